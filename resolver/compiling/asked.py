@@ -1,0 +1,99 @@
+"""The request and the target: what limits a component from outside."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from resolver.compiling.draft import ASKED, HERE, allowed_by, any_candidate, version_in
+from resolver.errors import UsageError, did_you_mean
+from resolver.versions import newest_first, shorten, spell
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from resolver.compiling.draft import Draft
+    from resolver.model import Requirement
+
+
+def compile_request(draft: Draft) -> None:
+    """Add the demands of the target and of the request.
+
+    Raises
+    ------
+    UsageError
+        A requirement names a component or a version that the catalog does not know.
+    """
+    target = draft.target
+    draft.ask("backend", any_candidate, f"the backend is {target.backend}")
+    if target.gfx:
+        draft.ask("gfx", any_candidate, f"the offload target is {', '.join(target.gfx)}")
+    if target.backend == "rocm":
+        _driver(draft)
+        _images(draft)
+    if target.glibc:
+        text = f"{HERE} has glibc {target.glibc}"
+        draft.state("glibc", version_in([target.glibc]), text, HERE, optional=True)
+    if target.python:
+        draft.state("python", version_in([target.python]), f"{HERE} has Python {target.python}", HERE)
+    for requirement in draft.request.requirements:
+        _require(draft, requirement)
+
+
+def _driver(draft: Draft) -> None:
+    target, window = draft.target, draft.window
+    if target.driver:
+        draft.ask("kernel-driver", version_in([target.driver]), f"the kernel driver is {target.driver}")
+    elif window:
+        span = f"{window.since} to {window.until}" if window.until else f"since {window.since}"
+        text = f"{target.site} on {target.date} has kernel driver {window.driver} ({span})"
+        draft.state("kernel-driver", version_in([window.driver]), text, window.source)
+
+
+def _images(draft: Draft) -> None:
+    target, catalog = draft.target, draft.catalog
+    if target.base_image:
+        permits = version_in([target.base_image])
+        draft.ask("base-image", permits, f"the base image is {target.base_image}", optional=True)
+        return
+    offered = [
+        row
+        for row in catalog.site_image.values()
+        if row.site == target.site
+        and (row.since is None or row.since <= target.date)
+        and (row.until is None or target.date < row.until)
+    ]
+    held = newest_first({catalog.image[row.image].rocm for row in offered})[::-1]
+    what = f"base images with ROCm {spell(held, most=8, joiner='and')}" if held else "no base image that is known"
+    text = f"{target.site} on {target.date} offers {what}"
+    source = offered[0].source if offered else ASKED
+    draft.state("base-image", version_in(row.image for row in offered), text, source, optional=True)
+
+
+def _require(draft: Draft, wanted: Requirement) -> None:
+    variable = draft.variables.get(wanted.name)
+    if variable is None:
+        raise unknown_component(wanted.name, draft.variables)
+    permits = allowed_by([wanted.specifier] if wanted.specifier is not None else [])
+    if not any(permits(one) for one in variable.candidates):
+        versions = [one.version for one in variable.candidates]
+        if not versions:
+            msg = f"No version of {wanted.name} has support {draft.request.support!r} in the catalog."
+            raise UsageError(msg, hint="--support any also trusts what is only inferred.")
+        msg = f"No known version of {wanted.name} matches {shorten(wanted.text)!r}."
+        raise UsageError(msg, hint=_closest(wanted, versions))
+    draft.ask(wanted.name, permits, f"you asked for {wanted.text}")
+
+
+def unknown_component(name: str, known: Iterable[str]) -> UsageError:
+    """Say that a name is not in the catalog."""
+    hint = did_you_mean(name, sorted(known))
+    if hint.startswith("Known"):
+        hint += " Other packages of PyPI need no help from matrix: add them to the environment file."
+    return UsageError(f"The catalog does not know {shorten(name)!r}.", hint=hint)
+
+
+def _closest(wanted: Requirement, versions: Sequence[str]) -> str:
+    named = [one.version for one in wanted.specifier or ()]
+    guess = did_you_mean(named[0].removesuffix(".*"), versions) if named else ""
+    listed = f"Known versions: {spell(list(dict.fromkeys(versions)), most=12, joiner='and')}."
+    return f"{guess} {listed}" if guess.startswith("Did") else listed

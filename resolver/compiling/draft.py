@@ -1,0 +1,157 @@
+"""The problem while it is being written, and the few words its rows are written in."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from resolver.errors import UsageError
+from resolver.model import STATUS_RANK, SUPPORT_FLOOR
+from resolver.problem import ABSENT, Demand, Problem, Relation, Row, Variable
+from resolver.versions import allows, minor, sort_key
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from packaging.specifiers import SpecifierSet
+
+    from resolver.facts import schema
+    from resolver.facts.catalog import Catalog
+    from resolver.model import Candidate, Fact, Request
+
+    Test = Callable[[Candidate], bool]
+
+ASKED = "the request"
+HERE = "this machine"
+
+
+@dataclass(frozen=True, slots=True)
+class Clause:
+    """One fact before it becomes masks: which subjects it speaks of, which objects it permits."""
+
+    speaks_of: Test
+    permits: Test
+    fact: Fact
+    risk: bool = False
+
+
+class Draft:
+    """Variables, demands and relations in the making.
+
+    Attributes
+    ----------
+    catalog, request
+        What the problem is made from.
+    driver
+        Minor line of the target's kernel driver, or None where it is not known.
+    window
+        The site's driver window that says so, or None when the request named the driver.
+    """
+
+    def __init__(self, catalog: Catalog, request: Request) -> None:
+        self.catalog = catalog
+        self.request = request
+        self.target = request.target
+        self.window = None if self.target.driver else _window(catalog, request)
+        self.driver = self.target.driver or (self.window.driver if self.window else None)
+        self.variables: dict[str, Variable] = {}
+        self._demands: list[Demand] = []
+        self._relations: list[Relation] = []
+        self._floor = SUPPORT_FLOOR[request.support]
+
+    def problem(self) -> Problem:
+        """Give the finished problem."""
+        return Problem(self.variables, self._demands, self._relations)
+
+    def variable(self, name: str, candidates: Iterable[Candidate]) -> None:
+        """Add a component; its candidates are put in the order of preference.
+
+        Newest first, or oldest first when the request prefers that; of one version, the candidate
+        without a variant first. Candidates weaker than the wanted support are left out.
+        """
+        trusted = [one for one in candidates if STATUS_RANK[one.fact.status] >= self._floor]
+        trusted.sort(key=lambda one: one.variant)
+        trusted.sort(key=lambda one: sort_key(one.version), reverse=self.request.prefer != "oldest")
+        self.variables[name] = Variable(name, trusted)
+
+    def relate(
+        self,
+        subject: str,
+        target: str,
+        clauses: Sequence[Clause],
+        *,
+        build: bool = False,
+        when_present: bool = False,
+    ) -> None:
+        """Add a relation. A clause weaker than the wanted support permits nothing.
+
+        It is not left out: a subject of which only weak facts are known would then be free.
+        """
+        one, other = self.variables[subject], self.variables[target]
+        rows = []
+        for clause in clauses:
+            subjects = one.mask(i for i, c in enumerate(one.candidates) if clause.speaks_of(c))
+            if not subjects:
+                continue
+            trusted = STATUS_RANK[clause.fact.status] >= self._floor
+            objects = other.mask(i for i, c in enumerate(other.candidates) if trusted and clause.permits(c))
+            rows.append(Row(subjects, objects, clause.fact, clause.risk))
+        if rows:
+            kind = "build" if build else "run"
+            self._relations.append(Relation(one, other, kind, rows, when_present=when_present))
+
+    def ask(self, name: str, permits: Test, text: str, *, optional: bool = False) -> None:
+        """Add a demand that the request makes."""
+        mask = self._mask(name, permits, optional=optional)
+        self._demands.append(Demand(self.variables[name], mask, text, "request", ASKED))
+
+    def state(self, name: str, permits: Test, text: str, source: str, *, optional: bool = False) -> None:
+        """Add a demand that the target makes: a fact about a site or this machine."""
+        mask = self._mask(name, permits, optional=optional)
+        self._demands.append(Demand(self.variables[name], mask, text, "fact", source))
+
+    def _mask(self, name: str, permits: Test, *, optional: bool) -> int:
+        variable = self.variables[name]
+        mask = variable.mask(i for i, one in enumerate(variable.candidates) if permits(one))
+        return mask | ABSENT if optional else mask
+
+
+def _window(catalog: Catalog, request: Request) -> schema.Window | None:
+    """Find the site's driver window of the target's day; None for a site without a GPU driver."""
+    target = request.target
+    windows = catalog.windows_of(target.site) if target.backend == "rocm" else []
+    for window in windows:
+        if window.since <= target.date and (window.until is None or target.date < window.until):
+            return window
+    if windows:
+        msg = f"Nothing is known of the driver of {target.site} on {target.date}."
+        known = f"{windows[0].since} to {windows[-1].until or 'today'}"
+        raise UsageError(msg, hint=f"Known days: {known}. Or name the driver with --driver.")
+    return None
+
+
+def any_candidate(_: Candidate) -> bool:
+    """Permit everything."""
+    return True
+
+
+def version_in(versions: Iterable[str]) -> Test:
+    """Permit these versions."""
+    wanted = frozenset(versions)
+    return lambda candidate: candidate.version in wanted
+
+
+def line_is(line: str) -> Test:
+    """Permit the versions of one major.minor line."""
+    return lambda candidate: minor(candidate.version) == line
+
+
+def allowed_by(specifiers: Sequence[SpecifierSet]) -> Test:
+    """Permit what any of the specifier sets allows."""
+    return lambda candidate: allows(specifiers, candidate.version)
+
+
+def covers(offered: Iterable[str], wanted: Sequence[str]) -> Test:
+    """Permit everything if all wanted offload targets are offered, else nothing."""
+    covered = set(wanted) <= set(offered)
+    return lambda _: covered

@@ -1,0 +1,119 @@
+"""Extension packages: their releases, what they need, and what building them needs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from packaging.utils import canonicalize_name
+
+from resolver.compiling.draft import Clause, allowed_by, any_candidate, covers, version_in
+from resolver.errors import CatalogError, did_you_mean
+from resolver.facts.catalog import applies
+from resolver.model import Candidate, Fact
+from resolver.versions import parse_specifier, spell
+
+if TYPE_CHECKING:
+    from resolver.compiling.draft import Draft, Test
+    from resolver.facts import schema
+
+
+def compile_packages(draft: Draft) -> None:
+    """Add every package of the catalog."""
+    for name in draft.catalog.package:
+        draft.variable(name, [_candidate(draft, release) for release in draft.catalog.releases_of(name)])
+    for name in draft.catalog.package:
+        _backends(draft, name)
+        _requirements(draft, name)
+        _building(draft, name)
+
+
+def _candidate(draft: Draft, release: schema.Release) -> Candidate:
+    return Candidate(
+        release.package,
+        release.version,
+        "distribution",
+        "published" if release.wheel else "build",
+        Fact(_origin_text(release), release.status, release.source, release.note),
+        variant=release.variant,
+        release=release,
+        recipe=draft.catalog.recipe_for(release, draft.target.backend),
+    )
+
+
+def _origin_text(release: schema.Release) -> str:
+    name = f"{release.package} {release.version}"
+    if release.wheel:
+        return f"{name} is published as {release.wheel.file}"
+    if release.sdist:
+        return f"{name} is the sdist {release.sdist.file}"
+    if release.git:
+        return f"{name} is {release.git.url} at {release.git.commit[:12]}"
+    return name
+
+
+def _backends(draft: Draft, name: str) -> None:
+    clauses = []
+    for release in draft.catalog.releases_of(name):
+        possible = [
+            backend for backend in release.backend if release.wheel or draft.catalog.recipe_for(release, backend)
+        ]
+        text = f"{name} {release.version} can be had for {spell(possible, joiner='and')}"
+        fact = Fact(text, release.status, release.source)
+        clauses.append(Clause(_is(release), version_in(possible), fact))
+    draft.relate(name, "backend", clauses)
+
+
+def _requirements(draft: Draft, name: str) -> None:
+    grouped: dict[tuple[str, bool], list[schema.Requires]] = {}
+    for row in draft.catalog.requires:
+        if row.package == name and row.backend in {None, draft.target.backend}:
+            grouped.setdefault((canonicalize_name(row.on), row.when_present), []).append(row)
+    for (on, when_present), rows in grouped.items():
+        if on not in draft.variables:
+            msg = f"A row of the catalog says that {name} needs {on}, which no file describes."
+            raise CatalogError(msg, hint=did_you_mean(on, draft.variables))
+        if on in {"rocm", "gfx"} and draft.target.backend != "rocm":
+            continue
+        clauses = [Clause(_speaks_of(row), _permits(draft, on, row), _fact(name, row)) for row in rows]
+        build = any(row.kind == "build" for row in rows)
+        draft.relate(name, on, clauses, build=build, when_present=when_present)
+
+
+def _permits(draft: Draft, on: str, row: schema.Requires) -> Test:
+    if on == "gfx":
+        return covers(row.versions, draft.target.gfx)
+    return allowed_by([parse_specifier(text) for text in row.versions])
+
+
+def _fact(name: str, row: schema.Requires) -> Fact:
+    which = f" {row.releases}" if row.releases else ""
+    which += f" ({row.variant})" if row.variant else ""
+    versions = spell([text.removeprefix("==") for text in row.versions], most=8)
+    verb = "can be compiled for" if row.on == "gfx" else "needs"
+    return Fact(f"{name}{which} {verb} {row.on} {versions}", row.status, row.source, row.note)
+
+
+def _building(draft: Draft, name: str) -> None:
+    """What is compiled for ROCm needs a base image; what is compiled against torch needs torch."""
+    in_image, against_torch = [], []
+    for one in draft.variables[name].candidates:
+        recipe = one.recipe
+        if one.origin != "build" or recipe is None or one.release is None:
+            continue
+        this = _is(one.release)
+        fact = Fact(f"{one} is compiled in a base image", recipe.status, recipe.source)
+        in_image.append(Clause(this, any_candidate, fact))
+        if "torch" in recipe.match_runtime:
+            fact = Fact(f"{one} is compiled against torch", recipe.status, recipe.source, recipe.note)
+            against_torch.append(Clause(this, any_candidate, fact))
+    if draft.target.backend == "rocm":
+        draft.relate(name, "base-image", in_image, build=True)
+    draft.relate(name, "torch", against_torch, build=True)
+
+
+def _is(release: schema.Release) -> Test:
+    return lambda candidate: candidate.release is release
+
+
+def _speaks_of(row: schema.Requires) -> Test:
+    return lambda candidate: candidate.release is not None and applies(row, candidate.release)

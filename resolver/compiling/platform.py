@@ -1,0 +1,114 @@
+"""Platform components: what no pip installs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from resolver.compiling.draft import HERE, Clause, covers, line_is, version_in
+from resolver.model import Candidate, Fact
+from resolver.problem import Variable
+from resolver.versions import minor, newest_first, sort_key, spell
+
+if TYPE_CHECKING:
+    from resolver.compiling.draft import Draft
+    from resolver.facts import schema
+    from resolver.model import Origin
+
+
+def compile_platform(draft: Draft) -> None:
+    """Add backend, offload targets, driver, ROCm, base images, glibc and Python."""
+    target, catalog = draft.target, draft.catalog
+    asked = Fact(f"the backend is {target.backend}", "documented", "the request")
+    draft.variable("backend", [Candidate("backend", target.backend, "platform", "request", asked)])
+    first = [catalog.gfx[name] for name in target.gfx][:1]
+    draft.variable("gfx", [_plain("gfx", ",".join(target.gfx), row, "is the offload target") for row in first])
+    drivers = catalog.driver.values()
+    draft.variable("kernel-driver", [_plain("kernel-driver", row.version, row, "is in AMD's table") for row in drivers])
+    pythons = catalog.python.values()
+    draft.variable("python", [_plain("python", row.version, row, "is a release line", "request") for row in pythons])
+    _rocm(draft)
+    _images(draft)
+
+
+def _plain(name: str, version: str, row: schema.Row, text: str, origin: Origin = "site") -> Candidate:
+    fact = Fact(f"{name} {version} {text}", row.status, row.source, row.note)
+    return Candidate(name, version, "platform", origin, fact)
+
+
+def _rocm(draft: Draft) -> None:
+    rows = draft.catalog.rocm.values()
+    draft.variable("rocm", [_plain("rocm", row.version, row, "is a release", "base-image") for row in rows])
+    clauses = _driver_table(draft)
+    if draft.driver:
+        # What is only at own risk on this driver is tried after everything supported.
+        driver = next(c for c in draft.variables["kernel-driver"].candidates if c.version == draft.driver)
+        risky = [clause for clause in clauses if clause.risk and clause.permits(driver)]
+        rocm = draft.variables["rocm"].candidates
+        rocm.sort(key=lambda candidate: any(clause.speaks_of(candidate) for clause in risky))
+    draft.relate("rocm", "kernel-driver", clauses, when_present=True)
+    if draft.target.gfx:
+        of_gfx = [
+            Clause(
+                version_in([row.version]),
+                covers(row.gfx, draft.target.gfx),
+                Fact(f"ROCm {row.version} targets {', '.join(row.gfx)}", row.status, row.source),
+            )
+            for row in rows
+            if row.gfx
+        ]
+        draft.relate("rocm", "gfx", of_gfx)
+
+
+def _driver_table(draft: Draft) -> list[Clause]:
+    """AMD's table, with three answers: supported, older than the window (at own risk), refused."""
+    drivers = list(draft.catalog.driver.values())
+    lines = dict.fromkeys(newest_first(minor(row.version) for row in draft.catalog.rocm.values()))
+    clauses = []
+    for line in lines:
+        supporting = [row for row in drivers if line in row.supports]
+        names = newest_first(row.version for row in supporting)[::-1]
+        text = (
+            f"ROCm {line} is supported on kernel drivers {spell(names, most=12, joiner='and')}"
+            if names
+            else f"ROCm {line} is not in AMD's driver table"
+        )
+        source = (supporting or drivers)[0].source
+        clauses.append(Clause(line_is(line), version_in(names), Fact(text, "documented", source)))
+        above = [row for row in drivers if sort_key(line) < min(map(sort_key, row.supports))]
+        if above:
+            newer = newest_first(row.version for row in above)[::-1]
+            text = f"ROCm {line} is older than what drivers {spell(newer)} support: at own risk"
+            fact = Fact(text, "inferred", above[0].source, "Single-node work may run; nobody supports it.")
+            clauses.append(Clause(line_is(line), version_in(newer), fact, risk=True))
+    return clauses
+
+
+def _images(draft: Draft) -> None:
+    images = sorted(draft.catalog.image.values(), key=lambda row: sort_key(row.rocm))
+    if draft.request.prefer != "oldest":
+        images.reverse()
+    candidates = [
+        _plain("base-image", row.name, row, f"holds ROCm {row.rocm} on {row.os}", "base-image") for row in images
+    ]
+    draft.variables["base-image"] = Variable("base-image", candidates)
+    _glibc(draft)
+    rocm, glibc = [], []
+    for row in images:
+        this = version_in([row.name])
+        fact = Fact(f"{row.name} holds ROCm {row.rocm}", row.status, row.source)
+        rocm.append(Clause(this, version_in([row.rocm]), fact))
+        fact = Fact(f"{row.name} is {row.os}, which has glibc {row.glibc}", "inferred", row.source)
+        glibc.append(Clause(this, version_in([row.glibc]), fact))
+    draft.relate("base-image", "rocm", rocm)
+    draft.relate("base-image", "glibc", glibc)
+
+
+def _glibc(draft: Draft) -> None:
+    facts = {
+        row.glibc: Fact(f"glibc {row.glibc} is that of {row.os}", "inferred", row.source)
+        for row in draft.catalog.image.values()
+    }
+    here = draft.target.glibc
+    if here:
+        facts[here] = Fact(f"glibc {here} is installed", "observed", HERE)
+    draft.variable("glibc", [Candidate("glibc", v, "platform", "base-image", fact) for v, fact in facts.items()])

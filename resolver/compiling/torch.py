@@ -1,0 +1,113 @@
+"""Published torch wheels and what only fits together with each of them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from packaging.requirements import Requirement as Pep508
+from packaging.utils import canonicalize_name
+
+from resolver.compiling.draft import Clause, allowed_by, covers, line_is, version_in
+from resolver.model import Candidate, Fact
+from resolver.versions import minor, parse_specifier, spell
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from resolver.compiling.draft import Draft
+    from resolver.facts import schema
+
+_PAIRED = ("torchvision", "torchaudio")
+"""They need a certain torch, torch does not need them."""
+
+
+def compile_torch(draft: Draft) -> None:
+    """Add torch, its triton, torchvision and torchaudio, and all that ties them to one another."""
+    rows = list(draft.catalog.torch.values())
+    draft.variable("torch", [_published(row, "torch", row.version) for row in rows])
+    companions: dict[str, dict[str, schema.Torch]] = {}
+    for row in rows:
+        for name, version in _companions(row).items():
+            companions.setdefault(name, {}).setdefault(version, row)
+    for name, versions in companions.items():
+        draft.variable(name, [_published(row, name, version) for version, row in versions.items()])
+    _needs_of_torch(draft, rows)
+    for name in companions:
+        if name in _PAIRED:
+            draft.relate(name, "torch", _torch_for(name, rows))
+        else:
+            draft.relate("torch", name, _companion_clauses(name, rows))
+
+
+def _published(row: schema.Torch, name: str, version: str) -> Candidate:
+    text = f"{name} {version} is published at {row.index}"
+    if name != "torch":
+        text += f" for torch {row.version}"
+    fact = Fact(text, row.status, row.source, row.note if name == "torch" else "")
+    return Candidate(name, version, "distribution", "published", fact, index=row.index)
+
+
+def _needs_of_torch(draft: Draft, rows: Iterable[schema.Torch]) -> None:
+    clauses: dict[str, list[Clause]] = {name: [] for name in ("backend", "python", "rocm", "gfx", "glibc")}
+    wanted = draft.target.gfx
+    for row in rows:
+        this = version_in([row.version])
+
+        def say(text: str, row: schema.Torch = row) -> Fact:
+            return Fact(f"torch {row.version} {text}", row.status, row.source, row.note)
+
+        clauses["backend"].append(Clause(this, version_in([row.backend]), say(f"is a {row.backend} build")))
+        text = f"is published for Python {spell(row.python, most=8, joiner='and')}"
+        clauses["python"].append(Clause(this, version_in(row.python), say(text)))
+        if row.rocm:
+            line = minor(row.rocm)
+            clauses["rocm"].append(Clause(this, line_is(line), say(f"is built for ROCm {line}")))
+        if row.gfx and wanted:
+            clauses["gfx"].append(Clause(this, covers(row.gfx, wanted), say(f"holds code for {', '.join(row.gfx)}")))
+        if row.glibc:
+            newer = allowed_by([parse_specifier(f">={row.glibc}")])
+            clauses["glibc"].append(Clause(this, newer, say(f"needs glibc {row.glibc} or newer")))
+    for name, made in clauses.items():
+        draft.relate("torch", name, made, when_present=name == "glibc")
+
+
+def _companions(row: schema.Torch) -> dict[str, str]:
+    """Give the exact companions of a torch wheel, by distribution.
+
+    A triton that is required on some Pythons only (torch 2.2 and 2.3 from Python 3.12 on) is left
+    to pip, which reads the marker.
+    """
+    found = {"torchvision": row.torchvision, "torchaudio": row.torchaudio}
+    if row.triton:
+        requirement = Pep508(row.triton)
+        exact = [one.version for one in requirement.specifier if one.operator == "=="]
+        if exact and requirement.marker is None:
+            found[canonicalize_name(requirement.name)] = exact[0]
+    return {name: version for name, version in found.items() if version}
+
+
+def _companion_clauses(name: str, rows: Iterable[schema.Torch]) -> list[Clause]:
+    return [
+        Clause(
+            version_in([row.version]),
+            version_in([version]),
+            Fact(f"torch {row.version} needs {name} {version}", row.status, row.source, row.note),
+        )
+        for row in rows
+        for version in [_companions(row).get(name)]
+        if version
+    ]
+
+
+def _torch_for(name: str, rows: Iterable[schema.Torch]) -> list[Clause]:
+    paired: dict[str, list[schema.Torch]] = {}
+    for row in rows:
+        version = _companions(row).get(name)
+        if version:
+            paired.setdefault(version, []).append(row)
+    clauses = []
+    for version, torches in paired.items():
+        names = [row.version for row in torches]
+        fact = Fact(f"{name} {version} goes with torch {spell(names)}", torches[0].status, torches[0].source)
+        clauses.append(Clause(version_in([version]), version_in(names), fact))
+    return clauses

@@ -1,0 +1,99 @@
+"""Every kind of failure, with its exit code, in one place.
+
+========  ====================================================================
+exit      meaning
+========  ====================================================================
+0         done
+1         the answer is no: no resolution, a failed build, a defect, damage
+2         bad usage or bad input
+3         the environment lacks something: a compiler, a container, the network
+130       interrupted, everything left resumable
+========  ====================================================================
+"""
+
+from __future__ import annotations
+
+import difflib
+from typing import TYPE_CHECKING, ClassVar
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+
+class MatrixError(Exception):
+    """A failure that a person can act on.
+
+    Parameters
+    ----------
+    message
+        What failed and why, in one or more sentences.
+    hint
+        What to do next; empty when there is nothing sensible to say.
+    """
+
+    exit_code: ClassVar[int] = 1
+    id: ClassVar[str] = "failed"
+
+    def __init__(self, message: str, *, hint: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+
+class UsageError(MatrixError):
+    """The request itself is wrong: an unknown name, version, option value or file."""
+
+    exit_code = 2
+    id = "bad-input"
+
+
+class CatalogError(UsageError):
+    """A row of the catalog, or of an overlay, cannot be read."""
+
+    id = "bad-catalog"
+
+
+class LockError(UsageError):
+    """A lock file cannot be used as it is."""
+
+    id = "bad-lock"
+
+
+class EnvironmentLacksError(MatrixError):
+    """The machine lacks something that the work needs."""
+
+    exit_code = 3
+    id = "environment"
+
+
+def did_you_mean(wanted: str, known: Iterable[str]) -> str:
+    """Say which known name was probably meant.
+
+    Parameters
+    ----------
+    wanted
+        What was typed.
+    known
+        All names that would have been right.
+
+    Returns
+    -------
+    str
+        ``"Did you mean apex?"`` when something is close, else the known names (at most twelve).
+
+    Examples
+    --------
+    >>> did_you_mean("apx", ["torch", "apex"])
+    'Did you mean apex?'
+    >>> did_you_mean("zzz", ["torch", "apex"])
+    'Known: torch, apex.'
+    """
+    names = list(dict.fromkeys(known))
+    by_lower = {name.lower(): name for name in names}
+    close = difflib.get_close_matches(wanted.lower(), list(by_lower), n=1, cutoff=0.6)
+    if close:
+        return f"Did you mean {by_lower[close[0]]}?"
+    if not names:
+        return ""
+    more = f" and {len(names) - 12} more" if len(names) > 12 else ""
+    return f"Known: {', '.join(names[:12])}{more}."

@@ -1,0 +1,174 @@
+"""The small frozen types that everything else speaks of. Terms: ``docs/architecture.md``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import date  # noqa: TC003  part of a dataclass
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from packaging.specifiers import SpecifierSet
+
+    from resolver.facts.schema import Backend, Recipe, Release, Status
+
+Kind = Literal["platform", "distribution"]
+Origin = Literal["published", "build", "base-image", "site", "request"]
+Support = Literal["documented", "observed", "any"]
+Prefer = Literal["newest", "proven", "oldest"]
+Verdict = Literal["supported", "at-own-risk"]
+
+PLATFORM = ("backend", "gfx", "kernel-driver", "rocm", "base-image", "glibc", "python")
+"""Names of the platform components, in the order in which they are decided."""
+
+STATUS_RANK = {"documented": 2, "observed": 1, "inferred": 0}
+SUPPORT_FLOOR = {"documented": 2, "observed": 1, "any": 0}
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """One thing the catalog says, in words, with where it stands."""
+
+    text: str
+    status: Status
+    source: str
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """One version of one component that could be chosen."""
+
+    name: str
+    version: str
+    kind: Kind
+    origin: Origin
+    fact: Fact
+    """That this version exists, and where from."""
+    variant: str = ""
+    """Tells apart candidates of the same version: a commit, a backend."""
+    index: str = ""
+    """URL of the wheel index that serves it, if another than PyPI."""
+    release: Release | None = None
+    recipe: Recipe | None = None
+
+    @property
+    def key(self) -> str:
+        """Version and variant as one text."""
+        return f"{self.version} ({self.variant})" if self.variant else self.version
+
+    def __str__(self) -> str:
+        """Name and version, for people."""
+        return f"{self.name} {self.key}"
+
+
+@dataclass(frozen=True, slots=True)
+class Requirement:
+    """A distribution or platform component that somebody asked for."""
+
+    name: str
+    specifier: SpecifierSet | None
+    text: str
+    """As it was written."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What we resolve and build for."""
+
+    backend: Backend
+    gfx: tuple[str, ...]
+    site: str
+    date: date
+    driver: str | None = None
+    """Minor line of the kernel driver, if one was named rather than taken from the site."""
+    base_image: str | None = None
+    python: str | None = None
+    """CPython minor of the machine, where the target is the machine itself."""
+    glibc: str | None = None
+    """glibc of the machine, where the target is the machine itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """Everything that a resolution depends on besides the catalog."""
+
+    target: Target
+    requirements: tuple[Requirement, ...]
+    support: Support = "any"
+    prefer: Prefer = "newest"
+
+
+@dataclass(frozen=True, slots=True)
+class Pick:
+    """The chosen version of one component, and why it may be chosen."""
+
+    candidate: Candidate
+    support: Status
+    """The weakest status among its facts."""
+    verdict: Verdict
+    facts: tuple[Fact, ...]
+
+    @property
+    def name(self) -> str:
+        """The component's name."""
+        return self.candidate.name
+
+    @property
+    def version(self) -> str:
+        """The chosen version."""
+        return self.candidate.version
+
+
+@dataclass(frozen=True, slots=True)
+class Edge:
+    """`subject` needs `object` to run or to be built."""
+
+    subject: str
+    object: str
+    kind: Literal["run", "build"]
+    declared: bool
+    """Whether the source says so itself."""
+    requirement: str = ""
+    """As the recipe writes it, for what the catalog leaves to pip."""
+
+
+@dataclass(frozen=True, slots=True)
+class Resolution:
+    """The chosen set."""
+
+    request: Request
+    picks: tuple[Pick, ...]
+    edges: tuple[Edge, ...]
+    order: tuple[tuple[str, ...], ...]
+    """Install order: each group needs only what stands in earlier groups."""
+    warnings: tuple[str, ...] = field(default=())
+
+    def pick(self, name: str) -> Pick | None:
+        """Find a pick by name."""
+        return next((pick for pick in self.picks if pick.name == name), None)
+
+
+@dataclass(frozen=True, slots=True)
+class CoreItem:
+    """One of the things that together cannot hold."""
+
+    text: str
+    kind: Literal["request", "fact"]
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class Suggestion:
+    """A change after which the request resolves."""
+
+    change: str
+    request: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Conflict:
+    """Why there is no resolution: without any one item of the core there would be one."""
+
+    request: Request
+    core: tuple[CoreItem, ...]
+    suggestions: tuple[Suggestion, ...]

@@ -1,0 +1,100 @@
+"""Resolution to build graph: what must be installed before what."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from packaging.requirements import Requirement as Pep508
+from packaging.utils import canonicalize_name
+
+from resolver.errors import MatrixError
+from resolver.model import Edge
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from resolver.model import Candidate
+    from resolver.problem import Relation
+
+
+class CycleError(MatrixError):
+    """Distributions need each other in a circle."""
+
+    id = "cycle"
+
+
+def edges_of(candidates: Sequence[Candidate], relations: Iterable[Relation]) -> tuple[Edge, ...]:
+    """Give the run and build edges among chosen distributions and what they are built with.
+
+    Parameters
+    ----------
+    candidates
+        The chosen candidates.
+    relations
+        The problem's relations; those between two chosen distributions become run edges.
+
+    Returns
+    -------
+    tuple of Edge
+        Sorted. A build requirement that the catalog does not version keeps the text of the
+        recipe in `requirement`; pip chooses its version.
+    """
+    chosen = {one.name: one for one in candidates if one.kind == "distribution"}
+    edges: set[Edge] = set()
+    for relation in relations:
+        subject, target = relation.subject.name, relation.object.name
+        if subject in chosen and target in chosen and _needs(relation, chosen[subject]):
+            edges.add(Edge(subject, target, "run", declared=True))
+    for name, one in chosen.items():
+        if one.origin != "build" or one.recipe is None:
+            continue
+        for declared, texts in ((True, one.recipe.declared), (False, one.recipe.undeclared)):
+            for text in texts:
+                needed = canonicalize_name(Pep508(text).name)
+                requirement = "" if needed in chosen else text
+                edges.add(Edge(name, needed, "build", declared, requirement))
+    return tuple(sorted(edges, key=lambda edge: (edge.subject, edge.object, edge.kind, edge.declared)))
+
+
+def _needs(relation: Relation, subject: Candidate) -> bool:
+    bit = 1 << (relation.subject.candidates.index(subject) + 1)
+    return not relation.when_present and any(row.subjects & bit for row in relation.rows)
+
+
+def generations(names: Iterable[str], edges: Iterable[Edge]) -> tuple[tuple[str, ...], ...]:
+    """Give the install order as topological generations over run and build edges.
+
+    Parameters
+    ----------
+    names
+        Distributions that are installed even if no edge names them.
+    edges
+        What needs what.
+
+    Returns
+    -------
+    tuple of tuple of str
+        Every member of a group needs only members of earlier groups; groups are sorted by name.
+
+    Raises
+    ------
+    CycleError
+        The edges form a circle, which is named as a path.
+
+    Examples
+    --------
+    >>> generations(["apex", "torch"], [Edge("apex", "torch", "build", declared=False)])
+    (('torch',), ('apex',))
+    """
+    import networkx as nx  # noqa: PLC0415  costs a tenth of a second to import
+
+    graph = nx.DiGraph()
+    graph.add_nodes_from(names)
+    graph.add_edges_from((edge.object, edge.subject) for edge in edges)
+    try:
+        return tuple(tuple(sorted(group)) for group in nx.topological_generations(graph))
+    except nx.NetworkXUnfeasible:
+        cycle = [subject for _, subject in nx.find_cycle(graph)]
+        path = " -> ".join([*cycle[::-1], cycle[-1]])
+        msg = f"These distributions need each other in a circle: {path}."
+        raise CycleError(msg, hint="One of the recipes states a build requirement that is none.") from None

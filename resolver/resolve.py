@@ -1,0 +1,93 @@
+"""A request becomes a resolution, or a conflict."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from resolver.compiling import compile_problem
+from resolver.explain import explain_conflict
+from resolver.model import PLATFORM, STATUS_RANK, Pick, Resolution
+from resolver.order import edges_of, generations
+from resolver.solve import solve, solve_proven
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from resolver.facts.catalog import Catalog
+    from resolver.model import Conflict, Fact, Request
+    from resolver.problem import Problem, Relation
+
+_SHOWN = [name for name in PLATFORM if name not in {"backend", "gfx"}]
+
+
+def resolve(catalog: Catalog, request: Request) -> Resolution | Conflict:
+    """Choose a version of everything the request needs, or say what forbids it.
+
+    Deterministic: the same catalog and the same request give the same answer.
+
+    Raises
+    ------
+    UsageError
+        The request names something the catalog does not know.
+    TooLargeError
+        The guard on the search stopped it.
+    """
+    problem = compile_problem(catalog, request)
+    warnings = []
+    if request.prefer == "proven":
+        sets = [row for row in catalog.proven.values() if row.site in {"", request.target.site}]
+        solution, proven = solve_proven(problem, sets)
+        warnings.append(
+            f"Inside the proven set {proven.id} ({proven.source})."
+            if proven
+            else "No proven set fits this request; the newest versions were taken."
+        )
+    else:
+        solution = solve(problem)
+    if solution is None:
+        return explain_conflict(catalog, request, problem)
+    return _resolution(request, problem, solution, warnings)
+
+
+def _resolution(
+    request: Request, problem: Problem, solution: Mapping[str, int], warnings: list[str]
+) -> Resolution:
+    candidates = {name: problem.variables[name].candidate(bit) for name, bit in solution.items()}
+    shown = [name for name in _SHOWN if name in candidates]
+    shown += sorted(name for name, one in candidates.items() if one.kind == "distribution")
+    picks = tuple(_pick(problem, solution, name) for name in shown)
+    edges = edges_of(list(candidates.values()), problem.relations)
+    order = generations((p.name for p in picks if p.candidate.kind == "distribution"), edges)
+    if request.target.backend == "rocm" and "kernel-driver" not in solution:
+        warnings.append("No kernel driver is known for this target, so nothing was checked against one.")
+    for pick in picks:
+        if pick.verdict == "at-own-risk":
+            reason = next((f.text for f in pick.facts if f.text.endswith("at own risk")), "see its facts")
+            warnings.append(f"{pick.name} {pick.version} is at your own risk: {reason}.")
+    return Resolution(request, picks, edges, order, tuple(warnings))
+
+
+def _pick(problem: Problem, solution: Mapping[str, int], name: str) -> Pick:
+    candidate = problem.variables[name].candidate(solution[name])
+    facts: dict[str, Fact] = {candidate.fact.text: candidate.fact}
+    risky = False
+    weakest = candidate.fact.status
+    for relation in problem.relations:
+        if not _is_reason(relation, name, solution):
+            continue
+        rows = relation.rows_between(solution[relation.subject.name], solution[relation.object.name])
+        if not rows:
+            continue
+        best = max(rows, key=lambda row: (not row.risk, STATUS_RANK[row.fact.status]))
+        facts.setdefault(best.fact.text, best.fact)
+        if relation.subject.name == name:
+            risky = risky or best.risk
+            weakest = min(weakest, best.fact.status, key=STATUS_RANK.__getitem__)
+    return Pick(candidate, weakest, "at-own-risk" if risky else "supported", tuple(facts.values()))
+
+
+def _is_reason(relation: Relation, name: str, solution: Mapping[str, int]) -> bool:
+    """Tell whether a relation speaks of this pick: as its subject, or for a platform component as object."""
+    if relation.subject.name not in solution or relation.object.name not in solution:
+        return False
+    return name == relation.subject.name or (name in PLATFORM and name == relation.object.name)

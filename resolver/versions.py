@@ -1,0 +1,118 @@
+"""Versions and specifiers as the catalog and the command line write them."""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from packaging.version import InvalidVersion, Version
+
+from resolver.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+_BARE_VERSION = re.compile(r"v?\d+(\.\d+)*([a-z].*)?(\+.*)?", re.IGNORECASE)
+
+
+@lru_cache(maxsize=None)
+def sort_key(version: str) -> tuple[int, Version | str]:
+    """Order versions as PEP 440 does, and names that are no versions before them, by text.
+
+    Examples
+    --------
+    >>> sorted(["10.0", "7.2", "7.14", "ubuntu.sif"], key=sort_key)
+    ['ubuntu.sif', '7.2', '7.14', '10.0']
+    """
+    try:
+        return (1, Version(version))
+    except InvalidVersion:
+        return (0, version)
+
+
+@lru_cache(maxsize=None)
+def minor(version: str) -> str:
+    """Give the major.minor line of a version.
+
+    Examples
+    --------
+    >>> minor("6.2.4"), minor("10.0")
+    ('6.2', '10.0')
+    """
+    parsed = Version(version)
+    return f"{parsed.major}.{parsed.minor}"
+
+
+@lru_cache(maxsize=4096)
+def parse_specifier(text: str) -> SpecifierSet:
+    """Read a version specifier; a bare version means that version and its patch releases.
+
+    Parameters
+    ----------
+    text
+        A PEP 440 specifier set (``">=2.4,<3"``), or a bare version (``"6.2"`` is ``==6.2.*``,
+        ``"2.5.1"`` is ``==2.5.1``, ``"2.5.1+rocm6.2"`` exactly that).
+
+    Raises
+    ------
+    UsageError
+        The text is neither.
+
+    Examples
+    --------
+    >>> str(parse_specifier("6.2")), str(parse_specifier("2.5.1")), str(parse_specifier(">=3.11"))
+    ('==6.2.*', '==2.5.1', '>=3.11')
+    """
+    text = text.strip()
+    if _BARE_VERSION.fullmatch(text):
+        short = text.count(".") <= 1 and text.replace(".", "").isdigit()
+        text = f"=={text}.*" if short else f"=={text}"
+    try:
+        return SpecifierSet(text, prereleases=True)
+    except InvalidSpecifier:
+        msg = f"{shorten(text)!r} is not a version specifier."
+        raise UsageError(msg, hint="Write it as PEP 440 has it, such as ==6.2.* or >=2.4,<3.") from None
+
+
+def allows(specifiers: Sequence[SpecifierSet], version: str) -> bool:
+    """Tell whether any of the specifier sets allows the version (none given: all are allowed).
+
+    A local version label takes part only where the specifier names one, as in PEP 440.
+
+    Examples
+    --------
+    >>> allows([SpecifierSet("==2.5.1")], "2.5.1+rocm6.2")
+    True
+    """
+    if not specifiers:
+        return True
+    is_version, parsed = sort_key(version)
+    return bool(is_version) and any(one.contains(parsed, prereleases=True) for one in specifiers)
+
+
+def newest_first(versions: Iterable[str]) -> list[str]:
+    """Sort versions, the newest first."""
+    return sorted(versions, key=sort_key, reverse=True)
+
+
+def spell(versions: Sequence[str], *, most: int = 4, joiner: str = "or") -> str:
+    """Write a list of versions for a sentence, shortened in the middle when it is long.
+
+    Examples
+    --------
+    >>> spell(["3.9", "3.10"]), spell(["1", "2", "3", "4", "5", "6"])
+    ('3.9 or 3.10', '1, 2, 3 ... 6 (6 versions)')
+    """
+    if len(versions) > most + 1:
+        head = ", ".join(versions[: most - 1])
+        return f"{head} ... {versions[-1]} ({len(versions)} versions)"
+    if len(versions) > 1:
+        return f"{', '.join(versions[:-1])} {joiner} {versions[-1]}"
+    return versions[0] if versions else "nothing"
+
+
+def shorten(text: str, most: int = 80) -> str:
+    """Cut a text that somebody typed to a length that fits in a message."""
+    return text if len(text) <= most else f"{text[:most]}... ({len(text)} characters)"
