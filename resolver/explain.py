@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 from resolver.compiling import compile_problem
 from resolver.errors import MatrixError
-from resolver.model import Conflict, CoreItem, Suggestion
+from resolver.model import PLATFORM, Conflict, CoreItem, Suggestion
 from resolver.problem import ABSENT, Demand, Relation, propagate
 from resolver.solve import solve
 from resolver.versions import sort_key, spell
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from resolver.facts.catalog import Catalog
     from resolver.model import Request, Requirement
@@ -77,6 +77,8 @@ def _summary(relation: Relation, subjects: int, rows: Sequence[Row]) -> str:
     for row in rows:
         objects |= row.objects
     allowed = sorted({one.version for one in relation.object.chosen(objects)}, key=sort_key)
+    if not allowed:
+        return f"{rows[0].fact.text}; and so it is for {len(rows) - 1} more"
     named = sorted({one.key for one in relation.subject.chosen(subjects)}, key=sort_key)
     verb = "go with" if relation.when_present else "need"
     return f"{relation.subject.name} {spell(named, joiner='and')} {verb} {relation.object.name} {spell(allowed)}"
@@ -90,8 +92,15 @@ def _suggest(catalog: Catalog, request: Request, core: Sequence[Demand]) -> Iter
             problem = compile_problem(catalog, other)
         except MatrixError:
             continue
-        if other.requirements and solve(problem) is not None:
-            yield Suggestion(change, arguments)
+        solution = solve(problem) if other.requirements else None
+        if solution is not None:
+            yield Suggestion(change + _outcome(problem, solution), arguments)
+
+
+def _outcome(problem: Problem, solution: Mapping[str, int]) -> str:
+    """Name the torch and ROCm that a suggestion would lead to."""
+    named = [problem.variables[name].candidate(solution[name]) for name in ("torch", "rocm") if name in solution]
+    return f" (gives {' and '.join(map(str, named))})" if named else ""
 
 
 def _relaxations(
@@ -122,6 +131,6 @@ def _relaxations(
     if request.support != "any":
         yield "trust also what is inferred", replace(request, support="any"), (*texts, "--support", "any")
     for position, one in enumerate(asked):
-        if one.name in blamed and len(asked) > 1:
+        if one.name in blamed and one.name not in PLATFORM and len(asked) > 1:
             other = swapped(position, None)
             yield f"without {one.text}", other, tuple(r.text for r in other.requirements)

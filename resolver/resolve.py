@@ -90,4 +90,6 @@ def _is_reason(relation: Relation, name: str, solution: Mapping[str, int]) -> bo
     """Tell whether a relation speaks of this pick: as its subject, or for a platform component as object."""
     if relation.subject.name not in solution or relation.object.name not in solution:
         return False
+    if relation.object.name == "backend":
+        return False  # true of every pick, and so the reason for none
     return name == relation.subject.name or (name in PLATFORM and name == relation.object.name)

@@ -74,13 +74,16 @@ def _driver_table(draft: Draft) -> list[Clause]:
         )
         source = (supporting or drivers)[0].source
         clauses.append(Clause(line_is(line), version_in(names), Fact(text, "documented", source)))
-        above = [row for row in drivers if sort_key(line) < min(map(sort_key, row.supports))]
-        if above:
-            newer = newest_first(row.version for row in above)[::-1]
-            text = f"ROCm {line} is older than what drivers {spell(newer)} support: at own risk"
-            fact = Fact(text, "inferred", above[0].source, "Single-node work may run; nobody supports it.")
-            clauses.append(Clause(line_is(line), version_in(newer), fact, risk=True))
+        clauses += [_at_own_risk(line, row) for row in drivers if sort_key(line) < min(map(sort_key, row.supports))]
     return clauses
+
+
+def _at_own_risk(line: str, driver: schema.Driver) -> Clause:
+    oldest, newest = (pick(driver.supports, key=sort_key) for pick in (min, max))
+    text = f"ROCm {line} is older than what driver {driver.version} supports ({oldest} to {newest}): at own risk"
+    note = "Single-node work may run; nobody supports it."
+    fact = Fact(text, "inferred", driver.source, note)
+    return Clause(line_is(line), version_in([driver.version]), fact, risk=True)
 
 
 def _images(draft: Draft) -> None:

@@ -112,6 +112,12 @@ def load(overlays: Iterable[Path] = ()) -> Catalog:
     return catalog
 
 
+def load_gfx() -> list[str]:
+    """Give the names of all shipped offload targets, which are flags of the command line."""
+    path = Path(str(resources.files("resolver.facts"))) / "gfx.toml"
+    return [row.target for row in read_file(path).gfx]
+
+
 def read_file(path: Path) -> schema.CatalogFile:
     """Read and validate one catalog file.
 

@@ -1,0 +1,1 @@
+"""Makes wheels and proves them: a lock becomes wheels in an index. All side effects live here."""

@@ -1,0 +1,141 @@
+"""The environment a wheel is built in: the pinned torch and the undeclared build requirements.
+
+An environment is kept in the cache under the digest of all that went into it, so the next build
+with the same torch starts at once. It is complete only when its marker is there: one that a crash
+left behind is thrown away and made again.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import shutil
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from builders.cache import cache_root
+from builders.files import write_atomic
+from builders.run import CommandError, clean_environment, output_of, run
+from resolver.errors import EnvironmentLacksError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from pathlib import Path
+
+_MARKER = "matrix-environment.json"
+_LIST = (
+    "import importlib.metadata as m, json;"
+    "print(json.dumps({d.metadata['Name']: d.version for d in m.distributions()}, sort_keys=True))"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class BuildEnvironment:
+    """A finished environment."""
+
+    root: Path
+    installed: dict[str, str]
+    """Every distribution in it, with its version."""
+
+    @property
+    def python(self) -> Path:
+        """Its interpreter."""
+        return self.root / "bin" / "python"
+
+
+def build_environment(
+    python: Path, requirements: Sequence[str], *, indexes: Sequence[str], log: Path, say: Callable[[str], None]
+) -> BuildEnvironment:
+    """Make the environment, or take it from the cache.
+
+    Parameters
+    ----------
+    python
+        Interpreter to make it with.
+    requirements
+        What pip installs into it, torch pinned with its local label.
+    indexes
+        Wheel indexes to offer to pip besides the configured ones, if they can be reached.
+    log
+        Where pip's output goes.
+    say
+        Told what is being done.
+
+    Raises
+    ------
+    EnvironmentLacksError
+        pip could not find or fetch something.
+    """
+    identity = json.dumps([str(python.resolve()), output_of([str(python), "-VV"]), sorted(requirements)])
+    root = cache_root() / "environments" / hashlib.sha256(identity.encode()).hexdigest()[:20]
+    with _only_one(root.with_suffix(".lock")):
+        marker = root / _MARKER
+        if not marker.exists():
+            shutil.rmtree(root, ignore_errors=True)
+            _make(root, python, requirements, indexes=indexes, log=log, say=say)
+            write_atomic(marker, output_of([str(root / "bin" / "python"), "-c", _LIST]))
+        return BuildEnvironment(root, json.loads(marker.read_text()))
+
+
+@contextmanager
+def _only_one(path: Path) -> Iterator[None]:
+    """Let one process at a time make an environment; the kernel lets go when it dies."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w") as handle:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+
+
+def _make(
+    root: Path,
+    python: Path,
+    requirements: Sequence[str],
+    *,
+    indexes: Sequence[str],
+    log: Path,
+    say: Callable[[str], None],
+) -> None:
+    env = pip_environment()
+    run([str(python), "-m", "venv", str(root)], what="Making a virtual environment", log=log, env=env)
+    options = []
+    for url in indexes:
+        if reachable(url):
+            options += ["--extra-index-url", url]
+        else:
+            say(f"{url} cannot be reached; pip looks only where it is configured to")
+    command = [str(root / "bin" / "python"), "-m", "pip", "install", "--no-input", *options, *requirements]
+    try:
+        run(command, what=f"Installing {', '.join(requirements)}", log=log, env=env)
+    except CommandError as error:
+        unreached = [url for url in indexes if "--extra-index-url" not in options]
+        where = f" Make {unreached[0]} reachable, or give pip another place (PIP_FIND_LINKS, pip.conf)." if unreached else ""
+        raise EnvironmentLacksError(error.message, hint=f"pip could not install the build requirements.{where}") from None
+
+
+def pip_environment() -> dict[str, str]:
+    """Give the environment pip runs in: cleaned, but with the user's own configuration of pip."""
+    import os  # noqa: PLC0415
+
+    own = {name: value for name, value in os.environ.items() if name.startswith("PIP_")}
+    # These would change what is installed or where, rather than where it comes from.
+    for name in ("PIP_TARGET", "PIP_PREFIX", "PIP_USER", "PIP_ROOT", "PIP_REQUIRE_VIRTUALENV", "PIP_PYTHON"):
+        own.pop(name, None)
+    return clean_environment(own | {"PIP_DISABLE_PIP_VERSION_CHECK": "1"})
+
+
+def reachable(url: str, *, timeout: float = 5.0) -> bool:
+    """Tell whether a web server answers at all; the time limit is in seconds.
+
+    pip would try an unreachable index again and again for every project it looks up.
+    """
+    import requests  # noqa: PLC0415  imports slowly, and only where the network is used
+
+    if not url.startswith(("http://", "https://")):
+        return True
+    try:
+        requests.head(url, timeout=timeout, allow_redirects=True)
+    except requests.RequestException:
+        return False
+    return True

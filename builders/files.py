@@ -1,0 +1,48 @@
+"""Writing files so that a crash leaves either the old or the new one, never half of it."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tempfile
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+TEMPORARY_PREFIX = ".tmp-"
+
+
+@contextmanager
+def atomic_path(target: Path) -> Iterator[Path]:
+    """Give a temporary path beside the target, which takes the target's name at the end.
+
+    On an exception the temporary file is removed and the target stays as it was. A kill leaves a
+    file that begins with `TEMPORARY_PREFIX`, which every reader of these directories passes over.
+    """
+    target.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=target.parent, prefix=TEMPORARY_PREFIX, suffix=target.suffix)
+    os.close(handle)
+    temporary = Path(name)
+    try:
+        yield temporary
+        temporary.chmod(0o644)
+        with temporary.open("rb") as written:
+            os.fsync(written.fileno())
+        temporary.replace(target)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def write_atomic(target: Path, text: str) -> None:
+    """Write a text file atomically."""
+    with atomic_path(target) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+
+
+def sha256_of(path: Path) -> str:
+    """Give the SHA-256 of a file in hexadecimal."""
+    with path.open("rb") as source:
+        return hashlib.file_digest(source, "sha256").hexdigest()

@@ -1,0 +1,205 @@
+"""The index: a static simple repository (PEP 503) on disk, the one place of finished wheels.
+
+Layout under the index directory::
+
+    simple/index.html               the projects
+    simple/<project>/index.html     the project's wheels, with hashes
+    simple/<project>/<wheel>
+    provenance/<wheel>.json         what the wheel was made from
+    .matrix/                        logs and build directories
+
+A wheel is published at the moment its file takes its final name; its provenance is there before
+that, and every page can be made again from the files. Links are relative, so the directory can be
+moved, bound into a container, or served by any web server. Publishers need no lock: each one
+writes pages until they say what the directory holds, so the last one always leaves them right.
+"""
+
+from __future__ import annotations
+
+import html
+import json
+import shutil
+import zipfile
+from dataclasses import dataclass
+from email.parser import BytesHeaderParser
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
+
+from builders.files import TEMPORARY_PREFIX, atomic_path, sha256_of, write_atomic
+from resolver.errors import MatrixError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+
+_PAGE = """<!DOCTYPE html>
+<html>
+<head>
+<meta name="pypi:repository-version" content="1.0">
+<title>{title}</title>
+</head>
+<body>
+{links}
+</body>
+</html>
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """A wheel in the index."""
+
+    path: Path
+    provenance: Mapping[str, Any]
+
+
+class Index:
+    """An index directory; it need not exist yet.
+
+    Parameters
+    ----------
+    root
+        The directory.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self.root = root.absolute()
+        self.simple = self.root / "simple"
+        self.state = self.root / ".matrix"
+
+    def projects(self) -> list[str]:
+        """Give the normalised names of all projects that have wheels."""
+        if not self.simple.is_dir():
+            return []
+        return sorted(one.name for one in self.simple.iterdir() if one.is_dir() and self.wheels(one.name))
+
+    def wheels(self, project: str) -> list[Path]:
+        """Give a project's wheels, sorted by file name."""
+        directory = self.simple / canonicalize_name(project)
+        if not directory.is_dir():
+            return []
+        return sorted(
+            path
+            for path in directory.iterdir()
+            if path.suffix == ".whl" and not path.name.startswith(TEMPORARY_PREFIX)
+        )
+
+    def published(self, project: str) -> Iterator[Published]:
+        """Yield a project's wheels with their provenance (empty where there is none)."""
+        for path in self.wheels(project):
+            yield Published(path, self._provenance(path))
+
+    def find(self, project: str, build_key: str) -> Published | None:
+        """Find the wheel that was built under a build key."""
+        return next((one for one in self.published(project) if one.provenance.get("build_key") == build_key), None)
+
+    def next_build_number(self, project: str, version: str) -> int | None:
+        """Give the build tag for another wheel of a version, None for the first (PEP 427)."""
+        numbers = []
+        for path in self.wheels(project):
+            _, found, build, _ = parse_wheel_filename(path.name)
+            if str(found) == version:
+                numbers.append(build[0] if build else 0)
+        return max(numbers) + 1 if numbers else None
+
+    def publish(self, wheel: Path, provenance: Mapping[str, Any]) -> Path:
+        """Put a wheel into the index and make its pages say so.
+
+        A crash at any point leaves the index without the wheel, or with it; a page that a crash
+        left behind its directory is mended by the next `refresh`.
+
+        Parameters
+        ----------
+        wheel
+            The finished wheel.
+        provenance
+            What it was made from; its hash and size are added.
+
+        Returns
+        -------
+        Path
+            The wheel in the index.
+
+        Raises
+        ------
+        MatrixError
+            The file is no wheel, or a wheel of that name with other content is already there.
+        """
+        try:
+            name = canonicalize_name(parse_wheel_filename(wheel.name)[0])
+        except InvalidWheelFilename as error:
+            raise MatrixError(str(error)) from None
+        target = self.simple / name / wheel.name
+        digest = sha256_of(wheel)
+        if target.exists() and sha256_of(target) != digest:
+            msg = f"{target.name} is already in the index {self.root} with other content."
+            raise MatrixError(msg, hint="A rebuild gets a build tag; a wheel is never replaced under its name.")
+        record = {**provenance, "sha256": digest, "size": wheel.stat().st_size, "requires_python": _requires_python(wheel)}
+        with atomic_path(target) as temporary:
+            shutil.copyfile(wheel, temporary)
+            text = json.dumps(record, indent=2, sort_keys=True) + "\n"
+            write_atomic(self._provenance_path(target), text)
+        self.refresh(name)
+        return target
+
+    def refresh(self, project: str) -> bool:
+        """Write the pages of a project, and of the root, until they agree with the files.
+
+        Returns
+        -------
+        bool
+            Whether anything had to be written.
+        """
+        changed = False
+        page = self.simple / project / "index.html"
+        while (text := self._project_page(project)) != _read(page):
+            write_atomic(page, text)
+            changed = True
+        root = self.simple / "index.html"
+        while (text := self._root_page()) != _read(root):
+            write_atomic(root, text)
+            changed = True
+        return changed
+
+    def _project_page(self, project: str) -> str:
+        links = []
+        for path in self.wheels(project):
+            record = self._provenance(path)
+            digest = record.get("sha256") or sha256_of(path)
+            requires = record.get("requires_python", "") if record else _requires_python(path)
+            attribute = f' data-requires-python="{html.escape(requires)}"' if requires else ""
+            href = f"{quote(path.name)}#sha256={digest}"
+            links.append(f'<a href="{href}"{attribute}>{html.escape(path.name)}</a><br>')
+        return _PAGE.format(title=f"Links for {project}", links="\n".join(links))
+
+    def _root_page(self) -> str:
+        links = [f'<a href="{name}/">{name}</a><br>' for name in self.projects()]
+        return _PAGE.format(title="Simple index", links="\n".join(links))
+
+    def _provenance_path(self, wheel: Path) -> Path:
+        return self.root / "provenance" / f"{wheel.name}.json"
+
+    def _provenance(self, wheel: Path) -> dict[str, Any]:
+        try:
+            record = json.loads(self._provenance_path(wheel).read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return {}
+        return record if isinstance(record, dict) else {}
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError:
+        return ""
+
+
+def _requires_python(wheel: Path) -> str:
+    with zipfile.ZipFile(wheel) as archive:
+        name = next((n for n in archive.namelist() if n.endswith(".dist-info/METADATA")), None)
+        if name is None:
+            msg = f"{wheel.name} has no metadata."
+            raise MatrixError(msg)
+        return str(BytesHeaderParser().parsebytes(archive.read(name)).get("Requires-Python", ""))

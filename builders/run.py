@@ -1,0 +1,134 @@
+"""Starting programs: one place for their environment, their log and their failure."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+from collections import deque
+from contextlib import suppress
+from typing import TYPE_CHECKING, ClassVar
+
+from resolver.errors import MatrixError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+_KEPT_VARIABLES = (
+    "HOME", "LANG", "LC_ALL", "LOGNAME", "PATH", "SHELL", "TERM", "TMPDIR", "TZ", "USER", "XDG_CACHE_HOME",
+    "SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE",
+    "http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY",
+)  # fmt: skip
+"""What a build may see of the caller's environment; PYTHONPATH, CFLAGS and the like it may not."""
+
+_TELLING = re.compile(
+    r"(\berror\b|\bfatal\b|Error:|Exception|undefined reference|cannot find -l|No such file|Killed|out of memory)",
+    re.IGNORECASE,
+)
+_NOISE = re.compile(r"(\[WARNING\]|-Werror|note:|error_code|subprocess\.CalledProcessError|^\s*File \")")
+
+
+class CommandError(MatrixError):
+    """A program failed.
+
+    Attributes
+    ----------
+    log
+        Where everything it printed is kept.
+    lines
+        The few lines that tell most.
+    """
+
+    id: ClassVar[str] = "command-failed"
+
+    def __init__(self, what: str, *, code: int, log: Path, lines: Sequence[str], hint: str = "") -> None:
+        shown = "".join(f"\n    {line}" for line in lines)
+        reason = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
+        super().__init__(f"{what} {reason}.{shown}\n  Log: {log}", hint=hint)
+        self.log = log
+        self.lines = tuple(lines)
+        self.code = code
+
+
+def clean_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Give the environment for a build: what it needs of the caller's, then what the recipe sets."""
+    kept = {name: os.environ[name] for name in _KEPT_VARIABLES if name in os.environ}
+    kept.setdefault("LANG", "C.UTF-8")
+    return kept | {"PYTHONNOUSERSITE": "1", "PYTHONDONTWRITEBYTECODE": "1"} | dict(extra or {})
+
+
+def run(
+    command: Sequence[str],
+    *,
+    what: str,
+    log: Path,
+    cwd: Path | None = None,
+    env: Mapping[str, str] | None = None,
+) -> None:
+    """Run a program with everything it prints going to a log.
+
+    Parameters
+    ----------
+    command
+        Program and arguments; no shell is involved.
+    what
+        What it is for, as the beginning of a sentence, such as ``"Building deepspeed 0.19.8"``.
+    log
+        File that the output is appended to.
+    env
+        The whole environment; the caller's when None.
+
+    Raises
+    ------
+    CommandError
+        It failed; the error names the log and the lines that tell most.
+    """
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("ab") as sink:
+        sink.write(f"$ {' '.join(command)}\n".encode())
+        sink.flush()
+        start = sink.tell()
+        process = subprocess.Popen(
+            command, cwd=cwd, env=env, stdin=subprocess.DEVNULL, stdout=sink, stderr=sink, start_new_session=True
+        )
+        try:
+            code = process.wait()
+        except BaseException:
+            # A compiler left behind would go on writing into the build directory.
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGTERM)
+            process.wait()
+            raise
+    if code:
+        raise CommandError(what, code=code, log=log, lines=telling_lines(log, start=start))
+
+
+def output_of(command: Sequence[str]) -> str:
+    """Give what a program prints, or an empty text if it cannot be run."""
+    try:
+        return subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout
+    except (OSError, subprocess.SubprocessError):
+        return ""
+
+
+def telling_lines(log: Path, *, start: int = 0, most: int = 8) -> list[str]:
+    """Choose the lines of a log that say why something failed.
+
+    The first errors a compiler reports come before the cascade that follows from them; without
+    any such line the last ones are given.
+    """
+    telling: list[str] = []
+    last: deque[str] = deque(maxlen=most)
+    with log.open("rb") as source:
+        source.seek(start)
+        for raw in source:
+            line = raw.decode(errors="replace").strip()
+            if not line:
+                continue
+            line = line[:300]
+            last.append(line)
+            if len(telling) < most and _TELLING.search(line) and not _NOISE.search(line) and line not in telling:
+                telling.append(line)
+    return telling or list(last)

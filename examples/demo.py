@@ -1,0 +1,86 @@
+"""The main job from end to end, with the real DeepSpeed and the CPU build of torch.
+
+Resolves, builds DeepSpeed's cpu_adam op, publishes the wheel to an index, installs it from there
+into a fresh environment with pip, and runs five optimizer steps against torch's AdamW. Everything
+it makes stays under ``.demo/``; a second run finds the wheel in the index and builds nothing.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from builders import host
+from builders.buildenv import pip_environment, reachable
+from resolver.errors import EnvironmentLacksError
+from resolver.lock import Lock, read_lock
+
+HERE = Path(__file__).resolve().parent
+WORK = HERE.parent / ".demo"
+LOCK, INDEX, ENVIRONMENT = WORK / "matrix.lock", WORK / "index", WORK / "environment"
+WANTED = ["deepspeed==0.19.8", "torch==2.13.0"]
+
+
+def main() -> int:
+    """Run the demo."""
+    try:
+        host.require_for_build(host.find_python(host.running_python()))
+    except EnvironmentLacksError as error:
+        print(error.message, file=sys.stderr)
+        return error.exit_code
+    WORK.mkdir(exist_ok=True)
+    started = time.monotonic()
+    matrix("resolve", *WANTED, "--backend", "cpu", "-o", str(LOCK), "-q")
+    matrix("build-wheels", "--lock", str(LOCK), "--index", str(INDEX))
+    print(f"\n[{time.monotonic() - started:.1f} s] the index holds what the lock needs\n", flush=True)
+    matrix("env", "--for", "cotainr", "--lock", str(LOCK), "--index", str(INDEX), "-o", str(WORK / "env.yml"))
+    lock = read_lock(LOCK)
+    install(lock)
+    command([str(ENVIRONMENT / "bin" / "python"), str(HERE / "five_steps.py")])
+    deepspeed = lock.find("deepspeed")
+    assert deepspeed is not None
+    print(
+        f"\nDone in {time.monotonic() - started:.0f} s: resolved a set that fits, built deepspeed {deepspeed.pinned}\n"
+        f"or found it built, published it to {INDEX}/simple,\n"
+        f"installed it from there with pip, and saw its optimizer agree with torch's.\n"
+        f"What cotainr would read: {WORK / 'env.yml'}"
+    )
+    return 0
+
+
+def install(lock: Lock) -> None:
+    """Install what the lock pins into a fresh environment, as a container's build would."""
+    shutil.rmtree(ENVIRONMENT, ignore_errors=True)
+    python = host.find_python(lock.version_of("python"))
+    command([str(python), "-m", "venv", str(ENVIRONMENT)])
+    torch, deepspeed = lock.find("torch"), lock.find("deepspeed")
+    assert torch is not None
+    assert deepspeed is not None
+    options = ["--extra-index-url", (INDEX / "simple").as_uri(), "--only-binary", "deepspeed"]
+    if reachable(torch.index):
+        options += ["--extra-index-url", torch.index]
+    else:
+        print(f"{torch.index} cannot be reached; pip looks only where it is configured to", flush=True)
+    pins = [f"torch=={torch.pinned}", f"deepspeed=={deepspeed.pinned}"]
+    command([str(ENVIRONMENT / "bin" / "python"), "-m", "pip", "install", "-q", *options, *pins])
+
+
+def matrix(*arguments: str) -> None:
+    """Run the program as a user would."""
+    command([sys.executable, "-m", "matrix", *arguments])
+
+
+def command(arguments: list[str]) -> None:
+    """Show a command and run it; stop the demo when it fails."""
+    shown = [Path(arguments[0]).name, *arguments[1:]]
+    print(f"$ {' '.join(shown)}".replace(f"{HERE.parent}/", ""), flush=True)
+    code = subprocess.run(arguments, check=False, cwd=HERE.parent, env=pip_environment()).returncode
+    if code:
+        sys.exit(code)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,130 @@
+"""A resolution or a conflict as JSON and as text. The JSON keys are a contract."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from matrix.console import table
+from resolver.lock import make_lock
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from resolver.model import Conflict, Fact, Resolution, Target
+
+SCHEMA = 1
+
+
+def target_document(target: Target) -> dict[str, Any]:
+    """Give a target as JSON."""
+    return {
+        "site": target.site,
+        "date": target.date.isoformat(),
+        "backend": target.backend,
+        "gfx": list(target.gfx),
+        "driver": target.driver,
+        "base_image": target.base_image,
+    }
+
+
+def resolution_document(resolution: Resolution) -> dict[str, Any]:
+    """Give a resolution as JSON."""
+    pinned = {pick.name: pick.wheel_version for pick in make_lock(resolution).pick}
+    return {
+        "schema": SCHEMA,
+        "status": "resolved",
+        "target": target_document(resolution.request.target),
+        "picks": [
+            {
+                "name": pick.name,
+                "version": pick.version,
+                "variant": pick.candidate.variant,
+                "wheel_version": pinned[pick.name],
+                "kind": pick.candidate.kind,
+                "origin": pick.candidate.origin,
+                "support": pick.support,
+                "verdict": pick.verdict,
+                "facts": [_fact(fact) for fact in pick.facts],
+            }
+            for pick in resolution.picks
+        ],
+        "order": [list(group) for group in resolution.order],
+        "edges": [
+            {
+                "from": edge.subject,
+                "to": edge.object,
+                "kind": edge.kind,
+                "declared": edge.declared,
+            }
+            for edge in resolution.edges
+        ],
+        "warnings": list(resolution.warnings),
+    }
+
+
+def _fact(fact: Fact) -> dict[str, str]:
+    said = {"text": fact.text, "status": fact.status, "source": fact.source}
+    return said | ({"note": fact.note} if fact.note else {})
+
+
+def conflict_document(conflict: Conflict) -> dict[str, Any]:
+    """Give a conflict as JSON."""
+    return {
+        "schema": SCHEMA,
+        "status": "conflict",
+        "target": target_document(conflict.request.target),
+        "core": [{"text": one.text, "kind": one.kind, "source": one.source} for one in conflict.core],
+        "suggestions": [{"change": one.change, "request": list(one.request)} for one in conflict.suggestions],
+    }
+
+
+def resolution_text(resolution: Resolution, *, sources: bool) -> str:
+    """Give a resolution as text: the set, the reason of each pick, and the install order."""
+    rows = []
+    for pick in resolution.picks:
+        support = pick.support if pick.verdict == "supported" else f"{pick.support}, at own risk"
+        rows.append([pick.name, pick.candidate.key, pick.candidate.origin, support])
+    lines = [_title(resolution.request.target), "", table(rows), "", "Why"]
+    for pick in resolution.picks:
+        lines.append(f"  {pick.name} {pick.candidate.key}")
+        lines += _reasons(pick.facts, sources=sources)
+    lines += ["", "Install order"]
+    lines += [f"  {number}. {', '.join(group)}" for number, group in enumerate(resolution.order, start=1)]
+    return "\n".join(lines)
+
+
+def _reasons(facts: Iterable[Fact], *, sources: bool) -> list[str]:
+    lines = []
+    for fact in facts:
+        lines.append(f"    - {fact.text} [{fact.status}]")
+        if sources:
+            lines.append(f"      {fact.source}")
+            lines += [f"      note: {fact.note}"] if fact.note else []
+    return lines
+
+
+def conflict_text(conflict: Conflict) -> str:
+    """Give a conflict as text: what clashes, by which facts, and what would resolve."""
+    lines = [f"No set fits. {_title(conflict.request.target)}", ""]
+    for item in conflict.core:
+        lines.append(f"  - {item.text}")
+        if item.kind == "fact":
+            lines.append(f"      {item.source}")
+    lines.append("")
+    if conflict.suggestions:
+        lines.append("These would resolve:")
+        lines += [f"  - {one.change}: matrix resolve {_shell(one.request)}" for one in conflict.suggestions]
+    else:
+        lines.append("No smaller change was found that would resolve.")
+    return "\n".join(lines)
+
+
+def _shell(arguments: Iterable[str]) -> str:
+    import shlex  # noqa: PLC0415
+
+    return shlex.join(arguments)
+
+
+def _title(target: Target) -> str:
+    gfx = f", {', '.join(target.gfx)}" if target.gfx else ""
+    return f"For {target.site} on {target.date}: {target.backend}{gfx}"

@@ -1,0 +1,116 @@
+"""The command line: parse, run one command, turn every failure into an exit code and a sentence."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from importlib.metadata import version
+from typing import TYPE_CHECKING, NoReturn
+
+from matrix.commands import build_wheels, env, resolve
+from matrix.console import Console
+from resolver.errors import EnvironmentLacksError, MatrixError, UsageError, did_you_mean
+from resolver.facts import catalog as facts
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+COMMANDS = (resolve, build_wheels, env)
+INTERRUPTED = 130
+
+_EXIT_CODES = "exit codes: 0 done, 1 the answer is no, 2 bad input, 3 the machine lacks something, 130 interrupted"
+
+
+class _Parser(argparse.ArgumentParser):
+    """An argument parser that raises instead of printing, and knows what was probably meant."""
+
+    def error(self, message: str) -> NoReturn:
+        hint = ""
+        unknown = re.search(r"unrecognized arguments: (\S+)", message)
+        wrong = re.search(r"invalid choice: '(.*?)' \(choose from (.*)\)", message)
+        if unknown:
+            known = [text for action in self._actions for text in action.option_strings]
+            guess = did_you_mean(unknown[1].partition("=")[0], known)
+            hint = guess if guess.startswith("Did") else f"See {self.prog} --help."
+        elif wrong:
+            hint = did_you_mean(wrong[1], re.findall(r"[\w-]+", wrong[2]))
+        raise UsageError(message[:1].upper() + message[1:] + ".", hint=hint)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the program and give its exit code; no failure escapes as a traceback without ``-vv``."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    console = Console()
+    try:
+        return main_inner(arguments, console)
+    except MatrixError as error:
+        return _fail(error, arguments, console)
+    except KeyboardInterrupt:
+        console.error("Interrupted.", "What was finished is kept; the same command goes on from there.")
+        return INTERRUPTED
+    except BrokenPipeError:
+        sys.stderr.close()
+        return 0
+    except OSError as error:
+        if console.verbosity > 1:
+            raise
+        where = f" {error.filename}" if error.filename else ""
+        failure = EnvironmentLacksError(f"The system refused: {error.strerror or error}{where}.")
+        return _fail(failure, arguments, console)
+    except Exception as error:
+        if console.verbosity > 1:
+            raise
+        text = f"This is a fault of the program: {type(error).__name__}: {error}"
+        return _fail(MatrixError(text, hint="Run again with -vv and report what it prints."), arguments, console)
+
+
+def main_inner(arguments: Sequence[str], console: Console) -> int:
+    """Run the program; failures are raised."""
+    parser = make_parser()
+    args, rest = parser.parse_known_args(arguments)
+    if rest:
+        args.parser.error(f"unrecognized arguments: {' '.join(rest)}")
+    console.verbosity = -1 if args.quiet else args.verbose
+    return int(args.execute(args, console))
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """Make the parser of the whole command line."""
+    parser = _Parser(
+        prog="matrix",
+        description="Resolve and build PyTorch extension wheels for AMD ROCm.",
+        epilog=_EXIT_CODES,
+        allow_abbrev=False,
+    )
+    parser.add_argument("--version", action="version", version=f"matrix {version('rocm-matrix')}")
+    commands = parser.add_subparsers(metavar="COMMAND", required=True, parser_class=_Parser)
+    gfx = sorted(facts.load_gfx())
+    for command in COMMANDS:
+        one = commands.add_parser(
+            command.NAME,
+            help=command.HELP,
+            description=f"{command.HELP[:1].upper()}{command.HELP[1:]}.",
+            epilog=f"example: {command.EXAMPLE}\n{_EXIT_CODES}",
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            allow_abbrev=False,
+        )
+        command.add_arguments(one, gfx)
+        one.add_argument("-q", "--quiet", action="store_true", help="say only results and errors")
+        one.add_argument("-v", "--verbose", action="count", default=0, help="say more; -vv shows tracebacks")
+        one.set_defaults(execute=command.execute, parser=one)
+    return parser
+
+
+def _fail(error: MatrixError, arguments: Sequence[str], console: Console) -> int:
+    if _wants_json(arguments):
+        document = {"schema": 1, "status": "error", "id": error.id, "message": error.message, "hint": error.hint}
+        console.document(document)
+    else:
+        console.error(error.message, error.hint)
+    return error.exit_code
+
+
+def _wants_json(arguments: Sequence[str]) -> bool:
+    pairs = zip(arguments, [*arguments[1:], ""], strict=True)
+    return any(one == "--format=json" or (one == "--format" and other == "json") for one, other in pairs)

@@ -1,0 +1,196 @@
+"""``matrix build-wheels``: build what the lock needs and the index lacks, prove it, publish it."""
+
+from __future__ import annotations
+
+import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from builders.index import Index
+from builders.plan import plan
+from matrix.commands.resolve import LOCK
+from matrix.options import add_target_options, check_names, load_catalog, make_request, merge, read_settings
+from resolver.errors import EnvironmentLacksError, MatrixError, UsageError
+from resolver.lock import dumps, make_lock, read_lock
+from resolver.model import Conflict
+from resolver.resolve import resolve
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Iterable, Sequence
+
+    from builders.plan import Task
+    from matrix.console import Console
+    from matrix.options import Settings
+    from resolver.facts.catalog import Catalog
+    from resolver.lock import Lock
+
+NAME = "build-wheels"
+HELP = "build what the lock needs and the index lacks, prove it, publish it"
+EXAMPLE = "matrix build-wheels --backend cpu --index index"
+INDEX = Path("index")
+
+
+def add_arguments(parser: argparse.ArgumentParser, gfx: Iterable[str]) -> None:
+    """Declare the command's arguments."""
+    parser.add_argument("names", nargs="*", metavar="NAME", help="only these (default: all that the lock builds)")
+    parser.add_argument("--lock", metavar="FILE", type=Path, default=LOCK, help="the lock (default: %(default)s)")
+    parser.add_argument("--index", metavar="DIR", type=Path, default=INDEX, help="the index (default: %(default)s)")
+    parser.add_argument("--in", dest="where", choices=("host", "apptainer", "podman"), help="where to build")
+    parser.add_argument("--executor", choices=("local", "slurm"), default="local")
+    parser.add_argument("--jobs", metavar="N", type=_positive, help="compile jobs at once (default: what cores and memory allow)")
+    parser.add_argument("--memory", metavar="GIB", type=_positive, help="memory that the builds may use")
+    parser.add_argument("--offline", action="store_true", help="take sources from the cache only")
+    parser.add_argument("--keep-going", action="store_true", help="go on with the others when one fails")
+    parser.add_argument("--dry-run", action="store_true", help="say for each wheel why it will be built or not")
+    parser.add_argument("--format", choices=("text", "json"), default="text")
+    add_target_options(parser, gfx)
+
+
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise ValueError
+    return number
+
+
+def execute(args: argparse.Namespace, console: Console) -> int:
+    """Run the command."""
+    settings = merge(read_settings(), args)
+    catalog = load_catalog(settings)
+    names = check_names(args.names)
+    lock = _lock(args, settings, catalog, names, console)
+    if lock is None:
+        return 1
+    _refuse_what_is_not_there(args, lock)
+    index = Index(args.index)
+    tasks = plan(lock, catalog, index, names)
+    results = [_report(task, index) for task in tasks]
+    for task in tasks:
+        if task.wheel is not None:
+            index.refresh(task.pick.name)  # a crash may have left a page behind its wheels
+    waiting = [task for task in tasks if task.wheel is None]
+    failed: list[MatrixError] = []
+    if waiting and not args.dry_run:
+        failed = _build(waiting, index, args, console)
+        done = {task.pick.name: index.find(task.pick.name, task.build_key) for task in waiting}
+        for result in results:
+            wheel = done.get(result["name"])
+            if result["state"] == "to build":
+                result["state"] = "built" if wheel else "failed"
+                result["wheel"] = str(wheel.path) if wheel else None
+    _print(results, index, args, console)
+    if failed:
+        raise failed[0]
+    return 0
+
+
+def _lock(
+    args: argparse.Namespace, settings: Settings, catalog: Catalog, names: Sequence[str], console: Console
+) -> Lock | None:
+    """Read the lock, or resolve first when there is none; a lock for another target is refused."""
+    if args.lock.exists():
+        lock = read_lock(args.lock)
+        _same_target(lock, args)
+        return lock
+    if names and not settings.requirements:
+        settings.requirements = list(names)
+    answer = resolve(catalog, make_request(settings, catalog, datetime.datetime.now(tz=datetime.UTC).date()))
+    if isinstance(answer, Conflict):
+        from matrix.answers import conflict_document, conflict_text  # noqa: PLC0415
+
+        if args.format == "json":
+            console.document(conflict_document(answer))
+        else:
+            console.data(conflict_text(answer))
+        return None
+    lock = make_lock(answer)
+    if not args.dry_run:
+        from builders.files import write_atomic  # noqa: PLC0415
+
+        write_atomic(args.lock, dumps(lock))
+        console.say(f"There was no lock; resolved and wrote {args.lock}.")
+    return lock
+
+
+def _same_target(lock: Lock, args: argparse.Namespace) -> None:
+    """See that the options do not ask for another target than the lock's."""
+    wanted_backend = args.backend or ("rocm" if args.gfx else None)
+    asked = {
+        "backend": (wanted_backend, lock.target.backend),
+        "offload targets": (sorted(set(args.gfx)) if args.gfx else None, sorted(lock.target.gfx)),
+        "site": (args.site, lock.target.site),
+    }
+    for what, (wanted, locked) in asked.items():
+        if wanted is not None and wanted != locked:
+            spelled = [", ".join(one) if isinstance(one, list) else one for one in (wanted, locked)]
+            msg = f"You asked for {what} {spelled[0]}, but {args.lock} was resolved for {spelled[1] or 'none'}."
+            raise UsageError(msg, hint="Resolve for that target first, or name another file with --lock.")
+    if args.backend == "cpu" and args.gfx:
+        msg = f"The CPU backend has no offload targets, but {', '.join(args.gfx)} was asked for."
+        raise UsageError(msg, hint="Leave out one of the two.")
+
+
+def _refuse_what_is_not_there(args: argparse.Namespace, lock: Lock) -> None:
+    if args.executor == "slurm":
+        msg = "Builds by Slurm jobs are not there yet in this version. Nothing was built."
+        raise EnvironmentLacksError(msg, hint="--executor local builds here.")
+    if args.where in {"apptainer", "podman"} and lock.target.backend == "cpu":
+        msg = f"Builds in containers ({args.where}) are not there yet in this version. Nothing was built."
+        raise EnvironmentLacksError(msg, hint="--in host builds on this machine.")
+
+
+def _build(
+    tasks: Sequence[Task], index: Index, args: argparse.Namespace, console: Console
+) -> list[MatrixError]:
+    from builders.host import require_for_build  # noqa: PLC0415
+    from builders.task import Limits, build_wheel  # noqa: PLC0415  imports slowly, and only to build
+
+    for python in {task.python for task in tasks}:
+        require_for_build(python)
+    limits = Limits(args.jobs, args.memory, args.offline)
+    failed = []
+    for task in tasks:
+        console.say(f"{task.title}")
+        try:
+            wheel = build_wheel(task, index, limits, console.step)
+        except MatrixError as error:
+            if not args.keep_going:
+                raise
+            console.error(error.message, error.hint)
+            failed.append(error)
+        else:
+            console.step(f"published {wheel.name}")
+    return failed
+
+
+def _report(task: Task, index: Index) -> dict[str, Any]:
+    if task.wheel is not None:
+        why = "the index has a wheel built from the same inputs"
+        state = "up to date"
+    else:
+        state = "to build"
+        others = [path.name for path in index.wheels(task.pick.name)]
+        why = f"what it is built from changed since {others[-1]}" if others else "the index has none"
+    return {
+        "name": task.pick.name,
+        "version": task.pick.pinned,
+        "state": state,
+        "why": why,
+        "build_key": task.build_key,
+        "wheel": str(task.wheel) if task.wheel else None,
+    }
+
+
+def _print(results: list[dict[str, Any]], index: Index, args: argparse.Namespace, console: Console) -> None:
+    if args.format == "json":
+        console.document({"schema": 1, "index": str(index.root), "wheels": results})
+        return
+    for result in results:
+        why = f": {result['why']}" if result["state"] in {"up to date", "to build"} else ""
+        console.data(f"{result['name']} {result['version']}  {result['state']}{why}")
+    if not results:
+        console.data("The lock builds nothing: everything in it is published.")
+    elif all(result["state"] == "up to date" for result in results):
+        console.data("Nothing to build.")
+    console.say(f"Index: {index.simple.as_uri()}")

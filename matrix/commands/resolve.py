@@ -1,0 +1,65 @@
+"""``matrix resolve``: choose a set that fits, say why, and write the lock."""
+
+from __future__ import annotations
+
+import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from builders.files import write_atomic
+from matrix.answers import conflict_document, conflict_text, resolution_document, resolution_text
+from matrix.options import add_target_options, load_catalog, make_request, merge, read_settings
+from resolver.lock import dumps, make_lock
+from resolver.model import Conflict
+from resolver.resolve import resolve
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Iterable
+
+    from matrix.console import Console
+
+NAME = "resolve"
+HELP = "choose versions that fit, say why, write matrix.lock"
+EXAMPLE = "matrix resolve apex deepspeed --site lumi-g --python 3.12"
+LOCK = Path("matrix.lock")
+
+
+def add_arguments(parser: argparse.ArgumentParser, gfx: Iterable[str]) -> None:
+    """Declare the command's arguments."""
+    parser.add_argument(
+        "requirements",
+        nargs="*",
+        metavar="REQ",
+        help="what is wanted, such as apex, torch>=2.4 or rocm==6.2.* "
+        "(default: matrix.toml, else torch, apex, deepspeed, flash-attn and bitsandbytes)",
+    )
+    parser.add_argument("-o", "--output", metavar="FILE", type=Path, default=LOCK, help="the lock (default: %(default)s)")
+    parser.add_argument("--no-lock", action="store_true", help="write no lock")
+    parser.add_argument("--format", choices=("text", "json"), default="text")
+    add_target_options(parser, gfx)
+
+
+def execute(args: argparse.Namespace, console: Console) -> int:
+    """Run the command."""
+    settings = merge(read_settings(), args)
+    catalog = load_catalog(settings)
+    today = datetime.datetime.now(tz=datetime.UTC).date()
+    answer = resolve(catalog, make_request(settings, catalog, today))
+    as_json = args.format == "json"
+    if isinstance(answer, Conflict):
+        if as_json:
+            console.document(conflict_document(answer))
+        else:
+            console.data(conflict_text(answer))
+        return 1
+    if as_json:
+        console.document(resolution_document(answer))
+    else:
+        console.data(resolution_text(answer, sources=console.verbosity > 0))
+        for warning in answer.warnings:
+            console.warn(warning)
+    if not args.no_lock:
+        write_atomic(args.output, dumps(make_lock(answer)))
+        console.say(f"\nWrote {args.output}" + ("" if console.verbosity > 0 else ". Sources of the reasons: there, or with -v."))
+    return 0

@@ -1,0 +1,76 @@
+"""The one place that prints: data on stdout, everything said to a person on stderr."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from typing import TextIO
+
+
+class Console:
+    """Prints for a person, or one JSON document for a program.
+
+    Parameters
+    ----------
+    verbosity
+        -1 says nothing but results and errors, 0 is normal, 1 says more, 2 shows tracebacks.
+    """
+
+    def __init__(self, verbosity: int = 0) -> None:
+        self.verbosity = verbosity
+        self._started = time.monotonic()
+
+    def data(self, text: str) -> None:
+        """Print a result."""
+        print(text)
+
+    def document(self, value: object) -> None:
+        """Print a result as one JSON document."""
+        print(json.dumps(value, indent=2, ensure_ascii=False))
+
+    def say(self, text: str) -> None:
+        """Say what is being done."""
+        if self.verbosity >= 0:
+            print(text, file=sys.stderr, flush=True)
+
+    def detail(self, text: str) -> None:
+        """Say what only a curious person wants to know."""
+        if self.verbosity >= 1:
+            print(text, file=sys.stderr, flush=True)
+
+    def step(self, text: str) -> None:
+        """Say which step begins, with the seconds since the program started."""
+        if self.verbosity >= 0:
+            elapsed = time.monotonic() - self._started
+            print(f"  {elapsed:7.1f} s  {text}", file=sys.stderr, flush=True)
+
+    def warn(self, text: str) -> None:
+        """Say what should be known even in quiet mode."""
+        print(_coloured("33", "warning:", sys.stderr), text, file=sys.stderr, flush=True)
+
+    def error(self, message: str, hint: str = "") -> None:
+        """Say what failed and what to do."""
+        print(_coloured("31", "error:", sys.stderr), message, file=sys.stderr)
+        if hint:
+            print(f"  {hint}", file=sys.stderr)
+
+
+def _coloured(code: str, text: str, stream: TextIO) -> str:
+    wanted = stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    return f"\033[{code}m{text}\033[0m" if wanted or os.environ.get("FORCE_COLOR") else text
+
+
+def table(rows: list[list[str]], *, indent: str = "  ") -> str:
+    """Align rows of text in columns.
+
+    Examples
+    --------
+    >>> print(table([["torch", "2.5.1"], ["apex", "1.4.0"]], indent=""))
+    torch  2.5.1
+    apex   1.4.0
+    """
+    widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)] if rows else []
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
+    return "\n".join(indent + line.rstrip() for line in lines)

@@ -1,0 +1,1 @@
+"""What reads the index: one emitter a consumer."""

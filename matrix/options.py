@@ -1,0 +1,223 @@
+"""Options and ``matrix.toml`` to a request: the edge at which text becomes types."""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import tomllib
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import msgspec
+from packaging.requirements import InvalidRequirement
+from packaging.requirements import Requirement as Pep508
+from packaging.utils import canonicalize_name
+
+from builders import host
+from resolver.errors import UsageError, did_you_mean
+from resolver.facts import catalog as facts
+from resolver.model import Request, Requirement, Target
+from resolver.versions import minor, parse_specifier, shorten
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from resolver.facts.catalog import Catalog
+    from resolver.facts.schema import Backend
+
+REQUEST_FILE = Path("matrix.toml")
+DEFAULT_REQUIREMENTS = ("torch", "apex", "deepspeed", "flash-attn", "bitsandbytes")
+SUPPORT = ("documented", "observed", "any")
+PREFER = ("newest", "proven", "oldest")
+
+
+class Settings(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, rename="kebab"):
+    """Everything that ``matrix.toml`` may say and that the target options may override."""
+
+    requirements: list[str] = []
+    site: str | None = None
+    date: datetime.date | None = None
+    backend: Literal["rocm", "cpu"] | None = None
+    gfx: list[str] = []
+    driver: str | None = None
+    rocm: str | None = None
+    python: str | None = None
+    base_image: str | None = None
+    support: Literal["documented", "observed", "any"] | None = None
+    prefer: Literal["newest", "proven", "oldest"] | None = None
+    catalog: list[str] = []
+
+
+def add_target_options(parser: argparse.ArgumentParser, gfx: Iterable[str]) -> None:
+    """Add the options that say what is resolved and built for."""
+    group = parser.add_argument_group("target")
+    group.add_argument("--site", metavar="NAME", help="a named target (default: lumi-g; local for the CPU backend)")
+    group.add_argument("--date", metavar="YYYY-MM-DD", type=_day, help="the site as of that day (default: today)")
+    group.add_argument("--backend", choices=("rocm", "cpu"), help="default: the site's")
+    group.add_argument("--gfx", metavar="A,B", type=_comma, action="extend", help="offload targets (default: the site's)")
+    for target in gfx:
+        group.add_argument(f"--{target}", dest="gfx", action="append_const", const=target, help=argparse.SUPPRESS)
+    group.add_argument("--driver", metavar="VERSION", help="AMD kernel driver, instead of the site's")
+    group.add_argument("--rocm", metavar="SPEC", help="ROCm, such as 6.2 or '>=6.2,<6.5'")
+    group.add_argument("--python", metavar="SPEC", help="Python, such as 3.12")
+    group.add_argument("--base-image", metavar="NAME", help="base image, by name or path")
+    group.add_argument("--support", choices=SUPPORT, help="how far to trust (default: any)")
+    group.add_argument("--prefer", choices=PREFER, help="which of all solutions (default: newest)")
+    group.add_argument("--catalog", metavar="DIR", action="append", help="facts to lay over the shipped ones (repeatable)")
+    group.epilog = "Every known offload target is a flag of its own: --gfx90a is --gfx gfx90a."
+
+
+def _day(text: str) -> datetime.date:
+    try:
+        return datetime.date.fromisoformat(text)
+    except ValueError:
+        msg = f"{shorten(text)!r} is not a day; write it as 2026-02-25"
+        raise argparse.ArgumentTypeError(msg) from None
+
+
+def _comma(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",") if part.strip()]
+
+
+def read_settings(path: Path = REQUEST_FILE) -> Settings:
+    """Read ``matrix.toml``; without one the settings are empty.
+
+    Raises
+    ------
+    UsageError
+        It is not valid, or has a key that means nothing.
+    """
+    try:
+        data = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return Settings()
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        msg = f"Cannot read {path}: {error}."
+        raise UsageError(msg) from None
+    known = [field.encode_name for field in msgspec.structs.fields(Settings)]
+    for key in data:
+        if key not in known:
+            msg = f"{path} has the key {key!r}, which means nothing."
+            raise UsageError(msg, hint=did_you_mean(key, known))
+    try:
+        return msgspec.convert(data, Settings)
+    except msgspec.ValidationError as error:
+        msg = f"{path}: {error}."
+        raise UsageError(msg) from None
+
+
+def merge(settings: Settings, args: argparse.Namespace) -> Settings:
+    """Let the options win over the file."""
+    given = {
+        field.name: value
+        for field in msgspec.structs.fields(Settings)
+        if (value := getattr(args, field.name, None)) not in (None, [])
+    }
+    return msgspec.structs.replace(settings, **given)
+
+
+def load_catalog(settings: Settings) -> Catalog:
+    """Load the shipped catalog with the overlays that the settings name."""
+    return facts.load([Path(one) for one in settings.catalog])
+
+
+def make_request(settings: Settings, catalog: Catalog, today: datetime.date) -> Request:
+    """Turn settings into a request.
+
+    Raises
+    ------
+    UsageError
+        A name or value means nothing; the message says what was probably meant.
+    """
+    target = _target(settings, catalog, today)
+    texts = settings.requirements or list(DEFAULT_REQUIREMENTS)
+    requirements = [parse_requirement(text) for text in texts]
+    for name in ("rocm", "python"):
+        text = getattr(settings, name)
+        if text:
+            requirements.append(Requirement(name, parse_specifier(text), f"{name} {text}"))
+    return Request(target, tuple(requirements), settings.support or "any", settings.prefer or "newest")
+
+
+def _target(settings: Settings, catalog: Catalog, today: datetime.date) -> Target:
+    site_name = settings.site or ("local" if settings.backend == "cpu" else "lumi-g")
+    site = catalog.site.get(site_name)
+    if site is None:
+        msg = f"There is no site {shorten(site_name)!r}."
+        raise UsageError(msg, hint=did_you_mean(site_name, catalog.site))
+    for name in settings.gfx:
+        if name not in catalog.gfx:
+            msg = f"{shorten(name)!r} is no offload target that is known."
+            raise UsageError(msg, hint=did_you_mean(name, catalog.gfx))
+    backend: Backend = settings.backend or ("rocm" if settings.gfx else site.backend)
+    if backend == "cpu" and settings.gfx:
+        msg = f"The CPU backend has no offload targets, but {', '.join(settings.gfx)} was asked for."
+        raise UsageError(msg, hint="Leave out one of the two.")
+    gfx = tuple(dict.fromkeys(settings.gfx or site.gfx)) if backend == "rocm" else ()
+    if backend == "rocm" and not gfx:
+        msg = f"The site {site_name} names no offload target."
+        raise UsageError(msg, hint="Name it, such as --gfx90a.")
+    here = site_name == "local"
+    return Target(
+        backend=backend,
+        gfx=gfx,
+        site=site_name,
+        date=settings.date or today,
+        driver=_driver(settings.driver, catalog),
+        base_image=_base_image(settings.base_image, catalog),
+        python=host.running_python() if here and not settings.python else None,
+        glibc=host.glibc_version() if here and backend == "cpu" else None,
+    )
+
+
+def _driver(text: str | None, catalog: Catalog) -> str | None:
+    if text is None:
+        return None
+    specifier = parse_specifier(text)
+    named = [one.version for one in specifier if one.operator == "=="]
+    line = minor(named[0].removesuffix(".*")) if named else text
+    if line not in catalog.driver:
+        msg = f"AMD's table has no kernel driver {shorten(text)!r}."
+        raise UsageError(msg, hint=did_you_mean(line, catalog.driver))
+    return line
+
+
+def _base_image(text: str | None, catalog: Catalog) -> str | None:
+    if text is None:
+        return None
+    name = Path(text).name
+    if name not in catalog.image:
+        msg = f"The catalog has no base image {shorten(name)!r}."
+        raise UsageError(msg, hint=did_you_mean(name, catalog.image))
+    return name
+
+
+def parse_requirement(text: str) -> Requirement:
+    """Read what a user asks for, such as ``torch>=2.4`` or ``rocm==6.2.*``.
+
+    Raises
+    ------
+    UsageError
+        It cannot be read, or says what a resolution of the catalog cannot answer.
+
+    Examples
+    --------
+    >>> parse_requirement("Flash_Attn==2.8.3").name
+    'flash-attn'
+    """
+    try:
+        parsed = Pep508(text)
+    except InvalidRequirement:
+        msg = f"{shorten(text)!r} cannot be read as a requirement."
+        raise UsageError(msg, hint="Write a name, or a name and versions: apex, torch>=2.4, rocm==6.2.*") from None
+    for what, said in (("extras", parsed.extras), ("a marker", parsed.marker), ("a URL", parsed.url)):
+        if said:
+            msg = f"{shorten(text)!r} has {what}, which matrix does not resolve."
+            raise UsageError(msg, hint="Leave it out here and add it in the environment file.")
+    specifier = parse_specifier(str(parsed.specifier)) if str(parsed.specifier) else None
+    return Requirement(canonicalize_name(parsed.name), specifier, text.strip())
+
+
+def check_names(names: Sequence[str]) -> list[str]:
+    """Normalise the names of distributions on a command line."""
+    return [parse_requirement(name).name for name in names]

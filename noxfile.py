@@ -1,0 +1,34 @@
+# /// script
+# requires-python = ">=3.11"
+# dependencies = ["nox>=2024.10"]
+# ///
+"""What can be done with a clone: ``pipx run nox -s demo``, ``tests``, ``lint``."""
+
+import nox
+
+nox.options.sessions = ["lint", "tests"]
+nox.options.reuse_existing_virtualenvs = True
+
+
+@nox.session
+def demo(session: nox.Session) -> None:
+    """Resolve, build the real DeepSpeed op, publish, install, and compare it with torch."""
+    session.install("-q", ".")
+    session.run("python", "examples/demo.py")
+
+
+@nox.session
+def lint(session: nox.Session) -> None:
+    """Check style, types and the direction of imports."""
+    session.install("-q", "-e", ".[lint]")
+    session.run("ruff", "check")
+    session.run("ruff", "format", "--check")
+    session.run("mypy")
+    session.run("lint-imports")
+
+
+@nox.session
+def tests(session: nox.Session) -> None:
+    """Run all tests, the end-to-end build included. Arguments after -- go to pytest."""
+    session.install("-q", "-e", ".[test]")
+    session.run("python", "-m", "pytest", *session.posargs)

@@ -1,0 +1,54 @@
+"""The local version label that says what a wheel was built for."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from packaging.version import Version
+
+from resolver.versions import minor
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+def wheel_label(*, backend: str, torch: str, rocm: str = "", gfx: Sequence[str] = ()) -> str:
+    """Give the local version label of a wheel.
+
+    Parameters
+    ----------
+    backend
+        ``rocm`` or ``cpu``.
+    torch
+        Version of the torch it was built against; its own local label is left out.
+    rocm
+        ROCm version of the base image; the label carries major.minor.
+    gfx
+        Offload targets, all of which the wheel holds code for.
+
+    Returns
+    -------
+    str
+        Lower case, parts joined by dots, as local labels are normalised (PEP 440), so that pip
+        and uv compare exactly what is written here.
+
+    Examples
+    --------
+    >>> wheel_label(backend="rocm", torch="2.5.1+rocm6.2", rocm="6.2.3", gfx=["gfx90a"])
+    'rocm6.2.torch2.5.1.gfx90a'
+    >>> wheel_label(backend="cpu", torch="2.13.0+cpu")
+    'cpu.torch2.13.0'
+    """
+    parts = [f"rocm{minor(rocm)}" if backend == "rocm" else backend, f"torch{Version(torch).public}"]
+    return ".".join([*parts, *gfx]).lower()
+
+
+def labelled(version: str, label: str) -> str:
+    """Give a version with its local part replaced by the label.
+
+    Examples
+    --------
+    >>> labelled("0.19.8", "cpu.torch2.13.0"), labelled("1.9.0+git.e37ed12", "cpu.torch2.9.1")
+    ('0.19.8+cpu.torch2.13.0', '1.9.0+cpu.torch2.9.1')
+    """
+    return f"{Version(version).public}+{label}"
