@@ -98,10 +98,22 @@ def audit(wheel: Path, recipe: Recipe) -> Audit:
                 objects.append(_read_object(name, archive.read(name)))
             except ELFError as error:
                 findings.append(
-                    Finding("not-elf", "error", f"{name} is no shared object: {error}.", "Look at the build's log.")
+                    Finding(
+                        "not-elf",
+                        "error",
+                        f"{name} is no shared object: {error}.",
+                        "Look at the build's log.",
+                    )
                 )
             except _OtherMachineError as error:
-                findings.append(Finding("other-machine", "error", f"{name} is {error}.", "Build on the target's CPU."))
+                findings.append(
+                    Finding(
+                        "other-machine",
+                        "error",
+                        f"{name} is {error}.",
+                        "Build on the target's CPU.",
+                    )
+                )
     findings += check_contents([one.path for one in objects], recipe)
     return Audit(platform_tag(wheel), tuple(objects), tuple(findings))
 
@@ -139,7 +151,12 @@ def platform_tag(wheel: Path) -> str:
 
     try:
         report = analyze_wheel_abi(
-            None, None, wheel, frozenset(TORCH_PROVIDES), disable_isa_ext_check=True, allow_graft=False
+            None,
+            None,
+            wheel,
+            frozenset(TORCH_PROVIDES),
+            disable_isa_ext_check=True,
+            allow_graft=False,
         )
     except NonPlatformWheelError:
         return "any"
@@ -157,7 +174,7 @@ def _read_object(name: str, data: bytes) -> SharedObject:
         msg = f"for {elf['e_machine']}, not for {platform.machine()}"
         raise _OtherMachineError(msg)
     needed = [
-        str(tag.needed)
+        str(tag.needed)  # type: ignore[attr-defined]  # pyelftools sets it by the tag's name
         for section in elf.iter_sections()
         if isinstance(section, DynamicSection)
         for tag in section.iter_tags("DT_NEEDED")

@@ -46,7 +46,12 @@ class BuildEnvironment:
 
 
 def build_environment(
-    python: Path, requirements: Sequence[str], *, indexes: Sequence[str], log: Path, say: Callable[[str], None]
+    python: Path,
+    requirements: Sequence[str],
+    *,
+    indexes: Sequence[str],
+    log: Path,
+    say: Callable[[str], None],
 ) -> BuildEnvironment:
     """Make the environment, or take it from the cache.
 
@@ -98,20 +103,39 @@ def _make(
     say: Callable[[str], None],
 ) -> None:
     env = pip_environment()
-    run([str(python), "-m", "venv", str(root)], what="Making a virtual environment", log=log, env=env)
+    run(
+        [str(python), "-m", "venv", str(root)],
+        what="Making a virtual environment",
+        log=log,
+        env=env,
+    )
     options = []
     for url in indexes:
         if reachable(url):
             options += ["--extra-index-url", url]
         else:
             say(f"{url} cannot be reached; pip looks only where it is configured to")
-    command = [str(root / "bin" / "python"), "-m", "pip", "install", "--no-input", *options, *requirements]
+    command = [
+        str(root / "bin" / "python"),
+        "-m",
+        "pip",
+        "install",
+        "--no-input",
+        *options,
+        *requirements,
+    ]
     try:
         run(command, what=f"Installing {', '.join(requirements)}", log=log, env=env)
     except CommandError as error:
         unreached = [url for url in indexes if "--extra-index-url" not in options]
-        where = f" Make {unreached[0]} reachable, or give pip another place (PIP_FIND_LINKS, pip.conf)." if unreached else ""
-        raise EnvironmentLacksError(error.message, hint=f"pip could not install the build requirements.{where}") from None
+        where = (
+            f" Make {unreached[0]} reachable, or give pip another place (PIP_FIND_LINKS, pip.conf)."
+            if unreached
+            else ""
+        )
+        raise EnvironmentLacksError(
+            error.message, hint=f"pip could not install the build requirements.{where}"
+        ) from None
 
 
 def pip_environment() -> dict[str, str]:
@@ -120,7 +144,14 @@ def pip_environment() -> dict[str, str]:
 
     own = {name: value for name, value in os.environ.items() if name.startswith("PIP_")}
     # These would change what is installed or where, rather than where it comes from.
-    for name in ("PIP_TARGET", "PIP_PREFIX", "PIP_USER", "PIP_ROOT", "PIP_REQUIRE_VIRTUALENV", "PIP_PYTHON"):
+    for name in (
+        "PIP_TARGET",
+        "PIP_PREFIX",
+        "PIP_USER",
+        "PIP_ROOT",
+        "PIP_REQUIRE_VIRTUALENV",
+        "PIP_PYTHON",
+    ):
         own.pop(name, None)
     return clean_environment(own | {"PIP_DISABLE_PIP_VERSION_CHECK": "1"})
 

@@ -25,10 +25,25 @@ _PROBE = (
 # For each lack the package that cures it, by the distribution's own name for its family.
 _PACKAGES = {
     "compiler": {"debian": "g++", "suse": "gcc-c++", "fedora": "gcc-c++", "rhel": "gcc-c++"},
-    "headers": {"debian": "python3-dev", "suse": "python3-devel", "fedora": "python3-devel", "rhel": "python3-devel"},
-    "venv": {"debian": "python3-venv", "suse": "python3-base", "fedora": "python3", "rhel": "python3"},
+    "headers": {
+        "debian": "python3-dev",
+        "suse": "python3-devel",
+        "fedora": "python3-devel",
+        "rhel": "python3-devel",
+    },
+    "venv": {
+        "debian": "python3-venv",
+        "suse": "python3-base",
+        "fedora": "python3",
+        "rhel": "python3",
+    },
 }
-_INSTALLERS = {"debian": "apt-get install", "suse": "zypper install", "fedora": "dnf install", "rhel": "dnf install"}
+_INSTALLERS = {
+    "debian": "apt-get install",
+    "suse": "zypper install",
+    "fedora": "dnf install",
+    "rhel": "dnf install",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +105,9 @@ def compiler_identity() -> str:
 def lacks(python: Path, *, compile_cxx: bool = True) -> list[Lack]:
     """Name all that a build with this interpreter needs and the machine does not have."""
     found = []
-    headers, venv = (word == "True" for word in (output_of([str(python), "-c", _PROBE]) or "False False").split())
+    headers, venv = (
+        word == "True" for word in (output_of([str(python), "-c", _PROBE]) or "False False").split()
+    )
     if compile_cxx and compiler() is None:
         found.append(Lack("no C++ compiler (g++) is on PATH", _cure("compiler")))
     if compile_cxx and not headers:

@@ -93,7 +93,10 @@ class Index:
 
     def find(self, project: str, build_key: str) -> Published | None:
         """Find the wheel that was built under a build key."""
-        return next((one for one in self.published(project) if one.provenance.get("build_key") == build_key), None)
+        return next(
+            (one for one in self.published(project) if one.provenance.get("build_key") == build_key),
+            None,
+        )
 
     def next_build_number(self, project: str, version: str) -> int | None:
         """Give the build tag for another wheel of a version, None for the first (PEP 427)."""
@@ -135,8 +138,15 @@ class Index:
         digest = sha256_of(wheel)
         if target.exists() and sha256_of(target) != digest:
             msg = f"{target.name} is already in the index {self.root} with other content."
-            raise MatrixError(msg, hint="A rebuild gets a build tag; a wheel is never replaced under its name.")
-        record = {**provenance, "sha256": digest, "size": wheel.stat().st_size, "requires_python": _requires_python(wheel)}
+            raise MatrixError(
+                msg, hint="A rebuild gets a build tag; a wheel is never replaced under its name."
+            )
+        record = {
+            **provenance,
+            "sha256": digest,
+            "size": wheel.stat().st_size,
+            "requires_python": _requires_python(wheel),
+        }
         with atomic_path(target) as temporary:
             shutil.copyfile(wheel, temporary)
             text = json.dumps(record, indent=2, sort_keys=True) + "\n"

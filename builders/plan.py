@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -15,6 +14,7 @@ from resolver.errors import EnvironmentLacksError, LockError, UsageError, did_yo
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
     from builders.index import Index
     from resolver.facts.catalog import Catalog
@@ -93,11 +93,13 @@ def _no_containers(lock: Lock, built: Sequence[LockedPick]) -> EnvironmentLacksE
     image = lock.version_of("base-image") or "a ROCm base image"
     wheels = "".join(f"\n  - {pick.name} {pick.pinned}" for pick in built)
     msg = (
-        f"Wheels for {', '.join(lock.target.gfx)} are compiled inside the base image, which needs a container "
-        f"runtime; this version of matrix cannot build in containers yet. Nothing was built.\n"
+        f"Wheels for {', '.join(lock.target.gfx)} are compiled inside the base image, which needs "
+        f"a container runtime; this version cannot build in containers yet. Nothing was built.\n"
         f"Base image: {image}\nWaiting to be built:{wheels or ' nothing'}"
     )
-    return EnvironmentLacksError(msg, hint="--backend cpu builds for this machine's CPU, under another label.")
+    return EnvironmentLacksError(
+        msg, hint="--backend cpu builds for this machine's CPU, under another label."
+    )
 
 
 def _task(pick: LockedPick, lock: Lock, catalog: Catalog, index: Index) -> Task:
@@ -123,4 +125,6 @@ def _task(pick: LockedPick, lock: Lock, catalog: Catalog, index: Index) -> Task:
     }
     task = Task(pick, recipe, host.find_python(version), torch, inputs, None, lock.target.gfx)
     found = index.find(pick.name, task.build_key)
-    return task if found is None else Task(pick, recipe, task.python, torch, inputs, found.path, lock.target.gfx)
+    return (
+        task if found is None else Task(pick, recipe, task.python, torch, inputs, found.path, lock.target.gfx)
+    )

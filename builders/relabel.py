@@ -61,7 +61,7 @@ def relabel(
         new_data = f"{distribution}-{version}.data"
         old_data = f"{info.removesuffix('.dist-info')}.data"
         with atomic_path(target) as temporary:
-            # WheelFile reads name and version from the file name, so the temporary file needs one too.
+            # WheelFile takes name and version from the file name, so it needs the final one.
             staged = temporary.with_name(f"{temporary.stem}-staged") / target.name
             staged.parent.mkdir()
             try:

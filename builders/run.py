@@ -24,7 +24,7 @@ _KEPT_VARIABLES = (
 """What a build may see of the caller's environment; PYTHONPATH, CFLAGS and the like it may not."""
 
 _TELLING = re.compile(
-    r"(\berror\b|\bfatal\b|Error:|Exception|undefined reference|cannot find -l|No such file|Killed|out of memory)",
+    r"(\berror\b|\bfatal\b|Error:|Exception|undefined reference|cannot find -l|No such file|Killed)",
     re.IGNORECASE,
 )
 _NOISE = re.compile(r"(\[WARNING\]|-Werror|note:|error_code|subprocess\.CalledProcessError|^\s*File \")")
@@ -91,7 +91,13 @@ def run(
         sink.flush()
         start = sink.tell()
         process = subprocess.Popen(
-            command, cwd=cwd, env=env, stdin=subprocess.DEVNULL, stdout=sink, stderr=sink, start_new_session=True
+            command,
+            cwd=cwd,
+            env=env,
+            stdin=subprocess.DEVNULL,
+            stdout=sink,
+            stderr=sink,
+            start_new_session=True,
         )
         try:
             code = process.wait()
@@ -129,6 +135,11 @@ def telling_lines(log: Path, *, start: int = 0, most: int = 8) -> list[str]:
                 continue
             line = line[:300]
             last.append(line)
-            if len(telling) < most and _TELLING.search(line) and not _NOISE.search(line) and line not in telling:
+            if (
+                len(telling) < most
+                and _TELLING.search(line)
+                and not _NOISE.search(line)
+                and line not in telling
+            ):
                 telling.append(line)
     return telling or list(last)

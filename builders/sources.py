@@ -102,7 +102,10 @@ def _download(url: str, target: Path) -> None:
     import requests  # noqa: PLC0415
 
     try:
-        with requests.get(url, stream=True, timeout=_TIMEOUT) as response, target.open("wb") as sink:
+        with (
+            requests.get(url, stream=True, timeout=_TIMEOUT) as response,
+            target.open("wb") as sink,
+        ):
             response.raise_for_status()
             for chunk in response.iter_content(_CHUNK):
                 sink.write(chunk)
@@ -161,6 +164,6 @@ def unpack_sdist(archive: Path, target: Path) -> Path:
         raise SourceError(msg, hint=f"Remove {archive} to fetch it again.") from None
     tops = list(target.iterdir())
     if len(tops) != 1 or not tops[0].is_dir():
-        msg = f"{archive.name} is no sdist: it holds {len(tops)} things at its top instead of one directory."
+        msg = f"{archive.name} is no sdist: it holds {len(tops)} things at its top, not one directory."
         raise SourceError(msg)
     return tops[0]

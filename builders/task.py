@@ -92,6 +92,7 @@ def build_wheel(task: Task, index: Index, limits: Limits, say: Callable[[str], N
         The source or the build requirements could not be had.
     """
     pick, log = task.pick, index.state / "logs" / f"{task.pick.name}-{task.build_key[:12]}.log"
+    log.parent.mkdir(parents=True, exist_ok=True)
     log.unlink(missing_ok=True)
     started = time.monotonic()
     if pick.sdist is None:
@@ -141,19 +142,36 @@ def _build_directory(index: Index, task: Task) -> Iterator[Path]:
     shutil.rmtree(work, ignore_errors=True)
 
 
-def _build(task: Task, environment: BuildEnvironment, source: Path, out: Path, *, jobs: int, log: Path) -> Path:
+def _build(
+    task: Task, environment: BuildEnvironment, source: Path, out: Path, *, jobs: int, log: Path
+) -> Path:
     """Call the source's own build backend, without isolation, in the prepared environment."""
     recipe = {name: value.format(gfx=";".join(task.gfx)) for name, value in task.recipe.environment.items()}
     path = os.pathsep.join([str(environment.root / "bin"), os.environ.get("PATH", os.defpath)])
-    own = {"PATH": path, "VIRTUAL_ENV": str(environment.root), "MAX_JOBS": str(jobs), "SOURCE_DATE_EPOCH": _EPOCH}
+    own = {
+        "PATH": path,
+        "VIRTUAL_ENV": str(environment.root),
+        "MAX_JOBS": str(jobs),
+        "SOURCE_DATE_EPOCH": _EPOCH,
+    }
     compiler = host.compiler()
     if compiler is not None:
         own["CXX"] = str(compiler)
     env = clean_environment(own | recipe)
 
-    def runner(command: Sequence[str], cwd: str | None = None, extra_environ: Mapping[str, str] | None = None) -> None:
+    def runner(
+        cmd: Sequence[str],
+        cwd: str | None = None,
+        extra_environ: Mapping[str, str] | None = None,
+    ) -> None:
         where = Path(cwd) if cwd else None
-        run(command, what=f"Building {task.title}", log=log, cwd=where, env=env | dict(extra_environ or {}))
+        run(
+            cmd,
+            what=f"Building {task.title}",
+            log=log,
+            cwd=where,
+            env=env | dict(extra_environ or {}),
+        )
 
     out.mkdir()
     builder = ProjectBuilder(source, python_executable=str(environment.python), runner=runner)
@@ -189,7 +207,7 @@ def _prove(task: Task, wheel: Path, environment: BuildEnvironment, directory: Pa
         problems = _load_objects(wheel, report, environment, directory, log)
     if problems:
         listed = "".join(f"\n  - {one.text} {one.cure}".rstrip() for one in problems)
-        msg = f"The wheel of {task.title} was built but does not hold what it promises; it is not published.{listed}"
+        msg = f"The wheel of {task.title} does not hold what it promises; it is not published.{listed}"
         raise AuditError(f"{msg}\n  Log: {log}", hint=f"The wheel is kept as {wheel} until the next build.")
     return report
 
@@ -199,7 +217,9 @@ def _load_objects(
 ) -> list[Finding]:
     """Load every Python extension of the wheel beside the torch that it was built against."""
     with zipfile.ZipFile(wheel) as archive:
-        paths = [Path(archive.extract(one.path, directory)) for one in report.objects if ".cpython-" in one.path]
+        paths = [
+            Path(archive.extract(one.path, directory)) for one in report.objects if ".cpython-" in one.path
+        ]
     if not paths:
         return []
     command = [str(environment.python), "-c", _LOAD, *map(str, paths)]
@@ -207,7 +227,14 @@ def _load_objects(
         run(command, what="Loading the shared objects", log=log, env=clean_environment())
     except CommandError as error:
         text = f"its shared objects do not load: {'; '.join(error.lines[-2:])}"
-        return [Finding("object-does-not-load", "error", text, "A symbol or library of the build is not there.")]
+        return [
+            Finding(
+                "object-does-not-load",
+                "error",
+                text,
+                "A symbol or library of the build is not there.",
+            )
+        ]
     return []
 
 

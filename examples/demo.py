@@ -7,6 +7,7 @@ it makes stays under ``.demo/``; a second run finds the wheel in the index and b
 
 from __future__ import annotations
 
+import shlex
 import shutil
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from pathlib import Path
 
 from builders import host
 from builders.buildenv import pip_environment, reachable
+from builders.index import Index
 from resolver.errors import EnvironmentLacksError
 from resolver.lock import Lock, read_lock
 
@@ -33,20 +35,31 @@ def main() -> int:
         return error.exit_code
     WORK.mkdir(exist_ok=True)
     started = time.monotonic()
+    wheels = Index(INDEX).wheels("deepspeed")
     matrix("resolve", *WANTED, "--backend", "cpu", "-o", str(LOCK), "-q")
     matrix("build-wheels", "--lock", str(LOCK), "--index", str(INDEX))
-    print(f"\n[{time.monotonic() - started:.1f} s] the index holds what the lock needs\n", flush=True)
-    matrix("env", "--for", "cotainr", "--lock", str(LOCK), "--index", str(INDEX), "-o", str(WORK / "env.yml"))
+    did = "found already built" if Index(INDEX).wheels("deepspeed") == wheels else "built"
+    print(f"\n[{time.monotonic() - started:.1f} s] the wheel was {did}\n", flush=True)
+    matrix(
+        "env",
+        "--for",
+        "cotainr",
+        "--lock",
+        str(LOCK),
+        "--index",
+        str(INDEX),
+        "-o",
+        str(WORK / "env.yml"),
+    )
     lock = read_lock(LOCK)
     install(lock)
     command([str(ENVIRONMENT / "bin" / "python"), str(HERE / "five_steps.py")])
     deepspeed = lock.find("deepspeed")
     assert deepspeed is not None
     print(
-        f"\nDone in {time.monotonic() - started:.0f} s: resolved a set that fits, built deepspeed {deepspeed.pinned}\n"
-        f"or found it built, published it to {INDEX}/simple,\n"
-        f"installed it from there with pip, and saw its optimizer agree with torch's.\n"
-        f"What cotainr would read: {WORK / 'env.yml'}"
+        f"\nDone in {time.monotonic() - started:.0f} s: resolved a set that fits; deepspeed {deepspeed.pinned}\n"
+        f"was {did}; it was installed with pip from {INDEX}/simple\n"
+        f"and its optimizer agrees with torch's. What cotainr would read: {WORK / 'env.yml'}"
     )
     return 0
 
@@ -65,7 +78,7 @@ def install(lock: Lock) -> None:
     else:
         print(f"{torch.index} cannot be reached; pip looks only where it is configured to", flush=True)
     pins = [f"torch=={torch.pinned}", f"deepspeed=={deepspeed.pinned}"]
-    command([str(ENVIRONMENT / "bin" / "python"), "-m", "pip", "install", "-q", *options, *pins])
+    command([str(ENVIRONMENT / "bin" / "python"), "-m", "pip", "install", "-qq", *options, *pins])
 
 
 def matrix(*arguments: str) -> None:
@@ -76,7 +89,7 @@ def matrix(*arguments: str) -> None:
 def command(arguments: list[str]) -> None:
     """Show a command and run it; stop the demo when it fails."""
     shown = [Path(arguments[0]).name, *arguments[1:]]
-    print(f"$ {' '.join(shown)}".replace(f"{HERE.parent}/", ""), flush=True)
+    print(f"$ {shlex.join(shown)}", flush=True)
     code = subprocess.run(arguments, check=False, cwd=HERE.parent, env=pip_environment()).returncode
     if code:
         sys.exit(code)

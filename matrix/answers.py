@@ -78,16 +78,18 @@ def conflict_document(conflict: Conflict) -> dict[str, Any]:
     }
 
 
-def resolution_text(resolution: Resolution, *, sources: bool) -> str:
+def resolution_text(resolution: Resolution, *, reasons: bool = True, sources: bool = False) -> str:
     """Give a resolution as text: the set, the reason of each pick, and the install order."""
     rows = []
     for pick in resolution.picks:
         support = pick.support if pick.verdict == "supported" else f"{pick.support}, at own risk"
         rows.append([pick.name, pick.candidate.key, pick.candidate.origin, support])
-    lines = [_title(resolution.request.target), "", table(rows), "", "Why"]
-    for pick in resolution.picks:
-        lines.append(f"  {pick.name} {pick.candidate.key}")
-        lines += _reasons(pick.facts, sources=sources)
+    lines = [_title(resolution.request.target), "", table(rows)]
+    if reasons:
+        lines += ["", "Why"]
+        for pick in resolution.picks:
+            lines.append(f"  {pick.name} {pick.candidate.key}")
+            lines += _reasons(pick.facts, sources=sources)
     lines += ["", "Install order"]
     lines += [f"  {number}. {', '.join(group)}" for number, group in enumerate(resolution.order, start=1)]
     return "\n".join(lines)

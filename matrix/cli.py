@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 COMMANDS = (resolve, build_wheels, env)
 INTERRUPTED = 130
 
-_EXIT_CODES = "exit codes: 0 done, 1 the answer is no, 2 bad input, 3 the machine lacks something, 130 interrupted"
+_EXIT_CODES = (
+    "exit codes: 0 done, 1 the answer is no, 2 bad input, 3 the machine lacks something, 130 interrupted"
+)
 
 
 class _Parser(argparse.ArgumentParser):
@@ -62,7 +64,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         if console.verbosity > 1:
             raise
         text = f"This is a fault of the program: {type(error).__name__}: {error}"
-        return _fail(MatrixError(text, hint="Run again with -vv and report what it prints."), arguments, console)
+        return _fail(
+            MatrixError(text, hint="Run again with -vv and report what it prints."),
+            arguments,
+            console,
+        )
 
 
 def main_inner(arguments: Sequence[str], console: Console) -> int:
@@ -104,7 +110,13 @@ def make_parser() -> argparse.ArgumentParser:
 
 def _fail(error: MatrixError, arguments: Sequence[str], console: Console) -> int:
     if _wants_json(arguments):
-        document = {"schema": 1, "status": "error", "id": error.id, "message": error.message, "hint": error.hint}
+        document = {
+            "schema": 1,
+            "status": "error",
+            "id": error.id,
+            "message": error.message,
+            "hint": error.hint,
+        }
         console.document(document)
     else:
         console.error(error.message, error.hint)

@@ -51,20 +51,36 @@ class Settings(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, rename=
 def add_target_options(parser: argparse.ArgumentParser, gfx: Iterable[str]) -> None:
     """Add the options that say what is resolved and built for."""
     group = parser.add_argument_group("target")
-    group.add_argument("--site", metavar="NAME", help="a named target (default: lumi-g; local for the CPU backend)")
-    group.add_argument("--date", metavar="YYYY-MM-DD", type=_day, help="the site as of that day (default: today)")
+    group.add_argument(
+        "--site", metavar="NAME", help="a named target (default: lumi-g; local for the CPU backend)"
+    )
+    group.add_argument(
+        "--date", metavar="YYYY-MM-DD", type=_day, help="the site as of that day (default: today)"
+    )
     group.add_argument("--backend", choices=("rocm", "cpu"), help="default: the site's")
-    group.add_argument("--gfx", metavar="A,B", type=_comma, action="extend", help="offload targets (default: the site's)")
+    group.add_argument(
+        "--gfx",
+        metavar="A,B",
+        type=_comma,
+        action="extend",
+        help="offload targets (default: the site's); each is a flag of its own, too: --gfx90a",
+    )
     for target in gfx:
-        group.add_argument(f"--{target}", dest="gfx", action="append_const", const=target, help=argparse.SUPPRESS)
+        group.add_argument(
+            f"--{target}", dest="gfx", action="append_const", const=target, help=argparse.SUPPRESS
+        )
     group.add_argument("--driver", metavar="VERSION", help="AMD kernel driver, instead of the site's")
     group.add_argument("--rocm", metavar="SPEC", help="ROCm, such as 6.2 or '>=6.2,<6.5'")
     group.add_argument("--python", metavar="SPEC", help="Python, such as 3.12")
     group.add_argument("--base-image", metavar="NAME", help="base image, by name or path")
     group.add_argument("--support", choices=SUPPORT, help="how far to trust (default: any)")
     group.add_argument("--prefer", choices=PREFER, help="which of all solutions (default: newest)")
-    group.add_argument("--catalog", metavar="DIR", action="append", help="facts to lay over the shipped ones (repeatable)")
-    group.epilog = "Every known offload target is a flag of its own: --gfx90a is --gfx gfx90a."
+    group.add_argument(
+        "--catalog",
+        metavar="DIR",
+        action="append",
+        help="facts to lay over the shipped ones (repeatable)",
+    )
 
 
 def _day(text: str) -> datetime.date:
@@ -209,8 +225,14 @@ def parse_requirement(text: str) -> Requirement:
         parsed = Pep508(text)
     except InvalidRequirement:
         msg = f"{shorten(text)!r} cannot be read as a requirement."
-        raise UsageError(msg, hint="Write a name, or a name and versions: apex, torch>=2.4, rocm==6.2.*") from None
-    for what, said in (("extras", parsed.extras), ("a marker", parsed.marker), ("a URL", parsed.url)):
+        raise UsageError(
+            msg, hint="Write a name, or a name and versions: apex, torch>=2.4, rocm==6.2.*"
+        ) from None
+    for what, said in (
+        ("extras", parsed.extras),
+        ("a marker", parsed.marker),
+        ("a URL", parsed.url),
+    ):
         if said:
             msg = f"{shorten(text)!r} has {what}, which matrix does not resolve."
             raise UsageError(msg, hint="Leave it out here and add it in the environment file.")

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 
+_MOST_NAMES = 12
+
+
 class MatrixError(Exception):
     """A failure that a person can act on.
 
@@ -79,7 +82,7 @@ def did_you_mean(wanted: str, known: Iterable[str]) -> str:
     Returns
     -------
     str
-        ``"Did you mean apex?"`` when something is close, else the known names (at most twelve).
+        ``"Did you mean apex?"`` when something is close, else the known names (at most `_MOST_NAMES`).
 
     Examples
     --------
@@ -95,5 +98,5 @@ def did_you_mean(wanted: str, known: Iterable[str]) -> str:
         return f"Did you mean {by_lower[close[0]]}?"
     if not names:
         return ""
-    more = f" and {len(names) - 12} more" if len(names) > 12 else ""
-    return f"Known: {', '.join(names[:12])}{more}."
+    more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
+    return f"Known: {', '.join(names[:_MOST_NAMES])}{more}."

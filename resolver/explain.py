@@ -69,7 +69,9 @@ def _describe(core: Problem, relation: Relation) -> CoreItem:
     rows = [row for row in relation.rows if row.subjects & subjects]
     if len({row.fact.text for row in rows}) == 1:
         return CoreItem(rows[0].fact.text, "fact", rows[0].fact.source)
-    return CoreItem(_summary(relation, subjects, rows), "fact", rows[0].fact.source if rows else "the catalog")
+    return CoreItem(
+        _summary(relation, subjects, rows), "fact", rows[0].fact.source if rows else "the catalog"
+    )
 
 
 def _summary(relation: Relation, subjects: int, rows: Sequence[Row]) -> str:
@@ -81,7 +83,8 @@ def _summary(relation: Relation, subjects: int, rows: Sequence[Row]) -> str:
         return f"{rows[0].fact.text}; and so it is for {len(rows) - 1} more"
     named = sorted({one.key for one in relation.subject.chosen(subjects)}, key=sort_key)
     verb = "go with" if relation.when_present else "need"
-    return f"{relation.subject.name} {spell(named, joiner='and')} {verb} {relation.object.name} {spell(allowed)}"
+    subject = f"{relation.subject.name} {spell(named, joiner='and')}"
+    return f"{subject} {verb} {relation.object.name} {spell(allowed)}"
 
 
 def _suggest(catalog: Catalog, request: Request, core: Sequence[Demand]) -> Iterator[Suggestion]:
@@ -99,7 +102,9 @@ def _suggest(catalog: Catalog, request: Request, core: Sequence[Demand]) -> Iter
 
 def _outcome(problem: Problem, solution: Mapping[str, int]) -> str:
     """Name the torch and ROCm that a suggestion would lead to."""
-    named = [problem.variables[name].candidate(solution[name]) for name in ("torch", "rocm") if name in solution]
+    named = [
+        problem.variables[name].candidate(solution[name]) for name in ("torch", "rocm") if name in solution
+    ]
     return f" (gives {' and '.join(map(str, named))})" if named else ""
 
 
@@ -117,7 +122,11 @@ def _relaxations(
     for position in pinned:
         one = asked[position]
         other = swapped(position, replace(one, specifier=None, text=one.name))
-        yield f"any version of {one.name} instead of {one.text}", other, tuple(r.text for r in other.requirements)
+        yield (
+            f"any version of {one.name} instead of {one.text}",
+            other,
+            tuple(r.text for r in other.requirements),
+        )
     target = request.target
     for window in catalog.windows_of(target.site) if not target.driver else []:
         day = max(window.since, (window.until or window.since) - timedelta(days=1))
@@ -129,7 +138,11 @@ def _relaxations(
         other = replace(request, target=replace(target, base_image=None))
         yield "any base image of the site", other, texts
     if request.support != "any":
-        yield "trust also what is inferred", replace(request, support="any"), (*texts, "--support", "any")
+        yield (
+            "trust also what is inferred",
+            replace(request, support="any"),
+            (*texts, "--support", "any"),
+        )
     for position, one in enumerate(asked):
         if one.name in blamed and one.name not in PLATFORM and len(asked) > 1:
             other = swapped(position, None)

@@ -39,7 +39,10 @@ def wheel_label(*, backend: str, torch: str, rocm: str = "", gfx: Sequence[str] 
     >>> wheel_label(backend="cpu", torch="2.13.0+cpu")
     'cpu.torch2.13.0'
     """
-    parts = [f"rocm{minor(rocm)}" if backend == "rocm" else backend, f"torch{Version(torch).public}"]
+    parts = [
+        f"rocm{minor(rocm)}" if backend == "rocm" else backend,
+        f"torch{Version(torch).public}",
+    ]
     return ".".join([*parts, *gfx]).lower()
 
 

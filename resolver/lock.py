@@ -6,8 +6,8 @@ The lock is TOML with a schema number. The same catalog and request give the sam
 from __future__ import annotations
 
 import tomllib
-from datetime import date  # noqa: TC003  msgspec reads the annotations at run time
-from typing import TYPE_CHECKING, Literal
+from datetime import date
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 import tomli_w
@@ -180,7 +180,7 @@ def dumps(lock: Lock) -> str:
     return _HEAD + tomli_w.dumps(_drop_empty(data), multiline_strings=False)
 
 
-def _drop_empty(value: object) -> object:
+def _drop_empty(value: Any) -> Any:  # noqa: ANN401  any TOML value
     """Leave out what is empty or None: TOML has no null, and people read the file."""
     if isinstance(value, dict):
         kept = {key: _drop_empty(item) for key, item in value.items()}

@@ -88,7 +88,7 @@ def generations(names: Iterable[str], edges: Iterable[Edge]) -> tuple[tuple[str,
     """
     import networkx as nx  # noqa: PLC0415  costs a tenth of a second to import
 
-    graph = nx.DiGraph()
+    graph: nx.DiGraph[str] = nx.DiGraph()
     graph.add_nodes_from(names)
     graph.add_edges_from((edge.object, edge.subject) for edge in edges)
     try:

@@ -128,7 +128,9 @@ def solve(problem: Problem, *, most_rounds: int = MOST_ROUNDS) -> dict[str, int]
     return {name: choice.bit for name, choice in result.mapping.items() if choice.bit}
 
 
-def solve_proven(problem: Problem, sets: Iterable[ProvenSet]) -> tuple[dict[str, int] | None, ProvenSet | None]:
+def solve_proven(
+    problem: Problem, sets: Iterable[ProvenSet]
+) -> tuple[dict[str, int] | None, ProvenSet | None]:
     """Find a solution inside a set that somebody ran, the newest set first.
 
     Each pick of a proven set that concerns a component of the problem becomes a demand; the first
@@ -147,7 +149,13 @@ def solve_proven(problem: Problem, sets: Iterable[ProvenSet]) -> tuple[dict[str,
                 continue
             matching = [i for i, one in enumerate(variable.candidates) if one.key == key]
             demands.append(
-                Demand(variable, variable.mask(matching) | ABSENT, f"{name} {key}", "fact", proven.source)
+                Demand(
+                    variable,
+                    variable.mask(matching) | ABSENT,
+                    f"{name} {key}",
+                    "fact",
+                    proven.source,
+                )
             )
         solution = solve(problem.restricted([*problem.demands, *demands], problem.relations))
         if solution is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import TYPE_CHECKING
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _BARE_VERSION = re.compile(r"v?\d+(\.\d+)*([a-z].*)?(\+.*)?", re.IGNORECASE)
 
 
-@lru_cache(maxsize=None)
+@cache
 def sort_key(version: str) -> tuple[int, Version | str]:
     """Order versions as PEP 440 does, and names that are no versions before them, by text.
 
@@ -32,7 +32,7 @@ def sort_key(version: str) -> tuple[int, Version | str]:
         return (0, version)
 
 
-@lru_cache(maxsize=None)
+@cache
 def minor(version: str) -> str:
     """Give the major.minor line of a version.
 

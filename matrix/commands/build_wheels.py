@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING, Any
 from builders.index import Index
 from builders.plan import plan
 from matrix.commands.resolve import LOCK
-from matrix.options import add_target_options, check_names, load_catalog, make_request, merge, read_settings
+from matrix.options import (
+    add_target_options,
+    check_names,
+    load_catalog,
+    make_request,
+    merge,
+    read_settings,
+)
 from resolver.errors import EnvironmentLacksError, MatrixError, UsageError
 from resolver.lock import dumps, make_lock, read_lock
 from resolver.model import Conflict
@@ -33,16 +40,29 @@ INDEX = Path("index")
 
 def add_arguments(parser: argparse.ArgumentParser, gfx: Iterable[str]) -> None:
     """Declare the command's arguments."""
-    parser.add_argument("names", nargs="*", metavar="NAME", help="only these (default: all that the lock builds)")
-    parser.add_argument("--lock", metavar="FILE", type=Path, default=LOCK, help="the lock (default: %(default)s)")
-    parser.add_argument("--index", metavar="DIR", type=Path, default=INDEX, help="the index (default: %(default)s)")
+    parser.add_argument(
+        "names", nargs="*", metavar="NAME", help="only these (default: all that the lock builds)"
+    )
+    parser.add_argument(
+        "--lock", metavar="FILE", type=Path, default=LOCK, help="the lock (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--index", metavar="DIR", type=Path, default=INDEX, help="the index (default: %(default)s)"
+    )
     parser.add_argument("--in", dest="where", choices=("host", "apptainer", "podman"), help="where to build")
     parser.add_argument("--executor", choices=("local", "slurm"), default="local")
-    parser.add_argument("--jobs", metavar="N", type=_positive, help="compile jobs at once (default: what cores and memory allow)")
+    parser.add_argument(
+        "--jobs",
+        metavar="N",
+        type=_positive,
+        help="compile jobs at once (default: what cores and memory allow)",
+    )
     parser.add_argument("--memory", metavar="GIB", type=_positive, help="memory that the builds may use")
     parser.add_argument("--offline", action="store_true", help="take sources from the cache only")
     parser.add_argument("--keep-going", action="store_true", help="go on with the others when one fails")
-    parser.add_argument("--dry-run", action="store_true", help="say for each wheel why it will be built or not")
+    parser.add_argument(
+        "--dry-run", action="store_true", help="say for each wheel why it will be built or not"
+    )
     parser.add_argument("--format", choices=("text", "json"), default="text")
     add_target_options(parser, gfx)
 
@@ -86,7 +106,11 @@ def execute(args: argparse.Namespace, console: Console) -> int:
 
 
 def _lock(
-    args: argparse.Namespace, settings: Settings, catalog: Catalog, names: Sequence[str], console: Console
+    args: argparse.Namespace,
+    settings: Settings,
+    catalog: Catalog,
+    names: Sequence[str],
+    console: Console,
 ) -> Lock | None:
     """Read the lock, or resolve first when there is none; a lock for another target is refused."""
     if args.lock.exists():
@@ -124,7 +148,9 @@ def _same_target(lock: Lock, args: argparse.Namespace) -> None:
     for what, (wanted, locked) in asked.items():
         if wanted is not None and wanted != locked:
             spelled = [", ".join(one) if isinstance(one, list) else one for one in (wanted, locked)]
-            msg = f"You asked for {what} {spelled[0]}, but {args.lock} was resolved for {spelled[1] or 'none'}."
+            msg = (
+                f"You asked for {what} {spelled[0]}, but {args.lock} was resolved for {spelled[1] or 'none'}."
+            )
             raise UsageError(msg, hint="Resolve for that target first, or name another file with --lock.")
     if args.backend == "cpu" and args.gfx:
         msg = f"The CPU backend has no offload targets, but {', '.join(args.gfx)} was asked for."
@@ -193,4 +219,4 @@ def _print(results: list[dict[str, Any]], index: Index, args: argparse.Namespace
         console.data("The lock builds nothing: everything in it is published.")
     elif all(result["state"] == "up to date" for result in results):
         console.data("Nothing to build.")
-    console.say(f"Index: {index.simple.as_uri()}")
+    console.data(f"Index: {index.simple.as_uri()}")

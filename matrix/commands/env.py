@@ -26,8 +26,12 @@ EXAMPLE = "matrix env --for cotainr -o env.yml"
 def add_arguments(parser: argparse.ArgumentParser, gfx: Iterable[str]) -> None:  # noqa: ARG001
     """Declare the command's arguments."""
     parser.add_argument("--for", dest="consumer", choices=("cotainr",), required=True, help="who reads it")
-    parser.add_argument("--lock", metavar="FILE", type=Path, default=LOCK, help="the lock (default: %(default)s)")
-    parser.add_argument("--index", metavar="DIR", type=Path, default=INDEX, help="the index (default: %(default)s)")
+    parser.add_argument(
+        "--lock", metavar="FILE", type=Path, default=LOCK, help="the lock (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--index", metavar="DIR", type=Path, default=INDEX, help="the index (default: %(default)s)"
+    )
     parser.add_argument(
         "--index-url",
         metavar="URL",
@@ -44,7 +48,9 @@ def execute(args: argparse.Namespace, console: Console) -> int:
     text = conda_environment(lock, index_url=args.index_url, index_path=str(index.root))
     for pick in lock.built():
         if not any(f"-{pick.pinned}-" in path.name for path in index.wheels(pick.name)):
-            console.warn(f"{pick.name} {pick.pinned} is not in {index.root} yet; matrix build-wheels makes it.")
+            console.warn(
+                f"{pick.name} {pick.pinned} is not in {index.root} yet; matrix build-wheels makes it."
+            )
     if args.output is None:
         console.data(text.rstrip())
     else:

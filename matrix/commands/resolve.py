@@ -34,7 +34,14 @@ def add_arguments(parser: argparse.ArgumentParser, gfx: Iterable[str]) -> None:
         help="what is wanted, such as apex, torch>=2.4 or rocm==6.2.* "
         "(default: matrix.toml, else torch, apex, deepspeed, flash-attn and bitsandbytes)",
     )
-    parser.add_argument("-o", "--output", metavar="FILE", type=Path, default=LOCK, help="the lock (default: %(default)s)")
+    parser.add_argument(
+        "-o",
+        "--output",
+        metavar="FILE",
+        type=Path,
+        default=LOCK,
+        help="the lock (default: %(default)s)",
+    )
     parser.add_argument("--no-lock", action="store_true", help="write no lock")
     parser.add_argument("--format", choices=("text", "json"), default="text")
     add_target_options(parser, gfx)
@@ -56,10 +63,14 @@ def execute(args: argparse.Namespace, console: Console) -> int:
     if as_json:
         console.document(resolution_document(answer))
     else:
-        console.data(resolution_text(answer, sources=console.verbosity > 0))
+        level = console.verbosity
+        console.data(resolution_text(answer, reasons=level >= 0, sources=level > 0))
         for warning in answer.warnings:
             console.warn(warning)
     if not args.no_lock:
         write_atomic(args.output, dumps(make_lock(answer)))
-        console.say(f"\nWrote {args.output}" + ("" if console.verbosity > 0 else ". Sources of the reasons: there, or with -v."))
+        console.say(
+            f"\nWrote {args.output}"
+            + ("" if console.verbosity > 0 else ". Sources of the reasons: there, or with -v.")
+        )
     return 0

@@ -71,10 +71,10 @@ def conda_environment(lock: Lock, *, index_url: str = MOUNTED_INDEX, index_path:
 def _instructions(lock: Lock, index_url: str, index_path: str) -> list[str]:
     image = lock.find("base-image")
     base = f"--base-image {image.version}" if image else "--base-image IMAGE"
-    lines = [f"# For {lock.target.site} on {lock.target.date}, written by `matrix env --for cotainr` from the lock."]
+    lines = [f"# For {lock.target.site} on {lock.target.date}, written by `matrix env --for cotainr`."]
     if index_url == MOUNTED_INDEX:
         lines += [
-            "# The index must be visible as /mnt while cotainr builds; modules that bind other paths must be unloaded:",
+            "# While cotainr builds, the index must be visible as /mnt, and nothing else be bound:",
             "#   unset SINGULARITY_BINDPATH APPTAINER_BIND APPTAINER_BINDPATH PYTHONPATH",
             f"#   export SINGULARITY_BIND={index_path}:/mnt:ro",
         ]

@@ -63,7 +63,11 @@ def _images(draft: Draft) -> None:
         and (row.until is None or target.date < row.until)
     ]
     held = newest_first({catalog.image[row.image].rocm for row in offered})[::-1]
-    what = f"base images with ROCm {spell(held, most=8, joiner='and')}" if held else "no base image that is known"
+    what = (
+        f"base images with ROCm {spell(held, most=8, joiner='and')}"
+        if held
+        else "no base image that is known"
+    )
     text = f"{target.site} on {target.date} offers {what}"
     source = offered[0].source if offered else ASKED
     draft.state("base-image", version_in(row.image for row in offered), text, source, optional=True)

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from resolver.facts import schema
     from resolver.facts.catalog import Catalog
+    from resolver.facts.schema import EdgeKind
     from resolver.model import Candidate, Fact, Request
 
     Test = Callable[[Candidate], bool]
@@ -97,7 +98,7 @@ class Draft:
             objects = other.mask(i for i, c in enumerate(other.candidates) if trusted and clause.permits(c))
             rows.append(Row(subjects, objects, clause.fact, clause.risk))
         if rows:
-            kind = "build" if build else "run"
+            kind: EdgeKind = "build" if build else "run"
             self._relations.append(Relation(one, other, kind, rows, when_present=when_present))
 
     def ask(self, name: str, permits: Test, text: str, *, optional: bool = False) -> None:

@@ -55,7 +55,9 @@ def _backends(draft: Draft, name: str) -> None:
     clauses = []
     for release in draft.catalog.releases_of(name):
         possible = [
-            backend for backend in release.backend if release.wheel or draft.catalog.recipe_for(release, backend)
+            backend
+            for backend in release.backend
+            if release.wheel or draft.catalog.recipe_for(release, backend)
         ]
         text = f"{name} {release.version} can be had for {spell(possible, joiner='and')}"
         fact = Fact(text, release.status, release.source)
@@ -94,7 +96,7 @@ def _fact(name: str, row: schema.Requires) -> Fact:
 
 
 def _building(draft: Draft, name: str) -> None:
-    """What is compiled for ROCm needs a base image; what is compiled against torch needs torch."""
+    """Say what building needs: a base image for ROCm, and torch where it is compiled against it."""
     in_image, against_torch = [], []
     for one in draft.variables[name].candidates:
         recipe = one.recipe

@@ -21,11 +21,19 @@ def compile_platform(draft: Draft) -> None:
     asked = Fact(f"the backend is {target.backend}", "documented", "the request")
     draft.variable("backend", [Candidate("backend", target.backend, "platform", "request", asked)])
     first = [catalog.gfx[name] for name in target.gfx][:1]
-    draft.variable("gfx", [_plain("gfx", ",".join(target.gfx), row, "is the offload target") for row in first])
+    draft.variable(
+        "gfx", [_plain("gfx", ",".join(target.gfx), row, "is the offload target") for row in first]
+    )
     drivers = catalog.driver.values()
-    draft.variable("kernel-driver", [_plain("kernel-driver", row.version, row, "is in AMD's table") for row in drivers])
+    draft.variable(
+        "kernel-driver",
+        [_plain("kernel-driver", row.version, row, "is in AMD's table") for row in drivers],
+    )
     pythons = catalog.python.values()
-    draft.variable("python", [_plain("python", row.version, row, "is a release line", "request") for row in pythons])
+    draft.variable(
+        "python",
+        [_plain("python", row.version, row, "is a release line", "request") for row in pythons],
+    )
     _rocm(draft)
     _images(draft)
 
@@ -74,13 +82,16 @@ def _driver_table(draft: Draft) -> list[Clause]:
         )
         source = (supporting or drivers)[0].source
         clauses.append(Clause(line_is(line), version_in(names), Fact(text, "documented", source)))
-        clauses += [_at_own_risk(line, row) for row in drivers if sort_key(line) < min(map(sort_key, row.supports))]
+        clauses += [
+            _at_own_risk(line, row) for row in drivers if sort_key(line) < min(map(sort_key, row.supports))
+        ]
     return clauses
 
 
 def _at_own_risk(line: str, driver: schema.Driver) -> Clause:
     oldest, newest = (pick(driver.supports, key=sort_key) for pick in (min, max))
-    text = f"ROCm {line} is older than what driver {driver.version} supports ({oldest} to {newest}): at own risk"
+    window = f"{oldest} to {newest}"
+    text = f"ROCm {line} is older than what driver {driver.version} supports ({window}): at own risk"
     note = "Single-node work may run; nobody supports it."
     fact = Fact(text, "inferred", driver.source, note)
     return Clause(line_is(line), version_in([driver.version]), fact, risk=True)
@@ -91,7 +102,8 @@ def _images(draft: Draft) -> None:
     if draft.request.prefer != "oldest":
         images.reverse()
     candidates = [
-        _plain("base-image", row.name, row, f"holds ROCm {row.rocm} on {row.os}", "base-image") for row in images
+        _plain("base-image", row.name, row, f"holds ROCm {row.rocm} on {row.os}", "base-image")
+        for row in images
     ]
     draft.variables["base-image"] = Variable("base-image", candidates)
     _glibc(draft)
@@ -114,4 +126,7 @@ def _glibc(draft: Draft) -> None:
     here = draft.target.glibc
     if here:
         facts[here] = Fact(f"glibc {here} is installed", "observed", HERE)
-    draft.variable("glibc", [Candidate("glibc", v, "platform", "base-image", fact) for v, fact in facts.items()])
+    draft.variable(
+        "glibc",
+        [Candidate("glibc", v, "platform", "base-image", fact) for v, fact in facts.items()],
+    )

@@ -63,7 +63,9 @@ def _needs_of_torch(draft: Draft, rows: Iterable[schema.Torch]) -> None:
             line = minor(row.rocm)
             clauses["rocm"].append(Clause(this, line_is(line), say(f"is built for ROCm {line}")))
         if row.gfx and wanted:
-            clauses["gfx"].append(Clause(this, covers(row.gfx, wanted), say(f"holds code for {', '.join(row.gfx)}")))
+            clauses["gfx"].append(
+                Clause(this, covers(row.gfx, wanted), say(f"holds code for {', '.join(row.gfx)}"))
+            )
         if row.glibc:
             newer = allowed_by([parse_specifier(f">={row.glibc}")])
             clauses["glibc"].append(Clause(this, newer, say(f"needs glibc {row.glibc} or newer")))

@@ -175,7 +175,9 @@ def _explain(path: Path, text: str, data: Mapping[str, Any], error: str) -> Cata
     unknown = _UNKNOWN.search(what)
     place = _INDEX.match(where)
     if unknown and not place:
-        hint = did_you_mean(unknown["key"], [f.encode_name for f in msgspec.structs.fields(schema.CatalogFile)])
+        hint = did_you_mean(
+            unknown["key"], [f.encode_name for f in msgspec.structs.fields(schema.CatalogFile)]
+        )
     if not place:
         return CatalogError(f"{path}: {what} {where}".rstrip(), hint=hint)
     kind, index = place["kind"], int(place["index"])
@@ -202,7 +204,9 @@ def _line_of(text: str, kind: str, index: int) -> int:
 
 
 def _add(catalog: Catalog, path: Path, file: schema.CatalogFile) -> None:
-    for row in [*file.rocm, *file.driver, *file.torch, *file.release]:
+    rows: list[schema.Rocm | schema.Driver | schema.Torch | schema.Release]
+    rows = [*file.rocm, *file.driver, *file.torch, *file.release]
+    for row in rows:
         _check_version(path, row.version)
     catalog.rocm |= {row.version: row for row in file.rocm}
     catalog.driver |= {row.version: row for row in file.driver}
@@ -241,8 +245,8 @@ def _check_references(catalog: Catalog) -> None:
         if sum(source is not None for source in (release.sdist, release.git, release.wheel)) != 1:
             msg = f"{release.package} {release.version}: give exactly one of sdist, git and wheel."
             raise CatalogError(msg)
-    for row in [*catalog.requires, *catalog.recipe]:
-        _known("package", row.package, catalog.package)
+    for package in [row.package for row in catalog.requires] + [row.package for row in catalog.recipe]:
+        _known("package", package, catalog.package)
 
 
 def _known(kind: str, name: str, rows: Mapping[str, object]) -> None:
