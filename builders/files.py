@@ -22,6 +22,7 @@ def atomic_path(target: Path) -> Iterator[Path]:
     On an exception the temporary file is removed and the target stays as it was. A kill leaves a
     file that begins with `TEMPORARY_PREFIX`, which every reader of these directories passes over.
     """
+    target = target.resolve()  # through a symbolic link, so that the link itself stays
     target.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=target.parent, prefix=TEMPORARY_PREFIX, suffix=target.suffix)
     os.close(handle)
@@ -37,7 +38,10 @@ def atomic_path(target: Path) -> Iterator[Path]:
 
 
 def write_atomic(target: Path, text: str) -> None:
-    """Write a text file atomically."""
+    """Write a text file atomically; a device or a pipe, such as ``/dev/stdout``, is just written to."""
+    if target.exists() and not target.is_file():
+        target.write_text(text, encoding="utf-8")
+        return
     with atomic_path(target) as temporary:
         temporary.write_text(text, encoding="utf-8")
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import argparse
 import re
+import signal
 import sys
 from importlib.metadata import version
+from itertools import pairwise
 from typing import TYPE_CHECKING, NoReturn
 
 from matrix.commands import build_wheels, env, resolve
@@ -44,6 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the program and give its exit code; no failure escapes as a traceback without ``-vv``."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     console = Console()
+    signal.signal(signal.SIGTERM, _interrupt)
     try:
         return main_inner(arguments, console)
     except MatrixError as error:
@@ -69,6 +72,11 @@ def main(argv: Sequence[str] | None = None) -> int:
             arguments,
             console,
         )
+
+
+def _interrupt(number: int, frame: object) -> NoReturn:  # noqa: ARG001  what signal.signal calls
+    """Treat a polite kill, such as Slurm's at the time limit, as an interrupt."""
+    raise KeyboardInterrupt
 
 
 def main_inner(arguments: Sequence[str], console: Console) -> int:
@@ -124,5 +132,4 @@ def _fail(error: MatrixError, arguments: Sequence[str], console: Console) -> int
 
 
 def _wants_json(arguments: Sequence[str]) -> bool:
-    pairs = zip(arguments, [*arguments[1:], ""], strict=True)
-    return any(one == "--format=json" or (one == "--format" and other == "json") for one, other in pairs)
+    return "--format=json" in arguments or ("--format", "json") in pairwise(arguments)

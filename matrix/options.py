@@ -189,8 +189,13 @@ def _target(settings: Settings, catalog: Catalog, today: datetime.date) -> Targe
 def _driver(text: str | None, catalog: Catalog) -> str | None:
     if text is None:
         return None
-    specifier = parse_specifier(text)
-    named = [one.version for one in specifier if one.operator == "=="]
+    for row in catalog.driver_module.values():
+        if text == row.module:
+            msg = (
+                f"{text} is what the kernel module of driver {row.driver} says of itself, no release number."
+            )
+            raise UsageError(msg, hint=f"Say --driver {minor(row.driver)}.")
+    named = [one.version for one in parse_specifier(text) if one.operator == "=="]
     line = minor(named[0].removesuffix(".*")) if named else text
     if line not in catalog.driver:
         msg = f"AMD's table has no kernel driver {shorten(text)!r}."

@@ -14,6 +14,7 @@ exit      meaning
 from __future__ import annotations
 
 import difflib
+from itertools import takewhile
 from typing import TYPE_CHECKING, ClassVar
 
 if TYPE_CHECKING:
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 
 
 _MOST_NAMES = 12
+_MOST_GUESSES = 6
+_CLOSE = 0.7
 
 
 class MatrixError(Exception):
@@ -69,6 +72,13 @@ class EnvironmentLacksError(MatrixError):
     id = "environment"
 
 
+def _likeness(one: str, other: str) -> tuple[float, int]:
+    """Measure how alike two names are; of equally alike ones the longer common beginning counts."""
+    ratio = difflib.SequenceMatcher(None, one[:100], other).ratio()
+    alike = takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False))
+    return round(ratio, 2), len(list(alike))
+
+
 def did_you_mean(wanted: str, known: Iterable[str]) -> str:
     """Say which known name was probably meant.
 
@@ -88,15 +98,18 @@ def did_you_mean(wanted: str, known: Iterable[str]) -> str:
     --------
     >>> did_you_mean("apx", ["torch", "apex"])
     'Did you mean apex?'
+    >>> did_you_mean("gfx90b", ["gfx950", "gfx90a"])
+    'Did you mean gfx90a?'
     >>> did_you_mean("zzz", ["torch", "apex"])
     'Known: torch, apex.'
     """
     names = list(dict.fromkeys(known))
-    by_lower = {name.lower(): name for name in names}
-    close = difflib.get_close_matches(wanted.lower(), list(by_lower), n=1, cutoff=0.6)
-    if close:
-        return f"Did you mean {by_lower[close[0]]}?"
     if not names:
         return ""
+    likeness = {name: _likeness(wanted.lower(), name.lower()) for name in names}
+    best = max(likeness.values())
+    if best[0] >= _CLOSE:
+        *others, last = [name for name in names if likeness[name] == best][:_MOST_GUESSES]
+        return f"Did you mean {', '.join(others)} or {last}?" if others else f"Did you mean {last}?"
     more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
     return f"Known: {', '.join(names[:_MOST_NAMES])}{more}."

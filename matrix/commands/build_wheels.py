@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,9 +22,9 @@ from resolver.errors import EnvironmentLacksError, MatrixError, UsageError
 from resolver.lock import dumps, make_lock, read_lock
 from resolver.model import Conflict
 from resolver.resolve import resolve
+from resolver.versions import shorten
 
 if TYPE_CHECKING:
-    import argparse
     from collections.abc import Iterable, Sequence
 
     from builders.plan import Task
@@ -68,10 +69,10 @@ def add_arguments(parser: argparse.ArgumentParser, gfx: Iterable[str]) -> None:
 
 
 def _positive(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise ValueError
-    return number
+    if not (text.isdecimal() and int(text) > 0):
+        msg = f"{shorten(text)!r} is not a whole number above 0"
+        raise argparse.ArgumentTypeError(msg)
+    return int(text)
 
 
 def execute(args: argparse.Namespace, console: Console) -> int:

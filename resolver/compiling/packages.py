@@ -88,11 +88,13 @@ def _permits(draft: Draft, on: str, row: schema.Requires) -> Test:
 
 
 def _fact(name: str, row: schema.Requires) -> Fact:
-    which = f" {row.releases}" if row.releases else ""
+    which = f" {row.releases.removeprefix('==')}" if row.releases else ""
     which += f" ({row.variant})" if row.variant else ""
     versions = spell([text.removeprefix("==") for text in row.versions], most=8)
-    verb = "can be compiled for" if row.on == "gfx" else "needs"
-    return Fact(f"{name}{which} {verb} {row.on} {versions}", row.status, row.source, row.note)
+    verb = f"needs {row.on}"
+    if row.on == "gfx":
+        verb = "can be compiled for" if row.kind == "build" else "holds code for"
+    return Fact(f"{name}{which} {verb} {versions}", row.status, row.source, row.note)
 
 
 def _building(draft: Draft, name: str) -> None:

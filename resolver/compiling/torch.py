@@ -12,7 +12,7 @@ from resolver.model import Candidate, Fact
 from resolver.versions import minor, parse_specifier, spell
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping, Sequence
 
     from resolver.compiling.draft import Draft
     from resolver.facts import schema
@@ -24,27 +24,31 @@ _PAIRED = ("torchvision", "torchaudio")
 def compile_torch(draft: Draft) -> None:
     """Add torch, its triton, torchvision and torchaudio, and all that ties them to one another."""
     rows = list(draft.catalog.torch.values())
-    draft.variable("torch", [_published(row, "torch", row.version) for row in rows])
-    companions: dict[str, dict[str, schema.Torch]] = {}
+    draft.variable("torch", [_published(row) for row in rows])
+    companions: dict[str, dict[str, list[schema.Torch]]] = {}
     for row in rows:
         for name, version in _companions(row).items():
-            companions.setdefault(name, {}).setdefault(version, row)
+            companions.setdefault(name, {}).setdefault(version, []).append(row)
     for name, versions in companions.items():
-        draft.variable(name, [_published(row, name, version) for version, row in versions.items()])
+        draft.variable(name, [_beside(name, version, torches) for version, torches in versions.items()])
     _needs_of_torch(draft, rows)
-    for name in companions:
+    for name, versions in companions.items():
         if name in _PAIRED:
-            draft.relate(name, "torch", _torch_for(name, rows))
+            draft.relate(name, "torch", _torch_for(name, versions))
         else:
             draft.relate("torch", name, _companion_clauses(name, rows))
 
 
-def _published(row: schema.Torch, name: str, version: str) -> Candidate:
-    text = f"{name} {version} is published at {row.index}"
-    if name != "torch":
-        text += f" for torch {row.version}"
-    fact = Fact(text, row.status, row.source, row.note if name == "torch" else "")
-    return Candidate(name, version, "distribution", "published", fact, index=row.index)
+def _published(row: schema.Torch) -> Candidate:
+    fact = Fact(f"torch {row.version} is published at {row.index}", row.status, row.source, row.note)
+    return Candidate("torch", row.version, "distribution", "published", fact, index=row.index)
+
+
+def _beside(name: str, version: str, torches: Sequence[schema.Torch]) -> Candidate:
+    """Give a companion, which stands in the same index as the torch wheel that it goes with."""
+    beside = spell([row.version for row in torches], joiner="and")
+    fact = Fact(f"{name} {version} is published beside torch {beside}", torches[0].status, torches[0].source)
+    return Candidate(name, version, "distribution", "published", fact)
 
 
 def _needs_of_torch(draft: Draft, rows: Iterable[schema.Torch]) -> None:
@@ -101,12 +105,7 @@ def _companion_clauses(name: str, rows: Iterable[schema.Torch]) -> list[Clause]:
     ]
 
 
-def _torch_for(name: str, rows: Iterable[schema.Torch]) -> list[Clause]:
-    paired: dict[str, list[schema.Torch]] = {}
-    for row in rows:
-        version = _companions(row).get(name)
-        if version:
-            paired.setdefault(version, []).append(row)
+def _torch_for(name: str, paired: Mapping[str, Sequence[schema.Torch]]) -> list[Clause]:
     clauses = []
     for version, torches in paired.items():
         names = [row.version for row in torches]

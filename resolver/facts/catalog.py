@@ -33,6 +33,7 @@ class Catalog:
 
     rocm: dict[str, schema.Rocm] = field(default_factory=dict)
     driver: dict[str, schema.Driver] = field(default_factory=dict)
+    driver_module: dict[str, schema.DriverModule] = field(default_factory=dict)
     gfx: dict[str, schema.Gfx] = field(default_factory=dict)
     python: dict[str, schema.Python] = field(default_factory=dict)
     torch: dict[str, schema.Torch] = field(default_factory=dict)
@@ -210,6 +211,7 @@ def _add(catalog: Catalog, path: Path, file: schema.CatalogFile) -> None:
         _check_version(path, row.version)
     catalog.rocm |= {row.version: row for row in file.rocm}
     catalog.driver |= {row.version: row for row in file.driver}
+    catalog.driver_module |= {row.driver: row for row in file.driver_module}
     catalog.gfx |= {row.target: row for row in file.gfx}
     catalog.python |= {row.version: row for row in file.python}
     catalog.torch |= {row.version: row for row in file.torch}

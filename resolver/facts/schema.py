@@ -52,6 +52,17 @@ class Driver(Row, frozen=True, kw_only=True):
     """ROCm major.minor lines marked as supported; every other line of the table is not."""
 
 
+class DriverModule(Row, frozen=True, kw_only=True):
+    """What a driver release says of itself in ``/sys/module/amdgpu/version``: another number."""
+
+    driver: str
+    """Release of the driver, such as ``6.0.3``."""
+    module: str
+    """The kernel module's own version, such as ``6.3.6``."""
+    package: str = ""
+    """The dkms package, such as ``6.3.6.60003-1739731``."""
+
+
 class Gfx(Row, frozen=True, kw_only=True):
     """An offload target."""
 
@@ -240,6 +251,7 @@ class CatalogFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     schema: int
     rocm: list[Rocm] = []
     driver: list[Driver] = []
+    driver_module: list[DriverModule] = []
     gfx: list[Gfx] = []
     python: list[Python] = []
     torch: list[Torch] = []

@@ -1,0 +1,131 @@
+"""Bad input: exit 2 or 3, a sentence that says what was wanted and found, never a traceback."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from matrix.cli import main
+
+Capture = pytest.CaptureFixture[str]
+
+
+@pytest.fixture(autouse=True)
+def _in_an_empty_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+BAD = [
+    ("resolve apx", "'apx'", "Did you mean apex?"),
+    ("resolve torch==9.9", "'torch==9.9'", "Known versions"),
+    ("resolve deepspeed==0.19.7", "'deepspeed==0.19.7'", "0.19.8"),
+    ("resolve --gfx gfx90b", "'gfx90b'", "gfx90a"),
+    ("resolve --gfx90b", "--gfx90b", "--gfx90a"),
+    ("resolve --site lumi", "'lumi'", "Did you mean lumi-g?"),
+    ("resolve --backend cuda", "'cuda'", "rocm, cpu"),
+    ("resolve --support documentd", "'documentd'", "Did you mean documented?"),
+    ("resolve --date 2025-13-01", "'2025-13-01'", ""),
+    ("resolve --date 2020-01-01", "2020-01-01", "Known days"),
+    ("resolve --driver 6.3.6", "kernel module", "--driver 6.0"),
+    ("resolve --driver 9", "'9'", "6.3"),
+    ("resolve --python x", "'x'", "PEP 440"),
+    ("resolve --base-image lumi-rocm-rocm-6.2.5.sif", "6.2.5", "Did you mean"),
+    ("resolve deepspeed[dev]", "extras", "environment file"),
+    ("resolve ???", "'???'", "torch>=2.4"),
+    ("resolv", "'resolv'", "Did you mean resolve?"),
+    ("", "COMMAND", ""),
+    ("resolve --catalog nowhere", "nowhere", ""),
+    ("resolve apex --backend cpu --gfx90a", "gfx90a", "Leave out"),
+    ("resolve --formt json", "--formt", "Did you mean --format?"),
+    ("build-wheels --jobs x", "'x'", ""),
+    ("build-wheels --jobs 0", "'0'", ""),
+    ("env", "--for", ""),
+    ("env --for conda", "'conda'", "cotainr"),
+    ("env --for cotainr", "matrix.lock", "matrix resolve"),
+]
+
+
+@pytest.mark.parametrize(("line", "found", "wanted"), BAD, ids=[line or "nothing" for line, _, _ in BAD])
+def test_bad_input_is_named_with_what_was_probably_meant(
+    line: str, found: str, wanted: str, capsys: Capture, tmp_path: Path
+) -> None:
+    assert main(line.split()) == 2
+    said = capsys.readouterr()
+    assert found in said.err
+    assert wanted in said.err
+    assert "Traceback" not in said.err
+    assert said.out == ""
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("arguments", [["resolve", "apx"], ["resolve", "--backend", "cuda"]])
+def test_with_json_asked_for_an_error_is_one_document(arguments: list[str], capsys: Capture) -> None:
+    assert main([*arguments, "--format", "json"]) == 2
+    said = capsys.readouterr()
+    document = json.loads(said.out)
+    assert (document["schema"], document["status"]) == (1, "error")
+    assert document["message"]
+    assert document["hint"]
+    assert said.err == ""
+
+
+def test_a_name_of_ten_thousand_characters_is_refused_in_a_short_sentence(capsys: Capture) -> None:
+    assert main(["resolve", "a" * 10_000]) == 2
+    assert len(capsys.readouterr().err) < 1000
+
+
+BAD_FILES = [
+    ("requirments = ['apex']", "Did you mean requirements?"),
+    ("requirements = 'apex'", "Expected `array`"),
+    ("backend = 'cuda'", "cuda"),
+    ("requirements = [", "matrix.toml"),
+    ("date = 'tomorrow'", "date"),
+]
+
+
+@pytest.mark.parametrize(("text", "said"), BAD_FILES)
+def test_a_bad_request_file_is_named(text: str, said: str, capsys: Capture, tmp_path: Path) -> None:
+    (tmp_path / "matrix.toml").write_text(text)
+    assert main(["resolve"]) == 2
+    error = capsys.readouterr().err
+    assert said in error
+    assert "matrix.toml" in error
+
+
+def test_a_binary_request_file_is_named(capsys: Capture, tmp_path: Path) -> None:
+    (tmp_path / "matrix.toml").write_bytes(b"\xff\xfe\x00\x01")
+    assert main(["resolve"]) == 2
+    assert "matrix.toml" in capsys.readouterr().err
+
+
+def test_a_lock_of_another_tool_is_refused_and_stays(capsys: Capture, tmp_path: Path) -> None:
+    lock = tmp_path / "matrix.lock"
+    lock.write_text('lock-version = "1.0"\n')
+    assert main(["build-wheels"]) == 2
+    assert "schema" in capsys.readouterr().err
+    assert lock.read_text() == 'lock-version = "1.0"\n'
+
+
+def test_an_unwritable_place_is_exit_3_and_named(capsys: Capture, tmp_path: Path) -> None:
+    blocked = tmp_path / "file"
+    blocked.write_text("")
+    assert main(["resolve", "torch", "-o", str(blocked / "matrix.lock")]) == 3
+    assert "file" in capsys.readouterr().err
+
+
+def test_a_fault_of_the_program_shows_its_traceback_only_with_vv(
+    capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> None:
+        msg = "broken"
+        raise ZeroDivisionError(msg)
+
+    monkeypatch.setattr("matrix.commands.resolve.resolve", broken)
+    assert main(["resolve", "torch"]) == 1
+    said = capsys.readouterr().err
+    assert "-vv" in said
+    assert "Traceback" not in said
+    with pytest.raises(ZeroDivisionError):
+        main(["resolve", "torch", "-vv"])

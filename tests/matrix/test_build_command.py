@@ -1,0 +1,77 @@
+"""``matrix build-wheels``: what it refuses, and that it never builds something else."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from matrix.cli import main
+
+Capture = pytest.CaptureFixture[str]
+
+
+@pytest.fixture(autouse=True)
+def _in_an_empty_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+def test_gfx90a_exits_3_says_what_is_missing_and_builds_nothing(capsys: Capture, tmp_path: Path) -> None:
+    assert main(["build-wheels", "deepspeed", "--gfx90a", "--date", "2026-03-01"]) == 3
+    said = capsys.readouterr().err
+    assert "container" in said
+    assert "Nothing was built" in said
+    assert "lumi-multitorch" in said
+    assert "gfx90a" in said
+    assert not (tmp_path / "index").exists()
+    assert not (tmp_path / "cache").exists()
+
+
+def test_gfx90a_is_the_rocm_target_even_where_a_cpu_lock_lies(capsys: Capture, tmp_path: Path) -> None:
+    assert main(["resolve", "deepspeed", "torch==2.13.0", "--backend", "cpu", "-q"]) == 0
+    capsys.readouterr()
+    assert main(["build-wheels", "--gfx90a"]) == 2
+    said = capsys.readouterr().err
+    assert "rocm" in said
+    assert "cpu" in said
+    assert not (tmp_path / "index").exists()
+
+
+@pytest.mark.parametrize("arguments", [["--executor", "slurm"], ["--in", "apptainer"], ["--in", "podman"]])
+def test_what_this_version_cannot_do_is_exit_3(arguments: list[str], capsys: Capture, tmp_path: Path) -> None:
+    assert main(["build-wheels", "deepspeed", "--backend", "cpu", *arguments]) == 3
+    assert "Nothing was built" in capsys.readouterr().err
+    assert not (tmp_path / "index").exists()
+
+
+def test_a_dry_run_says_why_and_touches_nothing(capsys: Capture, tmp_path: Path) -> None:
+    assert main(["build-wheels", "deepspeed", "--backend", "cpu", "--dry-run", "--format", "json"]) == 0
+    (wheel,) = json.loads(capsys.readouterr().out)["wheels"]
+    assert (wheel["name"], wheel["state"]) == ("deepspeed", "to build")
+    assert "the index has none" in wheel["why"]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_request_without_a_solution_is_exit_1(capsys: Capture) -> None:
+    assert main(["build-wheels", "apex", "--backend", "cpu"]) == 1
+    assert "can be had for rocm" in capsys.readouterr().out
+
+
+def test_a_machine_without_a_compiler_is_told_before_anything_starts(
+    capsys: Capture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "bin").mkdir()
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    monkeypatch.delenv("CXX", raising=False)
+    assert main(["build-wheels", "deepspeed", "--backend", "cpu", "--index", "index"]) == 3
+    said = capsys.readouterr().err
+    assert "C++ compiler" in said
+    assert "nothing was started" in said
+    assert not (tmp_path / "cache").exists()
+
+
+def test_offline_without_the_source_is_exit_3(capsys: Capture) -> None:
+    assert main(["build-wheels", "deepspeed", "--backend", "cpu", "--offline"]) == 3
+    assert "deepspeed-0.19.8.tar.gz is not in the cache" in capsys.readouterr().err

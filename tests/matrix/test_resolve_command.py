@@ -1,0 +1,152 @@
+"""``matrix resolve``: the JSON that others rely on, the text, the lock and the exit codes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from matrix.cli import main
+from resolver.lock import read_lock
+
+Capture = pytest.CaptureFixture[str]
+FOUR = ["apex", "deepspeed", "flash-attn", "bitsandbytes"]
+ON_LUMI = ["--site", "lumi-g", "--date", "2025-06-01", "--python", "3.12"]
+
+
+@pytest.fixture(autouse=True)
+def _in_an_empty_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def run_json(capsys: Capture, *arguments: str, code: int = 0) -> dict[str, Any]:
+    assert main([*arguments, "--format", "json"]) == code
+    document: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return document
+
+
+def test_every_pick_of_the_four_packages_carries_a_source(capsys: Capture) -> None:
+    document = run_json(capsys, "resolve", *FOUR, *ON_LUMI)
+    assert (document["schema"], document["status"]) == (1, "resolved")
+    names = {pick["name"] for pick in document["picks"]}
+    assert names >= {*FOUR, "torch", "rocm", "base-image", "python", "kernel-driver"}
+    for pick in document["picks"]:
+        assert pick["facts"], pick["name"]
+        assert all(fact["source"] and fact["status"] for fact in pick["facts"])
+        assert pick["support"] in {"documented", "observed", "inferred"}
+        assert pick["verdict"] in {"supported", "at-own-risk"}
+
+
+def test_what_is_built_has_undeclared_build_edges_and_comes_after_torch(capsys: Capture) -> None:
+    document = run_json(capsys, "resolve", *FOUR, *ON_LUMI)
+    edge = {"from": "apex", "to": "torch", "kind": "build", "declared": False}
+    assert edge in document["edges"]
+    rank = {name: number for number, group in enumerate(document["order"]) for name in group}
+    for edge in document["edges"]:
+        assert rank[edge["to"]] < rank[edge["from"]]
+
+
+def test_the_label_of_what_is_built_names_rocm_torch_and_target(capsys: Capture) -> None:
+    picks = {p["name"]: p for p in run_json(capsys, "resolve", *FOUR, *ON_LUMI)["picks"]}
+    torch = picks["torch"]["version"].partition("+")[0]
+    rocm = ".".join(picks["rocm"]["version"].split(".")[:2])
+    for name in ("apex", "deepspeed", "flash-attn"):
+        version = picks[name]["version"]
+        assert picks[name]["wheel_version"] == f"{version}+rocm{rocm}.torch{torch}.gfx90a"
+    assert picks["torch"]["wheel_version"] == ""
+
+
+def test_several_targets_all_stand_in_the_label(capsys: Capture) -> None:
+    document = run_json(capsys, "resolve", "deepspeed", *ON_LUMI, "--gfx90a", "--gfx", "gfx942")
+    (deepspeed,) = (p for p in document["picks"] if p["name"] == "deepspeed")
+    assert deepspeed["wheel_version"].endswith(".gfx90a.gfx942")
+
+
+def test_the_text_shows_picks_reasons_and_order(capsys: Capture) -> None:
+    assert main(["resolve", *FOUR, *ON_LUMI]) == 0
+    said = capsys.readouterr().out
+    for part in ("Why", "Install order", "is supported on kernel drivers", "is compiled against torch"):
+        assert part in said
+
+
+def test_the_lock_is_the_same_bytes_the_second_time(capsys: Capture) -> None:
+    del capsys
+    assert main(["resolve", *FOUR, *ON_LUMI, "-o", "one.lock", "-q"]) == 0
+    assert main(["resolve", *FOUR, *ON_LUMI, "-o", "two.lock", "-q"]) == 0
+    assert Path("one.lock").read_bytes() == Path("two.lock").read_bytes()
+    assert read_lock(Path("one.lock")).version_of("torch").startswith("2.")
+
+
+def test_no_lock_writes_none(capsys: Capture, tmp_path: Path) -> None:
+    del capsys
+    assert main(["resolve", "torch", "--no-lock"]) == 0
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_cannot_be_met_exits_1_names_the_facts_and_leaves_the_lock(capsys: Capture) -> None:
+    lock = Path("matrix.lock")
+    lock.write_text("as it was")
+    asked = ["resolve", "torch", "rocm==7.1.*", "--site", "lumi-g", "--date", "2026-02-01"]
+    document = run_json(capsys, *asked, code=1)
+    assert document["status"] == "conflict"
+    texts = " ".join(item["text"] for item in document["core"])
+    assert "rocm==7.1.*" in texts
+    assert "kernel driver 6.3" in texts
+    assert {item["kind"] for item in document["core"]} == {"request", "fact"}
+    assert all(item["source"] for item in document["core"])
+    assert document["suggestions"]
+    assert main(asked) == 1
+    said = capsys.readouterr().out
+    assert "ROCm 7.1 is supported on kernel drivers 6.4" in said
+    assert "These would resolve" in said
+    assert lock.read_text() == "as it was"
+
+
+def test_with_nothing_asked_the_five_packages_are_resolved_for_lumi_g(capsys: Capture) -> None:
+    document = run_json(capsys, "resolve")
+    assert document["target"]["site"] == "lumi-g"
+    assert {pick["name"] for pick in document["picks"]} >= {*FOUR, "torch"}
+
+
+def test_the_request_file_is_read_and_options_win_over_it(capsys: Capture, tmp_path: Path) -> None:
+    (tmp_path / "matrix.toml").write_text(
+        'requirements = ["torch"]\nsite = "lumi-g"\ndate = 2026-03-01\npython = "3.12"\nrocm = "6.4"\n'
+    )
+    picks = {p["name"]: p["version"] for p in run_json(capsys, "resolve")["picks"]}
+    assert (picks["python"], picks["torch"]) == ("3.12", "2.9.1+rocm6.4")
+    picks = {p["name"]: p["version"] for p in run_json(capsys, "resolve", "--rocm", "6.2")["picks"]}
+    assert picks["torch"].endswith("+rocm6.2.4")
+
+
+def test_a_cpu_request_is_for_this_machine(capsys: Capture) -> None:
+    document = run_json(
+        capsys, "resolve", "deepspeed", "torch==2.13.0", "--backend", "cpu", "--python", "3.11"
+    )
+    assert (document["target"]["site"], document["target"]["gfx"]) == ("local", [])
+    picks = {p["name"]: p for p in document["picks"]}
+    assert picks["torch"]["version"] == "2.13.0+cpu"
+    assert picks["deepspeed"]["wheel_version"] == f"{picks['deepspeed']['version']}+cpu.torch2.13.0"
+    assert "rocm" not in picks
+
+
+def test_proven_prefers_a_set_that_somebody_ran(capsys: Capture) -> None:
+    document = run_json(capsys, "resolve", *FOUR, *ON_LUMI, "--prefer", "proven")
+    picks = {p["name"]: p["version"] for p in document["picks"]}
+    assert (picks["torch"], picks["deepspeed"]) == ("2.5.1+rocm6.2", "0.15.1")
+    assert any("s-2.5.1-rocm6.2.3" in warning for warning in document["warnings"])
+
+
+def test_an_overlay_adds_a_fact_that_decides(capsys: Capture, tmp_path: Path) -> None:
+    (tmp_path / "site.toml").write_text(
+        'schema = 1\n[[requires]]\npackage = "deepspeed"\nreleases = "==0.19.8"\non = "python"\n'
+        'versions = ["<3.12"]\nstatus = "observed"\nsource = "our ticket 42"\n'
+    )
+    shipped = run_json(capsys, "resolve", "deepspeed", *ON_LUMI)
+    overlaid = run_json(capsys, "resolve", "deepspeed", *ON_LUMI, "--catalog", "site.toml")
+    versions = [
+        next(p["version"] for p in one["picks"] if p["name"] == "deepspeed") for one in (shipped, overlaid)
+    ]
+    assert versions[0] == "0.19.8"
+    assert versions[1] != "0.19.8"
