@@ -32,3 +32,10 @@ def tests(session: nox.Session) -> None:
     """Run all tests, the end-to-end build included. Arguments after -- go to pytest."""
     session.install("-q", "-e", ".[test]")
     session.run("python", "-m", "pytest", *session.posargs)
+
+
+@nox.session(default=False)
+def bench(session: nox.Session) -> None:
+    """Time the commands as ratios in one run; prints JSON."""
+    session.install("-q", ".")
+    session.run("python", "benchmarks/commands.py")

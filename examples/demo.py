@@ -57,8 +57,8 @@ def main() -> int:
     deepspeed = lock.find("deepspeed")
     assert deepspeed is not None
     print(
-        f"\nDone in {time.monotonic() - started:.0f} s: resolved a set that fits; deepspeed {deepspeed.pinned}\n"
-        f"was {did}; it was installed with pip from {INDEX}/simple\n"
+        f"\nDone in {time.monotonic() - started:.0f} s: resolved a set that fits;\n"
+        f"deepspeed {deepspeed.pinned} was {did}; it was installed with pip from {INDEX}/simple\n"
         f"and its optimizer agrees with torch's. What cotainr would read: {WORK / 'env.yml'}"
     )
     return 0

@@ -1,0 +1,357 @@
+"""The index: what pip reads in it, and that crashes and crowds leave it whole."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+import pytest
+from pypi_simple import DistributionPackage, ProjectPage
+
+import builders.index
+from builders.files import sha256_of
+from builders.index import Index
+from resolver.errors import MatrixError
+
+MakeWheel = Callable[..., Path]
+Contents = Callable[[Path], dict[str, bytes]]
+
+
+@pytest.fixture
+def index(tmp_path: Path) -> Index:
+    return Index(tmp_path / "index")
+
+
+def page_of(index: Index, project: str) -> str:
+    return (index.simple / project / "index.html").read_text()
+
+
+def links_of(index: Index, project: str) -> list[DistributionPackage]:
+    """Read a project's page as pip does, by a reader that is not ours."""
+    base = (index.simple / project).as_uri() + "/"
+    return ProjectPage.from_html(project, page_of(index, project), base_url=base).packages
+
+
+def file_of(link: DistributionPackage) -> Path:
+    return Path(unquote(urlsplit(link.url).path))
+
+
+def agree(index: Index, project: str) -> None:
+    """See that the page and the directory say the same."""
+    links = links_of(index, project)
+    assert [file_of(link) for link in links] == index.wheels(project)
+    for link in links:
+        assert link.digests == {"sha256": sha256_of(file_of(link))}
+
+
+def test_a_published_wheel_is_what_pip_expects(index: Index, make_wheel: MakeWheel) -> None:
+    made = make_wheel(version="1.0+cpu.torch2.13.0", requires_python=">=3.9,<4")
+    wheel = index.publish(made, {"build_key": "k"})
+    assert wheel == index.simple / "tiny" / made.name
+    agree(index, "tiny")
+    (link,) = links_of(index, "tiny")
+    assert link.filename == made.name
+    assert (link.project, link.version) == ("tiny", "1.0+cpu.torch2.13.0")
+    assert link.requires_python == ">=3.9,<4"
+    page = page_of(index, "tiny")
+    assert f'href="tiny-1.0%2Bcpu.torch2.13.0-py3-none-any.whl#sha256={sha256_of(made)}"' in page
+    assert 'data-requires-python="&gt;=3.9,&lt;4"' in page
+    assert re.findall(r'href="(.*?)"', (index.simple / "index.html").read_text()) == ["tiny/"]
+
+
+def test_provenance_lies_beside_and_says_hash_and_size(index: Index, make_wheel: MakeWheel) -> None:
+    wheel = index.publish(make_wheel(), {"build_key": "k", "sha256": "not this"})
+    record = json.loads((index.root / "provenance" / f"{wheel.name}.json").read_text())
+    assert record["build_key"] == "k"
+    assert record["sha256"] == sha256_of(wheel)
+    assert record["size"] == wheel.stat().st_size
+
+
+def test_publishing_again_changes_nothing(index: Index, make_wheel: MakeWheel, contents: Contents) -> None:
+    made = make_wheel()
+    index.publish(made, {"build_key": "k"})
+    before = contents(index.root)
+    assert index.publish(made, {"build_key": "k"}) == index.simple / "tiny" / made.name
+    assert contents(index.root) == before
+
+
+def test_other_content_under_a_name_is_refused(
+    index: Index, make_wheel: MakeWheel, contents: Contents
+) -> None:
+    index.publish(make_wheel(), {"build_key": "first"})
+    before = contents(index.root)
+    other = make_wheel(files={"tiny.py": b"ANSWER = 43\n"}, folder="other")
+    with pytest.raises(MatrixError, match="other content") as caught:
+        index.publish(other, {"build_key": "second"})
+    assert "build tag" in caught.value.hint
+    assert contents(index.root) == before
+
+
+def test_other_content_under_a_name_is_refused_also_between_check_and_rename(
+    index: Index, make_wheel: MakeWheel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two builds of the same lock end at once; the second publishes while the first one copies."""
+    first = make_wheel()
+    second = make_wheel(files={"tiny.py": b"ANSWER = 43\n"}, folder="other")
+    real = shutil.copyfile
+
+    def copy_slowly(source: Path, target: Path) -> Path:
+        monkeypatch.setattr(builders.index.shutil, "copyfile", real)
+        index.publish(second, {"build_key": "second"})
+        return real(source, target)
+
+    monkeypatch.setattr(builders.index.shutil, "copyfile", copy_slowly)
+    with pytest.raises(MatrixError, match="other content"):
+        index.publish(first, {"build_key": "first"})
+    agree(index, "tiny")
+    found = index.find("tiny", "second")
+    assert found is not None
+    assert sha256_of(found.path) == sha256_of(second)
+
+
+@pytest.mark.parametrize("content", [b"no zip file", b""])
+def test_what_is_no_wheel_is_refused(
+    index: Index, tmp_path: Path, content: bytes, contents: Contents
+) -> None:
+    file = tmp_path / "tiny-1.0-py3-none-any.whl"
+    file.write_bytes(content)
+    with pytest.raises(MatrixError):
+        index.publish(file, {})
+    named_wrong = tmp_path / "tiny.whl"
+    named_wrong.write_bytes(content)
+    with pytest.raises(MatrixError, match=r"tiny\.whl"):
+        index.publish(named_wrong, {})
+    assert contents(index.root) == {}
+
+
+def test_the_next_build_number(index: Index, make_wheel: MakeWheel) -> None:
+    assert index.next_build_number("tiny", "1.0+cpu") is None
+    index.publish(make_wheel(version="1.0+cpu"), {})
+    assert index.next_build_number("tiny", "1.0+cpu") == 1
+    made = make_wheel(version="1.0+cpu")
+    index.publish(made.rename(made.with_name("tiny-1.0+cpu-9-py3-none-any.whl")), {})
+    assert index.next_build_number("tiny", "1.0+cpu") == 10
+    assert index.next_build_number("tiny", "1.0") is None
+    assert index.next_build_number("other", "1.0+cpu") is None
+
+
+def test_a_wheel_is_found_by_its_build_key(index: Index, make_wheel: MakeWheel) -> None:
+    assert index.find("tiny", "a") is None
+    index.publish(make_wheel(version="1.0"), {"build_key": "a"})
+    wheel = index.publish(make_wheel(version="2.0"), {"build_key": "b"})
+    found = index.find("tiny", "b")
+    assert found is not None
+    assert found.path == wheel
+    assert index.find("tiny", "c") is None
+
+
+def test_names_are_normalised(index: Index, make_wheel: MakeWheel) -> None:
+    wheel = index.publish(make_wheel(name="My_Pkg.Ext"), {"build_key": "k"})
+    assert wheel.parent == index.simple / "my-pkg-ext"
+    assert index.projects() == ["my-pkg-ext"]
+    for spelled in ("my-pkg-ext", "My_Pkg.Ext", "MY.PKG_EXT"):
+        assert index.wheels(spelled) == [wheel]
+        assert index.find(spelled, "k") is not None
+        assert index.next_build_number(spelled, "1.0") == 1
+        assert index.refresh(spelled) is False
+    assert [path.name for path in index.simple.iterdir() if path.is_dir()] == ["my-pkg-ext"]
+
+
+def test_refresh_mends_a_page_that_a_crash_left_behind(index: Index, make_wheel: MakeWheel) -> None:
+    index.publish(make_wheel(version="1.0"), {"build_key": "a"})
+    shutil.copy(make_wheel(version="2.0", requires_python=">=3.9"), index.simple / "tiny")
+    fresh = index.simple / "fresh"
+    fresh.mkdir()
+    shutil.copy(make_wheel(name="fresh"), fresh)
+    assert index.refresh("tiny") is True
+    assert index.refresh("fresh") is True
+    agree(index, "tiny")
+    agree(index, "fresh")
+    assert [link.requires_python for link in links_of(index, "tiny")] == [None, ">=3.9"]
+    assert re.findall(r'href="(.*?)"', (index.simple / "index.html").read_text()) == ["fresh/", "tiny/"]
+    assert index.refresh("tiny") is False
+
+
+@pytest.mark.parametrize("damage", [b"", b"<html>\n<body>", b"\xff\xfe\x00"])
+def test_refresh_mends_a_damaged_page(index: Index, make_wheel: MakeWheel, damage: bytes) -> None:
+    index.publish(make_wheel(), {})
+    pages = [index.simple / "tiny" / "index.html", index.simple / "index.html"]
+    before = [page.read_bytes() for page in pages]
+    for page in pages:
+        page.write_bytes(damage)
+    assert index.refresh("tiny") is True
+    assert [page.read_bytes() for page in pages] == before
+
+
+def test_refresh_drops_the_link_of_a_wheel_that_is_gone(index: Index, make_wheel: MakeWheel) -> None:
+    kept = index.publish(make_wheel(version="1.0"), {})
+    gone = index.publish(make_wheel(version="2.0"), {})
+    gone.unlink()
+    assert index.refresh("tiny") is True
+    agree(index, "tiny")
+    kept.unlink()
+    index.refresh("tiny")
+    assert links_of(index, "tiny") == []
+    assert index.projects() == []
+    assert "tiny" not in (index.simple / "index.html").read_text()
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        b"",
+        b"{",
+        b"[]",
+        b"null",
+        b'"text"',
+        b"\xff",
+        b'{"sha256": null, "requires_python": null}',
+        b'{"sha256": 5}',
+    ],
+)
+def test_damaged_provenance_does_not_break_the_page(
+    index: Index, make_wheel: MakeWheel, record: bytes
+) -> None:
+    wheel = index.publish(make_wheel(), {"build_key": "k"})
+    (index.root / "provenance" / f"{wheel.name}.json").write_bytes(record)
+    index.refresh("tiny")
+    agree(index, "tiny")
+    assert index.find("tiny", "k") is None
+
+
+def test_the_pages_do_not_depend_on_the_order_or_on_the_place(tmp_path: Path, make_wheel: MakeWheel) -> None:
+    made = [make_wheel(version=version) for version in ("1.0", "2.0", "10.0")]
+    pages = []
+    for number, order in enumerate([made, made[::-1]]):
+        one = Index(tmp_path / str(number))
+        for wheel in order:
+            one.publish(wheel, {})
+        pages.append(page_of(one, "tiny"))
+    assert pages[0] == pages[1]
+    assert str(tmp_path) not in pages[0]
+
+
+# Publishes each wheel named on a line of its input, and answers each with a line.
+PUBLISH = """
+import pathlib, sys
+from builders.index import Index
+index = Index(pathlib.Path(sys.argv[1]))
+print("ready", flush=True)
+for line in sys.stdin:
+    wheel = pathlib.Path(line.strip())
+    index.publish(wheel, {"build_key": wheel.name})
+    print("published", flush=True)
+"""
+
+
+class Watcher(threading.Thread):
+    """Read all pages again and again, as clients do, and note what no client may ever see."""
+
+    def __init__(self, index: Index) -> None:
+        super().__init__(daemon=True)
+        self.index = index
+        self.enough = threading.Event()
+        self.rounds = 0
+        self.faults: list[str] = []
+
+    def run(self) -> None:
+        while not self.enough.is_set():
+            for page in [self.index.simple / "index.html", *self.index.simple.glob("*/index.html")]:
+                if page.exists():
+                    self.look(page)
+            self.rounds += 1
+
+    def look(self, page: Path) -> None:
+        text = page.read_text()
+        if not (text.startswith("<!DOCTYPE html>") and text.endswith("</html>\n")):
+            self.faults.append(f"{page} is not whole: {text!r}")
+        for href in re.findall(r'href="(.*?)"', text):
+            if not (page.parent / unquote(href.partition("#")[0])).exists():
+                self.faults.append(f"{page} links to {href}, which is not there")
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_many_publishers_of_which_some_are_killed(index: Index, make_wheel: MakeWheel, seed: int) -> None:
+    chance = random.Random(seed)
+    shares: list[list[Path]] = [
+        [make_wheel(name="shared", version=f"{number}.{one}") for one in range(6)]
+        + [make_wheel(name=f"own{number % 3}", version=f"{number}.{one}") for one in range(4)]
+        for number in range(6)
+    ]
+    watcher = Watcher(index)
+    command = [sys.executable, "-c", PUBLISH, str(index.root)]
+    with ExitStack() as stack:
+        publishers: list[subprocess.Popen[str]] = [
+            stack.enter_context(
+                subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+            )
+            for _ in shares
+        ]
+        threads = []
+        for number, (publisher, share) in enumerate(zip(publishers, shares, strict=True)):
+            assert publisher.stdout is not None
+            assert publisher.stdout.readline() == "ready\n"
+            chance.shuffle(share)
+            killed_after = (chance.randrange(8), chance.uniform(0, 0.01)) if number % 2 else None
+            threads.append(threading.Thread(target=drive, args=(publisher, share, killed_after)))
+        for thread in [watcher, *threads]:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    watcher.enough.set()
+    watcher.join()
+
+    assert [publisher.returncode for publisher in publishers] == [0, -9] * 3
+    assert watcher.faults == []
+    assert watcher.rounds > 1
+    for project in index.projects():
+        index.refresh(project)
+        agree(index, project)
+    there = {wheel.name for project in index.projects() for wheel in index.wheels(project)}
+    assert there >= {wheel.name for share in shares[::2] for wheel in share}
+    for project in index.projects():
+        for one in index.published(project):
+            assert one.provenance["build_key"] == one.path.name
+            assert one.provenance["sha256"] == sha256_of(one.path)
+
+
+def drive(
+    publisher: subprocess.Popen[str], share: list[Path], killed_after: tuple[int, float] | None
+) -> None:
+    """Feed a publisher; kill it a moment after it began on the next wheel, if it is to be killed."""
+    assert publisher.stdin is not None
+    assert publisher.stdout is not None
+    for number, wheel in enumerate(share):
+        publisher.stdin.write(f"{wheel}\n")
+        publisher.stdin.flush()
+        if killed_after is not None and number == killed_after[0]:
+            time.sleep(killed_after[1])
+            publisher.kill()
+            break
+        publisher.stdout.readline()
+    publisher.communicate()
+
+
+def test_a_page_is_complete_json_and_html_for_hostile_metadata(index: Index, make_wheel: MakeWheel) -> None:
+    index.publish(make_wheel(requires_python='>=3"><script>'), {})
+    (link,) = links_of(index, "tiny")
+    assert link.requires_python == '>=3"><script>'
+    assert "<script>" not in page_of(index, "tiny")
+
+
+def test_an_empty_index_has_nothing(index: Index) -> None:
+    nothing: list[Any] = []
+    assert index.projects() == nothing
+    assert index.wheels("tiny") == nothing
+    assert list(index.published("tiny")) == nothing

@@ -1,0 +1,70 @@
+"""The real program, run as a user runs it, and the wheel of the real DeepSpeed that it makes."""
+
+from __future__ import annotations
+
+import functools
+import http.server
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from builders.buildenv import pip_environment
+from tests.support.built import Built, matrix
+
+
+@pytest.fixture(scope="session")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
+    """Resolve and build the real DeepSpeed sdist against the CPU build of torch, once for all tests."""
+    work = tmp_path_factory.mktemp("deepspeed")
+    wanted = ("deepspeed==0.19.8", "torch==2.13.0", "--backend", "cpu")
+    resolved = matrix(work, "resolve", *wanted)
+    assert resolved.returncode == 0, resolved.stderr
+    done = matrix(work, "build-wheels", "--backend", "cpu")
+    assert done.returncode == 0, done.stderr
+    return Built(work, done.stdout + done.stderr)
+
+
+@pytest.fixture
+def file_url(built: Built) -> str:
+    """The index as a directory."""
+    return (built.index / "simple").as_uri()
+
+
+@pytest.fixture(params=["file_url", "http_url"])
+def index_url(request: pytest.FixtureRequest) -> str:
+    """The index in both ways."""
+    return str(request.getfixturevalue(request.param))
+
+
+@pytest.fixture
+def http_url(built: Built) -> Iterator[str]:
+    """The index as any web server serves it."""
+    handler = functools.partial(_Quiet, directory=str(built.index))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}/simple/"
+        server.shutdown()
+
+
+class _Quiet(http.server.SimpleHTTPRequestHandler):
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+
+@pytest.fixture
+def fresh_environment(tmp_path: Path) -> Callable[..., Path]:
+    """Make a virtual environment and install into it with pip; gives its Python."""
+
+    def make(*arguments: str) -> Path:
+        python = tmp_path / "fresh" / "bin" / "python"
+        subprocess.run([sys.executable, "-m", "venv", str(tmp_path / "fresh")], check=True)
+        command = [str(python), "-m", "pip", "install", "-qq", *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, env=pip_environment())
+        assert done.returncode == 0, done.stderr
+        return python
+
+    return make

@@ -1,0 +1,168 @@
+"""The whole way on real input: the real DeepSpeed, the real compiler, real pip and real uv."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import zipfile
+from collections.abc import Callable
+from importlib.metadata import Distribution
+from pathlib import Path
+
+import pytest
+import yaml
+from packaging.utils import parse_wheel_filename
+from pypi_simple import PyPISimple
+from uv import find_uv_bin
+
+from builders.audit import TORCH_PROVIDES
+from builders.buildenv import pip_environment
+from builders.files import sha256_of
+from tests.support.built import LABELLED, Built
+
+pytestmark = pytest.mark.integration
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_the_wheel_is_labelled_and_holds_the_compiled_op(built: Built) -> None:
+    name, version, _, tags = parse_wheel_filename(built.wheel.name)
+    assert (name, str(version)) == ("deepspeed", LABELLED)
+    assert all(tag.platform.startswith("manylinux") for tag in tags)
+    with zipfile.ZipFile(built.wheel) as archive:
+        names = archive.namelist()
+        ops = [
+            one for one in names if one.startswith("deepspeed/ops/adam/cpu_adam_op") and one.endswith(".so")
+        ]
+        assert len(ops) == 1
+        assert archive.read(ops[0])[:4] == b"\x7fELF"
+        metadata = archive.read(f"deepspeed-{LABELLED}.dist-info/METADATA").decode()
+    assert f"\nVersion: {LABELLED}\n" in metadata
+
+
+def test_provenance_says_what_went_in_and_what_was_proven(built: Built) -> None:
+    record = json.loads((built.index / "provenance" / f"{built.wheel.name}.json").read_text())
+    assert record["sha256"] == sha256_of(built.wheel)
+    assert record["inputs"]["torch"] == record["installed"]["torch"] == "2.13.0+cpu"
+    assert record["inputs"]["source"]["file"] == "deepspeed-0.19.8.tar.gz"
+    assert any("cpu_adam_op" in one["path"] for one in record["objects"])
+    assert any(one["id"] == "object-found" for one in record["findings"])
+    needed = {library for one in record["objects"] for library in one["needed"]}
+    assert any(library.startswith("libtorch") for library in needed), TORCH_PROVIDES
+
+
+def test_a_second_run_builds_nothing_and_says_why(built: Built) -> None:
+    before = {path: path.stat().st_mtime_ns for path in built.index.rglob("*") if path.is_file()}
+    again = built.matrix("build-wheels")
+    assert again.returncode == 0
+    assert "up to date: the index has a wheel built from the same inputs" in again.stdout
+    assert "Nothing to build." in again.stdout
+    assert {path: path.stat().st_mtime_ns for path in built.index.rglob("*") if path.is_file()} == before
+
+
+def test_pip_installs_the_pin_from_the_index(
+    index_url: str, built: Built, fresh_environment: Callable[..., Path]
+) -> None:
+    options = ["--no-deps", "--extra-index-url", index_url, "--only-binary", "deepspeed"]
+    python = fresh_environment(*options, f"deepspeed=={LABELLED}")
+    (site,) = (python.parents[1] / "lib").glob("python*/site-packages")
+    assert Distribution.at(site / f"deepspeed-{LABELLED}.dist-info").version == LABELLED
+    assert list(site.glob("deepspeed/ops/adam/cpu_adam_op*.so"))
+    assert built.wheel.exists()
+
+
+def test_uv_installs_the_pin_from_the_index(index_url: str, tmp_path: Path) -> None:
+    environment = {**pip_environment(), "UV_CACHE_DIR": str(tmp_path / "cache")}
+    uv = find_uv_bin()
+    subprocess.run(
+        [uv, "venv", "-q", "-p", sys.executable, str(tmp_path / "uv")], check=True, env=environment
+    )
+    command = [uv, "pip", "install", "--python", str(tmp_path / "uv"), "--no-deps"]
+    command += ["--extra-index-url", index_url, f"deepspeed=={LABELLED}"]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, done.stderr
+    assert LABELLED in done.stderr
+
+
+def test_an_independent_reader_finds_the_hash(http_url: str, built: Built) -> None:
+    with PyPISimple(endpoint=http_url) as client:
+        assert client.get_index_page().projects == ["deepspeed"]
+        (package,) = client.get_project_page("deepspeed").packages
+    assert (package.filename, package.version) == (built.wheel.name, LABELLED)
+    assert package.digests == {"sha256": sha256_of(built.wheel)}
+
+
+def test_the_op_from_the_index_trains_like_torch(
+    built: Built, file_url: str, fresh_environment: Callable[..., Path]
+) -> None:
+    """Install exactly the lines of the conda file's pip section, as conda does, and train."""
+    done = built.matrix("env", "--for", "cotainr", "--index-url", file_url)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""  # nothing is missing from the index
+    (section,) = (one["pip"] for one in yaml.safe_load(done.stdout)["dependencies"] if isinstance(one, dict))
+    # PyTorch's own index cannot be reached on every machine; pip's configuration then provides torch.
+    reachable = [line for line in section if "download.pytorch.org" not in line]
+    requirements = built.work / "requirements.txt"
+    requirements.write_text("\n".join(reachable) + "\n")
+    python = fresh_environment("-r", str(requirements))
+    trained = subprocess.run(
+        [str(python), str(ROOT / "examples" / "five_steps.py")], capture_output=True, text=True, check=False
+    )
+    assert trained.returncode == 0, trained.stdout + trained.stderr
+    assert "DeepSpeed and torch agree" in trained.stdout
+
+
+def test_a_build_killed_midway_leaves_the_index_and_the_next_run_finishes(
+    built: Built, tmp_path: Path
+) -> None:
+    index = tmp_path / "index"
+    command = [sys.executable, "-m", "matrix", "build-wheels", "--lock", str(built.work / "matrix.lock")]
+    command += ["--index", str(index)]
+    with (tmp_path / "said").open("w") as said:
+        process = subprocess.Popen(command, stderr=said, stdout=said, start_new_session=True)
+    deadline = time.monotonic() + 300
+    while not list(index.glob(".matrix/builds/*/source/*/build")) and process.poll() is None:
+        assert time.monotonic() < deadline, (tmp_path / "said").read_text()
+        time.sleep(0.05)
+    assert process.poll() is None, (tmp_path / "said").read_text()
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    assert not (index / "simple").exists()
+    assert not (index / "provenance").exists()
+    finished = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert finished.returncode == 0, finished.stderr
+    assert [path.name for path in (index / "simple" / "deepspeed").glob("*.whl")] == [built.wheel.name]
+
+
+def test_interrupting_a_build_is_exit_130_and_stops_the_compiler(built: Built, tmp_path: Path) -> None:
+    index = tmp_path / "index"
+    command = [sys.executable, "-m", "matrix", "build-wheels", "--lock", str(built.work / "matrix.lock")]
+    process = subprocess.Popen(
+        [*command, "--index", str(index)], stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True
+    )
+    deadline = time.monotonic() + 300
+    while not list(index.glob(".matrix/builds/*/source/*/build")) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "Interrupted" in said
+    assert "Traceback" not in said
+    assert not _running_below(index)
+    assert not (index / "simple").exists()
+
+
+def _running_below(directory: Path) -> list[str]:
+    """Give the command lines of processes whose working directory lies in a directory."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            if (process / "cwd").readlink().is_relative_to(directory):
+                found.append((process / "cmdline").read_text().replace("\0", " "))
+        except OSError:
+            continue
+    return found

@@ -1,0 +1,135 @@
+"""Small random universes, and their meaning spelled out from the rows alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import product
+from typing import TYPE_CHECKING
+
+from hypothesis import strategies as st
+
+from resolver.model import Candidate, Fact
+from resolver.problem import ABSENT, Demand, Problem, Relation, Row, Variable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+NAMES = ("rocm", "torch", "apex", "deepspeed", "zlib")
+"""Two of the layers that are decided first, and three of the rest."""
+MOST_VERSIONS = 3
+
+Assignment = dict[str, int | None]
+"""For each component the position of its candidate, or None where it is not part of the set."""
+Subset = frozenset[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """What a demand says, in positions of candidates."""
+
+    name: str
+    allowed: Subset
+    optional: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """What a relation says: rows of (subjects, objects), in positions of candidates."""
+
+    subject: str
+    object: str
+    rows: tuple[tuple[Subset, Subset], ...]
+    when_present: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Universe:
+    """A problem before it becomes masks."""
+
+    sizes: Mapping[str, int]
+    limits: tuple[Limit, ...]
+    links: tuple[Link, ...]
+
+    def problem(self) -> Problem:
+        """Write it as the resolver has it."""
+        variables = {
+            name: Variable(name, [candidate(name, str(size - i)) for i in range(size)])
+            for name, size in self.sizes.items()
+        }
+        demands = [
+            Demand(
+                one, one.mask(limit.allowed) | (ABSENT if limit.optional else 0), str(limit), "fact", "here"
+            )
+            for limit in self.limits
+            for one in [variables[limit.name]]
+        ]
+        relations = []
+        for link in self.links:
+            subject, target = variables[link.subject], variables[link.object]
+            rows = [Row(subject.mask(ones), target.mask(others), FACT) for ones, others in link.rows]
+            relations.append(Relation(subject, target, "run", rows, when_present=link.when_present))
+        return Problem(variables, demands, relations)
+
+    def holds(self, chosen: Assignment) -> bool:
+        """Tell whether an assignment satisfies everything, from first principles."""
+        return all(_limit_holds(one, chosen) for one in self.limits) and all(
+            _link_holds(one, chosen) for one in self.links
+        )
+
+    def solutions(self) -> Iterator[Assignment]:
+        """Try every assignment there is."""
+        values = [[None, *range(size)] for size in self.sizes.values()]
+        for combination in product(*values):
+            chosen = dict(zip(self.sizes, combination, strict=True))
+            if self.holds(chosen):
+                yield chosen
+
+    def read(self, solution: Mapping[str, int]) -> Assignment:
+        """Turn what `solve` gives into an assignment."""
+        return {name: solution[name] - 1 if name in solution else None for name in self.sizes}
+
+
+FACT = Fact("a row", "documented", "here")
+
+
+def candidate(name: str, version: str) -> Candidate:
+    """Make a candidate about which nothing is known."""
+    return Candidate(name, version, "distribution", "published", FACT)
+
+
+def _limit_holds(limit: Limit, chosen: Assignment) -> bool:
+    value = chosen[limit.name]
+    return limit.optional if value is None else value in limit.allowed
+
+
+def _link_holds(link: Link, chosen: Assignment) -> bool:
+    subject, target = chosen[link.subject], chosen[link.object]
+    speaking = [objects for subjects, objects in link.rows if subject in subjects]
+    if not speaking:  # which is also so where the subject is not part of the set
+        return True
+    if target is None:
+        return link.when_present
+    return any(target in objects for objects in speaking)
+
+
+@st.composite
+def universes(draw: st.DrawFn) -> Universe:
+    """Draw a universe of up to five components with up to three candidates each."""
+    names = NAMES[: draw(st.integers(2, len(NAMES)))]
+    sizes = {name: draw(st.integers(1, MOST_VERSIONS)) for name in names}
+
+    def some(name: str) -> st.SearchStrategy[Subset]:
+        return st.frozensets(st.integers(0, sizes[name] - 1))
+
+    def limit(name: str) -> st.SearchStrategy[Limit]:
+        return st.builds(Limit, st.just(name), some(name), st.booleans())
+
+    def link(pair: tuple[str, str]) -> st.SearchStrategy[Link]:
+        row = st.tuples(some(pair[0]), some(pair[1]))
+        rows = st.lists(row, min_size=1, max_size=3).map(tuple)
+        return st.builds(Link, st.just(pair[0]), st.just(pair[1]), rows, st.booleans())
+
+    pairs = [(one, other) for one in names for other in names if one != other]
+    limits = draw(st.lists(st.sampled_from(names).flatmap(limit), min_size=1, max_size=4))
+    links = draw(st.lists(st.sampled_from(pairs).flatmap(link), max_size=8))
+    return Universe(sizes, tuple(limits), tuple(links))
