@@ -151,7 +151,8 @@ def make_request(settings: Settings, catalog: Catalog, today: datetime.date) -> 
     for name in ("rocm", "python"):
         text = getattr(settings, name)
         if text:
-            requirements.append(Requirement(name, parse_specifier(text), f"{name} {text}"))
+            specifier = parse_specifier(text)
+            requirements.append(Requirement(name, specifier, f"{name}{specifier}"))
     return Request(target, tuple(requirements), settings.support or "any", settings.prefer or "newest")
 
 

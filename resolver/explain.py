@@ -90,14 +90,14 @@ def _summary(relation: Relation, subjects: int, rows: Sequence[Row]) -> str:
 def _suggest(catalog: Catalog, request: Request, core: Sequence[Demand]) -> Iterator[Suggestion]:
     """Yield changes after which the request resolves, the cheapest first; each one was solved."""
     blamed = {demand.variable.name for demand in core if demand.kind == "request"}
-    for change, other, arguments in _relaxations(catalog, request, blamed):
+    for change, other in _relaxations(catalog, request, blamed):
         try:
             problem = compile_problem(catalog, other)
         except MatrixError:
             continue
         solution = solve(problem) if other.requirements else None
         if solution is not None:
-            yield Suggestion(change + _outcome(problem, solution), arguments)
+            yield Suggestion(change + _outcome(problem, solution), request_arguments(other))
 
 
 def _outcome(problem: Problem, solution: Mapping[str, int]) -> str:
@@ -108,42 +108,43 @@ def _outcome(problem: Problem, solution: Mapping[str, int]) -> str:
     return f" (gives {' and '.join(map(str, named))})" if named else ""
 
 
-def _relaxations(
-    catalog: Catalog, request: Request, blamed: set[str]
-) -> Iterator[tuple[str, Request, tuple[str, ...]]]:
-    asked = request.requirements
-    texts = tuple(one.text for one in asked)
+def _relaxations(catalog: Catalog, request: Request, blamed: set[str]) -> Iterator[tuple[str, Request]]:
+    asked, target = request.requirements, request.target
 
     def swapped(position: int, by: Requirement | None) -> Request:
         kept = [*asked[:position], *([by] if by else []), *asked[position + 1 :]]
         return replace(request, requirements=tuple(kept))
 
-    pinned = [i for i, one in enumerate(asked) if one.name in blamed and one.specifier is not None]
-    for position in pinned:
-        one = asked[position]
-        other = swapped(position, replace(one, specifier=None, text=one.name))
-        yield (
-            f"any version of {one.name} instead of {one.text}",
-            other,
-            tuple(r.text for r in other.requirements),
-        )
-    target = request.target
+    for position, one in enumerate(asked):
+        if one.name in blamed and one.specifier is not None:
+            freed = None if one.name in PLATFORM else replace(one, specifier=None, text=one.name)
+            yield f"any version of {one.name} instead of {one.text}", swapped(position, freed)
     for window in catalog.windows_of(target.site) if not target.driver else []:
         day = max(window.since, (window.until or window.since) - timedelta(days=1))
         if not window.since <= target.date < (window.until or target.date + timedelta(days=1)):
             other = replace(request, target=replace(target, date=day))
-            change = f"{target.site} as it was on {day} (driver {window.driver})"
-            yield change, other, (*texts, "--date", str(day))
+            yield f"{target.site} as it was on {day} (driver {window.driver})", other
     if target.base_image:
-        other = replace(request, target=replace(target, base_image=None))
-        yield "any base image of the site", other, texts
+        yield "any base image of the site", replace(request, target=replace(target, base_image=None))
     if request.support != "any":
-        yield (
-            "trust also what is inferred",
-            replace(request, support="any"),
-            (*texts, "--support", "any"),
-        )
+        yield "trust also what is inferred", replace(request, support="any")
     for position, one in enumerate(asked):
         if one.name in blamed and one.name not in PLATFORM and len(asked) > 1:
-            other = swapped(position, None)
-            yield f"without {one.text}", other, tuple(r.text for r in other.requirements)
+            yield f"without {one.text}", swapped(position, None)
+
+
+def request_arguments(request: Request) -> tuple[str, ...]:
+    """Write a request as the arguments of ``matrix resolve``."""
+    target = request.target
+    options = {
+        "--site": target.site,
+        "--date": target.date.isoformat(),
+        "--backend": target.backend if target.backend == "cpu" else "",
+        "--gfx": ",".join(target.gfx),
+        "--driver": target.driver or "",
+        "--base-image": target.base_image or "",
+        "--support": request.support if request.support != "any" else "",
+        "--prefer": request.prefer if request.prefer != "newest" else "",
+    }
+    given = [word for option, value in options.items() if value for word in (option, value)]
+    return (*(one.text for one in request.requirements), *given)

@@ -80,9 +80,6 @@ def _require(draft: Draft, wanted: Requirement) -> None:
     permits = allowed_by([wanted.specifier] if wanted.specifier is not None else [])
     if not any(permits(one) for one in variable.candidates):
         versions = [one.version for one in variable.candidates]
-        if not versions:
-            msg = f"No version of {wanted.name} has support {draft.request.support!r} in the catalog."
-            raise UsageError(msg, hint="--support any also trusts what is only inferred.")
         msg = f"No known version of {wanted.name} matches {shorten(wanted.text)!r}."
         raise UsageError(msg, hint=_closest(wanted, versions))
     draft.ask(wanted.name, permits, f"you asked for {wanted.text}")

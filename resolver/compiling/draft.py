@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from resolver.errors import UsageError
@@ -13,6 +13,7 @@ from resolver.versions import allows, minor, sort_key
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
+    from _typeshed import SupportsRichComparison
     from packaging.specifiers import SpecifierSet
 
     from resolver.facts import schema
@@ -64,16 +65,31 @@ class Draft:
         """Give the finished problem."""
         return Problem(self.variables, self._demands, self._relations)
 
-    def variable(self, name: str, candidates: Iterable[Candidate]) -> None:
+    def variable(
+        self,
+        name: str,
+        candidates: Iterable[Candidate],
+        *,
+        rank: Callable[[Candidate], SupportsRichComparison] = lambda one: sort_key(one.version),
+        last: Test = lambda _: False,
+    ) -> None:
         """Add a component; its candidates are put in the order of preference.
 
-        Newest first, or oldest first when the request prefers that; of one version, the candidate
-        without a variant first. Candidates weaker than the wanted support are left out.
+        Highest rank first, or lowest first when the request prefers the oldest; of one rank, the
+        candidate without a variant first; behind all others what is to be tried `last`.
+        Candidates weaker than the wanted support may not be chosen.
         """
-        trusted = [one for one in candidates if STATUS_RANK[one.fact.status] >= self._floor]
-        trusted.sort(key=lambda one: one.variant)
-        trusted.sort(key=lambda one: sort_key(one.version), reverse=self.request.prefer != "oldest")
-        self.variables[name] = Variable(name, trusted)
+        ordered = sorted(candidates, key=lambda one: one.variant)
+        ordered.sort(key=rank, reverse=self.request.prefer != "oldest")
+        ordered.sort(key=last)
+        self.variables[name] = Variable(name, ordered)
+        trusted = sum(map(self._trusts, ordered))
+        if trusted < len(ordered):
+            text = f"--support {self.request.support} trusts {trusted} of {len(ordered)} versions of {name}"
+            self.ask(name, self._trusts, text, optional=True)
+
+    def _trusts(self, one: Candidate) -> bool:
+        return STATUS_RANK[one.fact.status] >= self._floor
 
     def relate(
         self,
@@ -94,9 +110,13 @@ class Draft:
             subjects = one.mask(i for i, c in enumerate(one.candidates) if clause.speaks_of(c))
             if not subjects:
                 continue
-            trusted = STATUS_RANK[clause.fact.status] >= self._floor
-            objects = other.mask(i for i, c in enumerate(other.candidates) if trusted and clause.permits(c))
-            rows.append(Row(subjects, objects, clause.fact, clause.risk))
+            fact, objects = clause.fact, 0
+            if STATUS_RANK[fact.status] >= self._floor:
+                objects = other.mask(i for i, c in enumerate(other.candidates) if clause.permits(c))
+            else:
+                text = f"{fact.text} (only {fact.status}; --support {self.request.support} does not trust it)"
+                fact = replace(fact, text=text)
+            rows.append(Row(subjects, objects, fact, clause.risk))
         if rows:
             kind: EdgeKind = "build" if build else "run"
             self._relations.append(Relation(one, other, kind, rows, when_present=when_present))

@@ -6,13 +6,14 @@ from typing import TYPE_CHECKING
 
 from resolver.compiling.draft import HERE, Clause, covers, line_is, version_in
 from resolver.model import Candidate, Fact
-from resolver.problem import Variable
 from resolver.versions import minor, newest_first, sort_key, spell
 
 if TYPE_CHECKING:
     from resolver.compiling.draft import Draft
     from resolver.facts import schema
     from resolver.model import Origin
+
+_OF_RELEASE = "Not read from an image: it is that of the distribution release."
 
 
 def compile_platform(draft: Draft) -> None:
@@ -45,14 +46,15 @@ def _plain(name: str, version: str, row: schema.Row, text: str, origin: Origin =
 
 def _rocm(draft: Draft) -> None:
     rows = draft.catalog.rocm.values()
-    draft.variable("rocm", [_plain("rocm", row.version, row, "is a release", "base-image") for row in rows])
     clauses = _driver_table(draft)
-    if draft.driver:
-        # What is only at own risk on this driver is tried after everything supported.
-        driver = next(c for c in draft.variables["kernel-driver"].candidates if c.version == draft.driver)
-        risky = [clause for clause in clauses if clause.risk and clause.permits(driver)]
-        rocm = draft.variables["rocm"].candidates
-        rocm.sort(key=lambda candidate: any(clause.speaks_of(candidate) for clause in risky))
+    drivers = draft.variables["kernel-driver"].candidates
+    here = [one for one in drivers if one.version == draft.driver]
+    risky = [clause for clause in clauses if clause.risk and any(map(clause.permits, here))]
+    draft.variable(
+        "rocm",
+        [_plain("rocm", row.version, row, "is a release", "base-image") for row in rows],
+        last=lambda candidate: any(clause.speaks_of(candidate) for clause in risky),
+    )
     draft.relate("rocm", "kernel-driver", clauses, when_present=True)
     if draft.target.gfx:
         of_gfx = [
@@ -98,21 +100,21 @@ def _at_own_risk(line: str, driver: schema.Driver) -> Clause:
 
 
 def _images(draft: Draft) -> None:
-    images = sorted(draft.catalog.image.values(), key=lambda row: sort_key(row.rocm))
-    if draft.request.prefer != "oldest":
-        images.reverse()
+    images = draft.catalog.image
     candidates = [
         _plain("base-image", row.name, row, f"holds ROCm {row.rocm} on {row.os}", "base-image")
-        for row in images
+        for row in images.values()
     ]
-    draft.variables["base-image"] = Variable("base-image", candidates)
+    draft.variable("base-image", candidates, rank=lambda one: sort_key(images[one.version].rocm))
     _glibc(draft)
     rocm, glibc = [], []
-    for row in images:
+    for row in images.values():
         this = version_in([row.name])
         fact = Fact(f"{row.name} holds ROCm {row.rocm}", row.status, row.source)
         rocm.append(Clause(this, version_in([row.rocm]), fact))
-        fact = Fact(f"{row.name} is {row.os}, which has glibc {row.glibc}", "inferred", row.source)
+        fact = Fact(
+            f"{row.name} is {row.os}, which has glibc {row.glibc}", row.status, row.source, _OF_RELEASE
+        )
         glibc.append(Clause(this, version_in([row.glibc]), fact))
     draft.relate("base-image", "rocm", rocm)
     draft.relate("base-image", "glibc", glibc)
@@ -120,7 +122,7 @@ def _images(draft: Draft) -> None:
 
 def _glibc(draft: Draft) -> None:
     facts = {
-        row.glibc: Fact(f"glibc {row.glibc} is that of {row.os}", "inferred", row.source)
+        row.glibc: Fact(f"glibc {row.glibc} is that of {row.os}", row.status, row.source, _OF_RELEASE)
         for row in draft.catalog.image.values()
     }
     here = draft.target.glibc
