@@ -24,10 +24,14 @@ _KEPT_VARIABLES = (
 """What a build may see of the caller's environment; PYTHONPATH, CFLAGS and the like it may not."""
 
 _TELLING = re.compile(
-    r"(\berror\b|\bfatal\b|Error:|Exception|undefined reference|cannot find -l|No such file|Killed)",
-    re.IGNORECASE,
+    r"(?i:\berror:)|fatal error|\w(Error|Exception)\b:|undefined (reference|symbol)|cannot find -l"
+    r"|command not found|No such file or directory|No space left|\bKilled\b"
 )
-_NOISE = re.compile(r"(\[WARNING\]|-Werror|note:|error_code|subprocess\.CalledProcessError|^\s*File \")")
+_WIDEST = 240  # characters of a line that are shown
+_NOISE = re.compile(
+    r"not a git repository|error: Command '?\[|CalledProcessError|\[WARNING\]|\bnote:"
+    r"|^(copying|adding|creating|reading|writing|running) "
+)
 
 
 class CommandError(MatrixError):
@@ -133,7 +137,7 @@ def telling_lines(log: Path, *, start: int = 0, most: int = 8) -> list[str]:
             line = raw.decode(errors="replace").strip()
             if not line:
                 continue
-            line = line[:300]
+            line = line[:_WIDEST]
             last.append(line)
             if (
                 len(telling) < most

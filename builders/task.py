@@ -180,10 +180,12 @@ def _build(
         with warnings.catch_warnings(record=True) as said:
             warnings.simplefilter("always")
             return Path(builder.build("wheel", out, {"--build-option": options} if options else None))
-    except CommandError as error:
-        raise BuildError(error.message, hint="The index is as it was.") from None
     except BuildBackendException as error:
-        msg = f"Building {task.title} failed: {_first_line(error)}\n  Log: {log}"
+        cause = error.exception
+        if isinstance(cause, CommandError):
+            msg = cause.message
+        else:
+            msg = f"Building {task.title} failed: {_first_line(error)}\n  Log: {log}"
         raise BuildError(msg, hint="The index is as it was.") from None
     finally:
         _keep_warnings(said, log)

@@ -1,0 +1,119 @@
+"""What goes wrong on real input: exit code, words, and that nothing is left behind or lost."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.support.built import LABELLED, Built, matrix
+
+pytestmark = pytest.mark.integration
+
+WRONG_HASH = f"""
+schema = 1
+[[release]]
+package = "deepspeed"
+version = "0.19.8"
+backend = ["cpu"]
+sdist = {{ file = "deepspeed-0.19.8.tar.gz", sha256 = "{"0" * 64}" }}
+status = "observed"
+source = "a test"
+"""
+
+BROKEN_RECIPE = """
+schema = 1
+[[recipe]]
+package = "deepspeed"
+backend = "cpu"
+undeclared = ["torch", "setuptools", "wheel", "packaging", "psutil", "py-cpuinfo", "ninja"]
+environment = { DS_BUILD_CPU_ADAM = "1", CXXFLAGS = "-include no_such_header.h" }
+must-contain = ["deepspeed/ops/adam/cpu_adam_op*.so"]
+native-cpu = true
+status = "observed"
+source = "a test"
+"""
+
+WITHOUT_TORCH = BROKEN_RECIPE.replace('"torch", ', "").replace(', CXXFLAGS = "-include no_such_header.h"', "")
+WITHOUT_TORCH = WITHOUT_TORCH.replace('DS_BUILD_CPU_ADAM = "1"', "")
+
+WANTED = ("deepspeed==0.19.8", "torch==2.13.0", "--backend", "cpu", "-q")
+
+
+def files_below(directory: Path) -> dict[str, bytes]:
+    return {
+        str(path.relative_to(directory)): path.read_bytes() for path in directory.rglob("*") if path.is_file()
+    }
+
+
+def resolve_with(overlay: str, work: Path) -> None:
+    (work / "overlay.toml").write_text(overlay)
+    done = matrix(work, "resolve", *WANTED, "--catalog", "overlay.toml")
+    assert done.returncode == 0, done.stderr
+
+
+def test_another_sdist_than_the_pinned_one_is_kept_aside_and_nothing_is_built(tmp_path: Path) -> None:
+    resolve_with(WRONG_HASH, tmp_path)
+    done = matrix(tmp_path, "build-wheels", "--catalog", "overlay.toml")
+    assert done.returncode == 1
+    assert "is not the file that was pinned" in done.stderr
+    (aside,) = (line.split("kept aside as ")[1] for line in done.stderr.splitlines() if "kept aside" in line)
+    assert Path(aside).is_file()
+    Path(aside).unlink()
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / "index" / "simple").exists()
+
+
+def test_a_compile_error_is_told_with_its_line_and_log_and_the_index_stays(
+    built: Built, tmp_path: Path
+) -> None:
+    before = files_below(built.index / "simple")
+    resolve_with(BROKEN_RECIPE, tmp_path)
+    done = matrix(tmp_path, "build-wheels", "--catalog", "overlay.toml", "--index", str(built.index))
+    assert done.returncode == 1
+    assert "no_such_header.h" in done.stderr
+    (log,) = (line.split("Log: ")[1] for line in done.stderr.splitlines() if "Log: " in line)
+    assert "no_such_header.h" in Path(log).read_text()
+    assert "Traceback" not in done.stderr
+    assert files_below(built.index / "simple") == before
+
+
+def test_a_build_that_ends_well_without_the_op_is_not_published(built: Built, tmp_path: Path) -> None:
+    """The silent failure: without torch DeepSpeed's build succeeds and the wheel holds no op."""
+    before = files_below(built.index / "simple")
+    resolve_with(WITHOUT_TORCH, tmp_path)
+    done = matrix(tmp_path, "build-wheels", "--catalog", "overlay.toml", "--index", str(built.index))
+    assert done.returncode == 1
+    assert "does not hold what it promises" in done.stderr
+    assert "cpu_adam_op*.so is not in the wheel" in done.stderr
+    assert files_below(built.index / "simple") == before
+
+
+def test_a_changed_recipe_is_built_again_under_the_next_build_tag(built: Built, tmp_path: Path) -> None:
+    """The dry run says that the inputs changed; the wheel that is there stays."""
+    resolve_with(BROKEN_RECIPE, tmp_path)
+    arguments = ("--catalog", "overlay.toml", "--index", str(built.index), "--dry-run")
+    done = matrix(tmp_path, "build-wheels", *arguments)
+    assert done.returncode == 0
+    assert f"deepspeed {LABELLED}  to build: what it is built from changed since" in done.stdout
+
+
+def test_torch_that_nobody_offers_is_exit_3_and_names_the_index(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With pip configured for nothing, only PyTorch's own index has the CPU build."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    for name in ("PIP_FIND_LINKS", "PIP_EXTRA_INDEX_URL"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("PIP_CONFIG_FILE", "/dev/null")
+    overlay = BROKEN_RECIPE + (
+        '\n[[torch]]\nversion = "2.13.0+cpu"\nbackend = "cpu"\nindex = "http://127.0.0.1:9/whl/cpu"\n'
+        'python = ["3.11", "3.12", "3.13", "3.14"]\nstatus = "observed"\nsource = "a test"\n'
+    )
+    resolve_with(overlay, tmp_path)
+    done = matrix(tmp_path, "build-wheels", "--catalog", "overlay.toml")
+    assert done.returncode == 3, done.stderr
+    assert "http://127.0.0.1:9/whl/cpu cannot be reached" in done.stderr
+    assert "torch==2.13.0+cpu" in done.stderr
+    assert "Make http://127.0.0.1:9/whl/cpu reachable" in done.stderr
+    assert not (tmp_path / "index" / "simple").exists()
