@@ -8,7 +8,7 @@ from resolver.compiling import compile_problem
 from resolver.explain import explain_conflict
 from resolver.model import PLATFORM, STATUS_RANK, Pick, Resolution
 from resolver.order import edges_of, generations
-from resolver.solve import solve, solve_proven
+from resolver.solve import solve_preferred, solve_proven
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -43,7 +43,7 @@ def resolve(catalog: Catalog, request: Request) -> Resolution | Conflict:
             else "No proven set fits this request; the newest versions were taken."
         )
     else:
-        solution = solve(problem)
+        solution = solve_preferred(problem)
     if solution is None:
         return explain_conflict(catalog, request, problem)
     return _resolution(request, problem, solution, warnings)

@@ -23,6 +23,14 @@ MOST_ROUNDS = 20_000
 """After this many rounds the search gives up; arc consistent problems need tens."""
 
 
+_LAYERS = {name: position for position, name in enumerate((*PLATFORM, "torch"))}
+
+
+def _layer(name: str) -> tuple[int, str]:
+    """Order components as they are decided: the platform, torch, then the rest by name."""
+    return _LAYERS.get(name, len(_LAYERS)), name
+
+
 class TooLargeError(MatrixError):
     """The search was stopped by its guard."""
 
@@ -46,15 +54,13 @@ class _Choice:
 
 
 class _Provider(resolvelib.AbstractProvider["_Need", "_Choice", str]):
-    """Tells resolvelib what the problem says. Layers are decided in the order of `PLATFORM`."""
+    """Tells resolvelib what the problem says."""
 
     def __init__(self, problem: Problem, domains: Mapping[str, int]) -> None:
         self._domains = domains
         self._needs: dict[str, list[tuple[str, list[int]]]] = {}
         for relation in problem.relations:
             self._needs.setdefault(relation.subject.name, []).append((relation.object.name, relation.table))
-        layers = [*PLATFORM, "torch"]
-        self._layer = {name: position for position, name in enumerate(layers)}
 
     def identify(self, requirement_or_candidate: _Need | _Choice) -> str:
         return requirement_or_candidate.name
@@ -67,7 +73,7 @@ class _Provider(resolvelib.AbstractProvider["_Need", "_Choice", str]):
         information: Mapping[str, Iterator[RequirementInformation[_Need, _Choice]]],  # noqa: ARG002
         backtrack_causes: Sequence[RequirementInformation[_Need, _Choice]],  # noqa: ARG002
     ) -> Preference:
-        return (self._layer.get(identifier, len(self._layer)), identifier)
+        return _layer(identifier)
 
     def find_matches(
         self,
@@ -97,7 +103,7 @@ class _Provider(resolvelib.AbstractProvider["_Need", "_Choice", str]):
 
 
 def solve(problem: Problem, *, most_rounds: int = MOST_ROUNDS) -> dict[str, int] | None:
-    """Find the preferred solution.
+    """Find a solution.
 
     Returns
     -------
@@ -126,6 +132,41 @@ def solve(problem: Problem, *, most_rounds: int = MOST_ROUNDS) -> dict[str, int]
         msg = f"The search was stopped after {most_rounds} rounds without an answer."
         raise TooLargeError(msg, hint="Ask for fewer packages, or pin torch or ROCm.") from None
     return {name: choice.bit for name, choice in result.mapping.items() if choice.bit}
+
+
+def solve_preferred(problem: Problem) -> dict[str, int] | None:
+    """Find the solution that is best layer by layer.
+
+    resolvelib gives up an earlier choice as soon as a later one asks for it, so the newest Apex
+    would win over the newest torch. Here each component in turn, platform first, gets its most
+    preferred candidate with which the rest, given the choices so far, still has a solution:
+
+    1. take any solution as a witness;
+    2. for the next component try the candidates preferred to the witness's, best first;
+    3. the first that leaves a solution becomes the choice, and that solution the witness.
+
+    Returns
+    -------
+    dict or None
+        As `solve` gives it. A component that nothing needs is left out.
+    """
+    witness = solve(problem)
+    if witness is None:
+        return None
+    fixed = list(problem.demands)
+    for name in sorted(problem.variables, key=_layer):
+        variable = problem.variables[name]
+        domains = propagate(problem.restricted(fixed, problem.relations)) or {}
+        for bit in bits(domains.get(name, 0)):
+            choice = Demand(variable, 1 << bit, f"{name} chosen", "fact", "the search")
+            if bit != witness.get(name, 0):
+                found = solve(problem.restricted([*fixed, choice], problem.relations))
+                if found is None:
+                    continue
+                witness = found
+            fixed.append(choice)
+            break
+    return witness
 
 
 def solve_proven(
@@ -157,7 +198,7 @@ def solve_proven(
                     proven.source,
                 )
             )
-        solution = solve(problem.restricted([*problem.demands, *demands], problem.relations))
+        solution = solve_preferred(problem.restricted([*problem.demands, *demands], problem.relations))
         if solution is not None:
             return solution, proven
-    return solve(problem), None
+    return solve_preferred(problem), None

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from itertools import product
 from typing import TYPE_CHECKING
 
+from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
 from resolver.model import Candidate, Fact
@@ -17,6 +18,15 @@ if TYPE_CHECKING:
 NAMES = ("rocm", "torch", "apex", "deepspeed", "zlib")
 """Two of the layers that are decided first, and three of the rest."""
 MOST_VERSIONS = 3
+
+EXAMPLES = settings(
+    max_examples=200,
+    derandomize=True,
+    database=None,
+    deadline=None,
+    suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow],
+)
+"""The same examples every time, however fast the machine."""
 
 Assignment = dict[str, int | None]
 """For each component the position of its candidate, or None where it is not part of the set."""

@@ -1,0 +1,83 @@
+"""Requests in one line, and back from the arguments that a suggestion names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import date
+
+from packaging.requirements import Requirement as Pep508
+from packaging.utils import canonicalize_name
+
+from resolver.facts.catalog import Catalog
+from resolver.facts.schema import Backend
+from resolver.model import Prefer, Request, Requirement, Support, Target
+from resolver.versions import parse_specifier
+
+
+def ask(
+    catalog: Catalog,
+    wanted: str,
+    *,
+    site: str = "lumi-g",
+    day: str = "2026-03-01",
+    backend: Backend | None = None,
+    gfx: Iterable[str] | None = None,
+    driver: str | None = None,
+    base_image: str | None = None,
+    python: str | None = None,
+    glibc: str | None = None,
+    support: Support = "any",
+    prefer: Prefer = "newest",
+) -> Request:
+    """Make a request for requirements that are separated by spaces."""
+    row = catalog.site[site]
+    backend = backend or row.backend
+    if gfx is None:
+        gfx = row.gfx if backend == "rocm" else ()
+    target = Target(
+        backend=backend,
+        gfx=tuple(gfx),
+        site=site,
+        date=date.fromisoformat(day),
+        driver=driver,
+        base_image=base_image,
+        python=python,
+        glibc=glibc,
+    )
+    return Request(target, tuple(map(requirement, wanted.split())), support, prefer)
+
+
+def requirement(text: str) -> Requirement:
+    """Read one requirement."""
+    parsed = Pep508(text)
+    specifier = parse_specifier(str(parsed.specifier)) if str(parsed.specifier) else None
+    return Requirement(canonicalize_name(parsed.name), specifier, text)
+
+
+def again(catalog: Catalog, request: Request, arguments: Iterable[str]) -> Request:
+    """Read arguments of ``matrix resolve`` as a request made on the same machine."""
+    texts, options = [], {}
+    words = iter(arguments)
+    for word in words:
+        if word.startswith("--"):
+            options[word] = next(words)
+        else:
+            texts.append(word)
+    known = {"--backend", "--support", "--prefer", "--driver", "--site", "--date", "--base-image", "--gfx"}
+    assert options.keys() <= known
+    support: dict[str, Support] = {"documented": "documented", "observed": "observed", "any": "any"}
+    prefer: dict[str, Prefer] = {"newest": "newest", "proven": "proven", "oldest": "oldest"}
+    return ask(
+        catalog,
+        " ".join(texts),
+        site=options["--site"],
+        day=options["--date"],
+        backend="cpu" if options.get("--backend") == "cpu" else None,
+        gfx=options["--gfx"].split(",") if "--gfx" in options else None,
+        driver=options.get("--driver"),
+        base_image=options.get("--base-image"),
+        python=request.target.python,
+        glibc=request.target.glibc,
+        support=support[options.get("--support", "any")],
+        prefer=prefer[options.get("--prefer", "newest")],
+    )

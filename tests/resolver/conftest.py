@@ -1,0 +1,44 @@
+"""What the tests of the resolver share."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import FrameType
+
+import pytest
+
+from resolver.facts.catalog import Catalog, load
+
+
+@pytest.fixture(scope="session")
+def catalog() -> Catalog:
+    """Load the catalog as it is shipped; no test may change it."""
+    return load()
+
+
+@pytest.fixture
+def overlay(tmp_path: Path) -> Callable[[str], Path]:
+    """Write a catalog file with these rows below its schema line."""
+
+    def write(rows: str) -> Path:
+        path = tmp_path / "overlay.toml"
+        path.write_text(f"schema = 1\n{rows}", encoding="utf-8")
+        return path
+
+    return write
+
+
+@pytest.fixture
+def _no_hang() -> Iterator[None]:
+    """End a test that would not end by itself."""
+
+    def give_up(_number: int, _frame: FrameType | None) -> None:
+        pytest.fail("it does not end")
+
+    before = signal.signal(signal.SIGALRM, give_up)
+    signal.alarm(5)
+    yield
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, before)

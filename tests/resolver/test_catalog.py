@@ -1,0 +1,306 @@
+"""The shipped catalog is sound, and a broken overlay is refused with the place and what was meant."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement as Pep508
+from packaging.utils import canonicalize_name
+
+from resolver.compiling import compile_problem
+from resolver.errors import CatalogError
+from resolver.facts import catalog as facts
+from resolver.facts.catalog import Catalog, applies, load, load_gfx, read_file, shipped
+from resolver.versions import minor
+from tests.resolver.asking import ask
+
+Overlay = Callable[[str], Path]
+
+KNOWN = 'status = "documented"\nsource = "somewhere"\n'
+PACKAGE = f'[[package]]\nname = "newext"\ntitle = "An extension"\n{KNOWN}'
+RELEASE = f'[[release]]\nversion = "1.0"\nsdist = {{ file = "f", sha256 = "0" }}\n{KNOWN}'
+TORCH = f'[[torch]]\nversion = "9.0+rocm6.4"\nbackend = "rocm"\nindex = "i"\npython = ["3.12"]\n{KNOWN}'
+IMAGE = f'[[image]]\nname = "new.sif"\nos = "Debian 12"\n{KNOWN}'
+
+
+# What is shipped.
+
+
+def test_the_shipped_catalog_holds_rows_of_every_kind(catalog: Catalog) -> None:
+    kinds = [kind.name for kind in dataclasses.fields(catalog)]
+    assert [name for name in kinds if not getattr(catalog, name)] == []
+    assert sum(len(getattr(catalog, name)) for name in kinds) == len(list(catalog.rows()))
+
+
+def test_every_row_says_how_well_it_is_known_and_where_it_stands(catalog: Catalog) -> None:
+    rows = list(catalog.rows())
+    assert [row for row in rows if row.status not in {"documented", "observed", "inferred"}] == []
+    assert [row for row in rows if not row.source.strip()] == []
+
+
+def test_inferred_rows_say_from_what_they_follow(catalog: Catalog) -> None:
+    silent = [row for row in catalog.requires if row.status == "inferred" and not (row.note or row.source)]
+    assert silent == []
+
+
+def _unknown(named: Iterable[str], known: Iterable[str]) -> set[str]:
+    return set(named) - set(known)
+
+
+def test_rows_name_only_components_that_the_catalog_has(catalog: Catalog) -> None:
+    gfx = {name for row in catalog.rocm.values() for name in row.gfx}
+    gfx |= {name for row in catalog.torch.values() for name in row.gfx}
+    gfx |= {name for row in catalog.site.values() for name in row.gfx}
+    gfx |= {name for row in catalog.requires if row.on == "gfx" for name in row.versions}
+    assert _unknown(gfx, catalog.gfx) == set()
+    assert _unknown((row.rocm for row in catalog.image.values()), catalog.rocm) == set()
+    assert _unknown((row.driver for row in catalog.window.values()), catalog.driver) == set()
+    assert _unknown((minor(row.driver) for row in catalog.driver_module.values()), catalog.driver) == set()
+    assert _unknown((row.site for row in catalog.proven.values() if row.site), catalog.site) == set()
+
+
+def test_every_python_that_a_torch_wheel_is_for_is_a_component(catalog: Catalog) -> None:
+    assert _unknown((name for row in catalog.torch.values() for name in row.python), catalog.python) == set()
+
+
+def test_every_torch_wheel_fits_a_rocm_release_unless_its_rocm_is_older_than_all(catalog: Catalog) -> None:
+    lines = {minor(version) for version in catalog.rocm}
+    wanted = {minor(row.rocm) for row in catalog.torch.values() if row.rocm}
+    assert wanted - lines <= {"5.1"}
+
+
+def test_every_pick_of_a_proven_set_is_a_candidate(catalog: Catalog) -> None:
+    variables = compile_problem(catalog, ask(catalog, "torch")).variables
+    for proven in catalog.proven.values():
+        for name, key in proven.picks.items():
+            assert key in [one.key for one in variables[name].candidates], (proven.id, name)
+
+
+def test_every_release_can_be_had_and_every_row_of_a_package_speaks_of_one(catalog: Catalog) -> None:
+    releases = catalog.release.values()
+    assert [
+        one
+        for one in releases
+        if not one.wheel and not any(catalog.recipe_for(one, backend) for backend in one.backend)
+    ] == []
+    rows = [*catalog.requires, *catalog.recipe]
+    assert [row for row in rows if not any(applies(row, one) for one in releases)] == []
+    assert _unknown(catalog.package, (one.package for one in releases)) == set()
+
+
+def test_what_recipes_build_with_can_be_read_and_torch_is_said_where_it_must_match(catalog: Catalog) -> None:
+    for recipe in catalog.recipe:
+        names = {canonicalize_name(Pep508(text).name) for text in (*recipe.declared, *recipe.undeclared)}
+        assert set(recipe.match_runtime) <= names, recipe.source
+
+
+def test_windows_of_a_site_follow_one_another_without_a_gap(catalog: Catalog) -> None:
+    windows = catalog.windows_of("lumi-g")
+    assert [one.until for one in windows[:-1]] == [one.since for one in windows[1:]]
+    assert windows[-1].until is None
+
+
+def test_offload_targets_are_listed_as_the_catalog_has_them(catalog: Catalog) -> None:
+    assert load_gfx() == list(catalog.gfx)
+    assert "gfx90a" in load_gfx()
+
+
+def test_two_loads_are_equal_and_every_shipped_file_is_read(catalog: Catalog) -> None:
+    assert load() == catalog
+    assert {path.name for path in shipped()} >= {"driver.toml", "lumi-g.toml", "apex.toml", "proven.toml"}
+
+
+# Overlays.
+
+
+def test_an_overlay_overrides_a_row_and_adds_a_row(catalog: Catalog, overlay: Overlay) -> None:
+    again = load(
+        [
+            overlay(
+                f'[[driver]]\nversion = "6.3"\nsupports = ["7.1"]\n{KNOWN}'
+                f'[[rocm]]\nversion = "6.9.0"\n{KNOWN}'
+                f'[[requires]]\npackage = "apex"\non = "rocm"\nversions = [">=6.4"]\n{KNOWN}'
+            )
+        ]
+    )
+    assert again.driver["6.3"].supports == ("7.1",)
+    assert again.driver.keys() == catalog.driver.keys()
+    assert again.rocm.keys() - catalog.rocm.keys() == {"6.9.0"}
+    assert len(again.requires) == len(catalog.requires) + 1
+    assert again.torch == catalog.torch
+
+
+def test_of_several_overlays_the_last_wins_and_a_directory_is_read_whole(
+    tmp_path: Path, catalog: Catalog
+) -> None:
+    for name, supported in (("a/x.toml", "6.1"), ("a/deep/y.toml", "6.2"), ("b/z.toml", "6.3")):
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f'schema = 1\n[[driver]]\nversion = "6.3"\nsupports = ["{supported}"]\n{KNOWN}')
+    (tmp_path / "b" / "notes.txt").write_text("not a catalog file")
+    assert load([tmp_path / "a", tmp_path / "b"]).driver["6.3"].supports == ("6.3",)
+    assert load([tmp_path / "b", tmp_path / "a"]).driver["6.3"].supports == ("6.1",)
+    assert catalog.driver["6.3"].supports == ("6.1", "6.2", "6.3", "6.4", "7.0")
+
+
+def test_rows_of_a_file_with_one_package_belong_to_it(overlay: Overlay) -> None:
+    assert [one.version for one in load([overlay(PACKAGE + RELEASE)]).releases_of("newext")] == ["1.0"]
+
+
+def test_a_package_may_be_written_with_any_spelling_of_its_name(overlay: Overlay) -> None:
+    path = overlay((PACKAGE + RELEASE).replace("newext", "New_Ext"))
+    assert [one.version for one in load([path]).releases_of("new-ext")] == ["1.0"]
+
+
+# What is refused: (rows, what the message names, what the hint says).
+
+BAD_ROWS = {
+    "an unknown key": (
+        f'# a comment\n[[rocm]]\nversion = "6.8.0"\n{KNOWN}\n[[rocm]]\nversion = "6.9.0"\nrelaesed = 2026-01-01\n{KNOWN}',
+        ["overlay.toml:7: ", "[[rocm]]", "6.9.0", "relaesed"],
+        "Did you mean released?",
+    ),
+    "an unknown key in a kind of two words": (
+        f'[[site-image]]\nsite = "lumi-g"\nimmage = "x"\n{KNOWN}',
+        ["overlay.toml:2: ", "[[site-image]]", "immage"],
+        "Did you mean image?",
+    ),
+    "an unknown kind of row": (f'[[dirver]]\nversion = "6.3"\n{KNOWN}', ["dirver"], "Did you mean driver?"),
+    "a key that is missing": (f'[[driver]]\nversion = "6.3"\n{KNOWN}', [":2: ", "[[driver]]", "supports"], ""),
+    "a row without a source": ('[[rocm]]\nversion = "6.9.0"\nstatus = "observed"', [":2: ", "source"], ""),
+    "a wrong type": (f"[[rocm]]\nversion = 6.9\n{KNOWN}", [":2: ", "[[rocm]]", "version", "str", "float"], ""),
+    "a row where rows belong": (f'[rocm]\nversion = "6.9"\n{KNOWN}', ["overlay.toml", "rocm", "array"], ""),
+    "a number where rows of a package belong": (f"release = 5\n{PACKAGE}", ["overlay.toml", "release"], ""),
+    "a bad status": (
+        '[[rocm]]\nversion = "6.9.0"\nstatus = "believed"\nsource = "s"',
+        [":2: ", "[[rocm]]", "6.9.0", "status", "believed"],
+        "",
+    ),
+    "a bad backend": (TORCH.replace('"rocm"', '"cuda"'), [":2: ", "[[torch]]", "backend", "cuda"], ""),
+    "a version that cannot be ordered": (f'[[rocm]]\nversion = "six"\n{KNOWN}', ["overlay.toml", "'six'"], ""),
+    "an unknown site": (f'[[window]]\nsite = "lumi"\nfrom = 2020-01-01\ndriver = "6.0"\n{KNOWN}', ["'lumi'"], "lumi-g"),
+    "an unknown driver": (f'[[window]]\nsite = "lumi-g"\nfrom = 2020-01-01\ndriver = "6.9"\n{KNOWN}', ["'6.9'"], "6.3"),
+    "an unknown image": (
+        f'[[site-image]]\nsite = "lumi-g"\nimage = "lumi-rocm-rocm-6.2.5.sif"\n{KNOWN}',
+        ["'lumi-rocm-rocm-6.2.5.sif'"],
+        "lumi-rocm-rocm-6.2.",
+    ),
+    "an unknown package": (
+        f'[[requires]]\npackage = "apx"\non = "torch"\nversions = [">=2"]\n{KNOWN}',
+        ["'apx'"],
+        "Did you mean apex?",
+    ),
+    "two sources of a release": (
+        f'{PACKAGE}{RELEASE}wheel = {{ file = "g", sha256 = "1" }}',
+        ["newext 1.0", "exactly one"],
+        "",
+    ),
+    "no source of a release": (f'{PACKAGE}[[release]]\nversion = "1.0"\n{KNOWN}', ["newext 1.0", "exactly one"], ""),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("rows", "named", "hint"), BAD_ROWS.values(), ids=BAD_ROWS)
+def test_a_bad_row_is_refused_with_its_place(
+    rows: str, named: list[str], hint: str, overlay: Overlay
+) -> None:
+    with pytest.raises(CatalogError) as failure:
+        load([overlay(rows)])
+    assert [word for word in named if word not in failure.value.message] == []
+    assert hint in failure.value.hint
+    assert failure.value.exit_code == 2
+
+
+BAD_VALUES = {
+    "versions that are required": f'{PACKAGE}[[requires]]\non = "torch"\nversions = ["abc"]\n{KNOWN}{RELEASE}',
+    "releases that a row speaks of": (
+        f'{PACKAGE}[[requires]]\nreleases = "abc"\non = "torch"\nversions = [">=2"]\n{KNOWN}{RELEASE}'
+    ),
+    "a component that is required": f'{PACKAGE}[[requires]]\non = "abc"\nversions = [">=2"]\n{KNOWN}{RELEASE}',
+    "a build requirement": f'{PACKAGE}[[recipe]]\nbackend = "rocm"\nundeclared = ["?abc"]\n{KNOWN}{RELEASE}',
+    "a torch wheel's ROCm": f'{TORCH}rocm = "abc"\n',
+    "a torch wheel's triton": f'{TORCH}rocm = "6.4"\ntriton = "?abc"\n',
+    "a torch wheel's glibc": f'{TORCH}rocm = "6.4"\nglibc = "abc"\n',
+    "an image's ROCm": f'{IMAGE}rocm = "abc"\nglibc = "2.36"\n',
+    "a line that a driver supports": f'[[driver]]\nversion = "6.3"\nsupports = ["abc"]\n{KNOWN}',
+    "a component of a proven set": f'[[proven]]\nid = "p"\ndate = 2026-01-01\n{KNOWN}[proven.picks]\nabc = "1"\n',
+    "a requirement of a package on itself": (
+        f'{PACKAGE}[[requires]]\non = "newext"\nversions = ["==1.0"]\n{KNOWN}{RELEASE}'.replace("newext", "abc")
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("rows", BAD_VALUES.values(), ids=BAD_VALUES)
+def test_a_value_that_means_nothing_is_refused_before_anything_is_resolved(
+    rows: str, overlay: Overlay
+) -> None:
+    with pytest.raises(CatalogError, match="abc"):
+        load([overlay(rows)])
+
+
+@pytest.mark.parametrize(
+    ("rows", "named"),
+    [
+        pytest.param(f"{TORCH}\n", "9.0+rocm6.4", id="a ROCm build of torch that does not say of which ROCm"),
+        pytest.param(
+            f'[[driver]]\nversion = "6.3"\nsupports = []\n{KNOWN}', "6.3", id="a driver for nothing"
+        ),
+    ],
+)
+def test_a_row_that_says_too_little_is_refused(rows: str, named: str, overlay: Overlay) -> None:
+    with pytest.raises(CatalogError) as failure:
+        load([overlay(rows)])
+    assert named in failure.value.message
+
+
+@pytest.mark.parametrize(
+    ("content", "named"),
+    [
+        (b"", "schema = None"),
+        (b"schema = 2\n", "schema = 2"),
+        (b'schema = "1"\n', "schema = '1'"),
+        (b"schema = true\n", "bool"),
+        (b"schema = 1\nx = [", "not valid TOML"),
+        (b"schema = 1\n[[rocm]]\nversion = 1\nversion = 2\n", "not valid TOML"),
+        (b"\x7fELF\x02\x01\x01\0\0\0", "not"),
+        (b"schema = 1\n# \xff\xfe\n", "not UTF-8"),
+        (b"schema = 1\nfrom = 2025-13-45\n", "not valid TOML"),
+        pytest.param(b"schema = 1\nx = " + b"[" * 20_000, "not valid TOML", id="deeply nested"),
+        pytest.param(b"schema = 1\nx = " + b"9" * 5_000, "not valid TOML", id="a very long number"),
+    ],
+)
+def test_a_file_that_is_no_catalog_is_refused(content: bytes, named: str, tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_bytes(content)
+    with pytest.raises(CatalogError) as failure:
+        read_file(path)
+    assert str(path) in failure.value.message
+    assert named in failure.value.message
+
+
+def test_a_missing_file_and_an_empty_directory_are_named(tmp_path: Path) -> None:
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    for path in (tmp_path / "nowhere.toml", empty):
+        with pytest.raises(CatalogError) as failure:
+            load([path])
+        assert str(path) in failure.value.message
+
+
+def test_a_file_larger_than_any_catalog_is_not_read(
+    overlay: Overlay, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = overlay(f'[[rocm]]\nversion = "6.9.0"\n{KNOWN}')
+    monkeypatch.setattr(facts, "_LARGEST_FILE", path.stat().st_size)
+    assert read_file(path).rocm[0].version == "6.9.0"
+    monkeypatch.setattr(facts, "_LARGEST_FILE", path.stat().st_size - 1)
+    with pytest.raises(CatalogError, match="larger than"):
+        read_file(path)
+
+
+def test_a_broken_overlay_leaves_nothing_behind(catalog: Catalog, overlay: Overlay) -> None:
+    with pytest.raises(CatalogError):
+        load([overlay(f'[[rocm]]\nversion = "6.9.0"\n{KNOWN}[[rocm]]\nversion = "six"\n{KNOWN}')])
+    assert load() == catalog
