@@ -10,13 +10,14 @@ from __future__ import annotations
 import fnmatch
 import io
 import platform
+import re
 import zipfile
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from elftools.common.exceptions import ELFError
 from elftools.elf.dynamic import DynamicSection
 from elftools.elf.elffile import ELFFile
+from elftools.elf.sections import SymbolTableSection
 
 from resolver.errors import MatrixError
 
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
 Severity = Literal["error", "info"]
 
+_SHARED_OBJECT = re.compile(r"\.so(\.\d+)*$")
 _MACHINES = {"x86_64": "EM_X86_64", "aarch64": "EM_AARCH64"}
 
 TORCH_PROVIDES = ("libc10*.so*", "libtorch*.so*")
@@ -57,6 +59,8 @@ class SharedObject:
     path: str
     needed: tuple[str, ...]
     """Libraries it names as NEEDED."""
+    extension: bool = False
+    """Whether it is a Python extension, which has a function ``PyInit_...``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,30 +96,19 @@ def audit(wheel: Path, recipe: Recipe) -> Audit:
     findings: list[Finding] = []
     objects: list[SharedObject] = []
     with zipfile.ZipFile(wheel) as archive:
-        members = [name for name in archive.namelist() if ".so" in name.rpartition("/")[2]]
+        members = [name for name in archive.namelist() if _SHARED_OBJECT.search(name)]
         for name in members:
             try:
                 objects.append(_read_object(name, archive.read(name)))
-            except ELFError as error:
-                findings.append(
-                    Finding(
-                        "not-elf",
-                        "error",
-                        f"{name} is no shared object: {error}.",
-                        "Look at the build's log.",
-                    )
-                )
             except _OtherMachineError as error:
-                findings.append(
-                    Finding(
-                        "other-machine",
-                        "error",
-                        f"{name} is {error}.",
-                        "Build on the target's CPU.",
-                    )
-                )
+                text = f"{name} is {error}."
+                findings.append(Finding("other-machine", "error", text, "Build on the target's CPU."))
+            except Exception as error:  # noqa: BLE001  a damaged file breaks the parser anywhere
+                text = f"{name} is no shared object: {error}."
+                findings.append(Finding("not-elf", "error", text, "Look at the build's log."))
     findings += check_contents([one.path for one in objects], recipe)
-    return Audit(platform_tag(wheel), tuple(objects), tuple(findings))
+    tag = platform_tag(wheel) if len(objects) == len(members) else plain_platform()
+    return Audit(tag, tuple(objects), tuple(findings))
 
 
 def check_contents(objects: Sequence[str], recipe: Recipe) -> Iterator[Finding]:
@@ -147,20 +140,24 @@ def platform_tag(wheel: Path) -> str:
     code keeps ``any``.
     """
     from auditwheel.error import NonPlatformWheelError  # noqa: PLC0415  imports slowly
+    from auditwheel.libc import Libc  # noqa: PLC0415
     from auditwheel.wheel_abi import analyze_wheel_abi  # noqa: PLC0415
 
+    given = frozenset(TORCH_PROVIDES)
     try:
         report = analyze_wheel_abi(
-            None,
-            None,
-            wheel,
-            frozenset(TORCH_PROVIDES),
-            disable_isa_ext_check=True,
-            allow_graft=False,
+            Libc.GLIBC, None, wheel, given, disable_isa_ext_check=True, allow_graft=False
         )
     except NonPlatformWheelError:
         return "any"
+    except RuntimeError:  # shared objects where only Python belongs: no policy is met
+        return plain_platform()
     return str(report.overall_policy.name)
+
+
+def plain_platform() -> str:
+    """Give the platform tag that promises nothing about glibc."""
+    return f"linux_{platform.machine()}"
 
 
 class _OtherMachineError(Exception):
@@ -179,4 +176,9 @@ def _read_object(name: str, data: bytes) -> SharedObject:
         if isinstance(section, DynamicSection)
         for tag in section.iter_tags("DT_NEEDED")
     ]
-    return SharedObject(name, tuple(needed))
+    symbols = elf.get_section_by_name(".dynsym")
+    extension = isinstance(symbols, SymbolTableSection) and any(
+        symbol.name.startswith("PyInit_") and symbol["st_shndx"] != "SHN_UNDEF"
+        for symbol in symbols.iter_symbols()
+    )
+    return SharedObject(name, tuple(needed), extension)

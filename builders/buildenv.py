@@ -80,7 +80,11 @@ def build_environment(
         if not marker.exists():
             shutil.rmtree(root, ignore_errors=True)
             _make(root, python, requirements, indexes=indexes, log=log, say=say)
-            write_atomic(marker, output_of([str(root / "bin" / "python"), "-c", _LIST]))
+            listed = output_of([str(root / "bin" / "python"), "-c", _LIST])
+            if not listed:
+                msg = f"The Python of the build environment {root} does not run."
+                raise EnvironmentLacksError(msg, hint=f"pip's output is in {log}.")
+            write_atomic(marker, listed)
         return BuildEnvironment(root, json.loads(marker.read_text()))
 
 

@@ -16,25 +16,57 @@ TEMPORARY_PREFIX = ".tmp-"
 
 
 @contextmanager
-def atomic_path(target: Path) -> Iterator[Path]:
-    """Give a temporary path beside the target, which takes the target's name at the end.
+def temporary_beside(target: Path) -> Iterator[Path]:
+    """Give a temporary path in the target's directory, removed at the end if it is still there.
 
-    On an exception the temporary file is removed and the target stays as it was. A kill leaves a
-    file that begins with `TEMPORARY_PREFIX`, which every reader of these directories passes over.
+    A kill leaves a file that begins with `TEMPORARY_PREFIX`, which every reader of these
+    directories passes over.
     """
-    target = target.resolve()  # through a symbolic link, so that the link itself stays
     target.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=target.parent, prefix=TEMPORARY_PREFIX, suffix=target.suffix)
     os.close(handle)
     temporary = Path(name)
     try:
         yield temporary
-        temporary.chmod(0o644)
-        with temporary.open("rb") as written:
-            os.fsync(written.fileno())
-        temporary.replace(target)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def finish(temporary: Path) -> None:
+    """Make a temporary file readable by all and see that its content is on the disk."""
+    temporary.chmod(0o644)
+    with temporary.open("rb") as written:
+        os.fsync(written.fileno())
+
+
+@contextmanager
+def atomic_path(target: Path) -> Iterator[Path]:
+    """Give a temporary path beside the target, which takes the target's name at the end.
+
+    On an exception the temporary file is removed and the target stays as it was.
+    """
+    target = target.resolve()  # through a symbolic link, so that the link itself stays
+    with temporary_beside(target) as temporary:
+        yield temporary
+        finish(temporary)
+        temporary.replace(target)
+
+
+def place_exclusively(temporary: Path, target: Path) -> bool:
+    """Give a finished file its name unless the name is taken; tell whether it got it.
+
+    A hard link fails if the name exists, also against a writer on another machine; where a file
+    system knows no hard links, the name is looked up just before the rename.
+    """
+    try:
+        os.link(temporary, target)
+    except FileExistsError:
+        return False
+    except OSError:
+        if target.exists():
+            return False
+        temporary.replace(target)
+    return True
 
 
 def write_atomic(target: Path, text: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import platform
+import shlex
 import shutil
 import sys
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from resolver.errors import EnvironmentLacksError
 from resolver.versions import minor
 
 _GIB = 2**30
+_LAUNCHERS = {"ccache", "sccache", "distcc"}
 
 _PROBE = (
     "import importlib.util as u, pathlib, sysconfig;"
@@ -89,8 +91,9 @@ def find_python(version: str) -> Path:
 
 def compiler() -> Path | None:
     """Find the host C++ compiler: ``$CXX`` if set, else ``g++`` or ``c++`` on PATH."""
-    for name in (os.environ.get("CXX", "").partition(" ")[0], "g++", "c++"):
-        found = shutil.which(name) if name else None
+    own = [word for word in shlex.split(os.environ.get("CXX", "")) if Path(word).name not in _LAUNCHERS]
+    for name in (*own[:1], "g++", "c++"):
+        found = shutil.which(name)
         if found:
             return Path(found)
     return None

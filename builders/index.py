@@ -8,8 +8,8 @@ Layout under the index directory::
     provenance/<wheel>.json         what the wheel was made from
     .matrix/                        logs and build directories
 
-A wheel is published at the moment its file takes its final name; its provenance is there before
-that, and every page can be made again from the files. Links are relative, so the directory can be
+A wheel is published at the moment its file takes its final name, which only one publisher can
+give it; provenance and pages follow, and every page can be made again from the files. Links are relative, so the directory can be
 moved, bound into a container, or served by any web server. Publishers need no lock: each one
 writes pages until they say what the directory holds, so the last one always leaves them right.
 """
@@ -27,7 +27,14 @@ from urllib.parse import quote
 
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 
-from builders.files import TEMPORARY_PREFIX, atomic_path, sha256_of, write_atomic
+from builders.files import (
+    TEMPORARY_PREFIX,
+    finish,
+    place_exclusively,
+    sha256_of,
+    temporary_beside,
+    write_atomic,
+)
 from resolver.errors import MatrixError
 
 if TYPE_CHECKING:
@@ -135,22 +142,18 @@ class Index:
         except InvalidWheelFilename as error:
             raise MatrixError(str(error)) from None
         target = self.simple / name / wheel.name
-        digest = sha256_of(wheel)
-        if target.exists() and sha256_of(target) != digest:
-            msg = f"{target.name} is already in the index {self.root} with other content."
-            raise MatrixError(
-                msg, hint="A rebuild gets a build tag; a wheel is never replaced under its name."
-            )
-        record = {
-            **provenance,
-            "sha256": digest,
-            "size": wheel.stat().st_size,
-            "requires_python": _requires_python(wheel),
-        }
-        with atomic_path(target) as temporary:
+        digest, size = sha256_of(wheel), wheel.stat().st_size
+        record = {**provenance, "sha256": digest, "size": size, "requires_python": _requires_python(wheel)}
+        text = json.dumps(record, indent=2, sort_keys=True) + "\n"
+        with temporary_beside(target) as temporary:
             shutil.copyfile(wheel, temporary)
-            text = json.dumps(record, indent=2, sort_keys=True) + "\n"
-            write_atomic(self._provenance_path(target), text)
+            finish(temporary)
+            if place_exclusively(temporary, target):
+                write_atomic(self._provenance_path(target), text)
+            elif sha256_of(target) != digest:
+                msg = f"{target.name} is already in the index {self.root} with other content."
+                hint = "A rebuild gets a build tag; a wheel is never replaced under its name."
+                raise MatrixError(msg, hint=hint)
         self.refresh(name)
         return target
 
@@ -163,6 +166,7 @@ class Index:
             Whether anything had to be written.
         """
         changed = False
+        project = canonicalize_name(project)
         page = self.simple / project / "index.html"
         while (text := self._project_page(project)) != _read(page):
             write_atomic(page, text)
@@ -202,14 +206,16 @@ class Index:
 def _read(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
-    except OSError:
+    except (OSError, UnicodeDecodeError):
         return ""
 
 
 def _requires_python(wheel: Path) -> str:
-    with zipfile.ZipFile(wheel) as archive:
-        name = next((n for n in archive.namelist() if n.endswith(".dist-info/METADATA")), None)
-        if name is None:
-            msg = f"{wheel.name} has no metadata."
-            raise MatrixError(msg)
-        return str(BytesHeaderParser().parsebytes(archive.read(name)).get("Requires-Python", ""))
+    try:
+        with zipfile.ZipFile(wheel) as archive:
+            name = next(n for n in archive.namelist() if n.endswith(".dist-info/METADATA"))
+            metadata = archive.read(name)
+    except (zipfile.BadZipFile, StopIteration):
+        msg = f"{wheel.name} is no wheel: it has no metadata that can be read."
+        raise MatrixError(msg) from None
+    return str(BytesHeaderParser().parsebytes(metadata).get("Requires-Python", ""))

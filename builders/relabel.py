@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import os
 import re
 import zipfile
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from packaging.utils import parse_wheel_filename
-from wheel.wheelfile import WheelFile
+from wheel.wheelfile import WheelError, WheelFile
 
 from builders.files import atomic_path
 from resolver.errors import MatrixError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
+_CLOCK = "SOURCE_DATE_EPOCH"
 _EARLIEST = (1980, 1, 1, 0, 0, 0)  # the oldest time a zip file can hold: members carry no clock
 
 
@@ -49,38 +53,61 @@ def relabel(
     MatrixError
         The wheel has no metadata, or a member that does not match its record.
     """
-    name, _, _, tags = parse_wheel_filename(wheel.name)
+    _, _, _, tags = parse_wheel_filename(wheel.name)
     distribution = wheel.name.split("-")[0]
     python, abi, _ = wheel.name.removesuffix(".whl").split("-")[-3:]
     number = [] if build_number is None else [str(build_number)]
     target = directory / ("-".join([distribution, version, *number, python, abi, platform]) + ".whl")
     new_tags = sorted({f"{tag.interpreter}-{tag.abi}-{platform}" for tag in tags})
-    with WheelFile(str(wheel)) as source:
-        info = str(source.dist_info_path)
-        new_info = f"{distribution}-{version}.dist-info"
-        new_data = f"{distribution}-{version}.data"
-        old_data = f"{info.removesuffix('.dist-info')}.data"
-        with atomic_path(target) as temporary:
-            # WheelFile takes name and version from the file name, so it needs the final one.
-            staged = temporary.with_name(f"{temporary.stem}-staged") / target.name
-            staged.parent.mkdir()
-            try:
-                with WheelFile(str(staged), "w", zipfile.ZIP_DEFLATED) as sink:
-                    for member in source.infolist():
-                        if member.filename == f"{info}/RECORD" or member.is_dir():
-                            continue
-                        data = source.read(member)
-                        if member.filename == f"{info}/METADATA":
-                            data = _with_version(data, version, str(name))
-                        elif member.filename == f"{info}/WHEEL":
-                            data = _with_tags(data, new_tags, number)
-                        renamed = _renamed(member.filename, {info: new_info, old_data: new_data})
-                        sink.writestr(_constant_info(member, renamed), data)
-                staged.replace(temporary)
-            finally:
-                staged.unlink(missing_ok=True)
-                staged.parent.rmdir()
+    try:
+        with WheelFile(str(wheel)) as source, _no_clock(), atomic_path(target) as temporary:
+            _copy(source, temporary, target.name, version, _tag_lines(new_tags, number))
+    except WheelError as error:
+        msg = f"{wheel.name} is no sound wheel: {error}."
+        raise MatrixError(msg) from None
     return target
+
+
+def _copy(source: WheelFile, temporary: Path, final_name: str, version: str, tags: list[str]) -> None:
+    """Write all members anew under the new version."""
+    info = str(source.dist_info_path)
+    stem = f"{info.split('-', maxsplit=1)[0]}-{version}"
+    directories = {info: f"{stem}.dist-info", f"{info.removesuffix('.dist-info')}.data": f"{stem}.data"}
+    # WheelFile takes name and version from the file name, so it needs the final one.
+    staged = temporary.with_name(f"{temporary.stem}-staged") / final_name
+    staged.parent.mkdir()
+    try:
+        with WheelFile(str(staged), "w", zipfile.ZIP_DEFLATED) as sink:
+            for member in source.infolist():
+                if member.filename == f"{info}/RECORD" or member.is_dir():
+                    continue
+                data = source.read(member)
+                if member.filename == f"{info}/METADATA":
+                    data = _with_version(data, version)
+                elif member.filename == f"{info}/WHEEL":
+                    data = _with_tags(data, tags)
+                sink.writestr(_constant_info(member, _renamed(member.filename, directories)), data)
+            if f"{stem}.dist-info/METADATA" not in sink.namelist():
+                msg = f"{final_name} would have no metadata"
+                raise WheelError(msg)
+        staged.replace(temporary)
+    finally:
+        staged.unlink(missing_ok=True)
+        staged.parent.rmdir()
+
+
+@contextmanager
+def _no_clock() -> Iterator[None]:
+    """Let the wheel library date the record by a constant, as it does by ``SOURCE_DATE_EPOCH``."""
+    before = os.environ.get(_CLOCK)
+    os.environ[_CLOCK] = "0"  # which it takes as the earliest time there is
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[_CLOCK]
+        else:
+            os.environ[_CLOCK] = before
 
 
 def _renamed(path: str, directories: dict[str, str]) -> str:
@@ -95,16 +122,20 @@ def _constant_info(member: zipfile.ZipInfo, name: str) -> zipfile.ZipInfo:
     return info
 
 
-def _with_version(metadata: bytes, version: str, name: str) -> bytes:
-    # Only the first such line is the header; the description after it stays byte for byte.
-    changed, count = re.subn(rb"(?m)^Version:.*$", b"Version: " + version.encode(), metadata, count=1)
+def _with_version(metadata: bytes, version: str) -> bytes:
+    headers, blank, description = re.split(rb"(\r?\n\r?\n|\Z)", metadata, maxsplit=1)
+    changed, count = re.subn(rb"(?m)^Version:.*$", b"Version: " + version.encode(), headers, count=1)
     if not count:
-        msg = f"The metadata of {name} has no Version."
-        raise MatrixError(msg)
-    return changed
+        name = re.search(rb"(?m)^Name: *(.*)$", headers)
+        msg = f"the metadata of {name[1].decode().strip() if name else 'it'} has no Version"
+        raise WheelError(msg)
+    return changed + blank + description
 
 
-def _with_tags(wheel: bytes, tags: list[str], number: list[str]) -> bytes:
+def _tag_lines(tags: list[str], number: list[str]) -> list[str]:
+    return [*(f"Build: {one}" for one in number), *(f"Tag: {tag}" for tag in tags)]
+
+
+def _with_tags(wheel: bytes, tags: list[str]) -> bytes:
     kept = [line for line in wheel.decode().splitlines() if line and not line.startswith(("Tag:", "Build:"))]
-    build = [f"Build: {one}" for one in number]
-    return "\n".join([*kept, *build, *(f"Tag: {tag}" for tag in tags), ""]).encode()
+    return "\n".join([*kept, *tags, ""]).encode()

@@ -27,6 +27,7 @@ _TELLING = re.compile(
     r"(?i:\berror:)|fatal error|\w(Error|Exception)\b:|undefined (reference|symbol)|cannot find -l"
     r"|command not found|No such file or directory|No space left|\bKilled\b"
 )
+_NOT_FOUND = 127  # what a shell answers for a program that it cannot start
 _WIDEST = 240  # characters of a line that are shown
 _NOISE = re.compile(
     r"not a git repository|error: Command '?\[|CalledProcessError|\[WARNING\]|\bnote:"
@@ -94,15 +95,19 @@ def run(
         sink.write(f"$ {' '.join(command)}\n".encode())
         sink.flush()
         start = sink.tell()
-        process = subprocess.Popen(
-            command,
-            cwd=cwd,
-            env=env,
-            stdin=subprocess.DEVNULL,
-            stdout=sink,
-            stderr=sink,
-            start_new_session=True,
-        )
+        try:
+            process = subprocess.Popen(
+                command,
+                cwd=cwd,
+                env=env,
+                stdin=subprocess.DEVNULL,
+                stdout=sink,
+                stderr=sink,
+                start_new_session=True,
+            )
+        except OSError as error:
+            lines = [f"{command[0]}: {error.strerror}"]
+            raise CommandError(what, code=_NOT_FOUND, log=log, lines=lines) from None
         try:
             code = process.wait()
         except BaseException:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import sys
+import zlib
 from typing import TYPE_CHECKING, ClassVar
 from urllib.parse import urlsplit
 
@@ -69,14 +71,22 @@ def fetch_sdist(project: str, pin: Sdist, *, offline: bool = False) -> Path:
 
 def index_url() -> str:
     """Give the package index that pip is configured to use, or the public one."""
-    configured = os.environ.get("PIP_INDEX_URL", "").strip()
-    if not configured:
-        configured = output_of([sys.executable, "-m", "pip", "config", "get", "global.index-url"]).strip()
+    configured = os.environ.get("PIP_INDEX_URL", "").strip() or _index_in_configuration()
     if configured:
         return configured
     import pypi_simple  # noqa: PLC0415  only where the network is used
 
     return str(pypi_simple.PYPI_SIMPLE_ENDPOINT)
+
+
+def _index_in_configuration() -> str:
+    """Read pip's configuration files with pip itself; what is said for ``install`` wins."""
+    found = {}
+    for line in output_of([sys.executable, "-m", "pip", "config", "list"]).splitlines():
+        name, _, value = line.partition("=")
+        if name in {"global.index-url", "install.index-url"}:
+            found[name] = str(ast.literal_eval(value))
+    return (found.get("install.index-url") or found.get("global.index-url") or "").strip()
 
 
 def _find(project: str, file: str, index: str) -> str:
@@ -89,8 +99,11 @@ def _find(project: str, file: str, index: str) -> str:
     except pypi_simple.NoSuchProjectError:
         msg = f"The index {_shown(index)} has no project {project}."
         raise SourceError(msg, hint="Is pip configured for an index that mirrors only a part?") from None
+    except pypi_simple.UnsupportedContentTypeError as error:
+        msg = f"{_shown(index)} is no package index: it answers with {error.content_type}."
+        raise SourceError(msg, hint="Look at pip's setting of index-url.") from None
     except requests.RequestException as error:
-        raise _unreachable(index, error) from None
+        raise _failed(index, error) from None
     for package in page.packages:
         if package.filename == file:
             return str(package.url)
@@ -100,17 +113,18 @@ def _find(project: str, file: str, index: str) -> str:
 
 def _download(url: str, target: Path) -> None:
     import requests  # noqa: PLC0415
+    import urllib3  # noqa: PLC0415
 
+    # As it is: some servers call a .tar.gz an encoding, which would be taken off on the way.
+    as_it_is = {"Accept-Encoding": "identity"}
     try:
-        with (
-            requests.get(url, stream=True, timeout=_TIMEOUT) as response,
-            target.open("wb") as sink,
-        ):
+        with requests.get(url, stream=True, timeout=_TIMEOUT, headers=as_it_is) as response:
             response.raise_for_status()
-            for chunk in response.iter_content(_CHUNK):
-                sink.write(chunk)
-    except requests.RequestException as error:
-        raise _unreachable(url, error) from None
+            with target.open("wb") as sink:
+                for chunk in response.raw.stream(_CHUNK, decode_content=False):
+                    sink.write(chunk)
+    except (requests.RequestException, urllib3.exceptions.HTTPError) as error:
+        raise _failed(url, error) from None
 
 
 def _check(path: Path, pin: Sdist, *, origin: str, keep_as: Path | None = None) -> None:
@@ -126,7 +140,17 @@ def _check(path: Path, pin: Sdist, *, origin: str, keep_as: Path | None = None) 
     raise HashMismatchError(msg, hint="Look at that file before you trust its origin again, then retry.")
 
 
-def _unreachable(url: str, error: Exception) -> EnvironmentLacksError:
+def _failed(url: str, error: Exception) -> MatrixError:
+    """Say what went wrong with the network, as far as it got."""
+    import requests  # noqa: PLC0415
+    import urllib3  # noqa: PLC0415
+
+    if isinstance(error, requests.HTTPError) and error.response is not None:
+        msg = f"{_shown(url)} answered {error.response.status_code} {error.response.reason}."
+        return SourceError(msg, hint="It may have been removed there; another mirror may still have it.")
+    if isinstance(error, urllib3.exceptions.HTTPError):
+        msg = f"The transfer of {_shown(url)} broke off; nothing of it was kept."
+        return EnvironmentLacksError(msg, hint="Run the same command again.")
     msg = f"{_shown(url)} could not be reached: {type(error).__name__}."
     hint = "Is there network here? On a compute node, fetch on a login node first."
     return EnvironmentLacksError(msg, hint=hint)
@@ -156,10 +180,11 @@ def unpack_sdist(archive: Path, target: Path) -> Path:
     else:  # Python 3.11.0 to 3.11.3 have no extraction filters
         from backports import tarfile  # noqa: PLC0415
 
+    target.mkdir(parents=True, exist_ok=True)
     try:
         with tarfile.open(archive) as tar:
             tar.extractall(target, filter="data")
-    except (tarfile.TarError, OSError, EOFError) as error:
+    except (tarfile.TarError, zlib.error, OSError, EOFError) as error:
         msg = f"{archive.name} cannot be unpacked: {error}"
         raise SourceError(msg, hint=f"Remove {archive} to fetch it again.") from None
     tops = list(target.iterdir())

@@ -15,7 +15,7 @@ from importlib.metadata import version as installed_version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from build import BuildBackendException, ProjectBuilder
+from build import BuildBackendException, BuildException, ProjectBuilder
 
 from builders import host
 from builders.audit import AuditError, Finding, audit
@@ -154,9 +154,8 @@ def _build(
         "MAX_JOBS": str(jobs),
         "SOURCE_DATE_EPOCH": _EPOCH,
     }
-    compiler = host.compiler()
-    if compiler is not None:
-        own["CXX"] = str(compiler)
+    if os.environ.get("CXX"):
+        own["CXX"] = os.environ["CXX"]
     env = clean_environment(own | recipe)
 
     def runner(
@@ -174,7 +173,11 @@ def _build(
         )
 
     out.mkdir()
-    builder = ProjectBuilder(source, python_executable=str(environment.python), runner=runner)
+    try:
+        builder = ProjectBuilder(source, python_executable=str(environment.python), runner=runner)
+    except BuildException as error:
+        msg = f"{task.title} cannot be built: {_first_line(error)}"
+        raise BuildError(msg, hint="The index is as it was.") from None
     options = list(task.recipe.options)
     try:
         with warnings.catch_warnings(record=True) as said:
@@ -219,9 +222,9 @@ def _load_objects(
 ) -> list[Finding]:
     """Load every Python extension of the wheel beside the torch that it was built against."""
     with zipfile.ZipFile(wheel) as archive:
-        paths = [
-            Path(archive.extract(one.path, directory)) for one in report.objects if ".cpython-" in one.path
-        ]
+        # All of them, because one may need another beside it.
+        extracted = {one: Path(archive.extract(one.path, directory)) for one in report.objects}
+    paths = [path for one, path in extracted.items() if one.extension]
     if not paths:
         return []
     command = [str(environment.python), "-c", _LOAD, *map(str, paths)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from random import Random
 
 import pytest
 from hypothesis import given, settings
@@ -42,7 +43,7 @@ def test_propagation_removes_nothing_that_is_part_of_a_solution(universe: Univer
 @given(universes(), st.randoms())
 @settings(max_examples=100, deadline=None)
 def test_the_answer_does_not_depend_on_chance_or_on_the_order_of_facts(
-    universe: Universe, random: st.random.Random
+    universe: Universe, random: Random
 ) -> None:
     problem = universe.problem()
     assert solve(problem) == solve(universe.problem())

@@ -1,0 +1,175 @@
+"""A wheel is judged by what is in it."""
+
+from __future__ import annotations
+
+import platform
+import re
+import struct
+import sysconfig
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from builders.audit import Audit, audit, check_contents, platform_tag
+from resolver.facts.schema import Recipe
+
+MakeWheel = Callable[..., Path]
+Compile = Callable[..., Path]
+
+SOURCE = '#include <stdio.h>\nint answer(void) { return printf("%d", 42); }\n'
+TAGS = f"cp311-cp311-linux_{platform.machine()}"
+OP = "tiny/ops/adam_op.cpython-311.so"
+OTHER_CPU = {"x86_64": (183, "EM_AARCH64"), "aarch64": (62, "EM_X86_64")}
+
+
+def recipe(*must_contain: str) -> Recipe:
+    return Recipe(package="tiny", backend="cpu", must_contain=must_contain, status="observed", source="test")
+
+
+def found(report: Audit) -> list[tuple[str, str]]:
+    return [(one.id, one.severity) for one in report.findings]
+
+
+@pytest.fixture
+def binary(compile_object: Compile) -> bytes:
+    return compile_object("answer.so", SOURCE).read_bytes()
+
+
+def test_a_promised_object_that_is_there(make_wheel: MakeWheel, binary: bytes) -> None:
+    report = audit(make_wheel(files={OP: binary}, tags=TAGS), recipe("tiny/ops/adam_op*.so"))
+    assert found(report) == [("object-found", "info")]
+    assert OP in report.findings[0].text
+    assert report.errors == []
+    assert [one.path for one in report.objects] == [OP]
+
+
+def test_a_promised_object_that_is_missing(make_wheel: MakeWheel, binary: bytes) -> None:
+    report = audit(
+        make_wheel(files={OP: binary}, tags=TAGS), recipe("tiny/ops/adam_op*.so", "tiny/ops/lamb_op*.so")
+    )
+    assert found(report) == [("object-found", "info"), ("object-missing", "error")]
+    (error,) = report.errors
+    assert "tiny/ops/lamb_op*.so" in error.text
+    assert OP in error.text
+    assert error.cure
+
+
+def test_a_pure_wheel(make_wheel: MakeWheel) -> None:
+    report = audit(make_wheel(), recipe())
+    assert report == Audit("any")
+    (error,) = audit(make_wheel(), recipe("tiny/_C*.so")).errors
+    assert error.id == "object-missing"
+    assert "no shared object at all" in error.text
+
+
+@pytest.mark.parametrize("content", [b"just text\n", b"", b"\x7fELF"])
+def test_what_is_only_called_so(make_wheel: MakeWheel, binary: bytes, content: bytes) -> None:
+    wheel = make_wheel(files={OP: binary, "tiny/fake.so": content}, tags=TAGS)
+    report = audit(wheel, recipe("tiny/ops/adam_op*.so", "tiny/fake*.so"))
+    assert found(report) == [("not-elf", "error"), ("object-found", "info"), ("object-missing", "error")]
+    assert "tiny/fake.so" in report.findings[0].text
+
+
+@pytest.mark.parametrize("name", ["tiny/.sops.yaml", "tiny/data.sorted.csv", "tiny/lib.source.txt"])
+def test_names_that_only_hold_the_letters_so(make_wheel: MakeWheel, binary: bytes, name: str) -> None:
+    report = audit(make_wheel(files={OP: binary, name: b"text\n"}, tags=TAGS), recipe(OP))
+    assert report.errors == []
+
+
+@pytest.mark.parametrize("name", ["tiny/libone.so.1", "tiny/libone.so.1.2.3"])
+def test_versioned_libraries_are_objects_too(make_wheel: MakeWheel, binary: bytes, name: str) -> None:
+    report = audit(make_wheel(files={name: binary}, tags=TAGS), recipe("tiny/libone.so*"))
+    assert [one.path for one in report.objects] == [name]
+    assert report.errors == []
+
+
+def test_an_object_for_another_cpu(make_wheel: MakeWheel, binary: bytes) -> None:
+    number, name = OTHER_CPU[platform.machine()]
+    other = binary[:18] + struct.pack("<H", number) + binary[20:]
+    report = audit(make_wheel(files={OP: other}, tags=TAGS), recipe(OP))
+    assert found(report) == [("other-machine", "error"), ("object-missing", "error")]
+    assert name in report.findings[0].text
+    assert platform.machine() in report.findings[0].text
+
+
+def test_needed_libraries_are_read(make_wheel: MakeWheel, compile_object: Compile) -> None:
+    library = compile_object("libtinyhelp.so", "int help(void) { return 1; }", "-Wl,-soname,libtinyhelp.so.7")
+    source = "int help(void); int main_(void) { return help(); }"
+    user = compile_object("user.so", source, f"-L{library.parent}", "-ltinyhelp", "-Wl,--no-as-needed", "-lm")
+    report = audit(make_wheel(files={OP: user.read_bytes()}, tags=TAGS), recipe(OP))
+    (one,) = report.objects
+    assert one.needed == ("libtinyhelp.so.7", "libm.so.6", "libc.so.6")
+
+
+def test_a_damaged_object_is_a_finding_and_no_crash(make_wheel: MakeWheel, binary: bytes) -> None:
+    for length in (20, 64, 100, len(binary) // 2, len(binary) - 1):
+        report = audit(make_wheel(files={OP: binary[:length]}, tags=TAGS, folder=f"cut{length}"), recipe(OP))
+        assert ("not-elf", "error") in found(report), length
+
+
+def test_the_platform_tag_is_what_the_symbols_ask_for(make_wheel: MakeWheel, binary: bytes) -> None:
+    tag = platform_tag(make_wheel(files={OP: binary}, tags=TAGS))
+    assert re.fullmatch(rf"manylinux_2_\d+_{platform.machine()}", tag)
+
+
+def test_a_newer_symbol_gives_a_newer_tag(make_wheel: MakeWheel, compile_object: Compile) -> None:
+    """``getrandom`` came with glibc 2.25."""
+    source = "#include <sys/random.h>\nint newer(void) { int one; return getrandom(&one, 4, 0); }"
+    older = compile_object("older.so", "int older(void) { return 1; }")
+    newer = compile_object("newer.so", source)
+    floors = []
+    for one in (older, newer):
+        tag = platform_tag(make_wheel(files={OP: one.read_bytes()}, tags=TAGS, folder=one.stem))
+        floors.append(int(tag.split("_")[2]))
+    assert floors[0] < 25 <= floors[1]
+
+
+def test_a_library_in_the_place_of_pure_python_is_a_finding_and_no_crash(
+    make_wheel: MakeWheel, binary: bytes
+) -> None:
+    path = f"tiny-1.0.data/purelib/{OP}"
+    report = audit(make_wheel(files={path: binary}, tags=TAGS), recipe(path))
+    assert [one.path for one in report.objects] == [path]
+
+
+def test_what_torch_provides_is_given(make_wheel: MakeWheel, compile_object: Compile) -> None:
+    """A library that no policy knows takes the tag away; torch's own does not."""
+    tags = {}
+    for name in ("libtorch_cpu", "libstrange"):
+        library = compile_object(f"{name}.so", "int give(void) { return 1; }", f"-Wl,-soname,{name}.so")
+        source = "int give(void); int take(void) { return give(); }"
+        user = compile_object(f"uses_{name}.so", source, f"-L{library.parent}", f"-l{name[3:]}")
+        wheel = make_wheel(files={OP: user.read_bytes()}, tags=TAGS, folder=name)
+        tags[name] = platform_tag(wheel)
+    assert tags["libtorch_cpu"].startswith("manylinux_2_")
+    assert tags["libstrange"] == f"linux_{platform.machine()}"
+
+
+def test_an_extension_that_needs_no_libc(make_wheel: MakeWheel, compile_object: Compile) -> None:
+    """Small extensions call only Python, and Ubuntu's gcc names no library that is not called."""
+    source = "#include <Python.h>\nPyMODINIT_FUNC PyInit_small(void) { return PyDict_New(); }"
+    include = f"-I{sysconfig.get_path('include')}"
+    small = compile_object("small.so", source, include, "-Wl,--as-needed")
+    path = "tiny/small.abi3.so"
+    report = audit(make_wheel(files={path: small.read_bytes()}, tags=TAGS), recipe(path))
+    assert found(report) == [("object-found", "info")]
+    assert report.objects[0].needed == ()
+    assert report.platform_tag != "any"
+
+
+@given(
+    held=st.lists(st.sampled_from(["a/x.so", "a/y.so", "b/x.so"]), unique=True),
+    wanted=st.lists(st.sampled_from(["a/x*.so", "*/y.so", "a/*", "c/*"]), unique=True),
+)
+def test_every_promise_has_one_finding(held: list[str], wanted: list[str]) -> None:
+    findings = list(check_contents(held, recipe(*wanted)))
+    kept = {
+        "a/x*.so": "a/x.so" in held,
+        "*/y.so": "a/y.so" in held,
+        "a/*": any(name.startswith("a/") for name in held),
+        "c/*": False,
+    }
+    assert [one.severity == "info" for one in findings] == [kept[glob] for glob in wanted]

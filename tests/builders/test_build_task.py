@@ -1,0 +1,326 @@
+"""One build from source to index: real tiny projects, and a real compiler."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import pickle
+import platform
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import sysconfig
+import tarfile
+import time
+import zipfile
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from builders import host
+from builders.audit import AuditError, Finding, audit
+from builders.buildenv import BuildEnvironment
+from builders.cache import cache_root
+from builders.index import Index
+from builders.plan import Task
+from builders.task import BuildError, Limits, _load_objects, build_wheel, requirements_of
+from resolver.errors import EnvironmentLacksError
+from resolver.facts.schema import Recipe, Sdist
+from resolver.lock import LockedPick
+
+PACKAGES = Path(__file__).resolve().parent.parent / "packages"
+LABELLED = "1.0+cpu.torch2.13.0"
+SUFFIX = sysconfig.get_config_var("EXT_SUFFIX")
+PLATFORM = rf"manylinux_2_\d+_{platform.machine()}"
+
+MakeTask = Callable[..., Task]
+Contents = Callable[[Path], dict[str, bytes]]
+Compile = Callable[..., Path]
+
+
+@pytest.fixture(scope="session")
+def shared_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Keep one cache for all builds, so that their environment is made once."""
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture
+def task_for(shared_cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MakeTask:
+    """Pack a project as an sdist into the cache, and give the task that builds it."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(shared_cache))
+
+    def make(project: str, environment: dict[str, str] | None = None, source: Path | None = None) -> Task:
+        packed = tmp_path / f"{project}-1.0.tar.gz"
+        with tarfile.open(packed, "w:gz") as archive:
+            archive.add(source or PACKAGES / project, arcname=f"{project}-1.0")
+        digest = hashlib.sha256(packed.read_bytes()).hexdigest()
+        target = cache_root() / "sources" / digest[:16] / packed.name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        packed.rename(target)
+        pick = LockedPick(
+            name=project,
+            version="1.0",
+            kind="distribution",
+            origin="build",
+            support="observed",
+            verdict="supported",
+            wheel_version=LABELLED,
+            sdist=Sdist(packed.name, digest),
+        )
+        recipe = Recipe(
+            package=project,
+            backend="cpu",
+            undeclared=("setuptools", "wheel", "packaging"),
+            match_runtime=(),
+            environment=environment or {},
+            must_contain=(f"{project}/_native*.so",),
+            status="observed",
+            source="test",
+        )
+        python = host.find_python(host.running_python())
+        return Task(pick, recipe, python, None, {"source": digest, "environment": environment}, None)
+
+    return make
+
+
+@pytest.fixture
+def index(tmp_path: Path, make_wheel: Callable[..., Path]) -> Index:
+    """Give an index that already has a wheel, which no failure may disturb."""
+    one = Index(tmp_path / "index")
+    one.publish(make_wheel(), {"build_key": "of tiny"})
+    return one
+
+
+def quiet(_: str) -> None:
+    """Say nothing."""
+
+
+def build(task: Task, index: Index) -> Path:
+    return build_wheel(task, index, Limits(jobs=1), quiet)
+
+
+def answer_of(wheel: Path, package: str, into: Path) -> str:
+    """Load the wheel's extension in a fresh interpreter and ask it."""
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(into)
+    code = f"import sys; sys.path.insert(0, sys.argv[1]); import {package}._native as n; print(n.answer())"
+    command = [sys.executable, "-I", "-c", code, str(into)]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+
+@pytest.mark.integration
+def test_a_sound_project_is_built_labelled_proven_and_published(
+    task_for: MakeTask, index: Index, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CFLAGS", "-DTINY_ANSWER=1")  # the caller's flags stay out
+    task = task_for("sound")
+    steps: list[str] = []
+    wheel = build_wheel(task, index, Limits(jobs=1), steps.append)
+
+    python = f"cp{sys.version_info.major}{sys.version_info.minor}"
+    assert re.fullmatch(rf"sound-{re.escape(LABELLED)}-{python}-{python}-{PLATFORM}\.whl", wheel.name)
+    assert wheel.parent == index.simple / "sound"
+    assert index.wheels("sound") == [wheel]
+    assert wheel.name.replace("+", "%2B") in (wheel.parent / "index.html").read_text()
+    assert answer_of(wheel, "sound", tmp_path / "loaded") == "42"
+
+    found = index.find("sound", task.build_key)
+    assert found is not None
+    assert found.path == wheel
+    assert found.provenance["inputs"] == task.inputs
+    assert {"setuptools", "wheel", "packaging"} <= {name.lower() for name in found.provenance["installed"]}
+    assert [one["path"] for one in found.provenance["objects"]] == [f"sound/_native{SUFFIX}"]
+    assert [one["id"] for one in found.provenance["findings"]] == ["object-found"]
+
+    assert [step.split()[0] for step in steps] == ["fetch", "prepare", "unpack", "compile", "prove"]
+    (log,) = (index.state / "logs").iterdir()
+    assert "native.c" in log.read_text()
+    assert list((index.state / "builds").iterdir()) == []
+
+
+@pytest.mark.integration
+def test_a_rebuild_from_other_inputs_gets_a_build_tag_and_both_stay(
+    task_for: MakeTask, index: Index, tmp_path: Path
+) -> None:
+    first = build(task_for("sound"), index)
+    second = build(task_for("sound", {"CFLAGS": "-DTINY_ANSWER=43"}), index)
+    assert f"-{LABELLED}-1-cp" in second.name
+    assert index.wheels("sound") == sorted([first, second])
+    assert answer_of(second, "sound", tmp_path / "loaded") == "43"
+
+
+@pytest.mark.integration
+def test_a_compile_error_is_told_and_changes_nothing(
+    task_for: MakeTask, index: Index, contents: Contents
+) -> None:
+    before = contents(index.root)
+    with pytest.raises(BuildError) as caught:
+        build(task_for("does_not_compile"), index)
+    lines = [line.strip() for line in caught.value.message.splitlines()]
+    assert f"does_not_compile {LABELLED}" in lines[0]
+    assert any(re.search(r"native\.c:2:10: fatal error: hip/not_there\.h", line) for line in lines[1:])
+    (log,) = (index.state / "logs").iterdir()
+    assert lines[-1] == f"Log: {log}"
+    assert caught.value.message.count(str(log)) == 1
+    assert "The index is as it was" in caught.value.hint
+    assert contents(index.root) == before
+
+
+@pytest.mark.integration
+def test_a_source_that_is_no_python_project_is_a_failed_build(
+    task_for: MakeTask, index: Index, contents: Contents, tmp_path: Path
+) -> None:
+    before = contents(index.root)
+    source = tmp_path / "bare"
+    source.mkdir()
+    (source / "README").write_text("Nothing here.\n")
+    with pytest.raises(BuildError, match="bare"):
+        build(task_for("bare", source=source), index)
+    (source / "pyproject.toml").write_text("[build-system\n")
+    with pytest.raises(BuildError, match="bare"):
+        build(task_for("bare", source=source), index)
+    assert contents(index.root) == before
+
+
+@pytest.mark.integration
+def test_an_extension_that_was_silently_skipped_is_not_published(
+    task_for: MakeTask, index: Index, contents: Contents
+) -> None:
+    before = contents(index.root)
+    with pytest.raises(AuditError, match="no shared object at all") as caught:
+        build(task_for("skips_extension"), index)
+    assert "skips_extension/_native*.so" in caught.value.message
+    kept = re.search(r"kept as (.*\.whl)", caught.value.hint)
+    assert kept is not None
+    assert Path(kept[1]).is_file()
+    assert contents(index.root) == before
+
+
+@pytest.mark.integration
+def test_an_extension_that_does_not_load_is_not_published(
+    task_for: MakeTask, index: Index, contents: Contents
+) -> None:
+    before = contents(index.root)
+    with pytest.raises(AuditError, match="do not load") as caught:
+        build(task_for("does_not_load"), index)
+    assert "symbol_of_no_library" in caught.value.message
+    assert contents(index.root) == before
+
+
+BUILD = """
+import pickle, sys
+from builders.task import Limits, build_wheel
+with open(sys.argv[1], "rb") as source:
+    build_wheel(*pickle.load(source), Limits(jobs=1), print)
+"""
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("who", ["the program", "the build"])
+def test_a_kill_in_the_middle_changes_nothing_and_the_next_run_succeeds(
+    task_for: MakeTask, index: Index, contents: Contents, tmp_path: Path, who: str
+) -> None:
+    before = contents(index.root)
+    said = tmp_path / "pid"
+    task = task_for("interrupted", {"INTERRUPTED_PID": str(said)})
+    pickled = tmp_path / "task"
+    pickled.write_bytes(pickle.dumps((task, index)))
+    with subprocess.Popen(
+        [sys.executable, "-c", BUILD, pickled], stderr=subprocess.PIPE, text=True
+    ) as program:
+        while not (said.exists() and said.read_text().endswith("\n")):
+            assert program.poll() is None
+            time.sleep(0.02)
+        building = int(said.read_text())
+        os.kill(program.pid if who == "the program" else building, signal.SIGKILL)
+        _, errors = program.communicate() if who == "the build" else (None, "")
+    try:
+        if who == "the build":
+            assert "BuildError" in errors
+            assert "killed by signal 9" in errors
+        assert contents(index.root) == before
+        wheel = build(task, index)
+        assert index.find("interrupted", task.build_key) is not None
+        assert answer_of(wheel, "interrupted", tmp_path / "loaded") == "42"
+    finally:
+        with suppress(ProcessLookupError):
+            os.kill(building, signal.SIGKILL)
+
+
+# The steps, one by one
+
+
+def test_requirements_pin_torch_to_the_locks(task_for: MakeTask) -> None:
+    task = task_for("sound")
+    torch = msgspec.structs.replace(task.pick, name="torch", version="2.13.0+cpu")
+    recipe = msgspec.structs.replace(task.recipe, declared=("torch", "wheel"), undeclared=("wheel", "torchx"))
+    with_torch = replace(task, recipe=recipe, torch=torch)
+    assert requirements_of(with_torch) == ["torch==2.13.0+cpu", "torchx", "wheel"]
+
+
+def test_a_source_from_git_is_beyond_this_version(task_for: MakeTask, index: Index) -> None:
+    task = task_for("sound")
+    with pytest.raises(EnvironmentLacksError, match=f"sound {re.escape(LABELLED)} is built from git"):
+        build(replace(task, pick=msgspec.structs.replace(task.pick, sdist=None)), index)
+
+
+def test_offline_without_the_source_stops_at_once(
+    task_for: MakeTask, index: Index, contents: Contents
+) -> None:
+    task = task_for("sound")
+    assert task.pick.sdist is not None
+    shutil.rmtree(cache_root() / "sources" / task.pick.sdist.sha256[:16])
+    before = contents(index.root)
+    with pytest.raises(EnvironmentLacksError, match=r"sound-1\.0\.tar\.gz"):
+        build_wheel(task, index, Limits(offline=True), quiet)
+    assert contents(index.root) == before
+
+
+Load = Callable[..., list[Finding]]
+
+
+@pytest.fixture
+def load(task_for: MakeTask, make_wheel: Callable[..., Path], tmp_path: Path) -> Load:
+    """Make a wheel of these members and load its extensions with the Python of the tests."""
+    recipe = task_for("sound").recipe
+
+    def load_members(files: dict[str, Path]) -> list[Finding]:
+        members = {name: path.read_bytes() for name, path in files.items()}
+        wheel = make_wheel(files=members, tags=f"cp311-cp311-linux_{platform.machine()}")
+        report = audit(wheel, msgspec.structs.replace(recipe, must_contain=()))
+        assert [one.path for one in report.objects] == list(files)
+        environment = BuildEnvironment(Path(sys.prefix), {})
+        return _load_objects(wheel, report, environment, tmp_path / "probe", tmp_path / "log")
+
+    return load_members
+
+
+SOUND = (PACKAGES / "sound" / "sound" / "native.c").read_text()
+UNDEFINED = (PACKAGES / "does_not_load" / "does_not_load" / "native.c").read_text()
+INCLUDE = f"-I{sysconfig.get_path('include')}"
+
+
+def test_what_loads_has_no_finding(load: Load, compile_object: Compile) -> None:
+    assert load({f"tiny/_native{SUFFIX}": compile_object("_native.so", SOUND, INCLUDE)}) == []
+
+
+@pytest.mark.parametrize("suffix", [SUFFIX, ".abi3.so"])
+def test_what_does_not_load_is_a_finding(load: Load, compile_object: Compile, suffix: str) -> None:
+    extension = compile_object("_native.so", UNDEFINED, INCLUDE, "-Wl,--no-as-needed", "-lc")
+    (finding,) = load({f"tiny/_native{suffix}": extension})
+    assert (finding.id, finding.severity) == ("object-does-not-load", "error")
+    assert "symbol_of_no_library" in finding.text
+
+
+def test_a_library_of_the_wheel_itself_is_found(load: Load, compile_object: Compile) -> None:
+    """An extension may need another library of its own wheel, beside it."""
+    library = compile_object("libbeside.so", "long symbol_of_no_library(void) { return 42; }")
+    flags = (INCLUDE, f"-L{library.parent}", "-lbeside", "-Wl,-rpath,$ORIGIN")
+    extension = compile_object("_native.so", UNDEFINED, *flags)
+    assert load({f"tiny/_native{SUFFIX}": extension, "tiny/libbeside.so": library}) == []

@@ -1,0 +1,205 @@
+"""What the machine has and lacks; the machine itself is faked where it matters."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from builders import host
+from resolver.errors import EnvironmentLacksError
+
+PYTHON = Path(sys.executable)
+GIB = 2**30
+Put = Callable[[str, str], None]
+
+
+@pytest.fixture
+def no_programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Leave an empty directory as PATH."""
+    empty = tmp_path / "bin"
+    empty.mkdir()
+    monkeypatch.setenv("PATH", str(empty))
+    return empty
+
+
+def program(path: Path, says: str, *, and_runs: bool = False) -> Path:
+    run = 'exec "$@"' if and_runs else f"echo {says}"
+    path.write_text(f'#!/bin/sh\nif [ "$1" = --version ]; then echo "{says}"; else {run}; fi\n')
+    path.chmod(0o755)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("release", "cure"),
+    [
+        ({"ID": "debian"}, "apt-get install g++"),
+        ({"ID": "ubuntu", "ID_LIKE": "debian"}, "apt-get install g++"),
+        ({"ID": "sles", "ID_LIKE": "suse"}, "zypper install gcc-c++"),
+        ({"ID": "opensuse-leap", "ID_LIKE": "suse opensuse"}, "zypper install gcc-c++"),
+        ({"ID": "rocky", "ID_LIKE": "rhel centos fedora"}, "dnf install gcc-c++"),
+        ({"ID": "fedora"}, "dnf install gcc-c++"),
+        ({"ID": "plan9"}, "install what your distribution calls g++"),
+    ],
+)
+@pytest.mark.usefixtures("no_programs")
+def test_a_missing_compiler_is_named_with_its_package(
+    release: dict[str, str], cure: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(platform, "freedesktop_os_release", lambda: release)
+    (lack,) = host.lacks(PYTHON)
+    assert "C++ compiler" in lack.what
+    assert lack.cure == cure
+    with pytest.raises(EnvironmentLacksError) as caught:
+        host.require_for_build(PYTHON)
+    assert caught.value.exit_code == 3
+    assert "nothing was started" in caught.value.message
+    assert cure in caught.value.message
+
+
+@pytest.mark.usefixtures("no_programs")
+def test_without_os_release_the_cure_is_still_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing() -> dict[str, str]:
+        raise OSError
+
+    monkeypatch.setattr(platform, "freedesktop_os_release", missing)
+    (lack,) = host.lacks(PYTHON)
+    assert "your distribution" in lack.cure
+
+
+@pytest.mark.usefixtures("no_programs")
+def test_no_compiler_is_no_lack_where_nothing_is_compiled() -> None:
+    assert host.lacks(PYTHON, compile_cxx=False) == []
+    host.require_for_build(PYTHON, compile_cxx=False)
+
+
+def test_a_python_without_headers_and_venv(tmp_path: Path, no_programs: Path) -> None:
+    program(no_programs / "g++", "g++ 12")
+    bare = program(tmp_path / "python", "False False")
+    bare.write_text("#!/bin/sh\necho False False\n")
+    headers, venv = host.lacks(bare)
+    assert "Python.h" in headers.what
+    assert "venv" in venv.what
+    assert str(bare) in headers.cure
+    assert "not the distribution's own" in headers.cure
+    broken = tmp_path / "not-there"
+    assert len(host.lacks(broken)) == 2
+
+
+def test_this_machine_can_run_these_tests() -> None:
+    assert host.lacks(PYTHON) == []
+
+
+def test_the_compiler_is_cxx_then_gxx_then_cxx(
+    tmp_path: Path, no_programs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert host.compiler() is None
+    assert host.compiler_identity() == ""
+    cxx = program(no_programs / "c++", "c++ 1")
+    assert host.compiler() == cxx
+    gxx = program(no_programs / "g++", "g++ 12")
+    assert host.compiler() == gxx
+    assert host.compiler_identity() == "g++ 12"
+    monkeypatch.setenv("CXX", str(program(tmp_path / "g++-13", "g++ 13")))
+    assert host.compiler() == tmp_path / "g++-13"
+    assert host.compiler_identity() == "g++ 13"
+
+
+def test_a_compiler_behind_a_launcher_is_the_compiler(
+    no_programs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``CXX="ccache g++"`` is usual; the build key must change with g++, not with ccache."""
+    program(no_programs / "g++", "g++ 12")
+    program(no_programs / "ccache", "ccache 4", and_runs=True)
+    monkeypatch.setenv("CXX", "ccache g++")
+    assert "g++ 12" in host.compiler_identity()
+
+
+@given(
+    memory_per_job=st.floats(0.1, 64),
+    jobs=st.integers(1, 512),
+    memory=st.floats(0.01, 4096),
+)
+def test_compile_jobs_fit(memory_per_job: float, jobs: int, memory: float) -> None:
+    fit = host.compile_jobs(memory_per_job, jobs=jobs, memory=memory)
+    assert 1 <= fit <= jobs
+    assert fit == 1 or fit * memory_per_job <= memory * (1 + 1e-9)
+    assert fit == jobs or (fit + 1) * memory_per_job > memory * (1 - 1e-9)
+
+
+def test_compile_jobs_without_limits_are_the_machines(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(6)))
+    monkeypatch.setattr(host, "memory_gib", lambda: 9.0)
+    assert host.compile_jobs(2.0) == 4
+    assert host.compile_jobs(1.0) == 6
+    assert host.compile_jobs(16.0) == 1
+    assert host.compile_jobs(1.0, jobs=3) == 3
+    assert host.compile_jobs(2.0, memory=4) == 2
+
+
+@pytest.fixture
+def put(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Put:
+    """Write a file of a faked /proc or /sys."""
+    root = tmp_path / "root"
+    monkeypatch.setattr(host, "Path", lambda text: root / str(text).lstrip("/"))
+
+    def write(path: str, text: str) -> None:
+        target = root / path.lstrip("/")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(text)
+
+    write("/proc/meminfo", f"MemTotal: 9 kB\nMemAvailable: {32 * 2**20} kB\n")
+    return write
+
+
+def test_memory_is_what_the_kernel_calls_available(put: Put) -> None:
+    assert host.memory_gib() == 32
+    put("/proc/self/cgroup", "0::/\n")
+    put("/sys/fs/cgroup/memory.max", "max\n")
+    assert host.memory_gib() == 32
+
+
+def test_memory_is_limited_by_control_groups_2(put: Put) -> None:
+    put("/proc/self/cgroup", "0::/system.slice/job_7/step:0\n")
+    put("/sys/fs/cgroup/system.slice/job_7/step:0/memory.max", "max\n")
+    put("/sys/fs/cgroup/system.slice/job_7/memory.max", f"{8 * GIB}\n")
+    put("/sys/fs/cgroup/system.slice/memory.max", f"{16 * GIB}\n")
+    assert host.memory_gib() == 8
+
+
+def test_memory_is_limited_by_control_groups_1(put: Put) -> None:
+    put("/proc/self/cgroup", "9:cpu,cpuacct:/cpus\n5:memory:/slurm/job_7\n")
+    put("/sys/fs/cgroup/memory/memory.limit_in_bytes", f"{2**63 - 4096}\n")
+    put("/sys/fs/cgroup/memory/slurm/memory.limit_in_bytes", f"{4 * GIB}\n")
+    put("/sys/fs/cgroup/memory/cpus/memory.limit_in_bytes", f"{1 * GIB}\n")
+    assert host.memory_gib() == 4
+
+
+def test_a_python_that_is_not_there() -> None:
+    with pytest.raises(EnvironmentLacksError, match=r"Python 3\.2 is needed") as caught:
+        host.find_python("3.2")
+    assert caught.value.exit_code == 3
+    assert host.running_python() in caught.value.hint
+
+
+def test_a_python_on_path_and_the_one_that_runs(no_programs: Path) -> None:
+    other = program(no_programs / "python3.2", "Python 3.2.6")
+    assert host.find_python("3.2") == other
+    own = host.find_python(host.running_python())
+    assert own.exists()
+    assert Path(sys.base_prefix) in own.parents
+
+
+def test_cpu_identity_depends_on_the_flags_but_not_on_their_order(put: Put) -> None:
+    seen = []
+    for flags in ("sse avx2", "avx2 sse", "sse avx2 avx512f"):
+        put("/proc/cpuinfo", f"processor : 0\nflags\t\t: {flags}\nbogomips: 1\nflags : other\n")
+        seen.append(host.cpu_identity())
+    assert seen[0] == seen[1] != seen[2]
+    assert seen[0].startswith(platform.machine())

@@ -1,0 +1,211 @@
+"""A lock becomes tasks, and what the index already has is none."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from packaging.specifiers import SpecifierSet
+
+from builders import host
+from builders.index import Index
+from builders.plan import Task, plan
+from resolver.errors import EnvironmentLacksError, LockError, UsageError
+from resolver.facts import catalog as facts
+from resolver.facts.catalog import Catalog
+from resolver.facts.schema import Sdist
+from resolver.lock import Lock, make_lock
+from resolver.model import Request, Requirement, Resolution, Target
+from resolver.resolve import resolve
+
+
+@pytest.fixture(scope="module")
+def catalog() -> Catalog:
+    return facts.load()
+
+
+@pytest.fixture(scope="module")
+def lock(catalog: Catalog) -> Lock:
+    """Resolve for this machine: deepspeed is built against the CPU build of torch."""
+    return locked(
+        catalog,
+        Target(
+            backend="cpu",
+            gfx=(),
+            site="local",
+            date=datetime.date(2026, 3, 1),
+            python=host.running_python(),
+            glibc=host.glibc_version(),
+        ),
+        deepspeed="==0.19.8",
+        torch="==2.13.0",
+    )
+
+
+def locked(catalog: Catalog, target: Target, **wanted: str) -> Lock:
+    requirements = tuple(
+        Requirement(name, SpecifierSet(versions) if versions else None, f"{name}{versions}")
+        for name, versions in wanted.items()
+    )
+    answer = resolve(catalog, Request(target, requirements))
+    assert isinstance(answer, Resolution)
+    return make_lock(answer)
+
+
+@pytest.fixture
+def index(tmp_path: Path) -> Index:
+    return Index(tmp_path / "index")
+
+
+def deepspeed(lock: Lock, catalog: Catalog, index: Index) -> Task:
+    (task,) = plan(lock, catalog, index)
+    return task
+
+
+def with_pick(lock: Lock, name: str, **changes: Any) -> Lock:
+    picks = [msgspec.structs.replace(one, **changes) if one.name == name else one for one in lock.pick]
+    return msgspec.structs.replace(lock, pick=tuple(picks))
+
+
+def with_recipe(catalog: Catalog, **changes: Any) -> Catalog:
+    rows = [
+        msgspec.structs.replace(row, **changes) if (row.package, row.backend) == ("deepspeed", "cpu") else row
+        for row in catalog.recipe
+    ]
+    return replace(catalog, recipe=rows)
+
+
+def test_the_lock_gives_one_task(lock: Lock, catalog: Catalog, index: Index) -> None:
+    task = deepspeed(lock, catalog, index)
+    assert task.title == "deepspeed 0.19.8+cpu.torch2.13.0"
+    assert task.wheel is None
+    assert task.torch is not None
+    assert task.torch.version.startswith("2.13.0")
+    assert task.recipe.must_contain == ("deepspeed/ops/adam/cpu_adam_op*.so",)
+    assert task.python == host.find_python(host.running_python())
+    assert not index.root.exists()
+
+
+def test_the_build_key_is_stable(lock: Lock, catalog: Catalog, index: Index) -> None:
+    first = deepspeed(lock, catalog, index)
+    again = deepspeed(msgspec.convert(msgspec.to_builtins(lock), Lock), facts.load(), index)
+    assert first.build_key == again.build_key
+    assert len(first.build_key) == 64
+
+
+@pytest.mark.parametrize(
+    ("name", "changes"),
+    [
+        ("torch", {"version": "2.13.1+cpu"}),
+        ("deepspeed", {"sdist": Sdist("deepspeed-0.19.8.tar.gz", "0" * 64)}),
+        ("deepspeed", {"wheel_version": "0.19.8+cpu.torch2.13.1"}),
+    ],
+)
+def test_the_build_key_changes_with_the_lock(
+    lock: Lock, catalog: Catalog, index: Index, name: str, changes: dict[str, Any]
+) -> None:
+    before = deepspeed(lock, catalog, index).build_key
+    assert deepspeed(with_pick(lock, name, **changes), catalog, index).build_key != before
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"environment": {"DS_BUILD_CPU_ADAM": "0"}},
+        {"declared": ("setuptools",)},
+        {"undeclared": ("torch",)},
+        {"match_runtime": ()},
+        {"options": ("--plain",)},
+        {"must_contain": ()},
+        {"native_cpu": False},
+    ],
+)
+def test_the_build_key_changes_with_the_recipe(
+    lock: Lock, catalog: Catalog, index: Index, changes: dict[str, Any]
+) -> None:
+    before = deepspeed(lock, catalog, index).build_key
+    assert deepspeed(lock, with_recipe(catalog, **changes), index).build_key != before
+
+
+@pytest.mark.parametrize("changes", [{"note": "another"}, {"source": "elsewhere"}, {"status": "inferred"}])
+def test_the_build_key_does_not_change_with_words(
+    lock: Lock, catalog: Catalog, index: Index, changes: dict[str, Any]
+) -> None:
+    before = deepspeed(lock, catalog, index).build_key
+    assert deepspeed(lock, with_recipe(catalog, **changes), index).build_key == before
+
+
+@pytest.mark.parametrize("what", ["compiler_identity", "glibc_version", "cpu_identity"])
+def test_the_build_key_changes_with_the_machine(
+    lock: Lock, catalog: Catalog, index: Index, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    before = deepspeed(lock, catalog, index).build_key
+    monkeypatch.setattr(host, what, lambda: "another")
+    assert deepspeed(lock, catalog, index).build_key != before
+
+
+def test_the_cpu_counts_only_where_code_is_made_for_this_very_cpu(
+    lock: Lock, catalog: Catalog, index: Index, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    portable = with_recipe(catalog, native_cpu=False)
+    before = deepspeed(lock, portable, index).build_key
+    monkeypatch.setattr(host, "cpu_identity", lambda: "another")
+    assert deepspeed(lock, portable, index).build_key == before
+
+
+def test_a_wheel_with_that_build_key_makes_it_up_to_date(
+    lock: Lock, catalog: Catalog, index: Index, make_wheel: Callable[..., Path]
+) -> None:
+    task = deepspeed(lock, catalog, index)
+    version = task.pick.pinned
+    index.publish(make_wheel(name="deepspeed", version=version), {"build_key": "of other inputs"})
+    assert deepspeed(lock, catalog, index).wheel is None
+    number = f"deepspeed-{version}-1-py3-none-any.whl"
+    rebuilt = make_wheel(name="deepspeed", version=version)
+    wheel = index.publish(rebuilt.rename(rebuilt.with_name(number)), {"build_key": task.build_key})
+    assert deepspeed(lock, catalog, index) == replace(task, wheel=wheel)
+
+
+def test_names_choose_and_unknown_ones_are_refused(lock: Lock, catalog: Catalog, index: Index) -> None:
+    assert [task.pick.name for task in plan(lock, catalog, index, ["deepspeed"])] == ["deepspeed"]
+    with pytest.raises(UsageError, match="does not build 'depspeed'") as caught:
+        plan(lock, catalog, index, ["depspeed"])
+    assert caught.value.hint == "Did you mean deepspeed?"
+    with pytest.raises(UsageError, match="does not build 'torch'"):
+        plan(lock, catalog, index, ["torch"])
+
+
+def test_a_lock_that_builds_nothing_is_an_empty_plan(lock: Lock, catalog: Catalog, index: Index) -> None:
+    published = with_pick(lock, "deepspeed", origin="published")
+    assert plan(published, catalog, index) == []
+    with pytest.raises(UsageError) as caught:
+        plan(published, catalog, index, ["deepspeed"])
+    assert caught.value.hint == "Nothing in it is built."
+
+
+def test_a_lock_of_another_catalog_is_refused(lock: Lock, catalog: Catalog, index: Index) -> None:
+    with pytest.raises(LockError, match=r"deepspeed 9\.9, for which the catalog has no recipe") as caught:
+        plan(with_pick(lock, "deepspeed", version="9.9"), catalog, index)
+    assert "--catalog" in caught.value.hint
+
+
+def test_rocm_names_the_image_and_builds_nothing(catalog: Catalog, index: Index) -> None:
+    target = Target(backend="rocm", gfx=("gfx90a",), site="lumi-g", date=datetime.date(2026, 3, 1))
+    lock = locked(catalog, target, deepspeed="")
+    with pytest.raises(EnvironmentLacksError, match="Nothing was built") as caught:
+        plan(lock, catalog, index)
+    error = caught.value
+    assert error.exit_code == 3
+    assert lock.version_of("base-image") in error.message
+    assert lock.version_of("base-image") != ""
+    assert "gfx90a" in error.message
+    pick = lock.find("deepspeed")
+    assert pick is not None
+    assert f"deepspeed {pick.pinned}" in error.message
+    assert "--backend cpu" in error.hint
+    assert not index.root.exists()

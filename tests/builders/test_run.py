@@ -1,0 +1,169 @@
+"""Programs: their log, their failure in a few lines, their environment, and their end."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from builders.run import CommandError, clean_environment, output_of, run, telling_lines
+from resolver.errors import MatrixError
+
+FATAL = "foo.cpp:3:10: fatal error: x.h: No such file or directory"
+
+
+def python(code: str) -> list[str]:
+    return [sys.executable, "-c", code]
+
+
+def test_the_log_holds_the_command_and_all_it_printed(tmp_path: Path) -> None:
+    log = tmp_path / "logs" / "one.log"
+    run(python("import sys; print('to stdout'); print('to stderr', file=sys.stderr)"), what="One", log=log)
+    run(python("import os; print(os.getcwd())"), what="Two", log=log, cwd=tmp_path)
+    lines = log.read_text().splitlines()
+    assert lines[0].startswith(f"$ {sys.executable} -c ")
+    assert sorted(lines[1:3]) == ["to stderr", "to stdout"]
+    assert lines[-1] == str(tmp_path)
+
+
+def test_a_failure_names_code_log_and_the_telling_line(tmp_path: Path) -> None:
+    log = tmp_path / "one.log"
+    code = f"print('[1/9] g++ -c foo.cpp')\nprint({FATAL!r})\nfor i in range(200): print('noise', i)\nexit(7)"
+    with pytest.raises(CommandError) as caught:
+        run(python(code), what="Building tiny 1.0", log=log)
+    error = caught.value
+    assert error.code == 7
+    assert error.log == log
+    assert error.lines == (FATAL,)
+    assert error.message.startswith("Building tiny 1.0 ended with exit code 7.")
+    assert FATAL in error.message
+    assert str(log) in error.message
+    assert "noise 199" in log.read_text()
+
+
+def test_only_the_failing_command_is_searched(tmp_path: Path) -> None:
+    log = tmp_path / "one.log"
+    run(python("print('error: of an earlier step')"), what="Before", log=log)
+    with pytest.raises(CommandError) as caught:
+        run(python("print('plain words'); exit(1)"), what="Now", log=log)
+    assert caught.value.lines == ("plain words",)
+
+
+def test_a_program_that_is_killed(tmp_path: Path) -> None:
+    with pytest.raises(CommandError, match="was killed by signal 9") as caught:
+        run(python("import os; os.kill(os.getpid(), 9)"), what="One", log=tmp_path / "log")
+    assert caught.value.code == -9
+
+
+def test_a_program_that_is_not_there_is_a_failure_like_any_other(tmp_path: Path) -> None:
+    with pytest.raises(MatrixError, match="no-such-program"):
+        run([str(tmp_path / "no-such-program")], what="One", log=tmp_path / "log")
+    assert output_of([str(tmp_path / "no-such-program")]) == ""
+
+
+@pytest.mark.parametrize(
+    "telling",
+    [
+        FATAL,
+        "/usr/bin/ld: cannot find -lamdhip64",
+        "a.o: undefined reference to `c10::Error::what()'",
+        "ModuleNotFoundError: No module named 'torch'",
+        "g++: fatal error: Killed signal terminated program cc1plus",
+        "error: command '/usr/bin/g++' failed with exit code 1",
+    ],
+)
+def test_what_tells(tmp_path: Path, telling: str) -> None:
+    log = tmp_path / "log"
+    noise = [f"[{n}/99] g++ -Werror -Wno-error=x -DNAME=error_code -c {n}.cpp" for n in range(99)]
+    log.write_text("\n".join([*noise, telling, *noise, "ninja: build stopped: subcommand failed."]))
+    assert telling_lines(log) == [telling]
+
+
+def test_the_first_errors_win_over_their_cascade(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_text(f"{FATAL}\n{FATAL}\n" + "".join(f"b.cpp:{n}: error: follows\n" for n in range(50)))
+    chosen = telling_lines(log, most=4)
+    assert chosen == [FATAL, *(f"b.cpp:{n}: error: follows" for n in range(3))]
+
+
+def test_file_names_that_sound_like_errors_do_not_hide_the_error(tmp_path: Path) -> None:
+    """Setuptools prints every module that it copies, ninja every file that it compiles."""
+    log = tmp_path / "log"
+    modules = [f"copying tiny/m{n}/exceptions.py -> build/lib/tiny/m{n}" for n in range(9)]
+    objects = [f"[{n}/9] g++ -c src/m{n}/error.cpp -o build/m{n}/error.o" for n in range(9)]
+    log.write_text("\n".join([*modules, *objects, FATAL, "ninja: build stopped: subcommand failed."]))
+    assert FATAL in telling_lines(log)
+
+
+def test_without_a_telling_line_the_last_ones_are_shown_and_long_ones_cut(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_bytes(b"\n".join(b"line %d" % n for n in range(50)) + b"\n\n" + b"x" * 5000 + b"\xff\n")
+    chosen = telling_lines(log, most=3)
+    assert chosen[:2] == ["line 48", "line 49"]
+    assert chosen[2].startswith("xxx")
+    assert len(chosen[2]) <= 300
+
+
+def test_the_environment_is_clean_but_for_the_recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("PYTHONPATH", "CFLAGS", "LD_PRELOAD_X", "PIP_TARGET", "ROCM_HOME"):
+        monkeypatch.setenv(name, "/of/the/caller")
+    monkeypatch.setenv("https_proxy", "http://127.0.0.1:9")
+    log = tmp_path / "log"
+    env = clean_environment({"DS_BUILD_CPU_ADAM": "1", "CFLAGS": "-O1"})
+    run(python("import os\nfor i in sorted(os.environ.items()): print(*i)"), what="One", log=log, env=env)
+    seen = dict(line.split(" ", 1) for line in log.read_text().splitlines()[2:])
+    assert "/of/the/caller" not in seen.values()
+    assert seen["DS_BUILD_CPU_ADAM"] == "1"
+    assert seen["CFLAGS"] == "-O1"
+    assert seen["PATH"] == os.environ["PATH"]
+    assert seen["https_proxy"] == "http://127.0.0.1:9"
+    assert seen["PYTHONNOUSERSITE"] == "1"
+
+
+# Runs a program that starts another one; both say who they are.
+PARENT = """
+import pathlib, sys
+from builders.run import run
+code = (
+    "import os, subprocess, sys, time\\n"
+    "child = subprocess.Popen(['sleep', '60'])\\n"
+    "open(sys.argv[1], 'w').write(f'{os.getpid()} {child.pid}\\\\n')\\n"
+    "time.sleep(60)\\n"
+    "open(sys.argv[1], 'a').write('was left alone')\\n"
+)
+run([sys.executable, "-c", code, sys.argv[1]], what="Sleeping", log=pathlib.Path(sys.argv[2]))
+"""
+
+
+def test_an_interrupt_ends_the_program_and_all_it_started(tmp_path: Path) -> None:
+    said = tmp_path / "pids"
+    command = [*python(PARENT), str(said), str(tmp_path / "log")]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as parent:
+        while not (said.exists() and said.read_text().endswith("\n")):
+            assert parent.poll() is None
+            time.sleep(0.01)
+        parent.send_signal(signal.SIGINT)
+        _, errors = parent.communicate()
+    assert "KeyboardInterrupt" in errors
+    assert "was left alone" not in said.read_text()
+    for pid in map(int, said.read_text().split()):
+        assert gone(pid)
+
+
+def gone(pid: int) -> bool:
+    """Wait until a process has ended; fails with the test's own time limit only if it never does."""
+    for _ in range(1000):
+        try:
+            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        except (FileNotFoundError, ProcessLookupError):
+            return True
+        if state == "Z":
+            return True
+        time.sleep(0.01)
+    os.kill(pid, signal.SIGKILL)
+    return False

@@ -1,0 +1,414 @@
+"""Sources: the pinned file or none, whatever the network, the disk or an archive does."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import http.server
+import io
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import tarfile
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from urllib.parse import quote
+
+import pypi_simple
+import pytest
+
+from builders.cache import cache_root
+from builders.files import TEMPORARY_PREFIX
+from builders.sources import HashMismatchError, SourceError, fetch_sdist, index_url, unpack_sdist
+from resolver.errors import EnvironmentLacksError, MatrixError
+from resolver.facts.schema import Sdist
+
+FILE = "tiny-1.0.tar.gz"
+SECRET = "hunter2"
+
+
+class LocalIndex:
+    """A package index on the loopback, which can go wrong in the ways of real ones."""
+
+    def __init__(self) -> None:
+        self.files: dict[str, bytes] = {}
+        self.gone: set[str] = set()
+        """Files that the page lists and the server does not have."""
+        self.asked: list[str] = []
+        self.headers: dict[str, str] = {}
+        self.page_type = "text/html"
+        self.short = False
+        """Whether a file ends before the length that was announced."""
+        self.go_on = threading.Event()
+        """Until it is set, the second half of a file waits."""
+        self.go_on.set()
+        self.half_sent = threading.Event()
+        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
+        threading.Thread(target=self.server.serve_forever, args=(0.01,), daemon=True).start()
+
+    def url(self, user: str = "") -> str:
+        return f"http://{user}127.0.0.1:{self.server.server_port}/simple/"
+
+    def add(self, data: bytes, file: str = FILE) -> Sdist:
+        """Serve a file; gives its pin."""
+        self.files[file] = data
+        return Sdist(file, hashlib.sha256(data).hexdigest())
+
+    def close(self) -> None:
+        self.go_on.set()
+        self.server.shutdown()
+        self.server.server_close()
+
+    def _handler(self) -> type[http.server.BaseHTTPRequestHandler]:
+        index = self
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                index.asked.append(self.path)
+                kind, _, name = self.path.strip("/").rpartition("/")
+                if (kind, name) == ("simple", "tiny"):
+                    links = [f'<a href="../../files/{quote(one)}">{one}</a>' for one in index.files]
+                    self.answer(f"<html>{''.join(links)}</html>".encode(), index.page_type)
+                elif kind == "files" and name in index.files and name not in index.gone:
+                    self.answer(index.files[name], "application/octet-stream", **index.headers)
+                else:
+                    self.send_error(404)
+
+            def answer(self, data: bytes, kind: str, **headers: str) -> None:
+                self.send_response(200)
+                self.send_header("Content-Type", kind)
+                self.send_header("Content-Length", str(len(data)))
+                for name, value in headers.items():
+                    self.send_header(name.replace("_", "-"), value)
+                self.end_headers()
+                half = len(data) // 2
+                self.wfile.write(data[:half])
+                if kind != index.page_type:
+                    index.half_sent.set()
+                    index.go_on.wait()
+                    if index.short:
+                        return
+                self.wfile.write(data[half:])
+
+            def log_message(self, *_: object) -> None:
+                """Say nothing."""
+
+        return Handler
+
+
+@pytest.fixture
+def index(monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalIndex]:
+    local = LocalIndex()
+    monkeypatch.setenv("PIP_INDEX_URL", local.url())
+    yield local
+    local.close()
+
+
+@pytest.fixture
+def closed_port() -> int:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return int(one.getsockname()[1])
+
+
+def place_of(pin: Sdist) -> Path:
+    return cache_root() / "sources" / pin.sha256[:16] / pin.file
+
+
+def cached() -> list[Path]:
+    """Give all files of the cache but what a kill may leave."""
+    every = (cache_root() / "sources").rglob("*")
+    return [path for path in every if path.is_file() and not path.name.startswith(TEMPORARY_PREFIX)]
+
+
+DATA = bytes(range(256)) * 4000
+
+
+def test_a_file_is_fetched_once(index: LocalIndex) -> None:
+    index.add(b"another", "tiny-0.9.tar.gz")
+    pin = index.add(DATA)
+    path = fetch_sdist("tiny", pin)
+    assert path == place_of(pin)
+    assert path.read_bytes() == DATA
+    assert index.asked == ["/simple/tiny/", f"/files/{FILE}"]
+    assert fetch_sdist("tiny", pin) == path
+    assert fetch_sdist("tiny", pin, offline=True) == path
+    assert len(index.asked) == 2
+    assert cached() == [path]
+
+
+def test_another_file_is_kept_aside_and_the_right_one_can_follow(index: LocalIndex) -> None:
+    pin = index.add(DATA)
+    index.add(b"something else")
+    with pytest.raises(HashMismatchError) as caught:
+        fetch_sdist("tiny", pin)
+    (aside,) = cached()
+    assert aside == place_of(pin).with_name(f"{FILE}.mismatch")
+    assert aside.read_bytes() == b"something else"
+    for said in (FILE, pin.sha256, hashlib.sha256(b"something else").hexdigest(), str(aside), "127.0.0.1"):
+        assert said in caught.value.message
+    assert not place_of(pin).exists()
+
+    index.add(DATA)
+    assert fetch_sdist("tiny", pin).read_bytes() == DATA
+
+
+def test_a_cached_file_that_was_damaged_is_moved_aside(index: LocalIndex) -> None:
+    pin = index.add(DATA)
+    path = fetch_sdist("tiny", pin)
+    path.write_bytes(DATA[:-1])
+    with pytest.raises(HashMismatchError, match="from the cache"):
+        fetch_sdist("tiny", pin, offline=True)
+    assert not path.exists()
+    assert path.with_name(f"{FILE}.mismatch").read_bytes() == DATA[:-1]
+    assert fetch_sdist("tiny", pin).read_bytes() == DATA
+
+
+def test_offline_without_the_file_in_the_cache(index: LocalIndex) -> None:
+    with pytest.raises(EnvironmentLacksError, match=FILE) as caught:
+        fetch_sdist("tiny", index.add(DATA), offline=True)
+    assert caught.value.exit_code == 3
+    assert "--offline" in caught.value.hint
+    assert index.asked == []
+
+
+def test_an_index_that_cannot_be_reached(closed_port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PIP_INDEX_URL", f"http://127.0.0.1:{closed_port}/simple/")
+    with pytest.raises(EnvironmentLacksError, match=f"127.0.0.1:{closed_port}") as caught:
+        fetch_sdist("tiny", Sdist(FILE, "0" * 64))
+    assert caught.value.exit_code == 3
+    assert "network" in caught.value.hint
+    assert cached() == []
+
+
+def test_a_project_or_a_file_that_is_missing(index: LocalIndex) -> None:
+    pin = index.add(DATA)
+    with pytest.raises(SourceError, match="no project other"):
+        fetch_sdist("other", pin)
+    with pytest.raises(SourceError, match=r"does not have tiny-2\.0\.tar\.gz"):
+        fetch_sdist("tiny", Sdist("tiny-2.0.tar.gz", pin.sha256))
+    assert cached() == []
+
+
+def test_a_file_that_is_listed_and_gone(index: LocalIndex) -> None:
+    pin = index.add(DATA)
+    index.gone.add(FILE)
+    with pytest.raises(SourceError, match=FILE):
+        fetch_sdist("tiny", pin)
+    assert cached() == []
+
+
+def test_an_answer_that_is_no_index_page(index: LocalIndex) -> None:
+    index.page_type = "application/pdf"
+    with pytest.raises(MatrixError, match=r"127\.0\.0\.1"):
+        fetch_sdist("tiny", index.add(DATA))
+
+
+def test_a_transfer_that_ends_too_early(index: LocalIndex) -> None:
+    pin = index.add(DATA)
+    index.short = True
+    with pytest.raises(MatrixError, match=FILE) as caught:
+        fetch_sdist("tiny", pin)
+    assert "could not be reached" not in caught.value.message  # it was reached, and then it broke off
+    assert cached() == []
+    index.short = False
+    assert fetch_sdist("tiny", pin).read_bytes() == DATA
+
+
+def test_an_archive_is_taken_as_it_is(index: LocalIndex) -> None:
+    """Apache's ``AddEncoding x-gzip .gz`` calls an archive an encoding; unpacking it changes the file."""
+    pin = index.add(gzip.compress(DATA))
+    index.headers = {"Content_Encoding": "gzip"}
+    assert fetch_sdist("tiny", pin).read_bytes() == index.files[FILE]
+
+
+@pytest.mark.parametrize("failure", ["closed port", "project", "file", "gone", "mismatch", "short", "page"])
+def test_a_password_is_never_shown(
+    index: LocalIndex, closed_port: int, monkeypatch: pytest.MonkeyPatch, failure: str
+) -> None:
+    pin = index.add(DATA)
+    url = index.url(f"user:{SECRET}@")
+    if failure == "closed port":
+        url = f"http://user:{SECRET}@127.0.0.1:{closed_port}/simple/"
+    elif failure == "file":
+        pin = Sdist("tiny-2.0.tar.gz", pin.sha256)
+    elif failure == "gone":
+        index.gone.add(FILE)
+    elif failure == "mismatch":
+        pin = Sdist(FILE, "0" * 64)
+    elif failure == "page":
+        index.page_type = "application/pdf"
+    index.short = failure == "short"
+    monkeypatch.setenv("PIP_INDEX_URL", url)
+    with pytest.raises(MatrixError) as caught:
+        fetch_sdist("other" if failure == "project" else "tiny", pin)
+    assert "127.0.0.1" in caught.value.message
+    assert SECRET not in caught.value.message + caught.value.hint
+
+
+FETCH = """
+import sys
+from builders.sources import fetch_sdist
+from resolver.facts.schema import Sdist
+fetch_sdist("tiny", Sdist(*sys.argv[1:]))
+"""
+
+
+def test_a_kill_during_the_download_leaves_nothing_under_the_name(index: LocalIndex) -> None:
+    pin = index.add(DATA)
+    index.go_on.clear()
+    with subprocess.Popen([sys.executable, "-c", FETCH, pin.file, pin.sha256]) as fetcher:
+        assert index.half_sent.wait(60)
+        fetcher.kill()
+    assert fetcher.returncode == -signal.SIGKILL
+    assert cached() == []
+    index.go_on.set()
+    assert fetch_sdist("tiny", pin).read_bytes() == DATA
+
+
+@pytest.mark.parametrize(
+    "place", ["the environment", "the user's file", "the file that PIP_CONFIG_FILE names"]
+)
+def test_the_index_is_the_one_that_pip_uses(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    url = "http://127.0.0.1:1/mirror/simple"
+    config = tmp_path / "pip" / "pip.conf"
+    config.parent.mkdir()
+    config.write_text(f"[global]\nindex-url = {url}\n")
+    for name in ("PIP_INDEX_URL", "PIP_CONFIG_FILE"):
+        monkeypatch.delenv(name, raising=False)
+    if place == "the environment":
+        monkeypatch.setenv("PIP_INDEX_URL", f" {url} ")
+    elif place == "the user's file":
+        monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    else:
+        monkeypatch.setenv("PIP_CONFIG_FILE", str(config))
+    assert index_url() == url
+
+
+def test_without_configuration_it_is_the_public_index(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PIP_INDEX_URL", raising=False)
+    monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
+    assert index_url() == pypi_simple.PYPI_SIMPLE_ENDPOINT
+
+
+# Unpacking
+
+
+Member = tuple[str, bytes | None, str]
+"""Path, content, and for what is no plain file its type and where it leads (``"2 ../outside"``)."""
+
+
+@pytest.fixture
+def pack(tmp_path: Path) -> Callable[..., Path]:
+    def make(*members: Member) -> Path:
+        path = tmp_path / FILE
+        with tarfile.open(path, "w:gz") as archive:
+            for name, content, special in members:
+                one = tarfile.TarInfo(name)
+                if special:
+                    kind, _, one.linkname = special.partition(" ")
+                    one.type = kind.encode()
+                one.size = len(content or b"")
+                archive.addfile(one, io.BytesIO(content or b""))
+        return path
+
+    return make
+
+
+GOOD: Member = ("tiny-1.0/setup.py", b"print(1)\n", "")
+
+
+def test_a_normal_sdist(pack: Callable[..., Path], tmp_path: Path) -> None:
+    link: Member = ("tiny-1.0/link.py", None, "2 setup.py")
+    top = unpack_sdist(pack(GOOD, ("tiny-1.0/a/b.c", b"int b;", ""), link), tmp_path / "out")
+    assert top == tmp_path / "out" / "tiny-1.0"
+    files = {str(path.relative_to(top)): path.read_bytes() for path in top.rglob("*") if path.is_file()}
+    assert files == {"setup.py": b"print(1)\n", "a/b.c": b"int b;", "link.py": b"print(1)\n"}
+
+
+@pytest.mark.parametrize(
+    "hostile",
+    [
+        [("../escaped", b"x", "")],
+        [("tiny-1.0/../../escaped", b"x", "")],
+        [("{root}/escaped", b"x", "")],
+        [("tiny-1.0/link", None, "2 ../../escaped")],
+        [("tiny-1.0/link", None, "2 {root}/escaped")],
+        [("tiny-1.0/link", None, "2 ../.."), ("tiny-1.0/link/escaped", b"x", "")],
+        [("tiny-1.0/link", None, "1 ../escaped")],
+        [("tiny-1.0/null", None, "3")],
+        [("tiny-1.0/pipe", None, "6")],
+    ],
+    ids=[
+        "up",
+        "up inside",
+        "absolute",
+        "link up",
+        "link absolute",
+        "through link",
+        "hard link",
+        "device",
+        "pipe",
+    ],
+)
+def test_a_hostile_member_is_refused(
+    pack: Callable[..., Path], tmp_path: Path, hostile: list[Member]
+) -> None:
+    root = str(tmp_path)
+    members = [(name.format(root=root), data, what.format(root=root)) for name, data, what in hostile]
+    archive = pack(GOOD, *members)
+    with pytest.raises(SourceError, match=r"tiny-1\.0\.tar\.gz"):
+        unpack_sdist(archive, tmp_path / "out")
+    assert {path.name for path in tmp_path.iterdir()} <= {FILE, "out"}
+    for path in (tmp_path / "out").rglob("*"):
+        assert path.is_file() or path.is_dir()
+        assert path.resolve().is_relative_to(tmp_path / "out")
+
+
+def test_an_archive_that_was_cut(pack: Callable[..., Path], tmp_path: Path) -> None:
+    noise = random.Random(1).randbytes(100_000)
+    archive = pack(GOOD, ("tiny-1.0/noise", noise, ""))
+    whole = archive.read_bytes()
+    for number, length in enumerate([0, 1, 40, 50_000, len(whole) - 200]):
+        archive.write_bytes(whole[:length])
+        with pytest.raises(SourceError, match=r"tiny-1\.0\.tar\.gz") as caught:
+            unpack_sdist(archive, tmp_path / str(number))
+        assert str(archive) in caught.value.hint
+
+
+def test_an_archive_with_damage_inside(pack: Callable[..., Path], tmp_path: Path) -> None:
+    text = "".join(f"line {n} of the text\n" for n in range(50_000)).encode()
+    archive = pack(GOOD, ("tiny-1.0/text", text, ""))
+    whole = archive.read_bytes()
+    survived = 0
+    for number in range(20):
+        damaged = bytearray(whole)
+        at = random.Random(number).randrange(len(whole) // 4, len(whole) // 2)
+        damaged[at : at + 4] = b"\xff\xff\xff\xff"
+        archive.write_bytes(damaged)
+        with suppress(SourceError):
+            unpack_sdist(archive, tmp_path / str(number))
+            survived += 1
+    assert survived < 20
+
+
+@pytest.mark.parametrize(
+    ("members", "count"),
+    [
+        ([GOOD, ("tiny-2.0/setup.py", b"", "")], "2 things"),
+        ([("setup.py", b"", "")], "1 things"),
+        ([], "0 things"),
+    ],
+)
+def test_one_top_directory_and_no_more(
+    pack: Callable[..., Path], tmp_path: Path, members: list[Member], count: str
+) -> None:
+    with pytest.raises(SourceError, match=f"no sdist: it holds {count}"):
+        unpack_sdist(pack(*members), tmp_path / "out")

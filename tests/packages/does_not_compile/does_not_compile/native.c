@@ -1,0 +1,2 @@
+#include <Python.h>
+#include <hip/not_there.h>

@@ -1,0 +1,1 @@
+"""A package whose first build is killed."""

@@ -1,0 +1,15 @@
+"""Leaves its extension out without a word where it finds no GPU, as real packages do."""
+# mypy: ignore-errors
+
+from pathlib import Path
+
+from packaging.version import Version
+from setuptools import Extension, setup
+
+extensions = [Extension("skips_extension._native", ["skips_extension/native.c"])]
+setup(
+    name="skips_extension",
+    version=str(Version("1.0")),
+    packages=["skips_extension"],
+    ext_modules=extensions if Path("/dev/no-such-gpu").exists() else [],
+)

@@ -1,0 +1,1 @@
+"""A package whose build leaves the extension out."""

@@ -1,0 +1,12 @@
+"""Needs packaging to be built and does not say so."""
+# mypy: ignore-errors
+
+from packaging.version import Version
+from setuptools import Extension, setup
+
+setup(
+    name="sound",
+    version=str(Version("1.0")),
+    packages=["sound"],
+    ext_modules=[Extension("sound._native", ["sound/native.c"])],
+)

@@ -1,0 +1,1 @@
+"""A package whose extension compiles and loads."""
