@@ -5,17 +5,19 @@ Layout under the index directory::
     simple/index.html               the projects
     simple/<project>/index.html     the project's wheels, with hashes
     simple/<project>/<wheel>
-    provenance/<wheel>.json         what the wheel was made from
+    provenance/<wheel>.<hash>.json  what the wheel with this hash was made from
     .matrix/                        logs and build directories
 
 A wheel is published at the moment its file takes its final name, which only one publisher can
-give it; provenance and pages follow, and every page can be made again from the files. Links are relative, so the directory can be
-moved, bound into a container, or served by any web server. Publishers need no lock: each one
-writes pages until they say what the directory holds, so the last one always leaves them right.
+give it. Its provenance is there before that, and every page can be made again from the files.
+Links are relative, so the directory can be moved, bound into a container, or served by any web
+server. Publishers need no lock: each one writes pages until they say what the directory holds, so
+the last one always leaves them right.
 """
 
 from __future__ import annotations
 
+import glob
 import html
 import json
 import shutil
@@ -75,6 +77,7 @@ class Index:
         self.root = root.absolute()
         self.simple = self.root / "simple"
         self.state = self.root / ".matrix"
+        self._provenance_directory = self.root / "provenance"
 
     def projects(self) -> list[str]:
         """Give the normalised names of all projects that have wheels."""
@@ -145,15 +148,20 @@ class Index:
         digest, size = sha256_of(wheel), wheel.stat().st_size
         record = {**provenance, "sha256": digest, "size": size, "requires_python": _requires_python(wheel)}
         text = json.dumps(record, indent=2, sort_keys=True) + "\n"
-        with temporary_beside(target) as temporary:
-            shutil.copyfile(wheel, temporary)
-            finish(temporary)
-            if place_exclusively(temporary, target):
-                write_atomic(self._provenance_path(target), text)
-            elif sha256_of(target) != digest:
-                msg = f"{target.name} is already in the index {self.root} with other content."
-                hint = "A rebuild gets a build tag; a wheel is never replaced under its name."
-                raise MatrixError(msg, hint=hint)
+        said = self._provenance_directory / f"{target.name}.{digest[:16]}.json"
+        taken = target.exists()
+        if not taken:
+            with temporary_beside(target) as temporary:
+                shutil.copyfile(wheel, temporary)
+                finish(temporary)
+                write_atomic(said, text)
+                taken = not place_exclusively(temporary, target)
+        if taken and sha256_of(target) != digest:
+            said.unlink(missing_ok=True)
+            msg = f"{target.name} is already in the index {self.root} with other content."
+            raise MatrixError(
+                msg, hint="A rebuild gets a build tag; a wheel is never replaced under its name."
+            )
         self.refresh(name)
         return target
 
@@ -192,15 +200,21 @@ class Index:
         links = [f'<a href="{name}/">{name}</a><br>' for name in self.projects()]
         return _PAGE.format(title="Simple index", links="\n".join(links))
 
-    def _provenance_path(self, wheel: Path) -> Path:
-        return self.root / "provenance" / f"{wheel.name}.json"
-
     def _provenance(self, wheel: Path) -> dict[str, Any]:
-        try:
-            record = json.loads(self._provenance_path(wheel).read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            return {}
-        return record if isinstance(record, dict) else {}
+        """Give the record of a wheel; of several under its name (a lost race) the one of its hash."""
+        paths = sorted(self._provenance_directory.glob(f"{glob.escape(wheel.name)}.*.json"))
+        records = [record for path in paths if isinstance(record := _read_json(path), dict)]
+        if len(records) > 1:
+            digest = sha256_of(wheel)
+            records = [record for record in records if record.get("sha256") == digest]
+        return records[0] if records else {}
+
+
+def _read_json(path: Path) -> object:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
 
 
 def _read(path: Path) -> str:
