@@ -7,21 +7,19 @@ left behind is thrown away and made again.
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import shutil
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from builders.cache import cache_root
-from builders.files import write_atomic
+from builders.files import only_one, write_atomic
 from builders.run import CommandError, clean_environment, output_of, run
 from resolver.errors import EnvironmentLacksError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
 _MARKER = "matrix-environment.json"
@@ -52,6 +50,7 @@ def build_environment(
     indexes: Sequence[str],
     log: Path,
     say: Callable[[str], None],
+    offline: bool = False,
 ) -> BuildEnvironment:
     """Make the environment, or take it from the cache.
 
@@ -67,6 +66,8 @@ def build_environment(
         Where pip's output goes.
     say
         Told what is being done.
+    offline
+        Take it from the cache or not at all.
 
     Raises
     ------
@@ -75,9 +76,12 @@ def build_environment(
     """
     identity = json.dumps([str(python.resolve()), output_of([str(python), "-VV"]), sorted(requirements)])
     root = cache_root() / "environments" / hashlib.sha256(identity.encode()).hexdigest()[:20]
-    with _only_one(root.with_suffix(".lock")):
+    with only_one(root.with_suffix(".lock")):
         marker = root / _MARKER
         if not marker.exists():
+            if offline:
+                msg = f"There is no build environment with {', '.join(requirements)} yet."
+                raise EnvironmentLacksError(msg, hint="Run the same command once without --offline.")
             shutil.rmtree(root, ignore_errors=True)
             _make(root, python, requirements, indexes=indexes, log=log, say=say)
             listed = output_of([str(root / "bin" / "python"), "-c", _LIST])
@@ -86,15 +90,6 @@ def build_environment(
                 raise EnvironmentLacksError(msg, hint=f"pip's output is in {log}.")
             write_atomic(marker, listed)
         return BuildEnvironment(root, json.loads(marker.read_text()))
-
-
-@contextmanager
-def _only_one(path: Path) -> Iterator[None]:
-    """Let one process at a time make an environment; the kernel lets go when it dies."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w") as handle:
-        fcntl.flock(handle, fcntl.LOCK_EX)
-        yield
 
 
 def _make(

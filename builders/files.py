@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import tempfile
@@ -76,6 +77,15 @@ def write_atomic(target: Path, text: str) -> None:
         return
     with atomic_path(target) as temporary:
         temporary.write_text(text, encoding="utf-8")
+
+
+@contextmanager
+def only_one(path: Path) -> Iterator[None]:
+    """Let one process at a time do what the lock file stands for; the kernel lets go when it dies."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w") as handle:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
 
 
 def sha256_of(path: Path) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import os
 import platform
-import shlex
 import shutil
 import sys
 from dataclasses import dataclass
@@ -90,13 +89,14 @@ def find_python(version: str) -> Path:
 
 
 def compiler() -> Path | None:
-    """Find the host C++ compiler: ``$CXX`` if set, else ``g++`` or ``c++`` on PATH."""
-    own = [word for word in shlex.split(os.environ.get("CXX", "")) if Path(word).name not in _LAUNCHERS]
-    for name in (*own[:1], "g++", "c++"):
-        found = shutil.which(name)
-        if found:
-            return Path(found)
-    return None
+    """Find the host C++ compiler: what ``$CXX`` names if it is set, else ``g++`` or ``c++`` on PATH."""
+    named = os.environ.get("CXX", "").strip()
+    if named:
+        words = [word for word in named.split() if Path(word).name not in _LAUNCHERS]
+        found = shutil.which(words[0]) if words else None
+        return Path(found) if found else None
+    found = shutil.which("g++") or shutil.which("c++")
+    return Path(found) if found else None
 
 
 def compiler_identity() -> str:
@@ -108,11 +108,11 @@ def compiler_identity() -> str:
 def lacks(python: Path, *, compile_cxx: bool = True) -> list[Lack]:
     """Name all that a build with this interpreter needs and the machine does not have."""
     found = []
-    headers, venv = (
-        word == "True" for word in (output_of([str(python), "-c", _PROBE]) or "False False").split()
-    )
+    said = output_of([str(python), "-c", _PROBE]).split()[-2:]
+    headers, venv = said[:1] == ["True"], said[1:] == ["True"]
     if compile_cxx and compiler() is None:
-        found.append(Lack("no C++ compiler (g++) is on PATH", _cure("compiler")))
+        named = f" of that name ($CXX is {os.environ['CXX']!r})" if os.environ.get("CXX") else " (g++)"
+        found.append(Lack(f"no C++ compiler{named} is on PATH", _cure("compiler")))
     if compile_cxx and not headers:
         found.append(Lack(f"the headers (Python.h) of {python} are not installed", _cure("headers", python)))
     if not venv:

@@ -24,7 +24,7 @@ import shutil
 import zipfile
 from dataclasses import dataclass
 from email.parser import BytesHeaderParser
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 from urllib.parse import quote
 
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
@@ -64,6 +64,12 @@ class Published:
     provenance: Mapping[str, Any]
 
 
+class NameTakenError(MatrixError):
+    """The index holds another wheel under this name."""
+
+    id: ClassVar[str] = "name-taken"
+
+
 class Index:
     """An index directory; it need not exist yet.
 
@@ -93,7 +99,7 @@ class Index:
         return sorted(
             path
             for path in directory.iterdir()
-            if path.suffix == ".whl" and not path.name.startswith(TEMPORARY_PREFIX)
+            if not path.name.startswith(TEMPORARY_PREFIX) and _is_wheel(path.name)
         )
 
     def published(self, project: str) -> Iterator[Published]:
@@ -159,9 +165,7 @@ class Index:
         if taken and sha256_of(target) != digest:
             said.unlink(missing_ok=True)
             msg = f"{target.name} is already in the index {self.root} with other content."
-            raise MatrixError(
-                msg, hint="A rebuild gets a build tag; a wheel is never replaced under its name."
-            )
+            raise NameTakenError(msg, hint="A rebuild gets a build tag; a wheel is never replaced.")
         self.refresh(name)
         return target
 
@@ -204,10 +208,19 @@ class Index:
         """Give the record of a wheel; of several under its name (a lost race) the one of its hash."""
         paths = sorted(self._provenance_directory.glob(f"{glob.escape(wheel.name)}.*.json"))
         records = [record for path in paths if isinstance(record := _read_json(path), dict)]
+        records = [record for record in records if record.get("size") == wheel.stat().st_size]
         if len(records) > 1:
             digest = sha256_of(wheel)
             records = [record for record in records if record.get("sha256") == digest]
         return records[0] if records else {}
+
+
+def _is_wheel(name: str) -> bool:
+    try:
+        parse_wheel_filename(name)
+    except InvalidWheelFilename:
+        return False
+    return True
 
 
 def _read_json(path: Path) -> object:

@@ -56,9 +56,12 @@ def relabel(
     _, _, _, tags = parse_wheel_filename(wheel.name)
     distribution = wheel.name.split("-")[0]
     python, abi, _ = wheel.name.removesuffix(".whl").split("-")[-3:]
+    if platform == "any":
+        abi = "none"  # nothing compiled is inside, so no ABI is needed
     number = [] if build_number is None else [str(build_number)]
     target = directory / ("-".join([distribution, version, *number, python, abi, platform]) + ".whl")
-    new_tags = sorted({f"{tag.interpreter}-{tag.abi}-{platform}" for tag in tags})
+    abis = {"none"} if platform == "any" else {tag.abi for tag in tags}
+    new_tags = sorted(f"{one}-{abi}-{platform}" for one in {tag.interpreter for tag in tags} for abi in abis)
     try:
         with WheelFile(str(wheel)) as source, _no_clock(), atomic_path(target) as temporary:
             _copy(source, temporary, target.name, version, _tag_lines(new_tags, number))
@@ -71,7 +74,7 @@ def relabel(
 def _copy(source: WheelFile, temporary: Path, final_name: str, version: str, tags: list[str]) -> None:
     """Write all members anew under the new version."""
     info = str(source.dist_info_path)
-    stem = f"{info.split('-', maxsplit=1)[0]}-{version}"
+    stem = f"{final_name.partition('-')[0]}-{version}"  # as WheelFile names the record
     directories = {info: f"{stem}.dist-info", f"{info.removesuffix('.dist-info')}.data": f"{stem}.data"}
     # WheelFile takes name and version from the file name, so it needs the final one.
     staged = temporary.with_name(f"{temporary.stem}-staged") / final_name

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import re
 import signal
@@ -27,6 +28,7 @@ _TELLING = re.compile(
     r"(?i:\berror:)|fatal error|\w(Error|Exception)\b:|undefined (reference|symbol)|cannot find -l"
     r"|command not found|No such file or directory|No space left|\bKilled\b"
 )
+_PR_SET_PDEATHSIG = 1  # from linux/prctl.h
 _NOT_FOUND = 127  # what a shell answers for a program that it cannot start
 _WIDEST = 240  # characters of a line that are shown
 _NOISE = re.compile(
@@ -104,6 +106,7 @@ def run(
                 stdout=sink,
                 stderr=sink,
                 start_new_session=True,
+                preexec_fn=_end_with_parent,  # noqa: PLW1509  no threads are running here
             )
         except OSError as error:
             lines = [f"{command[0]}: {error.strerror}"]
@@ -118,6 +121,11 @@ def run(
             raise
     if code:
         raise CommandError(what, code=code, log=log, lines=telling_lines(log, start=start))
+
+
+def _end_with_parent() -> None:
+    """Ask the kernel to end this process when the program dies, even by SIGKILL (prctl(2))."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def output_of(command: Sequence[str]) -> str:

@@ -20,6 +20,8 @@ from build import BuildBackendException, BuildException, ProjectBuilder
 from builders import host
 from builders.audit import AuditError, Finding, audit
 from builders.buildenv import build_environment
+from builders.files import only_one
+from builders.index import NameTakenError
 from builders.relabel import relabel
 from builders.run import CommandError, clean_environment, run
 from builders.sources import fetch_sdist, unpack_sdist
@@ -101,7 +103,7 @@ def build_wheel(task: Task, index: Index, limits: Limits, say: Callable[[str], N
     say(f"fetch {pick.sdist.file}")
     archive = fetch_sdist(pick.name, pick.sdist, offline=limits.offline)
     say("prepare the build environment")
-    environment = _environment(task, log, say)
+    environment = _environment(task, log, say, offline=limits.offline)
     with _build_directory(index, task) as work:
         say("unpack")
         source = unpack_sdist(archive, work / "source")
@@ -110,10 +112,23 @@ def build_wheel(task: Task, index: Index, limits: Limits, say: Callable[[str], N
         raw = _build(task, environment, source, work / "raw", jobs=jobs, log=log)
         say("prove")
         report = _prove(task, raw, environment, work / "probe", log)
-        number = index.next_build_number(pick.name, pick.pinned)
-        wheel = relabel(raw, pick.pinned, report.platform_tag, work / "labelled", build_number=number)
         provenance = _provenance(task, environment, report, seconds=time.monotonic() - started, jobs=jobs)
-        return index.publish(wheel, provenance)
+        labelled = work / "labelled"
+        return _publish(task, index, raw=raw, report=report, provenance=provenance, directory=labelled)
+
+
+def _publish(
+    task: Task, index: Index, *, raw: Path, report: Audit, provenance: Mapping[str, Any], directory: Path
+) -> Path:
+    """Label and publish; if another build takes the name at that moment, take the next build tag."""
+    while True:
+        number = index.next_build_number(task.pick.name, task.pick.pinned)
+        wheel = relabel(raw, task.pick.pinned, report.platform_tag, directory, build_number=number)
+        try:
+            return index.publish(wheel, provenance)
+        except NameTakenError:
+            if index.next_build_number(task.pick.name, task.pick.pinned) == number:
+                raise
 
 
 def requirements_of(task: Task) -> list[str]:
@@ -127,26 +142,29 @@ def requirements_of(task: Task) -> list[str]:
     return sorted(dict.fromkeys(wanted))
 
 
-def _environment(task: Task, log: Path, say: Callable[[str], None]) -> BuildEnvironment:
+def _environment(task: Task, log: Path, say: Callable[[str], None], *, offline: bool) -> BuildEnvironment:
     indexes = [task.torch.index] if task.torch is not None and task.torch.index else []
-    return build_environment(task.python, requirements_of(task), indexes=indexes, log=log, say=say)
+    wanted = requirements_of(task)
+    return build_environment(task.python, wanted, indexes=indexes, log=log, say=say, offline=offline)
 
 
 @contextmanager
 def _build_directory(index: Index, task: Task) -> Iterator[Path]:
     """Give an empty directory; what a failed build leaves there stays until the next try."""
     work = index.state / "builds" / task.build_key[:20]
-    shutil.rmtree(work, ignore_errors=True)
-    work.mkdir(parents=True)
-    yield work
-    shutil.rmtree(work, ignore_errors=True)
+    with only_one(index.state / "locks" / f"{work.name}.lock"):
+        shutil.rmtree(work, ignore_errors=True)
+        work.mkdir(parents=True, exist_ok=True)
+        yield work
+        shutil.rmtree(work, ignore_errors=True)
 
 
 def _build(
     task: Task, environment: BuildEnvironment, source: Path, out: Path, *, jobs: int, log: Path
 ) -> Path:
     """Call the source's own build backend, without isolation, in the prepared environment."""
-    recipe = {name: value.format(gfx=";".join(task.gfx)) for name, value in task.recipe.environment.items()}
+    targets = ";".join(task.gfx)
+    recipe = {name: value.replace("{gfx}", targets) for name, value in task.recipe.environment.items()}
     path = os.pathsep.join([str(environment.root / "bin"), os.environ.get("PATH", os.defpath)])
     own = {
         "PATH": path,

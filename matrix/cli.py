@@ -46,7 +46,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the program and give its exit code; no failure escapes as a traceback without ``-vv``."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     console = Console()
-    signal.signal(signal.SIGTERM, _interrupt)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _interrupt)
     try:
         return main_inner(arguments, console)
     except MatrixError as error:
@@ -75,7 +76,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _interrupt(number: int, frame: object) -> NoReturn:  # noqa: ARG001  what signal.signal calls
-    """Treat a polite kill, such as Slurm's at the time limit, as an interrupt."""
+    """Treat a polite kill, such as Slurm's at the time limit or a lost connection, as an interrupt."""
     raise KeyboardInterrupt
 
 

@@ -107,7 +107,7 @@ def read_settings(path: Path = REQUEST_FILE) -> Settings:
         data = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return Settings()
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         msg = f"Cannot read {path}: {error}."
         raise UsageError(msg) from None
     known = [field.encode_name for field in msgspec.structs.fields(Settings)]
@@ -162,10 +162,6 @@ def _target(settings: Settings, catalog: Catalog, today: datetime.date) -> Targe
     if site is None:
         msg = f"There is no site {shorten(site_name)!r}."
         raise UsageError(msg, hint=did_you_mean(site_name, catalog.site))
-    for name in settings.gfx:
-        if name not in catalog.gfx:
-            msg = f"{shorten(name)!r} is no offload target that is known."
-            raise UsageError(msg, hint=did_you_mean(name, catalog.gfx))
     backend: Backend = settings.backend or ("rocm" if settings.gfx else site.backend)
     if backend == "cpu" and settings.gfx:
         msg = f"The CPU backend has no offload targets, but {', '.join(settings.gfx)} was asked for."
@@ -181,7 +177,7 @@ def _target(settings: Settings, catalog: Catalog, today: datetime.date) -> Targe
         site=site_name,
         date=settings.date or today,
         driver=_driver(settings.driver, catalog),
-        base_image=_base_image(settings.base_image, catalog),
+        base_image=Path(settings.base_image).name if settings.base_image else None,
         python=host.running_python() if here and not settings.python else None,
         glibc=host.glibc_version() if here and backend == "cpu" else None,
     )
@@ -195,23 +191,10 @@ def _driver(text: str | None, catalog: Catalog) -> str | None:
             msg = (
                 f"{text} is what the kernel module of driver {row.driver} says of itself, no release number."
             )
-            raise UsageError(msg, hint=f"Say --driver {minor(row.driver)}.")
+            say = f"Say --driver {minor(row.driver)}." if minor(row.driver) in catalog.driver else row.note
+            raise UsageError(msg, hint=say)
     named = [one.version for one in parse_specifier(text) if one.operator == "=="]
-    line = minor(named[0].removesuffix(".*")) if named else text
-    if line not in catalog.driver:
-        msg = f"AMD's table has no kernel driver {shorten(text)!r}."
-        raise UsageError(msg, hint=did_you_mean(line, catalog.driver))
-    return line
-
-
-def _base_image(text: str | None, catalog: Catalog) -> str | None:
-    if text is None:
-        return None
-    name = Path(text).name
-    if name not in catalog.image:
-        msg = f"The catalog has no base image {shorten(name)!r}."
-        raise UsageError(msg, hint=did_you_mean(name, catalog.image))
-    return name
+    return minor(named[0].removesuffix(".*")) if named else text
 
 
 def parse_requirement(text: str) -> Requirement:

@@ -15,8 +15,10 @@ from resolver.versions import sort_key, spell
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
+    from datetime import date
 
     from resolver.facts.catalog import Catalog
+    from resolver.facts.schema import Window
     from resolver.model import Request, Requirement
     from resolver.problem import Problem, Row
 
@@ -117,10 +119,10 @@ def _relaxations(catalog: Catalog, request: Request, blamed: set[str]) -> Iterat
 
     for position, one in enumerate(asked):
         if one.name in blamed and one.specifier is not None:
-            freed = None if one.name in PLATFORM else replace(one, specifier=None, text=one.name)
+            freed = replace(one, specifier=None, text=one.name)
             yield f"any version of {one.name} instead of {one.text}", swapped(position, freed)
     for window in catalog.windows_of(target.site) if not target.driver else []:
-        day = max(window.since, (window.until or window.since) - timedelta(days=1))
+        day = _last_day(catalog, window)
         if not window.since <= target.date < (window.until or target.date + timedelta(days=1)):
             other = replace(request, target=replace(target, date=day))
             yield f"{target.site} as it was on {day} (driver {window.driver})", other
@@ -131,6 +133,14 @@ def _relaxations(catalog: Catalog, request: Request, blamed: set[str]) -> Iterat
     for position, one in enumerate(asked):
         if one.name in blamed and one.name not in PLATFORM and len(asked) > 1:
             yield f"without {one.text}", swapped(position, None)
+
+
+def _last_day(catalog: Catalog, window: Window) -> date:
+    """Give the day in a driver window on which most of what is known of the site holds."""
+    if window.until:
+        return window.until - timedelta(days=1)
+    images = [row.since for row in catalog.site_image.values() if row.site == window.site and row.since]
+    return max([window.since, *images])
 
 
 def request_arguments(request: Request) -> tuple[str, ...]:

@@ -89,11 +89,11 @@ class Lock(_Part, frozen=True, kw_only=True):
     """A lock file."""
 
     schema: int
-    requirements: tuple[str, ...]
-    order: tuple[tuple[str, ...], ...]
+    requirements: tuple[str, ...] = ()
+    order: tuple[tuple[str, ...], ...] = ()
     warnings: tuple[str, ...] = ()
     target: LockedTarget
-    pick: tuple[LockedPick, ...]
+    pick: tuple[LockedPick, ...] = ()
     edge: tuple[LockedEdge, ...] = ()
 
     def find(self, name: str) -> LockedPick | None:
@@ -204,7 +204,7 @@ def read_lock(path: Path) -> Lock:
     except FileNotFoundError:
         msg = f"There is no lock file {path}."
         raise LockError(msg, hint="Write it with: matrix resolve") from None
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         msg = f"Cannot read the lock file {path}: {error}."
         raise LockError(msg, hint=again) from None
     if data.get("schema") != SCHEMA:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import astuple
 from typing import TYPE_CHECKING
 
 from packaging.requirements import Requirement as Pep508
@@ -53,7 +54,7 @@ def edges_of(candidates: Sequence[Candidate], relations: Iterable[Relation]) -> 
                 needed = canonicalize_name(Pep508(text).name)
                 requirement = "" if needed in chosen else text
                 edges.add(Edge(name, needed, "build", declared, requirement))
-    return tuple(sorted(edges, key=lambda edge: (edge.subject, edge.object, edge.kind, edge.declared)))
+    return tuple(sorted(edges, key=astuple))
 
 
 def _needs(relation: Relation, subject: Candidate) -> bool:

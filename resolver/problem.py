@@ -160,6 +160,10 @@ def propagate(problem: Problem) -> dict[str, int] | None:
         relation = next(iter(queue))
         del queue[relation]
         subject, target = relation.subject.name, relation.object.name
+        if subject == target:
+            domains[subject] &= sum(
+                1 << bit for bit in bits(domains[subject]) if relation.table[bit] >> bit & 1
+            )
         subjects, allowed = _revise(relation.table, domains[subject], domains[target])
         if not subjects or not allowed:
             return None

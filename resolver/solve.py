@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from graphlib import CycleError, TopologicalSorter
 from typing import TYPE_CHECKING
 
 import resolvelib
@@ -119,6 +120,8 @@ def solve(problem: Problem, *, most_rounds: int = MOST_ROUNDS) -> dict[str, int]
     domains = propagate(problem)
     if domains is None:
         return None
+    if _is_circular(problem):
+        return _exhaust(problem, most_rounds)
     provider = _Provider(problem, domains)
     resolver = resolvelib.Resolver(provider, resolvelib.BaseReporter())
     needs = [
@@ -129,36 +132,86 @@ def solve(problem: Problem, *, most_rounds: int = MOST_ROUNDS) -> dict[str, int]
     except resolvelib.ResolutionImpossible:
         return None
     except resolvelib.ResolutionTooDeep:
-        msg = f"The search was stopped after {most_rounds} rounds without an answer."
-        raise TooLargeError(msg, hint="Ask for fewer packages, or pin torch or ROCm.") from None
+        raise _stopped(most_rounds, "rounds") from None
     return {name: choice.bit for name, choice in result.mapping.items() if choice.bit}
 
 
+def _is_circular(problem: Problem) -> bool:
+    """Tell whether components need each other in a circle.
+
+    There resolvelib keeps what a dropped choice had brought in, and then errs or does not end.
+    """
+    graph = TopologicalSorter[str]()
+    for relation in problem.relations:
+        graph.add(relation.subject.name, relation.object.name)
+    try:
+        graph.prepare()
+    except CycleError:
+        return True
+    return False
+
+
+def _stopped(steps: int, what: str) -> TooLargeError:
+    msg = f"The search was stopped after {steps} {what} without an answer."
+    return TooLargeError(msg, hint="Ask for fewer packages, or pin torch or ROCm.")
+
+
+def _exhaust(problem: Problem, most_steps: int) -> dict[str, int] | None:
+    """Search depth first, arc consistent at every step: slower than resolvelib, but right in circles.
+
+    Raises
+    ------
+    TooLargeError
+        After `most_steps` steps.
+    """
+    stack = [list(problem.demands)]
+    for _ in range(most_steps):
+        if not stack:
+            return None
+        demands = stack.pop()
+        domains = propagate(problem.restricted(demands, problem.relations))
+        if domains is None:
+            continue
+        open_names = [name for name, mask in domains.items() if mask & (mask - 1)]
+        if not open_names:
+            return {name: mask.bit_length() - 1 for name, mask in domains.items() if mask != ABSENT}
+        name = min(open_names, key=lambda one: (domains[one].bit_count(), one))
+        stack += [[*demands, _choose(problem, name, bit)] for bit in reversed(list(bits(domains[name])))]
+    raise _stopped(most_steps, "steps")
+
+
 def solve_preferred(problem: Problem) -> dict[str, int] | None:
-    """Find the solution that is best layer by layer.
+    """Find the solution that is best component by component.
 
     resolvelib gives up an earlier choice as soon as a later one asks for it, so the newest Apex
-    would win over the newest torch. Here each component in turn, platform first, gets its most
-    preferred candidate with which the rest, given the choices so far, still has a solution:
+    would win over the newest torch. Here each component in turn gets its most preferred candidate
+    with which the rest, given the choices so far, still has a solution:
 
     1. take any solution as a witness;
-    2. for the next component try the candidates preferred to the witness's, best first;
-    3. the first that leaves a solution becomes the choice, and that solution the witness.
+    2. take the first undecided component, platform before torch before the rest, that no solution
+       can do without; if every one can be done without, take the first and leave it out;
+    3. give it the best candidate that leaves a solution; that solution is the new witness;
+    4. go on with 2 until all are decided.
+
+    So what nobody asked for is left out, but never for the price of an older version of what was.
 
     Returns
     -------
     dict or None
-        As `solve` gives it. A component that nothing needs is left out.
+        As `solve` gives it.
     """
     witness = solve(problem)
     if witness is None:
         return None
     fixed = list(problem.demands)
-    for name in sorted(problem.variables, key=_layer):
-        variable = problem.variables[name]
+    undecided = sorted(problem.variables, key=_layer)
+    while undecided:
         domains = propagate(problem.restricted(fixed, problem.relations)) or {}
+        needed = (name for name in undecided if not _can_be_left_out(problem, fixed, domains, witness, name))
+        name = next(needed, undecided[0])
+        undecided.remove(name)
         for bit in bits(domains.get(name, 0)):
-            choice = Demand(variable, 1 << bit, f"{name} chosen", "fact", "the search")
+            choice = _choose(problem, name, bit)
             if bit != witness.get(name, 0):
                 found = solve(problem.restricted([*fixed, choice], problem.relations))
                 if found is None:
@@ -167,6 +220,21 @@ def solve_preferred(problem: Problem) -> dict[str, int] | None:
             fixed.append(choice)
             break
     return witness
+
+
+def _choose(problem: Problem, name: str, bit: int) -> Demand:
+    return Demand(problem.variables[name], 1 << bit, f"{name} chosen", "fact", "the search")
+
+
+def _can_be_left_out(
+    problem: Problem, fixed: list[Demand], domains: Mapping[str, int], witness: Mapping[str, int], name: str
+) -> bool:
+    if not witness.get(name, 0):
+        return True
+    if not domains.get(name, 0) & ABSENT:
+        return False
+    without = [*fixed, _choose(problem, name, 0)]
+    return solve(problem.restricted(without, problem.relations)) is not None
 
 
 def solve_proven(

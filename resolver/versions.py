@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from functools import cache, lru_cache
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,7 @@ from resolver.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+_LONGEST = 1000  # characters of a specifier; what is longer is a mistake or an attack
 _BARE_VERSION = re.compile(r"v?\d+(\.\d+)*([a-z].*)?(\+.*)?", re.IGNORECASE)
 
 
@@ -65,15 +67,15 @@ def parse_specifier(text: str) -> SpecifierSet:
     >>> str(parse_specifier("6.2")), str(parse_specifier("2.5.1")), str(parse_specifier(">=3.11"))
     ('==6.2.*', '==2.5.1', '>=3.11')
     """
-    text = text.strip()
+    typed = text = text.strip()
     if _BARE_VERSION.fullmatch(text):
         short = text.count(".") <= 1 and text.replace(".", "").isdigit()
         text = f"=={text}.*" if short else f"=={text}"
-    try:
-        return SpecifierSet(text, prereleases=True)
-    except InvalidSpecifier:
-        msg = f"{shorten(text)!r} is not a version specifier."
-        raise UsageError(msg, hint="Write it as PEP 440 has it, such as ==6.2.* or >=2.4,<3.") from None
+    if len(text) <= _LONGEST:
+        with suppress(InvalidSpecifier):
+            return SpecifierSet(text, prereleases=True)
+    msg = f"{shorten(typed)!r} is not a version specifier."
+    raise UsageError(msg, hint="Write it as PEP 440 has it, such as ==6.2.* or >=2.4,<3.")
 
 
 def allows(specifiers: Sequence[SpecifierSet], version: str) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from resolver.compiling.draft import ASKED, HERE, allowed_by, any_candidate, version_in
+from resolver.compiling.draft import ASKED, HERE, allowed_by, target_name, version_in
 from resolver.errors import UsageError, did_you_mean
 from resolver.versions import newest_first, shorten, spell
 
@@ -24,15 +24,15 @@ def compile_request(draft: Draft) -> None:
         A requirement names a component or a version that the catalog does not know.
     """
     target = draft.target
-    draft.ask("backend", any_candidate, f"the backend is {target.backend}")
+    draft.ask("backend", version_in([target.backend]), f"the backend is {target.backend}")
     if target.gfx:
-        draft.ask("gfx", any_candidate, f"the offload target is {', '.join(target.gfx)}")
+        draft.ask("gfx", version_in([target_name(target)]), f"the offload target is {', '.join(target.gfx)}")
     if target.backend == "rocm":
         _driver(draft)
         _images(draft)
     if target.glibc:
         text = f"{HERE} has glibc {target.glibc}"
-        draft.state("glibc", version_in([target.glibc]), text, HERE, optional=True)
+        draft.state("glibc", version_in([target.glibc]), text, HERE)
     if target.python:
         draft.state("python", version_in([target.python]), f"{HERE} has Python {target.python}", HERE)
     for requirement in draft.request.requirements:

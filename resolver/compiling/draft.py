@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from resolver.errors import UsageError
+from resolver.errors import UsageError, did_you_mean
 from resolver.model import STATUS_RANK, SUPPORT_FLOOR
 from resolver.problem import ABSENT, Demand, Problem, Relation, Row, Variable
-from resolver.versions import allows, minor, sort_key
+from resolver.versions import allows, minor, shorten, sort_key
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from _typeshed import SupportsRichComparison
     from packaging.specifiers import SpecifierSet
@@ -19,12 +19,14 @@ if TYPE_CHECKING:
     from resolver.facts import schema
     from resolver.facts.catalog import Catalog
     from resolver.facts.schema import EdgeKind
-    from resolver.model import Candidate, Fact, Request
+    from resolver.model import Candidate, Fact, Request, Target
 
     Test = Callable[[Candidate], bool]
 
 ASKED = "the request"
 HERE = "this machine"
+OTHER_TARGETS = "others"
+"""The alternative to the wanted offload targets: with it, wanting them can be named as a reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +56,7 @@ class Draft:
         self.catalog = catalog
         self.request = request
         self.target = request.target
+        _check_target(catalog, self.target)
         self.window = None if self.target.driver else _window(catalog, request)
         self.driver = self.target.driver or (self.window.driver if self.window else None)
         self.variables: dict[str, Variable] = {}
@@ -137,6 +140,20 @@ class Draft:
         return mask | ABSENT if optional else mask
 
 
+def _check_target(catalog: Catalog, target: Target) -> None:
+    """See that the target names only what the catalog knows."""
+    known: tuple[tuple[str, Sequence[str | None], Mapping[str, object]], ...] = (
+        ("offload target", target.gfx, catalog.gfx),
+        ("kernel driver", [target.driver], catalog.driver),
+        ("base image", [target.base_image], catalog.image),
+    )
+    for what, names, rows in known:
+        for name in names:
+            if name is not None and name not in rows:
+                msg = f"The catalog knows no {what} {shorten(name)!r}."
+                raise UsageError(msg, hint=did_you_mean(name, rows))
+
+
 def _window(catalog: Catalog, request: Request) -> schema.Window | None:
     """Find the site's driver window of the target's day; None for a site without a GPU driver."""
     target = request.target
@@ -173,6 +190,11 @@ def allowed_by(specifiers: Sequence[SpecifierSet]) -> Test:
 
 
 def covers(offered: Iterable[str], wanted: Sequence[str]) -> Test:
-    """Permit everything if all wanted offload targets are offered, else nothing."""
+    """Permit the wanted offload targets if all are offered, and other targets in any case."""
     covered = set(wanted) <= set(offered)
-    return lambda _: covered
+    return lambda candidate: covered or candidate.version == OTHER_TARGETS
+
+
+def target_name(target: Target) -> str:
+    """Give the offload targets as the one version of the component ``gfx``."""
+    return ",".join(target.gfx)

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from resolver.compiling.draft import HERE, Clause, covers, line_is, version_in
+from resolver.compiling.draft import (
+    ASKED,
+    HERE,
+    OTHER_TARGETS,
+    Clause,
+    covers,
+    line_is,
+    target_name,
+    version_in,
+)
 from resolver.model import Candidate, Fact
 from resolver.versions import minor, newest_first, sort_key, spell
 
@@ -19,12 +28,14 @@ _OF_RELEASE = "Not read from an image: it is that of the distribution release."
 def compile_platform(draft: Draft) -> None:
     """Add backend, offload targets, driver, ROCm, base images, glibc and Python."""
     target, catalog = draft.target, draft.catalog
-    asked = Fact(f"the backend is {target.backend}", "documented", "the request")
-    draft.variable("backend", [Candidate("backend", target.backend, "platform", "request", asked)])
-    first = [catalog.gfx[name] for name in target.gfx][:1]
-    draft.variable(
-        "gfx", [_plain("gfx", ",".join(target.gfx), row, "is the offload target") for row in first]
-    )
+    backends = [Fact(f"backend {name}", "documented", ASKED) for name in ("rocm", "cpu")]
+    draft.variable("backend", [_target("backend", fact.text.split()[1], fact) for fact in backends])
+    for name in target.gfx[:1]:
+        row = catalog.gfx[name]
+        fact = Fact(f"{target_name(target)} is the offload target", row.status, row.source, row.note)
+        draft.variable("gfx", [_target("gfx", one, fact) for one in (target_name(target), OTHER_TARGETS)])
+    if not target.gfx:
+        draft.variable("gfx", [])
     drivers = catalog.driver.values()
     draft.variable(
         "kernel-driver",
@@ -37,6 +48,10 @@ def compile_platform(draft: Draft) -> None:
     )
     _rocm(draft)
     _images(draft)
+
+
+def _target(name: str, version: str, fact: Fact) -> Candidate:
+    return Candidate(name, version, "platform", "request", fact)
 
 
 def _plain(name: str, version: str, row: schema.Row, text: str, origin: Origin = "site") -> Candidate:

@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 from packaging.utils import canonicalize_name
-from packaging.version import InvalidVersion, Version
 
 from resolver.errors import CatalogError, did_you_mean
 from resolver.facts import schema
+from resolver.facts.values import check_values, triton_name
+from resolver.model import PLATFORM
 from resolver.versions import parse_specifier
 
 if TYPE_CHECKING:
@@ -140,7 +141,7 @@ def read_file(path: Path) -> schema.CatalogFile:
         raise CatalogError(msg) from None
     try:
         data = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:
         msg = f"{path} is not valid TOML: {error}."
         raise CatalogError(msg) from None
     version = data.get("schema")
@@ -155,13 +156,26 @@ def read_file(path: Path) -> schema.CatalogFile:
 
 
 def _name_the_package(data: dict[str, Any]) -> None:
-    packages = data.get("package")
-    if isinstance(packages, list) and len(packages) == 1 and isinstance(packages[0], dict):
-        name = packages[0].get("name")
-        for kind in ("release", "requires", "recipe"):
-            for row in data.get(kind) or []:
-                if isinstance(row, dict):
-                    row.setdefault("package", name)
+    """Normalise the names of packages; in a file of one package its rows need not name it."""
+    packages = _tables(data, "package")
+    for row in packages:
+        _normalise(row, "name")
+    name = packages[0].get("name") if len(packages) == 1 else None
+    for kind in ("release", "requires", "recipe"):
+        for row in _tables(data, kind):
+            if name is not None:
+                row.setdefault("package", name)
+            _normalise(row, "package")
+
+
+def _tables(data: dict[str, Any], kind: str) -> list[dict[str, Any]]:
+    rows = data.get(kind)
+    return [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
+
+
+def _normalise(row: dict[str, Any], key: str) -> None:
+    if isinstance(row.get(key), str):
+        row[key] = canonicalize_name(row[key])
 
 
 _AT = re.compile(r"^(?P<what>.*?)(?: - at `\$\.(?P<path>.*)`)?$", re.DOTALL)
@@ -205,10 +219,7 @@ def _line_of(text: str, kind: str, index: int) -> int:
 
 
 def _add(catalog: Catalog, path: Path, file: schema.CatalogFile) -> None:
-    rows: list[schema.Rocm | schema.Driver | schema.Torch | schema.Release]
-    rows = [*file.rocm, *file.driver, *file.torch, *file.release]
-    for row in rows:
-        _check_version(path, row.version)
+    check_values(path, file)
     catalog.rocm |= {row.version: row for row in file.rocm}
     catalog.driver |= {row.version: row for row in file.driver}
     catalog.driver_module |= {row.driver: row for row in file.driver_module}
@@ -219,19 +230,11 @@ def _add(catalog: Catalog, path: Path, file: schema.CatalogFile) -> None:
     catalog.site |= {row.name: row for row in file.site}
     catalog.window |= {(row.site, row.since.isoformat()): row for row in file.window}
     catalog.site_image |= {(row.site, row.image, str(row.since)): row for row in file.site_image}
-    catalog.package |= {canonicalize_name(row.name): row for row in file.package}
+    catalog.package |= {row.name: row for row in file.package}
     catalog.release |= {(row.package, row.version, row.variant): row for row in file.release}
     catalog.requires += file.requires
     catalog.recipe += file.recipe
     catalog.proven |= {row.id: row for row in file.proven}
-
-
-def _check_version(path: Path, version: str) -> None:
-    try:
-        Version(version)
-    except InvalidVersion:
-        msg = f"{path}: {version!r} is not a version that can be ordered (PEP 440)."
-        raise CatalogError(msg) from None
 
 
 def _check_references(catalog: Catalog) -> None:
@@ -247,11 +250,24 @@ def _check_references(catalog: Catalog) -> None:
         if sum(source is not None for source in (release.sdist, release.git, release.wheel)) != 1:
             msg = f"{release.package} {release.version}: give exactly one of sdist, git and wheel."
             raise CatalogError(msg)
-    for package in [row.package for row in catalog.requires] + [row.package for row in catalog.recipe]:
-        _known("package", package, catalog.package)
+    components = [*PLATFORM, *catalog.package, *companions(catalog)]
+    for row in catalog.requires:
+        _known("package", row.package, catalog.package)
+        _known("component", canonicalize_name(row.on), dict.fromkeys(components))
+        if canonicalize_name(row.on) == row.package:
+            msg = f"A row of the catalog says that {row.package} needs itself."
+            raise CatalogError(msg)
+    for recipe in catalog.recipe:
+        _known("package", recipe.package, catalog.package)
 
 
 def _known(kind: str, name: str, rows: Mapping[str, object]) -> None:
     if name not in rows:
         msg = f"The catalog has no {kind} {name!r}, but a row names it."
         raise CatalogError(msg, hint=did_you_mean(name, rows))
+
+
+def companions(catalog: Catalog) -> list[str]:
+    """Give the names of torch and of the distributions that are published beside it."""
+    tritons = {triton_name(row) for row in catalog.torch.values() if row.triton}
+    return ["torch", "torchvision", "torchaudio", *sorted(tritons)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 import subprocess
 import sys
 import zipfile
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import wheel.wheelfile
+from packaging.tags import sys_tags
 from packaging.utils import parse_wheel_filename
 from wheel.wheelfile import WheelFile
 
@@ -108,6 +110,27 @@ def test_compressed_tag_sets_are_spelled_out(make_wheel: MakeWheel, tmp_path: Pa
     assert made.name == f"tiny-{LABELLED}-py2.py3-none-any.whl"
     about = message_from_bytes(read_all(made)[f"{INFO}/WHEEL"])
     assert about.get_all("Tag") == ["py2-none-any", "py3-none-any"]
+
+
+def test_the_directory_may_be_spelled_otherwise_than_the_file(make_wheel: MakeWheel, tmp_path: Path) -> None:
+    """Some backends normalise the one and not the other; the result has one such directory."""
+    source = make_wheel(name="my_pkg")
+    source = source.rename(source.with_name("My_Pkg-1.0-py3-none-any.whl"))
+    made = relabel(source, LABELLED, "any", tmp_path / "out")
+    members = read_all(made)
+    (info,) = {name.split("/")[0] for name in members if ".dist-info/" in name}
+    assert {f"{info}/METADATA", f"{info}/WHEEL", f"{info}/RECORD"} <= set(members)
+
+
+def test_a_wheel_that_turns_out_pure_can_still_be_installed(make_wheel: MakeWheel, tmp_path: Path) -> None:
+    """Built as a platform wheel, with nothing compiled in it: no pip takes the tag cp311-cp311-any."""
+    python = f"cp{sys.version_info.major}{sys.version_info.minor}"
+    source = make_wheel(tags=f"{python}-{python}-linux_{platform.machine()}")
+    made = relabel(source, LABELLED, "any", tmp_path / "out")
+    _, _, _, tags = parse_wheel_filename(made.name)
+    assert tags & set(sys_tags())
+    about = message_from_bytes(read_all(made)[f"{INFO}/WHEEL"])
+    assert about.get_all("Tag") == [str(tag) for tag in tags]
 
 
 def test_the_same_wheel_gives_the_same_bytes_at_any_time(

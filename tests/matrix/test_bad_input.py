@@ -29,7 +29,7 @@ BAD = [
     ("resolve --date 2025-13-01", "'2025-13-01'", ""),
     ("resolve --date 2020-01-01", "2020-01-01", "Known days"),
     ("resolve --driver 6.3.6", "kernel module", "--driver 6.0"),
-    ("resolve --driver 9", "'9'", "6.3"),
+    ("resolve --driver 9", "'9.0'", "6.3"),
     ("resolve --python x", "'x'", "PEP 440"),
     ("resolve --base-image lumi-rocm-rocm-6.2.5.sif", "6.2.5", "Did you mean"),
     ("resolve deepspeed[dev]", "extras", "environment file"),

@@ -1,0 +1,281 @@
+"""Every kind of fact becomes demands and relations that say what the catalog says."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from resolver.compiling import compile_problem
+from resolver.errors import UsageError
+from resolver.facts.catalog import Catalog, load
+from resolver.model import Conflict, Prefer, Resolution, Support
+from resolver.problem import ABSENT, Problem, bits, propagate
+from resolver.resolve import resolve
+from resolver.versions import minor, sort_key
+from tests.resolver.asking import ask
+
+KNOWN = 'status = "documented"\nsource = "somewhere"\n'
+
+
+def _left(problem: Problem, name: str) -> set[str]:
+    """Give the versions of a component that are left without any search."""
+    domains = propagate(problem)
+    assert domains is not None
+    return {one.version for one in problem.variables[name].chosen(domains[name] & ~ABSENT)}
+
+
+# The driver table.
+
+
+def _verdict(problem: Problem, rocm: int, driver: int) -> str:
+    (table,) = [
+        one for one in problem.relations if (one.subject.name, one.object.name) == ("rocm", "kernel-driver")
+    ]
+    rows = table.rows_between(rocm, driver)
+    if not rows:
+        return "refused"
+    return "at-own-risk" if all(row.risk for row in rows) else "supported"
+
+
+def test_each_rocm_on_each_driver_is_supported_refused_or_at_own_risk_as_the_table_says(
+    catalog: Catalog,
+) -> None:
+    problem = compile_problem(catalog, ask(catalog, "rocm"))
+    rocm, drivers = problem.variables["rocm"], problem.variables["kernel-driver"]
+    found = {
+        (one.version, other.version): _verdict(problem, i, j)
+        for i, one in enumerate(rocm.candidates, start=1)
+        for j, other in enumerate(drivers.candidates, start=1)
+    }
+    wanted = {}
+    for version, driver in itertools.product(catalog.rocm, catalog.driver.values()):
+        older = sort_key(minor(version)) < min(map(sort_key, driver.supports))
+        outside = "at-own-risk" if older else "refused"
+        wanted[version, driver.version] = "supported" if minor(version) in driver.supports else outside
+    assert found == wanted
+    assert set(found.values()) == {"supported", "at-own-risk", "refused"}
+
+
+@pytest.mark.parametrize(
+    ("rocm", "day", "verdict"),
+    [
+        ("6.0.3", "2025-02-01", "supported"),
+        ("6.0.3", "2026-02-01", "at-own-risk"),
+        ("6.2.4", "2025-12-31", "supported"),
+        ("6.4.4", "2025-12-31", None),
+        ("6.4.4", "2026-01-01", "supported"),
+        ("7.0.2", "2026-02-01", "supported"),
+        ("7.1.1", "2026-02-01", None),  # allowed by the "one year" text, not by the table
+        ("5.5.1", "2025-02-01", "at-own-risk"),
+    ],
+)
+def test_lumi_is_asked_about_its_driver_on_that_day(
+    rocm: str, day: str, verdict: str | None, catalog: Catalog
+) -> None:
+    answer = resolve(catalog, ask(catalog, f"rocm=={rocm}", day=day))
+    pick = answer.pick("rocm") if isinstance(answer, Resolution) else None
+    assert (pick.verdict if pick else None) == verdict
+
+
+@pytest.mark.parametrize("prefer", ["newest", "oldest"])
+def test_what_is_at_own_risk_is_tried_last(prefer: Prefer, catalog: Catalog) -> None:
+    request = ask(catalog, "rocm", day="2026-02-01", prefer=prefer)
+    versions = [one.version for one in compile_problem(catalog, request).variables["rocm"].candidates]
+    risky = [one for one in versions if sort_key(minor(one)) < sort_key("6.1")]
+    assert versions[-len(risky) :] == risky
+    for part in (risky, versions[: -len(risky)]):
+        assert part == sorted(part, key=sort_key, reverse=prefer == "newest")
+
+
+@pytest.mark.parametrize("wanted", ["torch", "torch==2.4.1", "torch apex deepspeed flash-attn"])
+def test_nothing_is_at_own_risk_where_something_supported_would_do(wanted: str, catalog: Catalog) -> None:
+    for prefer in ("newest", "oldest", "proven"):
+        answer = resolve(catalog, ask(catalog, wanted, prefer=prefer))
+        assert isinstance(answer, Resolution)
+        assert {pick.verdict for pick in answer.picks} == {"supported"}, prefer
+
+
+def test_a_driver_that_was_named_takes_the_place_of_the_site_s(catalog: Catalog) -> None:
+    problem = compile_problem(catalog, ask(catalog, "rocm", driver="6.1"))
+    assert _left(problem, "kernel-driver") == {"6.1"}
+    assert {minor(one) for one in _left(problem, "rocm")} >= {"5.7", "6.4"}
+    assert "7.0.2" not in _left(problem, "rocm")
+
+
+# Sites, images and the machine.
+
+
+@pytest.mark.parametrize(
+    ("day", "rocm"),
+    [
+        ("2024-09-10", {"6.0.3"}),
+        ("2024-10-06", {"6.0.3", "6.1.3"}),
+        ("2025-03-26", {"6.0.3", "6.1.3", "6.2.0", "6.2.2", "6.2.3", "6.2.4"}),
+        ("2026-01-22", {"6.0.3", "6.1.3", "6.2.0", "6.2.2", "6.2.3", "6.2.4"}),
+        ("2026-01-23", {"6.1.3", "6.2.0", "6.2.2", "6.2.3", "6.2.4"}),
+        ("2026-02-25", {"6.1.3", "6.2.0", "6.2.2", "6.2.3", "6.2.4", "6.4.4"}),
+    ],
+)
+def test_a_site_offers_the_images_of_that_day(day: str, rocm: set[str], catalog: Catalog) -> None:
+    problem = compile_problem(catalog, ask(catalog, "base-image", day=day))
+    images = _left(problem, "base-image")
+    assert {catalog.image[one].rocm for one in images} == rocm == _left(problem, "rocm")
+
+
+def test_an_image_that_was_named_is_the_only_one(catalog: Catalog) -> None:
+    name = "lumi-rocm-rocm-6.2.4.sif"
+    problem = compile_problem(catalog, ask(catalog, "apex", base_image=name))
+    assert _left(problem, "base-image") == {name}
+    assert _left(problem, "rocm") == {"6.2.4"}
+    assert {one.split("+")[1] for one in _left(problem, "torch")} == {"rocm6.2", "rocm6.2.4"}
+
+
+def test_the_machine_s_own_python_and_glibc_limit_what_is_chosen(catalog: Catalog) -> None:
+    request = ask(catalog, "torch", site="local", python="3.11", glibc="2.36")
+    assert _left(compile_problem(catalog, request), "python") == {"3.11"}
+    assert isinstance(resolve(catalog, request), Resolution)
+    too_old = ask(catalog, "torch", site="local", python="3.11", glibc="2.12")
+    assert catalog.torch["2.13.0+cpu"].glibc == "2.28"
+    assert isinstance(resolve(catalog, too_old), Conflict)
+
+
+def test_the_cpu_backend_needs_no_rocm_no_image_and_no_driver(catalog: Catalog) -> None:
+    problem = compile_problem(catalog, ask(catalog, "deepspeed", site="local", python="3.11"))
+    assert _left(problem, "torch") == {row.version for row in catalog.torch.values() if row.backend == "cpu"}
+    involved = {one.object.name for one in problem.relations if one.subject.name == "deepspeed"}
+    assert involved == {"backend", "torch"}
+
+
+def test_only_what_holds_code_for_every_target_is_left(catalog: Catalog) -> None:
+    def torches(*gfx: str) -> set[str]:
+        return _left(compile_problem(catalog, ask(catalog, "torch", gfx=gfx, driver="6.4")), "torch")
+
+    assert torches("gfx90a", "gfx942") == torches("gfx90a") & torches("gfx942")
+    assert torches("gfx942") < torches("gfx90a")
+    for version in torches("gfx90a", "gfx942"):
+        assert {"gfx90a", "gfx942"} <= set(catalog.torch[version].gfx)
+
+
+def test_torch_and_its_companions_stand_in_one_row(catalog: Catalog) -> None:
+    answer = resolve(catalog, ask(catalog, "torchvision torchaudio torch==2.5.1 rocm==6.2.*"))
+    assert isinstance(answer, Resolution)
+    row = catalog.torch["2.5.1+rocm6.2"]
+    picked = {pick.name: pick.version for pick in answer.picks}
+    assert (picked["torchvision"], picked["torchaudio"]) == (row.torchvision, row.torchaudio)
+    assert row.triton == f"pytorch-triton-rocm=={picked['pytorch-triton-rocm']}"
+
+
+def test_torch_does_not_bring_in_what_only_needs_it(catalog: Catalog) -> None:
+    answer = resolve(catalog, ask(catalog, "torch==2.5.1"))
+    assert isinstance(answer, Resolution)
+    assert answer.pick("torchvision") is None
+
+
+# Preference and trust.
+
+
+@pytest.mark.parametrize("prefer", ["newest", "oldest", "proven"])
+def test_candidates_stand_in_the_order_of_preference(prefer: Prefer, catalog: Catalog) -> None:
+    variables = compile_problem(catalog, ask(catalog, "torch", prefer=prefer)).variables
+    for name in ("torch", "apex", "deepspeed", "python", "bitsandbytes"):
+        versions = [one.version for one in variables[name].candidates]
+        assert versions == sorted(versions, key=sort_key, reverse=prefer != "oldest"), name
+    apex = [one.variant for one in variables["apex"].candidates if one.version == "1.9.0"]
+    assert apex == ["", "e37ed12"]
+
+
+@pytest.mark.parametrize(("support", "floor"), [("documented", 2), ("observed", 1)])
+def test_no_pick_is_weaker_than_the_trust_that_was_asked_for(
+    support: Support, floor: int, catalog: Catalog
+) -> None:
+    rank = {"documented": 2, "observed": 1, "inferred": 0}
+    resolved = 0
+    for wanted in (
+        "torch",
+        "torch torchvision",
+        "rocm",
+        "torch bitsandbytes",
+        "torch apex",
+        "torch deepspeed",
+    ):
+        answer = resolve(catalog, ask(catalog, wanted, support=support))
+        if isinstance(answer, Resolution):
+            resolved += 1
+            assert [pick.name for pick in answer.picks if rank[pick.support] < floor] == []
+            assert [fact for pick in answer.picks for fact in pick.facts if rank[fact.status] < floor] == []
+    assert resolved >= 3
+
+
+def test_what_rests_on_inferred_facts_is_refused_or_changed(catalog: Catalog) -> None:
+    def flash(support: Support) -> str | None:
+        answer = resolve(catalog, ask(catalog, "torch==2.5.1 flash-attn", support=support, day="2025-04-02"))
+        pick = answer.pick("flash-attn") if isinstance(answer, Resolution) else None
+        return pick.version if pick else None
+
+    assert flash("any") == "2.8.3.post2"  # by an inferred range of torch versions
+    assert flash("observed") == "2.6.3"  # ran with torch 2.5.1
+    assert flash("documented") is None  # upstream names no range
+
+
+# What the request may not say.
+
+
+@pytest.mark.parametrize(
+    ("wanted", "options", "named", "hint"),
+    [
+        ("apx", {}, "'apx'", "Did you mean apex?"),
+        ("numpy", {}, "'numpy'", "environment file"),
+        ("torch==9.9", {}, "'torch==9.9'", "Known versions: "),
+        ("torch==2.9.1+rocm7.9", {}, "'torch==2.9.1+rocm7.9'", "Did you mean 2.9.1+rocm6."),
+        ("rocm==6.2.9", {}, "'rocm==6.2.9'", "6.2.4"),
+        ("x" * 10_000, {}, "10000 characters", ""),
+        ("rocm", {"day": "2020-01-01"}, "lumi-g on 2020-01-01", "2024-09-01"),
+        ("rocm", {"driver": "9.9"}, "9.9", ""),
+        ("rocm", {"gfx": ["gfx90b"]}, "gfx90b", "gfx90a"),
+        ("apex", {"base_image": "lumi-rocm-rocm-6.2.5.sif"}, "lumi-rocm-rocm-6.2.5.sif", "6.2"),
+    ],
+)
+def test_what_the_catalog_does_not_know_is_named_with_what_was_meant(
+    wanted: str, options: dict[str, Any], named: str, hint: str, catalog: Catalog
+) -> None:
+    with pytest.raises(UsageError) as failure:
+        compile_problem(catalog, ask(catalog, wanted, **options))
+    assert named in failure.value.message
+    assert len(failure.value.message) < 200
+    assert hint in failure.value.hint
+
+
+# The user's own facts.
+
+
+def test_a_driver_that_is_not_trusted_enough_is_a_conflict_and_no_crash(
+    overlay: Callable[[str], Path],
+) -> None:
+    rows = '[[driver]]\nversion = "6.3"\nsupports = ["6.4"]\nstatus = "inferred"\nsource = "a guess"\n'
+    catalog = load([overlay(rows)])
+    assert isinstance(resolve(catalog, ask(catalog, "rocm", support="documented")), Conflict)
+
+
+def test_the_newest_is_chosen_even_if_it_must_be_built(overlay: Callable[[str], Path]) -> None:
+    rows = (
+        f'[[package]]\nname = "newext"\ntitle = "An extension"\n{KNOWN}'
+        f'[[release]]\nversion = "2.0"\nsdist = {{ file = "f", sha256 = "0" }}\n{KNOWN}'
+        f'[[release]]\nversion = "1.0"\nwheel = {{ file = "f", sha256 = "0" }}\n{KNOWN}'
+        f'[[recipe]]\nbackend = "rocm"\nundeclared = ["torch"]\n{KNOWN}'
+    )
+    catalog = load([overlay(rows)])
+    answer = resolve(catalog, ask(catalog, "newext"))
+    assert isinstance(answer, Resolution)
+    assert {pick.name: pick.candidate.origin for pick in answer.picks}["newext"] == "build"
+    assert {"torch", "base-image"} <= {pick.name for pick in answer.picks}
+
+
+def test_every_relation_speaks_of_a_candidate_and_every_row_has_a_source(catalog: Catalog) -> None:
+    problem = compile_problem(catalog, ask(catalog, "torch"))
+    rows = [row for relation in problem.relations for row in relation.rows]
+    assert [row for row in rows if not row.fact.source or not row.fact.text] == []
+    assert [row for row in rows if not list(bits(row.subjects))] == []

@@ -1,0 +1,200 @@
+"""A conflict is a minimal proof with sources, and what it suggests really resolves."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import event, given
+
+from resolver.compiling import compile_problem
+from resolver.explain import MOST_SUGGESTIONS, minimal_core, request_arguments
+from resolver.facts.catalog import Catalog, load
+from resolver.model import Conflict, Request, Resolution
+from resolver.problem import Demand, Problem, Relation
+from resolver.resolve import resolve
+from resolver.solve import solve
+from tests.resolver.asking import again, ask
+from tests.resolver.universe import EXAMPLES, Universe, universes
+
+
+def _part(universe: Universe, problem: Problem, core: tuple[list[Demand], list[Relation]]) -> list[Universe]:
+    """Give the universe of a core, and behind it those without one of its items."""
+    demands = [universe.limits[problem.demands.index(one)] for one in core[0]]
+    relations = [universe.links[problem.relations.index(one)] for one in core[1]]
+    without = [(demands[:i] + demands[i + 1 :], relations) for i in range(len(demands))]
+    without += [(demands, relations[:i] + relations[i + 1 :]) for i in range(len(relations))]
+    return [
+        dataclasses.replace(universe, limits=tuple(limits), links=tuple(links))
+        for limits, links in [(demands, relations), *without]
+    ]
+
+
+@EXAMPLES
+@given(universes().filter(lambda universe: not universe.solvable()))
+def test_a_core_is_impossible_and_without_any_one_item_it_is_not(universe: Universe) -> None:
+    problem = universe.problem()
+    core, *fewer = _part(universe, problem, minimal_core(problem))
+    event(f"items: {len(fewer)}")
+    assert not core.solvable()
+    assert [one for one in fewer if not one.solvable()] == []
+
+
+def _conflict(catalog: Catalog, request: Request) -> Conflict:
+    answer = resolve(catalog, request)
+    assert isinstance(answer, Conflict)
+    return answer
+
+
+CONFLICTS: dict[str, Callable[[Catalog], Request]] = {
+    "ROCm above the driver": lambda c: ask(c, "rocm==7.1.*", day="2026-02-15"),
+    "Python above torch": lambda c: ask(c, "torch==2.5.* python==3.13"),
+    "Apex and torch": lambda c: ask(c, "apex==1.8.0 torch==2.9.1"),
+    "bitsandbytes and ROCm": lambda c: ask(c, "bitsandbytes>=0.49 rocm==6.0.3", day="2025-02-01"),
+    "two pins of torch": lambda c: ask(c, "torch==2.5.1 torch==2.9.1"),
+    "a pin three steps away": lambda c: ask(c, "torchvision==0.18.1 rocm>=6.2 apex"),
+    "an image of another ROCm": lambda c: ask(c, "torch==2.9.1 apex", base_image="lumi-rocm-rocm-6.2.4.sif"),
+    "too little trust": lambda c: ask(c, "torch flash-attn", support="documented"),
+    "a target without code": lambda c: ask(c, "flash-attn torch", gfx=["gfx1100"], driver="6.4"),
+    "a driver that was named": lambda c: ask(c, "torch==2.9.1", driver="5.7"),
+    "right in 2025": lambda c: ask(c, "torch==2.1.2 rocm==5.6.* apex", day="2026-03-01"),
+    "the CPU": lambda c: ask(c, "torch deepspeed==0.9.5", site="local", python="3.11", glibc="2.36"),
+    "an old glibc": lambda c: ask(c, "torch glibc", site="local", python="3.11", glibc="2.17"),
+    "the oldest preferred": lambda c: ask(c, "apex==1.8.0 torch==2.9.1", prefer="oldest"),
+    "proven sets preferred": lambda c: ask(c, "apex==1.8.0 torch==2.9.1", prefer="proven"),
+}
+
+
+@pytest.fixture(scope="module", params=list(CONFLICTS.values()), ids=list(CONFLICTS))
+def clash(request: pytest.FixtureRequest, catalog: Catalog) -> tuple[Request, Conflict]:
+    """Give each of the requests with its conflict."""
+    asked: Request = request.param(catalog)
+    return asked, _conflict(catalog, asked)
+
+
+def test_a_conflict_is_short_cited_and_minimal(clash: tuple[Request, Conflict], catalog: Catalog) -> None:
+    request, conflict = clash
+    core = conflict.core
+    assert 0 < len(core) <= 10
+    kinds = [item.kind for item in core]
+    assert kinds == sorted(kinds, key=["request", "fact"].index)
+    assert [item for item in core if not (item.text.strip() and item.source.strip())] == []
+    assert len({item.text for item in core}) == len(core)
+
+    problem = compile_problem(catalog, request)
+    demands, relations = minimal_core(problem)
+    assert len(demands) + len(relations) == len(core)
+    assert solve(problem.restricted(demands, relations)) is None
+    for item in demands:
+        rest = [one for one in demands if one is not item]
+        assert solve(problem.restricted(rest, relations)) is not None, item.text
+    for link in relations:
+        others = [one for one in relations if one is not link]
+        assert solve(problem.restricted(demands, others)) is not None, link.rows[0].fact.text
+
+
+def test_every_suggestion_resolves_as_it_is_written(
+    clash: tuple[Request, Conflict], catalog: Catalog
+) -> None:
+    request, conflict = clash
+    suggestions = conflict.suggestions
+    assert len(suggestions) <= MOST_SUGGESTIONS
+    assert len({one.request for one in suggestions}) == len(suggestions)
+    for one in suggestions:
+        changed = again(catalog, request, one.request)
+        assert changed != request
+        answer = resolve(catalog, changed)
+        assert isinstance(answer, Resolution), one.change
+        if "(gives " in one.change:
+            promised = one.change.rpartition("(gives ")[2].removesuffix(")").split(" and ")
+            assert set(promised) <= {str(pick.candidate) for pick in answer.picks}, one.change
+
+
+@pytest.mark.parametrize(
+    ("wanted", "day", "named", "change"),
+    [
+        (
+            "rocm==7.1.*",
+            "2026-02-15",
+            [
+                "rocm==7.1.*",
+                "2026-02-15 has kernel driver 6.3",
+                "ROCm 7.1 is supported on kernel drivers 6.4",
+            ],
+            "any version of rocm instead of rocm==7.1.*",
+        ),
+        (
+            "torch==2.5.* python==3.13",
+            "2026-03-01",
+            ["torch==2.5.*", "python==3.13", "2.5.1+rocm6.2 need python 3.9, 3.10, 3.11 or 3.12"],
+            "any version of torch instead of torch==2.5.*",
+        ),
+        (
+            "apex==1.8.0 torch==2.9.1",
+            "2026-03-01",
+            ["apex==1.8.0", "torch==2.9.1", "apex 1.8.0 needs torch 2.8.*"],
+            "any version of apex instead of apex==1.8.0",
+        ),
+        (
+            "bitsandbytes>=0.49 rocm==6.0.3",
+            "2025-02-01",
+            ["bitsandbytes>=0.49", "rocm==6.0.3", "need rocm 6.2.0"],
+            "any version of bitsandbytes instead of bitsandbytes>=0.49",
+        ),
+        (
+            "torch==2.5.1 torch==2.9.1",
+            "2026-03-01",
+            ["you asked for torch==2.5.1", "you asked for torch==2.9.1"],
+            "any version of torch instead of torch==2.5.1",
+        ),
+    ],
+)
+def test_what_clashes_is_named_and_the_cheapest_change_comes_first(
+    wanted: str, day: str, named: list[str], change: str, catalog: Catalog
+) -> None:
+    conflict = _conflict(catalog, ask(catalog, wanted, day=day))
+    texts = [item.text for item in conflict.core]
+    assert len(texts) == len(named)
+    assert [part for part, text in zip(named, texts, strict=True) if part not in text] == []
+    assert [one.change for one in conflict.suggestions][:1] != []
+    assert conflict.suggestions[0].change.startswith(change)
+
+
+def test_the_driver_and_the_table_are_cited_from_their_own_sources(catalog: Catalog) -> None:
+    asked, driver, table = _conflict(catalog, ask(catalog, "rocm==7.1.*", day="2026-02-15")).core
+    assert asked.source == "the request"
+    assert driver.source == catalog.windows_of("lumi-g")[-1].source
+    assert table.source == catalog.driver["6.4"].source
+
+
+@pytest.mark.parametrize("wanted", ["torch==2.9.1 rocm==6.4.4", "torch==2.9.1 apex==1.9.0"])
+def test_a_day_on_which_it_is_right_is_suggested(wanted: str, catalog: Catalog) -> None:
+    request = ask(catalog, wanted, day="2025-12-31")
+    (other,) = [one for one in _conflict(catalog, request).suggestions if "as it was" in one.change]
+    assert "driver 6.3" in other.change
+    changed = again(catalog, request, other.request)
+    assert (changed.target.date.year, changed.requirements) == (2026, request.requirements)
+
+
+def test_trusting_more_is_suggested_where_only_trust_is_missing(catalog: Catalog) -> None:
+    request = ask(catalog, "torch==2.9.1 flash-attn", support="documented")
+    changes = [again(catalog, request, one.request) for one in _conflict(catalog, request).suggestions]
+    assert [one for one in changes if one.support == "any" and one.requirements == request.requirements]
+
+
+def test_a_request_is_the_same_when_its_arguments_are_read_again(
+    clash: tuple[Request, Conflict], catalog: Catalog
+) -> None:
+    request, _ = clash
+    assert again(catalog, request, request_arguments(request)) == request
+
+
+def test_an_overlay_may_be_to_blame_and_is_cited(overlay: Callable[[str], Path]) -> None:
+    path = overlay(
+        '[[requires]]\npackage = "apex"\non = "python"\nversions = ["==3.8"]\n'
+        'status = "observed"\nsource = "our own notebook"\n'
+    )
+    core = _conflict(load([path]), ask(load([path]), "apex python==3.12")).core
+    assert "our own notebook" in [item.source for item in core]

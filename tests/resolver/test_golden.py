@@ -1,0 +1,104 @@
+"""The real catalog on real requests; a case is a file in ``cases/``."""
+
+from __future__ import annotations
+
+import datetime
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from resolver.facts.catalog import Catalog
+from resolver.model import Conflict, Pick, Prefer, Request, Resolution, Support
+from resolver.resolve import resolve
+from resolver.versions import allows
+from tests.resolver.asking import ask
+
+
+class Case(msgspec.Struct, forbid_unknown_fields=True, rename="kebab"):
+    """A request and what the catalog says to it."""
+
+    description: str
+    requirements: list[str]
+    site: str
+    date: datetime.date
+    expect: str
+    source: str = ""
+    """Where somebody ran it."""
+    support: Support = "any"
+    prefer: Prefer = "newest"
+    gfx: list[str] | None = None
+    python: str | None = None
+    glibc: str | None = None
+    picks: dict[str, str] = {}
+    """Component to version, or to version and variant: the key of the candidate."""
+    without: list[str] = []
+    """Components that are no part of the set."""
+    at_own_risk: list[str] = []
+    """The only components that are outside of what is supported."""
+    warns: list[str] = []
+    proven: str = ""
+    """Set in the catalog whose every pick must be chosen."""
+    named: list[str] = []
+    """What the items of the core say, together."""
+
+
+FILES = sorted(Path(__file__).with_name("cases").glob("*.toml"))
+
+
+def test_there_are_cases_of_both_kinds() -> None:
+    assert {_read(path).expect for path in FILES} == {"resolved", "conflict"}
+
+
+@pytest.mark.parametrize("path", FILES, ids=[path.stem for path in FILES])
+def test_the_catalog_answers_as_the_case_says(path: Path, catalog: Catalog) -> None:
+    case = _read(path)
+    request = ask(
+        catalog,
+        " ".join(case.requirements),
+        site=case.site,
+        day=case.date.isoformat(),
+        gfx=case.gfx,
+        python=case.python,
+        glibc=case.glibc,
+        support=case.support,
+        prefer=case.prefer,
+    )
+    answer = resolve(catalog, request)
+    if case.expect == "resolved":
+        assert isinstance(answer, Resolution), answer
+        _is_resolved(case, request, answer, catalog)
+    else:
+        assert isinstance(answer, Conflict), answer
+        said = "\n".join(item.text for item in answer.core)
+        assert [part for part in case.named if part not in said] == []
+        assert case.named
+
+
+def _read(path: Path) -> Case:
+    return msgspec.toml.decode(path.read_bytes(), type=Case)
+
+
+def _is_resolved(case: Case, request: Request, answer: Resolution, catalog: Catalog) -> None:
+    picks = {pick.name: pick for pick in answer.picks}
+    wanted = catalog.proven[case.proven].picks if case.proven else case.picks
+    assert {name: picks[name].candidate.key for name in wanted if name in picks} == wanted
+    assert picks.keys().isdisjoint(case.without)
+    assert [name for name, pick in picks.items() if pick.verdict != "supported"] == case.at_own_risk
+    assert [part for part in case.warns if part not in "\n".join(answer.warnings)] == []
+    for one in request.requirements:
+        assert allows([one.specifier] if one.specifier is not None else [], picks[one.name].version)
+    assert [name for name, pick in picks.items() if not _is_cited(pick)] == []
+    _is_ordered(answer)
+
+
+def _is_cited(pick: Pick) -> bool:
+    return len(pick.facts) > 0 and all(fact.text and fact.source for fact in pick.facts)
+
+
+def _is_ordered(answer: Resolution) -> None:
+    """Every chosen distribution is installed once, after what it needs."""
+    rank = {name: number for number, group in enumerate(answer.order) for name in group}
+    assert len(rank) == sum(map(len, answer.order))
+    assert {pick.name for pick in answer.picks if pick.candidate.kind == "distribution"} <= rank.keys()
+    assert [edge for edge in answer.edges if rank[edge.subject] <= rank[edge.object]] == []

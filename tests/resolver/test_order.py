@@ -1,0 +1,125 @@
+"""The build graph: what is installed before what, and circles said in words."""
+
+from __future__ import annotations
+
+from itertools import combinations, pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from resolver.facts.catalog import Catalog
+from resolver.facts.schema import Recipe
+from resolver.model import Candidate, Edge, Resolution
+from resolver.order import CycleError, edges_of, generations
+from resolver.problem import Relation, Row, Variable
+from resolver.resolve import resolve
+from tests.resolver.asking import ask
+from tests.resolver.universe import EXAMPLES, FACT, candidate
+
+NAMES = tuple("abcdefgh")
+
+
+def _edge(subject: str, target: str) -> Edge:
+    return Edge(subject, target, "build", declared=True)
+
+
+@EXAMPLES
+@given(st.permutations(NAMES), st.sets(st.sampled_from(list(combinations(range(len(NAMES)), 2)))))
+def test_generations_are_a_topological_order_with_each_name_as_early_as_can_be(
+    names: list[str], pairs: set[tuple[int, int]]
+) -> None:
+    edges = [_edge(names[later], names[earlier]) for earlier, later in pairs]
+    groups = generations(NAMES, edges)
+    rank = {name: number for number, group in enumerate(groups) for name in group}
+    assert sorted(rank) == sorted(name for group in groups for name in group) == list(NAMES)
+    assert [group for group in groups if list(group) != sorted(group)] == []
+    for name in NAMES:
+        needed = [rank[edge.object] for edge in edges if edge.subject == name]
+        assert rank[name] == max(needed, default=-1) + 1
+
+
+def test_names_without_edges_and_edges_without_names_are_installed_too() -> None:
+    assert generations(["torch"], [_edge("apex", "ninja")]) == (("ninja", "torch"), ("apex",))
+    assert generations([], []) == ()
+
+
+@EXAMPLES
+@given(st.permutations(NAMES), st.integers(1, len(NAMES)), st.booleans())
+def test_a_circle_is_named_as_a_path_of_what_needs_what(names: list[str], length: int, more: bool) -> None:
+    circle = names[:length]
+    edges = [_edge(one, other) for one, other in zip(circle, [*circle[1:], circle[0]], strict=True)]
+    extra = [_edge(name, circle[0]) for name in names[length:]] if more else []
+    with pytest.raises(CycleError) as failure:
+        generations(NAMES, [*edges, *extra])
+    path = failure.value.message.removesuffix(".").split(": ")[1].split(" -> ")
+    assert path[0] == path[-1]
+    assert sorted(path[1:]) == sorted(circle)
+    assert {_edge(one, other) for one, other in pairwise(path)} == set(edges)
+    assert failure.value.hint
+
+
+def _built(name: str, *, declared: tuple[str, ...] = (), undeclared: tuple[str, ...] = ()) -> Candidate:
+    recipe = Recipe(
+        package=name,
+        backend="rocm",
+        declared=declared,
+        undeclared=undeclared,
+        status="observed",
+        source="here",
+    )
+    return Candidate(name, "1.0", "distribution", "build", FACT, recipe=recipe)
+
+
+def test_build_requirements_become_edges_and_say_whether_the_source_declares_them() -> None:
+    apex = _built(
+        "apex", declared=("setuptools>=63",), undeclared=("torch", "Py_CPUinfo; python_version>'3'")
+    )
+    assert edges_of([apex, candidate("torch", "2.9.1")], []) == (
+        Edge("apex", "py-cpuinfo", "build", False, "Py_CPUinfo; python_version>'3'"),
+        Edge("apex", "setuptools", "build", True, "setuptools>=63"),
+        Edge("apex", "torch", "build", False, ""),
+    )
+
+
+def test_what_is_published_needs_nothing_to_be_built() -> None:
+    published = Candidate("apex", "1.0", "distribution", "published", FACT, recipe=_built("apex").recipe)
+    assert edges_of([published], []) == ()
+
+
+def test_relations_between_chosen_distributions_become_run_edges_if_they_bring_the_object_in() -> None:
+    apex, torch, rocm = candidate("apex", "1"), candidate("torch", "2"), _platform("rocm")
+    one = {name.name: Variable(name.name, [name]) for name in (apex, torch, rocm)}
+    row = Row(0b10, 0b10, FACT)
+    needs = Relation(one["apex"], one["torch"], "run", [row])
+    constrains = Relation(one["torch"], one["apex"], "run", [row], when_present=True)
+    silent = Relation(one["torch"], one["apex"], "run", [])
+    platform = Relation(one["torch"], one["rocm"], "run", [row])
+    edges = edges_of([apex, torch, rocm], [needs, constrains, silent, platform])
+    assert edges == (Edge("apex", "torch", "run", declared=True),)
+    assert edges_of([apex], [needs]) == ()
+
+
+def _platform(name: str) -> Candidate:
+    return Candidate(name, "1", "platform", "site", FACT)
+
+
+def test_edges_are_sorted_whatever_their_number() -> None:
+    """A set of edges has another order in every process, so all that tells edges apart must be sorted."""
+    undeclared = tuple(f"{name}>={number}" for name in ("cmake", "ninja") for number in range(30))
+    edges = edges_of([_built("apex", undeclared=undeclared)], [])
+    assert len(edges) == 60
+    assert list(edges) == sorted(edges, key=lambda one: (one.subject, one.object, one.kind, one.requirement))
+
+
+def test_the_extensions_stand_behind_torch_and_torch_behind_its_triton(catalog: Catalog) -> None:
+    wanted = "torch apex deepspeed flash-attn bitsandbytes"
+    answer = resolve(catalog, ask(catalog, wanted, day="2025-06-01"))
+    assert isinstance(answer, Resolution)
+    rank = {name: number for number, group in enumerate(answer.order) for name in group}
+    built = {pick.name for pick in answer.picks if pick.candidate.origin == "build"}
+    assert built == {"apex", "deepspeed", "flash-attn"}
+    assert rank["pytorch-triton-rocm"] < rank["torch"] < min(rank[name] for name in built)
+    assert rank["ninja"] < rank["flash-attn"]
+    hidden = {edge.object for edge in answer.edges if edge.subject == "flash-attn" and not edge.declared}
+    assert hidden >= {"torch", "ninja", "psutil"}

@@ -1,0 +1,95 @@
+"""Masks say what rows say, and propagation removes only what is in no solution."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import event, given
+from hypothesis import strategies as st
+
+from resolver.problem import ABSENT, Relation, Row, Variable, bits, propagate
+from tests.resolver.universe import EXAMPLES, FACT, Link, Universe, candidate, universes
+
+
+def _variable(name: str, size: int) -> Variable:
+    return Variable(name, [candidate(name, str(number)) for number in range(size)])
+
+
+def test_masks_name_candidates_from_bit_1_on_and_bit_0_is_absence() -> None:
+    one = _variable("torch", 3)
+    assert one.everything == 0b1111
+    assert one.present == 0b1110
+    assert one.mask([0, 2]) == 0b1010
+    assert one.candidate(3) is one.candidates[2]
+    assert one.chosen(0b1011) == [one.candidates[0], one.candidates[2]]
+
+
+@EXAMPLES
+@given(st.integers(0, 2**70))
+def test_bits_are_the_numbers_of_the_set_bits_in_order(mask: int) -> None:
+    numbers = list(bits(mask))
+    assert sum(1 << number for number in numbers) == mask
+    assert numbers == sorted(set(numbers))
+
+
+def test_a_subject_that_no_row_speaks_of_is_free_and_others_need_what_any_row_allows() -> None:
+    one, other = _variable("apex", 3), _variable("torch", 2)
+    rows = [Row(one.mask([0, 1]), other.mask([0]), FACT), Row(one.mask([1]), other.mask([1]), FACT)]
+    needs = Relation(one, other, "run", rows)
+    goes_with = Relation(one, other, "run", rows, when_present=True)
+    assert needs.table == [0b111, 0b010, 0b110, 0b111]
+    assert goes_with.table == [0b111, 0b011, 0b111, 0b111]
+    assert needs.rows_between(2, 1) == [rows[0]]
+    assert needs.rows_between(1, 2) == needs.rows_between(3, 1) == []
+
+
+@EXAMPLES
+@given(universes(circles=True))
+def test_propagation_keeps_every_candidate_of_every_solution(universe: Universe) -> None:
+    domains = propagate(universe.problem())
+    solutions = list(universe.solutions())
+    event(f"solutions: {bool(solutions)}, proved without search: {domains is None}")
+    if domains is None:
+        assert solutions == []
+        return
+    for chosen in solutions:
+        for name, value in chosen.items():
+            assert domains[name] & (ABSENT if value is None else 1 << (value + 1))
+
+
+@EXAMPLES
+@given(universes(circles=True))
+def test_what_propagation_leaves_has_a_partner_in_every_relation(universe: Universe) -> None:
+    problem = universe.problem()
+    domains = propagate(problem)
+    if domains is None:
+        return
+    for demand in problem.demands:
+        assert domains[demand.variable.name] & ~demand.mask == 0
+    for relation in problem.relations:
+        subjects, objects = domains[relation.subject.name], domains[relation.object.name]
+        partners = [relation.table[bit] & objects for bit in bits(subjects)]
+        assert all(partners)
+        assert not objects & ~_union(partners)
+
+
+@pytest.mark.usefixtures("_no_hang")
+def test_propagation_ends_where_a_component_is_related_to_itself() -> None:
+    impossible = Link("apex", "apex", ((frozenset({0, 1}), frozenset()),), when_present=False)
+    universe = Universe({"apex": 2}, (), (impossible,))
+    assert propagate(universe.problem()) == {"apex": ABSENT}
+
+
+def _union(masks: list[int]) -> int:
+    union = 0
+    for mask in masks:
+        union |= mask
+    return union
+
+
+def test_a_limited_problem_shares_the_variables_and_leaves_the_original_alone() -> None:
+    a, b = _variable("a", 1), _variable("b", 1)
+    problem = Universe({"a": 1, "b": 1}, (), ()).problem()
+    relation = Relation(a, b, "run", [Row(a.present, b.present, FACT)])
+    part = problem.restricted([], [relation])
+    assert part.variables is problem.variables
+    assert (part.relations, problem.relations) == ([relation], [])

@@ -1,0 +1,165 @@
+"""The search finds a solution if and only if there is one, and the preferred one."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from datetime import date
+
+import pytest
+from hypothesis import event, example, given
+from hypothesis import strategies as st
+
+from resolver.facts.schema import ProvenSet
+from resolver.solve import TooLargeError, solve, solve_preferred, solve_proven
+from tests.resolver.universe import EXAMPLES, FEWER, Limit, Link, Universe, universes
+
+ALL = frozenset(range(3))
+
+
+def _set(*positions: int) -> frozenset[int]:
+    return frozenset(positions)
+
+
+def _must(name: str, allowed: frozenset[int] = ALL) -> Limit:
+    return Limit(name, allowed, optional=False)
+
+
+def _needs(subject: str, target: str, *rows: tuple[int, int], when_present: bool = False) -> Link:
+    return Link(subject, target, tuple((_set(one), _set(other)) for one, other in rows), when_present)
+
+
+@EXAMPLES
+@given(universes())
+def test_a_solution_is_found_if_and_only_if_there_is_one(universe: Universe) -> None:
+    solution = solve(universe.problem())
+    event(f"solvable: {solution is not None}")
+    assert (solution is not None) == universe.solvable()
+    if solution is not None:
+        assert universe.holds(universe.read(solution))
+
+
+EACH_OTHER = Universe(
+    {"torch": 2, "apex": 2},
+    (_must("torch", _set(0, 1)),),
+    (_needs("torch", "apex", (0, 1), (1, 0)), _needs("apex", "torch", (1, 1), (0, 0))),
+)
+"""Each torch needs the apex that needs the other torch."""
+LEFT_BEHIND = Universe(
+    {"apex": 2, "rocm": 1, "zlib": 1},
+    (_must("apex", _set(0, 1)),),
+    (
+        _needs("apex", "rocm", (0, 0)),
+        _needs("rocm", "zlib", (0, 0)),
+        _needs("zlib", "rocm", (0, 0)),
+        _needs("zlib", "apex", (0, 1)),
+    ),
+)
+"""The first apex brings in two components that need each other, and the other apex."""
+
+
+@EXAMPLES
+@given(universes(circles=True))
+@example(EACH_OTHER)
+@example(LEFT_BEHIND)
+def test_it_is_also_so_where_components_are_related_in_a_circle(universe: Universe) -> None:
+    solution = solve(universe.problem())
+    assert (solution is not None) == universe.solvable()
+    if solution is not None:
+        assert universe.holds(universe.read(solution))
+
+
+@FEWER
+@given(universes(), st.randoms(use_true_random=False))
+def test_the_order_of_the_facts_does_not_decide_whether_there_is_a_solution(
+    universe: Universe, chance: random.Random
+) -> None:
+    limits, links = list(universe.limits), list(universe.links)
+    chance.shuffle(limits)
+    chance.shuffle(links)
+    shuffled = dataclasses.replace(universe, limits=tuple(limits), links=tuple(links))
+    assert (solve(universe.problem()) is None) == (solve(shuffled.problem()) is None)
+
+
+@FEWER
+@given(universes())
+def test_what_is_preferred_holds_and_is_the_same_every_time(universe: Universe) -> None:
+    problem = universe.problem()
+    solution = solve_preferred(problem)
+    assert solution == solve_preferred(problem) == solve_preferred(universe.problem())
+    assert (solution is None) == (solve(problem) is None)
+    assert solution is None or universe.holds(universe.read(solution))
+
+
+@EXAMPLES
+@given(universes())
+def test_of_all_solutions_the_best_layer_by_layer_is_preferred(universe: Universe) -> None:
+    """Where everything was asked for, this can be said in one line."""
+    universe = dataclasses.replace(universe, limits=tuple(map(_must, universe.sizes)))
+    layers = [name for name in ("rocm", "torch", "apex", "deepspeed", "zlib") if name in universe.sizes]
+    best = min(([one[name] for name in layers] for one in universe.solutions()), default=None)
+    solution = solve_preferred(universe.problem())
+    assert (best and dict(zip(layers, best, strict=True))) == (solution and universe.read(solution))
+
+
+def test_only_what_is_needed_is_part_of_the_set_and_the_preferred_candidate_of_it() -> None:
+    universe = Universe(
+        {"torch": 3, "apex": 3, "zlib": 3, "rocm": 3},
+        (_must("apex"), Limit("rocm", ALL, optional=True)),
+        (
+            _needs("apex", "torch", (0, 2), (1, 0), (2, 1)),
+            _needs("torch", "zlib", (0, 1), when_present=True),
+        ),
+    )
+    wanted = {"torch": 0, "apex": 1, "zlib": None, "rocm": None}
+    assert universe.read(solve_preferred(universe.problem()) or {}) == wanted
+
+
+def test_what_was_asked_for_is_not_taken_older_to_leave_something_out() -> None:
+    """The newest apex needs a rocm, the one before it needs none; nobody asked for less of rocm."""
+    universe = Universe(
+        {"apex": 2, "rocm": 2}, (_must("apex", _set(0, 1)),), (_needs("apex", "rocm", (0, 1)),)
+    )
+    assert universe.read(solve_preferred(universe.problem()) or {}) == {"apex": 0, "rocm": 1}
+
+
+def test_a_component_that_must_be_there_and_must_not_is_no_solution() -> None:
+    assert solve(Universe({"apex": 1}, (_must("apex", _set()),), ()).problem()) is None
+    both = (_must("apex"), Limit("apex", _set(), optional=True))
+    assert solve(Universe({"apex": 1}, both, ()).problem()) is None
+
+
+def test_nothing_asked_for_is_solved_by_nothing() -> None:
+    assert solve_preferred(Universe({"apex": 1}, (), ()).problem()) == {}
+
+
+def test_the_guard_on_rounds_says_that_it_stopped_and_not_that_there_is_no_solution() -> None:
+    names = [f"package{number}" for number in range(10)]
+    universe = Universe(dict.fromkeys(names, 3), tuple(_must(name) for name in names), ())
+    assert solve(universe.problem(), most_rounds=100) == dict.fromkeys(names, 1)
+    with pytest.raises(TooLargeError, match="stopped after 2 rounds") as failure:
+        solve(universe.problem(), most_rounds=2)
+    assert failure.value.hint
+
+
+def _proven(name: str, year: int, **picks: str) -> ProvenSet:
+    return ProvenSet(id=name, date=date(year, 1, 1), picks=picks, status="observed", source="here")
+
+
+def test_the_newest_proven_set_that_fits_decides_and_without_one_the_newest_versions() -> None:
+    universe = Universe(
+        {"torch": 3, "apex": 3},  # versions 3, 2 and 1
+        (_must("apex"), _must("torch", _set(0, 1))),
+        (_needs("apex", "torch", (0, 0), (1, 1), (2, 2)),),
+    )
+    older = _proven("older", 2024, torch="2", apex="2", numpy="1.26")
+    newer = _proven("newer", 2025, torch="1", apex="1")  # this torch is not allowed
+    unknown = _proven("unknown", 2026, torch="7")
+    problem = universe.problem()
+    assert solve_proven(problem, [older, newer, unknown]) == ({"torch": 2, "apex": 2}, older)
+    assert solve_proven(problem, [newer, unknown]) == ({"torch": 1, "apex": 1}, None)
+
+
+def test_without_a_solution_no_proven_set_fits() -> None:
+    problem = Universe({"apex": 1}, (_must("apex", _set()),), ()).problem()
+    assert solve_proven(problem, [_proven("one", 2025, apex="1")]) == (None, None)
