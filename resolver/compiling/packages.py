@@ -32,7 +32,7 @@ def _candidate(draft: Draft, release: schema.Release) -> Candidate:
         release.package,
         release.version,
         "distribution",
-        "published" if release.wheel else "build",
+        "published" if release.wheel or release.pypi else "build",
         Fact(_origin_text(release), release.status, release.source, release.note),
         variant=release.variant,
         release=release,
@@ -42,6 +42,8 @@ def _candidate(draft: Draft, release: schema.Release) -> Candidate:
 
 def _origin_text(release: schema.Release) -> str:
     name = f"{release.package} {release.version}"
+    if release.pypi:
+        return f"{name} is published on PyPI"
     if release.wheel:
         return f"{name} is published as {release.wheel.file}"
     if release.sdist:
@@ -54,11 +56,8 @@ def _origin_text(release: schema.Release) -> str:
 def _backends(draft: Draft, name: str) -> None:
     clauses = []
     for release in draft.catalog.releases_of(name):
-        possible = [
-            backend
-            for backend in release.backend
-            if release.wheel or draft.catalog.recipe_for(release, backend)
-        ]
+        ready = release.wheel or release.pypi
+        possible = [one for one in release.backend if ready or draft.catalog.recipe_for(release, one)]
         text = f"{name} {release.version} can be had for {spell(possible, joiner='and')}"
         fact = Fact(text, release.status, release.source)
         clauses.append(Clause(_is(release), version_in(possible), fact))

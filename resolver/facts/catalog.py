@@ -247,8 +247,8 @@ def _check_references(catalog: Catalog) -> None:
         _known("driver", window.driver, catalog.driver)
     for release in catalog.release.values():
         _known("package", release.package, catalog.package)
-        if sum(source is not None for source in (release.sdist, release.git, release.wheel)) != 1:
-            msg = f"{release.package} {release.version}: give exactly one of sdist, git and wheel."
+        if sum(map(bool, (release.sdist, release.git, release.wheel, release.pypi))) != 1:
+            msg = f"{release.package} {release.version}: give exactly one of sdist, git, wheel and pypi."
             raise CatalogError(msg)
     components = [*PLATFORM, *catalog.package, *companions(catalog)]
     for row in catalog.requires:

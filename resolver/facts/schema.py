@@ -164,7 +164,8 @@ class Git(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Release(Row, frozen=True, kw_only=True):
     """One release of an extension package, from one source.
 
-    Exactly one of `sdist`, `git` and `wheel` is given. `wheel` is a published wheel, used as it is.
+    Exactly one of `sdist`, `git`, `wheel` and `pypi` is given. `wheel` is a published wheel, used as
+    it is.
     """
 
     package: str
@@ -175,6 +176,8 @@ class Release(Row, frozen=True, kw_only=True):
     sdist: Sdist | None = None
     git: Git | None = None
     wheel: Sdist | None = None
+    pypi: bool = False
+    """An ordinary release on PyPI with wheels for every Python: pip takes the file that fits."""
 
 
 class Requires(Row, frozen=True, kw_only=True):
