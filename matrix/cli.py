@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, NoReturn
 
 from matrix.commands import build_wheels, env, resolve
 from matrix.console import Console
+from matrix.options import expand_target_flags
 from resolver.errors import EnvironmentLacksError, MatrixError, UsageError, did_you_mean
-from resolver.facts import catalog as facts
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -83,7 +83,7 @@ def _interrupt(number: int, frame: object) -> NoReturn:  # noqa: ARG001  what si
 def main_inner(arguments: Sequence[str], console: Console) -> int:
     """Run the program; failures are raised."""
     parser = make_parser()
-    args, rest = parser.parse_known_args(arguments)
+    args, rest = parser.parse_known_args(expand_target_flags(arguments))
     if rest:
         args.parser.error(f"unrecognized arguments: {' '.join(rest)}")
     console.verbosity = -1 if args.quiet else args.verbose
@@ -100,7 +100,6 @@ def make_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"matrix {version('rocm-matrix')}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True, parser_class=_Parser)
-    gfx = sorted(facts.load_gfx())
     for command in COMMANDS:
         one = commands.add_parser(
             command.NAME,
@@ -110,7 +109,7 @@ def make_parser() -> argparse.ArgumentParser:
             formatter_class=argparse.RawDescriptionHelpFormatter,
             allow_abbrev=False,
         )
-        command.add_arguments(one, gfx)
+        command.add_arguments(one)
         one.add_argument("-q", "--quiet", action="store_true", help="say only results and errors")
         one.add_argument("-v", "--verbose", action="count", default=0, help="say more; -vv shows tracebacks")
         one.set_defaults(execute=command.execute, parser=one)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import re
 import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -14,6 +15,7 @@ from packaging.requirements import Requirement as Pep508
 from packaging.utils import canonicalize_name
 
 from builders import host
+from builders.cache import cache_root
 from resolver.errors import UsageError, did_you_mean
 from resolver.facts import catalog as facts
 from resolver.model import Request, Requirement, Target
@@ -48,7 +50,25 @@ class Settings(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, rename=
     catalog: list[str] = []
 
 
-def add_target_options(parser: argparse.ArgumentParser, gfx: Iterable[str]) -> None:
+_TARGET_FLAG = re.compile(r"--(gfx\d+[0-9a-z-]*)")
+
+
+def expand_target_flags(arguments: Iterable[str]) -> list[str]:
+    """Let every offload target be a flag of its own, also one that only an overlay knows.
+
+    Examples
+    --------
+    >>> expand_target_flags(["resolve", "--gfx90a"])
+    ['resolve', '--gfx', 'gfx90a']
+    """
+    expanded: list[str] = []
+    for argument in arguments:
+        flag = _TARGET_FLAG.fullmatch(argument)
+        expanded += ["--gfx", flag[1]] if flag else [argument]
+    return expanded
+
+
+def add_target_options(parser: argparse.ArgumentParser) -> None:
     """Add the options that say what is resolved and built for."""
     group = parser.add_argument_group("target")
     group.add_argument(
@@ -65,10 +85,6 @@ def add_target_options(parser: argparse.ArgumentParser, gfx: Iterable[str]) -> N
         action="extend",
         help="offload targets (default: the site's); each is a flag of its own, too: --gfx90a",
     )
-    for target in gfx:
-        group.add_argument(
-            f"--{target}", dest="gfx", action="append_const", const=target, help=argparse.SUPPRESS
-        )
     group.add_argument("--driver", metavar="VERSION", help="AMD kernel driver, instead of the site's")
     group.add_argument("--rocm", metavar="SPEC", help="ROCm, such as 6.2 or '>=6.2,<6.5'")
     group.add_argument("--python", metavar="SPEC", help="Python, such as 3.12")
@@ -134,7 +150,7 @@ def merge(settings: Settings, args: argparse.Namespace) -> Settings:
 
 def load_catalog(settings: Settings) -> Catalog:
     """Load the shipped catalog with the overlays that the settings name."""
-    return facts.load([Path(one) for one in settings.catalog])
+    return facts.load([Path(one) for one in settings.catalog], cache=cache_root() / "catalog")
 
 
 def make_request(settings: Settings, catalog: Catalog, today: datetime.date) -> Request:

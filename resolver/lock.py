@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import tomllib
 from datetime import date
+from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
@@ -38,6 +39,8 @@ class LockedFact(_Part, frozen=True, kw_only=True):
     status: Status
     source: str
     note: str = ""
+    file: str = ""
+    """Name of the catalog file, without its directory."""
 
 
 class LockedTarget(_Part, frozen=True, kw_only=True):
@@ -170,7 +173,14 @@ def _lock_pick(pick: Pick, label: str) -> LockedPick:
 
 def _lock_facts(facts: Iterable[Fact]) -> tuple[LockedFact, ...]:
     return tuple(
-        LockedFact(text=fact.text, status=fact.status, source=fact.source, note=fact.note) for fact in facts
+        LockedFact(
+            text=fact.text,
+            status=fact.status,
+            source=fact.source,
+            note=fact.note,
+            file=PurePath(fact.file).name,
+        )
+        for fact in facts
     )
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 if TYPE_CHECKING:
     from packaging.specifiers import SpecifierSet
 
-    from resolver.facts.schema import Backend, Recipe, Release, Status
+    from resolver.facts.schema import Backend, Recipe, Release, Row, Status
 
 Kind = Literal["platform", "distribution"]
 Origin = Literal["published", "build", "base-image", "site", "request"]
@@ -32,6 +32,13 @@ class Fact:
     status: Status
     source: str
     note: str = ""
+    file: str = ""
+    """The catalog file of the row."""
+
+    @classmethod
+    def of(cls, row: Row, text: str, *, note: str | None = None) -> Fact:
+        """Say in words what a row of the catalog means."""
+        return cls(text, row.status, row.source, row.note if note is None else note, row.from_file)
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ from resolver.resolve import resolve
 from resolver.versions import shorten
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
     from builders.plan import Task
     from matrix.console import Console
@@ -39,7 +39,7 @@ EXAMPLE = "matrix build-wheels --backend cpu --index index"
 INDEX = Path("index")
 
 
-def add_arguments(parser: argparse.ArgumentParser, gfx: Iterable[str]) -> None:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     parser.add_argument(
         "names", nargs="*", metavar="NAME", help="only these (default: all that the lock builds)"
@@ -65,7 +65,7 @@ def add_arguments(parser: argparse.ArgumentParser, gfx: Iterable[str]) -> None:
         "--dry-run", action="store_true", help="say for each wheel why it will be built or not"
     )
     parser.add_argument("--format", choices=("text", "json"), default="text")
-    add_target_options(parser, gfx)
+    add_target_options(parser)
 
 
 def _positive(text: str) -> int:

@@ -14,7 +14,6 @@ from resolver.lock import read_lock
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterable
 
     from matrix.console import Console
 
@@ -23,7 +22,7 @@ HELP = "write the file that cotainr reads, with exact pins"
 EXAMPLE = "matrix env --for cotainr -o env.yml"
 
 
-def add_arguments(parser: argparse.ArgumentParser, gfx: Iterable[str]) -> None:  # noqa: ARG001
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     parser.add_argument("--for", dest="consumer", choices=("cotainr",), required=True, help="who reads it")
     parser.add_argument(

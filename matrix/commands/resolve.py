@@ -15,7 +15,6 @@ from resolver.resolve import resolve
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterable
 
     from matrix.console import Console
 
@@ -25,7 +24,7 @@ EXAMPLE = "matrix resolve apex deepspeed --site lumi-g --python 3.12"
 LOCK = Path("matrix.lock")
 
 
-def add_arguments(parser: argparse.ArgumentParser, gfx: Iterable[str]) -> None:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     parser.add_argument(
         "requirements",
@@ -44,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser, gfx: Iterable[str]) -> None:
     )
     parser.add_argument("--no-lock", action="store_true", help="write no lock")
     parser.add_argument("--format", choices=("text", "json"), default="text")
-    add_target_options(parser, gfx)
+    add_target_options(parser)
 
 
 def execute(args: argparse.Namespace, console: Console) -> int:

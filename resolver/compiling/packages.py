@@ -33,7 +33,7 @@ def _candidate(draft: Draft, release: schema.Release) -> Candidate:
         release.version,
         "distribution",
         "published" if release.wheel or release.pypi else "build",
-        Fact(_origin_text(release), release.status, release.source, release.note),
+        Fact.of(release, _origin_text(release)),
         variant=release.variant,
         release=release,
         recipe=draft.catalog.recipe_for(release, draft.target.backend),
@@ -59,7 +59,7 @@ def _backends(draft: Draft, name: str) -> None:
         ready = release.wheel or release.pypi
         possible = [one for one in release.backend if ready or draft.catalog.recipe_for(release, one)]
         text = f"{name} {release.version} can be had for {spell(possible, joiner='and')}"
-        fact = Fact(text, release.status, release.source)
+        fact = Fact.of(release, text, note="")
         clauses.append(Clause(_is(release), version_in(possible), fact))
     draft.relate(name, "backend", clauses)
 
@@ -93,7 +93,7 @@ def _fact(name: str, row: schema.Requires) -> Fact:
     verb = f"needs {row.on}"
     if row.on == "gfx":
         verb = "can be compiled for" if row.kind == "build" else "holds code for"
-    return Fact(f"{name}{which} {verb} {versions}", row.status, row.source, row.note)
+    return Fact.of(row, f"{name}{which} {verb} {versions}")
 
 
 def _building(draft: Draft, name: str) -> None:
@@ -104,10 +104,10 @@ def _building(draft: Draft, name: str) -> None:
         if one.origin != "build" or recipe is None or one.release is None:
             continue
         this = _is(one.release)
-        fact = Fact(f"{one} is compiled in a base image", recipe.status, recipe.source)
+        fact = Fact.of(recipe, f"{one} is compiled in a base image", note="")
         in_image.append(Clause(this, any_candidate, fact))
         if "torch" in recipe.match_runtime:
-            fact = Fact(f"{one} is compiled against torch", recipe.status, recipe.source, recipe.note)
+            fact = Fact.of(recipe, f"{one} is compiled against torch")
             against_torch.append(Clause(this, any_candidate, fact))
     if draft.target.backend == "rocm":
         draft.relate(name, "base-image", in_image, build=True)

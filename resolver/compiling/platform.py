@@ -32,7 +32,7 @@ def compile_platform(draft: Draft) -> None:
     draft.variable("backend", [_target("backend", fact.text.split()[1], fact) for fact in backends])
     for name in target.gfx[:1]:
         row = catalog.gfx[name]
-        fact = Fact(f"{target_name(target)} is the offload target", row.status, row.source, row.note)
+        fact = Fact.of(row, f"{target_name(target)} is the offload target")
         draft.variable("gfx", [_target("gfx", one, fact) for one in (target_name(target), OTHER_TARGETS)])
     if not target.gfx:
         draft.variable("gfx", [])
@@ -55,7 +55,7 @@ def _target(name: str, version: str, fact: Fact) -> Candidate:
 
 
 def _plain(name: str, version: str, row: schema.Row, text: str, origin: Origin = "site") -> Candidate:
-    fact = Fact(f"{name} {version} {text}", row.status, row.source, row.note)
+    fact = Fact.of(row, f"{name} {version} {text}")
     return Candidate(name, version, "platform", origin, fact)
 
 
@@ -76,7 +76,7 @@ def _rocm(draft: Draft) -> None:
             Clause(
                 version_in([row.version]),
                 covers(row.gfx, draft.target.gfx),
-                Fact(f"ROCm {row.version} targets {', '.join(row.gfx)}", row.status, row.source),
+                Fact.of(row, f"ROCm {row.version} targets {', '.join(row.gfx)}", note=""),
             )
             for row in rows
             if row.gfx
@@ -97,8 +97,8 @@ def _driver_table(draft: Draft) -> list[Clause]:
             if names
             else f"ROCm {line} is not in AMD's driver table"
         )
-        source = (supporting or drivers)[0].source
-        clauses.append(Clause(line_is(line), version_in(names), Fact(text, "documented", source)))
+        fact = Fact.of((supporting or drivers)[0], text, note="")
+        clauses.append(Clause(line_is(line), version_in(names), fact))
         clauses += [
             _at_own_risk(line, row) for row in drivers if sort_key(line) < min(map(sort_key, row.supports))
         ]
@@ -110,7 +110,7 @@ def _at_own_risk(line: str, driver: schema.Driver) -> Clause:
     window = f"{oldest} to {newest}"
     text = f"ROCm {line} is older than what driver {driver.version} supports ({window}): at own risk"
     note = "Single-node work may run; nobody supports it."
-    fact = Fact(text, "inferred", driver.source, note)
+    fact = Fact(text, "inferred", driver.source, note, driver.from_file)
     return Clause(line_is(line), version_in([driver.version]), fact, risk=True)
 
 
@@ -125,11 +125,9 @@ def _images(draft: Draft) -> None:
     rocm, glibc = [], []
     for row in images.values():
         this = version_in([row.name])
-        fact = Fact(f"{row.name} holds ROCm {row.rocm}", row.status, row.source)
+        fact = Fact.of(row, f"{row.name} holds ROCm {row.rocm}", note="")
         rocm.append(Clause(this, version_in([row.rocm]), fact))
-        fact = Fact(
-            f"{row.name} is {row.os}, which has glibc {row.glibc}", row.status, row.source, _OF_RELEASE
-        )
+        fact = Fact.of(row, f"{row.name} is {row.os}, which has glibc {row.glibc}", note=_OF_RELEASE)
         glibc.append(Clause(this, version_in([row.glibc]), fact))
     draft.relate("base-image", "rocm", rocm)
     draft.relate("base-image", "glibc", glibc)
@@ -137,7 +135,7 @@ def _images(draft: Draft) -> None:
 
 def _glibc(draft: Draft) -> None:
     facts = {
-        row.glibc: Fact(f"glibc {row.glibc} is that of {row.os}", row.status, row.source, _OF_RELEASE)
+        row.glibc: Fact.of(row, f"glibc {row.glibc} is that of {row.os}", note=_OF_RELEASE)
         for row in draft.catalog.image.values()
     }
     here = draft.target.glibc

@@ -40,14 +40,14 @@ def compile_torch(draft: Draft) -> None:
 
 
 def _published(row: schema.Torch) -> Candidate:
-    fact = Fact(f"torch {row.version} is published at {row.index}", row.status, row.source, row.note)
+    fact = Fact.of(row, f"torch {row.version} is published at {row.index}")
     return Candidate("torch", row.version, "distribution", "published", fact, index=row.index)
 
 
 def _beside(name: str, version: str, torches: Sequence[schema.Torch]) -> Candidate:
     """Give a companion, which stands in the same index as the torch wheel that it goes with."""
     beside = spell([row.version for row in torches], joiner="and")
-    fact = Fact(f"{name} {version} is published beside torch {beside}", torches[0].status, torches[0].source)
+    fact = Fact.of(torches[0], f"{name} {version} is published beside torch {beside}", note="")
     return Candidate(name, version, "distribution", "published", fact)
 
 
@@ -58,7 +58,7 @@ def _needs_of_torch(draft: Draft, rows: Iterable[schema.Torch]) -> None:
         this = version_in([row.version])
 
         def say(text: str, row: schema.Torch = row) -> Fact:
-            return Fact(f"torch {row.version} {text}", row.status, row.source, row.note)
+            return Fact.of(row, f"torch {row.version} {text}")
 
         clauses["backend"].append(Clause(this, version_in([row.backend]), say(f"is a {row.backend} build")))
         text = f"is published for Python {spell(row.python, most=8, joiner='and')}"
@@ -97,7 +97,7 @@ def _companion_clauses(name: str, rows: Iterable[schema.Torch]) -> list[Clause]:
         Clause(
             version_in([row.version]),
             version_in([version]),
-            Fact(f"torch {row.version} needs {name} {version}", row.status, row.source, row.note),
+            Fact.of(row, f"torch {row.version} needs {name} {version}"),
         )
         for row in rows
         for version in [_companions(row).get(name)]
@@ -109,6 +109,6 @@ def _torch_for(name: str, paired: Mapping[str, Sequence[schema.Torch]]) -> list[
     clauses = []
     for version, torches in paired.items():
         names = [row.version for row in torches]
-        fact = Fact(f"{name} {version} goes with torch {spell(names)}", torches[0].status, torches[0].source)
+        fact = Fact.of(torches[0], f"{name} {version} goes with torch {spell(names)}", note="")
         clauses.append(Clause(version_in([version]), version_in(names), fact))
     return clauses

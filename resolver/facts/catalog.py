@@ -6,26 +6,17 @@ identity replaces the earlier one; rows without an identity (requirements) are a
 
 from __future__ import annotations
 
-import re
-import tomllib
 from dataclasses import dataclass, field
-from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-import msgspec
-from packaging.utils import canonicalize_name
+from typing import TYPE_CHECKING
 
 from resolver.errors import CatalogError, did_you_mean
-from resolver.facts import schema
-from resolver.facts.values import check_values, triton_name
+from resolver.facts import compiled, schema
 from resolver.model import PLATFORM
 from resolver.versions import parse_specifier
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
-
-_LARGEST_FILE = 8 * 2**20  # bytes; the shipped catalog is far below, so more is a mistake
 
 
 @dataclass(slots=True)
@@ -82,17 +73,36 @@ def applies(row: schema.Requires | schema.Recipe, release: schema.Release) -> bo
 
 def shipped() -> list[Path]:
     """Give the catalog files that come with the program, in a fixed order."""
-    root = Path(str(resources.files("resolver.facts")))
-    return sorted(root.rglob("*.toml"))
+    return sorted(Path(__file__).parent.rglob("*.toml"))
 
 
-def load(overlays: Iterable[Path] = ()) -> Catalog:
+def files_of(overlays: Iterable[Path]) -> list[Path]:
+    """Give the files of overlays in the order in which they are laid over one another.
+
+    Raises
+    ------
+    CatalogError
+        A directory holds no catalog file.
+    """
+    found = []
+    for overlay in overlays:
+        files = sorted(overlay.rglob("*.toml")) if overlay.is_dir() else [overlay]
+        if not files:
+            msg = f"The catalog directory {overlay} holds no .toml file."
+            raise CatalogError(msg)
+        found += files
+    return found
+
+
+def load(overlays: Iterable[Path] = (), *, cache: Path | None = None) -> Catalog:
     """Read the shipped catalog and lay the overlays over it.
 
     Parameters
     ----------
     overlays
         TOML files, or directories whose ``*.toml`` files are all read, later ones winning.
+    cache
+        A directory for the compiled form, which is read instead as long as no file changed.
 
     Raises
     ------
@@ -100,126 +110,25 @@ def load(overlays: Iterable[Path] = ()) -> Catalog:
         A file is missing, is no catalog file, or holds a row that cannot be read. Nothing is
         half-loaded.
     """
+    paths = [*shipped(), *files_of(overlays)]
+    stored = compiled.read(cache, paths) if cache else None
     catalog = Catalog()
-    for path in shipped():
-        _add(catalog, path, read_file(path))
-    for overlay in overlays:
-        files = sorted(overlay.rglob("*.toml")) if overlay.is_dir() else [overlay]
-        if not files:
-            msg = f"The catalog directory {overlay} holds no .toml file."
-            raise CatalogError(msg)
-        for path in files:
-            _add(catalog, path, read_file(path))
+    if stored is not None:
+        for file in stored:
+            _add(catalog, file)
+        return catalog
+    from resolver.facts.reading import read_file  # noqa: PLC0415  only when something changed
+
+    files = [read_file(path) for path in paths]
+    for file in files:
+        _add(catalog, file)
     _check_references(catalog)
+    if cache:
+        compiled.write(cache, paths, files)
     return catalog
 
 
-def load_gfx() -> list[str]:
-    """Give the names of all shipped offload targets, which are flags of the command line."""
-    path = Path(str(resources.files("resolver.facts"))) / "gfx.toml"
-    return [row.target for row in read_file(path).gfx]
-
-
-def read_file(path: Path) -> schema.CatalogFile:
-    """Read and validate one catalog file.
-
-    Raises
-    ------
-    CatalogError
-        With the file, the line where that is known, the row and the key.
-    """
-    try:
-        if path.stat().st_size > _LARGEST_FILE:
-            msg = f"{path} is larger than {_LARGEST_FILE // 2**20} MiB: that is no catalog file."
-            raise CatalogError(msg)
-        text = path.read_text(encoding="utf-8")
-    except OSError as error:
-        msg = f"Cannot read the catalog file {path}: {error.strerror}."
-        raise CatalogError(msg) from None
-    except UnicodeDecodeError as error:
-        msg = f"{path} is not UTF-8 text (byte {error.start})."
-        raise CatalogError(msg) from None
-    try:
-        data = tomllib.loads(text)
-    except (ValueError, RecursionError) as error:
-        msg = f"{path} is not valid TOML: {error}."
-        raise CatalogError(msg) from None
-    version = data.get("schema")
-    if version != schema.SCHEMA:
-        msg = f"{path} has schema = {version!r}; this program reads schema = {schema.SCHEMA}."
-        raise CatalogError(msg, hint="Begin the file with the line: schema = 1")
-    _name_the_package(data)
-    try:
-        return msgspec.convert(data, schema.CatalogFile)
-    except msgspec.ValidationError as error:
-        raise _explain(path, text, data, str(error)) from None
-
-
-def _name_the_package(data: dict[str, Any]) -> None:
-    """Normalise the names of packages; in a file of one package its rows need not name it."""
-    packages = _tables(data, "package")
-    for row in packages:
-        _normalise(row, "name")
-    name = packages[0].get("name") if len(packages) == 1 else None
-    for kind in ("release", "requires", "recipe"):
-        for row in _tables(data, kind):
-            if name is not None:
-                row.setdefault("package", name)
-            _normalise(row, "package")
-
-
-def _tables(data: dict[str, Any], kind: str) -> list[dict[str, Any]]:
-    rows = data.get(kind)
-    return [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
-
-
-def _normalise(row: dict[str, Any], key: str) -> None:
-    if isinstance(row.get(key), str):
-        row[key] = canonicalize_name(row[key])
-
-
-_AT = re.compile(r"^(?P<what>.*?)(?: - at `\$\.(?P<path>.*)`)?$", re.DOTALL)
-_INDEX = re.compile(r"(?P<kind>[\w-]+)\[(?P<index>\d+)\]\.?(?P<key>.*)")
-_UNKNOWN = re.compile(r"unknown field `(?P<key>.*?)`")
-
-
-def _explain(path: Path, text: str, data: Mapping[str, Any], error: str) -> CatalogError:
-    match = _AT.match(error)
-    what, where = (match["what"], match["path"] or "") if match else (error, "")
-    hint = ""
-    unknown = _UNKNOWN.search(what)
-    place = _INDEX.match(where)
-    if unknown and not place:
-        hint = did_you_mean(
-            unknown["key"], [f.encode_name for f in msgspec.structs.fields(schema.CatalogFile)]
-        )
-    if not place:
-        return CatalogError(f"{path}: {what} {where}".rstrip(), hint=hint)
-    kind, index = place["kind"], int(place["index"])
-    line = _line_of(text, kind, index)
-    if unknown:
-        struct = next(
-            f.type.__args__[0] for f in msgspec.structs.fields(schema.CatalogFile) if f.encode_name == kind
-        )
-        hint = did_you_mean(unknown["key"], [f.encode_name for f in msgspec.structs.fields(struct)])
-    rows = data.get(kind)
-    row = rows[index] if isinstance(rows, list) and index < len(rows) else {}
-    label = row.get("version") or row.get("name") or row.get("id") or "" if isinstance(row, dict) else ""
-    key = f", key {place['key']}" if place["key"] else ""
-    return CatalogError(f"{path}:{line}: [[{kind}]] number {index + 1} {label}{key}: {what}", hint=hint)
-
-
-def _line_of(text: str, kind: str, index: int) -> int:
-    heads = [
-        number
-        for number, line in enumerate(text.splitlines(), start=1)
-        if line.split("#")[0].strip().replace(" ", "") == f"[[{kind}]]"
-    ]
-    return heads[index] if index < len(heads) else 1
-
-
-def _add(catalog: Catalog, path: Path, file: schema.CatalogFile) -> None:
-    check_values(path, file)
+def _add(catalog: Catalog, file: schema.CatalogFile) -> None:
     catalog.rocm |= {row.version: row for row in file.rocm}
     catalog.driver |= {row.version: row for row in file.driver}
     catalog.driver_module |= {row.driver: row for row in file.driver_module}
@@ -239,6 +148,8 @@ def _add(catalog: Catalog, path: Path, file: schema.CatalogFile) -> None:
 
 def _check_references(catalog: Catalog) -> None:
     """See that rows name only what exists, so that a typing error cannot hide a fact."""
+    from packaging.utils import canonicalize_name  # noqa: PLC0415  imports slowly
+
     for site_image in catalog.site_image.values():
         _known("image", site_image.image, catalog.image)
         _known("site", site_image.site, catalog.site)
@@ -269,5 +180,7 @@ def _known(kind: str, name: str, rows: Mapping[str, object]) -> None:
 
 def companions(catalog: Catalog) -> list[str]:
     """Give the names of torch and of the distributions that are published beside it."""
+    from resolver.facts.values import triton_name  # noqa: PLC0415  imports slowly
+
     tritons = {triton_name(row) for row in catalog.torch.values() if row.triton}
     return ["torch", "torchvision", "torchaudio", *sorted(tritons)]

@@ -33,6 +33,8 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True,
     """Where the fact stands: a URL, or ``owner/repository@commit:path``, several joined by `` ; ``."""
     note: str = ""
     """What a person should know besides: a contradiction, a limit, a condition."""
+    from_file: str = ""
+    """The file it stands in; set when it is read."""
 
 
 class Rocm(Row, frozen=True, kw_only=True):
@@ -124,7 +126,7 @@ class Site(Row, frozen=True, kw_only=True):
     gfx: tuple[str, ...] = ()
 
 
-class Window(Row, frozen=True, kw_only=True, rename={"since": "from", "until": "until"}):
+class Window(Row, frozen=True, kw_only=True, rename={"since": "from", "from_file": "from-file"}):
     """What kernel driver a site had, from one day to another."""
 
     site: str
@@ -137,7 +139,7 @@ class Window(Row, frozen=True, kw_only=True, rename={"since": "from", "until": "
     """The driver package as the site names it."""
 
 
-class SiteImage(Row, frozen=True, kw_only=True, rename={"since": "from", "until": "until"}):
+class SiteImage(Row, frozen=True, kw_only=True, rename={"since": "from", "from_file": "from-file"}):
     """That a site offers a base image, from one day to another."""
 
     site: str

@@ -22,7 +22,7 @@ BAD = [
     ("resolve torch==9.9", "'torch==9.9'", "Known versions"),
     ("resolve deepspeed==0.19.7", "'deepspeed==0.19.7'", "0.19.8"),
     ("resolve --gfx gfx90b", "'gfx90b'", "gfx90a"),
-    ("resolve --gfx90b", "--gfx90b", "--gfx90a"),
+    ("resolve --gfx90b", "'gfx90b'", "gfx90a"),
     ("resolve --site lumi", "'lumi'", "Did you mean lumi-g?"),
     ("resolve --backend cuda", "'cuda'", "rocm, cpu"),
     ("resolve --support documentd", "'documentd'", "Did you mean documented?"),

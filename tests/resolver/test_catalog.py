@@ -12,8 +12,9 @@ from packaging.utils import canonicalize_name
 
 from resolver.compiling import compile_problem
 from resolver.errors import CatalogError
-from resolver.facts import catalog as facts
-from resolver.facts.catalog import Catalog, applies, load, load_gfx, read_file, shipped
+from resolver.facts import reading
+from resolver.facts.catalog import Catalog, applies, load, shipped
+from resolver.facts.reading import read_file
 from resolver.facts.schema import Recipe, Requires
 from resolver.versions import minor
 from tests.resolver.asking import ask
@@ -104,11 +105,6 @@ def test_windows_of_a_site_follow_one_another_without_a_gap(catalog: Catalog) ->
     windows = catalog.windows_of("lumi-g")
     assert [one.until for one in windows[:-1]] == [one.since for one in windows[1:]]
     assert windows[-1].until is None
-
-
-def test_offload_targets_are_listed_as_the_catalog_has_them(catalog: Catalog) -> None:
-    assert load_gfx() == list(catalog.gfx)
-    assert "gfx90a" in load_gfx()
 
 
 def test_two_loads_are_equal_and_every_shipped_file_is_read(catalog: Catalog) -> None:
@@ -336,9 +332,9 @@ def test_a_file_larger_than_any_catalog_is_not_read(
     overlay: Overlay, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = overlay(ROCM.format("6.9.0"))
-    monkeypatch.setattr(facts, "_LARGEST_FILE", path.stat().st_size)
+    monkeypatch.setattr(reading, "_LARGEST_FILE", path.stat().st_size)
     assert read_file(path).rocm[0].version == "6.9.0"
-    monkeypatch.setattr(facts, "_LARGEST_FILE", path.stat().st_size - 1)
+    monkeypatch.setattr(reading, "_LARGEST_FILE", path.stat().st_size - 1)
     with pytest.raises(CatalogError, match="larger than"):
         read_file(path)
 

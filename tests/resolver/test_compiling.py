@@ -221,6 +221,16 @@ def test_what_rests_on_inferred_facts_is_refused_or_changed(catalog: Catalog) ->
     assert flash("documented") is None  # upstream names no range
 
 
+def test_a_pick_is_as_well_supported_as_the_weakest_of_its_facts(catalog: Catalog) -> None:
+    answer = resolve(catalog, ask(catalog, "torch apex deepspeed flash-attn bitsandbytes", day="2025-06-01"))
+    assert isinstance(answer, Resolution)
+    weakest = ["inferred", "observed", "documented"]
+    picks = [pick for pick in answer.picks if pick.candidate.kind == "distribution"]
+    wanted = {pick.name: min((fact.status for fact in pick.facts), key=weakest.index) for pick in picks}
+    assert {pick.name: pick.support for pick in picks} == wanted
+    assert set(wanted.values()) == set(weakest)
+
+
 # What the request may not say.
 
 
@@ -258,6 +268,34 @@ def test_a_driver_that_is_not_trusted_enough_is_a_conflict_and_no_crash(
     rows = '[[driver]]\nversion = "6.3"\nsupports = ["6.4"]\nstatus = "inferred"\nsource = "a guess"\n'
     catalog = load([overlay(rows)])
     assert isinstance(resolve(catalog, ask(catalog, "rocm", support="documented")), Conflict)
+
+
+@pytest.mark.parametrize(("keys", "answer"), [("", Conflict), ('backend = "cpu"', Resolution)])
+def test_a_need_on_one_backend_says_nothing_of_the_other(
+    keys: str, answer: type, overlay: Callable[[str], Path]
+) -> None:
+    rows = f'[[requires]]\npackage = "deepspeed"\non = "python"\nversions = ["==3.8"]\n{keys}\n{KNOWN}'
+    catalog = load([overlay(rows)])
+    assert isinstance(resolve(catalog, ask(catalog, "deepspeed python==3.12")), answer)
+
+
+def test_the_last_recipe_that_speaks_of_a_release_builds_it(
+    catalog: Catalog, overlay: Callable[[str], Path]
+) -> None:
+    mine = load(
+        [
+            overlay(
+                '[[recipe]]\npackage = "apex"\nreleases = "==1.9.0"\nbackend = "rocm"\n'
+                f'undeclared = ["torch", "mine"]\n{KNOWN}'
+            )
+        ]
+    )
+    for release in catalog.releases_of("apex"):
+        before, after = catalog.recipe_for(release, "rocm"), mine.recipe_for(release, "rocm")
+        assert before is not None
+        assert after is not None
+        assert (after != before) == ("mine" in after.undeclared) == (release.version == "1.9.0")
+        assert mine.recipe_for(release, "cpu") is None
 
 
 def test_the_newest_is_chosen_even_if_it_must_be_built(overlay: Callable[[str], Path]) -> None:

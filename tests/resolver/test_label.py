@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from packaging.version import Version
 
-from resolver.facts.catalog import Catalog, load_gfx
+from resolver.facts.catalog import Catalog, load
 from resolver.label import labelled, wheel_label
 from resolver.versions import minor
 from tests.resolver.universe import EXAMPLES
@@ -21,7 +21,7 @@ labels = st.builds(
     backend=st.just("rocm"),
     torch=versions,
     rocm=numbers,
-    gfx=st.lists(st.sampled_from(load_gfx()), min_size=1, max_size=3, unique=True),
+    gfx=st.lists(st.sampled_from(list(load().gfx)), min_size=1, max_size=3, unique=True),
 ) | st.builds(wheel_label, backend=st.just("cpu"), torch=versions)
 
 
