@@ -70,6 +70,19 @@ def glibc_version() -> str:
     return version if name == "glibc" else ""
 
 
+def driver_says(module: Path = Path("/sys/module/amdgpu/version")) -> str:
+    """Give what this machine says of its AMD kernel driver, or an empty text.
+
+    The dkms package, where it is installed, names the release; the kernel module only its own
+    version, and one that comes with the kernel none at all.
+    """
+    for command in (["dpkg-query", "-W", "-f", "${Version}", "amdgpu-dkms"], ["rpm", "-q", "amdgpu-dkms"]):
+        said = output_of(command).strip()
+        if said:
+            return said
+    return module.read_text().strip() if module.exists() else ""
+
+
 def find_python(version: str) -> Path:
     """Find an interpreter of a minor version on this machine.
 

@@ -10,7 +10,7 @@ from importlib.metadata import version
 from itertools import pairwise
 from typing import TYPE_CHECKING, NoReturn
 
-from matrix.commands import build_wheels, env, resolve
+from matrix.commands import build_wheels, catalog, env, explain, resolve
 from matrix.console import Console
 from matrix.options import expand_target_flags
 from resolver.errors import EnvironmentLacksError, MatrixError, UsageError, did_you_mean
@@ -18,7 +18,7 @@ from resolver.errors import EnvironmentLacksError, MatrixError, UsageError, did_
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-COMMANDS = (resolve, build_wheels, env)
+COMMANDS = (resolve, explain, build_wheels, env, catalog)
 INTERRUPTED = 130
 
 _EXIT_CODES = (

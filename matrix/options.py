@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import os
 import re
 import tomllib
 from pathlib import Path
@@ -16,10 +17,11 @@ from packaging.utils import canonicalize_name
 
 from builders import host
 from builders.cache import cache_root
+from resolver.driver import identify_driver, lines_of_module, release_of_package
 from resolver.errors import UsageError, did_you_mean
 from resolver.facts import catalog as facts
 from resolver.model import Request, Requirement, Target
-from resolver.versions import minor, parse_specifier, shorten
+from resolver.versions import minor, parse_specifier, shorten, spell
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     from resolver.facts.catalog import Catalog
     from resolver.facts.schema import Backend
 
+SITE_FACTS = Path("/etc/rocm-matrix")
 REQUEST_FILE = Path("matrix.toml")
 DEFAULT_REQUIREMENTS = ("torch", "apex", "deepspeed", "flash-attn", "bitsandbytes")
 SUPPORT = ("documented", "observed", "any")
@@ -149,8 +152,17 @@ def merge(settings: Settings, args: argparse.Namespace) -> Settings:
 
 
 def load_catalog(settings: Settings) -> Catalog:
-    """Load the shipped catalog with the overlays that the settings name."""
-    return facts.load([Path(one) for one in settings.catalog], cache=cache_root() / "catalog")
+    """Load the shipped catalog, and over it the site's facts and those that the settings name.
+
+    The site's stand in ``/etc/rocm-matrix`` and where ``$MATRIX_SITE`` says, if there are any.
+    """
+    own = os.environ.get("MATRIX_SITE", "")
+    site = [path for path in (SITE_FACTS, Path(own)) if path.exists() and path != Path()]
+    if own and Path(own) not in site:
+        msg = f"MATRIX_SITE names {own}, which does not exist."
+        raise UsageError(msg)
+    overlays = [*site, *(Path(one) for one in settings.catalog)]
+    return facts.load(overlays, cache=cache_root() / "catalog")
 
 
 def make_request(settings: Settings, catalog: Catalog, today: datetime.date) -> Request:
@@ -192,23 +204,29 @@ def _target(settings: Settings, catalog: Catalog, today: datetime.date) -> Targe
         gfx=gfx,
         site=site_name,
         date=settings.date or today,
-        driver=_driver(settings.driver, catalog),
+        driver=_driver(settings.driver, catalog) or _driver_here(here=here, backend=backend, catalog=catalog),
         base_image=Path(settings.base_image).name if settings.base_image else None,
         python=host.running_python() if here and not settings.python else None,
         glibc=host.glibc_version() if here and backend == "cpu" else None,
     )
 
 
+def _driver_here(*, here: bool, backend: str, catalog: Catalog) -> str | None:
+    """Ask this machine for its driver, if it is the target and has one."""
+    said = host.driver_says() if here and backend == "rocm" else ""
+    return identify_driver(said, catalog) if said else None
+
+
 def _driver(text: str | None, catalog: Catalog) -> str | None:
     if text is None:
         return None
-    for row in catalog.driver_module.values():
-        if text == row.module:
-            msg = (
-                f"{text} is what the kernel module of driver {row.driver} says of itself, no release number."
-            )
-            say = f"Say --driver {minor(row.driver)}." if minor(row.driver) in catalog.driver else row.note
-            raise UsageError(msg, hint=say)
+    if release_of_package(text):
+        return identify_driver(text, catalog)
+    lines = lines_of_module(text, catalog)
+    if lines and minor(text) not in lines:
+        msg = f"{text} is what the kernel module of driver {spell(lines)} says of itself, no release number."
+        known = [line for line in lines if line in catalog.driver]
+        raise UsageError(msg, hint=f"Say --driver {known[0]}." if known else "")
     named = [one.version for one in parse_specifier(text) if one.operator == "=="]
     return minor(named[0].removesuffix(".*")) if named else text
 

@@ -83,7 +83,8 @@ def _summary(relation: Relation, subjects: int, rows: Sequence[Row]) -> str:
     allowed = sorted({one.version for one in relation.object.chosen(objects)}, key=sort_key)
     if not allowed:
         return f"{rows[0].fact.text}; and so it is for {len(rows) - 1} more"
-    named = sorted({one.key for one in relation.subject.chosen(subjects)}, key=sort_key)
+    left = sorted(relation.subject.chosen(subjects), key=lambda one: (sort_key(one.version), one.variant))
+    named = list(dict.fromkeys(one.key for one in left))
     verb = "go with" if relation.when_present else "need"
     subject = f"{relation.subject.name} {spell(named, joiner='and')}"
     return f"{subject} {verb} {relation.object.name} {spell(allowed)}"

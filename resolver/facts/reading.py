@@ -117,9 +117,10 @@ def _explain(path: Path, text: str, data: Mapping[str, Any], error: str) -> Cata
         hint = did_you_mean(unknown["key"], [f.encode_name for f in msgspec.structs.fields(struct)])
     rows = data.get(kind)
     row = rows[index] if isinstance(rows, list) and index < len(rows) else {}
-    label = row.get("version") or row.get("name") or row.get("id") or "" if isinstance(row, dict) else ""
+    named = [row.get(one) for one in ("version", "name", "id")] if isinstance(row, dict) else []
+    label = "".join(f" {one}" for one in named if one)
     key = f", key {place['key']}" if place["key"] else ""
-    return CatalogError(f"{path}:{line}: [[{kind}]] number {index + 1} {label}{key}: {what}", hint=hint)
+    return CatalogError(f"{path}:{line}: [[{kind}]] number {index + 1}{label}{key}: {what}", hint=hint)
 
 
 def _line_of(text: str, kind: str, index: int) -> int:

@@ -1,0 +1,119 @@
+"""``matrix catalog``: the facts, and whether a file of them is sound."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from matrix.console import table
+from matrix.options import load_catalog, read_settings
+from resolver.errors import CatalogError, UsageError, did_you_mean
+from resolver.facts.catalog import Catalog, files_of
+
+if TYPE_CHECKING:
+    import argparse
+
+    from matrix.console import Console
+    from resolver.facts.schema import Row, Status
+
+NAME = "catalog"
+HELP = "list the facts, or check a file of them"
+EXAMPLE = "matrix catalog check my-facts/"
+STATUSES: tuple[Status, ...] = ("documented", "observed", "inferred")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's arguments."""
+    actions = parser.add_subparsers(metavar="ACTION", required=True, dest="action")
+    listing = actions.add_parser("list", help="count the rows of each kind, or show those of one kind")
+    listing.add_argument("kind", nargs="?", metavar="KIND", help="such as rocm, torch, release")
+    check = actions.add_parser("check", help="see whether catalog files are sound")
+    check.add_argument("files", nargs="*", metavar="FILE", type=Path, help="files or directories to lay over")
+    for one in (listing, check):
+        one.add_argument(
+            "--catalog", metavar="DIR", action="append", help="facts to lay over the shipped ones"
+        )
+        one.add_argument("--format", choices=("text", "json"), default="text")
+
+
+def execute(args: argparse.Namespace, console: Console) -> int:
+    """Run the command."""
+    settings = read_settings()
+    settings.catalog = args.catalog or settings.catalog
+    if args.action == "check":
+        return _check(args, settings.catalog + [str(path) for path in args.files], console)
+    catalog = load_catalog(settings)
+    kinds = {name.replace("_", "-"): _rows(catalog, name) for name in Catalog.__slots__}
+    if args.kind is None:
+        _count(kinds, args, console)
+        return 0
+    if args.kind not in kinds:
+        msg = f"The catalog has no rows of kind {args.kind!r}."
+        raise UsageError(msg, hint=did_you_mean(args.kind, kinds))
+    rows = [_row(row) for row in kinds[args.kind]]
+    if args.format == "json":
+        console.document({"schema": 1, "kind": args.kind, "rows": rows})
+    else:
+        console.data(table([[row["name"], row["status"], row["source"]] for row in rows], indent=""))
+    return 0
+
+
+def _check(args: argparse.Namespace, overlays: list[str], console: Console) -> int:
+    """Read everything afresh; what cannot be read is the answer, not a failure of the command."""
+    from resolver.facts.catalog import load  # noqa: PLC0415
+
+    paths = [Path(one) for one in overlays]
+    try:
+        catalog = load(paths)
+    except CatalogError as error:
+        if args.format == "json":
+            finding = {"message": error.message, "hint": error.hint}
+            console.document({"schema": 1, "status": "damaged", "findings": [finding]})
+        else:
+            console.error(error.message, error.hint)
+        return 1
+    own = {str(path) for path in files_of(paths)}
+    rows = sum(row.from_file in own for row in catalog.rows())
+    if args.format == "json":
+        console.document({"schema": 1, "status": "sound", "files": sorted(own), "rows": rows})
+    else:
+        what = (
+            f"{rows} rows of {len(own)} files laid over" if own else f"{sum(1 for _ in catalog.rows())} rows"
+        )
+        console.data(f"Sound: {what}.")
+    return 0
+
+
+def _rows(catalog: Catalog, name: str) -> list[Row]:
+    kind = getattr(catalog, name)
+    return list(kind.values() if isinstance(kind, dict) else kind)
+
+
+def _count(kinds: dict[str, list[Row]], args: argparse.Namespace, console: Console) -> None:
+    counts = {kind: Counter(row.status for row in rows) for kind, rows in kinds.items()}
+    if args.format == "json":
+        document = {
+            kind: {"rows": found.total()} | {status: found[status] for status in STATUSES}
+            for kind, found in counts.items()
+        }
+        console.document({"schema": 1, "kinds": document})
+        return
+    lines = [["kind", "rows", *STATUSES]]
+    for kind, found in counts.items():
+        lines.append([kind, str(found.total()), *(str(found[status]) for status in STATUSES)])
+    console.data(table(lines, indent=""))
+
+
+def _row(row: Row) -> dict[str, Any]:
+    """Give what identifies a row, and how far to trust it."""
+    parts = [
+        getattr(row, key, "")
+        for key in ("package", "site", "name", "target", "driver", "version", "releases")
+    ]
+    name = " ".join(str(part) for part in parts if part)
+    variant, on = getattr(row, "variant", "") or "", getattr(row, "on", "")
+    name += f" ({variant})" if variant else ""
+    name += f" needs {on} {' or '.join(getattr(row, 'versions', ()))}" if on else ""
+    name = name or str(getattr(row, "id", ""))
+    return {"name": name, "status": row.status, "source": row.source, "note": row.note, "file": row.from_file}

@@ -1,0 +1,100 @@
+"""What AMD's kernel driver says of itself, and which line of the driver table that is.
+
+Four series of numbers look alike: driver releases (6.0, 30.10), ROCm releases, the kernel module's
+own version (6.3.6 is that of the driver of ROCm 6.0), and what is printed by rocm-smi and amd-smi,
+which is the module's. Only the dkms package names the release: the number behind the module's
+version is ``60003`` for 6.0.3, or ``30100100`` for 30.10.1.
+
+Source of the rule: the package strings in ``resolver/facts/driver.toml``.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from resolver.errors import UsageError, did_you_mean
+from resolver.versions import minor, newest_first, shorten, spell
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from resolver.facts import schema
+    from resolver.facts.catalog import Catalog
+
+_PACKAGE = re.compile(r"(?<![\d.])\d+\.\d+(?:\.\d+)?\.(?P<number>\d{5}|\d{8})(?:-\d+)?(?![\d.])")
+_VERSION = re.compile(r"(?<![\d.])\d+\.\d+(?:\.\d+)*(?![\d.])")
+_OLD_NUMBER = 5  # digits of a package number before the driver was numbered on its own
+
+
+def release_of_package(text: str) -> str | None:
+    """Read the driver release out of a dkms package string.
+
+    Examples
+    --------
+    >>> release_of_package("amdgpu/6.3.6-1739731.22.04, 5.15.0: installed") is None
+    True
+    >>> release_of_package("6.3.6.60003-1739731"), release_of_package("6.14.14.30100100-2212064")
+    ('6.0.3', '30.10.1')
+    >>> release_of_package("amdgpu-dkms 6.3.60300-2084815")
+    '6.3.0'
+    """
+    match = _PACKAGE.search(text)
+    if match is None:
+        return None
+    number = match["number"]
+    widths = (1, 2, 2) if len(number) == _OLD_NUMBER else (2, 2, 2)
+    parts, start = [], 0
+    for width in widths:
+        parts.append(str(int(number[start : start + width])))
+        start += width
+    return ".".join(parts)
+
+
+def identify_driver(text: str, catalog: Catalog) -> str:
+    """Say which line of the driver table a driver belongs to.
+
+    Parameters
+    ----------
+    text
+        A dkms package string, the content of ``/sys/module/amdgpu/version``, or a line that
+        rocm-smi or amd-smi prints.
+
+    Returns
+    -------
+    str
+        A major.minor line of the table.
+
+    Raises
+    ------
+    UsageError
+        It names no driver that is known, or one of several lines.
+    """
+    release = release_of_package(text)
+    if release is not None:
+        return _in_table(minor(release), text, catalog.driver)
+    found = _VERSION.search(text)
+    if found is None:
+        msg = f"{shorten(text)!r} names no version of a driver."
+        raise UsageError(msg)
+    lines = lines_of_module(found[0], catalog)
+    if len(lines) == 1:
+        return _in_table(lines[0], text, catalog.driver)
+    if lines:
+        msg = f"The kernel module {found[0]} belongs to the drivers {spell(lines, joiner='and')}."
+        raise UsageError(msg, hint="The dkms package names the release: dkms status, or rpm -q amdgpu-dkms.")
+    msg = f"No driver is known whose kernel module says {found[0]}."
+    raise UsageError(msg, hint="The dkms package names the release: dkms status, or rpm -q amdgpu-dkms.")
+
+
+def lines_of_module(version: str, catalog: Catalog) -> list[str]:
+    """Give the driver lines whose kernel module shows this version, the oldest first."""
+    lines = {minor(row.driver) for row in catalog.driver_module.values() if row.module == version}
+    return newest_first(lines)[::-1]
+
+
+def _in_table(line: str, text: str, table: Mapping[str, schema.Driver]) -> str:
+    if line not in table:
+        msg = f"{shorten(text)!r} is driver {line}, which AMD's table does not list."
+        raise UsageError(msg, hint=did_you_mean(line, table))
+    return line

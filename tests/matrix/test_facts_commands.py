@@ -1,0 +1,117 @@
+"""``matrix catalog`` and ``matrix explain``: the facts, and where they stand."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from matrix import options
+from matrix.cli import main
+from resolver.facts.catalog import load
+
+Capture = pytest.CaptureFixture[str]
+GOOD = 'schema = 1\n[[rocm]]\nversion = "6.2.9"\nstatus = "observed"\nsource = "our build log"\n'
+
+
+@pytest.fixture(autouse=True)
+def _in_an_empty_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.delenv("MATRIX_SITE", raising=False)
+
+
+def test_the_counts_are_those_of_the_rows(capsys: Capture) -> None:
+    assert main(["catalog", "list", "--format", "json"]) == 0
+    kinds = json.loads(capsys.readouterr().out)["kinds"]
+    catalog = load()
+    assert kinds["torch"]["rows"] == len(catalog.torch)
+    assert sum(one["rows"] for one in kinds.values()) == sum(1 for _ in catalog.rows())
+    for one in kinds.values():
+        assert one["rows"] == one["documented"] + one["observed"] + one["inferred"]
+
+
+def test_the_rows_of_a_kind_say_source_and_file(capsys: Capture) -> None:
+    assert main(["catalog", "list", "driver", "--format", "json"]) == 0
+    rows = json.loads(capsys.readouterr().out)["rows"]
+    assert {row["name"] for row in rows} == set(load().driver)
+    assert all(row["source"] and row["file"].endswith("driver.toml") for row in rows)
+    assert main(["catalog", "list", "requires"]) == 0
+    assert "apex ==1.9.0 needs torch ==2.9.*" in capsys.readouterr().out
+
+
+def test_an_unknown_kind_is_named(capsys: Capture) -> None:
+    assert main(["catalog", "list", "rcom"]) == 2
+    assert "Did you mean rocm?" in capsys.readouterr().err
+
+
+def test_a_sound_file_is_sound(capsys: Capture, tmp_path: Path) -> None:
+    (tmp_path / "mine.toml").write_text(GOOD)
+    assert main(["catalog", "check", "mine.toml"]) == 0
+    assert "1 rows of 1 files" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (GOOD.replace("version", "versoin"), "mine.toml:2: [[rocm]] number 1: Object contains unknown field"),
+        (GOOD.replace("observed", "seen"), "mine.toml:2: [[rocm]] number 1 6.2.9, key status"),
+        (GOOD.replace("6.2.9", "six"), "'six' is not a version"),
+        (GOOD.replace("schema = 1", "schema = 7"), "schema = 7"),
+    ],
+)
+def test_damage_is_exit_1_with_file_line_and_key(
+    text: str, said: str, capsys: Capture, tmp_path: Path
+) -> None:
+    (tmp_path / "mine.toml").write_text(text)
+    assert main(["catalog", "check", "mine.toml"]) == 1
+    assert said in capsys.readouterr().err
+    assert main(["catalog", "check", "mine.toml", "--format", "json"]) == 1
+    assert said in json.loads(capsys.readouterr().out)["findings"][0]["message"]
+
+
+def test_a_site_s_facts_lie_under_the_user_s(
+    capsys: Capture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, whose in (("etc", "etc"), ("site", "the site"), ("mine", "me")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "facts.toml").write_text(GOOD.replace("our build log", whose))
+
+    def source() -> str:
+        assert main(["catalog", "list", "rocm", "--format", "json"]) == 0
+        rows = json.loads(capsys.readouterr().out)["rows"]
+        return "".join(row["source"] for row in rows if row["name"] == "6.2.9")
+
+    monkeypatch.setattr(options, "SITE_FACTS", tmp_path / "etc")
+    assert source() == "etc"
+    monkeypatch.setenv("MATRIX_SITE", str(tmp_path / "site"))
+    assert source() == "the site"
+    (tmp_path / "matrix.toml").write_text('catalog = ["mine"]\n')
+    assert source() == "me"
+    monkeypatch.setenv("MATRIX_SITE", str(tmp_path / "nowhere"))
+    assert main(["catalog", "list"]) == 2
+    assert "nowhere" in capsys.readouterr().err
+
+
+def test_explain_says_fact_source_and_file(capsys: Capture) -> None:
+    assert main(["resolve", "apex", "--date", "2026-03-01", "--python", "3.12", "-q"]) == 0
+    capsys.readouterr()
+    assert main(["explain", "apex"]) == 0
+    said = capsys.readouterr().out
+    assert "apex 1.9.0 needs torch 2.9.* [documented]" in said
+    assert "git:ROCm/apex@f18052b57ca7:README.md" in said
+    assert "in apex.toml" in said
+    assert main(["explain", "--format", "json"]) == 0
+    assert {"apex", "torch", "rocm"} <= {
+        pick["name"] for pick in json.loads(capsys.readouterr().out)["picks"]
+    }
+    assert main(["explain", "apx"]) == 2
+    assert "Did you mean apex?" in capsys.readouterr().err
+
+
+def test_a_driver_can_be_named_by_its_package(capsys: Capture) -> None:
+    wanted = ["resolve", "torch", "--driver", "6.3.6.60003-1739731", "--format", "json", "--no-lock"]
+    assert main(wanted) == 0
+    picks = json.loads(capsys.readouterr().out)["picks"]
+    assert next(pick["version"] for pick in picks if pick["name"] == "kernel-driver") == "6.0"
