@@ -25,6 +25,7 @@ def lint(session: nox.Session) -> None:
     session.run("ruff", "format", "--check")
     session.run("mypy")
     session.run("lint-imports")
+    session.run("python", "docs/generate.py", "--check")
 
 
 @nox.session
@@ -32,6 +33,13 @@ def tests(session: nox.Session) -> None:
     """Run all tests, the end-to-end build included. Arguments after -- go to pytest."""
     session.install("-q", "-e", ".[test]")
     session.run("python", "-m", "pytest", *session.posargs)
+
+
+@nox.session(default=False)
+def docs(session: nox.Session) -> None:
+    """Write the parts of the docs that are made from the catalog; with -- --check only compare."""
+    session.install("-q", "-e", ".")
+    session.run("python", "docs/generate.py", *session.posargs)
 
 
 @nox.session(default=False)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING
 
 from resolver.compiling import compile_problem
@@ -14,7 +15,7 @@ from resolver.solve import solve
 from resolver.versions import sort_key, spell
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from datetime import date
 
     from resolver.facts.catalog import Catalog
@@ -85,22 +86,54 @@ def _summary(relation: Relation, subjects: int, rows: Sequence[Row]) -> str:
         return f"{rows[0].fact.text}; and so it is for {len(rows) - 1} more"
     left = sorted(relation.subject.chosen(subjects), key=lambda one: (sort_key(one.version), one.variant))
     named = list(dict.fromkeys(one.key for one in left))
-    verb = "go with" if relation.when_present else "need"
+    one = "s" if len(named) == 1 else ""
+    verb = f"go{'es' if one else ''} with" if relation.when_present else f"need{one}"
     subject = f"{relation.subject.name} {spell(named, joiner='and')}"
     return f"{subject} {verb} {relation.object.name} {spell(allowed)}"
 
 
 def _suggest(catalog: Catalog, request: Request, core: Sequence[Demand]) -> Iterator[Suggestion]:
-    """Yield changes after which the request resolves, the cheapest first; each one was solved."""
+    """Yield changes after which the request resolves, the cheapest first; each one was solved.
+
+    One change that touches the core comes first. Only if none of them is enough, two are tried
+    together, then all pins at once; of these the first that resolves is given.
+    """
     blamed = {demand.variable.name for demand in core if demand.kind == "request"}
-    for change, other in _relaxations(catalog, request, blamed):
-        try:
-            problem = compile_problem(catalog, other)
-        except MatrixError:
-            continue
-        solution = solve(problem) if other.requirements else None
-        if solution is not None:
-            yield Suggestion(change + _outcome(problem, solution), request_arguments(other))
+    changes = _changes(catalog, request)
+    touching = [one for one in changes if one.name in blamed or not one.name]
+    found = False
+    for change in touching:
+        for suggestion in _tried(catalog, request, [change]):
+            found = True
+            yield suggestion
+    if found:
+        return
+    pins = [one for one in changes if one.frees_a_pin]
+    together: list[list[_Change]] = [
+        [one, other] for one in touching for other in changes if one is not other
+    ]
+    together += [pins, *([*pins, one] for one in changes if not one.name)]
+    for several in together:
+        for suggestion in _tried(catalog, request, several):
+            yield suggestion
+            return
+
+
+def _tried(catalog: Catalog, request: Request, changes: Sequence[_Change]) -> Iterator[Suggestion]:
+    """Yield the suggestion that these changes make, if they lead to a solution."""
+    other = request
+    for change in changes:
+        other = change.apply(other)
+    if not other.requirements:
+        return
+    try:
+        problem = compile_problem(catalog, other)
+    except MatrixError:
+        return
+    solution = solve(problem)
+    if solution is not None:
+        text = ", and ".join(change.text for change in changes)
+        yield Suggestion(text + _outcome(problem, solution), request_arguments(other))
 
 
 def _outcome(problem: Problem, solution: Mapping[str, int]) -> str:
@@ -111,29 +144,58 @@ def _outcome(problem: Problem, solution: Mapping[str, int]) -> str:
     return f" (gives {' and '.join(map(str, named))})" if named else ""
 
 
-def _relaxations(catalog: Catalog, request: Request, blamed: set[str]) -> Iterator[tuple[str, Request]]:
-    asked, target = request.requirements, request.target
+@dataclass(frozen=True)
+class _Change:
+    """Something that could be asked for instead."""
 
-    def swapped(position: int, by: Requirement | None) -> Request:
-        kept = [*asked[:position], *([by] if by else []), *asked[position + 1 :]]
+    text: str
+    apply: Callable[[Request], Request]
+    name: str = ""
+    """The component whose requirement it changes; empty when it changes the target."""
+    frees_a_pin: bool = False
+
+
+def _changes(catalog: Catalog, request: Request) -> list[_Change]:
+    """Give every single change there is, the cheapest first."""
+    asked, target = request.requirements, request.target
+    changes = [_free(one) for one in asked if one.specifier is not None]
+    for window in catalog.windows_of(target.site) if not target.driver else []:
+        if not window.since <= target.date < (window.until or target.date + timedelta(days=1)):
+            day = _last_day(catalog, window)
+            text = f"{target.site} as it was on {day} (driver {window.driver})"
+            changes.append(_Change(text, partial(_retarget, date=day)))
+    if target.base_image:
+        changes.append(_Change("any base image of the site", partial(_retarget, base_image=None)))
+    if request.support != "any":
+        changes.append(_Change("trust also what is inferred", lambda one: replace(one, support="any")))
+    changes += [_leave_out(one) for one in asked if one.name not in PLATFORM and len(asked) > 1]
+    return changes
+
+
+def _free(wanted: Requirement) -> _Change:
+    freed = replace(wanted, specifier=None, text=wanted.name)
+
+    def apply(request: Request) -> Request:
+        kept = (freed if one == wanted else one for one in request.requirements)
         return replace(request, requirements=tuple(kept))
 
-    for position, one in enumerate(asked):
-        if one.name in blamed and one.specifier is not None:
-            freed = replace(one, specifier=None, text=one.name)
-            yield f"any version of {one.name} instead of {one.text}", swapped(position, freed)
-    for window in catalog.windows_of(target.site) if not target.driver else []:
-        day = _last_day(catalog, window)
-        if not window.since <= target.date < (window.until or target.date + timedelta(days=1)):
-            other = replace(request, target=replace(target, date=day))
-            yield f"{target.site} as it was on {day} (driver {window.driver})", other
-    if target.base_image:
-        yield "any base image of the site", replace(request, target=replace(target, base_image=None))
-    if request.support != "any":
-        yield "trust also what is inferred", replace(request, support="any")
-    for position, one in enumerate(asked):
-        if one.name in blamed and one.name not in PLATFORM and len(asked) > 1:
-            yield f"without {one.text}", swapped(position, None)
+    return _Change(
+        f"any version of {wanted.name} instead of {wanted.text}", apply, wanted.name, frees_a_pin=True
+    )
+
+
+def _leave_out(wanted: Requirement) -> _Change:
+    def apply(request: Request) -> Request:
+        kept = (one for one in request.requirements if one.name != wanted.name)
+        return replace(request, requirements=tuple(kept))
+
+    return _Change(f"without {wanted.text}", apply, wanted.name)
+
+
+def _retarget(request: Request, *, date: date | None = None, base_image: str | None = "") -> Request:
+    target = request.target
+    image = target.base_image if base_image == "" else base_image
+    return replace(request, target=replace(target, date=date or target.date, base_image=image))
 
 
 def _last_day(catalog: Catalog, window: Window) -> date:
