@@ -141,7 +141,8 @@ def _glibc(draft: Draft) -> None:
     here = draft.target.glibc
     if here:
         facts[here] = Fact(f"glibc {here} is installed", "observed", HERE)
-    draft.variable(
-        "glibc",
-        [Candidate("glibc", v, "platform", "base-image", fact) for v, fact in facts.items()],
-    )
+    draft.variable("glibc", [_glibc_candidate(version, fact) for version, fact in facts.items()])
+
+
+def _glibc_candidate(version: str, fact: Fact) -> Candidate:
+    return Candidate("glibc", version, "platform", "site" if fact.source == HERE else "base-image", fact)
