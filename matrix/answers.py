@@ -10,6 +10,7 @@ from resolver.lock import make_lock
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from matrix.console import Console
     from resolver.model import Conflict, Fact, Resolution, Target
 
 SCHEMA = 1
@@ -119,6 +120,14 @@ def conflict_text(conflict: Conflict) -> str:
     else:
         lines.append("No smaller change was found that would resolve.")
     return "\n".join(lines)
+
+
+def show_conflict(conflict: Conflict, console: Console, *, as_json: bool) -> None:
+    """Print a conflict as the answer of a command."""
+    if as_json:
+        console.document(conflict_document(conflict))
+    else:
+        console.data(conflict_text(conflict))
 
 
 def _shell(arguments: Iterable[str]) -> str:

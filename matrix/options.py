@@ -204,7 +204,8 @@ def _target(settings: Settings, catalog: Catalog, today: datetime.date) -> Targe
         gfx=gfx,
         site=site_name,
         date=settings.date or today,
-        driver=_driver(settings.driver, catalog) or _driver_here(here=here, backend=backend, catalog=catalog),
+        driver=driver_line(settings.driver, catalog)
+        or _driver_here(here=here, backend=backend, catalog=catalog),
         base_image=Path(settings.base_image).name if settings.base_image else None,
         python=host.running_python() if here and not settings.python else None,
         glibc=host.glibc_version() if here and backend == "cpu" else None,
@@ -217,7 +218,14 @@ def _driver_here(*, here: bool, backend: str, catalog: Catalog) -> str | None:
     return identify_driver(said, catalog) if said else None
 
 
-def _driver(text: str | None, catalog: Catalog) -> str | None:
+def driver_line(text: str | None, catalog: Catalog) -> str | None:
+    """Read what ``--driver`` says as a line of the driver table.
+
+    Raises
+    ------
+    UsageError
+        It is the kernel module's own version, or names no driver.
+    """
     if text is None:
         return None
     if release_of_package(text):

@@ -7,12 +7,15 @@ import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from builders.files import write_atomic
 from builders.index import Index
 from builders.plan import plan
+from matrix.answers import show_conflict
 from matrix.commands.resolve import LOCK
 from matrix.options import (
     add_target_options,
     check_names,
+    driver_line,
     load_catalog,
     make_request,
     merge,
@@ -22,7 +25,7 @@ from resolver.errors import EnvironmentLacksError, MatrixError, UsageError
 from resolver.lock import dumps, make_lock, read_lock
 from resolver.model import Conflict
 from resolver.resolve import resolve
-from resolver.versions import shorten
+from resolver.versions import allows, parse_specifier, shorten
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -101,9 +104,7 @@ def execute(args: argparse.Namespace, console: Console) -> int:
                 result["state"] = "built" if wheel else "failed"
                 result["wheel"] = str(wheel.path) if wheel else None
     _print(results, index, args, console)
-    if failed:
-        raise failed[0]
-    return 0
+    return max((error.exit_code for error in failed), default=0)
 
 
 def _lock(
@@ -116,46 +117,51 @@ def _lock(
     """Read the lock, or resolve first when there is none; a lock for another target is refused."""
     if args.lock.exists():
         lock = read_lock(args.lock)
-        _same_target(lock, args)
+        _same_target(lock, args, catalog)
         return lock
     if names and not settings.requirements:
         settings.requirements = list(names)
     answer = resolve(catalog, make_request(settings, catalog, datetime.datetime.now(tz=datetime.UTC).date()))
     if isinstance(answer, Conflict):
-        from matrix.answers import conflict_document, conflict_text  # noqa: PLC0415
-
-        if args.format == "json":
-            console.document(conflict_document(answer))
-        else:
-            console.data(conflict_text(answer))
+        show_conflict(answer, console, as_json=args.format == "json")
         return None
     lock = make_lock(answer)
     if not args.dry_run:
-        from builders.files import write_atomic  # noqa: PLC0415
-
         write_atomic(args.lock, dumps(lock))
         console.say(f"There was no lock; resolved and wrote {args.lock}.")
     return lock
 
 
-def _same_target(lock: Lock, args: argparse.Namespace) -> None:
-    """See that the options do not ask for another target than the lock's."""
-    wanted_backend = args.backend or ("rocm" if args.gfx else None)
+def _same_target(lock: Lock, args: argparse.Namespace, catalog: Catalog) -> None:
+    """See that the options do not ask for another target than the lock's.
+
+    Raises
+    ------
+    UsageError
+        They do; nothing else is ever built in its place.
+    """
+    target = lock.target
     asked = {
-        "backend": (wanted_backend, lock.target.backend),
-        "offload targets": (sorted(set(args.gfx)) if args.gfx else None, sorted(lock.target.gfx)),
-        "site": (args.site, lock.target.site),
+        "backend": (args.backend or ("rocm" if args.gfx else None), target.backend),
+        "offload targets": (
+            ",".join(sorted(set(args.gfx))) if args.gfx else None,
+            ",".join(sorted(target.gfx)),
+        ),
+        "site": (args.site, target.site),
+        "date": (args.date and args.date.isoformat(), target.date.isoformat()),
+        "driver": (driver_line(args.driver, catalog), lock.version_of("kernel-driver")),
+        "base image": (args.base_image and Path(args.base_image).name, lock.version_of("base-image")),
     }
-    for what, (wanted, locked) in asked.items():
-        if wanted is not None and wanted != locked:
-            spelled = [", ".join(one) if isinstance(one, list) else one for one in (wanted, locked)]
-            msg = (
-                f"You asked for {what} {spelled[0]}, but {args.lock} was resolved for {spelled[1] or 'none'}."
-            )
-            raise UsageError(msg, hint="Resolve for that target first, or name another file with --lock.")
-    if args.backend == "cpu" and args.gfx:
-        msg = f"The CPU backend has no offload targets, but {', '.join(args.gfx)} was asked for."
-        raise UsageError(msg, hint="Leave out one of the two.")
+    differing = [
+        (what, wanted, locked) for what, (wanted, locked) in asked.items() if wanted not in {None, locked}
+    ]
+    for what in ("python", "rocm"):
+        wanted, locked = getattr(args, what), lock.version_of(what)
+        if wanted and not (locked and allows([parse_specifier(wanted)], locked)):
+            differing.append((what, wanted, locked))
+    for what, wanted, locked in differing:
+        msg = f"You asked for {what} {wanted}, but {args.lock} was resolved for {locked or 'none'}."
+        raise UsageError(msg, hint="Resolve for that target first, or name another file with --lock.")
 
 
 def _refuse_what_is_not_there(args: argparse.Namespace, lock: Lock) -> None:

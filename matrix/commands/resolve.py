@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from builders.files import write_atomic
-from matrix.answers import conflict_document, conflict_text, resolution_document, resolution_text
+from matrix.answers import resolution_document, resolution_text, show_conflict
 from matrix.options import add_target_options, load_catalog, make_request, merge, read_settings
 from resolver.lock import dumps, make_lock
 from resolver.model import Conflict
@@ -54,10 +54,7 @@ def execute(args: argparse.Namespace, console: Console) -> int:
     answer = resolve(catalog, make_request(settings, catalog, today))
     as_json = args.format == "json"
     if isinstance(answer, Conflict):
-        if as_json:
-            console.document(conflict_document(answer))
-        else:
-            console.data(conflict_text(answer))
+        show_conflict(answer, console, as_json=as_json)
         return 1
     if as_json:
         console.document(resolution_document(answer))

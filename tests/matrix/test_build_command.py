@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from builders.host import running_python
 from matrix.cli import main
+from resolver.errors import MatrixError
 
 Capture = pytest.CaptureFixture[str]
 
@@ -82,3 +84,40 @@ def test_a_machine_without_a_compiler_is_told_before_anything_starts(
 def test_offline_without_the_source_is_exit_3(capsys: Capture) -> None:
     assert main(["build-wheels", "deepspeed", "--backend", "cpu", "--offline"]) == 3
     assert "deepspeed-0.19.8.tar.gz is not in the cache" in capsys.readouterr().err
+
+
+DIFFERENT = ["--python 3.9", "--site lumi-g", "--date 2020-01-01", "--backend rocm", "--rocm 6.2", "--gfx90a"]
+
+
+@pytest.mark.parametrize("options", DIFFERENT)
+def test_options_that_differ_from_the_lock_are_refused_and_never_ignored(
+    options: str, capsys: Capture, tmp_path: Path
+) -> None:
+    assert main(["resolve", "deepspeed", "torch==2.13.0", "--backend", "cpu", "-q"]) == 0
+    capsys.readouterr()
+    assert main(["build-wheels", *options.split()]) == 2
+    assert "was resolved for" in capsys.readouterr().err
+    assert not (tmp_path / "index").exists()
+
+
+def test_options_that_agree_with_the_lock_are_fine(capsys: Capture) -> None:
+    assert main(["resolve", "deepspeed", "torch==2.13.0", "--backend", "cpu", "-q"]) == 0
+    capsys.readouterr()
+    same = ["--backend", "cpu", "--site", "local", "--python", running_python()]
+    assert main(["build-wheels", *same, "--dry-run"]) == 0
+    assert "to build" in capsys.readouterr().out
+
+
+def test_keep_going_still_prints_one_document_and_fails(
+    capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        msg = "it broke"
+        raise MatrixError(msg)
+
+    monkeypatch.setattr("builders.task.build_wheel", fail)
+    command = ["build-wheels", "deepspeed", "--backend", "cpu", "--keep-going", "--format", "json"]
+    assert main(command) == 1
+    said = capsys.readouterr()
+    assert [one["state"] for one in json.loads(said.out)["wheels"]] == ["failed"]
+    assert "it broke" in said.err
