@@ -83,7 +83,7 @@ def plan(lock: Lock, catalog: Catalog, index: Index, names: Sequence[str] = ()) 
             msg = f"The lock does not build {name!r}."
             hint = did_you_mean(name, [pick.name for pick in built]) or "Nothing in it is built."
             raise UsageError(msg, hint=hint)
-    if lock.target.backend == "rocm":
+    if built and lock.target.backend == "rocm":
         raise _no_containers(lock, built)
     wanted = [pick for pick in built if not names or pick.name in names]
     return [_task(pick, lock, catalog, index) for pick in wanted]

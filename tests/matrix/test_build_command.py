@@ -36,6 +36,13 @@ def test_gfx90a_exits_3_says_what_is_missing_and_builds_nothing(capsys: Capture,
     assert left_behind(tmp_path / "cache") == []
 
 
+def test_a_rocm_lock_that_builds_nothing_needs_no_container(capsys: Capture) -> None:
+    assert main(["resolve", "torch", "bitsandbytes", "--date", "2026-03-01", "-q"]) == 0
+    capsys.readouterr()
+    assert main(["build-wheels", "--gfx90a"]) == 0
+    assert "everything in it is published" in capsys.readouterr().out
+
+
 def test_gfx90a_is_the_rocm_target_even_where_a_cpu_lock_lies(capsys: Capture, tmp_path: Path) -> None:
     assert main(["resolve", "deepspeed", "torch==2.13.0", "--backend", "cpu", "-q"]) == 0
     capsys.readouterr()
