@@ -228,7 +228,7 @@ def test_what_rests_on_inferred_facts_is_refused_or_changed(catalog: Catalog) ->
     ("wanted", "options", "named", "hint"),
     [
         ("apx", {}, "'apx'", "Did you mean apex?"),
-        ("numpy", {}, "'numpy'", "environment file"),
+        ("scipy", {}, "'scipy'", "environment file"),
         ("torch==9.9", {}, "'torch==9.9'", "Known versions: "),
         ("torch==2.9.1+rocm7.9", {}, "'torch==2.9.1+rocm7.9'", "Did you mean 2.9.1+rocm6."),
         ("rocm==6.2.9", {}, "'rocm==6.2.9'", "6.2.4"),
