@@ -222,7 +222,7 @@ BAD_ROWS = {
         "",
     ),
     "a version that cannot be ordered": (ROCM.format("six"), ["overlay.toml", "'six'"], ""),
-    "an unknown site": (_window("lumi", "6.0"), ["'lumi'"], "Did you mean lumi-g?"),
+    "an unknown site": (_window("lumi-gg", "6.0"), ["'lumi-gg'"], "Did you mean lumi-g?"),
     "an unknown driver": (_window("lumi-g", "6.9"), ["'6.9'"], "6.3"),
     "an unknown image": (
         _site_image('image = "lumi-rocm-rocm-6.2.5.sif"'),
