@@ -23,7 +23,7 @@ BAD = [
     ("resolve deepspeed==0.19.7", "'deepspeed==0.19.7'", "0.19.8"),
     ("resolve --gfx gfx90b", "'gfx90b'", "gfx90a"),
     ("resolve --gfx90b", "'gfx90b'", "gfx90a"),
-    ("resolve --site lumi", "'lumi'", "Did you mean lumi-g?"),
+    ("resolve --site lumi-gg", "'lumi-gg'", "Did you mean lumi-g?"),
     ("resolve --backend cuda", "'cuda'", "rocm, cpu"),
     ("resolve --support documentd", "'documentd'", "Did you mean documented?"),
     ("resolve --date 2025-13-01", "'2025-13-01'", ""),
