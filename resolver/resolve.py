@@ -36,7 +36,7 @@ def resolve(catalog: Catalog, request: Request) -> Resolution | Conflict:
     warnings = []
     if request.prefer == "proven":
         sets = [row for row in catalog.proven.values() if row.site in {"", request.target.site}]
-        solution, proven = solve_proven(problem, sets)
+        solution, proven = solve_proven(problem, sets, {one.name for one in request.requirements})
         warnings.append(
             f"Inside the proven set {proven.id} ({proven.source})."
             if proven

@@ -13,7 +13,8 @@ from resolver.model import PLATFORM
 from resolver.problem import ABSENT, Demand, Problem, bits, propagate
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+    from datetime import date
 
     from resolvelib.providers import Preference
     from resolvelib.resolvers import RequirementInformation
@@ -238,19 +239,33 @@ def _can_be_left_out(
 
 
 def solve_proven(
-    problem: Problem, sets: Iterable[ProvenSet]
+    problem: Problem, sets: Iterable[ProvenSet], asked: Collection[str]
 ) -> tuple[dict[str, int] | None, ProvenSet | None]:
-    """Find a solution inside a set that somebody ran, the newest set first.
+    """Find a solution inside a set that somebody ran.
 
-    Each pick of a proven set that concerns a component of the problem becomes a demand; the first
-    set under which the problem is solvable decides. Without any, the newest solution is taken.
+    Sets that name more of what was asked for come first, of these the newest. Each pick of a set
+    that concerns a component of the problem becomes a demand; the first set under which the problem
+    is solvable decides. Without any, the newest solution is taken.
+
+    Parameters
+    ----------
+    problem
+        The problem.
+    sets
+        The sets to look in.
+    asked
+        Names of the components that were asked for.
 
     Returns
     -------
     tuple
         The solution as `solve` gives it, and the set it lies in, or None.
     """
-    for proven in sorted(sets, key=lambda row: (row.date, row.id), reverse=True):
+
+    def rank(row: ProvenSet) -> tuple[int, date, str]:
+        return sum(name in row.picks for name in asked), row.date, row.id
+
+    for proven in sorted(sets, key=rank, reverse=True):
         demands = []
         for name, key in proven.picks.items():
             variable = problem.variables.get(name)

@@ -156,10 +156,21 @@ def test_the_newest_proven_set_that_fits_decides_and_without_one_the_newest_vers
     newer = _proven("newer", 2025, torch="1", apex="1")  # this torch is not allowed
     unknown = _proven("unknown", 2026, torch="7")
     problem = universe.problem()
-    assert solve_proven(problem, [older, newer, unknown]) == ({"torch": 2, "apex": 2}, older)
-    assert solve_proven(problem, [newer, unknown]) == ({"torch": 1, "apex": 1}, None)
+    assert solve_proven(problem, [older, newer, unknown], ["torch", "apex"]) == (
+        {"torch": 2, "apex": 2},
+        older,
+    )
+    assert solve_proven(problem, [newer, unknown], ["torch", "apex"]) == ({"torch": 1, "apex": 1}, None)
 
 
 def test_without_a_solution_no_proven_set_fits() -> None:
     problem = Universe({"apex": 1}, (_must("apex", _set()),), ()).problem()
-    assert solve_proven(problem, [_proven("one", 2025, apex="1")]) == (None, None)
+    assert solve_proven(problem, [_proven("one", 2025, apex="1")], ["apex"]) == (None, None)
+
+
+def test_a_set_that_names_more_of_what_was_asked_for_wins_over_a_newer_one() -> None:
+    universe = Universe({"torch": 2, "apex": 2}, (_must("torch"), _must("apex")), ())
+    problem = universe.problem()
+    whole, part = _proven("whole", 2024, torch="1", apex="1"), _proven("part", 2026, torch="2")
+    assert solve_proven(problem, [part, whole], ["torch", "apex"])[1] == whole
+    assert solve_proven(problem, [part, whole], ["torch"])[1] == part
