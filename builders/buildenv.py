@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import shutil
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -139,8 +140,6 @@ def _make(
 
 def pip_environment() -> dict[str, str]:
     """Give the environment pip runs in: cleaned, but with the user's own configuration of pip."""
-    import os  # noqa: PLC0415
-
     own = {name: value for name, value in os.environ.items() if name.startswith("PIP_")}
     # These would change what is installed or where, rather than where it comes from.
     for name in (

@@ -35,11 +35,6 @@ class Console:
         if self.verbosity >= 0:
             print(text, file=sys.stderr, flush=True)
 
-    def detail(self, text: str) -> None:
-        """Say what only a curious person wants to know."""
-        if self.verbosity >= 1:
-            print(text, file=sys.stderr, flush=True)
-
     def step(self, text: str) -> None:
         """Say which step begins, with the seconds since the program started."""
         if self.verbosity >= 0:

@@ -151,18 +151,28 @@ def merge(settings: Settings, args: argparse.Namespace) -> Settings:
     return msgspec.structs.replace(settings, **given)
 
 
-def load_catalog(settings: Settings) -> Catalog:
-    """Load the shipped catalog, and over it the site's facts and those that the settings name.
+def overlays(settings: Settings) -> list[Path]:
+    """Give what is laid over the shipped facts, in order.
 
-    The site's stand in ``/etc/rocm-matrix`` and where ``$MATRIX_SITE`` says, if there are any.
+    First the site's, from ``/etc/rocm-matrix`` and from where ``$MATRIX_SITE`` says, then those that
+    the settings name.
+
+    Raises
+    ------
+    UsageError
+        ``$MATRIX_SITE`` names what does not exist.
     """
     own = os.environ.get("MATRIX_SITE", "")
-    site = [path for path in (SITE_FACTS, Path(own)) if path.exists() and path != Path()]
-    if own and Path(own) not in site:
+    if own and not Path(own).exists():
         msg = f"MATRIX_SITE names {own}, which does not exist."
         raise UsageError(msg)
-    overlays = [*site, *(Path(one) for one in settings.catalog)]
-    return facts.load(overlays, cache=cache_root() / "catalog")
+    site = [SITE_FACTS] if SITE_FACTS.exists() else []
+    return [*site, *([Path(own)] if own else []), *(Path(one) for one in settings.catalog)]
+
+
+def load_catalog(settings: Settings) -> Catalog:
+    """Load the shipped catalog with its overlays."""
+    return facts.load(overlays(settings), cache=cache_root() / "catalog")
 
 
 def make_request(settings: Settings, catalog: Catalog, today: datetime.date) -> Request:

@@ -106,8 +106,6 @@ class Demand:
     text: str
     kind: Literal["request", "fact"]
     source: str
-    relaxed: tuple[str, ...] = ()
-    """For the kinds of change that would lift it, such as ``("date",)``."""
 
 
 @dataclass(slots=True)

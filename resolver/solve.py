@@ -96,12 +96,9 @@ class _Provider(resolvelib.AbstractProvider["_Need", "_Choice", str]):
     def get_dependencies(self, candidate: _Choice) -> Iterable[_Need]:
         if not candidate.bit:
             return []
-        everything = {name: self._domains[name] for name, _ in self._needs.get(candidate.name, ())}
-        return [
-            _Need(name, table[candidate.bit])
-            for name, table in self._needs.get(candidate.name, ())
-            if everything[name] & ~table[candidate.bit] or not table[candidate.bit] & ABSENT
-        ]
+        needs = (_Need(name, table[candidate.bit]) for name, table in self._needs.get(candidate.name, ()))
+        # What may be absent and limits nothing need not be decided.
+        return [one for one in needs if self._domains[one.name] & ~one.mask or not one.mask & ABSENT]
 
 
 def solve(problem: Problem, *, most_rounds: int = MOST_ROUNDS) -> dict[str, int] | None:

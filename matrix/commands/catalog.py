@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from matrix.console import table
-from matrix.options import load_catalog, read_settings
+from matrix.options import load_catalog, overlays, read_settings
 from resolver.errors import CatalogError, UsageError, did_you_mean
-from resolver.facts.catalog import Catalog, files_of
+from resolver.facts.catalog import Catalog, files_of, load
 
 if TYPE_CHECKING:
     import argparse
@@ -42,7 +42,8 @@ def execute(args: argparse.Namespace, console: Console) -> int:
     settings = read_settings()
     settings.catalog = args.catalog or settings.catalog
     if args.action == "check":
-        return _check(args, settings.catalog + [str(path) for path in args.files], console)
+        settings.catalog = [*settings.catalog, *map(str, args.files)]
+        return _check(args, overlays(settings), console)
     catalog = load_catalog(settings)
     kinds = {name.replace("_", "-"): _rows(catalog, name) for name in Catalog.__slots__}
     if args.kind is None:
@@ -59,11 +60,8 @@ def execute(args: argparse.Namespace, console: Console) -> int:
     return 0
 
 
-def _check(args: argparse.Namespace, overlays: list[str], console: Console) -> int:
+def _check(args: argparse.Namespace, paths: list[Path], console: Console) -> int:
     """Read everything afresh; what cannot be read is the answer, not a failure of the command."""
-    from resolver.facts.catalog import load  # noqa: PLC0415
-
-    paths = [Path(one) for one in overlays]
     try:
         catalog = load(paths)
     except CatalogError as error:

@@ -94,6 +94,23 @@ def test_a_site_s_facts_lie_under_the_user_s(
     assert "nowhere" in capsys.readouterr().err
 
 
+def test_a_file_is_checked_over_the_site_s_facts(
+    capsys: Capture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a user's row names may be the site's."""
+    known = 'status = "observed"\nsource = "us"\n'
+    (tmp_path / "site.toml").write_text(
+        f'schema = 1\n[[site]]\nname = "ours"\ntitle = "ours"\nbackend = "rocm"\n{known}'
+    )
+    (tmp_path / "mine.toml").write_text(
+        f'schema = 1\n[[window]]\nsite = "ours"\nfrom = 2026-01-01\ndriver = "6.4"\n{known}'
+    )
+    assert main(["catalog", "check", "mine.toml"]) == 1
+    assert "'ours'" in capsys.readouterr().err
+    monkeypatch.setenv("MATRIX_SITE", str(tmp_path / "site.toml"))
+    assert main(["catalog", "check", "mine.toml"]) == 0
+
+
 def test_explain_says_fact_source_and_file(capsys: Capture) -> None:
     assert main(["resolve", "apex", "--date", "2026-03-01", "--python", "3.12", "-q"]) == 0
     capsys.readouterr()
