@@ -11,6 +11,7 @@ import msgspec
 
 from builders import host
 from resolver.errors import EnvironmentLacksError, LockError, UsageError, did_you_mean
+from resolver.facts.selecting import recipe_for
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -104,7 +105,7 @@ def _no_containers(lock: Lock, built: Sequence[LockedPick]) -> EnvironmentLacksE
 
 def _task(pick: LockedPick, lock: Lock, catalog: Catalog, index: Index) -> Task:
     release = catalog.release.get((pick.name, pick.version, pick.variant))
-    recipe = catalog.recipe_for(release, lock.target.backend) if release else None
+    recipe = recipe_for(catalog, release, lock.target.backend) if release else None
     if recipe is None:
         msg = f"The lock builds {pick.name} {pick.version}, for which the catalog has no recipe."
         raise LockError(msg, hint="Was it resolved with another --catalog? Resolve again with this one.")

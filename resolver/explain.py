@@ -29,16 +29,25 @@ MOST_SUGGESTIONS = 3
 def explain_conflict(catalog: Catalog, request: Request, problem: Problem) -> Conflict:
     """Say why a problem without a solution has none, and what would help."""
     demands, relations = minimal_core(problem)
-    core = problem.restricted(demands, relations)
-    items = [CoreItem(demand.text, demand.kind, demand.source) for demand in demands]
-    items += [_describe(core, relation) for relation in relations]
-    items.sort(key=lambda item: item.kind != "request")
+    items = _in_words(problem, demands, relations)
     suggestions = []
     for suggestion in _suggest(catalog, request, demands):
         suggestions.append(suggestion)
         if len(suggestions) == MOST_SUGGESTIONS:
             break
     return Conflict(request, tuple(items), tuple(suggestions))
+
+
+def core_of(problem: Problem) -> list[CoreItem]:
+    """Say why a problem without a solution has none."""
+    return _in_words(problem, *minimal_core(problem))
+
+
+def _in_words(problem: Problem, demands: list[Demand], relations: list[Relation]) -> list[CoreItem]:
+    core = problem.restricted(demands, relations)
+    items = [CoreItem(demand.text, demand.kind, demand.source) for demand in demands]
+    items += [_describe(core, relation) for relation in relations]
+    return sorted(items, key=lambda item: item.kind != "request")
 
 
 def minimal_core(problem: Problem) -> tuple[list[Demand], list[Relation]]:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from resolver.compiling import compile_problem
+from resolver.compiling.bad import warnings_of
 from resolver.explain import explain_conflict
 from resolver.model import PLATFORM, STATUS_RANK, Pick, Resolution
 from resolver.order import edges_of, generations
-from resolver.solve import solve_preferred, solve_proven
+from resolver.proven import solve_proven
+from resolver.solve import solve_preferred
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -46,7 +49,12 @@ def resolve(catalog: Catalog, request: Request) -> Resolution | Conflict:
         solution = solve_preferred(problem)
     if solution is None:
         return explain_conflict(catalog, request, problem)
-    return _resolution(request, problem, solution, warnings)
+    resolution = _resolution(request, problem, solution, warnings)
+    versions = {pick.name: pick.version for pick in resolution.picks}
+    return replace(
+        resolution,
+        warnings=(*resolution.warnings, *warnings_of(catalog, request.target, versions)),
+    )
 
 
 def _resolution(

@@ -13,13 +13,11 @@ from resolver.model import PLATFORM
 from resolver.problem import ABSENT, Demand, Problem, bits, propagate
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-    from datetime import date
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from resolvelib.providers import Preference
     from resolvelib.resolvers import RequirementInformation
 
-    from resolver.facts.schema import ProvenSet
 
 MOST_ROUNDS = 20_000
 """After this many rounds the search gives up; arc consistent problems need tens."""
@@ -233,52 +231,3 @@ def _can_be_left_out(
         return False
     without = [*fixed, _choose(problem, name, 0)]
     return solve(problem.restricted(without, problem.relations)) is not None
-
-
-def solve_proven(
-    problem: Problem, sets: Iterable[ProvenSet], asked: Collection[str]
-) -> tuple[dict[str, int] | None, ProvenSet | None]:
-    """Find a solution inside a set that somebody ran.
-
-    Sets that name more of what was asked for come first, of these the newest. Each pick of a set
-    that concerns a component of the problem becomes a demand; the first set under which the problem
-    is solvable decides. Without any, the newest solution is taken.
-
-    Parameters
-    ----------
-    problem
-        The problem.
-    sets
-        The sets to look in.
-    asked
-        Names of the components that were asked for.
-
-    Returns
-    -------
-    tuple
-        The solution as `solve` gives it, and the set it lies in, or None.
-    """
-
-    def rank(row: ProvenSet) -> tuple[int, date, str]:
-        return sum(name in row.picks for name in asked), row.date, row.id
-
-    for proven in sorted(sets, key=rank, reverse=True):
-        demands = []
-        for name, key in proven.picks.items():
-            variable = problem.variables.get(name)
-            if variable is None:
-                continue
-            matching = [i for i, one in enumerate(variable.candidates) if one.key == key]
-            demands.append(
-                Demand(
-                    variable,
-                    variable.mask(matching) | ABSENT,
-                    f"{name} {key}",
-                    "fact",
-                    proven.source,
-                )
-            )
-        solution = solve_preferred(problem.restricted([*problem.demands, *demands], problem.relations))
-        if solution is not None:
-            return solution, proven
-    return solve_preferred(problem), None

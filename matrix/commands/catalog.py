@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 from matrix.console import table
 from matrix.options import load_catalog, overlays, read_settings
 from resolver.errors import CatalogError, UsageError, did_you_mean
-from resolver.facts.catalog import Catalog, files_of, load
+from resolver.facts.catalog import files_of, load
+from resolver.facts.schema import KINDS
 
 if TYPE_CHECKING:
     import argparse
@@ -45,7 +46,7 @@ def execute(args: argparse.Namespace, console: Console) -> int:
         settings.catalog = [*settings.catalog, *map(str, args.files)]
         return _check(args, overlays(settings), console)
     catalog = load_catalog(settings)
-    kinds = {name.replace("_", "-"): _rows(catalog, name) for name in Catalog.__slots__}
+    kinds = {name.replace("_", "-"): catalog.of_kind(name) for name in KINDS}
     if args.kind is None:
         _count(kinds, args, console)
         return 0
@@ -71,7 +72,7 @@ def _check(args: argparse.Namespace, paths: list[Path], console: Console) -> int
         else:
             console.error(error.message, error.hint)
         return 1
-    own = {str(path) for path in files_of(paths)}
+    own = {str(file) for path in paths for file in files_of(path)}
     rows = sum(row.from_file in own for row in catalog.rows())
     if args.format == "json":
         console.document({"schema": 1, "status": "sound", "files": sorted(own), "rows": rows})
@@ -81,11 +82,6 @@ def _check(args: argparse.Namespace, paths: list[Path], console: Console) -> int
         )
         console.data(f"Sound: {what}.")
     return 0
-
-
-def _rows(catalog: Catalog, name: str) -> list[Row]:
-    kind = getattr(catalog, name)
-    return list(kind.values() if isinstance(kind, dict) else kind)
 
 
 def _count(kinds: dict[str, list[Row]], args: argparse.Namespace, console: Console) -> None:

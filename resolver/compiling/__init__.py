@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from resolver.compiling.asked import compile_request
+from resolver.compiling.bad import compile_known_bad
 from resolver.compiling.draft import Draft
 from resolver.compiling.packages import compile_packages
 from resolver.compiling.platform import compile_platform
@@ -32,5 +33,6 @@ def compile_problem(catalog: Catalog, request: Request) -> Problem:
     compile_platform(draft)
     compile_torch(draft)
     compile_packages(draft)
+    compile_known_bad(draft)
     compile_request(draft)
     return draft.problem()

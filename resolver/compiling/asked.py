@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from resolver.compiling.draft import Draft
+    from resolver.facts import schema
     from resolver.model import Requirement
 
 
@@ -55,22 +56,23 @@ def _images(draft: Draft) -> None:
         permits = version_in([target.base_image])
         draft.ask("base-image", permits, f"the base image is {target.base_image}", optional=True)
         return
-    offered = [
-        row
-        for row in catalog.site_image.values()
-        if row.site == target.site
-        and (row.since is None or row.since <= target.date)
-        and (row.until is None or target.date < row.until)
-    ]
-    held = newest_first({catalog.image[row.image].rocm for row in offered})[::-1]
+    offered: dict[str, schema.Row] = {}
+    site = catalog.site.get(target.site)
+    if site and site.public_images:
+        offered = {name: row for name, row in catalog.image.items() if "://" in row.path}
+    for row in catalog.site_image.values():
+        begun = row.since is None or row.since <= target.date
+        if row.site == target.site and begun and (row.until is None or target.date < row.until):
+            offered[row.image] = row
+    held = newest_first({catalog.image[name].rocm for name in offered})[::-1]
     what = (
         f"base images with ROCm {spell(held, most=8, joiner='and')}"
         if held
         else "no base image that is known"
     )
     text = f"{target.site} on {target.date} offers {what}"
-    source = offered[0].source if offered else ASKED
-    draft.state("base-image", version_in(row.image for row in offered), text, source, optional=True)
+    source = next(iter(offered.values())).source if offered else ASKED
+    draft.state("base-image", version_in(offered), text, source, optional=True)
 
 
 def _require(draft: Draft, wanted: Requirement) -> None:

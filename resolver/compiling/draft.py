@@ -134,6 +134,11 @@ class Draft:
         mask = self._mask(name, permits, optional=optional)
         self._demands.append(Demand(self.variables[name], mask, text, "fact", source))
 
+    def forbid(self, name: str, what: Test, fact: Fact) -> None:
+        """Add a demand that a fact makes: none of these may be chosen."""
+        mask = self._mask(name, lambda one: not what(one), optional=True)
+        self._demands.append(Demand(self.variables[name], mask, fact.text, "fact", fact.source))
+
     def _mask(self, name: str, permits: Test, *, optional: bool) -> int:
         variable = self.variables[name]
         mask = variable.mask(i for i, one in enumerate(variable.candidates) if permits(one))

@@ -8,7 +8,7 @@ from packaging.utils import canonicalize_name
 
 from resolver.compiling.draft import Clause, allowed_by, any_candidate, covers, version_in
 from resolver.errors import CatalogError, did_you_mean
-from resolver.facts.catalog import applies
+from resolver.facts.selecting import applies, recipe_for
 from resolver.model import Candidate, Fact
 from resolver.versions import parse_specifier, spell
 
@@ -20,11 +20,17 @@ if TYPE_CHECKING:
 def compile_packages(draft: Draft) -> None:
     """Add every package of the catalog."""
     for name in draft.catalog.package:
-        draft.variable(name, [_candidate(draft, release) for release in draft.catalog.releases_of(name)])
+        if name not in draft.variables:
+            draft.variable(name, candidates_of(draft, name))
     for name in draft.catalog.package:
         _backends(draft, name)
         _requirements(draft, name)
         _building(draft, name)
+
+
+def candidates_of(draft: Draft, name: str) -> list[Candidate]:
+    """Give a candidate for every release row of a package."""
+    return [_candidate(draft, release) for release in draft.catalog.releases_of(name)]
 
 
 def _candidate(draft: Draft, release: schema.Release) -> Candidate:
@@ -36,7 +42,7 @@ def _candidate(draft: Draft, release: schema.Release) -> Candidate:
         Fact.of(release, _origin_text(release)),
         variant=release.variant,
         release=release,
-        recipe=draft.catalog.recipe_for(release, draft.target.backend),
+        recipe=recipe_for(draft.catalog, release, draft.target.backend),
     )
 
 
@@ -57,7 +63,7 @@ def _backends(draft: Draft, name: str) -> None:
     clauses = []
     for release in draft.catalog.releases_of(name):
         ready = release.wheel or release.pypi
-        possible = [one for one in release.backend if ready or draft.catalog.recipe_for(release, one)]
+        possible = [one for one in release.backend if ready or recipe_for(draft.catalog, release, one)]
         text = f"{name} {release.version} can be had for {spell(possible, joiner='and')}"
         fact = Fact.of(release, text, note="")
         clauses.append(Clause(_is(release), version_in(possible), fact))
@@ -98,7 +104,7 @@ def _fact(name: str, row: schema.Requires) -> Fact:
 
 def _building(draft: Draft, name: str) -> None:
     """Say what building needs: a base image for ROCm, and torch where it is compiled against it."""
-    in_image, against_torch = [], []
+    in_image, against_torch, in_standard = [], [], []
     for one in draft.variables[name].candidates:
         recipe = one.recipe
         if one.origin != "build" or recipe is None or one.release is None:
@@ -109,9 +115,22 @@ def _building(draft: Draft, name: str) -> None:
         if "torch" in recipe.match_runtime:
             fact = Fact.of(recipe, f"{one} is compiled against torch")
             against_torch.append(Clause(this, any_candidate, fact))
+        if recipe.cxx_standard:
+            text = f"{one} is compiled as C++{recipe.cxx_standard}, which the headers of torch must allow"
+            in_standard.append(
+                Clause(this, _headers_allow(draft, recipe.cxx_standard), Fact.of(recipe, text))
+            )
     if draft.target.backend == "rocm":
         draft.relate(name, "base-image", in_image, build=True)
-    draft.relate(name, "torch", against_torch, build=True)
+    if name != "torch":
+        draft.relate(name, "torch", against_torch, build=True)
+        draft.relate(name, "torch", in_standard, build=True)
+
+
+def _headers_allow(draft: Draft, standard: str) -> Test:
+    """Permit the torch whose headers compile as a C++ standard, and those of which it is not known."""
+    needed = {version: row.cxx_standard for version, row in draft.catalog.torch.items() if row.cxx_standard}
+    return lambda one: int(needed.get(one.version, "0")) <= int(standard)
 
 
 def _is(release: schema.Release) -> Test:

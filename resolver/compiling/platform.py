@@ -117,7 +117,7 @@ def _at_own_risk(line: str, driver: schema.Driver) -> Clause:
 def _images(draft: Draft) -> None:
     images = draft.catalog.image
     candidates = [
-        _plain("base-image", row.name, row, f"holds ROCm {row.rocm} on {row.os}", "base-image")
+        _plain("base-image", row.name, row, f"holds ROCm {row.rocm}{_on(row)}", "base-image")
         for row in images.values()
     ]
     draft.variable("base-image", candidates, rank=lambda one: sort_key(images[one.version].rocm))
@@ -127,16 +127,22 @@ def _images(draft: Draft) -> None:
         this = version_in([row.name])
         fact = Fact.of(row, f"{row.name} holds ROCm {row.rocm}", note="")
         rocm.append(Clause(this, version_in([row.rocm]), fact))
-        fact = Fact.of(row, f"{row.name} is {row.os}, which has glibc {row.glibc}", note=_OF_RELEASE)
-        glibc.append(Clause(this, version_in([row.glibc]), fact))
+        if row.glibc:
+            fact = Fact.of(row, f"{row.name} is {row.os}, which has glibc {row.glibc}", note=_OF_RELEASE)
+            glibc.append(Clause(this, version_in([row.glibc]), fact))
     draft.relate("base-image", "rocm", rocm)
     draft.relate("base-image", "glibc", glibc)
+
+
+def _on(image: schema.Image) -> str:
+    return f" on {image.os}" if image.os else ", its system is not documented"
 
 
 def _glibc(draft: Draft) -> None:
     facts = {
         row.glibc: Fact.of(row, f"glibc {row.glibc} is that of {row.os}", note=_OF_RELEASE)
         for row in draft.catalog.image.values()
+        if row.glibc
     }
     here = draft.target.glibc
     if here:

@@ -1,4 +1,8 @@
-"""Published torch wheels and what only fits together with each of them."""
+"""Torch, and what only fits together with each of its wheels.
+
+Published wheels come before what is compiled from source, whatever their versions: nobody compiles
+torch for hours unless no wheel will do.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +12,7 @@ from packaging.requirements import Requirement as Pep508
 from packaging.utils import canonicalize_name
 
 from resolver.compiling.draft import Clause, allowed_by, covers, line_is, version_in
+from resolver.compiling.packages import candidates_of
 from resolver.model import Candidate, Fact
 from resolver.versions import minor, parse_specifier, spell
 
@@ -24,19 +29,24 @@ _PAIRED = ("torchvision", "torchaudio")
 def compile_torch(draft: Draft) -> None:
     """Add torch, its triton, torchvision and torchaudio, and all that ties them to one another."""
     rows = list(draft.catalog.torch.values())
-    draft.variable("torch", [_published(row) for row in rows])
+    _variable(draft, "torch", [_published(row) for row in rows])
     companions: dict[str, dict[str, list[schema.Torch]]] = {}
     for row in rows:
         for name, version in _companions(row).items():
             companions.setdefault(name, {}).setdefault(version, []).append(row)
     for name, versions in companions.items():
-        draft.variable(name, [_beside(name, version, torches) for version, torches in versions.items()])
+        _variable(draft, name, [_beside(name, version, torches) for version, torches in versions.items()])
     _needs_of_torch(draft, rows)
     for name, versions in companions.items():
         if name in _PAIRED:
             draft.relate(name, "torch", _torch_for(name, versions))
         else:
             draft.relate("torch", name, _companion_clauses(name, rows))
+
+
+def _variable(draft: Draft, name: str, published: Sequence[Candidate]) -> None:
+    candidates = [*published, *candidates_of(draft, name)]
+    draft.variable(name, candidates, last=lambda one: one.origin == "build")
 
 
 def _published(row: schema.Torch) -> Candidate:

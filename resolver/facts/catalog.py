@@ -1,49 +1,76 @@
-"""Reading catalog files and laying them over one another.
+"""All facts, and how they are loaded: the shipped files first, then a site's, then the user's.
 
-The shipped files are read first, then a site's, then the user's. A later row with the same
-identity replaces the earlier one; rows without an identity (requirements) are added.
+What is imported here is imported by every command before anything else, so it is little: reading
+and checking are imported only when a file changed since the compiled form was made.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from resolver.errors import CatalogError, did_you_mean
+import msgspec
+
+from resolver.errors import CatalogError
 from resolver.facts import compiled, schema
-from resolver.model import PLATFORM
-from resolver.versions import parse_specifier
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator
 
 
-@dataclass(slots=True)
-class Catalog:
+class Catalog(msgspec.Struct, frozen=True):
     """All facts, keyed by what identifies them."""
 
-    rocm: dict[str, schema.Rocm] = field(default_factory=dict)
-    driver: dict[str, schema.Driver] = field(default_factory=dict)
-    driver_module: dict[str, schema.DriverModule] = field(default_factory=dict)
-    gfx: dict[str, schema.Gfx] = field(default_factory=dict)
-    python: dict[str, schema.Python] = field(default_factory=dict)
-    torch: dict[str, schema.Torch] = field(default_factory=dict)
-    image: dict[str, schema.Image] = field(default_factory=dict)
-    site: dict[str, schema.Site] = field(default_factory=dict)
-    window: dict[tuple[str, str], schema.Window] = field(default_factory=dict)
-    site_image: dict[tuple[str, str, str], schema.SiteImage] = field(default_factory=dict)
-    package: dict[str, schema.Package] = field(default_factory=dict)
-    release: dict[tuple[str, str, str], schema.Release] = field(default_factory=dict)
-    requires: list[schema.Requires] = field(default_factory=list)
-    recipe: list[schema.Recipe] = field(default_factory=list)
-    proven: dict[str, schema.ProvenSet] = field(default_factory=dict)
+    rocm: dict[str, schema.Rocm]
+    driver: dict[str, schema.Driver]
+    driver_module: dict[str, schema.DriverModule]
+    gfx: dict[str, schema.Gfx]
+    python: dict[str, schema.Python]
+    torch: dict[str, schema.Torch]
+    image: dict[str, schema.Image]
+    site: dict[str, schema.Site]
+    partition: dict[tuple[str, str], schema.Partition]
+    window: dict[tuple[str, str], schema.Window]
+    site_image: dict[tuple[str, str, str], schema.SiteImage]
+    package: dict[str, schema.Package]
+    release: dict[tuple[str, str, str], schema.Release]
+    requires: list[schema.Requires]
+    recipe: list[schema.Recipe]
+    known_bad: dict[tuple[object, ...], schema.KnownBad]
+    proven: dict[str, schema.ProvenSet]
+
+    @classmethod
+    def of(cls, rows: schema.CatalogFile) -> Catalog:
+        """Key the rows by what identifies them."""
+        return cls(
+            rocm={row.version: row for row in rows.rocm},
+            driver={row.version: row for row in rows.driver},
+            driver_module={row.driver: row for row in rows.driver_module},
+            gfx={row.target: row for row in rows.gfx},
+            python={row.version: row for row in rows.python},
+            torch={row.version: row for row in rows.torch},
+            image={row.name: row for row in rows.image},
+            site={row.name: row for row in rows.site},
+            partition={(row.site, row.name): row for row in rows.partition},
+            window={(row.site, row.since.isoformat()): row for row in rows.window},
+            site_image={(row.site, row.image, str(row.since)): row for row in rows.site_image},
+            package={row.name: row for row in rows.package},
+            release={(row.package, row.version, row.variant): row for row in rows.release},
+            requires=rows.requires,
+            recipe=rows.recipe,
+            known_bad={row.key(): row for row in rows.known_bad},
+            proven={row.id: row for row in rows.proven},
+        )
+
+    def of_kind(self, kind: str) -> list[schema.Row]:
+        """Give the rows of one kind, named as in `schema.KINDS`."""
+        found = getattr(self, kind)
+        return list(found.values() if isinstance(found, dict) else found)
 
     def rows(self) -> Iterator[schema.Row]:
         """Yield every row of every kind."""
-        for name in self.__slots__:
-            kind = getattr(self, name)
-            yield from kind.values() if isinstance(kind, dict) else kind
+        for kind in schema.KINDS:
+            yield from self.of_kind(kind)
 
     def windows_of(self, site: str) -> list[schema.Window]:
         """Give a site's driver windows, the oldest first."""
@@ -53,45 +80,25 @@ class Catalog:
         """Give all releases of a package, in the order of the files."""
         return [row for row in self.release.values() if row.package == package]
 
-    def recipe_for(self, release: schema.Release, backend: str) -> schema.Recipe | None:
-        """Find the recipe that builds a release for a backend; the last that fits wins."""
-        found = None
-        for row in self.recipe:
-            if row.backend == backend and applies(row, release):
-                found = row
-        return found
-
-
-def applies(row: schema.Requires | schema.Recipe, release: schema.Release) -> bool:
-    """Tell whether a row speaks of this release of its package."""
-    return (
-        row.package == release.package
-        and (row.variant is None or row.variant == release.variant)
-        and (not row.releases or parse_specifier(row.releases).contains(release.version, prereleases=True))
-    )
-
 
 def shipped() -> list[Path]:
     """Give the catalog files that come with the program, in a fixed order."""
     return sorted(Path(__file__).parent.rglob("*.toml"))
 
 
-def files_of(overlays: Iterable[Path]) -> list[Path]:
-    """Give the files of overlays in the order in which they are laid over one another.
+def files_of(overlay: Path) -> list[Path]:
+    """Give the files of an overlay, which together are one layer.
 
     Raises
     ------
     CatalogError
         A directory holds no catalog file.
     """
-    found = []
-    for overlay in overlays:
-        files = sorted(overlay.rglob("*.toml")) if overlay.is_dir() else [overlay]
-        if not files:
-            msg = f"The catalog directory {overlay} holds no .toml file."
-            raise CatalogError(msg)
-        found += files
-    return found
+    files = sorted(overlay.rglob("*.toml")) if overlay.is_dir() else [overlay]
+    if not files:
+        msg = f"The catalog directory {overlay} holds no .toml file."
+        raise CatalogError(msg)
+    return files
 
 
 def load(overlays: Iterable[Path] = (), *, cache: Path | None = None) -> Catalog:
@@ -107,80 +114,20 @@ def load(overlays: Iterable[Path] = (), *, cache: Path | None = None) -> Catalog
     Raises
     ------
     CatalogError
-        A file is missing, is no catalog file, or holds a row that cannot be read. Nothing is
-        half-loaded.
+        A file is missing, is no catalog file, holds a row that cannot be read, or two rows
+        contradict one another. Nothing is half-loaded.
     """
-    paths = [*shipped(), *files_of(overlays)]
-    stored = compiled.read(cache, paths) if cache else None
-    catalog = Catalog()
+    groups = [shipped(), *map(files_of, overlays)]
+    stored = compiled.read(cache, groups) if cache else None
     if stored is not None:
-        for file in stored:
-            _add(catalog, file)
-        return catalog
-    from resolver.facts.reading import read_file  # noqa: PLC0415  only when something changed
+        return Catalog.of(stored)
+    from resolver.facts.layers import merge, read_layers  # noqa: PLC0415  only when something changed
+    from resolver.facts.sound import check_together  # noqa: PLC0415
 
-    files = [read_file(path) for path in paths]
-    for file in files:
-        _add(catalog, file)
-    _check_references(catalog)
+    layers, files = read_layers(groups)
+    rows = merge(layers)
+    catalog = Catalog.of(rows)
+    check_together(catalog)
     if cache:
-        compiled.write(cache, paths, files)
+        compiled.write(cache, groups, files, rows)
     return catalog
-
-
-def _add(catalog: Catalog, file: schema.CatalogFile) -> None:
-    catalog.rocm |= {row.version: row for row in file.rocm}
-    catalog.driver |= {row.version: row for row in file.driver}
-    catalog.driver_module |= {row.driver: row for row in file.driver_module}
-    catalog.gfx |= {row.target: row for row in file.gfx}
-    catalog.python |= {row.version: row for row in file.python}
-    catalog.torch |= {row.version: row for row in file.torch}
-    catalog.image |= {row.name: row for row in file.image}
-    catalog.site |= {row.name: row for row in file.site}
-    catalog.window |= {(row.site, row.since.isoformat()): row for row in file.window}
-    catalog.site_image |= {(row.site, row.image, str(row.since)): row for row in file.site_image}
-    catalog.package |= {row.name: row for row in file.package}
-    catalog.release |= {(row.package, row.version, row.variant): row for row in file.release}
-    catalog.requires += file.requires
-    catalog.recipe += file.recipe
-    catalog.proven |= {row.id: row for row in file.proven}
-
-
-def _check_references(catalog: Catalog) -> None:
-    """See that rows name only what exists, so that a typing error cannot hide a fact."""
-    from packaging.utils import canonicalize_name  # noqa: PLC0415  imports slowly
-
-    for site_image in catalog.site_image.values():
-        _known("image", site_image.image, catalog.image)
-        _known("site", site_image.site, catalog.site)
-    for window in catalog.window.values():
-        _known("site", window.site, catalog.site)
-        _known("driver", window.driver, catalog.driver)
-    for release in catalog.release.values():
-        _known("package", release.package, catalog.package)
-        if sum(map(bool, (release.sdist, release.git, release.wheel, release.pypi))) != 1:
-            msg = f"{release.package} {release.version}: give exactly one of sdist, git, wheel and pypi."
-            raise CatalogError(msg)
-    components = [*PLATFORM, *catalog.package, *companions(catalog)]
-    for row in catalog.requires:
-        _known("package", row.package, catalog.package)
-        _known("component", canonicalize_name(row.on), dict.fromkeys(components))
-        if canonicalize_name(row.on) == row.package:
-            msg = f"A row of the catalog says that {row.package} needs itself."
-            raise CatalogError(msg)
-    for recipe in catalog.recipe:
-        _known("package", recipe.package, catalog.package)
-
-
-def _known(kind: str, name: str, rows: Mapping[str, object]) -> None:
-    if name not in rows:
-        msg = f"The catalog has no {kind} {name!r}, but a row names it."
-        raise CatalogError(msg, hint=did_you_mean(name, rows))
-
-
-def companions(catalog: Catalog) -> list[str]:
-    """Give the names of torch and of the distributions that are published beside it."""
-    from resolver.facts.values import triton_name  # noqa: PLC0415  imports slowly
-
-    tritons = {triton_name(row) for row in catalog.torch.values() if row.triton}
-    return ["torch", "torchvision", "torchaudio", *sorted(tritons)]

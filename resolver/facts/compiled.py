@@ -1,62 +1,71 @@
 """The compiled form of the catalog: what was read and validated once, in a form that loads at once.
 
-It holds the rows as they are after validation, with the time and size of every source file. When
-any of them changed, or the schema did, it is made anew. It is a cache: one that is missing, damaged
-or cannot be written costs time and nothing else.
+It holds the rows as they are after validation and laid over one another, with the time and size of
+every source file. When any of them changed, or the schema did, it is made anew. It is a cache: one
+that is missing, damaged or cannot be written costs time and nothing else.
 """
 
 from __future__ import annotations
 
-import hashlib
 import os
-import tempfile
 from contextlib import suppress
-from pathlib import Path
 from typing import TYPE_CHECKING
+from zlib import crc32
 
 import msgspec
 
 from resolver.facts import schema
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
+    from pathlib import Path
 
 
 class _Compiled(msgspec.Struct, frozen=True, array_like=True):
+    groups: list[list[str]]
+    """The files that were asked for, in their layers."""
     stamp: list[tuple[str, int, int]]
-    files: list[schema.CatalogFile]
+    """Name, time of change and size of all files that were read, and of the schema's."""
+    rows: schema.CatalogFile
 
 
-def read(cache: Path, paths: Sequence[Path]) -> list[schema.CatalogFile] | None:
-    """Give the rows of all files, or None if they must be read anew."""
+def read(cache: Path, groups: Sequence[Sequence[Path]]) -> schema.CatalogFile | None:
+    """Give the rows of all files laid over one another, or None if they must be read anew."""
     try:
-        stored = msgspec.msgpack.decode(_place(cache, paths).read_bytes(), type=_Compiled)
-        return stored.files if stored.stamp == _stamp(paths) else None
+        stored = msgspec.msgpack.decode(_place(cache, groups).read_bytes(), type=_Compiled)
+        same = stored.groups == _names(groups) and stored.stamp == _stamp(one for one, _, _ in stored.stamp)
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
         return None
+    return stored.rows if same else None
 
 
-def write(cache: Path, paths: Sequence[Path], files: list[schema.CatalogFile]) -> None:
-    """Keep the rows of all files."""
+def write(
+    cache: Path, groups: Sequence[Sequence[Path]], files: Sequence[Path], rows: schema.CatalogFile
+) -> None:
+    """Keep the rows of all files; `files` names those that were included, too."""
     with suppress(OSError):
-        target = _place(cache, paths)
+        target = _place(cache, groups)
         target.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=target.parent)
-        with os.fdopen(handle, "wb") as sink:
-            sink.write(msgspec.msgpack.encode(_Compiled(_stamp(paths), files)))
-        Path(name).replace(target)
+        new = target.with_name(f"{target.name}.{os.getpid()}")
+        determining: list[str | Path] = [schema.__file__, __file__, *files]
+        stamp = _stamp(os.path.abspath(path) for path in determining)  # noqa: PTH100
+        new.write_bytes(msgspec.msgpack.encode(_Compiled(_names(groups), stamp, rows)))
+        new.replace(target)
 
 
-def _place(cache: Path, paths: Sequence[Path]) -> Path:
-    """Give each set of files its own compiled form."""
-    names = "\n".join(str(path.absolute()) for path in paths)
-    return cache / f"{hashlib.sha256(names.encode()).hexdigest()[:16]}.msgpack"
+def _names(groups: Sequence[Sequence[Path]]) -> list[list[str]]:
+    return [[os.path.abspath(path) for path in group] for group in groups]  # noqa: PTH100  ten times faster
 
 
-def _stamp(paths: Sequence[Path]) -> list[tuple[str, int, int]]:
-    """Give name, time of change and size of all files that determine the rows, the schema's too."""
+def _place(cache: Path, groups: Sequence[Sequence[Path]]) -> Path:
+    """Give each set of files its own compiled form; a name that two share costs time only."""
+    return cache / f"{crc32(repr(_names(groups)).encode()):08x}.msgpack"
+
+
+def _stamp(paths: Iterable[str]) -> list[tuple[str, int, int]]:
+    """Give name, time of change and size of files."""
     found = []
-    for path in (Path(schema.__file__), Path(__file__), *paths):
-        status = path.stat()
-        found.append((str(path), status.st_mtime_ns, status.st_size))
+    for path in paths:
+        status = os.stat(path)  # noqa: PTH116  no need for a Path
+        found.append((path, status.st_mtime_ns, status.st_size))
     return found

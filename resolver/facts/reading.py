@@ -11,13 +11,14 @@ from packaging.utils import canonicalize_name
 
 from resolver.errors import CatalogError, did_you_mean
 from resolver.facts import schema
+from resolver.facts.lines import line_of_key, lines_of
 from resolver.facts.values import check_values
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from pathlib import Path
 
 _LARGEST_FILE = 8 * 2**20  # bytes; the shipped catalog is far below, so more is a mistake
+_MARKS = {b"\xff\xfe": "UTF-16", b"\xfe\xff": "UTF-16", b"\xef\xbb\xbf": "UTF-8 with a byte order mark"}
 
 
 def read_file(path: Path) -> schema.CatalogFile:
@@ -28,17 +29,7 @@ def read_file(path: Path) -> schema.CatalogFile:
     CatalogError
         With the file, the line where that is known, the row and the key.
     """
-    try:
-        if path.stat().st_size > _LARGEST_FILE:
-            msg = f"{path} is larger than {_LARGEST_FILE // 2**20} MiB: that is no catalog file."
-            raise CatalogError(msg)
-        text = path.read_text(encoding="utf-8")
-    except OSError as error:
-        msg = f"Cannot read the catalog file {path}: {error.strerror}."
-        raise CatalogError(msg) from None
-    except UnicodeDecodeError as error:
-        msg = f"{path} is not UTF-8 text (byte {error.start})."
-        raise CatalogError(msg) from None
+    text = _read_text(path)
     try:
         data = tomllib.loads(text)
     except (ValueError, RecursionError) as error:
@@ -49,13 +40,40 @@ def read_file(path: Path) -> schema.CatalogFile:
         msg = f"{path} has schema = {version!r}; this program reads schema = {schema.SCHEMA}."
         raise CatalogError(msg, hint="Begin the file with the line: schema = 1")
     _name_the_package(data)
-    _name_the_file(data, path)
+    _name_the_place(data, path, text)
     try:
         file = msgspec.convert(data, schema.CatalogFile)
     except msgspec.ValidationError as error:
         raise _explain(path, text, data, str(error)) from None
-    check_values(path, file)
+    check_values(file, text)
     return file
+
+
+def _read_text(path: Path) -> str:
+    try:
+        if path.exists() and not path.is_file():
+            msg = f"{path} is no regular file."
+            raise CatalogError(msg)
+        if path.stat().st_size > _LARGEST_FILE:
+            msg = f"{path} is larger than {_LARGEST_FILE // 2**20} MiB: that is no catalog file."
+            raise CatalogError(msg)
+        raw = path.read_bytes()
+    except OSError as error:
+        msg = f"Cannot read the catalog file {path}: {error.strerror}."
+        raise CatalogError(msg) from None
+    for mark, encoding in _MARKS.items():
+        if raw.startswith(mark):
+            msg = f"{path} is {encoding}, not plain UTF-8 text."
+            raise CatalogError(msg, hint="Save it as UTF-8 without a byte order mark.")
+    if b"\0" in raw:
+        msg = f"{path} is a binary file (a zero byte at {raw.index(0)}), not TOML text."
+        raise CatalogError(msg)
+    try:
+        return raw.decode("utf-8")
+    except UnicodeDecodeError as error:
+        line = raw[: error.start].count(b"\n") + 1
+        msg = f"{path}:{line}: not UTF-8 text (byte {error.start})."
+        raise CatalogError(msg, hint="Save it as UTF-8.") from None
 
 
 def _name_the_package(data: dict[str, Any]) -> None:
@@ -64,6 +82,9 @@ def _name_the_package(data: dict[str, Any]) -> None:
     for row in packages:
         _normalise(row, "name")
     name = packages[0].get("name") if len(packages) == 1 else None
+    for row in _tables(data, "known-bad"):
+        if isinstance(row.get("combination"), dict):
+            row["combination"] = {canonicalize_name(key): one for key, one in row["combination"].items()}
     for kind in ("release", "requires", "recipe"):
         for row in _tables(data, kind):
             if name is not None:
@@ -71,14 +92,16 @@ def _name_the_package(data: dict[str, Any]) -> None:
             _normalise(row, "package")
 
 
-def _name_the_file(data: dict[str, Any], path: Path) -> None:
-    """Let every row know the file it stands in; no row may say that itself."""
+def _name_the_place(data: dict[str, Any], path: Path, text: str) -> None:
+    """Let every row know the file and the line at which it stands; no row may say that itself."""
     for kind in data:
-        for row in _tables(data, kind):
-            if "from-file" in row:
-                msg = f"{path}: [[{kind}]]: the key 'from-file' is set by the program."
+        rows = _tables(data, kind)
+        lines = lines_of(text, kind, len(rows))
+        for row, line in zip(rows, lines, strict=True):
+            for key in {"from-file", "from-line"} & row.keys():
+                msg = f"{path}:{line}: [[{kind}]]: the key {key!r} is set by the program."
                 raise CatalogError(msg)
-            row["from-file"] = str(path)
+            row["from-file"], row["from-line"] = str(path), line
 
 
 def _tables(data: dict[str, Any], kind: str) -> list[dict[str, Any]]:
@@ -96,7 +119,7 @@ _INDEX = re.compile(r"(?P<kind>[\w-]+)\[(?P<index>\d+)\]\.?(?P<key>.*)")
 _UNKNOWN = re.compile(r"unknown field `(?P<key>.*?)`")
 
 
-def _explain(path: Path, text: str, data: Mapping[str, Any], error: str) -> CatalogError:
+def _explain(path: Path, text: str, data: dict[str, Any], error: str) -> CatalogError:
     match = _AT.match(error)
     what, where = (match["what"], match["path"] or "") if match else (error, "")
     hint = ""
@@ -109,24 +132,16 @@ def _explain(path: Path, text: str, data: Mapping[str, Any], error: str) -> Cata
     if not place:
         return CatalogError(f"{path}: {what} {where}".rstrip(), hint=hint)
     kind, index = place["kind"], int(place["index"])
-    line = _line_of(text, kind, index)
+    rows = _tables(data, kind)
+    row = rows[index] if index < len(rows) else {}
+    key = unknown["key"] if unknown else place["key"].split("[")[0].split(".")[0]
+    line = line_of_key(text, row.get("from-line", 1), key)
     if unknown:
         struct = next(
             f.type.__args__[0] for f in msgspec.structs.fields(schema.CatalogFile) if f.encode_name == kind
         )
         hint = did_you_mean(unknown["key"], [f.encode_name for f in msgspec.structs.fields(struct)])
-    rows = data.get(kind)
-    row = rows[index] if isinstance(rows, list) and index < len(rows) else {}
-    named = [row.get(one) for one in ("version", "name", "id")] if isinstance(row, dict) else []
+    named = [row.get(one) for one in ("version", "name", "id")]
     label = "".join(f" {one}" for one in named if one)
-    key = f", key {place['key']}" if place["key"] else ""
-    return CatalogError(f"{path}:{line}: [[{kind}]] number {index + 1}{label}{key}: {what}", hint=hint)
-
-
-def _line_of(text: str, kind: str, index: int) -> int:
-    heads = [
-        number
-        for number, line in enumerate(text.splitlines(), start=1)
-        if line.split("#")[0].strip().replace(" ", "") == f"[[{kind}]]"
-    ]
-    return heads[index] if index < len(heads) else 1
+    at = f", key {place['key']}" if place["key"] else ""
+    return CatalogError(f"{path}:{line}: [[{kind}]] number {index + 1}{label}{at}: {what}", hint=hint)

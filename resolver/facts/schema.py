@@ -14,7 +14,7 @@ Keys are written in kebab-case. Every row says its `status` and its `source`:
 from __future__ import annotations
 
 from datetime import date  # noqa: TC003  msgspec reads the annotations at run time
-from typing import Literal
+from typing import ClassVar, Literal
 
 import msgspec
 
@@ -35,6 +35,17 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True,
     """What a person should know besides: a contradiction, a limit, a condition."""
     from_file: str = ""
     """The file it stands in; set when it is read."""
+    from_line: int = 0
+    """The line of that file on which it begins, from 1; set when it is read."""
+
+    identity: ClassVar[tuple[str, ...]] = ()
+    """The keys that say which row it is: a row of an overlay replaces the one with the same values."""
+    widening: ClassVar[bool] = False
+    """Whether rows with the same identity may stand side by side in one layer, each allowing more."""
+
+    def key(self) -> tuple[object, ...]:
+        """Give the values of the keys that identify the row."""
+        return tuple(getattr(self, name) for name in self.identity)
 
 
 class Rocm(Row, frozen=True, kw_only=True):
@@ -45,13 +56,19 @@ class Rocm(Row, frozen=True, kw_only=True):
     """Offload targets that AMD's matrix names for it."""
     released: date | None = None
 
+    identity = ("version",)
+
 
 class Driver(Row, frozen=True, kw_only=True):
     """A minor line of AMD's kernel driver, and the user space lines its table lists for it."""
 
     version: str
     supports: tuple[str, ...]
-    """ROCm major.minor lines marked as supported; every other line of the table is not."""
+    """ROCm major.minor lines that the table marks as supported."""
+    unsupported: tuple[str, ...] = ()
+    """Lines that the table has and does not mark. Of a line in neither list the table says nothing."""
+
+    identity = ("version",)
 
 
 class DriverModule(Row, frozen=True, kw_only=True):
@@ -64,6 +81,8 @@ class DriverModule(Row, frozen=True, kw_only=True):
     package: str = ""
     """The dkms package, such as ``6.3.6.60003-1739731``."""
 
+    identity = ("driver",)
+
 
 class Gfx(Row, frozen=True, kw_only=True):
     """An offload target."""
@@ -71,11 +90,15 @@ class Gfx(Row, frozen=True, kw_only=True):
     target: str
     products: tuple[str, ...] = ()
 
+    identity = ("target",)
+
 
 class Python(Row, frozen=True, kw_only=True):
     """A minor version of CPython."""
 
     version: str
+
+    identity = ("version",)
 
 
 class Torch(Row, frozen=True, kw_only=True):
@@ -97,6 +120,18 @@ class Torch(Row, frozen=True, kw_only=True):
     torchaudio: str = ""
     glibc: str = ""
     """The oldest glibc it runs on."""
+    platform_tag: str = ""
+    """Platform tag of its wheels, such as ``manylinux_2_28_x86_64``."""
+    bundles_rocm: bool | None = None
+    """Whether the wheel carries its own ROCm user space in ``torch/lib``."""
+    cxx11_abi: bool | None = None
+    """Whether it is compiled with the C++11 ABI of libstdc++ (``_GLIBCXX_USE_CXX11_ABI=1``)."""
+    cxx_standard: str = ""
+    """Oldest C++ standard that its headers compile with, such as ``17``."""
+    numpy: str = ""
+    """Which numpy it works with, in words of its makers."""
+
+    identity = ("version",)
 
 
 class Image(Row, frozen=True, kw_only=True):
@@ -104,10 +139,16 @@ class Image(Row, frozen=True, kw_only=True):
 
     name: str
     rocm: str
-    os: str
-    glibc: str
+    os: str = ""
+    """Name of the distribution release; empty where nobody documented it."""
+    glibc: str = ""
+    """Its glibc; empty where nobody documented it, and then nothing is checked against it."""
+    libstdcxx: str = ""
+    """GCC release of its libstdc++, such as ``13.2``."""
     path: str = ""
-    """Where the site keeps it."""
+    """Where the site keeps it, or the address to pull it from (``docker://...``)."""
+    digest: str = ""
+    """``sha256:...`` of the image, where published."""
     dockerhash: str = ""
     """First digits of the digest of the image it was made from, where published."""
     compilers: tuple[str, ...] = ()
@@ -115,6 +156,10 @@ class Image(Row, frozen=True, kw_only=True):
     python: tuple[str, ...] = ()
     """CPython minors in the image; none means that the Python comes from elsewhere (conda)."""
     mpi: str = ""
+    holds: dict[str, str] = {}
+    """Distributions that are installed in it (``torch = "2.9.1+rocm6.4"``)."""
+
+    identity = ("name",)
 
 
 class Site(Row, frozen=True, kw_only=True):
@@ -123,10 +168,37 @@ class Site(Row, frozen=True, kw_only=True):
     name: str
     title: str
     backend: Backend
+    """What is built for when the request does not say."""
     gfx: tuple[str, ...] = ()
+    public_images: bool = False
+    """Whether it offers every base image that can be pulled (its path names a registry)."""
+
+    identity = ("name",)
 
 
-class Window(Row, frozen=True, kw_only=True, rename={"since": "from", "from_file": "from-file"}):
+class Partition(Row, frozen=True, kw_only=True):
+    """A Slurm partition of a site."""
+
+    site: str
+    name: str
+    backend: Backend
+    """``rocm`` where the nodes have the site's GPUs."""
+    use: str = ""
+    """What it is for, in words."""
+    nodes: int = 0
+    """Number of nodes; 0 where nobody documented it."""
+    max_hours: float = 0.0
+    """Longest run time of a job in hours; 0 where nobody documented it."""
+
+    identity = ("site", "name")
+
+
+class Window(
+    Row,
+    frozen=True,
+    kw_only=True,
+    rename={"since": "from", "from_file": "from-file", "from_line": "from-line"},
+):
     """What kernel driver a site had, from one day to another."""
 
     site: str
@@ -138,14 +210,23 @@ class Window(Row, frozen=True, kw_only=True, rename={"since": "from", "from_file
     package: str = ""
     """The driver package as the site names it."""
 
+    identity = ("site", "since")
 
-class SiteImage(Row, frozen=True, kw_only=True, rename={"since": "from", "from_file": "from-file"}):
+
+class SiteImage(
+    Row,
+    frozen=True,
+    kw_only=True,
+    rename={"since": "from", "from_file": "from-file", "from_line": "from-line"},
+):
     """That a site offers a base image, from one day to another."""
 
     site: str
     image: str
     since: date | None = None
     until: date | None = None
+
+    identity = ("site", "image", "since")
 
 
 class Sdist(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -181,6 +262,8 @@ class Release(Row, frozen=True, kw_only=True):
     pypi: bool = False
     """An ordinary release on PyPI with wheels for every Python: pip takes the file that fits."""
 
+    identity = ("package", "version", "variant")
+
 
 class Requires(Row, frozen=True, kw_only=True):
     """The one relation: (package, releases) requires (object, versions)."""
@@ -199,6 +282,9 @@ class Requires(Row, frozen=True, kw_only=True):
     kind: EdgeKind = "run"
     when_present: bool = False
     """A constraint only: it holds if the object is in the set, but does not bring it in."""
+
+    identity = ("package", "releases", "variant", "backend", "on", "kind", "when_present")
+    widening = True
 
 
 class Recipe(Row, frozen=True, kw_only=True):
@@ -226,8 +312,35 @@ class Recipe(Row, frozen=True, kw_only=True):
     """The source compiles for the CPU it is built on (``-march=native``) and cannot be told not to."""
     memory_per_job: float = 2.0
     """Peak memory of one compile job in GiB."""
+    cxx_standard: str = ""
+    """The C++ standard that the source insists on, such as ``17``; empty where it takes torch's."""
     system: tuple[str, ...] = ()
     """System packages or programs the build needs, in words."""
+
+    identity = ("package", "releases", "variant", "backend")
+
+
+class KnownBad(Row, frozen=True, kw_only=True):
+    """Versions that do not work together, though each fact about two of them would allow it."""
+
+    combination: dict[str, str]
+    """Component to the specifier of its bad versions (an empty text: every version)."""
+    says: str
+    """What goes wrong, in one sentence without a full stop."""
+    effect: Literal["refuse", "warn"] = "refuse"
+    """Whether the combination is no answer, or an answer with a warning."""
+    backend: Backend | None = None
+    """Only for this backend."""
+    gfx: tuple[str, ...] = ()
+    """Only if one of these offload targets is wanted; any target when empty."""
+    site: str = ""
+    """Only at this site."""
+
+    identity = ("combination", "backend", "gfx", "site")
+
+    def key(self) -> tuple[object, ...]:
+        """Give the values of the keys that identify the row."""
+        return (*sorted(self.combination.items()), self.backend, self.gfx, self.site)
 
 
 class ProvenSet(Row, frozen=True, kw_only=True):
@@ -235,9 +348,18 @@ class ProvenSet(Row, frozen=True, kw_only=True):
 
     id: str
     site: str = ""
-    date: date
+    date: date | None = None
+    """The day on which it is known to have worked, or was last changed; None where not recorded."""
     picks: dict[str, str]
     """Component to version (``name = "version"``, or ``"version (variant)"``)."""
+    backend: Backend = "rocm"
+    tier: Literal[1, 2] = 2
+    """1: everything in it is recorded and published, so it must resolve. 2: old, in part unknown,
+    of nightly or own builds of torch, or of another machine: reported only."""
+    left_out: tuple[str, ...] = ()
+    """What the set has besides and the catalog cannot name, in words."""
+
+    identity = ("id",)
 
 
 class Package(Row, frozen=True, kw_only=True):
@@ -249,11 +371,15 @@ class Package(Row, frozen=True, kw_only=True):
     pypi: str = ""
     """What PyPI holds under this name: ``same``, ``other project`` or ``none``."""
 
+    identity = ("name",)
+
 
 class CatalogFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="kebab"):
     """One file of the catalog. In a file with one ``[[package]]``, rows may leave `package` out."""
 
     schema: int
+    include: list[str] = []
+    """Other catalog files, relative to this one, over which this one is laid."""
     rocm: list[Rocm] = []
     driver: list[Driver] = []
     driver_module: list[DriverModule] = []
@@ -262,10 +388,16 @@ class CatalogFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     torch: list[Torch] = []
     image: list[Image] = []
     site: list[Site] = []
+    partition: list[Partition] = []
     window: list[Window] = []
     site_image: list[SiteImage] = []
     package: list[Package] = []
     release: list[Release] = []
     requires: list[Requires] = []
     recipe: list[Recipe] = []
+    known_bad: list[KnownBad] = []
     proven: list[ProvenSet] = []
+
+
+KINDS = tuple(field for field in CatalogFile.__struct_fields__ if field not in {"schema", "include"})
+"""Names of the kinds of rows, as attributes."""

@@ -77,7 +77,7 @@ def with_recipe(catalog: Catalog, **changes: Any) -> Catalog:
         msgspec.structs.replace(row, **changes) if (row.package, row.backend) == ("deepspeed", "cpu") else row
         for row in catalog.recipe
     ]
-    return replace(catalog, recipe=rows)
+    return msgspec.structs.replace(catalog, recipe=rows)
 
 
 def test_the_lock_gives_one_task(lock: Lock, catalog: Catalog, index: Index) -> None:

@@ -12,6 +12,7 @@ import pytest
 from resolver.compiling import compile_problem
 from resolver.errors import UsageError
 from resolver.facts.catalog import Catalog, load
+from resolver.facts.selecting import recipe_for
 from resolver.model import Conflict, Prefer, Resolution, Support
 from resolver.problem import ABSENT, Problem, bits, propagate
 from resolver.resolve import resolve
@@ -292,11 +293,11 @@ def test_the_last_recipe_that_speaks_of_a_release_builds_it(
         ]
     )
     for release in catalog.releases_of("apex"):
-        before, after = catalog.recipe_for(release, "rocm"), mine.recipe_for(release, "rocm")
+        before, after = recipe_for(catalog, release, "rocm"), recipe_for(mine, release, "rocm")
         assert before is not None
         assert after is not None
         assert (after != before) == ("mine" in after.undeclared) == (release.version == "1.9.0")
-        assert mine.recipe_for(release, "cpu") is None
+        assert recipe_for(mine, release, "cpu") is None
 
 
 def test_the_newest_is_chosen_even_if_it_must_be_built(overlay: Callable[[str], Path]) -> None:

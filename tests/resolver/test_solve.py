@@ -11,7 +11,8 @@ from hypothesis import event, example, given
 from hypothesis import strategies as st
 
 from resolver.facts.schema import ProvenSet
-from resolver.solve import TooLargeError, solve, solve_preferred, solve_proven
+from resolver.proven import solve_proven
+from resolver.solve import TooLargeError, solve, solve_preferred
 from tests.resolver.universe import EXAMPLES, FEWER, Limit, Link, Universe, universes
 
 ALL = frozenset(range(3))

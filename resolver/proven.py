@@ -1,0 +1,127 @@
+"""Sets that somebody ran together: solutions inside them, and whether they still resolve."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import date
+from typing import TYPE_CHECKING, Literal
+
+from resolver.compiling import compile_problem
+from resolver.explain import core_of
+from resolver.model import Request, Requirement, Target
+from resolver.problem import ABSENT, Demand
+from resolver.solve import solve_preferred
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping
+
+    from resolver.facts.catalog import Catalog
+    from resolver.facts.schema import ProvenSet
+    from resolver.model import CoreItem, Support
+    from resolver.problem import Problem
+
+
+def solve_proven(
+    problem: Problem, sets: Iterable[ProvenSet], asked: Collection[str]
+) -> tuple[dict[str, int] | None, ProvenSet | None]:
+    """Find a solution inside a set that somebody ran.
+
+    Sets that name more of what was asked for come first, of these the newest. Each pick of a set
+    that concerns a component of the problem becomes a demand; the first set under which the problem
+    is solvable without anything at own risk decides, else the first under which it is solvable.
+    Without any, the newest solution is taken.
+
+    Parameters
+    ----------
+    problem
+        The problem.
+    sets
+        The sets to look in.
+    asked
+        Names of the components that were asked for.
+
+    Returns
+    -------
+    tuple
+        The solution as `solve` gives it, and the set it lies in, or None.
+    """
+
+    def rank(row: ProvenSet) -> tuple[int, date, str]:
+        return sum(name in row.picks for name in asked), row.date or date.min, row.id
+
+    at_risk: tuple[dict[str, int], ProvenSet] | None = None
+    for proven in sorted(sets, key=rank, reverse=True):
+        demands, _ = demands_of(problem, proven)
+        solution = solve_preferred(problem.restricted([*problem.demands, *demands], problem.relations))
+        if solution is not None and not is_at_risk(problem, solution):
+            return solution, proven
+        if solution is not None and at_risk is None:
+            at_risk = solution, proven
+    return at_risk or (solve_preferred(problem), None)
+
+
+def demands_of(problem: Problem, proven: ProvenSet) -> tuple[list[Demand], list[str]]:
+    """Give a demand for each pick that concerns the problem, and the picks that nobody offers."""
+    demands, unknown = [], []
+    for name, key in proven.picks.items():
+        variable = problem.variables.get(name)
+        matching = [i for i, one in enumerate(variable.candidates) if one.key == key] if variable else []
+        if not matching:
+            unknown.append(f"{name} {key}")
+        if variable is not None:
+            mask = variable.mask(matching) | ABSENT
+            demands.append(Demand(variable, mask, f"the set has {name} {key}", "fact", proven.source))
+    return demands, unknown
+
+
+def is_at_risk(problem: Problem, solution: Mapping[str, int]) -> bool:
+    """Tell whether a solution rests on a fact that says "at own risk"."""
+    for relation in problem.relations:
+        subject, other = relation.subject.name, relation.object.name
+        if subject in solution and other in solution:
+            rows = relation.rows_between(solution[subject], solution[other])
+            if rows and all(row.risk for row in rows):
+                return True
+    return False
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """Whether a set that somebody ran resolves for its own site and day.
+
+    Attributes
+    ----------
+    verdict
+        ``unknown``: the catalog lacks a pick, so it was not tried.
+    unknown
+        The picks that the catalog lacks.
+    core
+        Why it does not resolve.
+    """
+
+    verdict: Literal["resolves", "at own risk", "does not resolve", "unknown"]
+    unknown: tuple[str, ...] = ()
+    core: tuple[CoreItem, ...] = ()
+
+
+def judge(catalog: Catalog, proven: ProvenSet, support: Support = "observed") -> Judgement:
+    """Resolve a set, with every version and variant as it was, for its site on its day.
+
+    A set without a day is judged for the last day that the site's facts speak of, one without a site
+    for no driver at all.
+    """
+    site = catalog.site[proven.site or "local"]
+    windows = catalog.windows_of(site.name)
+    day = proven.date or (windows[-1].since if windows else date.max)
+    gfx = site.gfx if proven.backend == "rocm" else ()
+    target = Target(proven.backend, gfx, site.name, day, base_image=proven.picks.get("base-image"))
+    wanted = tuple(Requirement(name, None, name) for name in proven.picks if name != "base-image")
+    problem = compile_problem(catalog, Request(target, wanted, support=support))
+    demands, unknown = demands_of(problem, proven)
+    if unknown:
+        return Judgement("unknown", tuple(unknown))
+    problem = problem.restricted([*problem.demands, *demands], problem.relations)
+    solution = solve_preferred(problem)
+    if solution is None:
+        return Judgement("does not resolve", core=tuple(core_of(problem)))
+    return Judgement("at own risk" if is_at_risk(problem, solution) else "resolves")
