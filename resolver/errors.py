@@ -13,7 +13,6 @@ exit      meaning
 
 from __future__ import annotations
 
-import difflib
 from itertools import takewhile
 from typing import TYPE_CHECKING, ClassVar
 
@@ -74,6 +73,8 @@ class EnvironmentLacksError(MatrixError):
 
 def _likeness(one: str, other: str) -> tuple[float, int]:
     """Measure how alike two names are; of equally alike ones the longer common beginning counts."""
+    import difflib  # noqa: PLC0415  only for what cannot be found
+
     ratio = difflib.SequenceMatcher(None, one[:100], other).ratio()
     alike = takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False))
     return round(ratio, 2), len(list(alike))

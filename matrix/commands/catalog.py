@@ -72,7 +72,7 @@ def _check(args: argparse.Namespace, paths: list[Path], console: Console) -> int
         else:
             console.error(error.message, error.hint)
         return 1
-    own = {str(file) for path in paths for file in files_of(path)}
+    own = {file for path in paths for file in files_of(path)}
     rows = sum(row.from_file in own for row in catalog.rows())
     if args.format == "json":
         console.document({"schema": 1, "status": "sound", "files": sorted(own), "rows": rows})

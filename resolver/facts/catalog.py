@@ -6,7 +6,7 @@ and checking are imported only when a file changed since the compiled form was m
 
 from __future__ import annotations
 
-from pathlib import Path
+import os
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -16,6 +16,7 @@ from resolver.facts import compiled, schema
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
+    from pathlib import Path
 
 
 class Catalog(msgspec.Struct, frozen=True):
@@ -81,12 +82,12 @@ class Catalog(msgspec.Struct, frozen=True):
         return [row for row in self.release.values() if row.package == package]
 
 
-def shipped() -> list[Path]:
+def shipped() -> list[str]:
     """Give the catalog files that come with the program, in a fixed order."""
-    return sorted(Path(__file__).parent.rglob("*.toml"))
+    return _files_in(os.path.dirname(os.path.abspath(__file__)))  # noqa: PTH100, PTH120
 
 
-def files_of(overlay: Path) -> list[Path]:
+def files_of(overlay: Path | str) -> list[str]:
     """Give the files of an overlay, which together are one layer.
 
     Raises
@@ -94,11 +95,23 @@ def files_of(overlay: Path) -> list[Path]:
     CatalogError
         A directory holds no catalog file.
     """
-    files = sorted(overlay.rglob("*.toml")) if overlay.is_dir() else [overlay]
+    if not os.path.isdir(overlay):  # noqa: PTH112
+        return [str(overlay)]
+    files = _files_in(str(overlay))
     if not files:
         msg = f"The catalog directory {overlay} holds no .toml file."
         raise CatalogError(msg)
     return files
+
+
+def _files_in(folder: str) -> list[str]:
+    """Give all TOML files below a folder; pathlib would cost more than reading the compiled form."""
+    return sorted(
+        os.path.join(where, name)  # noqa: PTH118
+        for where, _, names in os.walk(folder)
+        for name in names
+        if name.endswith(".toml")
+    )
 
 
 def load(overlays: Iterable[Path] = (), *, cache: Path | None = None) -> Catalog:

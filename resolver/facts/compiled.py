@@ -8,7 +8,6 @@ that is missing, damaged or cannot be written costs time and nothing else.
 from __future__ import annotations
 
 import os
-from contextlib import suppress
 from typing import TYPE_CHECKING
 from zlib import crc32
 
@@ -29,7 +28,7 @@ class _Compiled(msgspec.Struct, frozen=True, array_like=True):
     rows: schema.CatalogFile
 
 
-def read(cache: Path, groups: Sequence[Sequence[Path]]) -> schema.CatalogFile | None:
+def read(cache: Path, groups: Sequence[Sequence[str]]) -> schema.CatalogFile | None:
     """Give the rows of all files laid over one another, or None if they must be read anew."""
     try:
         stored = msgspec.msgpack.decode(_place(cache, groups).read_bytes(), type=_Compiled)
@@ -40,24 +39,26 @@ def read(cache: Path, groups: Sequence[Sequence[Path]]) -> schema.CatalogFile | 
 
 
 def write(
-    cache: Path, groups: Sequence[Sequence[Path]], files: Sequence[Path], rows: schema.CatalogFile
+    cache: Path, groups: Sequence[Sequence[str]], files: Sequence[Path], rows: schema.CatalogFile
 ) -> None:
     """Keep the rows of all files; `files` names those that were included, too."""
-    with suppress(OSError):
-        target = _place(cache, groups)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        new = target.with_name(f"{target.name}.{os.getpid()}")
-        determining: list[str | Path] = [schema.__file__, __file__, *files]
+    target = _place(cache, groups)
+    new = target.with_name(f"{target.name}.{os.getpid()}")
+    determining: list[str | Path] = [schema.__file__, __file__, *files]
+    try:
+        cache.mkdir(parents=True, exist_ok=True)
         stamp = _stamp(os.path.abspath(path) for path in determining)  # noqa: PTH100
         new.write_bytes(msgspec.msgpack.encode(_Compiled(_names(groups), stamp, rows)))
         new.replace(target)
+    except OSError:
+        return
 
 
-def _names(groups: Sequence[Sequence[Path]]) -> list[list[str]]:
+def _names(groups: Sequence[Sequence[str]]) -> list[list[str]]:
     return [[os.path.abspath(path) for path in group] for group in groups]  # noqa: PTH100  ten times faster
 
 
-def _place(cache: Path, groups: Sequence[Sequence[Path]]) -> Path:
+def _place(cache: Path, groups: Sequence[Sequence[str]]) -> Path:
     """Give each set of files its own compiled form; a name that two share costs time only."""
     return cache / f"{crc32(repr(_names(groups)).encode()):08x}.msgpack"
 

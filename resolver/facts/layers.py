@@ -7,6 +7,7 @@ about the same releases widen one another inside a layer; a later layer replaces
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from resolver.errors import CatalogError
@@ -16,13 +17,12 @@ from resolver.versions import shorten
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
-    from pathlib import Path
 
 Layer = list[schema.CatalogFile]
 _OF_THE_FILE = {"from_file", "from_line"}
 
 
-def read_layers(groups: Iterable[Sequence[Path]]) -> tuple[list[Layer], list[Path]]:
+def read_layers(groups: Iterable[Sequence[str]]) -> tuple[list[Layer], list[Path]]:
     """Read groups of files, each group a layer over the one before it.
 
     What a file includes is a layer of its own below the group that the file is in.
@@ -57,7 +57,7 @@ def read_layers(groups: Iterable[Sequence[Path]]) -> tuple[list[Layer], list[Pat
         return file
 
     for group in groups:
-        read = [walk(path, {}) for path in group]
+        read = [walk(Path(path), {}) for path in group]
         layers.append([file for file in read if file is not None])
     return layers, list(seen.values())
 

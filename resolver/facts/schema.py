@@ -11,9 +11,7 @@ Keys are written in kebab-case. Every row says its `status` and its `source`:
     nobody said so; it follows from other facts, and the note says from which.
 """
 
-from __future__ import annotations
-
-from datetime import date  # noqa: TC003  msgspec reads the annotations at run time
+import datetime
 from typing import ClassVar, Literal
 
 import msgspec
@@ -25,7 +23,7 @@ Backend = Literal["rocm", "cpu"]
 EdgeKind = Literal["run", "build"]
 
 
-class Row(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="kebab"):
+class Row(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="kebab", gc=False):
     """What every row carries."""
 
     status: Status
@@ -54,7 +52,7 @@ class Rocm(Row, frozen=True, kw_only=True):
     version: str
     gfx: tuple[str, ...] = ()
     """Offload targets that AMD's matrix names for it."""
-    released: date | None = None
+    released: datetime.date | None = None
 
     identity = ("version",)
 
@@ -202,8 +200,8 @@ class Window(
     """What kernel driver a site had, from one day to another."""
 
     site: str
-    since: date
-    until: date | None = None
+    since: datetime.date
+    until: datetime.date | None = None
     """The first day on which it no longer holds."""
     driver: str
     """Minor line of AMD's driver."""
@@ -223,20 +221,20 @@ class SiteImage(
 
     site: str
     image: str
-    since: date | None = None
-    until: date | None = None
+    since: datetime.date | None = None
+    until: datetime.date | None = None
 
     identity = ("site", "image", "since")
 
 
-class Sdist(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Sdist(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False):
     """A source distribution on PyPI, pinned by its hash."""
 
     file: str
     sha256: str
 
 
-class Git(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Git(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False):
     """A commit of a git repository."""
 
     url: str
@@ -348,7 +346,7 @@ class ProvenSet(Row, frozen=True, kw_only=True):
 
     id: str
     site: str = ""
-    date: date | None = None
+    date: datetime.date | None = None
     """The day on which it is known to have worked, or was last changed; None where not recorded."""
     picks: dict[str, str]
     """Component to version (``name = "version"``, or ``"version (variant)"``)."""
