@@ -74,8 +74,13 @@ class Catalog(msgspec.Struct, frozen=True):
             yield from self.of_kind(kind)
 
     def windows_of(self, site: str) -> list[schema.Window]:
-        """Give a site's driver windows, the oldest first."""
-        return sorted((w for w in self.window.values() if w.site == site), key=lambda w: w.since)
+        """Give a site's driver windows, the oldest first; one without an end lasts until the next begins."""
+        rows = sorted((w for w in self.window.values() if w.site == site), key=lambda w: w.since)
+        ends = [*(row.since for row in rows[1:]), None]
+        return [
+            row if row.until else msgspec.structs.replace(row, until=end)
+            for row, end in zip(rows, ends, strict=False)
+        ]
 
     def releases_of(self, package: str) -> list[schema.Release]:
         """Give all releases of a package, in the order of the files."""
