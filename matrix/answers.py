@@ -65,7 +65,8 @@ def resolution_document(resolution: Resolution) -> dict[str, Any]:
 
 def _fact(fact: Fact) -> dict[str, str]:
     said = {"text": fact.text, "status": fact.status, "source": fact.source}
-    return said | ({"note": fact.note} if fact.note else {})
+    said |= {"note": fact.note} if fact.note else {}
+    return said | ({"file": fact.file} if fact.file else {})
 
 
 def conflict_document(conflict: Conflict) -> dict[str, Any]:

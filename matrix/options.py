@@ -75,7 +75,9 @@ def add_target_options(parser: argparse.ArgumentParser) -> None:
     """Add the options that say what is resolved and built for."""
     group = parser.add_argument_group("target")
     group.add_argument(
-        "--site", metavar="NAME", help="a named target (default: lumi-g; local for the CPU backend)"
+        "--site",
+        metavar="NAME|FILE",
+        help="a named target, or a file that describes one (default: lumi-g; local for the CPU backend)",
     )
     group.add_argument(
         "--date", metavar="YYYY-MM-DD", type=_day, help="the site as of that day (default: today)"
@@ -154,20 +156,32 @@ def merge(settings: Settings, args: argparse.Namespace) -> Settings:
 def overlays(settings: Settings) -> list[Path]:
     """Give what is laid over the shipped facts, in order.
 
-    First the site's, from ``/etc/rocm-matrix`` and from where ``$MATRIX_SITE`` says, then those that
-    the settings name.
+    First the site's, from ``/etc/rocm-matrix`` and from where ``$MATRIX_SITE`` says, then the file of
+    ``--site FILE``, then those that the settings name.
 
     Raises
     ------
     UsageError
-        ``$MATRIX_SITE`` names what does not exist.
+        ``$MATRIX_SITE`` or ``--site`` names a file that does not exist.
     """
     own = os.environ.get("MATRIX_SITE", "")
     if own and not Path(own).exists():
         msg = f"MATRIX_SITE names {own}, which does not exist."
         raise UsageError(msg)
     site = [SITE_FACTS] if SITE_FACTS.exists() else []
-    return [*site, *([Path(own)] if own else []), *(Path(one) for one in settings.catalog)]
+    site += [Path(own)] if own else []
+    named = _site_file(settings)
+    if named and not Path(named).is_file():
+        msg = f"There is no file {named}, which --site names."
+        raise UsageError(msg, hint="Name a site, or a file of facts that describes one.")
+    site += [Path(named)] if named else []
+    return [*site, *(Path(one) for one in settings.catalog)]
+
+
+def _site_file(settings: Settings) -> str:
+    """Give the file that ``--site`` names; empty where it names a site."""
+    site = settings.site or ""
+    return site if "/" in site or site.endswith(".toml") else ""
 
 
 def load_catalog(settings: Settings) -> Catalog:
@@ -191,11 +205,34 @@ def make_request(settings: Settings, catalog: Catalog, today: datetime.date) -> 
         if text:
             specifier = parse_specifier(text)
             requirements.append(Requirement(name, specifier, f"{name}{specifier}"))
-    return Request(target, tuple(requirements), settings.support or "any", settings.prefer or "newest")
+    return Request(
+        target,
+        tuple(requirements),
+        settings.support or "any",
+        settings.prefer or "newest",
+        site_file=_site_file(settings),
+        catalogs=tuple(settings.catalog),
+    )
+
+
+def _site_of_file(path: str, catalog: Catalog) -> str:
+    """Find the one site of which a file speaks."""
+    own = [row.name for row in catalog.site.values() if row.from_file == path]
+    if not own:
+        kinds = (catalog.window, catalog.site_image, catalog.partition)
+        spoken = [(row.site, row.from_file) for kind in kinds for row in kind.values()]
+        own = list(dict.fromkeys(site for site, file in spoken if file == path))
+    if len(own) != 1:
+        named = f"speaks of {len(own)} sites: {spell(own, joiner='and')}" if own else "speaks of no site"
+        msg = f"{path}, which --site names, {named}."
+        raise UsageError(msg, hint="A file for --site holds one [[site]] row; see docs/catalog.md.")
+    return own[0]
 
 
 def _target(settings: Settings, catalog: Catalog, today: datetime.date) -> Target:
+    path = _site_file(settings)
     site_name = settings.site or ("local" if settings.backend == "cpu" else "lumi-g")
+    site_name = _site_of_file(path, catalog) if path else site_name
     site = catalog.site.get(site_name)
     if site is None:
         msg = f"There is no site {shorten(site_name)!r}."

@@ -219,7 +219,7 @@ def request_arguments(request: Request) -> tuple[str, ...]:
     """Write a request as the arguments of ``matrix resolve``."""
     target = request.target
     options = {
-        "--site": target.site,
+        "--site": request.site_file or target.site,
         "--date": target.date.isoformat(),
         "--backend": target.backend if target.backend == "cpu" else "",
         "--gfx": ",".join(target.gfx),
@@ -229,4 +229,5 @@ def request_arguments(request: Request) -> tuple[str, ...]:
         "--prefer": request.prefer if request.prefer != "newest" else "",
     }
     given = [word for option, value in options.items() if value for word in (option, value)]
+    given += [word for name in request.catalogs for word in ("--catalog", name)]
     return (*(one.text for one in request.requirements), *given)

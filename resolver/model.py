@@ -38,7 +38,7 @@ class Fact:
     @classmethod
     def of(cls, row: Row, text: str, *, note: str | None = None) -> Fact:
         """Say in words what a row of the catalog means."""
-        return cls(text, row.status, row.source, row.note if note is None else note, row.from_file)
+        return cls(text, row.status, row.source, row.note if note is None else note, row.file)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +103,10 @@ class Request:
     requirements: tuple[Requirement, ...]
     support: Support = "any"
     prefer: Prefer = "newest"
+    site_file: str = ""
+    """The file that describes the site, where one was named instead of a site."""
+    catalogs: tuple[str, ...] = ()
+    """What the request lays over the catalog; a suggestion repeats it."""
 
 
 @dataclass(frozen=True, slots=True)

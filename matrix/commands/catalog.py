@@ -110,4 +110,11 @@ def _row(row: Row) -> dict[str, Any]:
     name += f" ({variant})" if variant else ""
     name += f" needs {on} {' or '.join(getattr(row, 'versions', ()))}" if on else ""
     name = name or str(getattr(row, "id", ""))
-    return {"name": name, "status": row.status, "source": row.source, "note": row.note, "file": row.from_file}
+    return {
+        "name": name,
+        "status": row.status,
+        "source": row.source,
+        "note": row.note,
+        "file": row.file,
+        "line": row.from_line,
+    }

@@ -110,7 +110,7 @@ def _at_own_risk(line: str, driver: schema.Driver) -> Clause:
     window = f"{oldest} to {newest}"
     text = f"ROCm {line} is older than what driver {driver.version} supports ({window}): at own risk"
     note = "Single-node work may run; nobody supports it."
-    fact = Fact(text, "inferred", driver.source, note, driver.from_file)
+    fact = Fact(text, "inferred", driver.source, note, driver.file)
     return Clause(line_is(line), version_in([driver.version]), fact, risk=True)
 
 

@@ -12,6 +12,7 @@ Keys are written in kebab-case. Every row says its `status` and its `source`:
 """
 
 import datetime
+import os
 from typing import ClassVar, Literal
 
 import msgspec
@@ -44,6 +45,12 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True,
     def key(self) -> tuple[object, ...]:
         """Give the values of the keys that identify the row."""
         return tuple(getattr(self, name) for name in self.identity)
+
+    @property
+    def file(self) -> str:
+        """The file it stands in, the same on every machine if it is a shipped one."""
+        here = os.path.dirname(__file__)  # noqa: PTH120  pathlib would slow every start
+        return self.from_file.replace(here, "resolver/facts", 1)
 
 
 class Rocm(Row, frozen=True, kw_only=True):

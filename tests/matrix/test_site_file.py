@@ -1,0 +1,104 @@
+"""``--site FILE``: a site of one's own, in one file."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from matrix.cli import main
+
+Capture = pytest.CaptureFixture[str]
+
+KNOWN = 'status = "documented"\nsource = "our own pages"\n'
+SITE = f"""schema = 1
+
+[[site]]
+name = "cirrus"
+title = "Cirrus"
+backend = "rocm"
+gfx = ["gfx942"]
+{KNOWN}
+[[window]]
+site = "cirrus"
+from = 2026-01-01
+driver = "6.4"
+{KNOWN}
+[[image]]
+name = "ours.sif"
+rocm = "6.4.4"
+os = "Ubuntu 24.04"
+glibc = "2.39"
+python = ["3.12"]
+{KNOWN}
+[[site-image]]
+site = "cirrus"
+image = "ours.sif"
+{KNOWN}
+"""
+
+
+@pytest.fixture(autouse=True)
+def _in_an_empty_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("site.toml").write_text(SITE)
+
+
+def run_json(capsys: Capture, *arguments: str, code: int = 0) -> dict[str, Any]:
+    assert main([*arguments, "--format", "json", "--date", "2026-03-01"]) == code
+    document: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return document
+
+
+def test_a_file_describes_the_site_and_is_named_by_the_facts(capsys: Capture) -> None:
+    document = run_json(capsys, "resolve", "apex", "--site", "site.toml")
+    assert (document["target"]["site"], document["target"]["gfx"]) == ("cirrus", ["gfx942"])
+    picks = {pick["name"]: pick for pick in document["picks"]}
+    assert picks["kernel-driver"]["version"] == "6.4"
+    assert picks["base-image"]["version"] == "ours.sif"
+    held = next(one for one in picks["base-image"]["facts"] if "holds ROCm 6.4.4" in one["text"])
+    assert held["file"] == "site.toml"
+    assert {fact["file"] for fact in picks["torch"]["facts"] if "file" in fact} >= {
+        "resolver/facts/torch.toml"
+    }
+
+
+def test_what_is_suggested_names_the_file_and_the_catalog_again(capsys: Capture) -> None:
+    Path("mine").mkdir()
+    Path("mine/more.toml").write_text("schema = 1\n")
+    document = run_json(
+        capsys, "resolve", "torch", "rocm==7.14.*", "--site", "site.toml", "--catalog", "mine", code=1
+    )
+    for suggestion in document["suggestions"]:
+        words = suggestion["request"]
+        assert words[words.index("--site") + 1] == "site.toml"
+        assert words[words.index("--catalog") + 1] == "mine"
+        assert main(["resolve", *words, "--no-lock", "-q"]) == 0
+    assert document["suggestions"]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("schema = 1\n", "speaks of no site"),
+        (
+            SITE + SITE.replace("schema = 1\n", "").replace("cirrus", "stratus").replace("ours", "theirs"),
+            "cirrus and stratus",
+        ),
+        (SITE.replace("gfx942", "gfx9421"), "gfx9421"),
+        (SITE.replace('driver = "6.4"', 'driver = "6.44"'), "site.toml:11"),
+    ],
+)
+def test_a_file_that_describes_no_site_is_refused(text: str, said: str, capsys: Capture) -> None:
+    Path("site.toml").write_text(text)
+    assert main(["resolve", "apex", "--site", "site.toml", "--no-lock"]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_a_missing_file_is_named_and_a_plain_name_is_a_site(capsys: Capture) -> None:
+    assert main(["resolve", "apex", "--site", "gone.toml"]) == 2
+    assert "There is no file gone.toml" in capsys.readouterr().err
+    assert main(["resolve", "apex", "--site", "lumi-gg"]) == 2
+    assert "Did you mean lumi-g" in capsys.readouterr().err
