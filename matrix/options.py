@@ -51,6 +51,8 @@ class Settings(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, rename=
     support: Literal["documented", "observed", "any"] | None = None
     prefer: Literal["newest", "proven", "oldest"] | None = None
     catalog: list[str] = []
+    mirrors: dict[str, str] = {}
+    """URL prefix to the prefix that is asked instead."""
 
 
 _TARGET_FLAG = re.compile(r"--(gfx\d+[0-9a-z-]*)")

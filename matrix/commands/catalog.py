@@ -1,4 +1,4 @@
-"""``matrix catalog``: the facts, and whether a file of them is sound."""
+"""``matrix catalog``: the facts, whether a file of them is sound, and what is new."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from matrix.commands import catalog_update
 from matrix.console import table
 from matrix.options import load_catalog, overlays, read_settings
 from resolver.errors import CatalogError, UsageError, did_you_mean
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from resolver.facts.schema import Row, Status
 
 NAME = "catalog"
-HELP = "list the facts, or check a file of them"
+HELP = "list the facts, check a file of them, or look for new ones"
 EXAMPLE = "matrix catalog check my-facts/"
 STATUSES: tuple[Status, ...] = ("documented", "observed", "inferred")
 
@@ -31,7 +32,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     listing.add_argument("kind", nargs="?", metavar="KIND", help="such as rocm, torch, release")
     check = actions.add_parser("check", help="see whether catalog files are sound")
     check.add_argument("files", nargs="*", metavar="FILE", type=Path, help="files or directories to lay over")
-    for one in (listing, check):
+    update = actions.add_parser("update", help="show what public sources know and the catalog does not")
+    catalog_update.add_arguments(update)
+    for one in (listing, check, update):
         one.add_argument(
             "--catalog", metavar="DIR", action="append", help="facts to lay over the shipped ones"
         )
@@ -45,6 +48,8 @@ def execute(args: argparse.Namespace, console: Console) -> int:
     if args.action == "check":
         settings.catalog = [*settings.catalog, *map(str, args.files)]
         return _check(args, overlays(settings), console)
+    if args.action == "update":
+        return catalog_update.execute(args, settings, console)
     catalog = load_catalog(settings)
     kinds = {name.replace("_", "-"): catalog.of_kind(name) for name in KINDS}
     if args.kind is None:

@@ -15,7 +15,7 @@ from resolver.errors import CatalogError
 from resolver.facts import compiled, schema
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
 
@@ -139,13 +139,39 @@ def load(overlays: Iterable[Path] = (), *, cache: Path | None = None) -> Catalog
     stored = compiled.read(cache, groups) if cache else None
     if stored is not None:
         return Catalog.of(stored)
-    from resolver.facts.layers import merge, read_layers  # noqa: PLC0415  only when something changed
-    from resolver.facts.sound import check_together  # noqa: PLC0415
-
-    layers, files = read_layers(groups)
-    rows = merge(layers)
-    catalog = Catalog.of(rows)
-    check_together(catalog)
+    catalog, rows, files = read_afresh(groups)
     if cache:
         compiled.write(cache, groups, files, rows)
     return catalog
+
+
+def read_afresh(
+    groups: Sequence[Sequence[str]], instead: Mapping[str, str] | None = None
+) -> tuple[Catalog, schema.CatalogFile, list[Path]]:
+    """Read layers of files without the compiled form.
+
+    Parameters
+    ----------
+    groups
+        Paths of the files, the lowest layer first.
+    instead
+        Text to read instead of what a file holds, by path.
+
+    Returns
+    -------
+    tuple
+        The catalog, its rows, and all files that were read.
+
+    Raises
+    ------
+    CatalogError
+        As `load`.
+    """
+    from resolver.facts.layers import merge, read_layers  # noqa: PLC0415  only when something changed
+    from resolver.facts.sound import check_together  # noqa: PLC0415
+
+    layers, files = read_layers(groups, instead)
+    rows = merge(layers)
+    catalog = Catalog.of(rows)
+    check_together(catalog)
+    return catalog, rows, files

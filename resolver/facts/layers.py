@@ -22,10 +22,19 @@ Layer = list[schema.CatalogFile]
 _OF_THE_FILE = {"from_file", "from_line"}
 
 
-def read_layers(groups: Iterable[Sequence[str]]) -> tuple[list[Layer], list[Path]]:
+def read_layers(
+    groups: Iterable[Sequence[str]], instead: Mapping[str, str] | None = None
+) -> tuple[list[Layer], list[Path]]:
     """Read groups of files, each group a layer over the one before it.
 
     What a file includes is a layer of its own below the group that the file is in.
+
+    Parameters
+    ----------
+    groups
+        Paths of the files, the lowest layer first.
+    instead
+        Text to read instead of what a file holds, by path.
 
     Returns
     -------
@@ -48,7 +57,7 @@ def read_layers(groups: Iterable[Sequence[str]]) -> tuple[list[Layer], list[Path
             raise CatalogError(msg)
         if real in seen:
             return None
-        file = read_file(path)
+        file = read_file(path, (instead or {}).get(str(path)))
         seen[real] = path
         for name in file.include:
             included = walk(path.parent / name, {**above, real: path})

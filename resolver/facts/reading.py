@@ -21,15 +21,22 @@ _LARGEST_FILE = 8 * 2**20  # bytes; the shipped catalog is far below, so more is
 _MARKS = {b"\xff\xfe": "UTF-16", b"\xfe\xff": "UTF-16", b"\xef\xbb\xbf": "UTF-8 with a byte order mark"}
 
 
-def read_file(path: Path) -> schema.CatalogFile:
+def read_file(path: Path, text: str | None = None) -> schema.CatalogFile:
     """Read and validate one catalog file.
+
+    Parameters
+    ----------
+    path
+        The file.
+    text
+        What to read instead of its content.
 
     Raises
     ------
     CatalogError
         With the file, the line where that is known, the row and the key.
     """
-    text = _read_text(path)
+    text = _read_text(path) if text is None else text
     try:
         data = tomllib.loads(text)
     except (ValueError, RecursionError) as error:

@@ -1,0 +1,426 @@
+"""``matrix catalog update`` against a server of this machine that answers as the public sources do."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from matrix.cli import main
+from matrix.refresh import overlay
+from matrix.refresh.rocm_matrix import MATRIX, read
+from resolver.facts import schema
+from resolver.facts.catalog import Catalog, load
+from resolver.facts.reading import read_file
+
+Capture = pytest.CaptureFixture[str]
+AB = "ab" * 32
+SIMPLE = "application/vnd.pypi.simple.v1+json"
+
+
+@dataclass
+class Sources:
+    """Pages by path, and what was asked for."""
+
+    pages: dict[str, tuple[str, str]] = field(default_factory=dict)
+    asked: list[tuple[str, bool]] = field(default_factory=list)
+    """Path, and whether it was asked for under a condition."""
+    agents: set[str] = field(default_factory=set)
+    stall_at: int = 0
+    """The request, counted from 1, that is never answered."""
+    busy: int = 0
+    """How many requests are first answered with 503."""
+    url: str = ""
+
+    def project(self, name: str, files: list[dict[str, Any]]) -> None:
+        """Put up a project page (PEP 691)."""
+        versions = sorted({one["filename"].removesuffix(".tar.gz").rsplit("-")[1] for one in files})
+        document = {
+            "meta": {"api-version": "1.1"},
+            "name": name,
+            "versions": versions,
+            "files": [{"url": f"https://files.invalid/{one['filename']}", "size": 1, **one} for one in files],
+        }
+        self.pages[f"/simple/{name}/"] = (SIMPLE, json.dumps(document))
+
+
+@pytest.fixture(scope="module")
+def catalog() -> Catalog:
+    return load()
+
+
+@pytest.fixture
+def sources(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Sources]:
+    """Serve pages on this machine, and let pip's index and the mirrors point there."""
+    found = Sources()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            condition = self.headers.get("If-None-Match")
+            found.asked.append((self.path, bool(condition)))
+            found.agents.add(self.headers["User-Agent"])
+            if len(found.asked) == found.stall_at:
+                time.sleep(60)
+            if found.busy:
+                found.busy -= 1
+                self.send_response(503)
+                self.send_header("Retry-After", "0")
+                self.send_header("Content-Length", "0")
+                self.end_headers()
+                return
+            kind, text = found.pages.get(self.path, ("", ""))
+            body = text.encode()
+            tag = f'"{hashlib.sha256(body).hexdigest()[:12]}"'
+            code = 404 if not kind else 304 if condition == tag else 200
+            self.send_response(code)
+            self.send_header("Content-Type", kind)
+            self.send_header("ETag", tag)
+            self.send_header("Content-Length", str(len(body) if code == 200 else 0))
+            self.end_headers()
+            if code == 200:
+                self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    found.url = f"http://127.0.0.1:{server.server_port}"
+    monkeypatch.setenv("PIP_INDEX_URL", f"{found.url}/simple")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+    Path("matrix.toml").write_text(
+        f'[mirrors]\n"https://download.pytorch.org/" = "{found.url}/torch/"\n'
+        f'"https://raw.githubusercontent.com/" = "{found.url}/raw/"\n'
+    )
+    yield found
+    server.shutdown()
+    server.server_close()
+
+
+def newest_sdist(catalog: Catalog, name: str) -> schema.Release:
+    found = [one for one in catalog.releases_of(name) if one.sdist]
+    return max(found, key=lambda one: tuple(map(int, one.version.split("."))))
+
+
+def as_file(release: schema.Release) -> dict[str, Any]:
+    assert release.sdist is not None
+    return {"filename": release.sdist.file, "hashes": {"sha256": release.sdist.sha256}}
+
+
+def sdist(name: str, version: str, **more: Any) -> dict[str, Any]:
+    return {"filename": f"{name}-{version}.tar.gz", "hashes": {"sha256": AB}, **more}
+
+
+def update(capsys: Capture, *arguments: str, code: int = 0) -> dict[str, Any]:
+    assert main(["catalog", "update", "--format", "json", *arguments]) == code
+    document: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return document
+
+
+# PyPI.
+
+
+def test_a_newer_release_is_shown_as_a_diff_and_written_only_when_told_to(
+    sources: Sources, capsys: Capture, catalog: Catalog
+) -> None:
+    known = [as_file(one) for one in catalog.releases_of("deepspeed") if one.sdist]
+    sources.project("deepspeed", [*known, sdist("deepspeed", "99.1.0")])
+    shown = update(capsys, "--package", "deepspeed")
+    assert shown["written"] == ""
+    assert '+version = "99.1.0"' in shown["diff"]
+    assert not Path("catalog").exists()
+    written = update(capsys, "--package", "deepspeed", "--apply")
+    assert written["diff"] == shown["diff"]
+    mine = load([Path(written["written"])])
+    release = mine.release["deepspeed", "99.1.0", ""]
+    assert release.sdist == schema.Sdist("deepspeed-99.1.0.tar.gz", AB)
+    assert (release.status, release.backend) == ("documented", newest_sdist(catalog, "deepspeed").backend)
+
+
+def test_what_a_new_release_needs_is_inferred_and_says_so(
+    sources: Sources, capsys: Capture, tmp_path: Path
+) -> None:
+    facts = tmp_path / "facts.toml"
+    known = 'status = "documented"\nsource = "s"\n'
+    facts.write_text(
+        f'schema = 1\n[[package]]\nname = "newext"\ntitle = "t"\npypi = "same"\n{known}'
+        f'[[release]]\nversion = "1.0"\nsdist = {{ file = "newext-1.0.tar.gz", sha256 = "{AB}" }}\n{known}'
+        f'[[requires]]\nreleases = "==1.0"\non = "torch"\nversions = ["==2.7.*"]\n{known}'
+        f'[[requires]]\non = "python"\nversions = [">=3.10"]\n{known}'
+        f'[[recipe]]\nbackend = "rocm"\n{known}'
+    )
+    sources.project("newext", [sdist("newext", "1.0"), sdist("newext", "1.1")])
+    update(capsys, "--package", "newext", "--catalog", "facts.toml", "--apply")
+    mine = load([facts, Path("catalog/updates.toml")])
+    (row,) = [one for one in mine.requires if one.releases == "==1.1"]
+    assert (row.on, row.versions, row.status) == ("torch", ("==2.7.*",), "inferred")
+    assert "nobody has read what 1.1 needs" in row.note
+
+
+def test_a_release_that_no_recipe_speaks_of_is_left_to_a_person(
+    sources: Sources, capsys: Capture, tmp_path: Path
+) -> None:
+    facts = tmp_path / "facts.toml"
+    known = 'status = "documented"\nsource = "s"\n'
+    facts.write_text(
+        f'schema = 1\n[[package]]\nname = "newext"\ntitle = "t"\npypi = "same"\n{known}'
+        f'[[release]]\nversion = "1.0"\nsdist = {{ file = "newext-1.0.tar.gz", sha256 = "{AB}" }}\n{known}'
+        f'[[recipe]]\nbackend = "rocm"\nreleases = "<1.1"\n{known}'
+    )
+    sources.project("newext", [sdist("newext", "1.0"), sdist("newext", "1.1")])
+    shown = update(capsys, "--package", "newext", "--catalog", "facts.toml")
+    assert shown["rows"] == 0
+    assert "no recipe" in shown["remarks"][0]
+
+
+def test_another_hash_and_a_yanked_release_are_seen(
+    sources: Sources, capsys: Capture, catalog: Catalog
+) -> None:
+    newest = newest_sdist(catalog, "horovod")
+    file = as_file(newest) | {"hashes": {"sha256": "cd" * 32}, "yanked": "broken on Mondays"}
+    sources.project("horovod", [file])
+    shown = update(capsys, "--package", "horovod", "--apply")
+    assert any("another sha256" in remark and "cd" * 32 in remark for remark in shown["remarks"])
+    mine = load([Path("catalog/updates.toml")])
+    (bad,) = [one for one in mine.known_bad.values() if "yanked" in one.says]
+    assert bad.combination == {"horovod": f"=={newest.version}"}
+    assert "broken on Mondays" in bad.says
+    assert mine.release["horovod", newest.version, ""] == catalog.release["horovod", newest.version, ""]
+    assert update(capsys, "--package", "horovod")["diff"] == ""
+
+
+def test_pre_releases_yanked_ones_and_a_name_of_another_project_are_not_taken(
+    sources: Sources, capsys: Capture, catalog: Catalog
+) -> None:
+    files = [as_file(newest_sdist(catalog, "horovod"))]
+    sources.project("horovod", [*files, sdist("horovod", "99.0rc1"), sdist("horovod", "98.0", yanked="no")])
+    sources.project("apex", [sdist("apex", "99.0")])
+    assert update(capsys, "--package", "horovod", "--package", "apex")["diff"] == ""
+    assert "/simple/apex/" not in [path for path, _ in sources.asked]
+
+
+# PyTorch's indexes.
+
+
+def torch_page(*files: str) -> tuple[str, str]:
+    links = (
+        f'<a href="{name.replace("+", "%2B")}#sha256={AB}" data-core-metadata="true">{name}</a>'
+        for name in files
+    )
+    return "text/html", f"<!DOCTYPE html><html><body>{''.join(links)}</body></html>"
+
+
+@pytest.fixture
+def torch_index(sources: Sources) -> Sources:
+    """Put up an index of ROCm 7.14 with a torch, a torchvision and what their metadata says."""
+    base = "/torch/whl/rocm7.14"
+    wheel = "torch-99.0.0+rocm7.14-cp{0}-cp{0}{1}-manylinux_2_28_x86_64.whl"
+    vision = "torchvision-98.0.0+rocm7.14-cp312-cp312-manylinux_2_28_x86_64.whl"
+    sources.pages[f"{base}/torch/"] = torch_page(
+        wheel.format("312", ""),
+        wheel.format("313", ""),
+        wheel.format("313", "t"),
+        "torch-99.0.0+rocm7.14-cp312-cp312-win_amd64.whl",
+        "torch-100.0.0.dev20261101+rocm7.14-cp312-cp312-manylinux_2_28_x86_64.whl",
+    )
+    sources.pages[f"{base}/torchvision/"] = torch_page(vision)
+    text = "Metadata-Version: 2.1\nName: {}\nVersion: {}\n{}"
+    needs = 'Requires-Dist: triton-rocm==5.0.0; platform_system == "Linux"\n'
+    name = wheel.format("312", "").replace("+", "%2B")
+    sources.pages[f"{base}/torch/{name}.metadata"] = (
+        "text/plain",
+        text.format("torch", "99.0.0+rocm7.14", needs),
+    )
+    sources.pages[f"{base}/torchvision/{vision.replace('+', '%2B')}.metadata"] = (
+        "text/plain",
+        text.format("torchvision", "98.0.0+rocm7.14", "Requires-Dist: torch==99.0.0\n"),
+    )
+    return sources
+
+
+def test_a_new_torch_comes_with_what_its_metadata_says(torch_index: Sources, capsys: Capture) -> None:
+    del torch_index
+    update(capsys, "--source", "torch", "--apply")
+    row = load([Path("catalog/updates.toml")]).torch["99.0.0+rocm7.14"]
+    assert row.python == ("3.12", "3.13")
+    assert (row.platform_tag, row.glibc) == ("manylinux_2_28_x86_64", "2.28")
+    assert row.triton.startswith("triton-rocm==5.0.0")
+    assert (row.torchvision, row.torchaudio) == ("98.0.0+rocm7.14", "")
+    assert row.index == "https://download.pytorch.org/whl/rocm7.14"
+    assert row.status == "inferred"
+    assert "gfx90a" in row.gfx
+    assert "nobody has read" in row.note
+
+
+def test_an_index_that_is_not_there_is_no_failure(sources: Sources, capsys: Capture) -> None:
+    shown = update(capsys, "--source", "torch")
+    assert (shown["rows"], shown["unreachable"]) == (0, [])
+    assert any(path.startswith("/torch/whl/") for path, _ in sources.asked)
+
+
+# AMD's matrix.
+
+
+def matrix_text(**columns: tuple[str, str]) -> str:
+    """Write a matrix in the shape of AMD's: a title in the first column, notes, markup and gaps."""
+    sink = io.StringIO()
+    writer = csv.writer(sink)
+    writer.writerow(["ROCm Version", *columns])
+    writer.writerow(["      :ref:`Operating systems & kernels <os>`", *("Ubuntu 24.04" for _ in columns)])
+    title = "      :doc:`GPU / LLVM target <reference/system-requirements>`"
+    for number, target in enumerate(["gfx942 [#mi300-past-60]_", "gfx90a"]):
+        cells = (target if target.split()[0] in gfx else "" for gfx, _ in columns.values())
+        writer.writerow(["" if number else title, *cells])
+    writer.writerow(["      KMD & USER SPACE [#kfd]_", ".. _kfd:", *("" for _ in list(columns)[1:])])
+    writer.writerow(["      Tested user space versions", *(drivers for _, drivers in columns.values())])
+    return sink.getvalue()
+
+
+def test_the_matrix_is_read_through_markup_notes_and_gaps() -> None:
+    columns = read(
+        matrix_text(**{"9.9.1": ("gfx942 gfx90a", "30.10.x, 6.4.x"), "6.0.0": ("gfx90a", "6.0.x")})
+    )
+    assert {name: one.gfx for name, one in columns.items()} == {
+        "9.9.1": ["gfx942", "gfx90a"],
+        "6.0.0": ["gfx90a"],
+    }
+    assert columns["9.9.1"].drivers == ["30.10", "6.4"]
+    for text in ("", "<html>", "a,b\n1,2\n", "ROCm Version\n"):
+        assert read(text) == {}
+
+
+def test_new_releases_are_learned_and_the_driver_table_is_kept(
+    sources: Sources, capsys: Capture, catalog: Catalog
+) -> None:
+    text = matrix_text(**{"9.9.1": ("gfx90a", "99.10.x, 6.3.x"), "7.1.0": ("gfx90a", "6.3.x")})
+    sources.pages["/raw/" + MATRIX.removeprefix("https://raw.githubusercontent.com/")] = ("text/csv", text)
+    shown = update(capsys, "--source", "rocm", "--apply")
+    mine = load([Path("catalog/updates.toml")])
+    assert mine.rocm["9.9.1"].gfx == ("gfx90a",)
+    assert mine.driver["99.10"].supports == ("9.9",)
+    before, after = catalog.driver["6.3"], mine.driver["6.3"]
+    assert set(after.supports) == {*before.supports, "9.9"}
+    assert "7.1" not in after.supports
+    if "7.1" in before.unsupported:
+        assert any("7.1" in remark and "table was kept" in remark for remark in shown["remarks"])
+
+
+# Politeness, and what can go wrong.
+
+
+def test_the_second_time_only_what_changed_is_sent(
+    sources: Sources, capsys: Capture, catalog: Catalog
+) -> None:
+    sources.project("horovod", [as_file(newest_sdist(catalog, "horovod"))])
+    update(capsys, "--package", "horovod")
+    assert main(["catalog", "update", "--package", "horovod"]) == 0
+    assert "1 requests, 1 answered that nothing changed" in capsys.readouterr().err
+    assert sources.asked == [("/simple/horovod/", False), ("/simple/horovod/", True)]
+    assert all(agent.startswith("rocm-matrix") for agent in sources.agents)
+
+
+def test_a_busy_source_is_asked_again(sources: Sources, capsys: Capture, catalog: Catalog) -> None:
+    sources.project("horovod", [as_file(newest_sdist(catalog, "horovod"))])
+    sources.busy = 1
+    assert update(capsys, "--package", "horovod")["unreachable"] == []
+    assert len(sources.asked) == 2
+
+
+def test_offline_nothing_changes_and_it_is_said(
+    sources: Sources, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Path("catalog").mkdir()
+    mine = Path("catalog/updates.toml")
+    mine.write_text("# by hand\nschema = 1\n")
+    monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple")
+    assert main(["catalog", "update", "--source", "pypi", "--apply"]) == 3
+    assert "nothing was changed" in capsys.readouterr().err
+    assert mine.read_text() == "# by hand\nschema = 1\n"
+    assert sources.asked == []
+
+
+def test_a_host_that_is_down_is_asked_once_and_the_others_still_teach(
+    torch_index: Sources, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    del torch_index
+    monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple")
+    shown = update(capsys, "--source", "pypi", "--source", "torch", code=3)
+    assert "99.0.0+rocm7.14" in shown["diff"]
+    assert len({one.partition(": ")[2] for one in shown["unreachable"]}) == 1
+
+
+def test_what_is_no_index_is_named(sources: Sources, capsys: Capture) -> None:
+    sources.pages["/simple/horovod/"] = (SIMPLE, "{}")
+    assert main(["catalog", "update", "--package", "horovod"]) == 3
+    assert "is no page of a package index" in capsys.readouterr().err
+
+
+def test_what_a_person_wrote_stays(sources: Sources, capsys: Capture, catalog: Catalog) -> None:
+    known = [as_file(one) for one in catalog.releases_of("deepspeed") if one.sdist]
+    sources.project("deepspeed", [*known, sdist("deepspeed", "99.1.0")])
+    mine = Path("mine.toml")
+    text = '# ours\nschema = 1\n\n[[rocm]] # odd\nversion = "9.9.9"\nstatus = "observed"\nsource = "us"'
+    mine.write_text(text)
+    update(capsys, "--package", "deepspeed", "-o", "mine.toml", "--apply")
+    assert mine.read_text().startswith(text + "\n")
+    assert {"9.9.9"} <= load([mine]).rocm.keys()
+    mine.write_text("schema = 1\nrocm = 5\n")
+    assert main(["catalog", "update", "--package", "deepspeed", "-o", "mine.toml", "--apply"]) == 2
+    assert mine.read_text() == "schema = 1\nrocm = 5\n"
+
+
+def test_killed_midway_it_leaves_nothing_half_done_and_goes_on_from_what_it_has(
+    sources: Sources, tmp_path: Path, catalog: Catalog
+) -> None:
+    for name in ("deepspeed", "horovod"):
+        known = [as_file(one) for one in catalog.releases_of(name) if one.sdist]
+        sources.project(name, [*known, sdist(name, "99.1.0")])
+    sources.stall_at = 2
+    command = [sys.executable, "-m", "matrix", "catalog", "update", "--apply"]
+    command += ["--package", "deepspeed", "--package", "horovod"]
+    path = os.pathsep.join([str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")])
+    environment = os.environ | {"PYTHONPATH": path}
+    child = subprocess.Popen(command, cwd=tmp_path, env=environment, stderr=subprocess.DEVNULL)
+    deadline = time.monotonic() + 60
+    while len(sources.asked) < 2 and time.monotonic() < deadline:
+        time.sleep(0.02)
+    child.send_signal(signal.SIGKILL)
+    child.wait()
+    assert not (tmp_path / "catalog").exists()
+    assert (
+        subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, check=False).returncode
+        == 0
+    )
+    assert sources.asked[2:] == [("/simple/deepspeed/", True), ("/simple/horovod/", False)]
+    mine = load([tmp_path / "catalog"])
+    assert ("deepspeed", "99.1.0", "") in mine.release
+    assert ("horovod", "99.1.0", "") in mine.release
+
+
+# Writing rows.
+
+
+def test_every_shipped_row_can_be_written_and_read_back(catalog: Catalog, tmp_path: Path) -> None:
+    path = tmp_path / "all.toml"
+    path.write_text(overlay.with_rows("", catalog.rows()))
+    again = read_file(path)
+    for kind in schema.KINDS:
+        rows = {row.key(): overlay.in_toml(row) for row in catalog.of_kind(kind)}
+        assert {row.key(): overlay.in_toml(row) for row in getattr(again, kind)} == rows
