@@ -21,9 +21,8 @@ MATRIX = [sys.executable, "-m", "matrix"]
 LOADING = """
 import time
 started = time.perf_counter()
-from pathlib import Path
 from resolver.facts.catalog import load
-load(cache=Path("compiled"))
+load(cache="compiled")
 print(time.perf_counter() - started)
 """
 COMMANDS = {

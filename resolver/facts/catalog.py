@@ -89,7 +89,7 @@ class Catalog(msgspec.Struct, frozen=True):
 
 def shipped() -> list[str]:
     """Give the catalog files that come with the program, in a fixed order."""
-    return _files_in(os.path.dirname(os.path.abspath(__file__)))  # noqa: PTH100, PTH120
+    return _files_in(os.path.dirname(os.path.abspath(__file__)))
 
 
 def files_of(overlay: Path | str) -> list[str]:
@@ -100,7 +100,7 @@ def files_of(overlay: Path | str) -> list[str]:
     CatalogError
         A directory holds no catalog file.
     """
-    if not os.path.isdir(overlay):  # noqa: PTH112
+    if not os.path.isdir(overlay):
         return [str(overlay)]
     files = _files_in(str(overlay))
     if not files:
@@ -112,14 +112,14 @@ def files_of(overlay: Path | str) -> list[str]:
 def _files_in(folder: str) -> list[str]:
     """Give all TOML files below a folder; pathlib would cost more than reading the compiled form."""
     return sorted(
-        os.path.join(where, name)  # noqa: PTH118
+        os.path.join(where, name)
         for where, _, names in os.walk(folder)
         for name in names
         if name.endswith(".toml")
     )
 
 
-def load(overlays: Iterable[Path] = (), *, cache: Path | None = None) -> Catalog:
+def load(overlays: Iterable[Path] = (), *, cache: Path | str | None = None) -> Catalog:
     """Read the shipped catalog and lay the overlays over it.
 
     Parameters

@@ -49,7 +49,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True,
     @property
     def file(self) -> str:
         """The file it stands in, the same on every machine if it is a shipped one."""
-        here = os.path.dirname(__file__)  # noqa: PTH120  pathlib would slow every start
+        here = os.path.dirname(__file__)
         return self.from_file.replace(here, "resolver/facts", 1)
 
 
