@@ -350,3 +350,86 @@ def test_a_broken_overlay_leaves_nothing_behind(catalog: Catalog, overlay: Overl
     with pytest.raises(CatalogError):
         load([overlay(ROCM.format("6.9.0") + ROCM.format("six"))])
     assert load() == catalog
+
+
+# The torch wheels.
+
+SAID_OF_TORCH = ("platform_tag", "cxx11_abi", "cxx_standard", "bundles_rocm")
+NOT_KNOWN: dict[str, set[str]] = {}
+"""Versions of torch with what nobody documented and nobody looked up of them."""
+
+
+def test_every_torch_says_what_it_is_compiled_for_or_is_listed_as_not_known(catalog: Catalog) -> None:
+    silent = {
+        row.version: {
+            name
+            for name in SAID_OF_TORCH
+            if getattr(row, name) in {None, ""} and (row.rocm or name != "bundles_rocm")
+        }
+        for row in catalog.torch.values()
+    }
+    assert {version: names for version, names in silent.items() if names} == NOT_KNOWN
+
+
+TRITON = "pytorch-triton-rocm"
+PUBLISHED = {
+    "1.13.1+rocm5.2": ("", "0.14.1+rocm5.2", "3.10", "linux_x86_64", False, "14"),
+    "2.1.2+rocm5.6": (f"{TRITON}==2.1.0", "0.16.2+rocm5.6", "3.11", "linux_x86_64", False, "17"),
+    "2.3.1+rocm6.0": (
+        f'{TRITON}==2.3.1; python_version<"3.12"',
+        "0.18.1+rocm6.0",
+        "3.12",
+        "linux_x86_64",
+        False,
+        "17",
+    ),
+    "2.4.1+rocm6.1": (f"{TRITON}==3.0.0", "0.19.1+rocm6.1", "3.12", "linux_x86_64", False, "17"),
+    "2.5.1+rocm6.2": (f"{TRITON}==3.1.0", "0.20.1+rocm6.2", "3.12", "linux_x86_64", False, "17"),
+    "2.6.0+rocm6.2.4": (
+        f"{TRITON}==3.2.0",
+        "0.21.0+rocm6.2.4",
+        "3.13",
+        "manylinux_2_28_x86_64",
+        True,
+        "17",
+    ),
+    "2.7.1+rocm6.3": (f"{TRITON}==3.3.1", "0.22.1+rocm6.3", "3.13", "manylinux_2_28_x86_64", True, "17"),
+    "2.8.0+rocm6.4": (f"{TRITON}==3.4.0", "0.23.0+rocm6.4", "3.13", "manylinux_2_28_x86_64", True, "17"),
+    "2.9.1+rocm6.4": (f"{TRITON}==3.5.1", "0.24.1+rocm6.4", "3.14", "manylinux_2_28_x86_64", True, "17"),
+    "2.10.0+rocm7.1": ("triton-rocm==3.6.0", "0.25.0+rocm7.1", "3.14", "manylinux_2_28_x86_64", True, "17"),
+    "2.13.0+rocm7.2": ("triton-rocm==3.7.1", "0.28.0+rocm7.2", "3.14", "manylinux_2_28_x86_64", True, "17"),
+}
+"""Triton, torchvision, newest Python, platform tag, C++11 ABI and oldest C++ standard of some of them."""
+
+
+def test_the_published_rocm_wheels_are_there_with_what_goes_with_each(catalog: Catalog) -> None:
+    ours = [row for row in catalog.torch.values() if row.index.startswith("https://download.pytorch.org/")]
+    assert len({(row.version, row.rocm) for row in ours if row.backend == "rocm"}) == 58
+    rows = {version: catalog.torch[version] for version in PUBLISHED}
+    assert {
+        version: (
+            row.triton,
+            row.torchvision,
+            row.python[-1],
+            row.platform_tag,
+            row.cxx11_abi,
+            row.cxx_standard,
+        )
+        for version, row in rows.items()
+    } == PUBLISHED
+    assert {row.bundles_rocm for row in rows.values()} == {True}
+    assert [row.version for row in ours if row.bundles_rocm is False] == [
+        "2.14.0+rocm7.14",
+        "2.14.1+rocm7.14",
+    ]
+
+
+def test_every_torch_from_1_13_on_has_a_build_for_the_cpu(catalog: Catalog) -> None:
+    rows = catalog.torch.values()
+    for_rocm = {row.version.partition("+")[0] for row in rows if row.backend == "rocm"}
+    for_cpu = {row.version.partition("+")[0]: row for row in rows if row.backend == "cpu"}
+    assert for_rocm <= for_cpu.keys()
+    assert {row.version.partition("+")[2] for row in for_cpu.values()} == {"cpu"}
+    changed = [row.version for row in for_cpu.values() if row.cxx11_abi != (row.glibc == "2.28")]
+    assert changed == []
+    assert (for_cpu["2.6.0"].cxx11_abi, for_cpu["2.7.0"].cxx11_abi) == (False, True)

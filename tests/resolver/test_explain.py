@@ -60,8 +60,8 @@ CONFLICTS: dict[str, Callable[[Catalog], Request]] = {
     "a target without code": lambda c: ask(c, "flash-attn torch", gfx=["gfx1100"], driver="6.4"),
     "a driver that was named": lambda c: ask(c, "torch==2.9.1", driver="5.7"),
     "right in 2025": lambda c: ask(c, "torch==2.1.2 rocm==5.6.* apex", day="2026-03-01"),
-    "the CPU": lambda c: ask(c, "torch deepspeed==0.9.5", site="local", python="3.11", glibc="2.36"),
-    "an old glibc": lambda c: ask(c, "torch glibc", site="local", python="3.11", glibc="2.17"),
+    "the CPU": lambda c: ask(c, "torch==2.13.0 deepspeed==0.9.5", site="local", python="3.11", glibc="2.36"),
+    "an old glibc": lambda c: ask(c, "torch>=2.7 glibc", site="local", python="3.11", glibc="2.17"),
     "the oldest preferred": lambda c: ask(c, "apex==1.8.0 torch==2.9.1", prefer="oldest"),
     "proven sets preferred": lambda c: ask(c, "apex==1.8.0 torch==2.9.1", prefer="proven"),
 }
@@ -126,10 +126,10 @@ def test_every_suggestion_resolves_as_it_is_written(
             "any version of rocm instead of rocm==7.1.*",
         ),
         (
-            "torch==2.5.* python==3.13",
+            "torch==2.4.* python==3.13",
             "2026-03-01",
-            ["torch==2.5.*", "python==3.13", "2.5.1+rocm6.2 need python 3.9, 3.10, 3.11 or 3.12"],
-            "any version of torch instead of torch==2.5.*",
+            ["torch==2.4.*", "python==3.13", "2.4.1+rocm6.1 (6 versions) need python 3.8, 3.9"],
+            "any version of torch instead of torch==2.4.*",
         ),
         (
             "apex==1.8.0 torch==2.9.1",
