@@ -53,23 +53,31 @@ def _in_words(problem: Problem, demands: list[Demand], relations: list[Relation]
 def minimal_core(problem: Problem) -> tuple[list[Demand], list[Relation]]:
     """Find demands and relations that cannot hold together, none of which can be left out.
 
-    Deletion: leave out one after another, facts about kinds of edges last, and keep out each
-    without which there is still no solution. What is left is minimal: without any one of them
-    the rest has a solution.
+    Deletion: leave out one after another and keep out each without which there is still no solution.
+    What is left is minimal: without any one of them the rest has a solution. What is tried late
+    tends to stay, so the backend, the plainest of all reasons, is tried last.
     """
 
     def impossible(demands: Sequence[Demand], relations: Sequence[Relation]) -> bool:
         return solve(problem.restricted(demands, relations)) is None
 
     demands, relations = list(problem.demands), list(problem.relations)
-    for demand in sorted(problem.demands, key=lambda one: one.kind != "request"):
-        without = [one for one in demands if one is not demand]
-        if impossible(without, relations):
-            demands = without
+    by_kind = sorted(problem.demands, key=lambda one: one.kind != "request")
+    plainest = [one for one in by_kind if one.variable.name == "backend"]
+
+    def without(demand: Demand) -> list[Demand]:
+        return [one for one in demands if one is not demand]
+
+    for demand in by_kind:
+        if demand not in plainest and impossible(without(demand), relations):
+            demands = without(demand)
     for relation in problem.relations:
         fewer = [one for one in relations if one is not relation]
         if impossible(demands, fewer):
             relations = fewer
+    for demand in plainest:
+        if impossible(without(demand), relations):
+            demands = without(demand)
     return demands, relations
 
 

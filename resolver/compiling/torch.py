@@ -14,7 +14,7 @@ from packaging.utils import canonicalize_name
 from resolver.compiling.draft import Clause, allowed_by, covers, line_is, version_in
 from resolver.compiling.packages import candidates_of
 from resolver.model import Candidate, Fact
-from resolver.versions import minor, parse_specifier, spell
+from resolver.versions import allows, minor, parse_specifier, spell
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -28,7 +28,7 @@ _PAIRED = ("torchvision", "torchaudio")
 
 def compile_torch(draft: Draft) -> None:
     """Add torch, its triton, torchvision and torchaudio, and all that ties them to one another."""
-    rows = list(draft.catalog.torch.values())
+    rows = _of_backend(draft)
     _variable(draft, "torch", [_published(row) for row in rows])
     companions: dict[str, dict[str, list[schema.Torch]]] = {}
     for row in rows:
@@ -42,6 +42,21 @@ def compile_torch(draft: Draft) -> None:
             draft.relate(name, "torch", _torch_for(name, versions))
         else:
             draft.relate("torch", name, _companion_clauses(name, rows))
+
+
+def _of_backend(draft: Draft) -> list[schema.Torch]:
+    """Give the wheels for the target's backend, so that no explanation has to speak of the others.
+
+    All of them, if the request names only others: then it is a conflict that says so.
+    """
+    rows = list(draft.catalog.torch.values())
+    fitting = [row for row in rows if row.backend == draft.target.backend]
+    for wanted in draft.request.requirements:
+        if wanted.name in {"torch", *_PAIRED} and wanted.specifier is not None:
+            named = [row.version if wanted.name == "torch" else getattr(row, wanted.name) for row in fitting]
+            if not any(allows([wanted.specifier], version) for version in named if version):
+                return rows
+    return fitting
 
 
 def _variable(draft: Draft, name: str, published: Sequence[Candidate]) -> None:

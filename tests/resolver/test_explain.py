@@ -128,7 +128,7 @@ def test_every_suggestion_resolves_as_it_is_written(
         (
             "torch==2.4.* python==3.13",
             "2026-03-01",
-            ["torch==2.4.*", "python==3.13", "2.4.1+rocm6.1 (6 versions) need python 3.8, 3.9"],
+            ["torch==2.4.*", "python==3.13", "2.4.1+rocm6.1 need python 3.8, 3.9"],
             "any version of torch instead of torch==2.4.*",
         ),
         (
