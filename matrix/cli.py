@@ -6,11 +6,10 @@ import argparse
 import re
 import signal
 import sys
-from importlib.metadata import version
+from importlib import import_module
 from itertools import pairwise
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
-from matrix.commands import build_wheels, catalog, env, explain, resolve
 from matrix.console import Console
 from matrix.options import expand_target_flags
 from resolver.errors import EnvironmentLacksError, MatrixError, UsageError, did_you_mean
@@ -18,7 +17,15 @@ from resolver.errors import EnvironmentLacksError, MatrixError, UsageError, did_
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-COMMANDS = (resolve, explain, build_wheels, env, catalog)
+COMMANDS = {
+    "resolve": "choose versions that fit, say why, write matrix.lock",
+    "explain": "why a version was chosen, by which facts, from which sources",
+    "build-wheels": "build what the lock needs and the index lacks, prove it, publish it",
+    "env": "write the file that a consumer of the index reads",
+    "catalog": "list the facts, check a file of them, or look for new ones",
+}
+"""Every command with what it does. Its module is imported only when it is called: most of the time
+of a short command would go into importing the others."""
 INTERRUPTED = 130
 
 _EXIT_CODES = (
@@ -82,7 +89,7 @@ def _interrupt(number: int, frame: object) -> NoReturn:  # noqa: ARG001  what si
 
 def main_inner(arguments: Sequence[str], console: Console) -> int:
     """Run the program; failures are raised."""
-    parser = make_parser()
+    parser = make_parser(called=arguments[0] if arguments else "")
     args, rest = parser.parse_known_args(expand_target_flags(arguments))
     if rest:
         args.parser.error(f"unrecognized arguments: {' '.join(rest)}")
@@ -90,30 +97,47 @@ def main_inner(arguments: Sequence[str], console: Console) -> int:
     return int(args.execute(args, console))
 
 
-def make_parser() -> argparse.ArgumentParser:
-    """Make the parser of the whole command line."""
+def make_parser(called: str) -> argparse.ArgumentParser:
+    """Make the parser of the command line, with the arguments of the command that is called."""
     parser = _Parser(
         prog="matrix",
         description="Resolve and build PyTorch extension wheels for AMD ROCm.",
         epilog=_EXIT_CODES,
         allow_abbrev=False,
     )
-    parser.add_argument("--version", action="version", version=f"matrix {version('rocm-matrix')}")
+    parser.add_argument("--version", action=_Version, nargs=0, help="show the version and exit")
     commands = parser.add_subparsers(metavar="COMMAND", required=True, parser_class=_Parser)
-    for command in COMMANDS:
-        one = commands.add_parser(
-            command.NAME,
-            help=command.HELP,
-            description=f"{command.HELP[:1].upper()}{command.HELP[1:]}.",
-            epilog=f"example: {command.EXAMPLE}\n{_EXIT_CODES}",
-            formatter_class=argparse.RawDescriptionHelpFormatter,
-            allow_abbrev=False,
-        )
-        command.add_arguments(one)
-        one.add_argument("-q", "--quiet", action="store_true", help="say only results and errors")
-        one.add_argument("-v", "--verbose", action="count", default=0, help="say more; -vv shows tracebacks")
-        one.set_defaults(execute=command.execute, parser=one)
+    for name, summary in COMMANDS.items():
+        if name == called:
+            _add_command(commands, name, summary)
+        else:
+            commands.add_parser(name, help=summary)
     return parser
+
+
+def _add_command(commands: argparse._SubParsersAction[_Parser], name: str, summary: str) -> None:
+    command = import_module(f"matrix.commands.{name.replace('-', '_')}")
+    one = commands.add_parser(
+        name,
+        help=summary,
+        description=f"{summary[:1].upper()}{summary[1:]}.",
+        epilog=f"example: {command.EXAMPLE}\n{_EXIT_CODES}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    command.add_arguments(one)
+    one.add_argument("-q", "--quiet", action="store_true", help="say only results and errors")
+    one.add_argument("-v", "--verbose", action="count", default=0, help="say more; -vv shows tracebacks")
+    one.set_defaults(execute=command.execute, parser=one)
+
+
+class _Version(argparse.Action):
+    """Print the version; looking it up takes longer than most commands, so it is not done before."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> NoReturn:  # noqa: ANN401
+        from importlib.metadata import version  # noqa: PLC0415
+
+        parser.exit(message=f"matrix {version('rocm-matrix')}\n")
 
 
 def _fail(error: MatrixError, arguments: Sequence[str], console: Console) -> int:

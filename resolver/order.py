@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import graphlib
 from dataclasses import astuple
+from graphlib import TopologicalSorter
 from typing import TYPE_CHECKING
 
 from packaging.requirements import Requirement as Pep508
@@ -87,15 +89,19 @@ def generations(names: Iterable[str], edges: Iterable[Edge]) -> tuple[tuple[str,
     >>> generations(["apex", "torch"], [Edge("apex", "torch", "build", declared=False)])
     (('torch',), ('apex',))
     """
-    import networkx as nx  # noqa: PLC0415  costs a tenth of a second to import
-
-    graph: nx.DiGraph[str] = nx.DiGraph()
-    graph.add_nodes_from(names)
-    graph.add_edges_from((edge.object, edge.subject) for edge in edges)
+    sorter: TopologicalSorter[str] = TopologicalSorter(dict.fromkeys(names, ()))
+    for edge in sorted(edges, key=astuple):
+        sorter.add(edge.subject, edge.object)
     try:
-        return tuple(tuple(sorted(group)) for group in nx.topological_generations(graph))
-    except nx.NetworkXUnfeasible:
-        cycle = [subject for _, subject in nx.find_cycle(graph)]
-        path = " -> ".join([*cycle[::-1], cycle[-1]])
+        sorter.prepare()
+    except graphlib.CycleError as error:
+        needed_first: list[str] = error.args[1]
+        path = " -> ".join(reversed(needed_first))
         msg = f"These distributions need each other in a circle: {path}."
         raise CycleError(msg, hint="One of the recipes states a build requirement that is none.") from None
+    groups = []
+    while sorter.is_active():
+        group = sorter.get_ready()
+        sorter.done(*group)
+        groups.append(tuple(sorted(group)))
+    return tuple(groups)

@@ -36,8 +36,6 @@ if TYPE_CHECKING:
     from resolver.facts.catalog import Catalog
     from resolver.lock import Lock
 
-NAME = "build-wheels"
-HELP = "build what the lock needs and the index lacks, prove it, publish it"
 EXAMPLE = "matrix build-wheels --backend cpu --index index"
 INDEX = Path("index")
 

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from matrix.console import Console
     from resolver.facts.schema import Row, Status
 
-NAME = "catalog"
-HELP = "list the facts, check a file of them, or look for new ones"
 EXAMPLE = "matrix catalog check my-facts/"
 STATUSES: tuple[Status, ...] = ("documented", "observed", "inferred")
 

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
     from matrix.console import Console
 
-NAME = "env"
-HELP = "write the file that cotainr reads, with exact pins"
 EXAMPLE = "matrix env --for cotainr -o env.yml"
 
 

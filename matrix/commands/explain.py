@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from matrix.console import Console
     from resolver.lock import LockedPick
 
-NAME = "explain"
-HELP = "why a version was chosen, by which facts, from which sources"
 EXAMPLE = "matrix explain torch"
 
 

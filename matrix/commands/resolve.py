@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
     from matrix.console import Console
 
-NAME = "resolve"
-HELP = "choose versions that fit, say why, write matrix.lock"
 EXAMPLE = "matrix resolve apex deepspeed --site lumi-g --python 3.12"
 LOCK = Path("matrix.lock")
 

@@ -51,8 +51,11 @@ def indexes(catalog: Catalog) -> list[str]:
     An index of a line that the newest known torch has left behind gets nothing new any more.
     """
     rows = [row for row in catalog.torch.values() if row.index.startswith(_BASE)]
-    newest = max((Version(row.version).release for row in rows), default=(0,))
-    current = {row.index for row in rows if Version(row.version).release[:2] >= newest[:2]}
+    newest = {
+        backend: max(Version(row.version).release[:2] for row in rows if row.backend == backend)
+        for backend in {row.backend for row in rows}
+    }
+    current = {row.index for row in rows if Version(row.version).release[:2] >= newest[row.backend]}
     lines = [sort_key(minor(row.rocm)) for row in rows if row.rocm]
     for version in catalog.rocm:
         if lines and sort_key(minor(version)) > max(lines):
