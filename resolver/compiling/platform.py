@@ -85,13 +85,18 @@ def _rocm(draft: Draft) -> None:
 
 
 def _driver_table(draft: Draft) -> list[Clause]:
-    """AMD's table, with three answers: supported, older than the window (at own risk), refused."""
+    """AMD's table, with four answers: supported, at own risk, refused, and nothing said of it."""
     drivers = list(draft.catalog.driver.values())
+    here = draft.catalog.driver.get(draft.driver or "")
     lines = dict.fromkeys(newest_first(minor(row.version) for row in draft.catalog.rocm.values()))
     clauses = []
     for line in lines:
         supporting = [row for row in drivers if line in row.supports]
         names = newest_first(row.version for row in supporting)[::-1]
+        if here and _says_nothing(here, line):
+            text = f"AMD's table says nothing of ROCm {line} and driver {here.version}"
+            clauses.append(Clause(line_is(line), version_in(names), Fact.of(here, text)))
+            continue
         text = (
             f"ROCm {line} is supported on kernel drivers {spell(names, most=12, joiner='and')}"
             if names
@@ -99,10 +104,17 @@ def _driver_table(draft: Draft) -> list[Clause]:
         )
         fact = Fact.of((supporting or drivers)[0], text, note="")
         clauses.append(Clause(line_is(line), version_in(names), fact))
-        clauses += [
-            _at_own_risk(line, row) for row in drivers if sort_key(line) < min(map(sort_key, row.supports))
-        ]
+        clauses += [_at_own_risk(line, row) for row in drivers if _is_older(line, row)]
     return clauses
+
+
+def _is_older(line: str, driver: schema.Driver) -> bool:
+    return sort_key(line) < min(map(sort_key, driver.supports))
+
+
+def _says_nothing(driver: schema.Driver, line: str) -> bool:
+    """Tell whether a line is in neither list of a driver, and not older than its window."""
+    return line not in (*driver.supports, *driver.unsupported) and not _is_older(line, driver)
 
 
 def _at_own_risk(line: str, driver: schema.Driver) -> Clause:
