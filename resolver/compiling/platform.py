@@ -39,7 +39,7 @@ def compile_platform(draft: Draft) -> None:
     drivers = catalog.driver.values()
     draft.variable(
         "kernel-driver",
-        [_plain("kernel-driver", row.version, row, "is in AMD's table") for row in drivers],
+        [_plain("kernel-driver", row.version, row, "is a line of AMD's driver") for row in drivers],
     )
     pythons = catalog.python.values()
     draft.variable(
