@@ -64,7 +64,7 @@ def _images(draft: Draft) -> None:
         begun = row.since is None or row.since <= target.date
         if row.site == target.site and begun and (row.until is None or target.date < row.until):
             offered[row.image] = row
-    held = newest_first({catalog.image[name].rocm for name in offered})[::-1]
+    held = newest_first({catalog.image[name].rocm for name in offered} - {""})[::-1]
     what = (
         f"base images with ROCm {spell(held, most=8, joiner='and')}"
         if held

@@ -39,7 +39,7 @@ def compile_platform(draft: Draft) -> None:
     drivers = catalog.driver.values()
     draft.variable(
         "kernel-driver",
-        [_plain("kernel-driver", row.version, row, "is in AMD's table") for row in drivers],
+        [_plain("kernel-driver", row.version, row, "is a line of AMD's driver") for row in drivers],
     )
     pythons = catalog.python.values()
     draft.variable(
@@ -85,13 +85,18 @@ def _rocm(draft: Draft) -> None:
 
 
 def _driver_table(draft: Draft) -> list[Clause]:
-    """AMD's table, with three answers: supported, older than the window (at own risk), refused."""
+    """AMD's table, with four answers: supported, at own risk, refused, and nothing said of it."""
     drivers = list(draft.catalog.driver.values())
+    here = draft.catalog.driver.get(draft.driver or "")
     lines = dict.fromkeys(newest_first(minor(row.version) for row in draft.catalog.rocm.values()))
     clauses = []
     for line in lines:
         supporting = [row for row in drivers if line in row.supports]
         names = newest_first(row.version for row in supporting)[::-1]
+        if here and _says_nothing(here, line):
+            text = f"AMD's table says nothing of ROCm {line} and driver {here.version}"
+            clauses.append(Clause(line_is(line), version_in(names), Fact.of(here, text)))
+            continue
         text = (
             f"ROCm {line} is supported on kernel drivers {spell(names, most=12, joiner='and')}"
             if names
@@ -99,10 +104,17 @@ def _driver_table(draft: Draft) -> list[Clause]:
         )
         fact = Fact.of((supporting or drivers)[0], text, note="")
         clauses.append(Clause(line_is(line), version_in(names), fact))
-        clauses += [
-            _at_own_risk(line, row) for row in drivers if sort_key(line) < min(map(sort_key, row.supports))
-        ]
+        clauses += [_at_own_risk(line, row) for row in drivers if _is_older(line, row)]
     return clauses
+
+
+def _is_older(line: str, driver: schema.Driver) -> bool:
+    return sort_key(line) < min(map(sort_key, driver.supports))
+
+
+def _says_nothing(driver: schema.Driver, line: str) -> bool:
+    """Tell whether a line is in neither list of a driver, and not older than its window."""
+    return line not in (*driver.supports, *driver.unsupported) and not _is_older(line, driver)
 
 
 def _at_own_risk(line: str, driver: schema.Driver) -> Clause:
@@ -117,21 +129,25 @@ def _at_own_risk(line: str, driver: schema.Driver) -> Clause:
 def _images(draft: Draft) -> None:
     images = draft.catalog.image
     candidates = [
-        _plain("base-image", row.name, row, f"holds ROCm {row.rocm}{_on(row)}", "base-image")
+        _plain("base-image", row.name, row, f"holds {_rocm_in(row)}{_on(row)}", "base-image")
         for row in images.values()
     ]
-    draft.variable("base-image", candidates, rank=lambda one: sort_key(images[one.version].rocm))
+    draft.variable("base-image", candidates, rank=lambda one: sort_key(images[one.version].rocm or "0"))
     _glibc(draft)
     rocm, glibc = [], []
     for row in images.values():
         this = version_in([row.name])
-        fact = Fact.of(row, f"{row.name} holds ROCm {row.rocm}", note="")
+        fact = Fact.of(row, f"{row.name} holds {_rocm_in(row)}", note="")
         rocm.append(Clause(this, version_in([row.rocm]), fact))
         if row.glibc:
             fact = Fact.of(row, f"{row.name} is {row.os}, which has glibc {row.glibc}", note=_OF_RELEASE)
             glibc.append(Clause(this, version_in([row.glibc]), fact))
     draft.relate("base-image", "rocm", rocm)
     draft.relate("base-image", "glibc", glibc)
+
+
+def _rocm_in(image: schema.Image) -> str:
+    return f"ROCm {image.rocm}" if image.rocm else "no ROCm"
 
 
 def _on(image: schema.Image) -> str:

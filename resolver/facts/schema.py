@@ -143,7 +143,8 @@ class Image(Row, frozen=True, kw_only=True):
     """A base image in which extensions are compiled and containers are made."""
 
     name: str
-    rocm: str
+    rocm: str = ""
+    """The ROCm release in it; empty for an image without ROCm."""
     os: str = ""
     """Name of the distribution release; empty where nobody documented it."""
     glibc: str = ""

@@ -83,10 +83,8 @@ def _versions(file: schema.CatalogFile) -> Iterator[Value]:
         optional = ("rocm", "glibc", "torchvision", "torchaudio", "cxx_standard")
         yield from ((torch, key, getattr(torch, key)) for key in optional if getattr(torch, key))
     for image in file.image:
-        yield image, "rocm", image.rocm
-        yield from (
-            (image, key, getattr(image, key)) for key in ("glibc", "libstdcxx") if getattr(image, key)
-        )
+        said = [key for key in ("rocm", "glibc", "libstdcxx") if getattr(image, key)]
+        yield from ((image, key, getattr(image, key)) for key in said)
         yield from ((image, "python", text) for text in image.python)
         yield from ((image, "holds", text) for text in image.holds.values())
     yield from (

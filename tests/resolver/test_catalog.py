@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from resolver.facts.catalog import Catalog, load, shipped
 from resolver.facts.reading import read_file
 from resolver.facts.schema import KINDS, Recipe, Requires
 from resolver.facts.selecting import applies, recipe_for
-from resolver.versions import minor
+from resolver.versions import minor, sort_key
 from tests.resolver.asking import ask
 
 Overlay = Callable[[str], Path]
@@ -53,7 +54,7 @@ def test_rows_name_only_components_that_the_catalog_has(catalog: Catalog) -> Non
     gfx |= {name for row in catalog.site.values() for name in row.gfx}
     gfx |= {name for row in catalog.requires if row.on == "gfx" for name in row.versions}
     assert _unknown(gfx, catalog.gfx) == set()
-    assert _unknown((row.rocm for row in catalog.image.values()), catalog.rocm) == set()
+    assert _unknown((row.rocm for row in catalog.image.values() if row.rocm), catalog.rocm) == set()
     assert _unknown((row.driver for row in catalog.window.values()), catalog.driver) == set()
     assert _unknown((row.site for row in catalog.proven.values() if row.site), catalog.site) == set()
 
@@ -115,6 +116,82 @@ def test_two_loads_are_equal_and_every_shipped_file_is_read(catalog: Catalog) ->
         "apex.toml",
         "proven.toml",
     }
+
+
+def test_each_line_of_the_driver_in_amd_s_table_speaks_of_every_line_of_rocm(catalog: Catalog) -> None:
+    lines = {line for row in catalog.driver.values() for line in row.unsupported}
+    lines |= {line for row in catalog.driver.values() if row.unsupported for line in row.supports}
+    assert len(lines) == 17
+    table = [row for row in catalog.driver.values() if row.unsupported]
+    assert {row.version for row in catalog.driver.values()} - {row.version for row in table} == {"5.2"}
+    assert len(table) * len(lines) == 255
+    for row in table:
+        assert sorted([*row.supports, *row.unsupported]) == sorted(lines), row.version
+
+
+@pytest.mark.parametrize(
+    ("driver", "rocm", "marked"),
+    [
+        ("6.3", "7.0", True),
+        ("6.3", "7.1", False),
+        ("6.3", "6.0", False),
+        ("6.2", "7.0", True),
+        ("6.1", "7.0", False),
+        ("6.4", "7.2", True),
+        ("6.4", "7.14", False),
+        ("30.10", "6.2", True),
+        ("30.20", "6.2", False),
+        ("30.30", "6.3", True),
+        ("31.40", "6.4", False),
+        ("31.50", "10.0", True),
+        ("5.3", "5.1", True),
+        ("5.3", "5.6", False),
+    ],
+)
+def test_cells_of_amd_s_table_are_as_printed(driver: str, rocm: str, marked: bool, catalog: Catalog) -> None:
+    row = catalog.driver[driver]
+    assert (rocm in row.supports, rocm in row.unsupported) == (marked, not marked)
+
+
+def test_every_image_that_anybody_can_pull_says_from_which_registry(catalog: Catalog) -> None:
+    public = [row for row in catalog.image.values() if row.name.startswith("rocm/")]
+    assert len(public) > 100
+    assert [row.name for row in public if row.path != f"docker://{row.name}"] == []
+    others = [row for row in catalog.image.values() if "://" in row.path and row not in public]
+    assert [row.name for row in others if row.rocm] == []
+    digests = [row.digest for row in public if row.digest]
+    assert [digest for digest in digests if not re.fullmatch("sha256:[0-9a-f]{64}", digest)] == []
+    assert len(set(digests)) == len(digests)
+
+
+def test_of_each_rocm_line_the_newest_public_image_that_is_taken_first_has_no_torch(catalog: Catalog) -> None:
+    first: dict[str, str] = {}
+    held = [row for row in catalog.image.values() if row.rocm]
+    for row in sorted(held, key=lambda row: sort_key(row.rocm), reverse=True):
+        if row.path.startswith("docker://rocm/"):
+            first.setdefault(minor(row.rocm), row.name)
+    assert [name for name in first.values() if catalog.image[name].holds] == []
+
+
+def test_an_image_holds_a_torch_of_its_own_rocm_and_python(catalog: Catalog) -> None:
+    holding = [row for row in catalog.image.values() if "torch" in row.holds]
+    assert len(holding) > 60
+    for row in holding:
+        wheel = catalog.torch.get(row.holds["torch"])
+        assert row.python, row.name
+        assert wheel is None or minor(wheel.rocm) == minor(row.rocm), row.name
+
+
+def test_sites_have_their_partitions(catalog: Catalog) -> None:
+    found: dict[str, dict[str, str]] = {}
+    for row in catalog.partition.values():
+        found.setdefault(row.site, {})[row.name] = row.backend
+    assert {"standard-g", "small-g", "dev-g"} <= found["lumi-g"].keys()
+    assert set(found["lumi-g"].values()) == {"rocm"}
+    assert {"standard", "small", "debug"} <= found["lumi-c"].keys()
+    assert {"standard", "highmem", "serial"} <= found["archer2-cpu"].keys()
+    assert found["archer2"]["gpu"] == "rocm"
+    assert set(found["lumi-c"].values()) | set(found["archer2-cpu"].values()) == {"cpu"}
 
 
 # Overlays.

@@ -71,6 +71,9 @@ def test_each_rocm_on_each_driver_is_supported_refused_or_at_own_risk_as_the_tab
         ("6.4.4", "2026-01-01", "supported"),
         ("7.0.2", "2026-02-01", "supported"),
         ("7.1.1", "2026-02-01", None),  # allowed by the "one year" text, not by the table
+        ("7.12.0", "2026-02-01", None),  # a preview, of which the table says nothing
+        ("5.4.3", "2023-12-01", "supported"),
+        ("5.5.1", "2023-12-01", None),  # AMD published no pair with driver 5.2
         ("5.5.1", "2025-02-01", "at-own-risk"),
     ],
 )
@@ -80,6 +83,37 @@ def test_lumi_is_asked_about_its_driver_on_that_day(
     answer = resolve(catalog, ask(catalog, f"rocm=={rocm}", day=day))
     pick = answer.pick("rocm") if isinstance(answer, Resolution) else None
     assert (pick.verdict if pick else None) == verdict
+
+
+@pytest.mark.parametrize(
+    ("rocm", "driver", "said"),
+    [
+        ("7.12.0", "6.3", "AMD's table says nothing of ROCm 7.12 and driver 6.3"),
+        ("5.6.1", "5.2", "AMD's table says nothing of ROCm 5.6 and driver 5.2"),
+        ("7.1.1", "6.3", "ROCm 7.1 is supported on kernel drivers 6.4, 30.10, 30.20, 30.30, 31.40 and 31.50"),
+    ],
+)
+def test_what_the_table_denies_is_told_from_what_it_says_nothing_of(
+    rocm: str, driver: str, said: str, catalog: Catalog
+) -> None:
+    answer = resolve(catalog, ask(catalog, f"rocm=={rocm}", driver=driver))
+    assert isinstance(answer, Conflict)
+    assert said in [item.text for item in answer.core]
+
+
+@pytest.mark.parametrize(
+    ("rocm", "answer"),
+    [("6.0.3", Resolution), ("6.4.4", Resolution), ("7.0.2", Conflict), ("7.1.1", Conflict)],
+)
+def test_a_line_in_no_list_of_the_driver_is_refused_unless_it_is_older(
+    rocm: str, answer: type, overlay: Callable[[str], Path]
+) -> None:
+    rows = f'[[driver]]\nversion = "6.3"\nsupports = ["6.4"]\nunsupported = ["7.1"]\n{KNOWN}'
+    catalog = load([overlay(rows)])
+    found = resolve(catalog, ask(catalog, f"rocm=={rocm}", driver="6.3"))
+    assert isinstance(found, answer)
+    said = [item.text for item in found.core] if isinstance(found, Conflict) else []
+    assert ("AMD's table says nothing of ROCm 7.0 and driver 6.3" in said) == (rocm == "7.0.2")
 
 
 @pytest.mark.parametrize("prefer", ["newest", "oldest"])
@@ -126,6 +160,28 @@ def test_a_site_offers_the_images_of_that_day(day: str, rocm: set[str], catalog:
     problem = compile_problem(catalog, ask(catalog, "base-image", day=day))
     images = _left(problem, "base-image")
     assert {catalog.image[one].rocm for one in images} == rocm == _left(problem, "rocm")
+
+
+def test_public_images_are_offered_on_one_s_own_machine_and_not_on_lumi(catalog: Catalog) -> None:
+    own = compile_problem(catalog, ask(catalog, "apex", site="local", backend="rocm", gfx=["gfx90a"]))
+    public = {row.name for row in catalog.image.values() if row.path.startswith("docker://")}
+    assert _left(own, "base-image") <= public
+    assert len(_left(own, "base-image")) > 50
+    lumi = compile_problem(catalog, ask(catalog, "apex", day="2026-06-01"))
+    assert _left(lumi, "base-image").isdisjoint(public)
+
+
+@pytest.mark.parametrize("driver", ["6.0", "6.1", "6.2", "6.3", "6.4", "30.10", "30.30", "31.50"])
+def test_nothing_is_compiled_in_a_public_image_that_has_another_torch(driver: str, catalog: Catalog) -> None:
+    request = ask(
+        catalog, "torch apex", site="local", backend="rocm", gfx=["gfx90a"], driver=driver, python="3.12"
+    )
+    answer = resolve(catalog, request)
+    assert isinstance(answer, Resolution)
+    image = answer.pick("base-image")
+    assert image is not None
+    assert catalog.image[image.version].holds == {}
+    assert {pick.verdict for pick in answer.picks} == {"supported"}
 
 
 def test_an_image_that_was_named_is_the_only_one(catalog: Catalog) -> None:
@@ -246,7 +302,7 @@ def test_a_pick_is_as_well_supported_as_the_weakest_of_its_facts(catalog: Catalo
         ("torch==2.9.1+rocm7.9", {}, "'torch==2.9.1+rocm7.9'", "Did you mean 2.9.1+rocm6."),
         ("rocm==6.2.9", {}, "'rocm==6.2.9'", "6.2.4"),
         ("x" * 10_000, {}, "10000 characters", ""),
-        ("rocm", {"day": "2020-01-01"}, "lumi-g on 2020-01-01", "2024-09-01"),
+        ("rocm", {"day": "2020-01-01"}, "lumi-g on 2020-01-01", "2023-05-09"),
         ("rocm", {"driver": "9.9"}, "9.9", ""),
         ("rocm", {"gfx": ["gfx90b"]}, "gfx90b", "gfx90a"),
         ("apex", {"base_image": "lumi-rocm-rocm-6.2.5.sif"}, "lumi-rocm-rocm-6.2.5.sif", "6.2"),
