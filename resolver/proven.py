@@ -92,9 +92,9 @@ class Judgement:
     Attributes
     ----------
     verdict
-        ``unknown``: the catalog lacks a pick, so it was not tried.
+        ``unknown``: the catalog lacks a pick or the driver of that day, so it was not tried.
     unknown
-        The picks that the catalog lacks.
+        What the catalog lacks.
     core
         Why it does not resolve.
     """
@@ -108,7 +108,7 @@ def judge(catalog: Catalog, proven: ProvenSet, support: Support = "observed") ->
     """Resolve a set, with every version and variant as it was, for its site on its day.
 
     A set without a day is judged for the last day that the site's facts speak of, one without a site
-    for no driver at all.
+    for no driver at all. Of a day before the site's first window nothing is known.
     """
     site = catalog.site[proven.site or "local"]
     windows = catalog.windows_of(site.name)
@@ -116,6 +116,8 @@ def judge(catalog: Catalog, proven: ProvenSet, support: Support = "observed") ->
     gfx = site.gfx if proven.backend == "rocm" else ()
     target = Target(proven.backend, gfx, site.name, day, base_image=proven.picks.get("base-image"))
     wanted = tuple(Requirement(name, None, name) for name in proven.picks if name != "base-image")
+    if windows and proven.backend == "rocm" and day < windows[0].since:
+        return Judgement("unknown", (f"the driver of {site.name} on {day}",))
     problem = compile_problem(catalog, Request(target, wanted, support=support))
     demands, unknown = demands_of(problem, proven)
     if unknown:

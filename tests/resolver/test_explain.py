@@ -193,8 +193,8 @@ def test_a_request_is_the_same_when_its_arguments_are_read_again(
 
 def test_an_overlay_may_be_to_blame_and_is_cited(overlay: Callable[[str], Path]) -> None:
     path = overlay(
-        '[[requires]]\npackage = "apex"\non = "python"\nversions = ["==3.8"]\n'
+        '[[requires]]\npackage = "deepspeed"\non = "python"\nversions = ["==3.8"]\n'
         'status = "observed"\nsource = "our own notebook"\n'
     )
-    core = _conflict(load([path]), ask(load([path]), "apex python==3.12")).core
+    core = _conflict(load([path]), ask(load([path]), "deepspeed python==3.12")).core
     assert "our own notebook" in [item.source for item in core]

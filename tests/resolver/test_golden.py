@@ -10,6 +10,7 @@ import pytest
 
 from resolver.facts.catalog import Catalog
 from resolver.model import Conflict, Pick, Prefer, Request, Resolution, Support
+from resolver.proven import judge
 from resolver.resolve import resolve
 from resolver.versions import allows
 from tests.resolver.asking import ask
@@ -43,6 +44,8 @@ class Case(msgspec.Struct, forbid_unknown_fields=True, rename="kebab"):
     """What the items of the core say, together."""
 
 
+_FEWEST = 14  # sets of tier 1: none may get lost
+
 FILES = sorted(Path(__file__).with_name("cases").glob("*.toml"))
 
 
@@ -73,6 +76,30 @@ def test_the_catalog_answers_as_the_case_says(path: Path, catalog: Catalog) -> N
         said = "\n".join(item.text for item in answer.core)
         assert [part for part in case.named if part not in said] == []
         assert case.named
+
+
+AT_OWN_RISK: dict[str, str] = {}
+"""Sets of tier 1 that were outside of the driver's window on their own day, and why they may be."""
+
+
+def test_every_set_of_tier_1_resolves_for_its_site_and_day(catalog: Catalog) -> None:
+    verdicts = {row.id: judge(catalog, row) for row in catalog.proven.values() if row.tier == 1}
+    assert len(verdicts) >= _FEWEST
+    expected = {name: "at own risk" if name in AT_OWN_RISK else "resolves" for name in verdicts}
+    assert {name: one.verdict for name, one in verdicts.items()} == expected, verdicts
+    assert set(AT_OWN_RISK) <= verdicts.keys()
+
+
+def test_a_set_of_tier_2_that_does_not_resolve_says_why(catalog: Catalog) -> None:
+    judged = [judge(catalog, row) for row in catalog.proven.values() if row.tier == 2]
+    assert [one for one in judged if one.verdict == "unknown" and not one.unknown] == []
+    assert [one for one in judged if one.verdict == "does not resolve" and not one.core] == []
+
+
+def test_a_set_of_a_day_before_the_first_window_is_unknown_and_not_an_error(catalog: Catalog) -> None:
+    row = catalog.proven["s-2.3.1-rocm6.0.3"]
+    judged = judge(catalog, msgspec.structs.replace(row, date=datetime.date(2010, 1, 1)))
+    assert (judged.verdict, judged.unknown) == ("unknown", ("the driver of lumi-g on 2010-01-01",))
 
 
 def _read(path: Path) -> Case:
