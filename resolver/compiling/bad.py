@@ -7,6 +7,7 @@ versions rules its own way out, so if all are inside none is left.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from resolver.compiling.draft import Clause, version_in
@@ -71,14 +72,15 @@ def _refuse(draft: Draft, row: schema.KnownBad, name: str) -> None:
         draft.forbid(first, tests[first], fact)
     elif len(others) == 1:
         clause = Clause(tests[first], _not(tests[others[0]]), fact)
-        draft.relate(first, others[0], [clause], when_present=True)
+        draft.relate(first, others[0], [clause], when_present=True, forbids=True)
     else:
+        sure = replace(fact, status="documented")  # a way out rests on nothing
         draft.variable(
-            name, [Candidate(name, f"without {one}", "platform", "request", fact) for one in tests]
+            name, [Candidate(name, f"without {one}", "platform", "request", sure) for one in tests]
         )
         for one, inside in tests.items():
             ways_out = version_in(f"without {other}" for other in tests if other != one)
-            draft.relate(one, name, [Clause(inside, ways_out, fact)])
+            draft.relate(one, name, [Clause(inside, ways_out, fact)], forbids=True)
 
 
 def _is_inside(specifier: str) -> Test:

@@ -102,10 +102,12 @@ class Draft:
         *,
         build: bool = False,
         when_present: bool = False,
+        forbids: bool = False,
     ) -> None:
         """Add a relation. A clause weaker than the wanted support permits nothing.
 
         It is not left out: a subject of which only weak facts are known would then be free.
+        A clause that `forbids` something counts as it is, however weak: nothing rests on it.
         """
         one, other = self.variables[subject], self.variables[target]
         rows = []
@@ -114,7 +116,7 @@ class Draft:
             if not subjects:
                 continue
             fact, objects = clause.fact, 0
-            if STATUS_RANK[fact.status] >= self._floor:
+            if forbids or STATUS_RANK[fact.status] >= self._floor:
                 objects = other.mask(i for i, c in enumerate(other.candidates) if clause.permits(c))
             else:
                 text = f"{fact.text} (only {fact.status}; --support {self.request.support} does not trust it)"

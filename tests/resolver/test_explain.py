@@ -126,10 +126,10 @@ def test_every_suggestion_resolves_as_it_is_written(
             "any version of rocm instead of rocm==7.1.*",
         ),
         (
-            "torch==2.4.* python==3.13",
+            "torch==2.4.0 python==3.13",
             "2026-03-01",
-            ["torch==2.4.*", "python==3.13", "2.4.1+rocm6.1 need python 3.8, 3.9"],
-            "any version of torch instead of torch==2.4.*",
+            ["torch==2.4.0", "python==3.13", "need python 3.8, 3.9"],
+            "any version of torch instead of torch==2.4.0",
         ),
         (
             "apex==1.8.0 torch==2.9.1",

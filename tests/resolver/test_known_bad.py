@@ -1,0 +1,276 @@
+"""Known-bad combinations: exactly the whole is refused, or warned of, and only where it counts."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import pytest
+
+from resolver.compiling.bad import concerning
+from resolver.errors import CatalogError
+from resolver.facts.catalog import Catalog, load
+from resolver.model import Conflict, Resolution
+from resolver.resolve import resolve
+from resolver.versions import allows, parse_specifier
+from tests.resolver.asking import ask
+
+Overlay = Callable[[str], Path]
+
+TOGETHER = {
+    "apex": "==1.9.0",
+    "deepspeed": "==0.18.2",
+    "bitsandbytes": "==0.48.2",
+    "causal-conv1d": "==1.7.0",
+}
+"""Versions that the shipped catalog puts into one set on lumi-g in March 2026."""
+
+
+def _row(combination: dict[str, str], *keys: str) -> str:
+    inner = ", ".join(f"{name} = {json.dumps(text)}" for name, text in combination.items())
+    return "\n".join(
+        [
+            "[[known-bad]]",
+            f"combination = {{ {inner} }}",
+            'says = "they spoil one another"',
+            'status = "observed"',
+            'source = "a bad day"',
+            *keys,
+            "",
+        ]
+    )
+
+
+def _first(number: int) -> dict[str, str]:
+    return dict(itertools.islice(TOGETHER.items(), number))
+
+
+def _pinned(names: Iterable[str]) -> str:
+    return " ".join(f"{name}{TOGETHER[name]}" for name in names)
+
+
+def _picks(answer: Resolution | Conflict) -> dict[str, str]:
+    assert isinstance(answer, Resolution), answer
+    return {pick.name: pick.version for pick in answer.picks}
+
+
+def _said(answer: Resolution | Conflict) -> list[str]:
+    assert isinstance(answer, Resolution), answer
+    return [one for one in answer.warnings if "they spoil one another" in one]
+
+
+# Refused.
+
+
+@pytest.mark.parametrize("number", [1, 2, 3, 4])
+def test_the_whole_combination_is_refused_and_the_proof_names_it_with_its_source(
+    number: int, catalog: Catalog, overlay: Overlay
+) -> None:
+    combination = _first(number)
+    request = ask(catalog, _pinned(combination))
+    assert isinstance(resolve(catalog, request), Resolution)
+    answer = resolve(load([overlay(_row(combination))]), request)
+    assert isinstance(answer, Conflict)
+    said = "\n".join(item.text for item in answer.core)
+    for name, text in combination.items():
+        assert f"you asked for {name}{text}" in said
+        assert f"{name} {text}" in said
+    assert "they spoil one another" in said
+    assert "a bad day" in {item.source for item in answer.core}
+
+
+@pytest.mark.parametrize("number", [2, 3, 4])
+def test_every_part_of_a_combination_stays_possible_when_one_component_is_left_out(
+    number: int, overlay: Overlay
+) -> None:
+    combination = _first(number)
+    mine = load([overlay(_row(combination))])
+    for part in itertools.combinations(combination, number - 1):
+        picks = _picks(resolve(mine, ask(mine, _pinned(part))))
+        assert {name: f"=={picks[name]}" for name in part} == {name: combination[name] for name in part}
+        assert picks.keys().isdisjoint(combination.keys() - set(part))
+
+
+@pytest.mark.parametrize("number", [2, 3, 4])
+def test_every_component_may_be_the_one_with_another_version(number: int, overlay: Overlay) -> None:
+    combination = _first(number)
+    mine = load([overlay(_row(combination))])
+    for name, text in combination.items():
+        others = _pinned(one for one in combination if one != name)
+        wanted = f"{others} {name}{text.replace('==', '!=')}"
+        assert _picks(resolve(mine, ask(mine, wanted))).keys() >= combination.keys(), name
+
+
+@pytest.mark.parametrize("number", [1, 2, 3, 4])
+def test_who_does_not_insist_gets_a_set_outside_of_the_combination(number: int, overlay: Overlay) -> None:
+    combination = _first(number)
+    mine = load([overlay(_row(combination))])
+    picks = _picks(resolve(mine, ask(mine, " ".join(combination))))
+    inside = [
+        allows([parse_specifier(text)], picks[name]) for name, text in combination.items() if name in picks
+    ]
+    assert picks.keys() >= combination.keys()
+    assert not all(inside)
+
+
+def test_a_component_without_versions_means_all_of_them(overlay: Overlay) -> None:
+    mine = load([overlay(_row({"apex": "", "deepspeed": ""}))])
+    assert isinstance(resolve(mine, ask(mine, "apex deepspeed")), Conflict)
+    assert isinstance(resolve(mine, ask(mine, "apex")), Resolution)
+    assert isinstance(resolve(mine, ask(mine, "deepspeed")), Resolution)
+
+
+def test_the_platform_may_be_a_part(overlay: Overlay) -> None:
+    mine = load([overlay(_row({"apex": "", "python": "==3.12", "rocm": "==6.4.*"}))])
+    assert isinstance(resolve(mine, ask(mine, "apex python==3.12 rocm==6.4.*")), Conflict)
+    for wanted in (
+        "apex python==3.11 rocm==6.4.*",
+        "apex python==3.12 rocm==6.2.*",
+        "python==3.12 rocm==6.4.4",
+    ):
+        assert isinstance(resolve(mine, ask(mine, wanted)), Resolution), wanted
+
+
+@pytest.mark.parametrize("number", [2, 3])
+def test_what_is_weakly_known_to_be_bad_forbids_no_more_to_who_trusts_only_what_is_documented(
+    number: int, catalog: Catalog, overlay: Overlay
+) -> None:
+    combination = dict(
+        itertools.islice({"torch": ">=2.8", "rocm": ">=6.4", "python": "==3.8"}.items(), number)
+    )
+    mine = load([overlay(_row(combination))])
+    request = ask(catalog, "torch<2.8", support="documented")
+    assert _picks(resolve(mine, request)) == _picks(resolve(catalog, request))
+    assert isinstance(resolve(mine, ask(mine, "torch rocm==6.3.*", support="documented")), Resolution)
+
+
+# Where it counts.
+
+
+@pytest.mark.parametrize("effect", ["refuse", "warn"])
+@pytest.mark.parametrize(
+    ("condition", "counts"),
+    [
+        ("", True),
+        ('backend = "rocm"', True),
+        ('backend = "cpu"', False),
+        ('gfx = ["gfx90a"]', True),
+        ('gfx = ["gfx942", "gfx90a"]', True),
+        ('gfx = ["gfx942"]', False),
+        ('site = "lumi-g"', True),
+        ('site = "archer2"', False),
+        ('backend = "rocm"\ngfx = ["gfx90a"]\nsite = "lumi-g"', True),
+        ('backend = "rocm"\ngfx = ["gfx90a"]\nsite = "archer2"', False),
+    ],
+)
+def test_a_combination_counts_only_where_all_its_conditions_hold(
+    condition: str, counts: bool, effect: str, overlay: Overlay
+) -> None:
+    combination = _first(2)
+    mine = load([overlay(_row(combination, f'effect = "{effect}"', condition))])
+    answer = resolve(mine, ask(mine, _pinned(combination)))
+    if effect == "refuse":
+        assert isinstance(answer, Conflict) == counts
+    else:
+        assert len(_said(answer)) == counts
+
+
+def test_a_condition_on_a_target_counts_if_it_is_one_of_those_wanted(overlay: Overlay) -> None:
+    mine = load([overlay(_row({"torch": "==2.9.1"}, 'gfx = ["gfx942"]'))])
+    for gfx, refused in ((["gfx90a"], False), (["gfx942"], True), (["gfx90a", "gfx942"], True)):
+        answer = resolve(mine, ask(mine, "torch==2.9.1", gfx=gfx))
+        assert isinstance(answer, Conflict) == refused, gfx
+
+
+def test_a_combination_for_the_cpu_counts_there(overlay: Overlay) -> None:
+    mine = load([overlay(_row({"deepspeed": "==0.19.8"}, 'backend = "cpu"'))])
+    for site, refused in (("lumi-c", True), ("lumi-g", False)):
+        answer = resolve(mine, ask(mine, "deepspeed==0.19.8", site=site, day="2026-06-01"))
+        assert isinstance(answer, Conflict) == refused, site
+
+
+# Warned of.
+
+
+@pytest.mark.parametrize("number", [1, 2, 3, 4])
+def test_a_warning_is_given_only_if_the_whole_combination_is_chosen(number: int, overlay: Overlay) -> None:
+    combination = _first(number)
+    mine = load([overlay(_row(combination, 'effect = "warn"'))])
+    (warning,) = _said(resolve(mine, ask(mine, _pinned(combination))))
+    assert [one for one in combination.items() if " ".join(one) not in warning] == []
+    assert "a bad day" in warning
+    for part in itertools.combinations(combination, number - 1):
+        assert _said(resolve(mine, ask(mine, _pinned(part) or "torch"))) == []
+
+
+def test_a_warning_changes_nothing_of_what_is_chosen(catalog: Catalog, overlay: Overlay) -> None:
+    mine = load([overlay(_row(_first(3), 'effect = "warn"'))])
+    request = ask(catalog, " ".join(TOGETHER))
+    assert _picks(resolve(mine, request)) == _picks(resolve(catalog, request))
+
+
+# Rows.
+
+
+def test_an_overlay_replaces_the_row_of_the_same_combination(tmp_path: Path) -> None:
+    for name, effect in (("shipped", "refuse"), ("mine", "warn")):
+        row = _row(_first(2), f'effect = "{effect}"')
+        (tmp_path / f"{name}.toml").write_text(f"schema = 1\n{row}", encoding="utf-8")
+    shipped, mine = tmp_path / "shipped.toml", tmp_path / "mine.toml"
+    both = load([shipped, mine])
+    assert isinstance(resolve(load([shipped]), ask(both, _pinned(_first(2)))), Conflict)
+    assert len(_said(resolve(both, ask(both, _pinned(_first(2)))))) == 1
+
+
+def test_rows_that_differ_in_their_condition_stand_side_by_side(catalog: Catalog, overlay: Overlay) -> None:
+    rows = [_row(_first(1), f'site = "{site}"') for site in ("lumi-g", "archer2")]
+    assert len(load([overlay("".join(rows))]).known_bad) == len(catalog.known_bad) + 2
+
+
+@pytest.mark.parametrize(
+    ("combination", "key", "named", "hint"),
+    [
+        ({"apx": "==1.0"}, "", "'apx'", "Did you mean apex?"),
+        ({"apex": ""}, 'gfx = ["gfx90b"]', "'gfx90b'", "gfx90a"),
+        ({"apex": "abc"}, "", "abc", ""),
+    ],
+)
+def test_a_row_that_names_what_does_not_exist_is_refused(
+    combination: dict[str, str], key: str, named: str, hint: str, overlay: Overlay
+) -> None:
+    with pytest.raises(CatalogError) as failure:
+        load([overlay(_row(combination, key))])
+    assert named in failure.value.message
+    assert hint in failure.value.hint
+
+
+# What is shipped.
+
+
+def _versions(catalog: Catalog, name: str) -> list[str]:
+    if name in {"rocm", "torch", "python"}:
+        return [*getattr(catalog, name), *(one.version for one in catalog.releases_of(name))]
+    return [one.version for one in catalog.releases_of(name)]
+
+
+def test_every_shipped_row_speaks_of_versions_that_the_catalog_has(catalog: Catalog) -> None:
+    for row in catalog.known_bad.values():
+        for name, text in row.combination.items():
+            specifiers = [parse_specifier(text)] if text else []
+            assert any(allows(specifiers, one) for one in _versions(catalog, name)), (row.combination, name)
+
+
+def test_every_shipped_row_that_refuses_is_a_conflict_and_none_of_its_parts_is(catalog: Catalog) -> None:
+    refusing = [row for row in catalog.known_bad.values() if row.effect == "refuse"]
+    assert refusing != []
+    for row in refusing:
+        parts = [f"{name}{text}" for name, text in row.combination.items()]
+        request = ask(catalog, " ".join(parts), day="2026-06-01")
+        assert row in concerning(catalog, request.target)
+        assert isinstance(resolve(catalog, request), Conflict), row.combination
+        for part in parts:
+            alone = resolve(catalog, ask(catalog, part, day="2026-06-01", driver="31.40"))
+            here = resolve(catalog, ask(catalog, part, day="2026-06-01"))
+            assert isinstance(here, Resolution) or isinstance(alone, Resolution), part
