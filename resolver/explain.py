@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 from resolver.compiling import compile_problem
 from resolver.errors import MatrixError
 from resolver.model import PLATFORM, Conflict, CoreItem, Suggestion
-from resolver.problem import ABSENT, Demand, Relation, propagate
-from resolver.solve import solve
+from resolver.network import Network, propagate
+from resolver.problem import ABSENT, Demand, Relation
+from resolver.solve import MOST_STEPS, solve
 from resolver.versions import sort_key, spell
 
 if TYPE_CHECKING:
@@ -57,11 +58,14 @@ def minimal_core(problem: Problem) -> tuple[list[Demand], list[Relation]]:
     What is left is minimal: without any one of them the rest has a solution. What is tried late
     tends to stay, so the backend, the plainest of all reasons, is tried last.
     """
+    network = Network(problem)
+    links = list(range(len(problem.relations)))
 
-    def impossible(demands: Sequence[Demand], relations: Sequence[Relation]) -> bool:
-        return solve(problem.restricted(demands, relations)) is None
+    def impossible(demands: Sequence[Demand], links: Sequence[int]) -> bool:
+        domains = network.start(demands, links)
+        return domains is None or network.search(domains, MOST_STEPS, frozenset(links)) is None
 
-    demands, relations = list(problem.demands), list(problem.relations)
+    demands = list(problem.demands)
     by_kind = sorted(problem.demands, key=lambda one: one.kind != "request")
     plainest = [one for one in by_kind if one.variable.name == "backend"]
 
@@ -69,16 +73,16 @@ def minimal_core(problem: Problem) -> tuple[list[Demand], list[Relation]]:
         return [one for one in demands if one is not demand]
 
     for demand in by_kind:
-        if demand not in plainest and impossible(without(demand), relations):
+        if demand not in plainest and impossible(without(demand), links):
             demands = without(demand)
-    for relation in problem.relations:
-        fewer = [one for one in relations if one is not relation]
+    for link in list(links):
+        fewer = [one for one in links if one != link]
         if impossible(demands, fewer):
-            relations = fewer
+            links = fewer
     for demand in plainest:
-        if impossible(without(demand), relations):
+        if impossible(without(demand), links):
             demands = without(demand)
-    return demands, relations
+    return demands, [problem.relations[link] for link in links]
 
 
 def _describe(core: Problem, relation: Relation) -> CoreItem:

@@ -1,4 +1,4 @@
-"""The one form that all facts compile to, and what follows from it without searching.
+"""The one form that all facts compile to.
 
 A problem has variables (components), each with candidates in the order of preference. Sets of
 candidates are integers used as bit masks; bit 0 means "not part of the set". Two kinds of things
@@ -7,10 +7,7 @@ constrain them:
 - a `Demand` limits one variable: a request, or a fact about the target;
 - a `Relation` says which candidates of one variable allow which of another.
 
-`propagate` makes a problem arc consistent [1]_: it drops every candidate that has no partner left
-in some relation, until nothing changes. What remains needs almost no search.
-
-.. [1] A. K. Mackworth, "Consistency in networks of relations", Artificial Intelligence 8 (1977).
+What follows from them without searching, and the search, is in `network`.
 """
 
 from __future__ import annotations
@@ -78,6 +75,8 @@ class Relation:
     rows: list[Row]
     when_present: bool = False
     """It holds only if the object is part of the set."""
+    forbids: bool = False
+    """It only says what does not work, and so is no reason for what was chosen."""
     table: list[int] = field(init=False)
     """For each bit of the subject the mask of allowed objects."""
 
@@ -133,51 +132,3 @@ def bits(mask: int) -> Iterator[int]:
         lowest = mask & -mask
         yield lowest.bit_length() - 1
         mask ^= lowest
-
-
-def propagate(problem: Problem) -> dict[str, int] | None:
-    """Make the problem arc consistent.
-
-    Returns
-    -------
-    dict or None
-        For each variable the mask of candidates that still have a partner in every relation,
-        or None when some variable has none left, which proves that there is no solution.
-    """
-    domains = {name: variable.everything for name, variable in problem.variables.items()}
-    for demand in problem.demands:
-        domains[demand.variable.name] &= demand.mask
-        if not domains[demand.variable.name]:
-            return None
-    touching: dict[str, list[Relation]] = {name: [] for name in domains}
-    for relation in problem.relations:
-        touching[relation.subject.name].append(relation)
-        touching[relation.object.name].append(relation)
-    queue = dict.fromkeys(problem.relations)
-    while queue:
-        relation = next(iter(queue))
-        del queue[relation]
-        subject, target = relation.subject.name, relation.object.name
-        if subject == target:
-            domains[subject] &= sum(
-                1 << bit for bit in bits(domains[subject]) if relation.table[bit] >> bit & 1
-            )
-        subjects, allowed = _revise(relation.table, domains[subject], domains[target])
-        if not subjects or not allowed:
-            return None
-        for name, mask in ((subject, subjects), (target, allowed)):
-            if domains[name] != mask:
-                domains[name] = mask
-                queue.update(dict.fromkeys(touching[name]))
-    return domains
-
-
-def _revise(table: Sequence[int], subjects: int, objects: int) -> tuple[int, int]:
-    """Keep the subjects with an allowed object left, and the objects that one of them allows."""
-    kept, reachable = 0, 0
-    for bit in bits(subjects):
-        partners = table[bit] & objects
-        if partners:
-            kept |= 1 << bit
-            reachable |= partners
-    return kept, reachable

@@ -96,7 +96,7 @@ def _pick(problem: Problem, solution: Mapping[str, int], name: str) -> Pick:
 
 def _is_reason(relation: Relation, name: str, solution: Mapping[str, int]) -> bool:
     """Tell whether a relation speaks of this pick; of a platform component also as the object."""
-    if relation.subject.name not in solution or relation.object.name not in solution:
+    if relation.forbids or relation.subject.name not in solution or relation.object.name not in solution:
         return False
     if relation.object.name == "backend":
         return False  # true of every pick, and so the reason for none

@@ -1,4 +1,9 @@
-"""Search: resolvelib behind arc consistency, and the choice among solutions."""
+"""Search: resolvelib behind arc consistency, and the choice among solutions.
+
+resolvelib finds most answers in a few rounds, because arc consistency leaves little to take back.
+Where it does not, or where components need each other in a circle (there it keeps what a dropped
+choice had brought in), a search that stays arc consistent at every step decides.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +13,9 @@ from typing import TYPE_CHECKING
 
 import resolvelib
 
-from resolver.errors import MatrixError
 from resolver.model import PLATFORM
-from resolver.problem import ABSENT, Demand, Problem, bits, propagate
+from resolver.network import Network, TooLargeError
+from resolver.problem import ABSENT, bits
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -18,9 +23,15 @@ if TYPE_CHECKING:
     from resolvelib.providers import Preference
     from resolvelib.resolvers import RequirementInformation
 
+    from resolver.network import Domains
+    from resolver.problem import Problem
 
-MOST_ROUNDS = 20_000
-"""After this many rounds the search gives up; arc consistent problems need tens."""
+__all__ = ["MOST_STEPS", "TooLargeError", "solve", "solve_preferred"]
+
+MOST_STEPS = 20_000
+"""After this many steps the search gives up; what the catalog asks needs tens."""
+_ROUNDS_FOR_EACH = 3
+"""resolvelib gets this many rounds for each variable before the other search takes over."""
 
 
 _LAYERS = {name: position for position, name in enumerate((*PLATFORM, "torch"))}
@@ -29,12 +40,6 @@ _LAYERS = {name: position for position, name in enumerate((*PLATFORM, "torch"))}
 def _layer(name: str) -> tuple[int, str]:
     """Order components as they are decided: the platform, torch, then the rest by name."""
     return _LAYERS.get(name, len(_LAYERS)), name
-
-
-class TooLargeError(MatrixError):
-    """The search was stopped by its guard."""
-
-    id = "too-large"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +61,8 @@ class _Choice:
 class _Provider(resolvelib.AbstractProvider["_Need", "_Choice", str]):
     """Tells resolvelib what the problem says."""
 
-    def __init__(self, problem: Problem, domains: Mapping[str, int]) -> None:
-        self._domains = domains
+    def __init__(self, problem: Problem, network: Network, domains: Domains) -> None:
+        self._domains = dict(zip(network.names, domains, strict=True))
         self._needs: dict[str, list[tuple[str, list[int]]]] = {}
         for relation in problem.relations:
             self._needs.setdefault(relation.subject.name, []).append((relation.object.name, relation.table))
@@ -99,7 +104,7 @@ class _Provider(resolvelib.AbstractProvider["_Need", "_Choice", str]):
         return [one for one in needs if self._domains[one.name] & ~one.mask or not one.mask & ABSENT]
 
 
-def solve(problem: Problem, *, most_rounds: int = MOST_ROUNDS) -> dict[str, int] | None:
+def solve(problem: Problem, *, most_steps: int = MOST_STEPS) -> dict[str, int] | None:
     """Find a solution.
 
     Returns
@@ -111,25 +116,43 @@ def solve(problem: Problem, *, most_rounds: int = MOST_ROUNDS) -> dict[str, int]
     Raises
     ------
     TooLargeError
-        The guard on rounds stopped the search, which says nothing about solutions.
+        The guard on steps stopped the search, which says nothing about solutions.
     """
-    domains = propagate(problem)
+    network = Network(problem)
+    domains = network.start(problem.demands)
     if domains is None:
         return None
-    if _is_circular(problem):
-        return _exhaust(problem, most_rounds)
-    provider = _Provider(problem, domains)
-    resolver = resolvelib.Resolver(provider, resolvelib.BaseReporter())
-    needs = [
-        _Need(demand.variable.name, demand.mask) for demand in problem.demands if not demand.mask & ABSENT
-    ]
-    try:
-        result = resolver.resolve(needs, max_rounds=most_rounds)
-    except resolvelib.ResolutionImpossible:
-        return None
-    except resolvelib.ResolutionTooDeep:
-        raise _stopped(most_rounds, "rounds") from None
-    return {name: choice.bit for name, choice in result.mapping.items() if choice.bit}
+    solution = _solve_within(problem, network, domains, most_steps)
+    return None if solution is None else _chosen(network, solution)
+
+
+def _chosen(network: Network, solution: Domains) -> dict[str, int]:
+    """Give the variables that are part of a solution with the numbers of their bits."""
+    return {
+        name: mask.bit_length() - 1
+        for name, mask in zip(network.names, solution, strict=True)
+        if mask != ABSENT
+    }
+
+
+def _solve_within(problem: Problem, network: Network, domains: Domains, most_steps: int) -> Domains | None:
+    """Find a solution within arc consistent domains, by resolvelib if it finds one soon."""
+    if not _is_circular(problem):
+        most_rounds = min(most_steps, _ROUNDS_FOR_EACH * len(network.names))
+        resolver = resolvelib.Resolver(_Provider(problem, network, domains), resolvelib.BaseReporter())
+        needs = [
+            _Need(name, mask) for name, mask in zip(network.names, domains, strict=True) if not mask & ABSENT
+        ]
+        try:
+            result = resolver.resolve(needs, max_rounds=most_rounds)
+        except resolvelib.ResolutionImpossible:
+            return None
+        except resolvelib.ResolutionTooDeep:
+            pass
+        else:
+            bit = {name: choice.bit for name, choice in result.mapping.items()}
+            return [1 << bit.get(name, 0) for name in network.names]
+    return network.search(domains, most_steps)
 
 
 def _is_circular(problem: Problem) -> bool:
@@ -145,35 +168,6 @@ def _is_circular(problem: Problem) -> bool:
     except CycleError:
         return True
     return False
-
-
-def _stopped(steps: int, what: str) -> TooLargeError:
-    msg = f"The search was stopped after {steps} {what} without an answer."
-    return TooLargeError(msg, hint="Ask for fewer packages, or pin torch or ROCm.")
-
-
-def _exhaust(problem: Problem, most_steps: int) -> dict[str, int] | None:
-    """Search depth first, arc consistent at every step: slower than resolvelib, but right in circles.
-
-    Raises
-    ------
-    TooLargeError
-        After `most_steps` steps.
-    """
-    stack = [list(problem.demands)]
-    for _ in range(most_steps):
-        if not stack:
-            return None
-        demands = stack.pop()
-        domains = propagate(problem.restricted(demands, problem.relations))
-        if domains is None:
-            continue
-        open_names = [name for name, mask in domains.items() if mask & (mask - 1)]
-        if not open_names:
-            return {name: mask.bit_length() - 1 for name, mask in domains.items() if mask != ABSENT}
-        name = min(open_names, key=lambda one: (domains[one].bit_count(), one))
-        stack += [[*demands, _choose(problem, name, bit)] for bit in reversed(list(bits(domains[name])))]
-    raise _stopped(most_steps, "steps")
 
 
 def solve_preferred(problem: Problem) -> dict[str, int] | None:
@@ -196,38 +190,34 @@ def solve_preferred(problem: Problem) -> dict[str, int] | None:
     dict or None
         As `solve` gives it.
     """
-    witness = solve(problem)
-    if witness is None:
+    network = Network(problem)
+    domains = network.start(problem.demands)
+    witness = None if domains is None else _solve_within(problem, network, domains, MOST_STEPS)
+    if domains is None or witness is None:
         return None
-    fixed = list(problem.demands)
-    undecided = sorted(problem.variables, key=_layer)
-    while undecided:
-        domains = propagate(problem.restricted(fixed, problem.relations)) or {}
-        needed = (name for name in undecided if not _can_be_left_out(problem, fixed, domains, witness, name))
-        name = next(needed, undecided[0])
-        undecided.remove(name)
-        for bit in bits(domains.get(name, 0)):
-            choice = _choose(problem, name, bit)
-            if bit != witness.get(name, 0):
-                found = solve(problem.restricted([*fixed, choice], problem.relations))
+    undecided = [network.number[name] for name in sorted(problem.variables, key=_layer)]
+    while any(witness[variable] != ABSENT for variable in undecided):
+        needed = (one for one in undecided if not _can_be_left_out(network, domains, witness, one))
+        variable = next(needed, undecided[0])
+        undecided.remove(variable)
+        for bit in bits(domains[variable]):
+            narrowed = network.narrowed(domains, variable, 1 << bit)
+            if narrowed is None:
+                continue
+            if witness[variable] != 1 << bit:
+                found = network.search(narrowed, MOST_STEPS)
                 if found is None:
                     continue
                 witness = found
-            fixed.append(choice)
+            domains = narrowed
             break
-    return witness
+    return _chosen(network, witness)
 
 
-def _choose(problem: Problem, name: str, bit: int) -> Demand:
-    return Demand(problem.variables[name], 1 << bit, f"{name} chosen", "fact", "the search")
-
-
-def _can_be_left_out(
-    problem: Problem, fixed: list[Demand], domains: Mapping[str, int], witness: Mapping[str, int], name: str
-) -> bool:
-    if not witness.get(name, 0):
+def _can_be_left_out(network: Network, domains: Domains, witness: Domains, variable: int) -> bool:
+    if witness[variable] == ABSENT:
         return True
-    if not domains.get(name, 0) & ABSENT:
+    if not domains[variable] & ABSENT:
         return False
-    without = [*fixed, _choose(problem, name, 0)]
-    return solve(problem.restricted(without, problem.relations)) is not None
+    without = network.narrowed(domains, variable, ABSENT)
+    return without is not None and network.search(without, MOST_STEPS) is not None

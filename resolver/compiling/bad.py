@@ -2,7 +2,8 @@
 
 A combination of two is one relation. One of more than two gets a component of its own, which has one
 version for each way out ("this one is outside"): every named component that is inside its bad
-versions rules its own way out, so if all are inside none is left.
+versions rules its own way out, so if all are inside none is left. The rarest of them brings it in,
+so that no other problem has to carry it.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from resolver.compiling.draft import Clause, version_in
-from resolver.model import Candidate, Fact
+from resolver.model import PLATFORM, Candidate, Fact
 from resolver.versions import allows, parse_specifier
 
 if TYPE_CHECKING:
@@ -78,9 +79,11 @@ def _refuse(draft: Draft, row: schema.KnownBad, name: str) -> None:
         draft.variable(
             name, [Candidate(name, f"without {one}", "platform", "request", sure) for one in tests]
         )
+        rarest = next((one for one in tests if one not in {*PLATFORM, "torch"}), first)
         for one, inside in tests.items():
             ways_out = version_in(f"without {other}" for other in tests if other != one)
-            draft.relate(one, name, [Clause(inside, ways_out, fact)], forbids=True)
+            clause = Clause(inside, ways_out, fact)
+            draft.relate(one, name, [clause], when_present=one != rarest, forbids=True)
 
 
 def _is_inside(specifier: str) -> Test:

@@ -124,7 +124,9 @@ class Draft:
             rows.append(Row(subjects, objects, fact, clause.risk))
         if rows:
             kind: EdgeKind = "build" if build else "run"
-            self._relations.append(Relation(one, other, kind, rows, when_present=when_present))
+            self._relations.append(
+                Relation(one, other, kind, rows, when_present=when_present, forbids=forbids)
+            )
 
     def ask(self, name: str, permits: Test, text: str, *, optional: bool = False) -> None:
         """Add a demand that the request makes."""

@@ -14,7 +14,8 @@ from resolver.errors import UsageError
 from resolver.facts.catalog import Catalog, load
 from resolver.facts.selecting import recipe_for
 from resolver.model import Conflict, Prefer, Resolution, Support
-from resolver.problem import ABSENT, Problem, bits, propagate
+from resolver.network import propagate
+from resolver.problem import ABSENT, Problem, bits
 from resolver.resolve import resolve
 from resolver.versions import minor, sort_key
 from tests.resolver.asking import ask

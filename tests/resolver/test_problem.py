@@ -6,7 +6,8 @@ import pytest
 from hypothesis import event, given
 from hypothesis import strategies as st
 
-from resolver.problem import ABSENT, Relation, Row, Variable, bits, propagate
+from resolver.network import propagate
+from resolver.problem import ABSENT, Relation, Row, Variable, bits
 from tests.resolver.universe import EXAMPLES, FACT, Link, Universe, candidate, universes
 
 

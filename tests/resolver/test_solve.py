@@ -137,9 +137,9 @@ def test_nothing_asked_for_is_solved_by_nothing() -> None:
 def test_the_guard_on_rounds_says_that_it_stopped_and_not_that_there_is_no_solution() -> None:
     names = [f"package{number}" for number in range(10)]
     universe = Universe(dict.fromkeys(names, 3), tuple(_must(name) for name in names), ())
-    assert solve(universe.problem(), most_rounds=100) == dict.fromkeys(names, 1)
-    with pytest.raises(TooLargeError, match="stopped after 2 rounds") as failure:
-        solve(universe.problem(), most_rounds=2)
+    assert solve(universe.problem(), most_steps=100) == dict.fromkeys(names, 1)
+    with pytest.raises(TooLargeError, match="stopped after 2 steps") as failure:
+        solve(universe.problem(), most_steps=2)
     assert failure.value.hint
 
 
