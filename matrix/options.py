@@ -7,6 +7,7 @@ import datetime
 import os
 import re
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -15,7 +16,6 @@ from packaging.requirements import InvalidRequirement
 from packaging.requirements import Requirement as Pep508
 from packaging.utils import canonicalize_name
 
-from builders import host
 from builders.cache import cache_root
 from resolver.driver import identify_driver, lines_of_module, release_of_package
 from resolver.errors import UsageError, did_you_mean
@@ -247,24 +247,26 @@ def _target(settings: Settings, catalog: Catalog, today: datetime.date) -> Targe
     if backend == "rocm" and not gfx:
         msg = f"The site {site_name} names no offload target."
         raise UsageError(msg, hint="Name it, such as --gfx90a.")
-    here = site_name == "local"
-    return Target(
+    target = Target(
         backend=backend,
         gfx=gfx,
         site=site_name,
         date=settings.date or today,
-        driver=driver_line(settings.driver, catalog)
-        or _driver_here(here=here, backend=backend, catalog=catalog),
+        driver=driver_line(settings.driver, catalog),
         base_image=Path(settings.base_image).name if settings.base_image else None,
-        python=host.running_python() if here and not settings.python else None,
-        glibc=host.glibc_version() if here and backend == "cpu" else None,
     )
+    return _as_here(target, settings, catalog) if site_name == "local" else target
 
 
-def _driver_here(*, here: bool, backend: str, catalog: Catalog) -> str | None:
-    """Ask this machine for its driver, if it is the target and has one."""
-    said = host.driver_says() if here and backend == "rocm" else ""
-    return identify_driver(said, catalog) if said else None
+def _as_here(target: Target, settings: Settings, catalog: Catalog) -> Target:
+    """Complete a target by what this machine says of itself: its Python, and its driver or glibc."""
+    from builders import host  # noqa: PLC0415  starts programs, and so imports much
+
+    python = None if settings.python else host.running_python()
+    if target.backend == "cpu":
+        return replace(target, python=python, glibc=host.glibc_version())
+    said = host.driver_says() if target.driver is None else ""
+    return replace(target, python=python, driver=identify_driver(said, catalog) if said else target.driver)
 
 
 def driver_line(text: str | None, catalog: Catalog) -> str | None:

@@ -30,6 +30,18 @@ class Variable:
 
     name: str
     candidates: list[Candidate]
+    _by_version: dict[str, int] = field(init=False, default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for position, one in enumerate(self.candidates):
+            self._by_version[one.version] = self._by_version.get(one.version, 0) | 1 << (position + 1)
+
+    def of_versions(self, versions: Iterable[str]) -> int:
+        """Give the mask of the candidates of some versions."""
+        mask = 0
+        for version in versions:
+            mask |= self._by_version.get(version, 0)
+        return mask
 
     @property
     def everything(self) -> int:

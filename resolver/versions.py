@@ -94,6 +94,18 @@ def allows(specifiers: Sequence[SpecifierSet], version: str) -> bool:
     return bool(is_version) and any(one.contains(parsed, prereleases=True) for one in specifiers)
 
 
+@lru_cache(maxsize=65536)
+def satisfies(version: str, specifier: str) -> bool:
+    """Tell whether a version is what a specifier allows; as `allows`, remembered.
+
+    Examples
+    --------
+    >>> satisfies("2.5.1+rocm6.2", ">=2.4,<3")
+    True
+    """
+    return allows([parse_specifier(specifier)], version)
+
+
 def newest_first(versions: Iterable[str]) -> list[str]:
     """Sort versions, the newest first."""
     return sorted(versions, key=sort_key, reverse=True)

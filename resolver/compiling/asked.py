@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from resolver.compiling.draft import ASKED, HERE, allowed_by, target_name, version_in
+from resolver.compiling.draft import ASKED, HERE, PAIRED, allowed_by, target_name, version_in
 from resolver.errors import UsageError, did_you_mean
 from resolver.versions import newest_first, shorten, spell
 
@@ -78,8 +78,8 @@ def _images(draft: Draft) -> None:
 def _require(draft: Draft, wanted: Requirement) -> None:
     variable = draft.variables.get(wanted.name)
     if variable is None:
-        raise unknown_component(wanted.name, draft.variables)
-    permits = allowed_by([wanted.specifier] if wanted.specifier is not None else [])
+        raise unknown_component(wanted.name, {*draft.variables, *draft.catalog.package, *PAIRED})
+    permits = allowed_by([str(wanted.specifier)] if wanted.specifier is not None else [])
     if not any(permits(one) for one in variable.candidates):
         versions = [one.version for one in variable.candidates]
         msg = f"No known version of {wanted.name} matches {shorten(wanted.text)!r}."

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from resolver.compiling.draft import Clause, version_in
 from resolver.model import PLATFORM, Candidate, Fact
-from resolver.versions import allows, parse_specifier
+from resolver.versions import satisfies
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -61,7 +61,7 @@ def warnings_of(catalog: Catalog, target: Target, versions: Mapping[str, str]) -
 
 
 def _inside(specifier: str, version: str) -> bool:
-    return not specifier or allows([parse_specifier(specifier)], version)
+    return not specifier or satisfies(version, specifier)
 
 
 def _refuse(draft: Draft, row: schema.KnownBad, name: str) -> None:

@@ -5,16 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from packaging.utils import canonicalize_name
+
 from resolver.errors import UsageError, did_you_mean
 from resolver.model import STATUS_RANK, SUPPORT_FLOOR
 from resolver.problem import ABSENT, Demand, Problem, Relation, Row, Variable
-from resolver.versions import allows, minor, shorten, sort_key
+from resolver.versions import minor, satisfies, shorten, sort_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from _typeshed import SupportsRichComparison
-    from packaging.specifiers import SpecifierSet
 
     from resolver.facts import schema
     from resolver.facts.catalog import Catalog
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 
 ASKED = "the request"
 HERE = "this machine"
+PAIRED = ("torchvision", "torchaudio")
+"""They need a certain torch, torch does not need them."""
 OTHER_TARGETS = "others"
 """The alternative to the wanted offload targets: with it, wanting them can be named as a reason."""
 
@@ -46,6 +49,9 @@ class Draft:
     ----------
     catalog, request
         What the problem is made from.
+    reachable
+        Names of the distributions that the request can bring in: what is asked for, what that
+        requires, and so on. Nothing else can become part of a solution, so nothing else is compiled.
     driver
         Minor line of the target's kernel driver, or None where it is not known.
     window
@@ -59,10 +65,15 @@ class Draft:
         _check_target(catalog, self.target)
         self.window = None if self.target.driver else _window(catalog, request)
         self.driver = self.target.driver or (self.window.driver if self.window else None)
+        self.reachable = _reachable(catalog, request)
         self.variables: dict[str, Variable] = {}
         self._demands: list[Demand] = []
         self._relations: list[Relation] = []
         self._floor = SUPPORT_FLOOR[request.support]
+
+    def may_need(self, name: str) -> bool:
+        """Tell whether a distribution beside torch can be part of a solution."""
+        return name in self.reachable or name not in PAIRED
 
     def problem(self) -> Problem:
         """Give the finished problem."""
@@ -112,12 +123,12 @@ class Draft:
         one, other = self.variables[subject], self.variables[target]
         rows = []
         for clause in clauses:
-            subjects = one.mask(i for i, c in enumerate(one.candidates) if clause.speaks_of(c))
+            subjects = _mask(one, clause.speaks_of)
             if not subjects:
                 continue
             fact, objects = clause.fact, 0
             if forbids or STATUS_RANK[fact.status] >= self._floor:
-                objects = other.mask(i for i, c in enumerate(other.candidates) if clause.permits(c))
+                objects = _mask(other, clause.permits)
             else:
                 text = f"{fact.text} (only {fact.status}; --support {self.request.support} does not trust it)"
                 fact = replace(fact, text=text)
@@ -145,8 +156,33 @@ class Draft:
 
     def _mask(self, name: str, permits: Test, *, optional: bool) -> int:
         variable = self.variables[name]
-        mask = variable.mask(i for i, one in enumerate(variable.candidates) if permits(one))
+        mask = _mask(variable, permits)
         return mask | ABSENT if optional else mask
+
+
+def _mask(variable: Variable, test: Test) -> int:
+    """Give the mask of the candidates that pass a test."""
+    if test is any_candidate:
+        return variable.present
+    if isinstance(test, VersionIn):
+        return variable.of_versions(test.versions)
+    return variable.mask(i for i, one in enumerate(variable.candidates) if test(one))
+
+
+def _reachable(catalog: Catalog, request: Request) -> frozenset[str]:
+    """Follow what brings something in from what is asked for."""
+    needs: dict[str, set[str]] = {}
+    for row in catalog.requires:
+        if not row.when_present and row.backend in {None, request.target.backend}:
+            needs.setdefault(row.package, set()).add(canonicalize_name(row.on))
+    found: set[str] = set()
+    coming = ["torch", *(one.name for one in request.requirements)]
+    while coming:
+        name = coming.pop()
+        if name not in found:
+            found.add(name)
+            coming += needs.get(name, ())
+    return frozenset(found)
 
 
 def _check_target(catalog: Catalog, target: Target) -> None:
@@ -182,10 +218,20 @@ def any_candidate(_: Candidate) -> bool:
     return True
 
 
+@dataclass(frozen=True, slots=True)
+class VersionIn:
+    """Permits some versions; as a set, so that a mask is looked up and not searched for."""
+
+    versions: frozenset[str]
+
+    def __call__(self, candidate: Candidate) -> bool:
+        """Tell whether a candidate is one of them."""
+        return candidate.version in self.versions
+
+
 def version_in(versions: Iterable[str]) -> Test:
     """Permit these versions."""
-    wanted = frozenset(versions)
-    return lambda candidate: candidate.version in wanted
+    return VersionIn(frozenset(versions))
 
 
 def line_is(line: str) -> Test:
@@ -193,9 +239,11 @@ def line_is(line: str) -> Test:
     return lambda candidate: minor(candidate.version) == line
 
 
-def allowed_by(specifiers: Sequence[SpecifierSet]) -> Test:
-    """Permit what any of the specifier sets allows."""
-    return lambda candidate: allows(specifiers, candidate.version)
+def allowed_by(specifiers: Sequence[str]) -> Test:
+    """Permit what any of the specifiers allows; everything, if there is none."""
+    if not specifiers:
+        return any_candidate
+    return lambda candidate: any(satisfies(candidate.version, one) for one in specifiers)
 
 
 def covers(offered: Iterable[str], wanted: Sequence[str]) -> Test:

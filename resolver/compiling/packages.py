@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING
 from packaging.utils import canonicalize_name
 
 from resolver.compiling.draft import Clause, allowed_by, any_candidate, covers, version_in
-from resolver.errors import CatalogError, did_you_mean
 from resolver.facts.selecting import applies, recipe_for
 from resolver.model import Candidate, Fact
-from resolver.versions import parse_specifier, spell
+from resolver.versions import spell
 
 if TYPE_CHECKING:
     from resolver.compiling.draft import Draft, Test
@@ -18,11 +17,12 @@ if TYPE_CHECKING:
 
 
 def compile_packages(draft: Draft) -> None:
-    """Add every package of the catalog."""
-    for name in draft.catalog.package:
+    """Add the packages that the request can bring in."""
+    names = [name for name in draft.catalog.package if name in draft.reachable]
+    for name in names:
         if name not in draft.variables:
             draft.variable(name, candidates_of(draft, name))
-    for name in draft.catalog.package:
+    for name in names:
         _backends(draft, name)
         _requirements(draft, name)
         _building(draft, name)
@@ -77,8 +77,7 @@ def _requirements(draft: Draft, name: str) -> None:
             grouped.setdefault((canonicalize_name(row.on), row.when_present), []).append(row)
     for (on, when_present), rows in grouped.items():
         if on not in draft.variables:
-            msg = f"A row of the catalog says that {name} needs {on}, which no file describes."
-            raise CatalogError(msg, hint=did_you_mean(on, draft.variables))
+            continue  # a constraint on what nothing brings in
         if on in {"rocm", "gfx"} and draft.target.backend != "rocm":
             continue
         clauses = [Clause(_speaks_of(row), _permits(draft, on, row), _fact(name, row)) for row in rows]
@@ -89,7 +88,7 @@ def _requirements(draft: Draft, name: str) -> None:
 def _permits(draft: Draft, on: str, row: schema.Requires) -> Test:
     if on == "gfx":
         return covers(row.versions, draft.target.gfx)
-    return allowed_by([parse_specifier(text) for text in row.versions])
+    return allowed_by(row.versions)
 
 
 def _fact(name: str, row: schema.Requires) -> Fact:

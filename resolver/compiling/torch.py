@@ -11,19 +11,16 @@ from typing import TYPE_CHECKING
 from packaging.requirements import Requirement as Pep508
 from packaging.utils import canonicalize_name
 
-from resolver.compiling.draft import Clause, allowed_by, covers, line_is, version_in
+from resolver.compiling.draft import PAIRED, Clause, allowed_by, covers, line_is, version_in
 from resolver.compiling.packages import candidates_of
 from resolver.model import Candidate, Fact
-from resolver.versions import allows, minor, parse_specifier, spell
+from resolver.versions import allows, minor, spell
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from resolver.compiling.draft import Draft
     from resolver.facts import schema
-
-_PAIRED = ("torchvision", "torchaudio")
-"""They need a certain torch, torch does not need them."""
 
 
 def compile_torch(draft: Draft) -> None:
@@ -34,11 +31,12 @@ def compile_torch(draft: Draft) -> None:
     for row in rows:
         for name, version in _companions(row).items():
             companions.setdefault(name, {}).setdefault(version, []).append(row)
+    companions = {name: found for name, found in companions.items() if draft.may_need(name)}
     for name, versions in companions.items():
         _variable(draft, name, [_beside(name, version, torches) for version, torches in versions.items()])
     _needs_of_torch(draft, rows)
     for name, versions in companions.items():
-        if name in _PAIRED:
+        if name in PAIRED:
             draft.relate(name, "torch", _torch_for(name, versions))
         else:
             draft.relate("torch", name, _companion_clauses(name, rows))
@@ -52,7 +50,7 @@ def _of_backend(draft: Draft) -> list[schema.Torch]:
     rows = list(draft.catalog.torch.values())
     fitting = [row for row in rows if row.backend == draft.target.backend]
     for wanted in draft.request.requirements:
-        if wanted.name in {"torch", *_PAIRED} and wanted.specifier is not None:
+        if wanted.name in {"torch", *PAIRED} and wanted.specifier is not None:
             named = [row.version if wanted.name == "torch" else getattr(row, wanted.name) for row in fitting]
             if not any(allows([wanted.specifier], version) for version in named if version):
                 return rows
@@ -96,7 +94,7 @@ def _needs_of_torch(draft: Draft, rows: Iterable[schema.Torch]) -> None:
                 Clause(this, covers(row.gfx, wanted), say(f"holds code for {', '.join(row.gfx)}"))
             )
         if row.glibc:
-            newer = allowed_by([parse_specifier(f">={row.glibc}")])
+            newer = allowed_by([f">={row.glibc}"])
             clauses["glibc"].append(Clause(this, newer, say(f"needs glibc {row.glibc} or newer")))
     for name, made in clauses.items():
         draft.relate("torch", name, made, when_present=name == "glibc")

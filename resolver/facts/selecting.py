@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from resolver.versions import parse_specifier
+from resolver.versions import satisfies
 
 if TYPE_CHECKING:
     from resolver.facts import schema
@@ -16,7 +16,7 @@ def applies(row: schema.Requires | schema.Recipe, release: schema.Release) -> bo
     return (
         row.package == release.package
         and (row.variant is None or row.variant == release.variant)
-        and (not row.releases or parse_specifier(row.releases).contains(release.version, prereleases=True))
+        and (not row.releases or satisfies(release.version, row.releases))
     )
 
 

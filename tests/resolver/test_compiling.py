@@ -241,7 +241,8 @@ def test_torch_does_not_bring_in_what_only_needs_it(catalog: Catalog) -> None:
 
 @pytest.mark.parametrize("prefer", ["newest", "oldest", "proven"])
 def test_candidates_stand_in_the_order_of_preference(prefer: Prefer, catalog: Catalog) -> None:
-    variables = compile_problem(catalog, ask(catalog, "torch", prefer=prefer)).variables
+    wanted = "torch apex deepspeed bitsandbytes"
+    variables = compile_problem(catalog, ask(catalog, wanted, prefer=prefer)).variables
     for name in ("torch", "apex", "deepspeed", "python", "bitsandbytes"):
         candidates = variables[name].candidates
         if name == "torch":  # what is compiled comes last, in the same order
