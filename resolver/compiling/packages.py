@@ -9,7 +9,7 @@ from packaging.utils import canonicalize_name
 from resolver.compiling.draft import Clause, allowed_by, any_candidate, covers, version_in
 from resolver.facts.selecting import applies, recipe_for
 from resolver.model import Candidate, Fact
-from resolver.versions import spell
+from resolver.versions import newest_first, spell
 
 if TYPE_CHECKING:
     from resolver.compiling.draft import Draft, Test
@@ -115,10 +115,11 @@ def _building(draft: Draft, name: str) -> None:
             fact = Fact.of(recipe, f"{one} is compiled against torch")
             against_torch.append(Clause(this, any_candidate, fact))
         if recipe.cxx_standard:
-            text = f"{one} is compiled as C++{recipe.cxx_standard}, which the headers of torch must allow"
-            in_standard.append(
-                Clause(this, _headers_allow(draft, recipe.cxx_standard), Fact.of(recipe, text))
+            permits, newest = _headers_allow(draft, recipe.cxx_standard)
+            text = (
+                f"{one} is compiled as C++{recipe.cxx_standard}, as the headers of torch are up to {newest}"
             )
+            in_standard.append(Clause(this, permits, Fact.of(recipe, text)))
     if draft.target.backend == "rocm":
         draft.relate(name, "base-image", in_image, build=True)
     if name != "torch":
@@ -126,10 +127,15 @@ def _building(draft: Draft, name: str) -> None:
         draft.relate(name, "torch", in_standard, build=True)
 
 
-def _headers_allow(draft: Draft, standard: str) -> Test:
-    """Permit the torch whose headers compile as a C++ standard, and those of which it is not known."""
-    needed = {version: row.cxx_standard for version, row in draft.catalog.torch.items() if row.cxx_standard}
-    return lambda one: int(needed.get(one.version, "0")) <= int(standard)
+def _headers_allow(draft: Draft, standard: str) -> tuple[Test, str]:
+    """Permit the torch whose headers compile as a C++ standard, and those of which it is not known.
+
+    Also gives the newest release of which it is known.
+    """
+    needed = {row.version: int(row.cxx_standard) for row in draft.catalog.torch.values() if row.cxx_standard}
+    compiling = [version.partition("+")[0] for version, one in needed.items() if one <= int(standard)]
+    newest = newest_first(compiling)[0] if compiling else "none"
+    return (lambda one: needed.get(one.version, 0) <= int(standard)), newest
 
 
 def _is(release: schema.Release) -> Test:

@@ -385,3 +385,19 @@ def test_every_relation_speaks_of_a_candidate_and_every_row_has_a_source(catalog
     rows = [row for relation in problem.relations for row in relation.rows]
     assert [row for row in rows if not row.fact.source or not row.fact.text] == []
     assert [row for row in rows if not list(bits(row.subjects))] == []
+
+
+def test_a_source_that_insists_on_a_c_standard_goes_only_with_headers_that_compile_as_it(
+    catalog: Catalog, overlay: Callable[[str], Path]
+) -> None:
+    package = f'[[package]]\nname = "newext"\ntitle = "t"\n{KNOWN}'
+    release = f'[[release]]\nversion = "1.0"\nsdist = {{ file = "f", sha256 = "0" }}\n{KNOWN}'
+    recipe = f'[[recipe]]\nbackend = "rocm"\nundeclared = ["torch"]\ncxx-standard = "17"\n{KNOWN}'
+    mine = load([overlay(package + release + recipe)])
+    here: dict[str, Any] = {"site": "local", "gfx": ["gfx90a"], "backend": "rocm", "driver": "31.40"}
+    answer = resolve(mine, ask(mine, "newext torch==2.14.*", **here))
+    assert isinstance(answer, Conflict)
+    said = [one.text for one in answer.core]
+    assert any("compiled as C++17, as the headers of torch are up to 2.13" in text for text in said)
+    assert isinstance(resolve(mine, ask(mine, "newext torch==2.13.*", **here)), Resolution)
+    assert isinstance(resolve(catalog, ask(catalog, "torch==2.14.*", **here)), Resolution)
