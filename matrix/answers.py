@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from matrix.console import Console
-    from resolver.model import Conflict, Fact, Resolution, Target
+    from resolver.model import Conflict, CoreItem, Fact, Resolution, Target
 
 SCHEMA = 1
 
@@ -110,10 +110,7 @@ def _reasons(facts: Iterable[Fact], *, sources: bool) -> list[str]:
 def conflict_text(conflict: Conflict) -> str:
     """Give a conflict as text: what clashes, by which facts, and what would resolve."""
     lines = [f"No set fits. {_title(conflict.request.target)}", ""]
-    for item in conflict.core:
-        lines.append(f"  - {item.text}")
-        if item.kind == "fact":
-            lines.append(f"      {item.source}")
+    lines += [f"  - {item.text}{_cited(item)}" for item in conflict.core]
     lines.append("")
     if conflict.suggestions:
         lines.append("These would resolve:")
@@ -121,6 +118,11 @@ def conflict_text(conflict: Conflict) -> str:
     else:
         lines.append("No smaller change was found that would resolve.")
     return "\n".join(lines)
+
+
+def _cited(item: CoreItem) -> str:
+    """Name the first place where a fact stands; all of them are in the JSON and in ``matrix explain``."""
+    return f" [{item.source.split(' ; ')[0]}]" if item.kind == "fact" else ""
 
 
 def show_conflict(conflict: Conflict, console: Console, *, as_json: bool) -> None:

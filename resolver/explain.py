@@ -1,42 +1,29 @@
-"""A conflict as a proof that a person can read, and the nearest requests that do resolve."""
+"""A conflict as a proof that a person can read."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from datetime import timedelta
-from functools import partial
 from typing import TYPE_CHECKING
 
-from resolver.compiling import compile_problem
-from resolver.errors import MatrixError
-from resolver.model import PLATFORM, Conflict, CoreItem, Suggestion
+from resolver.model import PLATFORM, Conflict, CoreItem
 from resolver.network import Network, propagate
 from resolver.problem import ABSENT, Demand, Relation
-from resolver.solve import MOST_STEPS, solve
+from resolver.solve import MOST_STEPS
+from resolver.suggest import suggestions_for
 from resolver.versions import sort_key, spell
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-    from datetime import date
+    from collections.abc import Iterable, Sequence
 
     from resolver.facts.catalog import Catalog
-    from resolver.facts.schema import Window
-    from resolver.model import Request, Requirement
+    from resolver.model import Request
     from resolver.problem import Problem, Row
-
-MOST_SUGGESTIONS = 3
 
 
 def explain_conflict(catalog: Catalog, request: Request, problem: Problem) -> Conflict:
     """Say why a problem without a solution has none, and what would help."""
     demands, relations = minimal_core(problem)
     items = _in_words(problem, demands, relations)
-    suggestions = []
-    for suggestion in _suggest(catalog, request, demands):
-        suggestions.append(suggestion)
-        if len(suggestions) == MOST_SUGGESTIONS:
-            break
-    return Conflict(request, tuple(items), tuple(suggestions))
+    return Conflict(request, tuple(items), suggestions_for(catalog, request, demands))
 
 
 def core_of(problem: Problem) -> list[CoreItem]:
@@ -45,10 +32,39 @@ def core_of(problem: Problem) -> list[CoreItem]:
 
 
 def _in_words(problem: Problem, demands: list[Demand], relations: list[Relation]) -> list[CoreItem]:
+    """Say a core as a chain: what was asked for, then each fact beside one that leads to it."""
     core = problem.restricted(demands, relations)
-    items = [CoreItem(demand.text, demand.kind, demand.source) for demand in demands]
-    items += [_describe(core, relation) for relation in relations]
-    return sorted(items, key=lambda item: item.kind != "request")
+    asked = [one for one in demands if one.kind == "request"]
+    items = [CoreItem(one.text, one.kind, one.source) for one in asked]
+    stated = [one for one in demands if one.kind == "fact"]
+    for fact in _chain(asked, stated, relations):
+        if isinstance(fact, Demand):
+            items.append(CoreItem(fact.text, fact.kind, fact.source))
+        else:
+            items.append(_describe(core, fact))
+    return items
+
+
+def _chain(
+    asked: Iterable[Demand], stated: Iterable[Demand], relations: Iterable[Relation]
+) -> list[Demand | Relation]:
+    """Put facts in an order in which each speaks of something that was named before, where it can."""
+    reached = {one.variable.name for one in asked}
+    left: list[Demand | Relation] = [*relations, *stated]
+    ordered: list[Demand | Relation] = []
+    while left:
+        following = next((one for one in left if _names(one)[0] in reached), None)
+        following = following or next((one for one in left if reached & {*_names(one)}), left[0])
+        left.remove(following)
+        ordered.append(following)
+        reached.update(_names(following))
+    return ordered
+
+
+def _names(one: Demand | Relation) -> tuple[str, ...]:
+    if isinstance(one, Demand):
+        return (one.variable.name,)
+    return one.subject.name, one.object.name
 
 
 def minimal_core(problem: Problem) -> tuple[list[Demand], list[Relation]]:
@@ -99,147 +115,47 @@ def _describe(core: Problem, relation: Relation) -> CoreItem:
 
 
 def _summary(relation: Relation, subjects: int, rows: Sequence[Row]) -> str:
+    """Say what a relation comes to for several candidates, whose rows say different things."""
     objects = 0
     for row in rows:
         objects |= row.objects
     allowed = sorted({one.version for one in relation.object.chosen(objects)}, key=sort_key)
     if not allowed:
         return f"{rows[0].fact.text}; and so it is for {len(rows) - 1} more"
-    left = sorted(relation.subject.chosen(subjects), key=lambda one: (sort_key(one.version), one.variant))
-    named = list(dict.fromkeys(one.key for one in left))
-    one = "s" if len(named) == 1 else ""
-    verb = f"go{'es' if one else ''} with" if relation.when_present else f"need{one}"
-    subject = f"{relation.subject.name} {spell(named, joiner='and')}"
-    return f"{subject} {verb} {relation.object.name} {spell(allowed)}"
+    subject, each = _several(relation, subjects)
+    alike = {_without_name(relation, row) for row in rows}
+    if len(alike) == 1 and "" not in alike:
+        return f"{subject}{'' if each else ': each'}{alike.pop()}"
+    if relation.subject.name == "base-image":
+        verb = "holds" if each else "hold"
+    elif relation.when_present:
+        verb = "goes with" if each else "go with"
+    else:
+        verb = "needs" if each else "need"
+    name = relation.object.name
+    if objects & ~ABSENT == relation.object.present:
+        return f"{subject} {verb} {f'a {name}' if name in PLATFORM else name}"
+    return f"{subject} {verb} {name} {spell(allowed)}"
 
 
-def _suggest(catalog: Catalog, request: Request, core: Sequence[Demand]) -> Iterator[Suggestion]:
-    """Yield changes after which the request resolves, the cheapest first; each one was solved.
+def _several(relation: Relation, subjects: int) -> tuple[str, bool]:
+    """Name the candidates that are left of a subject, and tell whether one verb form fits each.
 
-    One change that touches the core comes first. Only if none of them is enough, two are tried
-    together, then all pins at once; of these the first that resolves is given.
+    Base images, whose names are long, are named by their number.
     """
-    blamed = {demand.variable.name for demand in core if demand.kind == "request"}
-    changes = _changes(catalog, request)
-    touching = [one for one in changes if one.name in blamed or not one.name]
-    found = False
-    for change in touching:
-        for suggestion in _tried(catalog, request, [change]):
-            found = True
-            yield suggestion
-    if found:
-        return
-    pins = [one for one in changes if one.frees_a_pin]
-    together: list[list[_Change]] = [
-        [one, other] for one in touching for other in changes if one is not other
-    ]
-    together += [pins, *([*pins, one] for one in changes if not one.name)]
-    for several in together:
-        for suggestion in _tried(catalog, request, several):
-            yield suggestion
-            return
+    name = relation.subject.name
+    left = sorted(relation.subject.chosen(subjects), key=lambda one: (sort_key(one.version), one.variant))
+    keys = list(dict.fromkeys(one.key for one in left))
+    if len(keys) > 1 and len(left) == len(relation.subject.candidates):
+        return f"every {name}", True
+    if name == "base-image" and len(keys) > 1:
+        return f"these {len(keys)} base images", False
+    return f"{name} {spell(keys, joiner='and')}", len(keys) == 1
 
 
-def _tried(catalog: Catalog, request: Request, changes: Sequence[_Change]) -> Iterator[Suggestion]:
-    """Yield the suggestion that these changes make, if they lead to a solution."""
-    other = request
-    for change in changes:
-        other = change.apply(other)
-    if not other.requirements:
-        return
-    try:
-        problem = compile_problem(catalog, other)
-    except MatrixError:
-        return
-    solution = solve(problem)
-    if solution is not None:
-        text = ", and ".join(change.text for change in changes)
-        yield Suggestion(text + _outcome(problem, solution), request_arguments(other))
-
-
-def _outcome(problem: Problem, solution: Mapping[str, int]) -> str:
-    """Name the torch and ROCm that a suggestion would lead to."""
-    named = [
-        problem.variables[name].candidate(solution[name]) for name in ("torch", "rocm") if name in solution
-    ]
-    return f" (gives {' and '.join(map(str, named))})" if named else ""
-
-
-@dataclass(frozen=True)
-class _Change:
-    """Something that could be asked for instead."""
-
-    text: str
-    apply: Callable[[Request], Request]
-    name: str = ""
-    """The component whose requirement it changes; empty when it changes the target."""
-    frees_a_pin: bool = False
-
-
-def _changes(catalog: Catalog, request: Request) -> list[_Change]:
-    """Give every single change there is, the cheapest first."""
-    asked, target = request.requirements, request.target
-    changes = [_free(one) for one in asked if one.specifier is not None]
-    for window in catalog.windows_of(target.site) if not target.driver else []:
-        if not window.since <= target.date < (window.until or target.date + timedelta(days=1)):
-            day = _last_day(catalog, window)
-            text = f"{target.site} as it was on {day} (driver {window.driver})"
-            changes.append(_Change(text, partial(_retarget, date=day)))
-    if target.base_image:
-        changes.append(_Change("any base image of the site", partial(_retarget, base_image=None)))
-    if request.support != "any":
-        changes.append(_Change("trust also what is inferred", lambda one: replace(one, support="any")))
-    changes += [_leave_out(one) for one in asked if one.name not in PLATFORM and len(asked) > 1]
-    return changes
-
-
-def _free(wanted: Requirement) -> _Change:
-    freed = replace(wanted, specifier=None, text=wanted.name)
-
-    def apply(request: Request) -> Request:
-        kept = (freed if one == wanted else one for one in request.requirements)
-        return replace(request, requirements=tuple(kept))
-
-    return _Change(
-        f"any version of {wanted.name} instead of {wanted.text}", apply, wanted.name, frees_a_pin=True
-    )
-
-
-def _leave_out(wanted: Requirement) -> _Change:
-    def apply(request: Request) -> Request:
-        kept = (one for one in request.requirements if one.name != wanted.name)
-        return replace(request, requirements=tuple(kept))
-
-    return _Change(f"without {wanted.text}", apply, wanted.name)
-
-
-def _retarget(request: Request, *, date: date | None = None, base_image: str | None = "") -> Request:
-    target = request.target
-    image = target.base_image if base_image == "" else base_image
-    return replace(request, target=replace(target, date=date or target.date, base_image=image))
-
-
-def _last_day(catalog: Catalog, window: Window) -> date:
-    """Give the day in a driver window on which most of what is known of the site holds."""
-    if window.until:
-        return window.until - timedelta(days=1)
-    images = [row.since for row in catalog.site_image.values() if row.site == window.site and row.since]
-    return max([window.since, *images])
-
-
-def request_arguments(request: Request) -> tuple[str, ...]:
-    """Write a request as the arguments of ``matrix resolve``."""
-    target = request.target
-    options = {
-        "--site": request.site_file or target.site,
-        "--date": target.date.isoformat(),
-        "--backend": target.backend if target.backend == "cpu" else "",
-        "--gfx": ",".join(target.gfx),
-        "--driver": target.driver or "",
-        "--base-image": target.base_image or "",
-        "--support": request.support if request.support != "any" else "",
-        "--prefer": request.prefer if request.prefer != "newest" else "",
-    }
-    given = [word for option, value in options.items() if value for word in (option, value)]
-    given += [word for name in request.catalogs for word in ("--catalog", name)]
-    return (*(one.text for one in request.requirements), *given)
+def _without_name(relation: Relation, row: Row) -> str:
+    """Give what a row says behind the name of its subject; empty if it begins with something else."""
+    for one in relation.subject.chosen(row.subjects):
+        if row.fact.text.startswith(f"{one} "):
+            return row.fact.text.removeprefix(str(one))
+    return ""

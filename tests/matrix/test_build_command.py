@@ -72,7 +72,7 @@ def test_a_request_without_a_solution_is_exit_1(capsys: Capture) -> None:
     assert main(["build-wheels", "apex", "--backend", "cpu"]) == 1
     said = capsys.readouterr().out
     assert "the backend is cpu" in said
-    assert "need backend rocm" in said
+    assert "needs backend rocm" in said
 
 
 def test_a_machine_without_a_compiler_is_told_before_anything_starts(

@@ -10,12 +10,13 @@ import pytest
 from hypothesis import event, given
 
 from resolver.compiling import compile_problem
-from resolver.explain import MOST_SUGGESTIONS, minimal_core, request_arguments
+from resolver.explain import minimal_core
 from resolver.facts.catalog import Catalog, load
 from resolver.model import Conflict, Request, Resolution
 from resolver.problem import Demand, Problem, Relation
 from resolver.resolve import resolve
 from resolver.solve import solve
+from resolver.suggest import MOST_SUGGESTIONS, request_arguments
 from tests.resolver.asking import again, ask
 from tests.resolver.universe import EXAMPLES, Universe, universes
 
@@ -120,15 +121,15 @@ def test_every_suggestion_resolves_as_it_is_written(
             "2026-02-15",
             [
                 "rocm==7.1.*",
-                "2026-02-15 has kernel driver 6.3",
                 "ROCm 7.1 is supported on kernel drivers 6.4",
+                "2026-02-15 has kernel driver 6.3",
             ],
             "any version of rocm instead of rocm==7.1.*",
         ),
         (
             "torch==2.4.0 python==3.13",
             "2026-03-01",
-            ["torch==2.4.0", "python==3.13", "need python 3.8, 3.9"],
+            ["torch==2.4.0", "python==3.13", "published for Python 3.8, 3.9"],
             "any version of torch instead of torch==2.4.0",
         ),
         (
@@ -163,7 +164,7 @@ def test_what_clashes_is_named_and_the_cheapest_change_comes_first(
 
 
 def test_the_driver_and_the_table_are_cited_from_their_own_sources(catalog: Catalog) -> None:
-    asked, driver, table = _conflict(catalog, ask(catalog, "rocm==7.1.*", day="2026-02-15")).core
+    asked, table, driver = _conflict(catalog, ask(catalog, "rocm==7.1.*", day="2026-02-15")).core
     assert asked.source == "the request"
     assert driver.source == catalog.windows_of("lumi-g")[-1].source
     assert table.source == catalog.driver["6.4"].source

@@ -1,0 +1,243 @@
+"""The nearest requests that do resolve: every one that is named was solved."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from functools import partial
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from resolver.compiling import compile_problem
+from resolver.errors import MatrixError
+from resolver.model import PLATFORM, Suggestion
+from resolver.solve import solve
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from datetime import date
+
+    from resolver.facts.catalog import Catalog
+    from resolver.facts.schema import Window
+    from resolver.model import Request, Requirement
+    from resolver.problem import Demand, Problem
+
+MOST_SUGGESTIONS = 3
+_MOST_DAYS = 3
+"""How many days on which a site's base images changed are tried on each side of the day asked for."""
+_OF_THE_SITE = {"kernel-driver", "base-image"}
+
+
+@dataclass(frozen=True)
+class _Change:
+    """Something that could be asked for instead."""
+
+    text: str
+    apply: Callable[[Request], Request]
+    name: str = ""
+    """The component whose requirement it changes; empty when it changes the target."""
+    frees_a_pin: bool = False
+    day: bool = False
+    """Another day; of several that resolve only the nearest is worth naming."""
+    last: bool = False
+    """Too far from what was asked to be offered while anything nearer resolves."""
+
+
+def suggestions_for(catalog: Catalog, request: Request, core: Sequence[Demand]) -> tuple[Suggestion, ...]:
+    """Give changes after which a request resolves, the cheapest first; at least one if any exists.
+
+    A single change that touches the core comes first: a pin let go, the base image, another day, a
+    requirement left out. Only if none is enough are two tried together, then all pins at once, then
+    everything that can be let go, then another site; of these the first that resolves is given.
+
+    Parameters
+    ----------
+    catalog, request
+        What was asked, and of which facts.
+    core
+        The demands that are part of the conflict.
+    """
+    blamed = {demand.variable.name for demand in core if demand.kind == "request"}
+    sited = any(demand.kind == "fact" and demand.variable.name in _OF_THE_SITE for demand in core)
+    changes = _changes(catalog, request, sited=sited)
+    near = [one for one in changes if not one.last and (one.name in blamed or not one.name)]
+    found: list[Suggestion] = []
+    days = 0
+    for change in near:
+        if len(found) < MOST_SUGGESTIONS and not (change.day and days):
+            resolving = list(_resolving(catalog, request, [[change]]))
+            days += change.day and bool(resolving)
+            found += resolving
+    if not found:
+        found = list(islice(_resolving(catalog, request, _several(changes, near)), 1))
+    return tuple(dict.fromkeys(found))
+
+
+def _several(changes: Sequence[_Change], near: Sequence[_Change]) -> Iterator[list[_Change]]:
+    """Yield combinations of changes, the smaller ones first, ever further from what was asked."""
+    others = [one for one in changes if not one.last]
+    yield from ([one, other] for one in near for other in others if one is not other)
+    pins = [one for one in others if one.frees_a_pin]
+    targets = [one for one in others if not one.name]
+    left_out = [one for one in others if one.name and not one.frees_a_pin]
+    yield pins
+    yield from ([*pins, one] for one in targets)
+    for count in range(1, len(left_out)):
+        yield from ([*pins, *left_out[:start], *left_out[start + count :]] for start in range(len(left_out)))
+        yield from (
+            [*pins, target, *left_out[:start], *left_out[start + count :]]
+            for target in targets
+            for start in range(len(left_out))
+        )
+    far = [one for one in changes if one.last]
+    yield from ([one] for one in far)
+    yield from ([*pins, one] for one in far)
+
+
+def _resolving(
+    catalog: Catalog, request: Request, combinations: Iterable[Sequence[_Change]]
+) -> Iterator[Suggestion]:
+    """Yield the suggestions that combinations of changes make, as far as they lead to a solution."""
+    for changes in combinations:
+        other = request
+        for change in changes:
+            other = change.apply(other)
+        if not other.requirements or other == request:
+            continue
+        try:
+            problem = compile_problem(catalog, other)
+        except MatrixError:
+            continue
+        solution = solve(problem)
+        if solution is not None:
+            text = ", and ".join(change.text for change in changes)
+            yield Suggestion(text + _outcome(problem, solution), request_arguments(other))
+
+
+def _outcome(problem: Problem, solution: Mapping[str, int]) -> str:
+    """Name the torch and ROCm that a suggestion would lead to."""
+    named = [
+        problem.variables[name].candidate(solution[name]) for name in ("torch", "rocm") if name in solution
+    ]
+    return f" (gives {' and '.join(map(str, named))})" if named else ""
+
+
+def _changes(catalog: Catalog, request: Request, *, sited: bool) -> list[_Change]:
+    """Give every single change there is, the cheapest first."""
+    asked, target = request.requirements, request.target
+    changes = [_free(one) for one in asked if one.specifier is not None]
+    if target.base_image:
+        changes.append(_Change("any base image of the site", partial(_retarget, base_image="")))
+    if target.driver and catalog.windows_of(target.site):
+        changes.append(_Change(f"the driver that {target.site} has", partial(_retarget, driver="")))
+    if sited:
+        changes += _other_days(catalog, request)
+    if request.support != "any":
+        changes.append(_Change("trust also what is inferred", lambda one: replace(one, support="any")))
+    if len(target.gfx) > 1:
+        changes += [_Change(f"without {gfx}", partial(_without_target, gfx=gfx)) for gfx in target.gfx]
+    changes += [_leave_out(one) for one in asked if one.name not in PLATFORM and len(asked) > 1]
+    changes += [
+        _Change(
+            f"for {site.name}, {site.title}", partial(_elsewhere, to=site.name, catalog=catalog), last=True
+        )
+        for site in catalog.site.values()
+        if site.name != target.site and (site.backend, site.gfx) != (target.backend, target.gfx)
+    ]
+    return changes
+
+
+def _other_days(catalog: Catalog, request: Request) -> Iterator[_Change]:
+    """Give days on which the site had another driver or other base images, the nearest first."""
+    target = request.target
+    for window in catalog.windows_of(target.site) if not target.driver else []:
+        if not window.since <= target.date < (window.until or target.date + timedelta(days=1)):
+            day = _last_day(catalog, window)
+            text = f"{target.site} as it was on {day} (driver {window.driver})"
+            yield _Change(text, partial(_retarget, day=day), day=True)
+    rows = [row for row in catalog.site_image.values() if row.site == target.site]
+    later = sorted({row.since for row in rows if row.since and row.since > target.date})
+    ended = {row.until - timedelta(days=1) for row in rows if row.until and row.until <= target.date}
+    for day in [*later[:_MOST_DAYS], *sorted(ended, reverse=True)[:_MOST_DAYS]]:
+        yield _Change(f"{target.site} with its base images of {day}", partial(_retarget, day=day), day=True)
+
+
+def _free(wanted: Requirement) -> _Change:
+    freed = replace(wanted, specifier=None, text=wanted.name)
+
+    def apply(request: Request) -> Request:
+        kept = (freed if one == wanted else one for one in request.requirements)
+        return replace(request, requirements=tuple(kept))
+
+    return _Change(
+        f"any version of {wanted.name} instead of {wanted.text}", apply, wanted.name, frees_a_pin=True
+    )
+
+
+def _leave_out(wanted: Requirement) -> _Change:
+    def apply(request: Request) -> Request:
+        kept = (one for one in request.requirements if one.name != wanted.name)
+        return replace(request, requirements=tuple(kept))
+
+    return _Change(f"without {wanted.text}", apply, wanted.name)
+
+
+def _retarget(
+    request: Request, *, day: date | None = None, base_image: str | None = None, driver: str | None = None
+) -> Request:
+    """Change a part of the target; an empty text takes the part out."""
+    target = request.target
+    changed = replace(
+        target,
+        date=day or target.date,
+        base_image=target.base_image if base_image is None else base_image or None,
+        driver=target.driver if driver is None else driver or None,
+    )
+    return replace(request, target=changed)
+
+
+def _without_target(request: Request, *, gfx: str) -> Request:
+    kept = tuple(one for one in request.target.gfx if one != gfx)
+    return replace(request, target=replace(request.target, gfx=kept))
+
+
+def _elsewhere(request: Request, *, to: str, catalog: Catalog) -> Request:
+    """Ask for another site, as it is on that day; what was said of the machine does not hold there."""
+    row = catalog.site[to]
+    target = replace(
+        request.target,
+        backend=row.backend,
+        gfx=row.gfx if row.backend == "rocm" else (),
+        site=to,
+        driver=None,
+        base_image=None,
+        python=None,
+        glibc=None,
+    )
+    return replace(request, target=target, site_file="")
+
+
+def _last_day(catalog: Catalog, window: Window) -> date:
+    """Give the day in a driver window on which most of what is known of the site holds."""
+    if window.until:
+        return window.until - timedelta(days=1)
+    images = [row.since for row in catalog.site_image.values() if row.site == window.site and row.since]
+    return max([window.since, *images])
+
+
+def request_arguments(request: Request) -> tuple[str, ...]:
+    """Write a request as the arguments of ``matrix resolve``."""
+    target = request.target
+    options = {
+        "--site": request.site_file or target.site,
+        "--date": target.date.isoformat(),
+        "--backend": target.backend if target.backend == "cpu" else "",
+        "--gfx": ",".join(target.gfx),
+        "--driver": target.driver or "",
+        "--base-image": target.base_image or "",
+        "--support": request.support if request.support != "any" else "",
+        "--prefer": request.prefer if request.prefer != "newest" else "",
+    }
+    given = [word for option, value in options.items() if value for word in (option, value)]
+    given += [word for name in request.catalogs for word in ("--catalog", name)]
+    return (*(one.text for one in request.requirements), *given)
