@@ -34,7 +34,9 @@ _ROUNDS_FOR_EACH = 3
 """resolvelib gets this many rounds for each variable before the other search takes over."""
 
 
-_LAYERS = {name: position for position, name in enumerate((*PLATFORM, "torch"))}
+_ORDER = (*(name for name in PLATFORM if name != "python"), "torch", "python")
+"""A newer torch is worth more than a newer Python, several of which every torch is published for."""
+_LAYERS = {name: position for position, name in enumerate(_ORDER)}
 
 
 def _layer(name: str) -> tuple[int, str]:

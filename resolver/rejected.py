@@ -1,0 +1,81 @@
+"""Why a version that was preferred to the chosen one was not taken."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from resolver.compiling import compile_problem
+from resolver.explain import core_of
+from resolver.problem import Demand
+from resolver.solve import solve_preferred
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from resolver.facts.catalog import Catalog
+    from resolver.model import CoreItem, Request
+    from resolver.problem import Problem
+
+MOST_REJECTED = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Rejected:
+    """A candidate that was not taken.
+
+    Attributes
+    ----------
+    key
+        Its version and variant.
+    core
+        The facts that forbid it together with the request; empty if nothing does.
+    instead
+        What it would have cost where nothing forbids it: the component that is decided earlier, the
+        version it has now, and the one it would have.
+    """
+
+    key: str
+    core: tuple[CoreItem, ...] = ()
+    instead: tuple[str, str, str] | None = None
+
+
+def rejected(
+    catalog: Catalog, request: Request, picked: Mapping[str, str], name: str, *, most: int = MOST_REJECTED
+) -> list[Rejected]:
+    """Say of each candidate that comes before the chosen one why it was not taken.
+
+    Parameters
+    ----------
+    catalog, request
+        What was asked, and of which facts.
+    picked
+        Component to version and variant (`Candidate.key`), as resolved.
+    name
+        The component.
+    most
+        How many candidates are looked at, the nearest to the chosen one first.
+    """
+    problem = compile_problem(catalog, request)
+    variable = problem.variables.get(name)
+    if variable is None or name not in picked:
+        return []
+    keys = [one.key for one in variable.candidates]
+    before = range(keys.index(picked[name])) if picked[name] in keys else range(0)
+    return [_reason(problem, picked, name, position) for position in reversed(before)][:most]
+
+
+def _reason(problem: Problem, picked: Mapping[str, str], name: str, position: int) -> Rejected:
+    variable = problem.variables[name]
+    key = variable.candidates[position].key
+    pin = Demand(variable, variable.mask([position]), f"{name} {key}", "request", "the question")
+    pinned = problem.restricted([*problem.demands, pin], problem.relations)
+    solution = solve_preferred(pinned)
+    if solution is None:
+        core = (item for item in core_of(pinned) if item.source != pin.source)
+        return Rejected(key, core=tuple(core))
+    for other, bit in solution.items():
+        candidate = problem.variables[other].candidate(bit)
+        if other != name and other in picked and picked[other] != candidate.key:
+            return Rejected(key, instead=(other, picked[other], candidate.key))
+    return Rejected(key)

@@ -1,0 +1,61 @@
+"""What was not taken, and why: by the facts that forbid it, or by what it would have cost."""
+
+from __future__ import annotations
+
+import pytest
+
+from resolver.facts.catalog import Catalog
+from resolver.model import Conflict, Request, Resolution
+from resolver.rejected import rejected
+from resolver.resolve import resolve
+from tests.resolver.asking import ask, requirement
+
+
+def _picked(catalog: Catalog, request: Request) -> dict[str, str]:
+    answer = resolve(catalog, request)
+    assert isinstance(answer, Resolution)
+    return {pick.name: pick.candidate.key for pick in answer.picks}
+
+
+@pytest.mark.parametrize(
+    ("wanted", "name"), [("apex", "torch"), ("flash-attn", "torch"), ("torch", "rocm"), ("apex", "python")]
+)
+def test_what_a_fact_forbids_is_a_conflict_when_it_is_asked_for(
+    wanted: str, name: str, catalog: Catalog
+) -> None:
+    request = ask(catalog, wanted)
+    picked = _picked(catalog, request)
+    found = rejected(catalog, request, picked, name)
+    assert found
+    for one in found:
+        version, _, variant = one.key.partition(" ")
+        pinned = Request(request.target, (*request.requirements, requirement(f"{name}=={version}")))
+        if one.core and not variant:
+            assert isinstance(resolve(catalog, pinned), Conflict), one.key
+            assert all(item.text and item.source for item in one.core)
+        elif one.instead:
+            other, now, then = one.instead
+            assert picked[other] == now != then
+
+
+def test_a_newer_torch_that_another_choice_forbids_names_that_choice(catalog: Catalog) -> None:
+    request = ask(catalog, "torch rocm==6.4.*", day="2026-06-01")
+    found = {one.key: one for one in rejected(catalog, request, _picked(catalog, request), "torch", most=99)}
+    newest = found["2.10.0+rocm7.0"]
+    assert any("2.10.0+rocm7.0 is built for ROCm 7.0" in item.text for item in newest.core)
+    assert any("rocm==6.4.*" in item.text for item in newest.core)
+
+
+def test_what_is_decided_first_is_named_where_nothing_forbids_it(catalog: Catalog) -> None:
+    request = ask(catalog, "apex", day="2025-06-01")
+    picked = _picked(catalog, request)
+    found = {one.key: one for one in rejected(catalog, request, picked, "apex")}
+    assert found["1.9.0a0 (4b03581)"].instead == ("python", picked["python"], "3.12")
+    assert found["1.9.0a0 (4b03581)"].core == ()
+
+
+def test_the_best_and_the_absent_have_nothing_before_them(catalog: Catalog) -> None:
+    request = ask(catalog, "torch")
+    picked = _picked(catalog, request)
+    assert rejected(catalog, request, picked, "apex") == []
+    assert rejected(catalog, request, picked, "gfx") == []
