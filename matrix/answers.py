@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from matrix.console import table
+from matrix.last import keep_conflict
 from resolver.lock import make_lock
 
 if TYPE_CHECKING:
@@ -126,11 +127,14 @@ def _cited(item: CoreItem) -> str:
 
 
 def show_conflict(conflict: Conflict, console: Console, *, as_json: bool) -> None:
-    """Print a conflict as the answer of a command."""
+    """Print a conflict as the answer of a command, and keep it for ``matrix explain``."""
+    document = conflict_document(conflict)
+    keep_conflict(document)
     if as_json:
-        console.document(conflict_document(conflict))
+        console.document(document)
     else:
         console.data(conflict_text(conflict))
+        console.say("\nAll sources of these facts: matrix explain")
 
 
 def _shell(arguments: Iterable[str]) -> str:

@@ -1,13 +1,15 @@
-"""``matrix explain``: why a version was chosen, by which facts, from which sources and files."""
+"""``matrix explain``: why a version was chosen, or why none could be, from which sources and files."""
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from matrix.commands.resolve import LOCK
+from matrix.last import last_conflict
 from resolver.errors import UsageError, did_you_mean
 from resolver.lock import read_lock
 
@@ -22,7 +24,12 @@ EXAMPLE = "matrix explain torch"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
-    parser.add_argument("name", nargs="?", metavar="NAME", help="a component of the lock (default: all)")
+    parser.add_argument(
+        "name",
+        nargs="?",
+        metavar="NAME",
+        help="a component of the lock (default: all; or the conflict, if the last resolve here had one)",
+    )
     parser.add_argument(
         "--lock", metavar="FILE", type=Path, default=LOCK, help="the lock (default: %(default)s)"
     )
@@ -31,6 +38,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace, console: Console) -> int:
     """Run the command."""
+    conflict = None if args.name or args.lock != LOCK else last_conflict()
+    if conflict:
+        if args.format == "json":
+            console.document(conflict)
+        else:
+            console.data(_conflict_text(conflict))
+        return 0
     lock = read_lock(args.lock)
     picks = [pick for pick in lock.pick if args.name in {None, pick.name}]
     if not picks:
@@ -41,6 +55,20 @@ def execute(args: argparse.Namespace, console: Console) -> int:
     else:
         console.data("\n\n".join(map(_text, picks)))
     return 0
+
+
+def _conflict_text(conflict: dict[str, Any]) -> str:
+    """Give a conflict with every source of every fact, one on each line."""
+    target = conflict["target"]
+    lines = [f"The last request of this directory has no solution ({target['site']}, {target['date']}).", ""]
+    for item in conflict["core"]:
+        lines.append(f"  - {item['text']}")
+        if item["kind"] == "fact":
+            lines += [f"      {source}" for source in item["source"].split(" ; ")]
+    lines += ["", "Without any one of these there would be a solution."]
+    for one in conflict["suggestions"]:
+        lines += ["", f"{one['change']}:", f"  matrix resolve {shlex.join(one['request'])}"]
+    return "\n".join(lines)
 
 
 def _text(pick: LockedPick) -> str:

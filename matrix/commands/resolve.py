@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from builders.files import write_atomic
 from matrix.answers import resolution_document, resolution_text, show_conflict
+from matrix.last import forget_conflict
 from matrix.options import add_target_options, load_catalog, make_request, merge, read_settings
 from resolver.lock import dumps, make_lock
 from resolver.model import Conflict
@@ -54,6 +55,7 @@ def execute(args: argparse.Namespace, console: Console) -> int:
     if isinstance(answer, Conflict):
         show_conflict(answer, console, as_json=as_json)
         return 1
+    forget_conflict()
     if as_json:
         console.document(resolution_document(answer))
     else:

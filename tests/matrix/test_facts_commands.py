@@ -132,3 +132,38 @@ def test_a_driver_can_be_named_by_its_package(capsys: Capture) -> None:
     assert main(wanted) == 0
     picks = json.loads(capsys.readouterr().out)["picks"]
     assert next(pick["version"] for pick in picks if pick["name"] == "kernel-driver") == "6.0"
+
+
+def test_after_a_failed_resolve_explain_shows_the_conflict_with_all_its_sources(
+    capsys: Capture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    request = ["resolve", "torch", "rocm==7.1.*", "--date", "2026-02-01"]
+    assert main([*request, "--format", "json"]) == 1
+    conflict = json.loads(capsys.readouterr().out)
+    assert main(["explain", "--format", "json"]) == 0
+    assert json.loads(capsys.readouterr().out) == conflict
+    assert main(["explain"]) == 0
+    said = capsys.readouterr().out
+    for item in conflict["core"]:
+        assert item["text"] in said
+        assert item["kind"] == "request" or all(part in said for part in item["source"].split(" ; "))
+    assert "matrix resolve torch rocm --site lumi-g" in said
+    assert main(["resolve", "torch", "--date", "2026-02-01", "-q"]) == 0
+    capsys.readouterr()
+    assert main(["explain"]) == 0
+    assert "kernel-driver 6.3" in capsys.readouterr().out
+
+
+def test_a_damaged_memory_of_the_conflict_is_no_conflict(
+    capsys: Capture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    assert main(["resolve", "torch", "--date", "2026-02-01", "-q"]) == 0
+    assert main(["resolve", "rocm==7.1.*", "--date", "2026-02-01", "-q"]) == 1
+    (kept,) = (tmp_path / "cache" / "matrix" / "last").iterdir()
+    for damage in (b"", b"[]", b"\xff", b'{"conflict": 1}'):
+        kept.write_bytes(damage)
+        capsys.readouterr()
+        assert main(["explain"]) == 0
+        assert "kernel-driver 6.3" in capsys.readouterr().out
