@@ -7,10 +7,8 @@ from typing import TYPE_CHECKING
 
 from resolver.compiling import compile_problem
 from resolver.compiling.bad import warnings_of
-from resolver.explain import explain_conflict
 from resolver.model import PLATFORM, STATUS_RANK, Pick, Resolution
 from resolver.order import edges_of, generations
-from resolver.proven import solve_proven
 from resolver.solve import solve_preferred
 
 if TYPE_CHECKING:
@@ -38,6 +36,8 @@ def resolve(catalog: Catalog, request: Request) -> Resolution | Conflict:
     problem = compile_problem(catalog, request)
     warnings = []
     if request.prefer == "proven":
+        from resolver.proven import solve_proven  # noqa: PLC0415  only where it is asked for
+
         sets = [row for row in catalog.proven.values() if row.site in {"", request.target.site}]
         solution, proven = solve_proven(problem, sets, {one.name for one in request.requirements})
         warnings.append(
@@ -48,6 +48,8 @@ def resolve(catalog: Catalog, request: Request) -> Resolution | Conflict:
     else:
         solution = solve_preferred(problem)
     if solution is None:
+        from resolver.explain import explain_conflict  # noqa: PLC0415  only where there is something to explain
+
         return explain_conflict(catalog, request, problem)
     resolution = _resolution(request, problem, solution, warnings)
     versions = {pick.name: pick.version for pick in resolution.picks}
