@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from matrix.commands import catalog_update
 from matrix.console import table
@@ -12,6 +15,7 @@ from matrix.options import load_catalog, overlays, read_settings
 from resolver.errors import CatalogError, UsageError, did_you_mean
 from resolver.facts.catalog import files_of, load
 from resolver.facts.schema import KINDS
+from resolver.facts.writing import as_written
 
 if TYPE_CHECKING:
     import argparse
@@ -20,6 +24,7 @@ if TYPE_CHECKING:
     from resolver.facts.schema import Row, Status
 
 EXAMPLE = "matrix catalog check my-facts/"
+_WIDTH = 90  # characters of what a row says on its line
 STATUSES: tuple[Status, ...] = ("documented", "observed", "inferred")
 
 
@@ -60,7 +65,8 @@ def execute(args: argparse.Namespace, console: Console) -> int:
     if args.format == "json":
         console.document({"schema": 1, "kind": args.kind, "rows": rows})
     else:
-        console.data(table([[row["name"], row["status"], row["source"]] for row in rows], indent=""))
+        console.data(table([[row["name"], row["status"], _says(row)] for row in rows], indent=""))
+        console.say("\nAll keys, sources and notes: --format json")
     return 0
 
 
@@ -103,16 +109,11 @@ def _count(kinds: dict[str, list[Row]], args: argparse.Namespace, console: Conso
 
 
 def _row(row: Row) -> dict[str, Any]:
-    """Give what identifies a row, and how far to trust it."""
-    parts = [
-        getattr(row, key, "")
-        for key in ("package", "site", "name", "target", "driver", "version", "releases")
-    ]
-    name = " ".join(str(part) for part in parts if part)
-    variant, on = getattr(row, "variant", "") or "", getattr(row, "on", "")
-    name += f" ({variant})" if variant else ""
-    name += f" needs {on} {' or '.join(getattr(row, 'versions', ()))}" if on else ""
-    name = name or str(getattr(row, "id", ""))
+    """Give what identifies a row, all that it says, and how far to trust it."""
+    said = as_written(row)
+    name = _spell(said.get("combination")) or " ".join(
+        _spell(said[key]) for key in _keys(row) if key in said and key != "kind"
+    )
     return {
         "name": name,
         "status": row.status,
@@ -120,4 +121,31 @@ def _row(row: Row) -> dict[str, Any]:
         "note": row.note,
         "file": row.file,
         "line": row.from_line,
+        "row": msgspec.to_builtins(said),
     }
+
+
+def _keys(row: Row) -> list[str]:
+    """Give the keys that identify a row, as they are written."""
+    written = dict(zip(row.__struct_fields__, row.__struct_encode_fields__, strict=True))
+    return [written[name] for name in row.identity]
+
+
+def _says(row: dict[str, Any]) -> str:
+    """Say on one line what a row says besides its name."""
+    in_name = row["name"].split()
+    parts = [
+        f"{key}: {_spell(value)}"
+        for key, value in row["row"].items()
+        if key not in {"status", "source", "note", "combination"} and _spell(value) not in in_name
+    ]
+    return textwrap.shorten("; ".join(parts), _WIDTH, placeholder=" ...")
+
+
+def _spell(value: object) -> str:
+    """Write a value for people."""
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {one}".strip() for name, one in value.items())
+    if isinstance(value, list | tuple):
+        return ", ".join(map(str, value))
+    return "" if value is None else str(value)

@@ -26,6 +26,7 @@ from matrix.refresh.rocm_matrix import MATRIX, read
 from resolver.facts import schema
 from resolver.facts.catalog import Catalog, load
 from resolver.facts.reading import read_file
+from resolver.facts.writing import in_toml
 
 Capture = pytest.CaptureFixture[str]
 AB = "ab" * 32
@@ -427,5 +428,5 @@ def test_every_shipped_row_can_be_written_and_read_back(catalog: Catalog, tmp_pa
     path.write_text(overlay.with_rows("", catalog.rows()))
     again = read_file(path)
     for kind in schema.KINDS:
-        rows = {row.key(): overlay.in_toml(row) for row in catalog.of_kind(kind)}
-        assert {row.key(): overlay.in_toml(row) for row in getattr(again, kind)} == rows
+        rows = {row.key(): in_toml(row) for row in catalog.of_kind(kind)}
+        assert {row.key(): in_toml(row) for row in getattr(again, kind)} == rows
