@@ -23,7 +23,10 @@ class Console:
         self._started = time.monotonic()
 
     def data(self, text: str) -> None:
-        """Print a result."""
+        """Print a result; characters that the output's encoding lacks are printed as escapes."""
+        if not can_encode(text):
+            encoding = sys.stdout.encoding
+            text = text.encode(encoding, "backslashreplace").decode(encoding)
         print(text)
 
     def document(self, value: object) -> None:
@@ -50,6 +53,15 @@ class Console:
         print(_coloured("31", "error:", sys.stderr), message, file=sys.stderr)
         if hint:
             print(f"  {hint}", file=sys.stderr)
+
+
+def can_encode(text: str) -> bool:
+    """Tell whether the encoding of stdout has all characters of a text."""
+    try:
+        text.encode(sys.stdout.encoding or "utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _coloured(code: str, text: str, stream: TextIO) -> str:
