@@ -77,13 +77,14 @@ def draw_svg(graph: BuildGraph, title: str) -> str:
     count = layout.layers
     bottom = layout.top(max(count - 1, 0)) + _BOX + _MARGIN
     width, height = round(layout.width), round(bottom + 3 * _LINE)
+    size = f'width="{width}" height="{height}"'
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" {_ROLE}>',
+        f'<svg xmlns="http://www.w3.org/2000/svg" {size} viewBox="0 0 {width} {height}" {_ROLE}>',
         f'<title id="graph-title">{_escaped(title)}</title>',
         f'<desc id="graph-description">{_escaped(_description(graph))}</desc>',
         f"<style>{_STYLE}</style>",
         f"<defs>{_ARROW}</defs>",
-        f'<rect width="{width}" height="{height}" fill="#ffffff"/>',
+        f'<rect {size} fill="#ffffff"/>',
         _text(_MARGIN, _MARGIN + 4, title, "name"),
     ]
     for layer in range(count):
@@ -115,7 +116,7 @@ def _lay_out(graph: BuildGraph) -> _Layout:
     _order(layers, paths)
     widths = {_place(node.name): _width(node) for node in graph.nodes}
     rows = [sum(widths.get(one, _PASSAGE) + _GAP for one in layer) - _GAP for layer in layers]
-    widest = max([*rows, 60 * _CHARACTER])
+    widest = max([*rows, 90 * _CHARACTER])  # never narrower than the title and the legend
     x: dict[Place, float] = {}
     for layer, row in zip(layers, rows, strict=True):
         left = _LEFT + _MARGIN + (widest - row) / 2
