@@ -68,6 +68,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace, console: Console) -> int:
     """Run the command."""
+    locked = args.lock.exists()
     lock = _lock(args, console)
     if lock is None:
         return 1
@@ -79,7 +80,8 @@ def execute(args: argparse.Namespace, console: Console) -> int:
         said = {"id": error.id, "message": error.message, "hint": error.hint, "cycle": list(error.path)}
         console.document({"schema": 1, "status": "error", **said})
         return error.exit_code
-    graph = _part(graph, lock, args)
+    if locked:
+        graph = _part(graph, lock, args)
     findings: tuple[Finding, ...] | None = None
     if args.edges_from is not None:
         graph, findings = _with_edges_from(args.edges_from, graph)

@@ -13,6 +13,8 @@ from resolver.errors import LockError
 from resolver.graph import PIP
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from resolver.graph import BuildGraph, Node
     from resolver.lock import Lock, LockedPick
 
@@ -56,12 +58,9 @@ def fromager_document(graph: BuildGraph, lock: Lock) -> dict[str, Any]:
             req_type = "install" if edge.kind == "run" else "build-system"
             requirement = edge.requirement if _names(edge.requirement, edge.object) else edge.object
             document[keys[edge.subject]]["edges"].append(_edge(keys[edge.object], req_type, requirement))
-    top = _asked(graph, keys)
-    reached = {node.name for node in graph.part(top).nodes}
-    top |= {name: keys[name] for name in graph.roots() if name in keys and name not in reached}
-    document[ROOT]["edges"] = [
-        _edge(keys[name], "toplevel", requirement) for name, requirement in sorted(top.items())
-    ]
+    asked = _asked(graph, keys)
+    for name in sorted(asked.keys() | _not_reached(graph, nodes, asked)):
+        document[ROOT]["edges"].append(_edge(keys[name], "toplevel", asked.get(name, keys[name])))
     return document
 
 
@@ -82,6 +81,19 @@ def _asked(graph: BuildGraph, keys: dict[str, str]) -> dict[str, str]:
         if name is not None:
             asked.setdefault(name, text)
     return asked
+
+
+def _not_reached(graph: BuildGraph, names: Iterable[str], asked: Iterable[str]) -> set[str]:
+    """Give what must be at the top, too, so that everything is reached: fromager reads no more than that."""
+    kept = set(names)
+    needs = {name: [other for other in needed if other in kept] for name, needed in graph.needs().items()}
+    missing, waiting = set(kept), list(asked)
+    while waiting:
+        name = waiting.pop()
+        if name in missing:
+            missing.remove(name)
+            waiting += needs[name]
+    return missing - {other for name in missing for other in needs[name]}
 
 
 def _names(text: str, name: str) -> bool:

@@ -77,7 +77,7 @@ def read_dot(text: str) -> Drawn:
 
 
 def _attributes(tokens: Any) -> dict[str, str]:
-    found = {}
+    found: dict[str, str] = {}
     for name in tokens:
         if name == "]":
             return found
