@@ -31,7 +31,8 @@ class Console:
 
     def document(self, value: object) -> None:
         """Print a result as one JSON document."""
-        print(json.dumps(value, indent=2, ensure_ascii=False))
+        text = json.dumps(value, indent=2, ensure_ascii=False)
+        print(text if can_encode(text) else json.dumps(value, indent=2))
 
     def say(self, text: str) -> None:
         """Say what is being done."""

@@ -172,7 +172,7 @@ def _drawn(
     title = _title(lock)
     match args.format:
         case "json":
-            return _json(graph_document(graph, lock, findings))
+            return _json(graph_document(graph, lock, findings), args)
         case "fromager":
             from matrix.fromager.writing import fromager_document, left_out  # noqa: PLC0415
 
@@ -267,8 +267,9 @@ def _edge(edge: Edge) -> dict[str, Any]:
     }
 
 
-def _json(document: object) -> str:
-    return json.dumps(document, indent=2, ensure_ascii=False)
+def _json(document: object, args: argparse.Namespace) -> str:
+    text = json.dumps(document, indent=2, ensure_ascii=False)
+    return text if args.output is not None or can_encode(text) else json.dumps(document, indent=2)
 
 
 def _title(lock: Lock) -> str:

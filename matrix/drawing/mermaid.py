@@ -46,4 +46,4 @@ def _arrow(edge: Edge, graph: BuildGraph) -> str:
 
 def _escaped(text: str) -> str:
     """Write every character that could mean something to Mermaid or to HTML by its number."""
-    return re.sub(r"[^\w .+-]", lambda one: f"#{ord(one[0])};", visible(text))
+    return re.sub(r"[^a-zA-Z0-9_ .+-]", lambda one: f"#{ord(one[0])};", visible(text))

@@ -236,4 +236,5 @@ def _text(x: float, y: float, text: str, name: str = "", *, middle: bool = False
 
 
 def _escaped(text: str) -> str:
-    return escape(visible(text))
+    """Write text so that the file is ASCII and needs no word about its encoding."""
+    return escape(visible(text)).encode("ascii", "xmlcharrefreplace").decode("ascii")

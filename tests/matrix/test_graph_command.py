@@ -92,25 +92,36 @@ def test_an_output_without_box_characters_gets_ascii_and_a_file_does_not(
     lock: Lock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     del lock
-    plain = io.BytesIO()
-    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(plain, encoding="ascii"))
-    assert main(["graph"]) == 0
-    assert main(["graph", "-o", "graph.txt", "-q"]) == 0
-    sys.stdout.flush()
-    said = plain.getvalue().decode("ascii")
+    said = _in_ascii(monkeypatch, "graph")
+    assert _in_ascii(monkeypatch, "graph", "-o", "graph.txt", "-q") == ""
     assert "|   `-- pytorch-triton-rocm" in said
     assert "|.. ninja" in said
     assert "│   └── pytorch-triton-rocm" in Path("graph.txt").read_text(encoding="utf-8")
 
 
-def test_what_the_encoding_lacks_is_escaped_in_every_format(monkeypatch: pytest.MonkeyPatch) -> None:
-    write(lock_of([runs("ф", "torch")]))
-    for format_ in ("text", "dot", "mermaid", "svg", "json"):
-        plain = io.BytesIO()
-        monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(plain, encoding="ascii"))
-        assert main(["graph", "--format", format_]) == 0
-        sys.stdout.flush()
-        assert b"u0444" in plain.getvalue()
+@pytest.mark.parametrize(
+    ("format_", "wanted"),
+    [("text", r"\xe9\u0444"), ("dot", r"\xe9\u0444"), ("mermaid", "#233;#1092;"), ("svg", "&#233;&#1092;")],
+)
+def test_what_the_encoding_lacks_is_escaped(
+    format_: str, wanted: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(lock_of([runs("éф😀", "torch")]))
+    assert wanted in _in_ascii(monkeypatch, "graph", "--format", format_)
+
+
+def test_json_that_the_encoding_lacks_is_still_json(monkeypatch: pytest.MonkeyPatch) -> None:
+    write(lock_of([runs("éф😀", "torch")]))
+    document = json.loads(_in_ascii(monkeypatch, "graph", "--format", "json"))
+    assert [node["name"] for node in document["nodes"]] == ["torch", "éф😀"]
+
+
+def _in_ascii(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> str:
+    plain = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(plain, encoding="ascii"))
+    assert main(arguments) == 0
+    sys.stdout.flush()
+    return plain.getvalue().decode("ascii")
 
 
 @pytest.mark.parametrize("format_", ["text", "dot", "mermaid", "svg", "json", "fromager"])
