@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 COMMANDS = {
     "resolve": "choose versions that fit, say why, write matrix.lock",
     "explain": "why a version was chosen, by which facts, from which sources",
+    "graph": "show what needs what, to run and to be built, and in which order",
     "build-wheels": "build what the lock needs and the index lacks, prove it, publish it",
     "env": "write the file that a consumer of the index reads",
     "catalog": "list the facts, check a file of them, or look for new ones",

@@ -23,12 +23,16 @@ class Console:
         self._started = time.monotonic()
 
     def data(self, text: str) -> None:
-        """Print a result."""
+        """Print a result; characters that the output's encoding lacks are printed as escapes."""
+        if not can_encode(text):
+            encoding = sys.stdout.encoding
+            text = text.encode(encoding, "backslashreplace").decode(encoding)
         print(text)
 
     def document(self, value: object) -> None:
         """Print a result as one JSON document."""
-        print(json.dumps(value, indent=2, ensure_ascii=False))
+        text = json.dumps(value, indent=2, ensure_ascii=False)
+        print(text if can_encode(text) else json.dumps(value, indent=2))
 
     def say(self, text: str) -> None:
         """Say what is being done."""
@@ -50,6 +54,15 @@ class Console:
         print(_coloured("31", "error:", sys.stderr), message, file=sys.stderr)
         if hint:
             print(f"  {hint}", file=sys.stderr)
+
+
+def can_encode(text: str) -> bool:
+    """Tell whether the encoding of stdout has all characters of a text."""
+    try:
+        text.encode(sys.stdout.encoding or "utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _coloured(code: str, text: str, stream: TextIO) -> str:

@@ -21,9 +21,22 @@ if TYPE_CHECKING:
 
 
 class CycleError(MatrixError):
-    """Distributions need each other in a circle."""
+    """Distributions need each other in a circle.
+
+    Parameters
+    ----------
+    path
+        The circle: each one needs the next, the last is the first again.
+    """
 
     id = "cycle"
+
+    def __init__(self, path: Sequence[str]) -> None:
+        super().__init__(
+            f"These distributions need each other in a circle: {' -> '.join(path)}.",
+            hint="One of the recipes states a build requirement that is none.",
+        )
+        self.path = tuple(path)
 
 
 def edges_of(candidates: Sequence[Candidate], relations: Iterable[Relation]) -> tuple[Edge, ...]:
@@ -96,9 +109,7 @@ def generations(names: Iterable[str], edges: Iterable[Edge]) -> tuple[tuple[str,
         sorter.prepare()
     except graphlib.CycleError as error:
         needed_first: list[str] = error.args[1]
-        path = " -> ".join(reversed(needed_first))
-        msg = f"These distributions need each other in a circle: {path}."
-        raise CycleError(msg, hint="One of the recipes states a build requirement that is none.") from None
+        raise CycleError(needed_first[::-1]) from None
     groups = []
     while sorter.is_active():
         group = sorter.get_ready()

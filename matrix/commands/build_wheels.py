@@ -115,7 +115,7 @@ def _lock(
     """Read the lock, or resolve first when there is none; a lock for another target is refused."""
     if args.lock.exists():
         lock = read_lock(args.lock)
-        _same_target(lock, args, catalog)
+        same_target(lock, args, catalog)
         return lock
     if names and not settings.requirements:
         settings.requirements = list(names)
@@ -130,7 +130,7 @@ def _lock(
     return lock
 
 
-def _same_target(lock: Lock, args: argparse.Namespace, catalog: Catalog) -> None:
+def same_target(lock: Lock, args: argparse.Namespace, catalog: Catalog) -> None:
     """See that the options do not ask for another target than the lock's.
 
     Raises

@@ -1,0 +1,170 @@
+"""Small readers of what `matrix graph` writes, made from the formats' descriptions alone.
+
+They refuse what is not well formed, so a test that uses one also checks that.
+"""
+
+from __future__ import annotations
+
+import html
+import re
+from dataclasses import dataclass, field
+from typing import Any
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from packaging.version import Version
+
+Arrow = tuple[str, str, bool]
+"""From, to, and whether the line is solid."""
+
+
+@dataclass
+class Drawn:
+    """Nodes and edges as drawn, each as often as it is drawn."""
+
+    nodes: list[tuple[str, str]] = field(default_factory=list)
+    """Label and the box it is in."""
+    arrows: list[Arrow] = field(default_factory=list)
+    """By the first line of the labels."""
+    words: list[str] = field(default_factory=list)
+    """What the edges say, in the same order."""
+
+
+_DOT = re.compile(r'\s*("(?:\\.|[^"\\])*"|->|[{}\[\]=]|[A-Za-z_][\w]*|-?\d+)', re.DOTALL)
+
+
+def read_dot(text: str) -> Drawn:
+    """Read the part of Graphviz's language that is written: statements, attributes, subgraphs."""
+    tokens = []
+    position = 0
+    text = text.strip()
+    while position < len(text):
+        match = _DOT.match(text, position)
+        assert match, text[position : position + 40]
+        tokens.append(match[1])
+        position = match.end()
+    assert tokens[:3] == ["digraph", "matrix", "{"]
+    assert tokens[-1] == "}"
+    drawn, names, box, arrows = Drawn(), {}, [""], []
+    rest = iter(tokens[3:])
+    pending: list[str] = []
+    for token in rest:
+        if token == "subgraph":
+            box.append(next(rest))
+            assert next(rest) == "{"
+        elif token == "}":
+            box.pop()
+        elif token == "[":
+            attributes = _attributes(rest)
+            if len(pending) == 3:
+                assert pending[1] == "->"
+                arrows.append((pending[0], pending[2], attributes["style"] == "solid"))
+                drawn.words.append(_unquoted(attributes["label"]))
+            elif pending[-1].startswith('"'):
+                assert pending[-1] not in names, "drawn twice"
+                names[pending[-1]] = _unquoted(attributes["label"])
+                drawn.nodes.append((names[pending[-1]], box[-1]))
+            pending = []
+        elif token == "=":
+            pending.pop()
+            next(rest)
+        else:
+            pending.append(token)
+    assert not box
+    for one, other, solid in arrows:
+        drawn.arrows.append((_first(names[one]), _first(names[other]), solid))
+    return drawn
+
+
+def _attributes(tokens: Any) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for name in tokens:
+        if name == "]":
+            return found
+        assert next(tokens) == "="
+        found[name] = next(tokens)
+    msg = "no end of the attributes"
+    raise AssertionError(msg)
+
+
+def _unquoted(text: str) -> str:
+    """Read a label: backslash and n is a line break, backslash and anything else that character."""
+    if not text.startswith('"'):
+        return text
+    return re.sub(r"\\(.)", lambda one: "\n" if one[1] == "n" else one[1], text[1:-1])
+
+
+def _first(label: str) -> str:
+    return label.partition("\n")[0]
+
+
+_NODE = re.compile(r'    (n\d+)\["([^"\[\]{}|`]*)"\]')
+_ARROW = re.compile(r'  (n\d+) (-->|-\.->)\|"([a-z, ]+)"\| (n\d+)')
+
+
+def read_mermaid(text: str) -> Drawn:
+    """Read a flowchart line by line, as far as one is written."""
+    lines = text.splitlines()
+    assert lines[0].startswith("%% ")
+    assert lines[1] == "flowchart TB"
+    drawn, names, box, arrows = Drawn(), {}, "", []
+    for line in lines[2:]:
+        if subgraph := re.fullmatch(r'  subgraph (g\d+)\["generation \d+"\]', line):
+            box = subgraph[1]
+        elif line == "  end":
+            box = ""
+        elif node := _NODE.fullmatch(line):
+            assert node[1] not in names, "drawn twice"
+            label = html.unescape(re.sub(r"#(\d+);", r"&#\1;", node[2].replace("<br/>", "\n")))
+            names[node[1]] = label
+            drawn.nodes.append((label, box))
+        elif arrow := _ARROW.fullmatch(line):
+            arrows.append((arrow[1], arrow[4], arrow[2] == "-->"))
+            drawn.words.append(arrow[3])
+        else:
+            assert re.fullmatch(r"  (classDef [a-z]+ [-\w#:, ]+|class n\d+(,n\d+)* [a-z]+)", line), line
+    for one, other, solid in arrows:
+        drawn.arrows.append((_first(names[one]), _first(names[other]), solid))
+    return drawn
+
+
+FIELDS = {
+    "download_url": str,
+    "pre_built": bool,
+    "version": str,
+    "canonicalized_name": str,
+    "edges": list,
+}
+"""Of an entry of fromager's graph: what its reader asks for, of which type."""
+REQ_TYPES = {"install", "toplevel", "build-system", "build-backend", "build-sdist"}
+
+
+def read_fromager(document: dict[str, Any]) -> dict[str, list[tuple[str, str]]]:
+    """Read a graph as fromager does: from the root, each entry by its key; give (type, key) of each edge.
+
+    An entry is put where name and version say, and its parent looked for there, so keys must be
+    made of both; everything must be reached from the root.
+    """
+    read: dict[str, list[tuple[str, str]]] = {}
+    waiting = [""]
+    while waiting:
+        key = waiting.pop()
+        if key in read:
+            continue
+        entry = document[key]
+        for name, kind in FIELDS.items():
+            assert isinstance(entry[name], kind), (key, name)
+        if key:
+            name = entry["canonicalized_name"]
+            assert name == canonicalize_name(name)
+            assert key == f"{name}=={Version(entry['version'])}"
+        read[key] = []
+        for edge in entry["edges"]:
+            assert set(edge) == {"key", "req_type", "req"}
+            assert edge["req_type"] in REQ_TYPES
+            needed = document[edge["key"]]
+            assert canonicalize_name(Requirement(edge["req"]).name) == needed["canonicalized_name"]
+            read[key].append((edge["req_type"], edge["key"]))
+            waiting.append(edge["key"])
+    assert read.keys() == document.keys()
+    return read
