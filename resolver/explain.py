@@ -187,6 +187,9 @@ def _changes(catalog: Catalog, request: Request) -> list[_Change]:
             changes.append(_Change(text, partial(_retarget, date=day)))
     if target.base_image:
         changes.append(_Change("any base image of the site", partial(_retarget, base_image=None)))
+    if request.keep:
+        text = "without keeping what is installed"
+        changes.append(_Change(text, lambda one: replace(one, keep=None)))
     if request.support != "any":
         changes.append(_Change("trust also what is inferred", lambda one: replace(one, support="any")))
     changes += [_leave_out(one) for one in asked if one.name not in PLATFORM and len(asked) > 1]
@@ -239,6 +242,7 @@ def request_arguments(request: Request) -> tuple[str, ...]:
         "--base-image": target.base_image or "",
         "--support": request.support if request.support != "any" else "",
         "--prefer": request.prefer if request.prefer != "newest" else "",
+        "--keep-installed": request.keep.source if request.keep else "",
     }
     given = [word for option, value in options.items() if value for word in (option, value)]
     given += [word for name in request.catalogs for word in ("--catalog", name)]
