@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace, console: Console) -> int:
     """Run the command."""
-    lock = read_lock(args.lock)
+    lock = read_lock(args.lock, tell=console.say)
     picks = [pick for pick in lock.pick if args.name in {None, pick.name}]
     if not picks:
         msg = f"The lock {args.lock} has no {args.name!r}."

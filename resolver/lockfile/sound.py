@@ -30,11 +30,11 @@ _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 def complaints(lock: Lock) -> Iterator[str]:
     """Yield what is wrong with a lock whose types are right, in words that follow "FILE: "."""
-    yield from _request(lock)
     names = Counter(pick.name for pick in lock.pick)
     yield from (f"{name} was picked {count} times" for name, count in names.items() if count > 1)
     for pick in lock.pick:
         yield from _pick(pick)
+    yield from _request(lock)
     yield from _target(lock)
     yield from _graph(lock)
 
