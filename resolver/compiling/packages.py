@@ -66,7 +66,7 @@ def _backends(draft: Draft, name: str) -> None:
         possible = [one for one in release.backend if ready or recipe_for(draft.catalog, release, one)]
         text = f"{name} {release.version} can be had for {spell(possible, joiner='and')}"
         fact = Fact.of(release, text, note="")
-        clauses.append(Clause(_is(release), version_in(possible), fact))
+        clauses.append(Clause(_is(release), version_in(possible), fact, to_build=not ready))
     draft.relate(name, "backend", clauses)
 
 

@@ -241,7 +241,7 @@ def test_line_ends_a_byte_order_mark_and_comments_are_no_edit(text: str, tmp_pat
         ("target.rocm", "6.4.4", "the target has rocm 6.4.4"),
         ("target.base-image.name", "other.sif", "other.sif"),
         ("pick.-1.version", "newest", "the version 'newest' of torch cannot be read"),
-        ("pick.-1.name", "Torch_", "torch"),
+        ("pick.-1.name", "Torch_", "'Torch_' is not normalised"),
         ("pick.-1.name", "apex", "apex was picked 2 times"),
         ("pick.-1.kind", "platform", "torch"),
         ("edge.0.subject", "apx", "an edge begins at 'apx'"),

@@ -80,7 +80,7 @@ def locked(request: Request) -> Lock:
 
 
 @given(request=requests())
-@IN_A_FOLDER
+@settings(IN_A_FOLDER, max_examples=20)
 def test_every_lock_comes_back_equal_and_resolves_again(request: Request, tmp_path: Path) -> None:
     lock = locked(request)
     path = tmp_path / "matrix.lock"
