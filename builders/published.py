@@ -9,10 +9,9 @@ from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel
 from packaging.version import InvalidVersion, Version
 
 from builders.sources import index_url, project_page
-from resolver.errors import MatrixError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +27,7 @@ class File:
 
 
 def published_wheels(
-    project: str, version: str, indexes: Sequence[str], *, python: str, machine: str = "x86_64"
+    project: str, version: str, index: str, *, python: str, machine: str = "x86_64"
 ) -> list[File]:
     """Find the wheels of one version for one Python on Linux.
 
@@ -36,8 +35,8 @@ def published_wheels(
     ----------
     project, version
         What is looked for; the version with its local label.
-    indexes
-        URLs of indexes, the first that has it decides; an empty one is the index of pip's configuration.
+    index
+        URL of the index; empty for the one of pip's configuration.
     python
         CPython minor.
     machine
@@ -46,31 +45,24 @@ def published_wheels(
     Returns
     -------
     list of File
-        Sorted by name; empty if no index has it.
+        Sorted by name; empty if the index does not have this version.
 
     Raises
     ------
+    SourceError
+        The index does not have the project.
     EnvironmentLacksError
-        An index could not be reached.
+        The index could not be reached.
     """
-    for url in indexes:
-        where = url or index_url()
-        try:
-            page = project_page(project, where)
-        except MatrixError as error:
-            if error.exit_code != 1 or url == indexes[-1]:
-                raise
-            continue
-        found = [
-            File(
-                package.filename, package.url.partition("#")[0], dict(sorted(package.digests.items())), where
-            )
-            for package in page.packages
-            if _fits(package.filename, project, version, python, machine)
-        ]
-        if found:
-            return sorted({one.name: one for one in found}.values(), key=lambda one: one.name)
-    return []
+    where = index or index_url()
+    found = {
+        package.filename: File(
+            package.filename, package.url.partition("#")[0], dict(sorted(package.digests.items())), where
+        )
+        for package in project_page(project, where).packages
+        if _fits(package.filename, project, version, python, machine)
+    }
+    return [found[name] for name in sorted(found)]
 
 
 def _fits(file: str, project: str, version: str, python: str, machine: str) -> bool:

@@ -61,7 +61,7 @@ def read_kept(where: str, catalog: Catalog) -> Kept:
     if where == IMAGE:
         return Kept(IMAGE)
     path = Path(where)
-    text = read_text(path, hint=_HINT)
+    text = read_text(path, hint=_HINT, pipes=True)
     listed = list(read_list(text, where))
     if not listed:
         msg = f"{where} lists nothing that is installed."

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 
 from builders.cache import cache_root
-from matrix.installed import read_kept
 from resolver.driver import identify_driver, lines_of_module, release_of_package
 from resolver.errors import UsageError, did_you_mean
 from resolver.facts import catalog as facts
@@ -208,6 +207,11 @@ def make_request(settings: Settings, catalog: Catalog, today: datetime.date) -> 
         if text:
             specifier = parse_specifier(text)
             requirements.append(Requirement(name, specifier, f"{name}{specifier}"))
+    keep = None
+    if settings.keep_installed:
+        from matrix.installed import read_kept  # noqa: PLC0415  only where something is kept
+
+        keep = read_kept(settings.keep_installed, catalog)
     return Request(
         target,
         tuple(requirements),
@@ -215,7 +219,7 @@ def make_request(settings: Settings, catalog: Catalog, today: datetime.date) -> 
         settings.prefer or "newest",
         site_file=_site_file(settings),
         catalogs=tuple(settings.catalog),
-        keep=read_kept(settings.keep_installed, catalog) if settings.keep_installed else None,
+        keep=keep,
     )
 
 

@@ -17,11 +17,9 @@ from resolver.errors import LockError
 from resolver.facts.schema import Backend, Git, Sdist, Status  # noqa: TC001
 from resolver.label import labelled, wheel_label
 from resolver.lockfile.integrity import TABLE, digest_of
-from resolver.lockfile.migration import UnknownKeyError, abi_tag, from_schema_1
-from resolver.lockfile.sound import complaints
-from resolver.lockfile.text import AGAIN, read_data
 from resolver.model import Kept, Kind, Origin, Prefer, Request, Support, Target, Verdict
 from resolver.requirements import parse_requirement
+from resolver.versions import abi_tag
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -30,6 +28,7 @@ if TYPE_CHECKING:
     from resolver.model import Fact, Pick, Resolution
 
 SCHEMA = 2
+_AGAIN = "Write it anew with: matrix resolve"
 _HEAD = "# Written by `matrix resolve`. Change the request and resolve again rather than this file.\n"
 
 
@@ -127,6 +126,7 @@ class LockedPick(_Part, frozen=True, kw_only=True):
     wheel_version: str = ""
     """For what is built: its version with the label, as the consumer pins it."""
     index: str = ""
+    """URL of the wheel index that serves it; empty for what is on PyPI."""
     sdist: Sdist | None = None
     git: Git | None = None
     wheel: Sdist | None = None
@@ -196,7 +196,7 @@ def make_lock(resolution: Resolution) -> Lock:
         warnings=resolution.warnings,
         request=_lock_request(request),
         target=_lock_target(resolution),
-        pick=tuple(_lock_pick(pick, label) for pick in resolution.picks),
+        pick=tuple(_lock_pick(pick, label, torch) for pick in resolution.picks),
         edge=tuple(
             LockedEdge(
                 subject=edge.subject,
@@ -282,8 +282,10 @@ def request_of(lock: Lock) -> Request:
     )
 
 
-def _lock_pick(pick: Pick, label: str) -> LockedPick:
+def _lock_pick(pick: Pick, label: str, torch: Pick | None) -> LockedPick:
     one, release = pick.candidate, pick.candidate.release
+    # What is published and has no release of its own is published beside torch.
+    beside_torch = one.origin == "published" and release is None and torch is not None
     return LockedPick(
         name=one.name,
         version=one.version,
@@ -293,7 +295,7 @@ def _lock_pick(pick: Pick, label: str) -> LockedPick:
         support=pick.support,
         verdict=pick.verdict,
         wheel_version=labelled(one.version, label) if one.origin == "build" and label else "",
-        index=one.index,
+        index=one.index or (torch.candidate.index if torch and beside_torch else ""),
         sdist=release.sdist if release else None,
         git=release.git if release else None,
         wheel=release.wheel if release else None,
@@ -347,6 +349,10 @@ def read_lock(path: Path, *, tell: Callable[[str], None] | None = None) -> Lock:
         The file is missing, is something else, was edited by hand or cut short, or its parts do not
         fit together. The message names the file and what is wrong with it.
     """
+    from resolver.lockfile.migration import UnknownKeyError, from_schema_1  # noqa: PLC0415  only to read
+    from resolver.lockfile.sound import complaints  # noqa: PLC0415
+    from resolver.lockfile.text import read_data  # noqa: PLC0415
+
     data = read_data(path)
     schema = data.get("schema")
     if type(schema) is not int or schema not in range(1, SCHEMA + 1):
@@ -356,18 +362,18 @@ def read_lock(path: Path, *, tell: Callable[[str], None] | None = None) -> Lock:
             data = from_schema_1(data)
         except UnknownKeyError as error:
             msg = f"{path} is no lock of schema 1: {error}."
-            raise LockError(msg, hint=AGAIN) from None
+            raise LockError(msg, hint=_AGAIN) from None
     said = data.pop(TABLE, None)
     try:
         lock = msgspec.convert(data, Lock)
     except msgspec.ValidationError as error:
         msg = f"{path} is no lock of this program: {error}."
-        raise LockError(msg, hint=AGAIN) from None
+        raise LockError(msg, hint=_AGAIN) from None
     if schema == SCHEMA:
         _check_digest(path, data, said)
     for complaint in complaints(lock):
         msg = f"{path} does not hold together: {complaint}."
-        raise LockError(msg, hint=AGAIN)
+        raise LockError(msg, hint=_AGAIN)
     if tell is not None and schema < SCHEMA:
         tell(
             f"{path} was written with schema {schema} and was read as schema {SCHEMA}. It does not say all "
@@ -379,17 +385,17 @@ def read_lock(path: Path, *, tell: Callable[[str], None] | None = None) -> Lock:
 def _other_schema(path: Path, schema: object) -> LockError:
     if schema is None:
         msg = f"{path} has no schema, so it is no lock of matrix."
-        return LockError(msg, hint=AGAIN)
+        return LockError(msg, hint=_AGAIN)
     if type(schema) is int and schema > SCHEMA:
         msg = f"{path} was written by a newer matrix: schema {schema}, and this one reads up to {SCHEMA}."
         return LockError(msg, hint="Use that matrix, or write the lock anew with: matrix resolve")
-    return LockError(f"{path} has schema {schema!r}, which never was one.", hint=AGAIN)
+    return LockError(f"{path} has schema {schema!r}, which never was one.", hint=_AGAIN)
 
 
 def _check_digest(path: Path, data: dict[str, Any], said: object) -> None:
     if said is None:
         msg = f"{path} ends without its digest ([{TABLE}]): it was cut short or edited."
-        raise LockError(msg, hint=AGAIN)
+        raise LockError(msg, hint=_AGAIN)
     if said != {"sha256": digest_of(data)}:
         msg = f"{path} does not match its own digest: what it says was changed after matrix resolve wrote it."
-        raise LockError(msg, hint=f"Change the request instead. {AGAIN}")
+        raise LockError(msg, hint=f"Change the request instead. {_AGAIN}")

@@ -14,7 +14,9 @@ LARGEST = 16 * 2**20
 """Bytes; locks and lists of packages are far below, so more is a mistake."""
 
 
-def read_text(path: Path, *, error: type[UsageError] = UsageError, hint: str = "") -> str:
+def read_text(
+    path: Path, *, error: type[UsageError] = UsageError, hint: str = "", pipes: bool = False
+) -> str:
     """Read a file as UTF-8 text; a byte order mark at its beginning is left out.
 
     Parameters
@@ -25,6 +27,8 @@ def read_text(path: Path, *, error: type[UsageError] = UsageError, hint: str = "
         What to raise.
     hint
         What to do when it is no text.
+    pipes
+        Whether it may be a pipe, as a shell makes it of ``<(pip list)``.
 
     Raises
     ------
@@ -36,13 +40,14 @@ def read_text(path: Path, *, error: type[UsageError] = UsageError, hint: str = "
         if stat.S_ISDIR(about.st_mode):
             msg = f"{path} is a directory."
             raise error(msg, hint=hint)
-        if not stat.S_ISREG(about.st_mode):
+        if not (stat.S_ISREG(about.st_mode) or (pipes and stat.S_ISFIFO(about.st_mode))):
             msg = f"{path} is no regular file."
             raise error(msg, hint=hint)
-        if about.st_size > LARGEST:
-            msg = f"{path} has {about.st_size / 2**20:.0f} MiB, which is too much for what it should be."
+        with path.open("rb") as source:
+            raw = source.read(LARGEST + 1)
+        if len(raw) > LARGEST:
+            msg = f"{path} has more than {LARGEST // 2**20} MiB, which is too much for what it should be."
             raise error(msg, hint=hint)
-        raw = path.read_bytes()
     except FileNotFoundError:
         msg = f"There is no file {path}."
         raise error(msg, hint=hint) from None

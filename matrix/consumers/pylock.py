@@ -1,4 +1,4 @@
-"""A lock as ``pylock.toml`` (PEP 751), which pip, uv and others install from.
+"""A lock as ``pylock.toml`` (PEP 751), which uv and other installers read.
 
 The specification lets an installer resolve nothing: it installs the files that are named, and every
 file has a place and a hash. So what is built must be in the index, and what is published must be found
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from builders.published import File
     from resolver.lock import Lock, LockedPick
 
-    Find = Callable[[str, str, Sequence[str]], list[File]]
-    """Project, version and index URLs to the wheels that are published."""
+    Find = Callable[[str, str, str], list[File]]
+    """Project, version and index URL (empty: pip's own) to the wheels that are published."""
 
 _HEAD = (
     "# Written by `matrix env --for pylock`. It names what matrix.lock decides and nothing else: what these\n\
@@ -80,10 +80,8 @@ def pylock(lock: Lock, index: Index, find: Find, *, beside: Path, index_url: str
         names = ", ".join(f"{pick.name} {pick.pinned}" for pick in missing)
         msg = f"pylock.toml names files with their hashes, and the index {index.root} lacks {names}."
         raise MatrixError(msg, hint="matrix build-wheels makes them.")
-    torch = lock.find("torch")
-    indexes = [torch.index] if torch and torch.index else []
     packages = [
-        _built(pick, index, beside, index_url) if pick.origin == "build" else _published(pick, find, indexes)
+        _built(pick, index, beside, index_url) if pick.origin == "build" else _published(pick, find)
         for pick in sorted(picks, key=lambda pick: pick.name)
     ]
     made = Pylock(
@@ -155,10 +153,10 @@ def _relative(path: Path, beside: Path) -> str:
     return os.path.relpath(path, beside).replace(os.sep, "/")
 
 
-def _published(pick: LockedPick, find: Find, indexes: Sequence[str]) -> Package:
+def _published(pick: LockedPick, find: Find) -> Package:
     from packaging.pylock import PackageWheel  # noqa: PLC0415
 
-    files = find(pick.name, pick.version, [pick.index] if pick.index else [*indexes, ""])
+    files = find(pick.name, pick.version, pick.index)
     if pick.wheel is not None:
         files = [one for one in files if one.name == pick.wheel.file]
         wrong = [one for one in files if one.hashes.get("sha256", pick.wheel.sha256) != pick.wheel.sha256]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from resolver.versions import abi_tag
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -13,17 +15,6 @@ _TARGET_1 = {"site", "date", "backend", "gfx", "support", "prefer"}
 
 class UnknownKeyError(ValueError):
     """An older lock has a key that its schema did not know."""
-
-
-def abi_tag(python: str) -> str:
-    """Give the ABI tag of a CPython minor.
-
-    Examples
-    --------
-    >>> abi_tag("3.12"), abi_tag("")
-    ('cp312', '')
-    """
-    return f"cp{python.replace('.', '')}" if python else ""
 
 
 def from_schema_1(data: Mapping[str, Any]) -> dict[str, Any]:

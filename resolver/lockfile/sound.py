@@ -12,9 +12,8 @@ from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
 from resolver.errors import UsageError
-from resolver.lockfile.migration import abi_tag
 from resolver.requirements import parse_requirement
-from resolver.versions import shorten
+from resolver.versions import abi_tag, shorten
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -85,6 +86,14 @@ def test_image_is_a_word_and_a_file_of_that_name_is_written_with_its_directory(c
     Path("image").write_text("torch==2.9.1\n")
     assert read_kept("image", catalog) == Kept(IMAGE)
     assert read_kept("./image", catalog).installed == (("torch", "2.9.1"),)
+
+
+def test_a_pipe_is_read_as_a_shell_gives_it(catalog: Catalog) -> None:
+    reading, writing = os.pipe()
+    os.write(writing, b"torch==2.9.1\n")
+    os.close(writing)
+    assert read_kept(f"/dev/fd/{reading}", catalog).installed == (("torch", "2.9.1"),)
+    os.close(reading)
 
 
 @pytest.mark.parametrize(

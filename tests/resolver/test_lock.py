@@ -345,7 +345,7 @@ def test_another_tools_file_is_named_for_what_it_seems_to_be(
         (b"\x7fELF\0\1", "binary file"),
         (b"schema = 2\n# caf\xe9\n", ":2: not UTF-8"),
         ("schema = 2\n".encode("utf-16"), "UTF-16"),
-        (b"#" * (17 * 2**20), "17 MiB"),
+        (b"#" * (17 * 2**20), "more than 16 MiB"),
     ],
 )
 def test_what_is_no_text_is_refused(content: bytes, named: str, tmp_path: Path) -> None:
