@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from resolver.errors import UsageError
 from resolver.explain import request_arguments
 from resolver.facts.catalog import Catalog
-from resolver.lock import make_lock
+from resolver.lock import dumps, make_lock
 from resolver.model import IMAGE, Conflict, Kept, Pick, Request, Resolution
 from resolver.resolve import resolve
 from tests.resolver.asking import ask
@@ -200,3 +204,42 @@ def test_which_image_was_listed_is_asked_for_unless_one_is_named(catalog: Catalo
     answer = resolved(catalog, named)
     assert not any(said in one for one in answer.warnings)
     assert pick_of(answer, "python").version == "3.12"
+
+
+@pytest.mark.parametrize(
+    "kept", [f"Kept({IMAGE!r})", "Kept('list.txt', (('numpy', '2.1.3'), ('torch', '2.9.1+rocm6.4.lumi')))"]
+)
+def test_what_is_kept_gives_the_same_bytes_in_every_process(kept: str, catalog: Catalog) -> None:
+    program = (
+        "import sys; from dataclasses import replace; from resolver.facts.catalog import load;"
+        "from resolver.lock import dumps, make_lock; from resolver.model import Kept;"
+        "from resolver.resolve import resolve; from tests.resolver.asking import ask; catalog = load();"
+        f"request = ask(catalog, 'apex deepspeed', day={DAY!r}, base_image={TORCH_LAYER!r});"
+        f"sys.stdout.write(dumps(make_lock(resolve(catalog, replace(request, keep={kept})))))"
+    )
+    texts = set()
+    for seed in ("1", "2", "3"):
+        environment = {**os.environ, "PYTHONHASHSEED": seed}
+        done = subprocess.run(
+            [sys.executable, "-c", program],
+            cwd=Path(__file__).parents[2],
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        texts.add(done.stdout)
+    (text,) = texts
+    assert 'origin = "base-image"' in text
+    request = ask(catalog, "apex deepspeed", day=DAY, base_image=TORCH_LAYER)
+    if IMAGE in kept:
+        assert dumps(make_lock(resolved(catalog, replace(request, keep=Kept(IMAGE))))) == text
+
+
+def test_nothing_can_be_kept_where_only_documents_are_trusted(catalog: Catalog) -> None:
+    request = ask(catalog, "torch", day="2025-06-01", support="documented")
+    answer = resolve(catalog, keeping(request, torch="2.8.0a0+ours"))
+    assert isinstance(answer, Conflict)
+    texts = " ".join(item.text for item in answer.core)
+    assert "--support documented trusts" in texts
+    assert "the base image holds torch 2.8.0a0+ours" in texts
