@@ -111,6 +111,9 @@ def _task(pick: LockedPick, lock: Lock, catalog: Catalog, index: Index) -> Task:
         raise LockError(msg, hint="Was it resolved with another --catalog? Resolve again with this one.")
     version = lock.version_of("python")
     torch = lock.find("torch")
+    if torch is not None and torch.origin == "base-image" and not torch.index:
+        msg = f"torch {torch.version} is what the base image holds; to build against it needs that image."
+        raise EnvironmentLacksError(msg, hint="This version cannot build in containers yet.")
     inputs = {
         "name": pick.name,
         "version": pick.pinned,

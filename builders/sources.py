@@ -17,6 +17,8 @@ from resolver.errors import EnvironmentLacksError, MatrixError
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from pypi_simple import ProjectPage
+
     from resolver.facts.schema import Sdist
 
 _TIMEOUT = (10, 60)  # seconds to connect and between two packets
@@ -89,13 +91,22 @@ def _index_in_configuration() -> str:
     return (found.get("install.index-url") or found.get("global.index-url") or "").strip()
 
 
-def _find(project: str, file: str, index: str) -> str:
+def project_page(project: str, index: str) -> ProjectPage:
+    """Get the page of a project on an index.
+
+    Raises
+    ------
+    SourceError
+        The index does not have the project, or is none.
+    EnvironmentLacksError
+        It could not be reached.
+    """
     import pypi_simple  # noqa: PLC0415  imports slowly, and only where the network is used
     import requests  # noqa: PLC0415
 
     try:
         with pypi_simple.PyPISimple(endpoint=index) as client:
-            page = client.get_project_page(project, timeout=_TIMEOUT)
+            return client.get_project_page(project, timeout=_TIMEOUT)
     except pypi_simple.NoSuchProjectError:
         msg = f"The index {_shown(index)} has no project {project}."
         raise SourceError(msg, hint="Is pip configured for an index that mirrors only a part?") from None
@@ -104,7 +115,10 @@ def _find(project: str, file: str, index: str) -> str:
         raise SourceError(msg, hint="Look at pip's setting of index-url.") from None
     except requests.RequestException as error:
         raise _failed(index, error) from None
-    for package in page.packages:
+
+
+def _find(project: str, file: str, index: str) -> str:
+    for package in project_page(project, index).packages:
         if package.filename == file:
             return str(package.url)
     msg = f"The index {_shown(index)} does not have {file}."

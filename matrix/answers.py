@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Any
 from matrix.console import table
 from matrix.last import keep_conflict
 from resolver.lock import make_lock
+from resolver.model import is_kept
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from matrix.console import Console
-    from resolver.model import Conflict, CoreItem, Fact, Resolution, Target
+    from resolver.model import Conflict, CoreItem, Fact, Request, Resolution, Target
 
 SCHEMA = 1
 
@@ -29,13 +30,31 @@ def target_document(target: Target) -> dict[str, Any]:
     }
 
 
+def _asked_for(request: Request) -> dict[str, Any]:
+    """Give the target of a request as JSON, with what was to be kept if anything was."""
+    document = target_document(request.target)
+    if request.keep:
+        document["kept"] = {"source": request.keep.source, "installed": dict(request.keep.installed)}
+    return document
+
+
+def _answered_for(resolution: Resolution) -> dict[str, Any]:
+    """Give the target of an answer as JSON: with what was kept and what is not known."""
+    document = _asked_for(resolution.request)
+    if resolution.request.keep:
+        kept = {pick.name: pick.version for pick in resolution.picks if is_kept(pick.candidate)}
+        unknown = sorted(document["kept"]["installed"].keys() - kept.keys() - {"python", "rocm"})
+        document["kept"] |= {"picks": kept, "ignored": unknown}
+    return document
+
+
 def resolution_document(resolution: Resolution) -> dict[str, Any]:
     """Give a resolution as JSON."""
     pinned = {pick.name: pick.wheel_version for pick in make_lock(resolution).pick}
     return {
         "schema": SCHEMA,
         "status": "resolved",
-        "target": target_document(resolution.request.target),
+        "target": _answered_for(resolution),
         "picks": [
             {
                 "name": pick.name,
@@ -75,7 +94,7 @@ def conflict_document(conflict: Conflict) -> dict[str, Any]:
     return {
         "schema": SCHEMA,
         "status": "conflict",
-        "target": target_document(conflict.request.target),
+        "target": _asked_for(conflict.request),
         "core": [{"text": one.text, "kind": one.kind, "source": one.source} for one in conflict.core],
         "suggestions": [{"change": one.change, "request": list(one.request)} for one in conflict.suggestions],
     }
@@ -93,8 +112,12 @@ def resolution_text(resolution: Resolution, *, reasons: bool = True, sources: bo
         for pick in resolution.picks:
             lines.append(f"  {pick.name} {pick.candidate.key}")
             lines += _reasons(pick.facts, sources=sources)
+    kept = {pick.name for pick in resolution.picks if is_kept(pick.candidate)}
+    groups = [[name for name in group if name not in kept] for group in resolution.order]
+    groups = [group for group in groups if group]
     lines += ["", "Install order"]
-    lines += [f"  {number}. {', '.join(group)}" for number, group in enumerate(resolution.order, start=1)]
+    lines += [f"  {number}. {', '.join(group)}" for number, group in enumerate(groups, start=1)]
+    lines += [f"  Installed already: {', '.join(sorted(kept))}"] if kept else []
     return "\n".join(lines)
 
 

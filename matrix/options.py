@@ -12,15 +12,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
-from packaging.requirements import InvalidRequirement
-from packaging.requirements import Requirement as Pep508
-from packaging.utils import canonicalize_name
 
 from builders.cache import cache_root
 from resolver.driver import identify_driver, lines_of_module, release_of_package
 from resolver.errors import UsageError, did_you_mean
 from resolver.facts import catalog as facts
 from resolver.model import Request, Requirement, Target
+from resolver.requirements import parse_requirement
 from resolver.versions import minor, parse_specifier, shorten, spell
 
 if TYPE_CHECKING:
@@ -51,6 +49,8 @@ class Settings(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, rename=
     support: Literal["documented", "observed", "any"] | None = None
     prefer: Literal["newest", "proven", "oldest"] | None = None
     catalog: list[str] = []
+    keep_installed: str | None = None
+    """A file that lists what is installed and is to stay, or ``image``."""
     mirrors: dict[str, str] = {}
     """URL prefix to the prefix that is asked instead."""
 
@@ -207,6 +207,11 @@ def make_request(settings: Settings, catalog: Catalog, today: datetime.date) -> 
         if text:
             specifier = parse_specifier(text)
             requirements.append(Requirement(name, specifier, f"{name}{specifier}"))
+    keep = None
+    if settings.keep_installed:
+        from matrix.installed import read_kept  # noqa: PLC0415  only where something is kept
+
+        keep = read_kept(settings.keep_installed, catalog)
     return Request(
         target,
         tuple(requirements),
@@ -214,6 +219,7 @@ def make_request(settings: Settings, catalog: Catalog, today: datetime.date) -> 
         settings.prefer or "newest",
         site_file=_site_file(settings),
         catalogs=tuple(settings.catalog),
+        keep=keep,
     )
 
 
@@ -288,38 +294,6 @@ def driver_line(text: str | None, catalog: Catalog) -> str | None:
         raise UsageError(msg, hint=f"Say --driver {known[0]}." if known else "")
     named = [one.version for one in parse_specifier(text) if one.operator == "=="]
     return minor(named[0].removesuffix(".*")) if named else text
-
-
-def parse_requirement(text: str) -> Requirement:
-    """Read what a user asks for, such as ``torch>=2.4`` or ``rocm==6.2.*``.
-
-    Raises
-    ------
-    UsageError
-        It cannot be read, or says what a resolution of the catalog cannot answer.
-
-    Examples
-    --------
-    >>> parse_requirement("Flash_Attn==2.8.3").name
-    'flash-attn'
-    """
-    try:
-        parsed = Pep508(text)
-    except InvalidRequirement:
-        msg = f"{shorten(text)!r} cannot be read as a requirement."
-        raise UsageError(
-            msg, hint="Write a name, or a name and versions: apex, torch>=2.4, rocm==6.2.*"
-        ) from None
-    for what, said in (
-        ("extras", parsed.extras),
-        ("a marker", parsed.marker),
-        ("a URL", parsed.url),
-    ):
-        if said:
-            msg = f"{shorten(text)!r} has {what}, which matrix does not resolve."
-            raise UsageError(msg, hint="Leave it out here and add it in the environment file.")
-    specifier = parse_specifier(str(parsed.specifier)) if str(parsed.specifier) else None
-    return Requirement(canonicalize_name(parsed.name), specifier, text.strip())
 
 
 def check_names(names: Sequence[str]) -> list[str]:

@@ -1,11 +1,11 @@
 """A resolution as a file: everything that later steps need, and nothing that changes by itself.
 
-The lock is TOML with a schema number. The same catalog and request give the same bytes.
+The lock is TOML with a schema number, and at its end a digest of all that it says. The same catalog
+and request give the same bytes. It is read strictly: what was edited by hand is refused.
 """
 
 from __future__ import annotations
 
-import tomllib
 from datetime import date
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, Literal
@@ -16,15 +16,19 @@ import tomli_w
 from resolver.errors import LockError
 from resolver.facts.schema import Backend, Git, Sdist, Status  # noqa: TC001
 from resolver.label import labelled, wheel_label
-from resolver.model import Kind, Origin, Verdict  # noqa: TC001
+from resolver.lockfile.integrity import TABLE, digest_of
+from resolver.model import Kept, Kind, Origin, Prefer, Request, Support, Target, Verdict
+from resolver.requirements import parse_requirement
+from resolver.versions import abi_tag
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
     from pathlib import Path
 
     from resolver.model import Fact, Pick, Resolution
 
-SCHEMA = 1
+SCHEMA = 2
+_AGAIN = "Write it anew with: matrix resolve"
 _HEAD = "# Written by `matrix resolve`. Change the request and resolve again rather than this file.\n"
 
 
@@ -43,15 +47,70 @@ class LockedFact(_Part, frozen=True, kw_only=True):
     """Name of the catalog file, without its directory."""
 
 
+class LockedDriver(_Part, frozen=True, kw_only=True, rename={"since": "from"}):
+    """The kernel driver, and from when to when the site has it."""
+
+    version: str
+    """Minor line of AMD's driver."""
+    since: date | None = None
+    until: date | None = None
+    """The first day on which it no longer holds."""
+    package: str = ""
+    """The driver package as the site names it."""
+    source: str = ""
+    """Where the site says so; empty where the request named the driver."""
+
+
+class LockedImage(_Part, frozen=True, kw_only=True):
+    """The base image."""
+
+    name: str
+    path: str = ""
+    digest: str = ""
+    dockerhash: str = ""
+    """First digits of the digest of the image it was made from."""
+
+
 class LockedTarget(_Part, frozen=True, kw_only=True):
-    """What was resolved for."""
+    """What was resolved for: the whole platform."""
 
     site: str
     date: date
     backend: Backend
     gfx: tuple[str, ...] = ()
-    support: str = "any"
-    prefer: str = "newest"
+    rocm: str = ""
+    glibc: str = ""
+    python: str = ""
+    """CPython minor."""
+    python_abi: str = ""
+    """ABI tag of that Python, such as ``cp312``."""
+    driver: LockedDriver | None = None
+    base_image: LockedImage | None = None
+
+
+class LockedKept(_Part, frozen=True, kw_only=True):
+    """What was said to be installed, and to stay as it is."""
+
+    source: str
+    installed: dict[str, str] = {}
+
+
+class LockedRequest(_Part, frozen=True, kw_only=True):
+    """What was asked for; with the site, day, backend and offload targets of the target all of it."""
+
+    requirements: tuple[str, ...] = ()
+    support: Support = "any"
+    prefer: Prefer = "newest"
+    driver: str = ""
+    """The driver, where the request named it rather than the site."""
+    base_image: str = ""
+    python: str = ""
+    """CPython minor of the machine, where the target is the machine itself."""
+    glibc: str = ""
+    """glibc of the machine, where the target is the machine itself."""
+    site_file: str = ""
+    catalogs: tuple[str, ...] = ()
+    keep: LockedKept | None = None
 
 
 class LockedPick(_Part, frozen=True, kw_only=True):
@@ -67,6 +126,7 @@ class LockedPick(_Part, frozen=True, kw_only=True):
     wheel_version: str = ""
     """For what is built: its version with the label, as the consumer pins it."""
     index: str = ""
+    """URL of the wheel index that serves it; empty for what is on PyPI."""
     sdist: Sdist | None = None
     git: Git | None = None
     wheel: Sdist | None = None
@@ -92,12 +152,17 @@ class Lock(_Part, frozen=True, kw_only=True):
     """A lock file."""
 
     schema: int
-    requirements: tuple[str, ...] = ()
     order: tuple[tuple[str, ...], ...] = ()
     warnings: tuple[str, ...] = ()
+    request: LockedRequest = LockedRequest()
     target: LockedTarget
     pick: tuple[LockedPick, ...] = ()
     edge: tuple[LockedEdge, ...] = ()
+
+    @property
+    def requirements(self) -> tuple[str, ...]:
+        """What was asked for, as it was written."""
+        return self.request.requirements
 
     def find(self, name: str) -> LockedPick | None:
         """Find a pick by name."""
@@ -127,18 +192,11 @@ def make_lock(resolution: Resolution) -> Lock:
         label = wheel_label(backend=target.backend, torch=torch.version, rocm=version, gfx=target.gfx)
     return Lock(
         schema=SCHEMA,
-        requirements=tuple(one.text for one in request.requirements),
         order=resolution.order,
         warnings=resolution.warnings,
-        target=LockedTarget(
-            site=target.site,
-            date=target.date,
-            backend=target.backend,
-            gfx=target.gfx,
-            support=request.support,
-            prefer=request.prefer,
-        ),
-        pick=tuple(_lock_pick(pick, label) for pick in resolution.picks),
+        request=_lock_request(request),
+        target=_lock_target(resolution),
+        pick=tuple(_lock_pick(pick, label, torch) for pick in resolution.picks),
         edge=tuple(
             LockedEdge(
                 subject=edge.subject,
@@ -152,8 +210,82 @@ def make_lock(resolution: Resolution) -> Lock:
     )
 
 
-def _lock_pick(pick: Pick, label: str) -> LockedPick:
+def _lock_request(request: Request) -> LockedRequest:
+    target, kept = request.target, request.keep
+    return LockedRequest(
+        requirements=tuple(one.text for one in request.requirements),
+        support=request.support,
+        prefer=request.prefer,
+        driver=target.driver or "",
+        base_image=target.base_image or "",
+        python=target.python or "",
+        glibc=target.glibc or "",
+        site_file=request.site_file,
+        catalogs=request.catalogs,
+        keep=LockedKept(source=kept.source, installed=dict(kept.installed)) if kept else None,
+    )
+
+
+def _lock_target(resolution: Resolution) -> LockedTarget:
+    target, window, image = resolution.request.target, resolution.window, resolution.image
+    versions = {pick.name: pick.version for pick in resolution.picks if pick.candidate.kind == "platform"}
+    driver = None
+    if "kernel-driver" in versions:
+        driver = LockedDriver(
+            version=versions["kernel-driver"],
+            since=window.since if window else None,
+            until=window.until if window else None,
+            package=window.package if window else "",
+            source=window.source if window else "",
+        )
+    return LockedTarget(
+        site=target.site,
+        date=target.date,
+        backend=target.backend,
+        gfx=target.gfx,
+        rocm=versions.get("rocm", ""),
+        glibc=versions.get("glibc", ""),
+        python=versions.get("python", ""),
+        python_abi=abi_tag(versions.get("python", "")),
+        driver=driver,
+        base_image=LockedImage(
+            name=image.name, path=image.path, digest=image.digest, dockerhash=image.dockerhash
+        )
+        if image
+        else None,
+    )
+
+
+def request_of(lock: Lock) -> Request:
+    """Give the request that a lock answers, so that it can be resolved again.
+
+    The lock of an older schema does not say all of it.
+    """
+    target, asked = lock.target, lock.request
+    return Request(
+        Target(
+            backend=target.backend,
+            gfx=target.gfx,
+            site=target.site,
+            date=target.date,
+            driver=asked.driver or None,
+            base_image=asked.base_image or None,
+            python=asked.python or None,
+            glibc=asked.glibc or None,
+        ),
+        tuple(map(parse_requirement, asked.requirements)),
+        asked.support,
+        asked.prefer,
+        site_file=asked.site_file,
+        catalogs=asked.catalogs,
+        keep=Kept(asked.keep.source, tuple(asked.keep.installed.items())) if asked.keep else None,
+    )
+
+
+def _lock_pick(pick: Pick, label: str, torch: Pick | None) -> LockedPick:
     one, release = pick.candidate, pick.candidate.release
+    # What is published and has no release of its own is published beside torch.
+    beside_torch = one.origin == "published" and release is None and torch is not None
     return LockedPick(
         name=one.name,
         version=one.version,
@@ -163,7 +295,7 @@ def _lock_pick(pick: Pick, label: str) -> LockedPick:
         support=pick.support,
         verdict=pick.verdict,
         wheel_version=labelled(one.version, label) if one.origin == "build" and label else "",
-        index=one.index,
+        index=one.index or (torch.candidate.index if torch and beside_torch else ""),
         sdist=release.sdist if release else None,
         git=release.git if release else None,
         wheel=release.wheel if release else None,
@@ -185,9 +317,10 @@ def _lock_facts(facts: Iterable[Fact]) -> tuple[LockedFact, ...]:
 
 
 def dumps(lock: Lock) -> str:
-    """Write a lock as TOML text."""
-    data = msgspec.to_builtins(lock, builtin_types=(date,))
-    return _HEAD + tomli_w.dumps(_drop_empty(data), multiline_strings=False)
+    """Write a lock as TOML text, with the digest of what it says at the end."""
+    data = _drop_empty(msgspec.to_builtins(lock, builtin_types=(date,)))
+    data[TABLE] = {"sha256": digest_of(data)}
+    return _HEAD + tomli_w.dumps(data, multiline_strings=False)
 
 
 def _drop_empty(value: Any) -> Any:  # noqa: ANN401  any TOML value
@@ -200,28 +333,69 @@ def _drop_empty(value: Any) -> Any:  # noqa: ANN401  any TOML value
     return value
 
 
-def read_lock(path: Path) -> Lock:
-    """Read a lock file.
+def read_lock(path: Path, *, tell: Callable[[str], None] | None = None) -> Lock:
+    """Read a lock file, strictly.
+
+    Parameters
+    ----------
+    path
+        The file.
+    tell
+        Told when the lock has an older schema, which is read all the same.
 
     Raises
     ------
     LockError
-        The file is missing, is no lock, or was written by another schema.
+        The file is missing, is something else, was edited by hand or cut short, or its parts do not
+        fit together. The message names the file and what is wrong with it.
     """
-    again = "Write it anew with: matrix resolve"
+    from resolver.lockfile.migration import UnknownKeyError, from_schema_1  # noqa: PLC0415  only to read
+    from resolver.lockfile.sound import complaints  # noqa: PLC0415
+    from resolver.lockfile.text import read_data  # noqa: PLC0415
+
+    data = read_data(path)
+    schema = data.get("schema")
+    if type(schema) is not int or schema not in range(1, SCHEMA + 1):
+        raise _other_schema(path, schema)
+    if schema == 1:
+        try:
+            data = from_schema_1(data)
+        except UnknownKeyError as error:
+            msg = f"{path} is no lock of schema 1: {error}."
+            raise LockError(msg, hint=_AGAIN) from None
+    said = data.pop(TABLE, None)
     try:
-        data = tomllib.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        msg = f"There is no lock file {path}."
-        raise LockError(msg, hint="Write it with: matrix resolve") from None
-    except (OSError, ValueError, RecursionError) as error:
-        msg = f"Cannot read the lock file {path}: {error}."
-        raise LockError(msg, hint=again) from None
-    if data.get("schema") != SCHEMA:
-        msg = f"{path} has schema {data.get('schema')!r}, this program reads schema {SCHEMA}."
-        raise LockError(msg, hint=again)
-    try:
-        return msgspec.convert(data, Lock)
+        lock = msgspec.convert(data, Lock)
     except msgspec.ValidationError as error:
         msg = f"{path} is no lock of this program: {error}."
-        raise LockError(msg, hint=again) from None
+        raise LockError(msg, hint=_AGAIN) from None
+    if schema == SCHEMA:
+        _check_digest(path, data, said)
+    for complaint in complaints(lock):
+        msg = f"{path} does not hold together: {complaint}."
+        raise LockError(msg, hint=_AGAIN)
+    if tell is not None and schema < SCHEMA:
+        tell(
+            f"{path} was written with schema {schema} and was read as schema {SCHEMA}. It does not say all "
+            f"that a lock says now, and has no digest; matrix resolve writes it anew."
+        )
+    return lock
+
+
+def _other_schema(path: Path, schema: object) -> LockError:
+    if schema is None:
+        msg = f"{path} has no schema, so it is no lock of matrix."
+        return LockError(msg, hint=_AGAIN)
+    if type(schema) is int and schema > SCHEMA:
+        msg = f"{path} was written by a newer matrix: schema {schema}, and this one reads up to {SCHEMA}."
+        return LockError(msg, hint="Use that matrix, or write the lock anew with: matrix resolve")
+    return LockError(f"{path} has schema {schema!r}, which never was one.", hint=_AGAIN)
+
+
+def _check_digest(path: Path, data: dict[str, Any], said: object) -> None:
+    if said is None:
+        msg = f"{path} ends without its digest ([{TABLE}]): it was cut short or edited."
+        raise LockError(msg, hint=_AGAIN)
+    if said != {"sha256": digest_of(data)}:
+        msg = f"{path} does not match its own digest: what it says was changed after matrix resolve wrote it."
+        raise LockError(msg, hint=f"Change the request instead. {_AGAIN}")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 if TYPE_CHECKING:
     from packaging.specifiers import SpecifierSet
 
-    from resolver.facts.schema import Backend, Recipe, Release, Row, Status
+    from resolver.facts.schema import Backend, Image, Recipe, Release, Row, Status, Window
 
 Kind = Literal["platform", "distribution"]
 Origin = Literal["published", "build", "base-image", "site", "request"]
@@ -57,6 +57,8 @@ class Candidate:
     """URL of the wheel index that serves it, if another than PyPI."""
     release: Release | None = None
     recipe: Recipe | None = None
+    remark: str = ""
+    """What is to be said if it is chosen."""
 
     @property
     def key(self) -> str:
@@ -66,6 +68,11 @@ class Candidate:
     def __str__(self) -> str:
         """Name and version, for people."""
         return f"{self.name} {self.key}"
+
+
+def is_kept(one: Candidate) -> bool:
+    """Tell whether a candidate is a distribution that is installed already and stays."""
+    return one.origin == "base-image" and one.kind == "distribution"
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +102,20 @@ class Target:
     """glibc of the machine, where the target is the machine itself."""
 
 
+IMAGE = "image"
+"""What `Kept.source` is where the catalog says what the chosen base image holds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What is installed already and is to stay as it is."""
+
+    source: str
+    """The file that lists it, or `IMAGE`."""
+    installed: tuple[tuple[str, str], ...] = ()
+    """Normalised name and version of every distribution in the file."""
+
+
 @dataclass(frozen=True, slots=True)
 class Request:
     """Everything that a resolution depends on besides the catalog."""
@@ -107,6 +128,8 @@ class Request:
     """The file that describes the site, where one was named instead of a site."""
     catalogs: tuple[str, ...] = ()
     """What the request lays over the catalog; a suggestion repeats it."""
+    keep: Kept | None = None
+    """What is installed already and is to stay, if anything."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +176,10 @@ class Resolution:
     order: tuple[tuple[str, ...], ...]
     """Install order: each group needs only what stands in earlier groups."""
     warnings: tuple[str, ...] = field(default=())
+    window: Window | None = None
+    """The site's driver window, unless the request named the driver."""
+    image: Image | None = None
+    """The row of the chosen base image."""
 
     def pick(self, name: str) -> Pick | None:
         """Find a pick by name."""

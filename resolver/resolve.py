@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 from resolver.compiling import compile_problem
 from resolver.compiling.bad import warnings_of
+from resolver.compiling.draft import window_of
+from resolver.compiling.kept import remarks
 from resolver.model import PLATFORM, STATUS_RANK, Pick, Resolution
 from resolver.order import edges_of, generations
 from resolver.solve import solve_preferred
@@ -55,7 +57,13 @@ def resolve(catalog: Catalog, request: Request) -> Resolution | Conflict:
     versions = {pick.name: pick.version for pick in resolution.picks}
     return replace(
         resolution,
-        warnings=(*resolution.warnings, *warnings_of(catalog, request.target, versions)),
+        warnings=(
+            *resolution.warnings,
+            *remarks(request, resolution.picks),
+            *warnings_of(catalog, request.target, versions),
+        ),
+        window=window_of(catalog, request),
+        image=catalog.image.get(versions.get("base-image", "")),
     )
 
 

@@ -132,6 +132,9 @@ def _changes(catalog: Catalog, request: Request, *, sited: bool) -> list[_Change
         changes.append(_Change(f"the driver that {target.site} has", partial(_retarget, driver="")))
     if sited:
         changes += _other_days(catalog, request)
+    if request.keep:
+        text = "without keeping what is installed"
+        changes.append(_Change(text, lambda one: replace(one, keep=None)))
     if request.support != "any":
         changes.append(_Change("trust also what is inferred", lambda one: replace(one, support="any")))
     if len(target.gfx) > 1:
@@ -237,6 +240,7 @@ def request_arguments(request: Request) -> tuple[str, ...]:
         "--base-image": target.base_image or "",
         "--support": request.support if request.support != "any" else "",
         "--prefer": request.prefer if request.prefer != "newest" else "",
+        "--keep-installed": request.keep.source if request.keep else "",
     }
     given = [word for option, value in options.items() if value for word in (option, value)]
     given += [word for name in request.catalogs for word in ("--catalog", name)]

@@ -47,6 +47,17 @@ def minor(version: str) -> str:
     return f"{parsed.major}.{parsed.minor}"
 
 
+def abi_tag(python: str) -> str:
+    """Give the ABI tag of a CPython minor.
+
+    Examples
+    --------
+    >>> abi_tag("3.12"), abi_tag("")
+    ('cp312', '')
+    """
+    return f"cp{python.replace('.', '')}" if python else ""
+
+
 @lru_cache(maxsize=4096)
 def parse_specifier(text: str) -> SpecifierSet:
     """Read a version specifier; a bare version means that version and its patch releases.

@@ -114,7 +114,7 @@ def _lock(
 ) -> Lock | None:
     """Read the lock, or resolve first when there is none; a lock for another target is refused."""
     if args.lock.exists():
-        lock = read_lock(args.lock)
+        lock = read_lock(args.lock, tell=console.say)
         same_target(lock, args, catalog)
         return lock
     if names and not settings.requirements:

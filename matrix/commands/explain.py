@@ -45,7 +45,7 @@ def execute(args: argparse.Namespace, console: Console) -> int:
         else:
             console.data(_conflict_text(conflict))
         return 0
-    lock = read_lock(args.lock)
+    lock = read_lock(args.lock, tell=console.say)
     picks = [pick for pick in lock.pick if args.name in {None, pick.name}]
     if not picks:
         msg = f"The lock {args.lock} has no {args.name!r}."

@@ -16,7 +16,6 @@ from matrix.options import (
     load_catalog,
     make_request,
     merge,
-    parse_requirement,
     read_settings,
 )
 from resolver.errors import UsageError, did_you_mean
@@ -24,6 +23,7 @@ from resolver.graph import graph_of_lock
 from resolver.lock import make_lock, read_lock
 from resolver.model import Conflict
 from resolver.order import CycleError
+from resolver.requirements import parse_requirement
 from resolver.resolve import resolve
 from resolver.versions import allows
 
@@ -100,7 +100,7 @@ def _lock(args: argparse.Namespace, console: Console) -> Lock | None:
     """Read the lock, or resolve when there is none; a lock for another target is refused."""
     settings = merge(read_settings(), args)
     if args.lock.exists():
-        lock = read_lock(args.lock)
+        lock = read_lock(args.lock, tell=console.say)
         if any(getattr(args, name) for name in _TARGET):
             from matrix.commands.build_wheels import same_target  # noqa: PLC0415  imports slowly
 

@@ -42,6 +42,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--no-lock", action="store_true", help="write no lock")
     parser.add_argument("--format", choices=("text", "json"), default="text")
+    parser.add_argument(
+        "--keep-installed",
+        metavar="FILE|image",
+        help="keep what is installed as it is: what FILE lists (pip list, pip freeze, or their JSON), "
+        "or what the catalog says that the chosen base image holds",
+    )
     add_target_options(parser)
 
 

@@ -49,11 +49,14 @@ def conda_environment(lock: Lock, *, index_url: str = MOUNTED_INDEX, index_path:
         msg = "The lock has no Python version."
         raise UsageError(msg, hint="Resolve with --python 3.12 (or another).")
     picks = [lock.find(name) for group in lock.order for name in group]
-    pinned = [pick for pick in picks if pick is not None and pick.kind == "distribution"]
+    known = [pick for pick in picks if pick is not None and pick.kind == "distribution"]
+    pinned = [pick for pick in known if pick.origin != "base-image"]
+    kept = [f"{pick.name}=={pick.version}" for pick in known if pick.origin == "base-image"]
     built = sorted(pick.name for pick in pinned if pick.origin == "build")
     indexes = dict.fromkeys([index_url, *(pick.index for pick in pinned if pick.index)])
     lines = [
         *_instructions(lock, index_url, index_path),
+        *([f"# Not installed, because the base image holds it: {', '.join(kept)}"] if kept else []),
         "name: matrix",
         "channels:",
         "  - conda-forge",

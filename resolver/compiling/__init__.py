@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from resolver.compiling.asked import compile_request
 from resolver.compiling.bad import compile_known_bad
 from resolver.compiling.draft import Draft
+from resolver.compiling.kept import compile_kept
 from resolver.compiling.packages import compile_packages
 from resolver.compiling.platform import compile_platform
 from resolver.compiling.torch import compile_torch
@@ -35,4 +36,5 @@ def compile_problem(catalog: Catalog, request: Request) -> Problem:
     compile_packages(draft)
     compile_known_bad(draft)
     compile_request(draft)
+    compile_kept(draft)
     return draft.problem()

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from packaging.utils import canonicalize_name
 
+from resolver.compiling.kept import extend, kept_names, with_installed
 from resolver.errors import UsageError, did_you_mean
 from resolver.model import STATUS_RANK, SUPPORT_FLOOR
 from resolver.problem import ABSENT, Demand, Problem, Relation, Row, Variable
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
     from _typeshed import SupportsRichComparison
 
+    from resolver.compiling.kept import Installed
     from resolver.facts import schema
     from resolver.facts.catalog import Catalog
     from resolver.facts.schema import EdgeKind
@@ -40,6 +42,8 @@ class Clause:
     permits: Test
     fact: Fact
     risk: bool = False
+    to_build: bool = False
+    """It speaks of building only, so not of what is installed already."""
 
 
 class Draft:
@@ -63,17 +67,22 @@ class Draft:
         self.request = request
         self.target = request.target
         _check_target(catalog, self.target)
-        self.window = None if self.target.driver else _window(catalog, request)
+        self.window = window_of(catalog, request)
         self.driver = self.target.driver or (self.window.driver if self.window else None)
         self.reachable = _reachable(catalog, request)
         self.variables: dict[str, Variable] = {}
         self._demands: list[Demand] = []
         self._relations: list[Relation] = []
+        self._installed: dict[str, list[Installed]] = {}
         self._floor = SUPPORT_FLOOR[request.support]
 
     def may_need(self, name: str) -> bool:
         """Tell whether a distribution beside torch can be part of a solution."""
         return name in self.reachable or name not in PAIRED
+
+    def installed(self, name: str) -> list[Installed]:
+        """Give the installed versions of a component."""
+        return self._installed.get(name, [])
 
     def problem(self) -> Problem:
         """Give the finished problem."""
@@ -96,6 +105,8 @@ class Draft:
         ordered = sorted(candidates, key=lambda one: one.variant)
         ordered.sort(key=rank, reverse=self.request.prefer != "oldest")
         ordered.sort(key=last)
+        if self.request.keep is not None:
+            ordered, self._installed[name] = with_installed(self.catalog, self.request, name, ordered)
         self.variables[name] = Variable(name, ordered)
         trusted = sum(map(self._trusts, ordered))
         if trusted < len(ordered):
@@ -114,14 +125,18 @@ class Draft:
         build: bool = False,
         when_present: bool = False,
         forbids: bool = False,
+        as_it_is: bool = False,
     ) -> None:
         """Add a relation. A clause weaker than the wanted support permits nothing.
 
         It is not left out: a subject of which only weak facts are known would then be free.
         A clause that `forbids` something counts as it is, however weak: nothing rests on it.
+        What is said of a version holds for the installed ones that are taken for it, unless the
+        relation is to be taken `as_it_is`.
         """
         one, other = self.variables[subject], self.variables[target]
-        rows = []
+        rows: list[Row] = []
+        needs = 0
         for clause in clauses:
             subjects = _mask(one, clause.speaks_of)
             if not subjects:
@@ -132,7 +147,10 @@ class Draft:
             else:
                 text = f"{fact.text} (only {fact.status}; --support {self.request.support} does not trust it)"
                 fact = replace(fact, text=text)
+            needs |= 0 if clause.to_build else 1 << len(rows)
             rows.append(Row(subjects, objects, fact, clause.risk))
+        if rows and self.request.keep is not None and not as_it_is:
+            extend(rows, needs, self, one, other, forbids=forbids)
         if rows:
             kind: EdgeKind = "build" if build else "run"
             self._relations.append(
@@ -151,7 +169,10 @@ class Draft:
 
     def forbid(self, name: str, what: Test, fact: Fact) -> None:
         """Add a demand that a fact makes: none of these may be chosen."""
-        mask = self._mask(name, lambda one: not what(one), optional=True)
+        bad = _mask(self.variables[name], what)
+        for kept in self.installed(name):
+            bad |= kept.bit if bad & kept.needs_of else 0
+        mask = self.variables[name].everything & ~bad
         self._demands.append(Demand(self.variables[name], mask, fact.text, "fact", fact.source))
 
     def _mask(self, name: str, permits: Test, *, optional: bool) -> int:
@@ -176,7 +197,7 @@ def _reachable(catalog: Catalog, request: Request) -> frozenset[str]:
         if not row.when_present and row.backend in {None, request.target.backend}:
             needs.setdefault(row.package, set()).add(canonicalize_name(row.on))
     found: set[str] = set()
-    coming = ["torch", *(one.name for one in request.requirements)]
+    coming = ["torch", *(one.name for one in request.requirements), *kept_names(catalog, request)]
     while coming:
         name = coming.pop()
         if name not in found:
@@ -199,9 +220,19 @@ def _check_target(catalog: Catalog, target: Target) -> None:
                 raise UsageError(msg, hint=did_you_mean(name, rows))
 
 
-def _window(catalog: Catalog, request: Request) -> schema.Window | None:
-    """Find the site's driver window of the target's day; None for a site without a GPU driver."""
+def window_of(catalog: Catalog, request: Request) -> schema.Window | None:
+    """Find the site's driver window of the target's day.
+
+    None for a site without a GPU driver, and where the request names the driver.
+
+    Raises
+    ------
+    UsageError
+        The site's driver of that day is not known.
+    """
     target = request.target
+    if target.driver:
+        return None
     windows = catalog.windows_of(target.site) if target.backend == "rocm" else []
     for window in windows:
         if window.since <= target.date and (window.until is None or target.date < window.until):

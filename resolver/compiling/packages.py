@@ -66,7 +66,7 @@ def _backends(draft: Draft, name: str) -> None:
         possible = [one for one in release.backend if ready or recipe_for(draft.catalog, release, one)]
         text = f"{name} {release.version} can be had for {spell(possible, joiner='and')}"
         fact = Fact.of(release, text, note="")
-        clauses.append(Clause(_is(release), version_in(possible), fact))
+        clauses.append(Clause(_is(release), version_in(possible), fact, to_build=not ready))
     draft.relate(name, "backend", clauses)
 
 
@@ -80,7 +80,10 @@ def _requirements(draft: Draft, name: str) -> None:
             continue  # a constraint on what nothing brings in
         if on in {"rocm", "gfx"} and draft.target.backend != "rocm":
             continue
-        clauses = [Clause(_speaks_of(row), _permits(draft, on, row), _fact(name, row)) for row in rows]
+        clauses = [
+            Clause(_speaks_of(row), _permits(draft, on, row), _fact(name, row), to_build=row.kind == "build")
+            for row in rows
+        ]
         build = any(row.kind == "build" for row in rows)
         draft.relate(name, on, clauses, build=build, when_present=when_present)
 
@@ -110,16 +113,16 @@ def _building(draft: Draft, name: str) -> None:
             continue
         this = _is(one.release)
         fact = Fact.of(recipe, f"{one} is compiled in a base image", note="")
-        in_image.append(Clause(this, any_candidate, fact))
+        in_image.append(Clause(this, any_candidate, fact, to_build=True))
         if "torch" in recipe.match_runtime:
             fact = Fact.of(recipe, f"{one} is compiled against torch")
-            against_torch.append(Clause(this, any_candidate, fact))
+            against_torch.append(Clause(this, any_candidate, fact, to_build=True))
         if recipe.cxx_standard:
             permits, newest = _headers_allow(draft, recipe.cxx_standard)
             text = (
                 f"{one} is compiled as C++{recipe.cxx_standard}, as the headers of torch are up to {newest}"
             )
-            in_standard.append(Clause(this, permits, Fact.of(recipe, text)))
+            in_standard.append(Clause(this, permits, Fact.of(recipe, text), to_build=True))
     if draft.target.backend == "rocm":
         draft.relate(name, "base-image", in_image, build=True)
     if name != "torch":

@@ -45,9 +45,13 @@ def compile_torch(draft: Draft) -> None:
 def _of_backend(draft: Draft) -> list[schema.Torch]:
     """Give the wheels for the target's backend, so that no explanation has to speak of the others.
 
-    All of them, if the request names only others: then it is a conflict that says so.
+    All of them, if the request names only others, or one of them is installed: then it is a conflict
+    that says so.
     """
     rows = list(draft.catalog.torch.values())
+    kept = dict(draft.request.keep.installed).get("torch", "") if draft.request.keep else ""
+    if kept in draft.catalog.torch and draft.catalog.torch[kept].backend != draft.target.backend:
+        return rows
     fitting = [row for row in rows if row.backend == draft.target.backend]
     for wanted in draft.request.requirements:
         if wanted.name in {"torch", *PAIRED} and wanted.specifier is not None:

@@ -91,6 +91,14 @@ def test_the_lock_gives_one_task(lock: Lock, catalog: Catalog, index: Index) -> 
     assert not index.root.exists()
 
 
+def test_a_torch_that_only_the_base_image_holds_cannot_be_built_against_here(
+    lock: Lock, catalog: Catalog, index: Index
+) -> None:
+    kept = with_pick(lock, "torch", version="2.13.0+ours", origin="base-image", index="")
+    with pytest.raises(EnvironmentLacksError, match=r"torch 2\.13\.0\+ours is what the base image holds"):
+        plan(kept, catalog, index)
+
+
 def test_the_build_key_is_stable(lock: Lock, catalog: Catalog, index: Index) -> None:
     first = deepspeed(lock, catalog, index)
     again = deepspeed(msgspec.convert(msgspec.to_builtins(lock), Lock), facts.load(), index)

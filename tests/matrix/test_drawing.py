@@ -16,7 +16,7 @@ from matrix.drawing.svg import draw_svg
 from matrix.drawing.text import ASCII, BOX, draw_text
 from matrix.drawing.words import visible
 from resolver.graph import BuildGraph, graph_of_lock
-from resolver.lock import Lock
+from resolver.lock import SCHEMA, Lock
 from resolver.model import Edge
 from tests.matrix.drawn import Drawn, read_dot, read_mermaid
 from tests.resolver.graphs import ODD, PLAIN, builds, lock_of, locks, runs
@@ -209,9 +209,9 @@ def test_the_ascii_tree_is_the_same_tree_in_ascii(lock: Lock) -> None:
 @given(locks((*PLAIN[:3], *ODD)))
 def test_the_order_in_which_a_lock_has_its_edges_changes_no_drawing(lock: Lock) -> None:
     other = Lock(
-        schema=1,
+        schema=SCHEMA,
         target=lock.target,
-        requirements=lock.requirements,
+        request=lock.request,
         pick=lock.pick[::-1],
         edge=lock.edge[::-1],
     )

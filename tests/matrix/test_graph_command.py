@@ -262,12 +262,6 @@ def test_fromagers_graph_has_every_edge_between_what_has_a_version(lock: Lock) -
     assert len(top) == len(read[""])
 
 
-def test_what_only_something_left_out_needs_is_not_lost(capsys: Capture) -> None:
-    write(lock_of([runs("ninja", "apex")], published=["apex"], requirements=["ninja"]))
-    document = json.loads(run(capsys, "--format", "fromager"))
-    assert read_fromager(document)[""] == [("toplevel", "apex==1.0")]
-
-
 @pytest.mark.parametrize("name", ["a b", "-x", "ф"])
 def test_a_name_that_fromager_could_not_read_is_exit_2(name: str, capsys: Capture) -> None:
     write(lock_of([], published=[name]))

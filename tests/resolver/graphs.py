@@ -6,9 +6,11 @@ from collections.abc import Iterable
 from datetime import date
 from itertools import combinations
 
+import msgspec
 from hypothesis import strategies as st
 
-from resolver.lock import Lock, LockedEdge, LockedPick, LockedTarget
+from resolver.facts.schema import Sdist
+from resolver.lock import SCHEMA, Lock, LockedEdge, LockedPick, LockedRequest, LockedTarget
 from resolver.model import Origin
 
 PLAIN = ("apex", "deepspeed", "flash-attn", "ninja", "setuptools", "torch", "triton")
@@ -23,14 +25,28 @@ def lock_of(
     published: Iterable[str] = (),
     requirements: Iterable[str] = (),
 ) -> Lock:
-    """Make a lock of these edges; what is neither built nor published is left to pip."""
+    """Make a lock of these edges; what is neither built nor published is left to pip.
+
+    It is sound, so that it can be written and read back, unless a name is odd.
+    """
     picks = [_pick(name, "build") for name in built] + [_pick(name, "published") for name in published]
+    picked = {pick.name for pick in picks}
+    named = [
+        one
+        if one.object in picked or one.requirement
+        else msgspec.structs.replace(one, requirement=one.object)
+        for one in edges
+    ]
+    missing = {one.subject for one in named} - picked
+    picks += [_pick(name, "published") for name in sorted(missing)]
+    order = sorted({*(pick.name for pick in picks), *(one.object for one in named)})
     return Lock(
-        schema=1,
-        requirements=tuple(requirements),
+        schema=SCHEMA,
+        request=LockedRequest(requirements=tuple(requirements)),
         target=LockedTarget(site="lumi-g", date=date(2026, 3, 1), backend="rocm", gfx=("gfx90a",)),
+        order=(tuple(order),),
         pick=tuple(picks),
-        edge=tuple(edges),
+        edge=tuple(named),
     )
 
 
@@ -43,6 +59,7 @@ def _pick(name: str, origin: Origin) -> LockedPick:
         support="observed",
         verdict="supported",
         wheel_version="1.0+rocm6.4.torch2.9.1.gfx90a" if origin == "build" else "",
+        sdist=Sdist(f"{name}-1.0.tar.gz", "ab" * 32) if origin == "build" else None,
     )
 
 

@@ -1,0 +1,215 @@
+"""What pip prints of an environment, and what ``--keep-installed`` makes of it on the command line."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from matrix.cli import main
+from matrix.installed import read_kept, read_list
+from resolver.errors import UsageError
+from resolver.facts.catalog import Catalog, load
+from resolver.lock import read_lock
+from resolver.model import IMAGE, Kept
+from tests.resolver.universe import EXAMPLES
+
+Capture = pytest.CaptureFixture[str]
+COLUMNS = """\
+WARNING: The directory is not writable.
+Package            Version            Editable project location
+------------------ ------------------ -------------------------
+apex               1.9.0              /opt/src/apex
+numpy              2.1.3
+Torch              2.9.1+rocm6.4.lumi
+typing_extensions  4.12.2
+
+[notice] A new release of pip is available: 25.0 -> 26.3
+"""
+FREEZE = """\
+# frozen
+apex==1.9.0
+numpy @ file:///croot/numpy-2.1.3-cp312-cp312-linux_x86_64.whl#sha256=aa
+-e git+https://github.com/ours/thing@abc#egg=thing
+-e /home/me/other
+torch @ https://files.example/torch-2.9.1%2Brocm6.4.lumi-cp312-cp312-linux_x86_64.whl
+typing-extensions==4.12.2
+"""
+JSON = json.dumps(
+    [
+        {"name": "apex", "version": "1.9.0", "editable_project_location": "/opt/src/apex"},
+        {"name": "numpy", "version": "2.1.3"},
+        {"name": "torch", "version": "2.9.1+rocm6.4.lumi"},
+        {"name": "typing_extensions", "version": "4.12.2"},
+    ]
+)
+INSTALLED = {"apex": "1.9.0", "numpy": "2.1.3", "torch": "2.9.1+rocm6.4.lumi", "typing-extensions": "4.12.2"}
+
+
+@pytest.fixture(scope="module")
+def catalog() -> Catalog:
+    return load()
+
+
+@pytest.fixture(autouse=True)
+def _in_an_empty_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        COLUMNS.encode(),
+        COLUMNS.replace("\n", "\r\n").encode(),
+        b"\xef\xbb\xbf" + COLUMNS.encode(),
+        b"numpy 2.1.3\napex 1.9.0\ntorch 2.9.1+rocm6.4.lumi\ntyping_extensions 4.12.2\n",
+        JSON.encode(),
+    ],
+)
+def test_every_form_of_pip_list_says_the_same(raw: bytes, catalog: Catalog) -> None:
+    Path("list.txt").write_bytes(raw)
+    kept = read_kept("list.txt", catalog)
+    assert kept == Kept("list.txt", tuple(sorted(INSTALLED.items())))
+
+
+def test_pip_freeze_names_wheels_and_working_trees(catalog: Catalog) -> None:
+    Path("list.txt").write_text(FREEZE)
+    assert dict(read_kept("list.txt", catalog).installed) == {**INSTALLED, "thing": ""}
+
+
+def test_image_is_a_word_and_a_file_of_that_name_is_written_with_its_directory(catalog: Catalog) -> None:
+    Path("image").write_text("torch==2.9.1\n")
+    assert read_kept("image", catalog) == Kept(IMAGE)
+    assert read_kept("./image", catalog).installed == (("torch", "2.9.1"),)
+
+
+def test_a_pipe_is_read_as_a_shell_gives_it(catalog: Catalog) -> None:
+    reading, writing = os.pipe()
+    os.write(writing, b"torch==2.9.1\n")
+    os.close(writing)
+    assert read_kept(f"/dev/fd/{reading}", catalog).installed == (("torch", "2.9.1"),)
+    os.close(reading)
+
+
+@pytest.mark.parametrize(
+    ("content", "named"),
+    [
+        ("torch==2.9.1\napex>=1.0\n", "list.txt:2: 'apex>=1.0'"),
+        ("torch==2.9.1\n\nthis is no list of packages\n", "list.txt:3:"),
+        ("torch  2.9.1  pypi_0  pypi\n", "list.txt:1:"),
+        ("apex @ git+https://github.com/ROCm/apex@abc\n", "list.txt:1: it says where apex came from"),
+        ("-e git+https://github.com/ROCm/apex@abc#egg=apex\n", "list.txt:1: it says where apex came from"),
+        ("foo==1.0\ntorch==2.9.1-x-y\n", "list.txt:2: '2.9.1-x-y' is no version of torch"),
+        ("torch==2.9.1\ntorch==2.8.0\n", "list.txt:2: torch 2.8.0 is here, and 2.9.1 above"),
+        ("", "lists nothing"),
+        ("# nothing\n", "lists nothing"),
+        ("[]", "lists nothing"),
+        ('[{"name": "torch"}]', "entry 1"),
+        ('[{"name": "torch", "version": 2}]', "entry 1"),
+        ('{"torch": "2.9.1"}', "not what pip list"),
+        ('[{"name": "torch",\n "version"]', "list.txt:2: not valid JSON"),
+        ("[" * 50_000, "not valid JSON"),
+        ("torch==2.9.1\0", "binary file"),
+        ("<html>\n", "list.txt:1:"),
+    ],
+)
+def test_a_bad_list_is_refused_with_its_line(content: str, named: str, catalog: Catalog) -> None:
+    Path("list.txt").write_text(content)
+    with pytest.raises(UsageError) as failure:
+        read_kept("list.txt", catalog)
+    assert named in failure.value.message
+    assert len(failure.value.message) < 300
+
+
+def test_a_list_that_is_not_there_is_exit_2(capsys: Capture) -> None:
+    assert main(["resolve", "torch", "--keep-installed", "nowhere.txt"]) == 2
+    assert "There is no file nowhere.txt" in capsys.readouterr().err
+    assert main(["resolve", "torch", "--keep-installed", "."]) == 2
+    assert "is a directory" in capsys.readouterr().err
+
+
+NAMES = st.from_regex(r"[a-z][a-z0-9]{0,8}", fullmatch=True)
+VERSIONS = st.from_regex(r"[0-9]{1,2}(\.[0-9]{1,2}){1,2}(\+rocm[0-9]\.[0-9])?", fullmatch=True)
+
+
+@given(installed=st.dictionaries(NAMES, VERSIONS, min_size=1, max_size=6))
+@EXAMPLES
+def test_whatever_is_installed_all_forms_agree(installed: dict[str, str]) -> None:
+    width = max(len("Package"), *map(len, installed)) + 1
+    columns = [f"{'Package':{width}}Version", f"{'-' * (width - 1)} -------"]
+    columns += [f"{name:{width}}{version}" for name, version in installed.items()]
+    forms = [
+        "\n".join(columns),
+        "".join(f"{name}=={version}\n" for name, version in installed.items()),
+        json.dumps([{"name": name, "version": version} for name, version in installed.items()]),
+    ]
+    for form in forms:
+        assert {one.name: one.version for one in read_list(form, "list.txt")} == installed
+
+
+def run_json(capsys: Capture, *arguments: str, code: int = 0) -> dict[str, Any]:
+    assert main([*arguments, "--format", "json"]) == code
+    document: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return document
+
+
+ASKED = ["resolve", "deepspeed", "--date", "2026-05-01", "--keep-installed", "list.txt"]
+
+
+def test_the_target_says_what_was_kept_and_what_is_not_known(capsys: Capture) -> None:
+    Path("list.txt").write_text(COLUMNS)
+    document = run_json(capsys, *ASKED)
+    assert document["target"]["kept"] == {
+        "source": "list.txt",
+        "installed": INSTALLED,
+        "picks": {"apex": "1.9.0", "numpy": "2.1.3", "torch": "2.9.1+rocm6.4.lumi"},
+        "ignored": ["typing-extensions"],
+    }
+    picks = {pick["name"]: pick for pick in document["picks"]}
+    assert picks["torch"]["origin"] == picks["apex"]["origin"] == "base-image"
+    assert picks["apex"]["wheel_version"] == ""
+    assert picks["deepspeed"]["origin"] == "build"
+
+
+def test_without_the_option_nothing_is_said_of_it(capsys: Capture) -> None:
+    assert "kept" not in run_json(capsys, *ASKED[:4])["target"]
+
+
+def test_a_conflict_names_what_is_installed(capsys: Capture) -> None:
+    Path("list.txt").write_text(COLUMNS)
+    document = run_json(capsys, *ASKED, "--rocm", "7.0", code=1)
+    assert "the base image holds torch 2.9.1+rocm6.4.lumi" in [item["text"] for item in document["core"]]
+    assert document["target"]["kept"]["source"] == "list.txt"
+
+
+def test_the_text_says_what_is_installed_already(capsys: Capture) -> None:
+    Path("list.txt").write_text(COLUMNS)
+    assert main(ASKED) == 0
+    said = capsys.readouterr()
+    order = said.out.partition("Install order")[2]
+    assert "Installed already: apex, numpy, torch" in order
+    assert "torch" not in order.partition("Installed already")[0].replace(",", "").split()
+    assert "was taken for it" in said.err
+
+
+def test_the_request_file_may_say_it_and_the_lock_remembers(capsys: Capture) -> None:
+    Path("list.txt").write_text(COLUMNS)
+    Path("matrix.toml").write_text(
+        'requirements = ["deepspeed"]\nkeep-installed = "list.txt"\ndate = 2026-05-01\npython = "3.12"\n'
+    )
+    assert main(["resolve", "-q"]) == 0
+    lock = read_lock(Path("matrix.lock"))
+    assert lock.request.keep is not None
+    assert lock.request.keep.installed == INSTALLED
+    capsys.readouterr()
+    assert main(["env", "--for", "cotainr"]) == 0
+    environment = capsys.readouterr().out
+    assert "Not installed, because the base image holds it: " in environment
+    pins = [line for line in environment.splitlines() if line.strip().startswith("- ")]
+    assert not any("torch==" in line or "apex==" in line for line in pins)
+    assert any("deepspeed==" in line for line in pins)

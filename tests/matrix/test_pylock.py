@@ -1,0 +1,277 @@
+"""``matrix env --for pylock``: what PEP 751 asks of it, and what uv makes of it."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import http.server
+import os
+import platform
+import subprocess
+import sys
+import threading
+import tomllib
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import uv
+from packaging.pylock import Pylock
+
+from builders.host import running_python
+from builders.index import Index
+from matrix.cli import main
+from resolver.lock import Lock, dumps, read_lock
+
+Capture = pytest.CaptureFixture[str]
+LABELLED = "0.19.8+cpu.torch2.13.0"
+ABI = f"cp{running_python().replace('.', '')}"
+
+
+class Server(http.server.SimpleHTTPRequestHandler):
+    """Serves a directory and says nothing."""
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+
+@pytest.fixture
+def web(tmp_path: Path) -> Iterator[tuple[Path, str]]:
+    """Serve a directory of wheel indexes on the loopback."""
+    root = tmp_path / "web"
+    root.mkdir()
+    handler = functools.partial(Server, directory=str(root))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        yield root, f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+def wheel(folder: Path, name: str, version: str, tags: str) -> Path:
+    """Make a tiny wheel."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{name}-{version}-{tags}.whl"
+    info = f"{name}-{version}.dist-info"
+    members = {
+        f"{name}.py": f"VERSION = {version!r}\n",
+        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n",
+        f"{info}/WHEEL": f"Wheel-Version: 1.0\nGenerator: tests\nRoot-Is-Purelib: true\nTag: {tags}\n",
+    }
+    record = "".join(f"{member},,\n" for member in [*members, f"{info}/RECORD"])
+    with zipfile.ZipFile(path, "w") as archive:
+        for member, text in (members | {f"{info}/RECORD": record}).items():
+            archive.writestr(member, text)
+    return path
+
+
+def serve(root: Path, project: str, *, hashes: bool = True) -> None:
+    """Write the page of a project for the wheels that lie beside it."""
+    links = []
+    for path in sorted((root / project).glob("*.whl")):
+        digest = f"#sha256={hashlib.sha256(path.read_bytes()).hexdigest()}" if hashes else ""
+        links.append(f'<a href="{path.name.replace("+", "%2B")}{digest}">{path.name}</a>')
+    (root / project / "index.html").write_text(f"<html>{''.join(links)}</html>")
+
+
+@pytest.fixture
+def lock(tmp_path: Path, web: tuple[Path, str], monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> Lock:
+    """Resolve deepspeed for this machine, with torch from an index on the loopback."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    monkeypatch.setenv("PIP_INDEX_URL", f"{web[1]}/simple/")
+    asked = ["resolve", "deepspeed==0.19.8", "torch==2.13.0", "--backend", "cpu", "-q"]
+    assert main(asked) == 0
+    capsys.readouterr()
+    lock = read_lock(Path("matrix.lock"))
+    picks = [
+        msgspec.structs.replace(pick, index=f"{web[1]}/whl/cpu" if pick.name == "torch" else "")
+        for pick in lock.pick
+    ]
+    lock = msgspec.structs.replace(lock, pick=tuple(picks))
+    Path("matrix.lock").write_text(dumps(lock))
+    machine = platform.machine()
+    whl = web[0] / "whl" / "cpu"
+    for tags in (f"{ABI}-{ABI}-manylinux_2_17_{machine}", f"cp39-cp39-manylinux_2_17_{machine}"):
+        wheel(whl / "torch", "torch", "2.13.0+cpu", tags)
+    wheel(whl / "torch", "torch", "2.12.0+cpu", f"{ABI}-{ABI}-manylinux_2_17_{machine}")
+    wheel(whl / "torch", "torch", "2.13.0+cpu", f"{ABI}-{ABI}-win_amd64")
+    serve(whl, "torch")
+    return lock
+
+
+@pytest.fixture
+def built(lock: Lock, tmp_path: Path) -> Path:
+    """Put the wheel that the lock builds into the index."""
+    del lock
+    made = wheel(tmp_path / "made", "deepspeed", LABELLED, f"{ABI}-{ABI}-manylinux_2_17_{platform.machine()}")
+    return Index(tmp_path / "index").publish(made, {"build_key": "x"})
+
+
+def read(path: str = "pylock.toml") -> dict[str, Any]:
+    data = tomllib.loads(Path(path).read_text())
+    Pylock.from_dict(data)  # which validates
+    return data
+
+
+def test_it_is_a_pylock_with_every_file_its_place_and_its_hash(built: Path, capsys: Capture) -> None:
+    assert main(["env", "--for", "pylock", "-o", "pylock.toml"]) == 0
+    data = read()
+    assert (data["lock-version"], data["created-by"]) == ("1.0", "matrix")
+    assert data["requires-python"] == f"=={running_python()}.*"
+    assert [one["name"] for one in data["packages"]] == ["deepspeed", "torch"]
+    deepspeed, torch = data["packages"]
+    assert deepspeed["version"] == LABELLED
+    (file,) = deepspeed["wheels"]
+    assert Path(file["path"]).resolve() == built
+    assert not Path(file["path"]).is_absolute()
+    assert file["hashes"] == {"sha256": hashlib.sha256(built.read_bytes()).hexdigest()}
+    assert torch["version"] == "2.13.0+cpu"
+    (file,) = torch["wheels"]
+    assert file["url"].endswith(f"torch-2.13.0%2Bcpu-{ABI}-{ABI}-manylinux_2_17_{platform.machine()}.whl")
+    assert set(file["hashes"]) == {"sha256"}
+    said = capsys.readouterr().err
+    assert "is not in it" in said
+    assert data["tool"]["matrix"]["complete"] is False
+
+
+def test_the_same_lock_gives_the_same_bytes(built: Path, capsys: Capture) -> None:
+    del built
+    texts = []
+    for _ in range(2):
+        assert main(["env", "--for", "pylock"]) == 0
+        texts.append(capsys.readouterr().out)
+    assert texts[0] == texts[1]
+    assert Pylock.from_dict(tomllib.loads(texts[0])).created_by == "matrix"
+
+
+def test_uv_installs_exactly_these_files(built: Path, tmp_path: Path, capsys: Capture) -> None:
+    del built
+    assert main(["env", "--for", "pylock", "-o", "pylock.toml"]) == 0
+    capsys.readouterr()
+    target = tmp_path / "installed"
+    command = [uv.find_uv_bin(), "pip", "install", "--python", sys.executable, "--target", str(target)]
+    command += ["--preview", "--no-cache", "-r", "pylock.toml"]
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("PIP_", "UV_"))}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert f"VERSION = '{LABELLED}'" in (target / "deepspeed.py").read_text()
+    assert "2.13.0+cpu" in (target / "torch.py").read_text()
+
+
+def test_uv_refuses_another_file_under_that_name(built: Path, tmp_path: Path, capsys: Capture) -> None:
+    assert main(["env", "--for", "pylock", "-o", "pylock.toml"]) == 0
+    capsys.readouterr()
+    built.write_bytes(built.read_bytes() + b"more")
+    command = [uv.find_uv_bin(), "pip", "install", "--python", sys.executable, "--no-cache"]
+    command += ["--target", str(tmp_path / "installed"), "--preview", "-r", "pylock.toml"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode != 0
+    assert built.name in done.stderr
+    assert not (tmp_path / "installed" / "deepspeed.py").exists()
+
+
+def test_wheels_are_named_by_url_where_the_index_is_served(built: Path) -> None:
+    url = "https://wheels.example/simple"
+    assert main(["env", "--for", "pylock", "-o", "pylock.lumi.toml", "--index-url", url]) == 0
+    (file,) = read("pylock.lumi.toml")["packages"][0]["wheels"]
+    assert file["url"] == f"{url}/deepspeed/{built.name.replace('+', '%2B')}"
+    assert "path" not in file
+
+
+def test_paths_are_relative_to_the_file(built: Path) -> None:
+    Path("deep/er").mkdir(parents=True)
+    assert main(["env", "--for", "pylock", "-o", "deep/er/pylock.toml"]) == 0
+    (file,) = read("deep/er/pylock.toml")["packages"][0]["wheels"]
+    assert (Path("deep/er") / file["path"]).resolve() == built
+
+
+def test_what_is_not_built_yet_is_named_and_nothing_is_written(lock: Lock, capsys: Capture) -> None:
+    del lock
+    assert main(["env", "--for", "pylock", "-o", "pylock.toml"]) == 1
+    said = capsys.readouterr().err
+    assert f"lacks deepspeed {LABELLED}" in said
+    assert "matrix build-wheels" in said
+    assert not Path("pylock.toml").exists()
+
+
+def test_a_published_wheel_without_a_hash_is_not_named(
+    built: Path, web: tuple[Path, str], capsys: Capture
+) -> None:
+    del built
+    serve(web[0] / "whl" / "cpu", "torch", hashes=False)
+    assert main(["env", "--for", "pylock", "-o", "pylock.toml"]) == 1
+    assert "no hash for torch 2.13.0+cpu" in capsys.readouterr().err
+    assert not Path("pylock.toml").exists()
+
+
+def test_a_version_that_the_index_does_not_have_is_said(
+    built: Path, web: tuple[Path, str], capsys: Capture
+) -> None:
+    del built
+    for path in (web[0] / "whl" / "cpu" / "torch").glob("torch-2.13.0*"):
+        path.unlink()
+    serve(web[0] / "whl" / "cpu", "torch")
+    assert main(["env", "--for", "pylock"]) == 1
+    assert "no wheel of torch 2.13.0+cpu" in capsys.readouterr().err
+
+
+def test_without_the_network_it_is_exit_3(built: Path, lock: Lock, capsys: Capture) -> None:
+    del built
+    picks = [
+        msgspec.structs.replace(pick, index="http://127.0.0.1:9/whl/cpu") if pick.name == "torch" else pick
+        for pick in lock.pick
+    ]
+    Path("matrix.lock").write_text(dumps(msgspec.structs.replace(lock, pick=tuple(picks))))
+    assert main(["env", "--for", "pylock"]) == 3
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert "could not be reached" in said.err
+
+
+def test_a_name_that_no_installer_reads_is_refused(built: Path, capsys: Capture) -> None:
+    del built
+    assert main(["env", "--for", "pylock", "-o", "lumi.toml"]) == 2
+    assert "pylock.NAME.toml" in capsys.readouterr().err
+
+
+def test_what_the_base_image_holds_is_not_in_it_and_that_is_said(
+    built: Path, lock: Lock, capsys: Capture
+) -> None:
+    del built
+    picks = [
+        msgspec.structs.replace(pick, origin="base-image") if pick.name == "torch" else pick
+        for pick in lock.pick
+    ]
+    Path("matrix.lock").write_text(dumps(msgspec.structs.replace(lock, pick=tuple(picks))))
+    assert main(["env", "--for", "pylock", "-o", "pylock.toml"]) == 0
+    data = read()
+    assert [one["name"] for one in data["packages"]] == ["deepspeed"]
+    assert data["tool"]["matrix"]["kept"] == ["torch==2.13.0+cpu"]
+    assert "because the base image holds them: torch" in capsys.readouterr().err
+
+
+def test_a_wheel_of_the_lock_must_be_the_one_that_is_published(
+    lock: Lock, web: tuple[Path, str], capsys: Capture
+) -> None:
+    pick = next(one for one in lock.pick if one.name == "deepspeed")
+    made = wheel(web[0] / "simple" / "deepspeed", "deepspeed", "0.19.8", "py3-none-any")
+    serve(web[0] / "simple", "deepspeed")
+    for digest, code in ((hashlib.sha256(made.read_bytes()).hexdigest(), 0), ("0" * 64, 1)):
+        published = msgspec.structs.replace(
+            pick,
+            origin="published",
+            wheel_version="",
+            sdist=None,
+            wheel={"file": made.name, "sha256": digest},
+        )
+        data = msgspec.to_builtins(lock)
+        data["pick"] = [
+            msgspec.to_builtins(published) if one["name"] == "deepspeed" else one for one in data["pick"]
+        ]
+        Path("matrix.lock").write_text(dumps(msgspec.convert(data, Lock)))
+        assert main(["env", "--for", "pylock"]) == code
+    assert "its sha256 is another" in capsys.readouterr().err

@@ -1,0 +1,245 @@
+"""What is installed stays: fixed versions, versions that the catalog does not know, and base images."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from resolver.errors import UsageError
+from resolver.facts.catalog import Catalog
+from resolver.lock import dumps, make_lock
+from resolver.model import IMAGE, Conflict, Kept, Pick, Request, Resolution
+from resolver.resolve import resolve
+from resolver.suggest import request_arguments
+from tests.resolver.asking import ask
+
+DAY = "2026-05-01"
+TORCH_LAYER = "lumi-multitorch-torch-u24r64f21m43t29-20260225_144743.sif"
+OWN_TORCH = "lumi-multitorch-torch-u24r70f21m50t210-20260415_130625.sif"
+NO_TORCH = "lumi-multitorch-mpich-u24r64f21m43t29-20260225_144743.sif"
+
+
+def keeping(request: Request, **installed: str) -> Request:
+    names = {name.replace("_", "-"): version for name, version in installed.items()}
+    return replace(request, keep=Kept("list.txt", tuple(sorted(names.items()))))
+
+
+def resolved(catalog: Catalog, request: Request) -> Resolution:
+    answer = resolve(catalog, request)
+    assert isinstance(answer, Resolution)
+    return answer
+
+
+def pick_of(answer: Resolution, name: str) -> Pick:
+    pick = answer.pick(name)
+    assert pick is not None
+    return pick
+
+
+def test_what_is_installed_gets_exactly_that_version_and_is_not_built(catalog: Catalog) -> None:
+    request = ask(catalog, "apex deepspeed", day=DAY)
+    assert pick_of(resolved(catalog, request), "deepspeed").version != "0.17.6"
+    answer = resolved(catalog, keeping(request, torch="2.9.1+rocm6.4", deepspeed="0.17.6", foo="1.0"))
+    for name, version in (("torch", "2.9.1+rocm6.4"), ("deepspeed", "0.17.6")):
+        pick = pick_of(answer, name)
+        assert (pick.version, pick.candidate.origin) == (version, "base-image")
+        assert pick.facts[0].text == f"the base image holds {name} {version}"
+        assert pick.facts[0].source == "installed: list.txt"
+        assert pick.facts[0].status == "observed"
+    lock = make_lock(answer)
+    assert [one.name for one in lock.built()] == ["apex"]
+    assert lock.built()[0].pinned.endswith("+rocm6.4.torch2.9.1.gfx90a")
+    assert not any(edge.subject == "deepspeed" and edge.kind == "build" for edge in lock.edge)
+    assert lock.request.keep is not None
+    assert lock.request.keep.installed == {"deepspeed": "0.17.6", "foo": "1.0", "torch": "2.9.1+rocm6.4"}
+
+
+def test_what_is_installed_is_part_of_the_set_even_if_nobody_asked_for_it(catalog: Catalog) -> None:
+    request = ask(catalog, "bitsandbytes", day=DAY)
+    assert resolved(catalog, request).pick("torchvision") is None
+    kept = keeping(request, torch="2.9.1+rocm6.4", torchvision="0.24.1+rocm6.4")
+    assert pick_of(resolved(catalog, kept), "torchvision").candidate.origin == "base-image"
+
+
+def test_an_unknown_version_is_taken_for_the_one_that_its_label_begins_with(catalog: Catalog) -> None:
+    answer = resolved(catalog, keeping(ask(catalog, "apex", day=DAY), torch="2.9.1+rocm6.4.lumi"))
+    torch = pick_of(answer, "torch")
+    assert (torch.version, torch.candidate.index) == ("2.9.1+rocm6.4.lumi", "")
+    assert pick_of(answer, "rocm").version.startswith("6.4")
+    assert "torch 2.9.1+rocm6.4 is built for ROCm 6.4" in [fact.text for fact in torch.facts]
+    assert any("2.9.1+rocm6.4 was taken for it" in one for one in answer.warnings)
+    assert make_lock(answer).built()[0].pinned.endswith("torch2.9.1.gfx90a")
+
+
+def test_what_that_one_needs_the_installed_one_needs(catalog: Catalog) -> None:
+    request = ask(catalog, "apex rocm==7.0.*", day=DAY)
+    answer = resolve(catalog, keeping(request, torch="2.9.1+rocm6.4.lumi"))
+    assert isinstance(answer, Conflict)
+    texts = [item.text for item in answer.core]
+    assert "the base image holds torch 2.9.1+rocm6.4.lumi" in texts
+    assert "torch 2.9.1+rocm6.4 is built for ROCm 6.4" in texts
+    changes = [one for one in answer.suggestions if "without keeping" in one.change]
+    assert changes
+    assert "--keep-installed" not in changes[0].request
+
+
+def test_of_a_version_like_no_other_nothing_is_known_and_that_is_said(catalog: Catalog) -> None:
+    request = ask(catalog, "torch rocm==6.0.3", day="2025-06-01")
+    answer = resolved(catalog, keeping(request, torch="2.8.0a0+git49444c3"))
+    assert pick_of(answer, "torch").version == "2.8.0a0+git49444c3"
+    assert any("nothing is known of it" in one for one in answer.warnings)
+    known = resolve(catalog, keeping(request, torch="2.8.0+rocm6.4"))
+    assert isinstance(known, Conflict)
+
+
+def test_how_something_is_compiled_says_nothing_of_what_is_installed(catalog: Catalog) -> None:
+    """The catalog has a recipe for this commit on CPUs only; an installed one may be of ROCm."""
+    request = ask(catalog, "torch rocm==6.0.3", day="2025-06-01")
+    answer = resolved(catalog, keeping(request, torch="1.13.0a0+git49444c3"))
+    assert pick_of(answer, "torch").candidate.origin == "base-image"
+
+
+def test_another_label_binds_to_no_rocm_but_goes_with_what_goes_with_that_version(catalog: Catalog) -> None:
+    request = ask(catalog, "apex rocm==6.4.*", day=DAY)
+    answer = resolved(catalog, keeping(request, torch="2.9.1+ours"))
+    assert pick_of(answer, "apex").version == "1.9.0"
+    assert any("what it needs itself was not checked" in one for one in answer.warnings)
+
+
+def test_the_kept_version_is_named_in_a_conflict_with_the_request(catalog: Catalog) -> None:
+    request = keeping(ask(catalog, "torch>=2.10", day=DAY), torch="2.9.1+rocm6.4")
+    answer = resolve(catalog, request)
+    assert isinstance(answer, Conflict)
+    assert [(item.text, item.kind, item.source) for item in answer.core] == [
+        ("you asked for torch>=2.10", "request", "the request"),
+        ("the base image holds torch 2.9.1+rocm6.4", "fact", "installed: list.txt"),
+    ]
+    assert request_arguments(request)[-2:] == ("--keep-installed", "list.txt")
+
+
+def test_a_torch_of_the_other_backend_conflicts_with_the_target(catalog: Catalog) -> None:
+    answer = resolve(catalog, keeping(ask(catalog, "apex", day=DAY), torch="2.9.1+cpu"))
+    assert isinstance(answer, Conflict)
+    texts = [item.text for item in answer.core]
+    assert "torch 2.9.1+cpu is a cpu build" in texts
+    assert "the base image holds torch 2.9.1+cpu" in texts
+
+
+def test_two_installed_things_fit_together_whatever_the_catalog_says_but_it_is_said(
+    catalog: Catalog,
+) -> None:
+    request = ask(catalog, "apex", day=DAY)
+    answer = resolved(catalog, keeping(request, torch="2.9.1+rocm6.4", torchvision="0.23.0+rocm6.4"))
+    assert pick_of(answer, "torchvision").version == "0.23.0+rocm6.4"
+    assert any("torchvision and torch in versions" in one for one in answer.warnings)
+    wanted = ask(catalog, "apex torchvision==0.23.0+rocm6.4", day=DAY)
+    assert isinstance(resolve(catalog, keeping(wanted, torch="2.9.1+rocm6.4")), Conflict)
+
+
+def test_python_and_rocm_of_the_list_count(catalog: Catalog) -> None:
+    request = ask(catalog, "apex", day=DAY)
+    answer = resolved(catalog, keeping(request, python="3.12.3", rocm="6.4.4", torch="2.9.1+rocm6.4"))
+    assert pick_of(answer, "python").version == "3.12"
+    assert pick_of(answer, "rocm").version == "6.4.4"
+    conflict = resolve(catalog, keeping(ask(catalog, "apex python==3.11", day=DAY), python="3.12.3"))
+    assert isinstance(conflict, Conflict)
+    assert "the base image holds python 3.12.3" in [item.text for item in conflict.core]
+    with pytest.raises(UsageError, match=r"rocm 99\.9"):
+        resolve(catalog, keeping(request, rocm="99.9"))
+
+
+def test_of_an_image_is_kept_what_the_catalog_says_it_holds(catalog: Catalog) -> None:
+    request = ask(catalog, "apex deepspeed", day=DAY, base_image=TORCH_LAYER)
+    answer = resolved(catalog, replace(request, keep=Kept(IMAGE)))
+    for name, version in catalog.image[TORCH_LAYER].holds.items():
+        pick = pick_of(answer, name)
+        assert (pick.version, pick.candidate.origin) == (version, "base-image")
+    assert pick_of(answer, "python").version == "3.12"
+    assert f"the base image {TORCH_LAYER} holds torch 2.9.1+rocm6.4" in [
+        fact.text for fact in pick_of(answer, "base-image").facts
+    ]
+
+
+def test_a_torch_that_an_image_compiled_itself_is_kept(catalog: Catalog) -> None:
+    request = ask(catalog, "deepspeed", day=DAY, base_image=OWN_TORCH)
+    answer = resolved(catalog, replace(request, keep=Kept(IMAGE)))
+    torch = pick_of(answer, "torch")
+    assert (torch.version, torch.candidate.origin) == ("2.10.0", "base-image")
+    assert pick_of(answer, "rocm").version == "7.0.2"
+
+
+def test_an_image_that_holds_nothing_keeps_nothing_and_that_is_said(catalog: Catalog) -> None:
+    request = ask(catalog, "bitsandbytes", day=DAY, base_image=NO_TORCH)
+    answer = resolved(catalog, replace(request, keep=Kept(IMAGE)))
+    assert pick_of(answer, "torch").candidate.origin == "published"
+    assert pick_of(answer, "base-image").version == NO_TORCH
+    assert any("nothing was kept" in one for one in answer.warnings)
+
+
+def test_a_torch_that_the_image_does_not_hold_conflicts_with_the_image(catalog: Catalog) -> None:
+    request = ask(catalog, "torch==2.8.0", day=DAY, base_image=TORCH_LAYER)
+    answer = resolve(catalog, replace(request, keep=Kept(IMAGE)))
+    assert isinstance(answer, Conflict)
+    assert f"the base image {TORCH_LAYER} holds torch 2.9.1+rocm6.4" in [item.text for item in answer.core]
+
+
+def test_the_cpu_backend_has_no_base_image_to_keep(catalog: Catalog) -> None:
+    request = ask(catalog, "torch", site="local", backend="cpu", python="3.11", glibc="2.36")
+    with pytest.raises(UsageError, match="CPU backend has none"):
+        resolve(catalog, replace(request, keep=Kept(IMAGE)))
+    kept = resolved(catalog, keeping(request, torch="2.12.0+cpu"))
+    assert pick_of(kept, "torch").candidate.origin == "base-image"
+
+
+def test_which_image_was_listed_is_asked_for_unless_one_is_named(catalog: Catalog) -> None:
+    request = keeping(ask(catalog, "apex", day=DAY), torch="2.9.1+rocm6.4")
+    said = "does not say which base image"
+    assert any(said in one for one in resolved(catalog, request).warnings)
+    named = keeping(ask(catalog, "apex", day=DAY, base_image=TORCH_LAYER), torch="2.9.1+rocm6.4")
+    answer = resolved(catalog, named)
+    assert not any(said in one for one in answer.warnings)
+    assert pick_of(answer, "python").version == "3.12"
+
+
+@pytest.mark.parametrize(
+    "kept", [f"Kept({IMAGE!r})", "Kept('list.txt', (('numpy', '2.1.3'), ('torch', '2.9.1+rocm6.4.lumi')))"]
+)
+def test_what_is_kept_gives_the_same_bytes_in_every_process(kept: str, catalog: Catalog) -> None:
+    program = (
+        "import sys; from dataclasses import replace; from resolver.facts.catalog import load;"
+        "from resolver.lock import dumps, make_lock; from resolver.model import Kept;"
+        "from resolver.resolve import resolve; from tests.resolver.asking import ask; catalog = load();"
+        f"request = ask(catalog, 'apex deepspeed', day={DAY!r}, base_image={TORCH_LAYER!r});"
+        f"sys.stdout.write(dumps(make_lock(resolve(catalog, replace(request, keep={kept})))))"
+    )
+    texts = set()
+    for seed in ("1", "2", "3"):
+        environment = {**os.environ, "PYTHONHASHSEED": seed}
+        done = subprocess.run(
+            [sys.executable, "-c", program],
+            cwd=Path(__file__).parents[2],
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        texts.add(done.stdout)
+    (text,) = texts
+    assert 'origin = "base-image"' in text
+    request = ask(catalog, "apex deepspeed", day=DAY, base_image=TORCH_LAYER)
+    if IMAGE in kept:
+        assert dumps(make_lock(resolved(catalog, replace(request, keep=Kept(IMAGE))))) == text
+
+
+def test_nothing_can_be_kept_where_only_documents_are_trusted(catalog: Catalog) -> None:
+    request = ask(catalog, "torch", day="2025-06-01", support="documented")
+    answer = resolve(catalog, keeping(request, torch="2.8.0a0+ours"))
+    assert isinstance(answer, Conflict)
+    texts = " ".join(item.text for item in answer.core)
+    assert "--support documented trusts" in texts
+    assert "the base image holds torch 2.8.0a0+ours" in texts

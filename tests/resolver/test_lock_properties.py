@@ -1,0 +1,162 @@
+"""Any lock of the real catalog comes back equal, and any change of what it says is refused."""
+
+from __future__ import annotations
+
+import copy
+import datetime
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tomli_w
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+
+from resolver.errors import LockError, UsageError
+from resolver.facts.catalog import Catalog, load
+from resolver.lock import Lock, dumps, make_lock, read_lock, request_of
+from resolver.model import IMAGE, Kept, Prefer, Request, Resolution, Support
+from resolver.resolve import resolve
+from tests.resolver.asking import ask
+from tests.resolver.universe import EXAMPLES
+
+CATALOG: Catalog = load()
+IN_A_FOLDER = settings(
+    EXAMPLES,
+    max_examples=30,
+    suppress_health_check=[*EXAMPLES.suppress_health_check, HealthCheck.function_scoped_fixture],
+)
+SUPPORT: list[Support] = ["any", "observed"]
+PREFER: list[Prefer] = ["newest", "proven", "oldest"]
+NAMES = sorted(CATALOG.package)
+TORCHES = sorted(row.version for row in CATALOG.torch.values() if row.backend == "rocm")
+KEPT = [
+    None,
+    None,
+    Kept(IMAGE),
+    Kept("list.txt", (("numpy", "1.26.4"), ("something-else", "1"), ("torch", "2.9.1+rocm6.4.lumi"))),
+    Kept("list.txt", (("python", "3.12.3"), ("torch", "2.7.1+rocm6.2.4"))),
+    Kept("list.txt", (("rocm", "6.4.3"), ("torch", "2.10.0a0+git49444c3"))),
+]
+
+
+@st.composite
+def requests(draw: st.DrawFn) -> Request:
+    """Draw a request for LUMI: some packages, perhaps with a torch, a Python or a ROCm."""
+    wanted = draw(st.lists(st.sampled_from(NAMES), max_size=3, unique=True))
+    pins = ["torch", *(f"torch=={version}" for version in TORCHES)]
+    wanted.append(draw(st.sampled_from(pins)))
+    wanted += draw(st.sampled_from([[], ["python==3.12"], ["rocm==6.2.*"], ["rocm>=6.0,<6.5"]]))
+    site, day = draw(
+        st.sampled_from([("lumi-g", "2025-06-01"), ("lumi-g", "2026-05-01"), ("local", "2026-05-01")])
+    )
+    driver = draw(st.sampled_from([None, "6.4"]))
+    gfx = ["gfx90a"] if draw(st.booleans()) else ["gfx942", "gfx90a"]
+    request = ask(
+        CATALOG,
+        " ".join(dict.fromkeys(wanted)),
+        site=site,
+        day=day,
+        backend="rocm",
+        gfx=gfx,
+        driver=driver,
+        support=draw(st.sampled_from(SUPPORT)),
+        prefer=draw(st.sampled_from(PREFER)),
+    )
+    kept = draw(st.sampled_from(KEPT))
+    return Request(request.target, request.requirements, request.support, request.prefer, keep=kept)
+
+
+def locked(request: Request) -> Lock:
+    try:
+        answer = resolve(CATALOG, request)
+    except UsageError:
+        answer = None
+    assume(isinstance(answer, Resolution))
+    assert isinstance(answer, Resolution)
+    return make_lock(answer)
+
+
+@given(request=requests())
+@settings(IN_A_FOLDER, max_examples=20)
+def test_every_lock_comes_back_equal_and_resolves_again(request: Request, tmp_path: Path) -> None:
+    lock = locked(request)
+    path = tmp_path / "matrix.lock"
+    path.write_text(dumps(lock), encoding="utf-8")
+    back = read_lock(path)
+    assert back == lock
+    assert dumps(back) == dumps(lock)
+    assert request_of(back) == request
+
+
+TEXT = (Path(__file__).parent / "locks" / "schema-1-lumi-g.lock").read_text(encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Give a lock of today's schema."""
+    path = tmp_path_factory.mktemp("lock") / "matrix.lock"
+    path.write_text(TEXT, encoding="utf-8")
+    return dumps(read_lock(path))
+
+
+def leaves(value: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:
+    if isinstance(value, dict):
+        for key, one in value.items():
+            yield from leaves(one, (*path, key))
+    elif isinstance(value, list):
+        for number, one in enumerate(value):
+            yield from leaves(one, (*path, number))
+    else:
+        yield path
+
+
+def another(value: Any, more: str) -> Any:
+    """Give another value of the same type."""
+    if isinstance(value, bool):
+        return not value
+    if isinstance(value, int):
+        return value + 1 + len(more)
+    if isinstance(value, datetime.date):
+        return value + datetime.timedelta(days=1 + len(more))
+    return value[1:] + more if value[1:] + more != value else value + "x"
+
+
+@given(data=st.data())
+@IN_A_FOLDER
+def test_any_single_changed_value_is_refused(data: st.DataObject, text: str, tmp_path: Path) -> None:
+    said = tomllib.loads(text)
+    changed = copy.deepcopy(said)
+    *path, last = data.draw(st.sampled_from(list(leaves(said))))
+    here: Any = changed
+    for key in path:
+        here = here[key]
+    if data.draw(st.booleans()):
+        more = data.draw(st.text("0123456789abcdef.+- ", max_size=3))
+        here[last] = another(here[last], more)
+    else:
+        del here[last]
+    file = tmp_path / "matrix.lock"
+    file.write_text(tomli_w.dumps(changed), encoding="utf-8")
+    with pytest.raises(LockError):
+        read_lock(file)
+
+
+@given(data=st.data())
+@settings(IN_A_FOLDER, max_examples=150)
+def test_any_changed_character_is_refused_or_changes_nothing(
+    data: st.DataObject, text: str, tmp_path: Path
+) -> None:
+    at = data.draw(st.integers(0, len(text) - 1))
+    new = data.draw(st.sampled_from("0a\"=[]{}.,# \n'\\-"))
+    changed = text[:at] + new + text[at + 1 :]
+    file = tmp_path / "matrix.lock"
+    file.write_text(changed, encoding="utf-8")
+    try:
+        lock = read_lock(file)
+    except LockError:
+        return
+    assert tomllib.loads(changed) == tomllib.loads(text)
+    assert dumps(lock) == text
