@@ -230,7 +230,7 @@ class Table:
         parts = [self._base, *self._parts]
         image = self._problem.variables["base-image"].of_versions(images[:1]) if images else ABSENT
         at_image = [part.narrowed(part.start, "base-image", image) for part in parts]
-        for torch in self._base.versions(at_image[0], "torch"):
+        for torch in self._torches(at_image[0]):
             of_torch = self._problem.variables["torch"].of_versions([torch])
             at_torch = _each(parts, at_image, "torch", of_torch)
             for python in self._base.versions(at_torch[0], "python"):
@@ -249,6 +249,17 @@ class Table:
                 rocm = self._base.version_of(solution, "rocm")
                 verdict: Verdict = "at-own-risk" if is_at_risk(self._base.problem, solution) else "supported"
                 yield Row(images, rocm if images or not rocm else minor(rocm), torch, python, verdict, cells)
+
+    def _torches(self, domains: Domains | None) -> list[str]:
+        """Give the torch versions that are left, those of the preferred ROCm first."""
+
+        def rank(version: str) -> int:
+            mask = self._problem.variables["torch"].of_versions([version])
+            narrowed = self._base.narrowed(domains, "torch", mask)
+            left = narrowed[self._base.network.number["rocm"]] if narrowed else 0
+            return left & -left
+
+        return sorted(self._base.versions(domains, "torch"), key=rank)
 
     def _refused_rows(self, placed: set[tuple[str, str]]) -> Iterator[Row]:
         """Yield what was asked for and runs nowhere, with the reason."""
@@ -318,6 +329,8 @@ class _Part:
         self.network = Network(problem)
         self.start = self.network.start([one for one in problem.demands if self._counts(one)])
         self._proven = proven
+        self._open: dict[str, Domains | None] = {}
+        self._paths: dict[str, list[tuple[tuple[str, int], Domains | None]]] = {}
         self._in_order: dict[bool, list[tuple[ProvenSet, list[Demand]]]] = {}
 
     def _counts(self, demand: Demand) -> bool:
@@ -407,7 +420,9 @@ class _Part:
                 word = "support" if demand.kind == "request" else "known-bad"
                 ruled_out[word] = ruled_out.get(word, 0) | left & ~demand.mask
         around = self._around(name, pins)
-        for relation in self.problem.relations if around is not None else ():
+        if around is None:
+            return COMBINATION
+        for relation in self.problem.relations:
             for word, out in self._rules_out(relation, variable, left, around):
                 ruled_out[word] = ruled_out.get(word, 0) | out
         return _fewest(ruled_out, left)
@@ -417,13 +432,20 @@ class _Part:
 
     def _around(self, name: str, pins: Mapping[str, int]) -> Domains | None:
         """Give what the row leaves of everything else, with a package that may be absent."""
-        others = [one for one in self.problem.demands if self._counts(one)]
-        free = [
-            one for one in others if one.variable.name not in {name, *self.packages} or not _is_asked(one)
-        ]
-        domains = self.network.start(free)
-        for other, mask in pins.items():
-            domains = self.narrowed(domains, other, mask)
+        if name not in self._open:
+            meant = {name, *self.packages}
+            free = [
+                one
+                for one in self.problem.demands
+                if self._counts(one) and not (one.variable.name in meant and _is_asked(one))
+            ]
+            self._open[name] = self.network.start(free)
+        # Rows come in order, so that most of what the last one said still holds for this one.
+        path, domains = self._paths.setdefault(name, []), self._open[name]
+        for depth, pin in enumerate(pins.items()):
+            if len(path) == depth or path[depth][0] != pin:
+                path[depth:] = [(pin, self.narrowed(domains, *pin))]
+            domains = path[depth][1]
         return domains
 
     def _rules_out(
