@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 COMMANDS = {
     "resolve": "choose versions that fit, say why, write matrix.lock",
+    "table": "what fits together at a site, whole: images, torch and Python by packages",
     "explain": "why a version was chosen, by which facts, from which sources",
     "build-wheels": "build what the lock needs and the index lacks, prove it, publish it",
     "env": "write the file that a consumer of the index reads",

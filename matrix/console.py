@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sys
 import time
 from typing import TextIO
@@ -25,6 +26,24 @@ class Console:
     def data(self, text: str) -> None:
         """Print a result."""
         print(text)
+
+    def write(self, text: str) -> None:
+        """Print a piece of a result at once, lines and all."""
+        sys.stdout.write(text)
+        sys.stdout.flush()
+
+    def width(self) -> int | None:
+        """Give the characters in a line of the terminal; None where a result goes into a file or a pipe.
+
+        ``COLUMNS`` decides wherever it goes.
+        """
+        if not sys.stdout.isatty() and not os.environ.get("COLUMNS", "").isdecimal():
+            return None
+        return shutil.get_terminal_size().columns
+
+    def coloured(self, code: str, text: str) -> str:
+        """Colour a part of a result, where somebody sees it who wants colours."""
+        return _coloured(code, text, sys.stdout)
 
     def document(self, value: object) -> None:
         """Print a result as one JSON document."""

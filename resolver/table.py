@@ -20,6 +20,7 @@ from resolver.compiling import compile_problem
 from resolver.compiling.bad import WAY_OUT
 from resolver.compiling.part import part_for
 from resolver.errors import UsageError
+from resolver.explain import core_of
 from resolver.facts.selecting import recipe_for
 from resolver.model import PLATFORM, STATUS_RANK, Fact, Pick, Requirement
 from resolver.network import Network, TooLargeError
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 
     from resolver.facts.catalog import Catalog
     from resolver.facts.schema import Backend, ProvenSet
-    from resolver.model import Candidate, Request, Verdict
+    from resolver.model import Candidate, CoreItem, Request, Verdict
     from resolver.network import Domains
     from resolver.problem import Problem, Relation, Variable
 
@@ -44,6 +45,8 @@ COMBINATION = "combination"
 """The reason of a refusal where no single fact rules each version out."""
 UNDECIDED = "undecided"
 """The guard on the search stopped it: not refused, but not answered either."""
+_NEEDED = (Requirement("torch", None, "torch"), Requirement("python", None, "python"))
+_IMAGE = Requirement("base-image", None, "base-image")
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,8 +141,7 @@ class Table:
         if together and len(self.columns) > 1:
             self.columns.append(Column("+".join(names), tuple(wanted)))
         self.request = replace(request, requirements=self.limits)
-        needed = (Requirement("torch", None, "torch"), Requirement("python", None, "python"))
-        asked = replace(request, requirements=(*needed, *self.limits, *wanted))
+        asked = replace(request, requirements=(*_NEEDED, *self.limits, *wanted))
         self._problem = compile_problem(catalog, asked)
 
     def rows(self, *, refused_too: bool = False) -> Iterator[Row]:
@@ -171,9 +173,39 @@ class Table:
         part = self._parts[self.columns.index(column)]
         return [[one.key for one in part.left(name)] for name in column.packages]
 
-    def images(self) -> list[str]:
-        """Give every base image that some torch goes with."""
-        return [name for group in self._images() for name in group]
+    def nowhere(self, column: Column) -> str:
+        """Say why no row has a version of a column; empty when some row may have one."""
+        if all(self.possible(column)):
+            return ""
+        return self._parts[self.columns.index(column)].why_refused({})
+
+    def torch_versions(self) -> list[str]:
+        """Give every torch that the request allows, whether or not it runs."""
+        return self._base.asked_versions("torch")
+
+    @cached_property
+    def driver(self) -> str:
+        """The kernel driver of the target; empty where none is known."""
+        start = self._base.start
+        versions = self._base.versions(start, "kernel-driver")
+        return versions[0] if len(versions) == 1 else ""
+
+    def core(self, row: Row, column: Column | None) -> list[CoreItem]:
+        """Say in full why a cell is refused, or the row itself: as `matrix resolve` would.
+
+        Takes some hundred times as long as the cell.
+        """
+        if column is not None and row.cells[column.name].refused == UNDECIDED:
+            return []
+        request = self.of_rows(row) if column is None else self.of_cell(row, column)
+        return core_of(compile_problem(self.catalog, request))
+
+    def of_rows(self, row: Row | None = None) -> Request:
+        """Give the request that a row without any column answers, or all rows."""
+        pinned = [_exactly("torch", row.torch), _exactly("python", row.python)] if row else list(_NEEDED)
+        if self.request.target.base_image and self.request.target.backend == "rocm":
+            pinned.append(_IMAGE)
+        return replace(self.request, requirements=(*pinned, *self.limits))
 
     def of_cell(self, row: Row, column: Column, image: str = "") -> Request:
         """Give the request that a cell answers; for a row of several images the first of them."""
@@ -263,11 +295,12 @@ class Table:
 
     def _refused_rows(self, placed: set[tuple[str, str]]) -> Iterator[Row]:
         """Yield what was asked for and runs nowhere, with the reason."""
-        variables = self._problem.variables
+        variables, named = self._problem.variables, self.request.target.base_image
+        image = {"base-image": variables["base-image"].of_versions([named])} if named else {}
         for torch in self._base.asked_versions("torch"):
             for python in self._base.asked_versions("python"):
                 if (torch, python) not in placed:
-                    pins = {"python": variables["python"].of_versions([python])}
+                    pins = image | {"python": variables["python"].of_versions([python])}
                     reason = self._base.reason("torch", pins, variables["torch"].of_versions([torch]))
                     yield Row((), "", torch, python, None, refused=reason)
 
@@ -299,7 +332,7 @@ def request_of_cell(request: Request, row: Row, column: Column, image: str = "")
     pinned = [_exactly("torch", row.torch), _exactly("python", row.python)]
     target = request.target
     if row.images:
-        pinned.append(Requirement("base-image", None, "base-image"))
+        pinned.append(_IMAGE)
         target = replace(target, base_image=image or row.images[0])
     return replace(
         request, target=target, requirements=(*column.requirements, *pinned, *request.requirements)
@@ -366,7 +399,7 @@ class _Part:
             solution = self.solve(domains)
             if solution is not None:
                 return Cell(tuple(pick_of(self.problem, solution, name) for name in self.packages))
-            return Cell(refused=self._why_refused(pins))
+            return Cell(refused=self.why_refused(pins))
         except TooLargeError:
             return Cell(refused=UNDECIDED)
 
@@ -388,7 +421,7 @@ class _Part:
             self._in_order[has_image] = in_order(self.problem, self._proven.sets, asked)
         return first_proven(self.problem, self._in_order[has_image], within)[0]
 
-    def _why_refused(self, pins: Mapping[str, int]) -> str:
+    def why_refused(self, pins: Mapping[str, int]) -> str:
         """Say which facts refuse a column; of several packages first those that fail alone."""
         alone = {name: self.reason(name, pins) for name in self.packages}
         if len(alone) == 1:
