@@ -7,6 +7,7 @@ import os
 import shutil
 import sys
 import time
+from contextlib import suppress
 from typing import TextIO
 
 
@@ -29,8 +30,15 @@ class Console:
 
     def write(self, text: str) -> None:
         """Print a piece of a result at once, lines and all."""
-        sys.stdout.write(text)
-        sys.stdout.flush()
+        print(text, end="", flush=True)
+
+    def drop(self) -> None:
+        """Forget what is still to be written to stdout: its reader has gone away.
+
+        Without this the interpreter would try once more at its end, and exit with 120.
+        """
+        with suppress(OSError, ValueError):  # stdout may be no file
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
     def width(self) -> int | None:
         """Give the characters in a line of the terminal; None where a result goes into a file or a pipe.

@@ -202,7 +202,9 @@ class Table:
 
     def of_rows(self, row: Row | None = None) -> Request:
         """Give the request that a row without any column answers, or all rows."""
-        pinned = [_exactly("torch", row.torch), _exactly("python", row.python)] if row else list(_NEEDED)
+        pinned = [_exactly("torch", row.torch), _exactly("python", row.python)] if row else []
+        limited = {one.name for one in (*pinned, *self.limits)}
+        pinned += [one for one in _NEEDED if one.name not in limited]
         if self.request.target.base_image and self.request.target.backend == "rocm":
             pinned.append(_IMAGE)
         return replace(self.request, requirements=(*pinned, *self.limits))
