@@ -45,7 +45,7 @@ class Console:
 
         ``COLUMNS`` decides wherever it goes.
         """
-        if not sys.stdout.isatty() and not os.environ.get("COLUMNS", "").isdecimal():
+        if not _is_terminal(sys.stdout) and not os.environ.get("COLUMNS", "").isdecimal():
             return None
         return shutil.get_terminal_size().columns
 
@@ -79,8 +79,13 @@ class Console:
             print(f"  {hint}", file=sys.stderr)
 
 
+def _is_terminal(stream: TextIO | None) -> bool:
+    """Tell whether somebody sees what is written; a stream that was closed at the start is None."""
+    return stream is not None and stream.isatty()
+
+
 def _coloured(code: str, text: str, stream: TextIO) -> str:
-    wanted = stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    wanted = _is_terminal(stream) and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
     return f"\033[{code}m{text}\033[0m" if wanted or os.environ.get("FORCE_COLOR") else text
 
 
