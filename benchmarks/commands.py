@@ -30,6 +30,7 @@ COMMANDS = {
     "help": [*MATRIX, "--help"],
     "resolve": [*MATRIX, "resolve", *FOUR, "--python", "3.12", "-q"],
     "conflict": [*MATRIX, "resolve", "torch", "rocm==7.1.*", "--date", "2026-03-01"],
+    "table": [*MATRIX, "table", "--site", "lumi-g", "--date", "2026-06-01", "-q"],
     "dry-run": [*MATRIX, "build-wheels", "deepspeed", "--backend", "cpu", "--dry-run", "--lock", "cpu.lock"],
 }
 

@@ -106,7 +106,7 @@ def resolution_text(resolution: Resolution, *, reasons: bool = True, sources: bo
     for pick in resolution.picks:
         support = pick.support if pick.verdict == "supported" else f"{pick.support}, at own risk"
         rows.append([pick.name, pick.candidate.key, pick.candidate.origin, support])
-    lines = [_title(resolution.request.target), "", table(rows)]
+    lines = [title_of(resolution.request.target), "", table(rows)]
     if reasons:
         lines += ["", "Why"]
         for pick in resolution.picks:
@@ -133,7 +133,7 @@ def _reasons(facts: Iterable[Fact], *, sources: bool) -> list[str]:
 
 def conflict_text(conflict: Conflict) -> str:
     """Give a conflict as text: what clashes, by which facts, and what would resolve."""
-    lines = [f"No set fits. {_title(conflict.request.target)}", ""]
+    lines = [f"No set fits. {title_of(conflict.request.target)}", ""]
     lines += [f"  - {item.text}{_cited(item)}" for item in conflict.core]
     lines.append("")
     if conflict.suggestions:
@@ -166,6 +166,7 @@ def _shell(arguments: Iterable[str]) -> str:
     return shlex.join(arguments)
 
 
-def _title(target: Target) -> str:
+def title_of(target: Target) -> str:
+    """Say for what something is resolved."""
     gfx = f", {', '.join(target.gfx)}" if target.gfx else ""
     return f"For {target.site} on {target.date}: {target.backend}{gfx}"

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 COMMANDS = {
     "resolve": "choose versions that fit, say why, write matrix.lock",
+    "table": "what fits together at a site, whole: images, torch and Python by packages",
     "explain": "why a version was chosen, by which facts, from which sources",
     "graph": "show what needs what, to run and to be built, and in which order",
     "build-wheels": "build what the lock needs and the index lacks, prove it, publish it",
@@ -57,13 +58,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _interrupt)
     try:
-        return main_inner(arguments, console)
+        code = main_inner(arguments, console)
+        console.write("")  # what is not written yet fails here, not when the interpreter ends
     except MatrixError as error:
         return _fail(error, arguments, console)
     except KeyboardInterrupt:
         console.error("Interrupted.", "What was finished is kept; the same command goes on from there.")
         return INTERRUPTED
     except BrokenPipeError:
+        console.drop()
         sys.stderr.close()
         return 0
     except OSError as error:
@@ -81,6 +84,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             arguments,
             console,
         )
+    return code
 
 
 def _interrupt(number: int, frame: object) -> NoReturn:  # noqa: ARG001  what signal.signal calls

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sys
 import time
+from contextlib import suppress
 from typing import TextIO
 
 
@@ -24,10 +26,32 @@ class Console:
 
     def data(self, text: str) -> None:
         """Print a result; characters that the output's encoding lacks are printed as escapes."""
-        if not can_encode(text):
-            encoding = sys.stdout.encoding
-            text = text.encode(encoding, "backslashreplace").decode(encoding)
-        print(text)
+        print(_encodable(text))
+
+    def write(self, text: str) -> None:
+        """Print a piece of a result at once, lines and all."""
+        print(_encodable(text), end="", flush=True)
+
+    def drop(self) -> None:
+        """Forget what is still to be written to stdout: its reader has gone away.
+
+        Without this the interpreter would try once more at its end, and exit with 120.
+        """
+        with suppress(OSError, ValueError):  # stdout may be no file
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+    def width(self) -> int | None:
+        """Give the characters in a line of the terminal; None where a result goes into a file or a pipe.
+
+        ``COLUMNS`` decides wherever it goes.
+        """
+        if not _is_terminal(sys.stdout) and not os.environ.get("COLUMNS", "").isdecimal():
+            return None
+        return shutil.get_terminal_size().columns
+
+    def coloured(self, code: str, text: str) -> str:
+        """Colour a part of a result, where somebody sees it who wants colours."""
+        return _coloured(code, text, sys.stdout)
 
     def document(self, value: object) -> None:
         """Print a result as one JSON document."""
@@ -56,6 +80,14 @@ class Console:
             print(f"  {hint}", file=sys.stderr)
 
 
+def _encodable(text: str) -> str:
+    """Give a text with escapes for what the encoding of stdout lacks."""
+    if can_encode(text):
+        return text
+    encoding = sys.stdout.encoding
+    return text.encode(encoding, "backslashreplace").decode(encoding)
+
+
 def can_encode(text: str) -> bool:
     """Tell whether the encoding of stdout has all characters of a text."""
     try:
@@ -65,8 +97,13 @@ def can_encode(text: str) -> bool:
     return True
 
 
+def _is_terminal(stream: TextIO | None) -> bool:
+    """Tell whether somebody sees what is written; a stream that was closed at the start is None."""
+    return stream is not None and stream.isatty()
+
+
 def _coloured(code: str, text: str, stream: TextIO) -> str:
-    wanted = stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    wanted = _is_terminal(stream) and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
     return f"\033[{code}m{text}\033[0m" if wanted or os.environ.get("FORCE_COLOR") else text
 
 

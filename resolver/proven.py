@@ -13,7 +13,7 @@ from resolver.problem import ABSENT, Demand
 from resolver.solve import solve_preferred
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
     from resolver.facts.catalog import Catalog
     from resolver.facts.schema import ProvenSet
@@ -46,18 +46,37 @@ def solve_proven(
         The solution as `solve` gives it, and the set it lies in, or None.
     """
 
+    def solve(demands: Sequence[Demand]) -> dict[str, int] | None:
+        return solve_preferred(problem.restricted([*problem.demands, *demands], problem.relations))
+
+    return first_proven(problem, in_order(problem, sets, asked), solve)
+
+
+def in_order(
+    problem: Problem, sets: Iterable[ProvenSet], asked: Collection[str]
+) -> list[tuple[ProvenSet, list[Demand]]]:
+    """Give the sets in the order in which they are tried, each with what it demands."""
+
     def rank(row: ProvenSet) -> tuple[int, date, str]:
         return sum(name in row.picks for name in asked), row.date or date.min, row.id
 
+    return [(row, demands_of(problem, row)[0]) for row in sorted(sets, key=rank, reverse=True)]
+
+
+def first_proven(
+    problem: Problem,
+    sets: Iterable[tuple[ProvenSet, list[Demand]]],
+    solve: Callable[[Sequence[Demand]], dict[str, int] | None],
+) -> tuple[dict[str, int] | None, ProvenSet | None]:
+    """Find the set that decides, as `solve_proven` says, with a solver for further demands."""
     at_risk: tuple[dict[str, int], ProvenSet] | None = None
-    for proven in sorted(sets, key=rank, reverse=True):
-        demands, _ = demands_of(problem, proven)
-        solution = solve_preferred(problem.restricted([*problem.demands, *demands], problem.relations))
+    for proven, demands in sets:
+        solution = solve(demands)
         if solution is not None and not is_at_risk(problem, solution):
             return solution, proven
         if solution is not None and at_risk is None:
             at_risk = solution, proven
-    return at_risk or (solve_preferred(problem), None)
+    return at_risk or (solve([]), None)
 
 
 def demands_of(problem: Problem, proven: ProvenSet) -> tuple[list[Demand], list[str]]:

@@ -73,7 +73,7 @@ def _resolution(
     candidates = {name: problem.variables[name].candidate(bit) for name, bit in solution.items()}
     shown = [name for name in _SHOWN if name in candidates]
     shown += sorted(name for name, one in candidates.items() if one.kind == "distribution")
-    picks = tuple(_pick(problem, solution, name) for name in shown)
+    picks = tuple(pick_of(problem, solution, name) for name in shown)
     edges = edges_of(list(candidates.values()), problem.relations)
     order = generations((p.name for p in picks if p.candidate.kind == "distribution"), edges)
     if request.target.backend == "rocm" and "kernel-driver" not in solution:
@@ -85,7 +85,8 @@ def _resolution(
     return Resolution(request, picks, edges, order, tuple(warnings))
 
 
-def _pick(problem: Problem, solution: Mapping[str, int], name: str) -> Pick:
+def pick_of(problem: Problem, solution: Mapping[str, int], name: str) -> Pick:
+    """Say of one component of a solution which facts allow it, and how far they can be trusted."""
     candidate = problem.variables[name].candidate(solution[name])
     facts: dict[str, Fact] = {candidate.fact.text: candidate.fact}
     risky = False

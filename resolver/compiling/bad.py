@@ -23,12 +23,15 @@ if TYPE_CHECKING:
     from resolver.facts.catalog import Catalog
     from resolver.model import Target
 
+WAY_OUT = "known-bad-"
+"""How the names of the components begin that stand for the ways out of a combination."""
+
 
 def compile_known_bad(draft: Draft) -> None:
     """Add what refuses every known-bad combination that concerns the target."""
     for number, row in enumerate(concerning(draft.catalog, draft.target)):
         if row.effect == "refuse" and row.combination.keys() <= draft.variables.keys():
-            _refuse(draft, row, f"known-bad-{number}")
+            _refuse(draft, row, f"{WAY_OUT}{number}")
 
 
 def concerning(catalog: Catalog, target: Target) -> list[schema.KnownBad]:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from resolver.compiling.kept import Installed
     from resolver.facts import schema
     from resolver.facts.catalog import Catalog
-    from resolver.facts.schema import EdgeKind
+    from resolver.facts.schema import Backend, EdgeKind
     from resolver.model import Candidate, Fact, Request, Target
 
     Test = Callable[[Candidate], bool]
@@ -69,7 +69,8 @@ class Draft:
         _check_target(catalog, self.target)
         self.window = window_of(catalog, request)
         self.driver = self.target.driver or (self.window.driver if self.window else None)
-        self.reachable = _reachable(catalog, request)
+        asked = [*(one.name for one in request.requirements), *kept_names(catalog, request)]
+        self.reachable = reachable(catalog, self.target.backend, asked)
         self.variables: dict[str, Variable] = {}
         self._demands: list[Demand] = []
         self._relations: list[Relation] = []
@@ -190,14 +191,14 @@ def _mask(variable: Variable, test: Test) -> int:
     return variable.mask(i for i, one in enumerate(variable.candidates) if test(one))
 
 
-def _reachable(catalog: Catalog, request: Request) -> frozenset[str]:
-    """Follow what brings something in from what is asked for."""
+def reachable(catalog: Catalog, backend: Backend, asked: Iterable[str]) -> frozenset[str]:
+    """Follow what brings something in from torch and what is asked for."""
     needs: dict[str, set[str]] = {}
     for row in catalog.requires:
-        if not row.when_present and row.backend in {None, request.target.backend}:
+        if not row.when_present and row.backend in {None, backend}:
             needs.setdefault(row.package, set()).add(canonicalize_name(row.on))
     found: set[str] = set()
-    coming = ["torch", *(one.name for one in request.requirements), *kept_names(catalog, request)]
+    coming = ["torch", *asked]
     while coming:
         name = coming.pop()
         if name not in found:

@@ -1,0 +1,111 @@
+"""``matrix table``: what fits together at a site on a day, whole."""
+
+from __future__ import annotations
+
+import datetime
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from builders.files import atomic_path
+from matrix.answers import show_conflict
+from matrix.options import add_target_options, load_catalog, make_request, merge, read_settings
+from resolver.errors import UsageError
+from resolver.model import Conflict
+from resolver.resolve import resolve
+from resolver.table import Table
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Iterable, Iterator
+
+    from matrix.console import Console
+    from resolver.table import Row
+
+EXAMPLE = "matrix table apex deepspeed flash-attn 'torch>=2.7' --site lumi-g --python 3.12"
+FORMATS = ("table", "csv", "json", "html")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's arguments."""
+    parser.add_argument(
+        "requirements",
+        nargs="*",
+        metavar="REQ",
+        help="the columns, such as apex or 'flash-attn>=2.8' (default: matrix.toml, else every package that "
+        "can be had for the backend); torch>=2.6, python==3.12 and rocm==6.4.* limit the rows",
+    )
+    parser.add_argument("--format", choices=FORMATS, default="table", help="default: %(default)s")
+    parser.add_argument("-o", "--output", metavar="FILE", type=Path, help="where to write (default: stdout)")
+    parser.add_argument("--all-rows", action="store_true", help="also every torch that runs nowhere, and why")
+    parser.add_argument(
+        "--together", action="store_true", help="one more column: all others resolved together"
+    )
+    parser.add_argument(
+        "--reasons",
+        action="store_true",
+        help="all facts behind every refusal, in JSON and HTML (takes minutes for a large table)",
+    )
+    add_target_options(parser)
+
+
+def execute(args: argparse.Namespace, console: Console) -> int:
+    """Run the command."""
+    if args.reasons and args.format not in {"json", "html"}:
+        msg = f"--reasons needs --format json or html; in {args.format} there is no room for them."
+        raise UsageError(msg, hint="For one cell, ask matrix resolve for its torch, Python and base image.")
+    settings = merge(read_settings(), args)
+    settings.requirements = settings.requirements or ["torch"]
+    catalog = load_catalog(settings)
+    today = datetime.datetime.now(tz=datetime.UTC).date()
+    table = Table(catalog, make_request(settings, catalog, today), together=args.together)
+    rows = table.rows(refused_too=args.all_rows)
+    first = next(rows, None)
+    if first is None:
+        answer = resolve(catalog, table.of_rows())
+        if isinstance(answer, Conflict):
+            show_conflict(answer, console, as_json=args.format == "json")
+            return 1
+    found = rows if first is None else chain([first], rows)
+    pieces = _pieces(table, found, args, console)
+    if args.output is None or (args.output.exists() and not args.output.is_file()):
+        _print(pieces, args.output, console)
+    else:
+        with (
+            atomic_path(args.output) as temporary,
+            temporary.open("w", encoding="utf-8", newline="") as file,
+        ):
+            file.writelines(pieces)
+        console.say(f"Wrote {args.output}")
+    if args.format == "table":
+        console.say("\n- and a name: no version fits, because of what is known of that component.")
+    return 0
+
+
+def _pieces(table: Table, rows: Iterable[Row], args: argparse.Namespace, console: Console) -> Iterator[str]:
+    """Give the table as the format wants it; each format is imported only when it is asked for."""
+    if args.format == "table":
+        from matrix.tabling.text import text_of  # noqa: PLC0415
+
+        if args.output is not None:
+            return text_of(table, rows, None, lambda _, text: text)
+        return text_of(table, rows, console.width(), console.coloured)
+    if args.format == "html":
+        from matrix.tabling.page import page_of  # noqa: PLC0415
+
+        return page_of(table, rows, table.core if args.reasons else None)
+    from matrix.tabling import data  # noqa: PLC0415
+
+    if args.format == "csv":
+        return data.csv_of(table, rows)
+    return data.json_of(table, rows, table.core if args.reasons else None)
+
+
+def _print(pieces: Iterable[str], device: Path | None, console: Console) -> None:
+    """Write piece by piece to stdout, or to a device or pipe that was named."""
+    if device is None:
+        for piece in pieces:
+            console.write(piece)
+        return
+    with device.open("w", encoding="utf-8", newline="") as file:
+        file.writelines(pieces)

@@ -1,0 +1,405 @@
+"""``matrix table``: four formats that say the same, piece by piece, and exit codes."""
+
+from __future__ import annotations
+
+import csv
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from matrix.answers import SCHEMA
+from matrix.cli import main
+from matrix.tabling.data import csv_of, json_of
+from matrix.tabling.page import page_of
+from matrix.tabling.text import text_of
+from resolver.facts.catalog import Catalog, load
+from resolver.table import Row, Table
+from tests.resolver.asking import ask
+
+Capture = pytest.CaptureFixture[str]
+COLUMNS = ["apex", "flash-attn", "bitsandbytes", "aiter"]
+ON_LUMI = ["--site", "lumi-g", "--date", "2026-06-01"]
+ASKED = ["table", *COLUMNS, "torch>=2.7", "python>=3.11", *ON_LUMI]
+
+
+@pytest.fixture(autouse=True)
+def _in_an_empty_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("COLUMNS", raising=False)
+    monkeypatch.delenv("FORCE_COLOR", raising=False)
+
+
+def run(capsys: Capture, *arguments: str, code: int = 0) -> str:
+    assert main(list(arguments)) == code
+    return capsys.readouterr().out
+
+
+def run_json(capsys: Capture, *arguments: str, code: int = 0) -> dict[str, Any]:
+    document: dict[str, Any] = json.loads(run(capsys, *arguments, "--format", "json", code=code))
+    return document
+
+
+def test_the_json_is_one_document_with_the_promised_keys(capsys: Capture) -> None:
+    document = run_json(capsys, *ASKED)
+    assert document["schema"] == SCHEMA
+    assert (document["target"]["site"], document["target"]["gfx"]) == ("lumi-g", ["gfx90a"])
+    assert document["columns"] == COLUMNS
+    assert document["limits"] == ["torch>=2.7", "python>=3.11"]
+    assert document["rows"]
+    for row in document["rows"]:
+        assert row.keys() == {"base_image", "rocm", "torch", "python", "verdict", "cells"}
+        assert row["verdict"] in {"supported", "at-own-risk"}
+        assert list(row["cells"]) == COLUMNS
+        assert row["cells"]["aiter"] == {"refused": "gfx"}
+        for cell in row["cells"].values():
+            assert cell.keys() in ({"version", "variant", "origin", "support"}, {"refused"})
+            assert all(isinstance(value, str) for value in cell.values())
+
+
+def test_limits_leave_only_the_rows_they_allow(capsys: Capture) -> None:
+    rows = run_json(capsys, "table", "apex", "torch>=2.8", "python==3.12", "rocm==6.4.*", *ON_LUMI)["rows"]
+    assert {(row["python"], row["rocm"]) for row in rows} == {("3.12", "6.4.4")}
+    assert {row["torch"].split("+")[0] for row in rows} >= {"2.8.0", "2.9.1"}
+    assert not any(row["torch"].startswith("2.7") for row in rows)
+
+
+def test_a_cell_is_what_resolve_says_of_the_same_request(capsys: Capture) -> None:
+    rows = run_json(capsys, *ASKED)["rows"]
+    for row in rows[:: len(rows) // 6]:
+        for name in ("apex", "bitsandbytes"):
+            line = [
+                "resolve",
+                name,
+                f"torch==={row['torch']}",
+                f"python=={row['python']}",
+                *ON_LUMI,
+                "--no-lock",
+            ]
+            if row["base_image"]:
+                line += ["--base-image", row["base_image"]]
+            cell = row["cells"][name]
+            answer = run_json(capsys, *line, code="refused" in cell)
+            if "refused" in cell:
+                assert answer["status"] == "conflict"
+            else:
+                (pick,) = (one for one in answer["picks"] if one["name"] == name)
+                assert {key: pick[key] for key in cell} == cell
+
+
+def _of_csv(text: str) -> tuple[list[str], list[dict[str, str]]]:
+    assert text.count("\r\n") == text.count("\n")
+    reader = csv.DictReader(text.splitlines(), strict=True)
+    rows = list(reader)
+    return list(reader.fieldnames or ()), rows
+
+
+def _key(cell: dict[str, str]) -> str:
+    if "refused" in cell:
+        return ""
+    return f"{cell['version']} ({cell['variant']})" if cell["variant"] else cell["version"]
+
+
+def test_the_csv_says_what_the_json_says(capsys: Capture) -> None:
+    header, rows = _of_csv(run(capsys, *ASKED, "--format", "csv"))
+    assert header == ["base_image", "rocm", "torch", "python", "verdict", *COLUMNS]
+    expected = [
+        {key: value for key, value in row.items() if key != "cells"}
+        | {name: _key(cell) for name, cell in row["cells"].items()}
+        for row in run_json(capsys, *ASKED)["rows"]
+    ]
+    assert rows == expected
+
+
+class Page(HTMLParser):
+    """Reads the table out of a page, and what the page would load."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.rows: list[list[tuple[dict[str, str | None], str]]] = []
+        self.text: dict[str, str] = {}
+        self.loads: list[str] = []
+        self.tags: set[str] = set()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.add(tag)
+        self.loads += [str(value) for key, value in attrs if key in {"src", "href", "action", "data"}]
+        if tag in {"meta", "br", "input"}:
+            return
+        self.open.append(tag)
+        if tag == "tr":
+            self.rows.append([])
+        if tag in {"th", "td"}:
+            self.rows[-1].append((dict(attrs), ""))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if self.open:
+            self.text[self.open[-1]] = self.text.get(self.open[-1], "") + data
+        if self.open and self.open[-1] in {"th", "td"}:
+            attributes, text = self.rows[-1][-1]
+            self.rows[-1][-1] = (attributes, text + data)
+
+
+def read_page(text: str) -> Page:
+    page = Page()
+    page.feed(text)
+    page.close()
+    assert page.open == []
+    return page
+
+
+def test_the_page_is_whole_loads_nothing_and_says_what_the_json_says(capsys: Capture) -> None:
+    text = run(capsys, *ASKED, "--format", "html")
+    page = read_page(text)
+    assert page.loads == []
+    assert "url(" not in text
+    assert "@import" not in text
+    assert {"caption", "thead", "tbody", "script", "title"} <= page.tags
+    for part in ("lumi-g", "2026-06-01", "facts"):
+        assert part in page.text["title"]
+    header, *rows = page.rows
+    assert [said for _, said in header] == ["torch", "Python", *COLUMNS]
+    assert {attributes["scope"] for attributes, _ in header} == {"col"}
+    headings = [row for row in rows if row[0][0].get("scope") == "rowgroup"]
+    bodies = [row for row in rows if row[0][0].get("scope") == "row"]
+    assert len(headings) + len(bodies) == len(rows)
+    shown = {tuple(said for _, said in row) for row in bodies}
+    for row in run_json(capsys, *ASKED)["rows"]:
+        cells = [_key(cell) or f"no: {cell['refused']}" for cell in row["cells"].values()]
+        assert (row["torch"], row["python"], *cells) in shown
+        assert not row["base_image"] or any(row["base_image"] in one[0][1] for one in headings)
+
+
+def test_the_title_of_a_cell_says_version_support_and_reason(capsys: Capture) -> None:
+    page = read_page(run(capsys, *ASKED, "--format", "html"))
+    cells = [cell for row in page.rows[1:] for cell in row if "title" in cell[0]]
+    assert cells
+    for attributes, said in cells:
+        title = str(attributes["title"])
+        if said.startswith("no: "):
+            assert said.removeprefix("no: ") in title
+            assert attributes["class"] == "no"
+        else:
+            head, _, fact = title.partition("; ")
+            assert said in head
+            assert str(attributes["class"]) in head
+            assert fact
+
+
+EVIL = """schema = 1
+[[site]]
+name = "hill"
+title = "Hill"
+backend = "rocm"
+gfx = ["gfx90a"]
+status = "documented"
+source = "here"
+[[image]]
+name = "<img src=x onerror=alert(1)>&\\".sif"
+rocm = "6.4.4"
+os = "x"
+glibc = "2.39"
+status = "documented"
+source = "here"
+[[site-image]]
+site = "hill"
+image = "<img src=x onerror=alert(1)>&\\".sif"
+status = "documented"
+source = "here"
+"""
+
+
+def test_text_of_the_catalog_is_escaped_in_the_page_and_quoted_in_csv(capsys: Capture) -> None:
+    Path("evil.toml").write_text(EVIL)
+    line = [
+        "table",
+        "apex",
+        "torch==2.9.1",
+        "--site",
+        "evil.toml",
+        "--date",
+        "2026-06-01",
+        "--python",
+        "3.12",
+    ]
+    text = run(capsys, *line, "--format", "html")
+    assert "<img" not in text
+    assert '<img src=x onerror=alert(1)>&".sif' in read_page(text).rows[1][0][1]
+    _, rows = _of_csv(run(capsys, *line, "--format", "csv"))
+    assert rows[0]["base_image"] == '<img src=x onerror=alert(1)>&".sif'
+
+
+def test_reasons_bring_the_whole_core_into_json_and_page(capsys: Capture) -> None:
+    line = ["table", "aiter", "torch==2.9.1", "--python", "3.12", "--rocm", "6.4", *ON_LUMI, "--reasons"]
+    cell = run_json(capsys, *line)["rows"][0]["cells"]["aiter"]
+    texts = [one["text"] for one in cell["core"]]
+    assert any("gfx942" in one for one in texts)
+    assert all(one["source"] and one["kind"] in {"request", "fact"} for one in cell["core"])
+    (title,) = {
+        str(attributes["title"])
+        for row in read_page(run(capsys, *line, "--format", "html")).rows
+        for attributes, _ in row
+        if "title" in attributes
+    }
+    assert all(one in title for one in texts)
+
+
+def test_the_text_keeps_to_the_width_and_shows_every_column(
+    capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wide = run(capsys, "table", "torch>=2.9", *ON_LUMI)
+    monkeypatch.setenv("COLUMNS", "100")
+    narrow = run(capsys, "table", "torch>=2.9", *ON_LUMI)
+    body = narrow.split("\n\n", 1)[1]
+    assert max(len(line) for line in body.splitlines()) <= 100
+    assert max(map(len, wide.splitlines())) > 100
+    assert body.split() == wide.split("\n\n", 1)[1].split()
+    assert narrow.isascii()
+    assert "\033" not in narrow
+
+
+def test_colours_only_where_they_are_wanted(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    line = ["table", "apex", "cupy", "torch<2.9", "python==3.10", *ON_LUMI]
+    plain = run(capsys, *line)
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", "400")
+    assert run(capsys, *line) == plain
+    monkeypatch.delenv("NO_COLOR")
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    coloured = run(capsys, *line)
+    assert "\033[2m- base-image\033[0m" in coloured
+    assert "\033[33mROCm 6.0" in coloured
+    for code in ("\033[2m", "\033[33m", "\033[0m"):
+        coloured = coloured.replace(code, "")
+    assert coloured == plain
+
+
+def test_what_is_at_own_risk_is_marked_in_every_format(capsys: Capture) -> None:
+    line = ["table", "apex", "torch<2.4", "--python", "3.10", *ON_LUMI]
+    assert "at-own-risk" in {row["verdict"] for row in run_json(capsys, *line)["rows"]}
+    assert "ROCm 6.0, no base image fits: only what is published, at own risk" in run(capsys, *line)
+    assert "at own risk" in run(capsys, *line, "--format", "html")
+    assert "at-own-risk" in {row["verdict"] for row in _of_csv(run(capsys, *line, "--format", "csv"))[1]}
+
+
+def test_all_rows_shows_what_runs_nowhere_and_why(capsys: Capture) -> None:
+    line = ["table", "apex", "torch>=2.9", "--python", "3.12", *ON_LUMI, "--all-rows"]
+    refused = [row for row in run_json(capsys, *line)["rows"] if row["verdict"] == "refused"]
+    assert all(row["refused"] and "cells" not in row for row in refused)
+    assert {row["refused"] for row in refused if row["torch"] == "2.12.0+rocm7.2"} == {"rocm"}
+    assert "Runs nowhere here" in run(capsys, *line)
+    rows = _of_csv(run(capsys, *line, "--format", "csv"))[1]
+    assert {"refused: rocm"} == {row["verdict"] for row in rows if row["torch"] == "2.12.0+rocm7.2"}
+    assert "no: rocm" in run(capsys, *line, "--format", "html")
+
+
+def test_together_adds_a_column_of_sets(capsys: Capture) -> None:
+    line = ["table", "apex", "deepspeed", "torch==2.9.1", "--python", "3.12", "--rocm", "6.4", *ON_LUMI]
+    document = run_json(capsys, *line, "--together")
+    assert document["columns"] == ["apex", "deepspeed", "apex+deepspeed"]
+    cells = document["rows"][0]["cells"]
+    assert cells["apex+deepspeed"]["picks"] == {name: cells[name] for name in ("apex", "deepspeed")}
+
+
+@pytest.mark.parametrize("form", ["table", "csv", "json", "html"])
+def test_the_same_bytes_every_time_and_in_the_file(capsys: Capture, form: str) -> None:
+    once = run(capsys, *ASKED, "--format", form)
+    assert run(capsys, *ASKED, "--format", form) == once
+    out = Path("made") / "table.out"
+    assert run(capsys, *ASKED, "--format", form, "-o", str(out)) == ""
+    assert out.read_bytes().decode() == once
+    assert [path.name for path in out.parent.iterdir()] == ["table.out"]
+
+
+def test_a_file_stays_as_it_was_when_the_table_fails_half_way(
+    capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = Table.rows
+
+    def failing(self: Table, **options: bool) -> Iterator[Row]:
+        yield next(real(self, **options))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Table, "rows", failing)
+    Path("table.csv").write_text("as it was")
+    assert main([*ASKED, "--format", "csv", "-o", "table.csv"]) == 130
+    assert Path("table.csv").read_text() == "as it was"
+    assert [path.name for path in Path().iterdir()] == ["table.csv"]
+    capsys.readouterr()
+
+
+def test_no_row_at_all_is_a_conflict(capsys: Capture) -> None:
+    document = run_json(capsys, "table", "apex", "rocm==7.1.*", *ON_LUMI, code=1)
+    assert document["status"] == "conflict"
+    assert any("rocm==7.1.*" in item["text"] for item in document["core"])
+    image = ["--base-image", "lumi-rocm-rocm-6.2.4.sif"]
+    document = run_json(capsys, "table", "apex", "torch==2.9.1", *image, *ON_LUMI, code=1)
+    assert any("lumi-rocm-rocm-6.2.4.sif" in item["text"] for item in document["core"])
+
+
+def test_the_request_file_names_the_columns_and_limits(capsys: Capture) -> None:
+    Path("matrix.toml").write_text(
+        'requirements = ["apex", "torch==2.9.1"]\nsite = "lumi-g"\ndate = 2026-06-01\npython = "3.12"\n'
+    )
+    document = run_json(capsys, "table")
+    assert document["columns"] == ["apex"]
+    assert {(row["torch"][:5], row["python"]) for row in document["rows"]} == {("2.9.1", "3.12")}
+
+
+def _renderers(table: Table) -> dict[str, Callable[[Iterator[Row]], Iterator[str]]]:
+    return {
+        "text": lambda rows: text_of(table, rows, None, lambda _, text: text),
+        "csv": lambda rows: csv_of(table, rows),
+        "json": lambda rows: json_of(table, rows),
+        "html": lambda rows: page_of(table, rows),
+    }
+
+
+@pytest.fixture(scope="module")
+def small() -> tuple[Catalog, Table]:
+    """Make a table of a few rows."""
+    catalog = load()
+    return catalog, Table(catalog, ask(catalog, "apex torch>=2.8 python==3.12", day="2026-06-01"))
+
+
+@pytest.mark.parametrize("form", ["text", "csv", "json", "html"])
+def test_a_row_is_written_before_the_next_one_is_asked_for(small: tuple[Catalog, Table], form: str) -> None:
+    rows = list(small[1].rows())
+    asked = 0
+
+    def counted() -> Iterator[Row]:
+        nonlocal asked
+        for row in rows:
+            asked += 1
+            yield row
+
+    written = ""
+    for piece in _renderers(small[1])[form](counted()):
+        written += piece
+        if rows[0].cells["apex"].version in written and rows[0].torch in written:
+            break
+    assert asked == 1
+
+
+@pytest.mark.parametrize("form", ["table", "csv", "json", "html"])
+def test_a_reader_that_goes_away_ends_it_quietly(form: str, tmp_path: Path) -> None:
+    root = str(Path(__file__).parents[2])
+    line = [sys.executable, "-m", "matrix", "table", *ON_LUMI, "-q", "--format", form]
+    environment = {"PYTHONPATH": root, "XDG_CACHE_HOME": str(tmp_path), "PATH": ""}
+    with subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert process.stdout.read(20)
+        process.stdout.close()
+        assert process.stderr.read() == b""
+        assert process.wait(timeout=60) == 0

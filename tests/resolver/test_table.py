@@ -1,0 +1,368 @@
+"""The feasible matrix: every cell is what ``resolve`` answers, and no row is missing or too many."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, replace
+from itertools import product
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from resolver import resolve as resolving
+from resolver import table as tables
+from resolver.compiling import compile_problem
+from resolver.errors import UsageError
+from resolver.facts.catalog import Catalog, read_afresh
+from resolver.model import Conflict, Prefer, Request, Resolution, Support
+from resolver.resolve import resolve
+from resolver.solve import solve
+from resolver.table import Column, Row, Table, offered
+from tests.resolver.asking import ask
+from tests.resolver.universe import EXAMPLES
+
+KNOWN = 'status = "documented"\nsource = "here"\n'
+
+
+def _rows(kind: str, *bodies: str) -> str:
+    return "".join(f"[[{kind}]]\n{body}\n{'' if 'status' in body else KNOWN}\n" for body in bodies)
+
+
+def _torch(version: str, rocm: str, python: str) -> str:
+    return (
+        f'version = "{version}+rocm{rocm}"\nbackend = "rocm"\nindex = "https://here/{rocm}"\n'
+        f'rocm = "{rocm}"\ngfx = ["gfx90a"]\npython = {python}'
+    )
+
+
+def _requires(package: str, on: str, versions: str, releases: str = "", more: str = "") -> str:
+    return f'package = "{package}"\nreleases = "{releases}"\non = "{on}"\nversions = {versions}\n{more}'
+
+
+def _sdist(package: str, version: str, variant: str = "") -> str:
+    file = f'{{ file = "{package}-{version}.tar.gz", sha256 = "{"0" * 64}" }}'
+    return f'package = "{package}"\nversion = "{version}"\nvariant = "{variant}"\nsdist = {file}'
+
+
+def _recipe(package: str) -> str:
+    return f'package = "{package}"\nbackend = "rocm"\nmust-contain = ["*.so"]\nimports = ["{package}"]'
+
+
+TINY = "schema = 1\n" + "".join(
+    [
+        _rows("gfx", 'target = "gfx90a"'),
+        _rows("python", 'version = "3.11"', 'version = "3.12"'),
+        _rows(
+            "rocm", *(f'version = "{one}"\ngfx = ["gfx90a"]' for one in ("5.7.1", "6.2.4", "6.3.1", "6.4.0"))
+        ),
+        _rows("driver", 'version = "6.3"\nsupports = ["6.2", "6.3", "6.4"]\nunsupported = ["7.0"]'),
+        _rows("site", 'name = "hill"\ntitle = "Hill"\nbackend = "rocm"\ngfx = ["gfx90a"]'),
+        _rows("window", 'site = "hill"\nfrom = 2026-01-01\ndriver = "6.3"'),
+        _rows(
+            "image",
+            'name = "one.sif"\nrocm = "6.4.0"\nos = "Hill 1"\nglibc = "2.39"',
+            'name = "other.sif"\nrocm = "6.4.0"\nos = "Hill 1"\nglibc = "2.39"',
+            'name = "older-system.sif"\nrocm = "6.4.0"\nos = "Hill 0"\nglibc = "2.31"',
+            'name = "older-rocm.sif"\nrocm = "6.2.4"\nos = "Hill 0"\nglibc = "2.31"',
+            'name = "risky.sif"\nrocm = "5.7.1"\nos = "Hill 0"\nglibc = "2.31"',
+            'name = "elsewhere.sif"\nrocm = "6.3.1"\nos = "Hill 0"\nglibc = "2.31"',
+        ),
+        _rows(
+            "site-image",
+            *(
+                f'site = "hill"\nimage = "{one}.sif"'
+                for one in ("one", "other", "older-system", "older-rocm", "risky")
+            ),
+        ),
+        _rows(
+            "torch",
+            _torch("2.9.1", "6.4", '["3.11", "3.12"]'),
+            _torch("2.8.0", "6.4", '["3.11"]'),
+            _torch("2.8.0", "6.3", '["3.11", "3.12"]'),
+            _torch("2.5.1", "6.2", '["3.11", "3.12"]'),
+            _torch("2.1.2", "5.7", '["3.11"]'),
+            _torch("2.10.0", "7.0", '["3.12"]'),
+        ),
+        _rows("package", *(f'name = "{one}"\ntitle = "x"' for one in ("built", "ready", "upper", "zone"))),
+        _rows(
+            "release",
+            _sdist("built", "2.0"),
+            _sdist("built", "1.5", "abc"),
+            _sdist("built", "1.5"),
+            _sdist("built", "1.0") + '\nstatus = "inferred"\nsource = "a guess"',
+            'package = "ready"\nversion = "3.0"\npypi = true',
+            _sdist("ready", "2.0"),
+            'package = "ready"\nversion = "1.0"\npypi = true',
+            _sdist("upper", "1.1"),
+            _sdist("upper", "1.0"),
+            'package = "zone"\nversion = "1"\npypi = true\nbackend = ["rocm", "cpu"]',
+        ),
+        _rows("recipe", *map(_recipe, ("built", "ready", "upper"))),
+        _rows(
+            "requires",
+            _requires("built", "torch", '["==2.9.*"]', "==2.0"),
+            _requires("built", "torch", '[">=2.5,<2.9"]', "==1.5"),
+            _requires("built", "torch", '["<2.9"]', "==1.0"),
+            _requires("ready", "rocm", '[">=6.4.1"]', "==3.0"),
+            _requires("ready", "glibc", '[">=2.35"]', "==2.0", "when-present = true"),
+            _requires("ready", "python", '["==3.11.*"]', "==2.0"),
+            _requires("ready", "gfx", '["gfx90a"]'),
+            _requires("upper", "built", '[">=2.0"]', "==1.1"),
+            _requires("upper", "built", '["<2.0"]', "==1.0"),
+            _requires("zone", "python", '["==3.12.*"]'),
+            _requires("zone", "torch", '[">=2"]'),
+        ),
+        _rows(
+            "known-bad",
+            'combination = { upper = "", zone = "", torch = "==2.9.*" }\nsays = "they spoil one another"',
+            'combination = { built = "==1.5", ready = "" }\nsays = "they spoil one another"',
+        ),
+        _rows(
+            "proven",
+            'id = "hill-1"\nsite = "hill"\ndate = 2026-02-01\n'
+            'picks = { base-image = "older-system.sif", torch = "2.9.1+rocm6.4", ready = "1.0" }',
+        ),
+    ]
+)
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Catalog:
+    """Make a catalog that is small enough to ask everything."""
+    path = tmp_path_factory.mktemp("tiny") / "tiny.toml"
+    path.write_text(TINY, encoding="utf-8")
+    return read_afresh([[str(path)]])[0]
+
+
+def _all(table: Table) -> list[tuple[Row, Column]]:
+    return [(row, column) for row in table.rows() for column in table.columns]
+
+
+def _check(table: Table, row: Row, column: Column, image: str) -> None:
+    """Compare a cell with the answer to its request."""
+    request = table.of_cell(row, column, image)
+    cell = row.cells[column.name]
+    if not cell.picks:
+        assert cell.refused
+        assert solve(compile_problem(table.catalog, request)) is None
+        return
+    answer = resolve(table.catalog, request)
+    assert isinstance(answer, Resolution), answer
+    assert cell.picks == tuple(answer.pick(name) for name in column.packages)
+    pinned = {name: pick.version for name in ("torch", "python", "rocm") if (pick := answer.pick(name))}
+    assert (pinned["torch"], pinned["python"]) == (row.torch, row.python)
+    if image:
+        assert pinned["rocm"] == row.rocm
+        assert image in {pick.version for pick in answer.picks}
+    at_risk = any(pick.verdict == "at-own-risk" for pick in answer.picks)
+    assert row.verdict == ("at-own-risk" if at_risk else "supported")
+
+
+LEVELS: tuple[Support, ...] = ("any", "documented")
+CHOICES: tuple[Prefer, ...] = ("newest", "oldest", "proven")
+
+
+@pytest.mark.parametrize(("support", "prefer"), list(product(LEVELS, CHOICES)))
+@pytest.mark.parametrize("wanted", ["", "zone upper built>=1.5 ready", "built torch<2.9 rocm"])
+def test_every_cell_of_a_tiny_catalog_is_what_resolve_answers(
+    tiny: Catalog, wanted: str, support: Support, prefer: Prefer
+) -> None:
+    table = Table(tiny, ask(tiny, wanted, site="hill", support=support, prefer=prefer), together=True)
+    cells = _all(table)
+    for row, column in cells:
+        for image in row.images or ("",):
+            _check(table, row, column, image)
+    assert any(row.cells[column.name].picks for row, column in cells)
+    assert any(row.cells[column.name].refused for row, column in cells)
+
+
+@pytest.mark.parametrize("limits", ["", "torch>=2.8", "python==3.11", "rocm==6.2.*", "base-image"])
+def test_there_is_a_row_for_exactly_what_resolves(tiny: Catalog, limits: str) -> None:
+    request = ask(tiny, limits, site="hill")
+    rows = list(Table(tiny, request).rows())
+    found = [(image, row.torch, row.python) for row in rows for image in row.images or ("",)]
+    assert len(set(found)) == len(found)
+    wanted = set()
+    for torch, python in product(tiny.torch, tiny.python):
+        fitting = {
+            image
+            for image in tiny.image
+            if image != "elsewhere.sif" and _resolves(tiny, request, torch, python, image)
+        }
+        if not fitting and _resolves(tiny, request, torch, python, ""):
+            fitting = {""}
+        wanted |= {(image, torch, python) for image in fitting}
+    assert set(found) == wanted
+
+
+def _resolves(catalog: Catalog, request: Request, torch: str, python: str, image: str) -> bool:
+    own = ask(catalog, f"torch=={torch} python=={python}" + " base-image" * bool(image), site="hill")
+    target = replace(request.target, base_image=image or None)
+    asked = replace(request, target=target, requirements=(*request.requirements, *own.requirements))
+    return solve(compile_problem(catalog, asked)) is not None
+
+
+def test_images_share_a_row_only_where_no_fact_tells_them_apart(tiny: Catalog) -> None:
+    groups = list(dict.fromkeys(row.images for row in Table(tiny, ask(tiny, "", site="hill")).rows()))
+    assert groups == [
+        ("one.sif", "other.sif"),
+        ("older-system.sif",),
+        ("older-rocm.sif",),
+        ("risky.sif",),
+        (),
+    ]
+    proven = Table(tiny, ask(tiny, "", site="hill", prefer="proven")).rows()
+    assert {len(row.images) for row in proven} == {0, 1}
+
+
+def test_what_is_below_the_drivers_window_is_at_own_risk_and_comes_behind(tiny: Catalog) -> None:
+    rows = [row for row in Table(tiny, ask(tiny, "", site="hill")).rows() if row.images]
+    verdicts = [str(row.verdict) for row in rows]
+    assert verdicts == sorted(verdicts, reverse=True)
+    assert {row.rocm for row in rows if row.verdict == "at-own-risk"} == {"5.7.1"}
+
+
+def _cell(table: Table, column: str, **wanted: object) -> tables.Cell:
+    (row,) = (
+        row for row in table.rows() if all(getattr(row, name) == value for name, value in wanted.items())
+    )
+    return row.cells[column]
+
+
+OLDER = ("older-system.sif",)
+NEWER = ("one.sif", "other.sif")
+
+
+REFUSALS = [
+    ("built", (), "2.8.0+rocm6.3", "3.12", "base-image"),
+    ("zone", NEWER, "2.9.1+rocm6.4", "3.11", "python"),
+    ("upper", (), "2.8.0+rocm6.3", "3.12", "built"),
+    ("built>=2", OLDER, "2.8.0+rocm6.4", "3.11", "torch"),
+    ("ready==2.0", OLDER, "2.8.0+rocm6.4", "3.11", "glibc"),
+    ("ready==3.0", OLDER, "2.8.0+rocm6.4", "3.11", "rocm"),
+    ("ready>=2.0", OLDER, "2.8.0+rocm6.4", "3.11", "rocm, glibc"),
+]
+
+
+@pytest.mark.parametrize("case", REFUSALS, ids=[case[0] for case in REFUSALS])
+def test_a_refusal_names_the_components_that_decide(
+    tiny: Catalog, case: tuple[str, tuple[str, ...], str, str, str]
+) -> None:
+    wanted, images, torch, python, reason = case
+    table = Table(tiny, ask(tiny, wanted, site="hill"))
+    (column,) = table.columns
+    assert _cell(table, column.name, images=images, torch=torch, python=python).refused == reason
+
+
+def test_support_that_is_too_weak_is_the_reason(tiny: Catalog) -> None:
+    table = Table(tiny, ask(tiny, "built==1.0", site="hill", support="documented"))
+    assert {row.cells["built"].refused for row in table.rows() if row.cells["built"].refused} == {"support"}
+    trusting = Table(tiny, ask(tiny, "built==1.0", site="hill"))
+    found = [pick.support for row in trusting.rows() for pick in row.cells["built"].picks]
+    assert set(found) == {"inferred"}
+
+
+def test_packages_that_fit_alone_and_not_together_say_so(tiny: Catalog) -> None:
+    table = Table(tiny, ask(tiny, "upper zone", site="hill"), together=True)
+    cells = next(
+        row.cells
+        for row in table.rows()
+        if row.images == NEWER and row.torch.startswith("2.9") and row.python == "3.12"
+    )
+    assert cells["upper"].picks
+    assert cells["zone"].picks
+    assert cells["upper+zone"].refused == tables.COMBINATION
+
+
+def test_the_core_of_a_refusal_is_that_of_resolve(tiny: Catalog) -> None:
+    table = Table(tiny, ask(tiny, "built upper", site="hill"))
+    refused = [(row, column) for row, column in _all(table) if row.cells[column.name].refused]
+    for row, column in refused[:6]:
+        answer = resolve(tiny, table.of_cell(row, column))
+        assert isinstance(answer, Conflict)
+        assert table.core(row, column) == list(answer.core)
+
+
+def test_with_refused_rows_every_torch_and_python_is_named_once_with_a_reason(tiny: Catalog) -> None:
+    rows = list(Table(tiny, ask(tiny, "zone", site="hill")).rows(refused_too=True))
+    refused = {(row.torch, row.python): row.refused for row in rows if row.verdict is None}
+    assert refused == {
+        ("2.10.0+rocm7.0", "3.11"): "python",
+        ("2.10.0+rocm7.0", "3.12"): "rocm",
+        ("2.8.0+rocm6.4", "3.12"): "python",
+        ("2.1.2+rocm5.7", "3.12"): "python",
+    }
+    found = {(row.torch, row.python) for row in rows}
+    assert found == set(product(tiny.torch, tiny.python))
+
+
+def test_an_unknown_column_and_a_backend_without_packages_are_bad_input(tiny: Catalog) -> None:
+    with pytest.raises(UsageError, match="zoon"):
+        Table(tiny, ask(tiny, "zoon", site="hill"))
+    assert offered(tiny, "cpu") == ["zone"]
+    nothing = msgspec.structs.replace(tiny, package={})
+    with pytest.raises(UsageError, match="no package"):
+        Table(nothing, ask(nothing, "", site="hill"))
+
+
+def test_the_first_row_is_there_before_the_others_are_computed(
+    tiny: Catalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    real = resolving.pick_of
+
+    def counting(*args: object) -> object:
+        asked.append("")
+        return real(*args)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(tables, "pick_of", counting)
+    rows = Table(tiny, ask(tiny, "", site="hill")).rows()
+    next(rows)
+    after_one = len(asked)
+    list(rows)
+    assert 0 < after_one < len(asked) / 2
+
+
+SITES = {
+    "LUMI-G": {"site": "lumi-g", "day": "2026-06-01"},
+    "LUMI-G in 2025": {"site": "lumi-g", "day": "2025-03-01"},
+    "ARCHER2": {"site": "archer2", "day": "2026-06-01"},
+    "the CPU": {"site": "local", "backend": "cpu", "python": "3.12", "glibc": "2.36"},
+    "proven": {"site": "lumi-g", "day": "2026-06-01", "prefer": "proven"},
+    "observed, oldest": {"site": "lumi-g", "day": "2026-06-01", "support": "observed", "prefer": "oldest"},
+}
+
+
+@dataclass(frozen=True, repr=False)
+class Whole:
+    """A table with all its rows; what hypothesis would print of it is some megabytes."""
+
+    table: Table
+    rows: list[Row]
+
+
+@pytest.fixture(scope="module", params=list(SITES.values()), ids=list(SITES))
+def real(request: pytest.FixtureRequest, catalog: Catalog) -> Whole:
+    """Make the whole table of a site."""
+    table = Table(catalog, ask(catalog, "", **request.param))
+    return Whole(table, list(table.rows()))
+
+
+@settings(EXAMPLES, max_examples=40)
+@given(seed=st.integers(0, 2**32))
+def test_cells_of_the_shipped_catalog_are_what_resolve_answers(real: Whole, seed: int) -> None:
+    draw = random.Random(seed)
+    row = draw.choice(real.rows)
+    _check(real.table, row, draw.choice(real.table.columns), draw.choice(row.images or ("",)))
+
+
+def test_a_table_of_one_column_has_the_cells_of_the_table_of_all(catalog: Catalog) -> None:
+    """What else was compiled makes no difference."""
+    whole = {
+        (row.images, row.torch, row.python): row.cells["torch-sparse"]
+        for row in Table(catalog, ask(catalog, "", day="2026-06-01")).rows()
+    }
+    alone = Table(catalog, ask(catalog, "torch-sparse", day="2026-06-01"))
+    assert {(r.images, r.torch, r.python): r.cells["torch-sparse"] for r in alone.rows()} == whole
