@@ -10,14 +10,15 @@ import msgspec
 
 from matrix.commands.resolve import LOCK
 from matrix.last import last_conflict
-from resolver.errors import UsageError, did_you_mean
-from resolver.lock import read_lock
+from resolver.errors import MatrixError, UsageError, did_you_mean
+from resolver.lock import read_lock, request_of
 
 if TYPE_CHECKING:
     import argparse
 
     from matrix.console import Console
-    from resolver.lock import LockedPick
+    from resolver.lock import Lock, LockedPick
+    from resolver.rejected import Rejected
 
 EXAMPLE = "matrix explain torch"
 
@@ -50,11 +51,55 @@ def execute(args: argparse.Namespace, console: Console) -> int:
     if not picks:
         msg = f"The lock {args.lock} has no {args.name!r}."
         raise UsageError(msg, hint=did_you_mean(args.name, [pick.name for pick in lock.pick]))
+    passed_over = _passed_over(lock, args.name, console) if args.name else []
     if args.format == "json":
-        console.document({"schema": 1, "picks": [msgspec.to_builtins(pick) for pick in picks]})
+        document = {"schema": 1, "picks": [msgspec.to_builtins(pick) for pick in picks]}
+        console.document(document | {"rejected": [_rejected_document(one) for one in passed_over]})
     else:
         console.data("\n\n".join(map(_text, picks)))
+        if passed_over:
+            console.data("\n".join(["", "Not taken", *map(_rejected_text, passed_over)]))
     return 0
+
+
+def _passed_over(lock: Lock, name: str, console: Console) -> list[Rejected]:
+    """Ask again for what comes before the chosen version; the lock alone answers if that cannot be done."""
+    from matrix.options import Settings, load_catalog  # noqa: PLC0415  only for one component
+    from resolver.rejected import rejected  # noqa: PLC0415
+
+    try:
+        request = request_of(lock)
+        settings = Settings(site=request.site_file or None, catalog=list(request.catalogs))
+        picked = {pick.name: _key(pick) for pick in lock.pick}
+        return rejected(load_catalog(settings), request, picked, name)
+    except MatrixError as error:
+        console.warn(f"What was not taken cannot be explained: {error.message}")
+        return []
+
+
+def _rejected_text(one: Rejected) -> str:
+    if one.instead:
+        other, now, then = one.instead
+        return f"  {one.key}: {other} would be {then} instead of {now}, and {other} is decided first"
+    lines = [f"  {one.key}"]
+    for item in one.core:
+        cited = f" [{item.source.split(' ; ')[0]}]" if item.kind == "fact" else ""
+        lines.append(f"    - {item.text}{cited}")
+    return "\n".join(lines)
+
+
+def _rejected_document(one: Rejected) -> dict[str, Any]:
+    document: dict[str, Any] = {
+        "version": one.key,
+        "core": [{"text": item.text, "kind": item.kind, "source": item.source} for item in one.core],
+    }
+    if one.instead:
+        document["instead"] = dict(zip(("component", "now", "then"), one.instead, strict=True))
+    return document
+
+
+def _key(pick: LockedPick) -> str:
+    return f"{pick.version} ({pick.variant})" if pick.variant else pick.version
 
 
 def _conflict_text(conflict: dict[str, Any]) -> str:
@@ -72,8 +117,7 @@ def _conflict_text(conflict: dict[str, Any]) -> str:
 
 
 def _text(pick: LockedPick) -> str:
-    key = f"{pick.version} ({pick.variant})" if pick.variant else pick.version
-    lines = [f"{pick.name} {key}: {pick.support}, {pick.verdict.replace('-', ' ')}"]
+    lines = [f"{pick.name} {_key(pick)}: {pick.support}, {pick.verdict.replace('-', ' ')}"]
     for fact in pick.fact:
         lines += [f"  - {fact.text} [{fact.status}]", f"      {fact.source}"]
         lines += [f"      note: {fact.note}"] if fact.note else []

@@ -177,3 +177,30 @@ def test_a_damaged_memory_of_the_conflict_is_no_conflict(
         capsys.readouterr()
         assert main(["explain"]) == 0
         assert "kernel-driver 6.3" in capsys.readouterr().out
+
+
+def test_what_was_not_taken_is_explained_by_facts_or_by_what_it_would_cost(capsys: Capture) -> None:
+    assert main(["resolve", "apex", "--date", "2025-06-01", "-q"]) == 0
+    capsys.readouterr()
+    assert main(["explain", "torch", "--format", "json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert [pick["name"] for pick in document["picks"]] == ["torch"]
+    assert document["rejected"]
+    assert all(one["core"] or one["instead"] for one in document["rejected"])
+    assert main(["explain", "apex"]) == 0
+    said = capsys.readouterr().out
+    assert "Not taken" in said
+    assert "1.9.0a0 (4b03581): python would be 3.12 instead of" in said
+
+
+def test_a_lock_whose_catalog_is_gone_is_still_explained(capsys: Capture, tmp_path: Path) -> None:
+    mine = tmp_path / "mine.toml"
+    mine.write_text(GOOD)
+    assert main(["resolve", "torch", "--date", "2026-02-01", "--catalog", str(mine), "-q"]) == 0
+    mine.unlink()
+    capsys.readouterr()
+    assert main(["explain", "torch"]) == 0
+    said = capsys.readouterr()
+    assert said.out.startswith("torch ")
+    assert "cannot be explained" in said.err
+    assert "mine.toml" in said.err
