@@ -7,7 +7,6 @@ and request give the same bytes. It is read strictly: what was edited by hand is
 from __future__ import annotations
 
 from datetime import date
-from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
@@ -44,7 +43,7 @@ class LockedFact(_Part, frozen=True, kw_only=True):
     source: str
     note: str = ""
     file: str = ""
-    """Name of the catalog file, without its directory."""
+    """The catalog file of the row; of a shipped one its path in the project."""
 
 
 class LockedDriver(_Part, frozen=True, kw_only=True, rename={"since": "from"}):
@@ -310,7 +309,7 @@ def _lock_facts(facts: Iterable[Fact]) -> tuple[LockedFact, ...]:
             status=fact.status,
             source=fact.source,
             note=fact.note,
-            file=PurePath(fact.file).name,
+            file=fact.file,
         )
         for fact in facts
     )
