@@ -57,31 +57,40 @@ def minimal_core(problem: Problem) -> tuple[list[Demand], list[Relation]]:
     Deletion: leave out one after another and keep out each without which there is still no solution.
     What is left is minimal: without any one of them the rest has a solution. What is tried late
     tends to stay, so the backend, the plainest of all reasons, is tried last.
+
+    Whatever has no part in the proof at hand can be left out without asking: the proof stands. So
+    only a few of the questions are asked, and the answer is that of asking all of them.
     """
     network = Network(problem)
-    links = list(range(len(problem.relations)))
-
-    def impossible(demands: Sequence[Demand], links: Sequence[int]) -> bool:
-        domains = network.start(demands, links)
-        return domains is None or network.search(domains, MOST_STEPS, frozenset(links)) is None
-
-    demands = list(problem.demands)
     by_kind = sorted(problem.demands, key=lambda one: one.kind != "request")
     plainest = [one for one in by_kind if one.variable.name == "backend"]
+    demands = list(problem.demands)
+    links = list(range(len(problem.relations)))
+    proof = network.refute(demands, links, MOST_STEPS)
 
-    def without(demand: Demand) -> list[Demand]:
-        return [one for one in demands if one is not demand]
+    def leave_out(demand: Demand) -> None:
+        nonlocal demands, proof
+        fewer = [one for one in demands if one is not demand]
+        if proof and network.number[demand.variable.name] in proof.variables:
+            found = network.refute(fewer, links, MOST_STEPS)
+            if found is None:
+                return
+            proof = found
+        demands = fewer
 
     for demand in by_kind:
-        if demand not in plainest and impossible(without(demand), links):
-            demands = without(demand)
+        if demand not in plainest:
+            leave_out(demand)
     for link in list(links):
         fewer = [one for one in links if one != link]
-        if impossible(demands, fewer):
-            links = fewer
+        if proof and link in proof.links:
+            found = network.refute(demands, fewer, MOST_STEPS)
+            if found is None:
+                continue
+            proof = found
+        links = fewer
     for demand in plainest:
-        if impossible(without(demand), links):
-            demands = without(demand)
+        leave_out(demand)
     return demands, [problem.relations[link] for link in links]
 
 
