@@ -8,11 +8,12 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from resolver.compiling import compile_problem
+from resolver.core import minimal_core
 from resolver.errors import MatrixError
 from resolver.model import PLATFORM, Conflict, CoreItem, Suggestion
-from resolver.network import Network, propagate
+from resolver.network import propagate
 from resolver.problem import ABSENT, Demand, Relation
-from resolver.solve import MOST_STEPS, solve
+from resolver.solve import solve
 from resolver.versions import sort_key, spell
 
 if TYPE_CHECKING:
@@ -49,49 +50,6 @@ def _in_words(problem: Problem, demands: list[Demand], relations: list[Relation]
     items = [CoreItem(demand.text, demand.kind, demand.source) for demand in demands]
     items += [_describe(core, relation) for relation in relations]
     return sorted(items, key=lambda item: item.kind != "request")
-
-
-def minimal_core(problem: Problem) -> tuple[list[Demand], list[Relation]]:
-    """Find demands and relations that cannot hold together, none of which can be left out.
-
-    Deletion: leave out one after another and keep out each without which there is still no solution.
-    What is left is minimal: without any one of them the rest has a solution. What is tried late
-    tends to stay, so the backend, the plainest of all reasons, is tried last.
-
-    Whatever has no part in the proof at hand can be left out without asking: the proof stands. So
-    only a few of the questions are asked, and the answer is that of asking all of them.
-    """
-    network = Network(problem)
-    by_kind = sorted(problem.demands, key=lambda one: one.kind != "request")
-    plainest = [one for one in by_kind if one.variable.name == "backend"]
-    demands = list(problem.demands)
-    links = list(range(len(problem.relations)))
-    proof = network.refute(demands, links, MOST_STEPS)
-
-    def leave_out(demand: Demand) -> None:
-        nonlocal demands, proof
-        fewer = [one for one in demands if one is not demand]
-        if proof and network.number[demand.variable.name] in proof.variables:
-            found = network.refute(fewer, links, MOST_STEPS)
-            if found is None:
-                return
-            proof = found
-        demands = fewer
-
-    for demand in by_kind:
-        if demand not in plainest:
-            leave_out(demand)
-    for link in list(links):
-        fewer = [one for one in links if one != link]
-        if proof and link in proof.links:
-            found = network.refute(demands, fewer, MOST_STEPS)
-            if found is None:
-                continue
-            proof = found
-        links = fewer
-    for demand in plainest:
-        leave_out(demand)
-    return demands, [problem.relations[link] for link in links]
 
 
 def _describe(core: Problem, relation: Relation) -> CoreItem:

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from resolver.errors import MatrixError
@@ -145,7 +146,7 @@ class Network:
         for link, ends in enumerate(self._ends):
             for end in dict.fromkeys(ends):
                 self._touching[end].append(link)
-        self._weights = [1] * len(self._ends)
+        self._weights = [len(links) for links in self._touching]
 
     def start(
         self, demands: Iterable[Demand], links: Sequence[int] | None = None, proof: Proof | None = None
@@ -205,6 +206,7 @@ class Network:
         TooLargeError
             After `most_steps` steps.
         """
+        self._weights = [len(links) for links in self._touching]
         proof = Proof()
         domains = self.start(demands, links, proof)
         if domains is not None and self.search(domains, most_steps, frozenset(links), proof):
@@ -264,14 +266,13 @@ class Network:
         for variable, mask in enumerate(domains):
             if mask & ABSENT or not mask & (mask - 1):
                 continue
-            weight = sum(self._weights[link] for link in self._touching[variable])
-            score = mask.bit_count() / (weight or 1)
+            score = mask.bit_count() / (self._weights[variable] or 1)
             if chosen < 0 or score < best:
                 best, chosen = score, variable
         return chosen
 
     def _close(
-        self, domains: Domains, links: Iterable[int], only: frozenset[int] | None, proof: Proof | None
+        self, domains: Domains, links: Iterable[int], only: frozenset[int] | None, proof: Proof | None, lazily: bool = True
     ) -> int | None:
         """Drop every candidate without a partner in some relation.
 
@@ -288,13 +289,16 @@ class Network:
             waiting.discard(link)
             subject, target = ends[link]
             subjects, objects = domains[subject], domains[target]
+            if lazily and subjects & ABSENT:
+                continue
             table = tables[link]
             if subject == target:
                 kept = reachable = sum(1 << bit for bit in bits(subjects) if table[bit] >> bit & 1)
             else:
                 kept, reachable = _revise(table, subjects, objects)
             if not kept:  # and so nothing is reachable either
-                self._weights[link] += 1
+                self._weights[subject] += 1
+                self._weights[target] += 1
                 return link
             for variable, left, other in ((subject, kept, target), (target, reachable, subject)):
                 if left == domains[variable]:
@@ -326,12 +330,17 @@ def propagate(problem: Problem) -> dict[str, int] | None:
 
 def _revise(table: Sequence[int], subjects: int, objects: int) -> tuple[int, int]:
     """Keep the subjects with an allowed object left, and the objects that one of them allows."""
-    kept, reachable, rest = 0, 0, subjects
-    while rest:
-        lowest = rest & -rest
-        partners = table[lowest.bit_length() - 1] & objects
+    kept, reachable = subjects, 0
+    for bit in _numbers(subjects):
+        partners = table[bit] & objects
         if partners:
-            kept |= lowest
             reachable |= partners
-        rest ^= lowest
+        else:
+            kept ^= 1 << bit
     return kept, reachable
+
+
+@lru_cache(maxsize=4096)
+def _numbers(mask: int) -> tuple[int, ...]:
+    """Give the numbers of the set bits; the same few masks come again and again."""
+    return tuple(bits(mask))

@@ -192,7 +192,7 @@ def solve_preferred(problem: Problem) -> dict[str, int] | None:
     """
     network = Network(problem)
     domains = network.start(problem.demands)
-    witness = None if domains is None else _solve_within(problem, network, domains, MOST_STEPS)
+    witness = None if domains is None else network.search(domains, MOST_STEPS)
     if domains is None or witness is None:
         return None
     undecided = [network.number[name] for name in sorted(problem.variables, key=_layer)]
