@@ -66,9 +66,7 @@ class Provider(BaseProvider[str, int]):
         return self._alike[package].get(version)
 
 
-def _alike(
-    versions: list[int], name: str, needs: Mapping[tuple[str, int], Needs]
-) -> dict[int, Range[int]]:
+def _alike(versions: list[int], name: str, needs: Mapping[tuple[str, int], Needs]) -> dict[int, Range[int]]:
     """Give for each version the run of neighbours with the same needs, where it has such."""
     runs: list[list[int]] = []
     for one in versions:

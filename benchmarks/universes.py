@@ -163,9 +163,7 @@ def _quarrels(universe: Universe, names: list[str], spoilt: Iterable[int], chanc
     for torch in spoilt:
         name, other = chance.choice(pairs)
         going = {
-            one
-            for one in range(1, universe.newest[other] + 1)
-            if torch in universe.needs[other, one][TORCH]
+            one for one in range(1, universe.newest[other] + 1) if torch in universe.needs[other, one][TORCH]
         }
         for version in range(1, universe.newest[name] + 1):
             needs = universe.needs[name, version]
@@ -318,7 +316,7 @@ def _write_wheel(path: Path, name: str, version: int, metadata: str) -> None:
     info = f"{name}-{version}.dist-info"
     files = {
         f"{info}/METADATA": metadata,
-        f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: benchmark\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+        f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: none\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
     }
     record = "".join(f"{one},,\n" for one in [*files, f"{info}/RECORD"])
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as wheel:

@@ -146,7 +146,8 @@ class Network:
         for link, ends in enumerate(self._ends):
             for end in dict.fromkeys(ends):
                 self._touching[end].append(link)
-        self._weights = [len(links) for links in self._touching]
+        self._degrees = [len(links) for links in self._touching]
+        self._weights = self._degrees.copy()
 
     def start(
         self, demands: Iterable[Demand], links: Sequence[int] | None = None, proof: Proof | None = None
@@ -160,7 +161,8 @@ class Network:
         links
             Numbers of the relations that count; all when None.
         proof
-            Is told why, if a domain is empty.
+            Is told why, if a domain is empty. Then only what cannot be absent is looked at: the rest
+            can be absent together, and so has no part in any proof.
         """
         domains = list(self._everything)
         for demand in demands:
@@ -171,7 +173,7 @@ class Network:
             return None
         count = range(len(self._ends)) if links is None else links
         only = None if links is None else frozenset(links)
-        failed = self._close(domains, count, only, proof)
+        failed = self._close(domains, count, only, proof, lazily=proof is not None)
         if failed is None:
             return domains
         if proof:
@@ -206,7 +208,7 @@ class Network:
         TooLargeError
             After `most_steps` steps.
         """
-        self._weights = [len(links) for links in self._touching]
+        self._weights = self._degrees.copy()  # what earlier questions met would mislead
         proof = Proof()
         domains = self.start(demands, links, proof)
         if domains is not None and self.search(domains, most_steps, frozenset(links), proof):
@@ -272,9 +274,16 @@ class Network:
         return chosen
 
     def _close(
-        self, domains: Domains, links: Iterable[int], only: frozenset[int] | None, proof: Proof | None, lazily: bool = True
+        self,
+        domains: Domains,
+        links: Iterable[int],
+        only: frozenset[int] | None,
+        proof: Proof | None,
+        lazily: bool = True,
     ) -> int | None:
         """Drop every candidate without a partner in some relation.
+
+        Lazily, what may be absent keeps all its candidates until it must be there.
 
         Returns
         -------

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import event, given
 
 from resolver.compiling import compile_problem
-from resolver.explain import MOST_SUGGESTIONS, minimal_core, request_arguments
+from resolver.core import minimal_core
+from resolver.explain import MOST_SUGGESTIONS, request_arguments
 from resolver.facts.catalog import Catalog, load
 from resolver.model import Conflict, Request, Resolution
 from resolver.problem import Demand, Problem, Relation
