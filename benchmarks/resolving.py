@@ -36,15 +36,28 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict
 
+from benchmarks import universes
+from benchmarks.universes import KINDS, SIZES, make, to_problem
+from resolver.core import minimal_core
+from resolver.solve import solve_preferred
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from benchmarks.universes import Kind, Universe
+    from benchmarks.universes import Universe
+
+    Answer = dict[str, int] | None
+    Run = Callable[[], tuple[float, Answer]]
+    """Runs a resolver once; gives the seconds it took and what it found."""
 
 ROOT = Path(__file__).resolve().parent.parent
 RUNS = 5
 LONG = 5.0
 """After this many seconds in all, a resolver is not run again."""
+NEVER = float("inf")
+RESOLVE = {"12x12": 5.0, "100x60": 100.0}
+EXPLAIN = {"12x12": 50.0, "100x60": 500.0}
+"""Targets in milliseconds."""
 IN_PROCESS = ("matrix", "matrix core", "nab-resolver", "clingo")
 COMMANDS = ("matrix resolve", "uv pip compile", "pip install")
 REFERENCE = {"in process": "matrix", "whole command": "matrix resolve"}
@@ -68,13 +81,16 @@ class Result(TypedDict, total=False):
 def main() -> None:
     """Measure everything and print it."""
     parser = argparse.ArgumentParser(description="Time the search against other resolvers.")
-    parser.add_argument("--sizes", default="12x12,40x40,100x60", help="extensions x versions (%(default)s)")
+    parser.add_argument(
+        "--sizes",
+        default=",".join(f"{one}x{other}" for one, other in SIZES),
+        help="extensions x versions (%(default)s)",
+    )
     parser.add_argument("--timeout", type=float, default=60.0, help="seconds for each (%(default)s)")
-    parser.add_argument("--child", nargs=4, metavar=("WHAT", "SIZE", "KIND", "PATH"), help=argparse.SUPPRESS)
+    parser.add_argument("--child", nargs=3, metavar=("WHAT", "SIZE", "KIND"), help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.child:
-        what, size, kind, path = args.child
-        print(json.dumps(_child(what, size, kind, Path(path))))
+        print(json.dumps(_child(*args.child)))
         return
     with tempfile.TemporaryDirectory() as directory:
         report = _measured(args.sizes.split(","), args.timeout, Path(directory))
@@ -84,16 +100,17 @@ def main() -> None:
 def _measured(sizes: Sequence[str], timeout: float, directory: Path) -> dict[str, Any]:
     cases = []
     for size in sizes:
-        for kind in ("satisfiable", "unsatisfiable", "low-driver"):
+        for kind in KINDS:
             place = directory / f"{size}-{kind}"
             place.mkdir()
-            written = _in_child("write", size, kind, place, timeout)
+            universe = _universe(size, kind)
+            _write(universe, place)
             groups: dict[str, dict[str, Result]] = {"in process": {}, "whole command": {}}
             for name in IN_PROCESS:
                 if name != "matrix core" or kind == "unsatisfiable":
                     groups["in process"][name] = _in_child(name, size, kind, place, timeout)
             for name in COMMANDS:
-                groups["whole command"][name] = _command(name, place, timeout, written["note"])
+                groups["whole command"][name] = _command(name, universe, place, timeout)
             for group, results in groups.items():
                 _compare(results, REFERENCE[group])
             _show(f"{size} {kind}", groups)
@@ -145,47 +162,41 @@ def _versions() -> dict[str, str]:
 
 
 def _targets(cases: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Compare with what was promised; what was not measured is not met."""
+    """Compare with what was promised; what has no time (missing, failed, too late) is not met."""
+    found: dict[str, tuple[float, float]] = {}
 
-    def worst(size: str, group: str, name: str, key: str = "median") -> float:
-        found = [
-            case["groups"][group][name].get(key, float("inf"))
-            for case in cases
-            if case["size"] == size and name in case["groups"][group]
-        ]
-        return max(found, default=float("inf"))
+    def add(text: str, value: float | None, limit: float) -> None:
+        worst = found.get(text, (0.0, limit))[0]
+        found[text] = max(worst, NEVER if value is None else value), limit
 
-    limits = [
-        ("resolve 12x12 in process, ms", worst("12x12", "in process", "matrix"), 5.0),
-        ("resolve 100x60 in process, ms", worst("100x60", "in process", "matrix"), 100.0),
-        ("core of 12x12, ms", worst("12x12", "in process", "matrix core"), 50.0),
-        ("core of 100x60, ms", worst("100x60", "in process", "matrix core"), 500.0),
-    ]
-    memory = max(
-        case["groups"]["in process"][name].get("memory", float("inf"))
-        for case in cases
-        for name in ("matrix", "matrix core")
-        if name in case["groups"]["in process"]
-    )
-    limits.append(("peak memory of the search, MiB", memory, 200.0))
     for case in cases:
-        title = f"{case['size']} {case['kind']}"
-        nab = case["groups"]["in process"]["nab-resolver"].get("ratio", 0.0)
-        slower = round(1 / nab, 3) if nab else float("inf")
-        if case["groups"]["in process"]["nab-resolver"]["state"] == "timeout":
-            slower = 0.0
-        limits.append((f"search by nab-resolver's time, {title}", slower, 2.0))
-        whole = case["groups"]["whole command"]
-        uv = whole["uv pip compile"].get("ratio", 0.0)
-        limits.append((f"matrix resolve by uv's time, {title}", round(1 / uv, 2) if uv else float("inf"), 1.0))
+        search, whole = case["groups"]["in process"], case["groups"]["whole command"]
+        ours, nab, uv = search["matrix"].get("median"), search["nab-resolver"], whole["uv pip compile"]
+        add(f"search of {case['size']}, ms", ours, RESOLVE.get(case["size"], NEVER))
+        for name in ("matrix", "matrix core"):
+            if name in search:
+                add("peak memory of the search, MiB", search[name].get("memory"), 200)
+        if "matrix core" in search:
+            limit = EXPLAIN.get(case["size"], NEVER)
+            add(f"core of {case['size']}, ms", search["matrix core"].get("median"), limit)
+        if nab["state"] == "timeout":
+            add("search, times that of nab-resolver", 0, 2)
+        else:
+            add("search, times that of nab-resolver", _part(1, nab.get("ratio")), 2)
+        add(f"whole command, times that of uv, {case['size']}", _part(1, uv.get("ratio")), 1)
     return [
         {
             "target": f"{text} at most {limit:g}",
-            "value": None if value == float("inf") else value,
+            "value": None if value == NEVER else round(value, 3),
             "met": value <= limit,
         }
-        for text, value, limit in limits
+        for text, (value, limit) in found.items()
+        if limit != NEVER
     ]
+
+
+def _part(whole: float, divisor: float | None) -> float | None:
+    return whole / divisor if divisor else None
 
 
 def _environment(place: Path) -> dict[str, str]:
@@ -199,7 +210,7 @@ def _in_child(what: str, size: str, kind: str, place: Path, timeout: float) -> R
     """Run one measurement in a process of its own."""
     if find_spec(NEEDS.get(what, "json")) is None:
         return {"state": "missing"}
-    command = [sys.executable, "-m", "benchmarks.resolving", "--child", what, size, kind, str(place)]
+    command = [sys.executable, "-m", "benchmarks.resolving", "--child", what, size, kind]
     try:
         done = subprocess.run(
             command,
@@ -218,30 +229,27 @@ def _in_child(what: str, size: str, kind: str, place: Path, timeout: float) -> R
     return result
 
 
-def _command(name: str, place: Path, timeout: float, expected: str) -> Result:
+def _command(name: str, universe: Universe, place: Path, timeout: float) -> Result:
     """Run a whole command several times; the first time without a cache."""
-    wanted = (place / "requirements.txt").read_text(encoding="utf-8").split()
-    index = (place / "simple").as_uri()
-    uv = Path(sys.executable).with_name("uv")
-    program = str(uv) if uv.exists() else shutil.which("uv")
-    if (name == "uv pip compile" and program is None) or find_spec(NEEDS.get(name, "json")) is None:
+    program = _uv() if name == "uv pip compile" else sys.executable
+    if program is None or find_spec(NEEDS.get(name, "json")) is None:
         return {"state": "missing"}
-    arguments: dict[str, list[str]] = {
-        "matrix resolve": [sys.executable, "-m", "matrix", "resolve", *wanted, "--site", "local"]
-        + ["--no-lock", "--format", "json", "--catalog", str(place / "catalog.toml")],
-        "uv pip compile": [program or "uv", "pip", "compile", "requirements.txt", "--no-config", "--quiet"]
-        + ["--no-header", "--no-annotate", "--python", sys.executable, "--index-url", index]
-        + ["--cache-dir", str(place / "uv")],
-        "pip install": [sys.executable, "-m", "pip", "install", "--dry-run", "--ignore-installed"]
-        + ["--quiet", "--disable-pip-version-check", "--report", "-", "--index-url", index]
-        + ["-r", "requirements.txt"],
+    index = (place / "simple").as_uri()
+    wanted = universes.requirements(universe)
+    words = {
+        "matrix resolve": "-m matrix resolve --site local --no-lock --format json --catalog catalog.toml",
+        "uv pip compile": "pip compile --no-config --quiet --no-header --no-annotate --cache-dir uv "
+        f"--python {sys.executable} --index-url {index} requirements.txt",
+        "pip install": "-m pip install --dry-run --ignore-installed --quiet --disable-pip-version-check "
+        f"--report - --index-url {index} -r requirements.txt",
     }
+    command = [program, *words[name].split(), *(wanted if name == "matrix resolve" else [])]
     times: list[float] = []
     while len(times) <= RUNS and sum(times) < LONG:
         started = time.perf_counter()
         try:
             done = subprocess.run(
-                arguments[name],
+                command,
                 cwd=place,
                 env=_environment(place),
                 capture_output=True,
@@ -252,69 +260,77 @@ def _command(name: str, place: Path, timeout: float, expected: str) -> Result:
         except subprocess.TimeoutExpired:
             return {"state": "timeout", "note": f"not done after {timeout:g} s"}
         times.append(time.perf_counter() - started)
-    return _result(times, _answer_of(name, done.returncode, done.stdout), json.loads(expected))
+    return _result(times, _answer_of(name, done), universe)
 
 
-def _answer_of(name: str, code: int, output: str) -> dict[str, int] | None | str:
-    """Read what a command answered: a choice, None for a conflict, or what else it said."""
-    if code == 1:
-        return None
-    if code:
-        return f"exit code {code}"
+def _uv() -> str | None:
+    """Find uv beside this Python or on the path."""
+    beside = Path(sys.executable).with_name("uv")
+    return str(beside) if beside.exists() else shutil.which("uv")
+
+
+_SAYS_CONFLICT = {
+    "matrix resolve": '"status": "conflict"',
+    "uv pip compile": "No solution found",
+    "pip install": "ResolutionImpossible",
+}
+"""What a command says when it has proved that there is no solution."""
+
+
+def _answer_of(name: str, done: subprocess.CompletedProcess[str]) -> Answer | str:
+    """Read what a command answered: a choice, None for a conflict, or how it failed."""
+    if done.returncode:
+        proved = _SAYS_CONFLICT[name] in done.stdout + done.stderr
+        return None if proved else f"exit code {done.returncode}"
     if name == "uv pip compile":
-        pairs = [line.split("==") for line in output.splitlines() if "==" in line]
+        pairs = [line.split("==") for line in done.stdout.splitlines() if "==" in line]
     elif name == "pip install":
-        found = [one["metadata"] for one in json.loads(output)["install"]]
+        found = [one["metadata"] for one in json.loads(done.stdout)["install"]]
         pairs = [[one["name"], one["version"]] for one in found]
     else:
-        picks = [one for one in json.loads(output)["picks"] if one["kind"] == "distribution"]
+        picks = [one for one in json.loads(done.stdout)["picks"] if one["kind"] == "distribution"]
         pairs = [[one["name"], one["version"]] for one in picks]
     return {name: int(version) for name, version in pairs}
 
 
-def _result(times: Sequence[float], answer: object, universe: Mapping[str, Any]) -> Result:
+def _result(times: Sequence[float], answer: Answer | str, universe: Universe) -> Result:
     """Put times and judgement together; a median without the first run, if there are others."""
-    state = "right" if _is_right(answer, universe) else "wrong"
-    return {
-        "state": state,
+    result: Result = {
+        "state": "right",
         "first": round(1000 * times[0], 2),
         "median": round(1000 * statistics.median(times[1:] or times), 2),
         "runs": len(times),
     }
+    if isinstance(answer, str):
+        return {"state": "failed", "note": answer}
+    if not (universe.holds(answer) if answer is not None else universe.planted is None):
+        result["state"] = "wrong"
+    return result
 
 
-def _is_right(answer: object, universe: Mapping[str, Any]) -> bool:
-    """Judge an answer by the universe alone."""
-    made = _universe(universe["size"], universe["kind"])
-    if isinstance(answer, dict):
-        return made.holds(answer)
-    return answer is None and made.planted is None
-
-
-def _universe(size: str, kind: Kind) -> Universe:
-    from benchmarks.universes import make  # noqa: PLC0415  keeps the parent small
-
+def _universe(size: str, kind: str) -> Universe:
     extensions, _, versions = size.partition("x")
-    return make(int(extensions), int(versions), kind)
+    return make(int(extensions), int(versions), next(one for one in KINDS if one == kind))
 
 
-def _child(what: str, size: str, kind: str, place: Path) -> Result:
-    """Measure one resolver in this process, or write the files of a universe."""
-    from benchmarks import universes  # noqa: PLC0415
+def _write(universe: Universe, place: Path) -> None:
+    """Write a universe as a package index, a catalog file and requirements."""
+    universes.write_index(universe, place / "simple")
+    text = "\n".join(universes.requirements(universe)) + "\n"
+    (place / "requirements.txt").write_text(text, encoding="utf-8")
+    (place / "catalog.toml").write_text(universes.to_catalog(universe), encoding="utf-8")
 
-    universe = _universe(size, kind)  # type: ignore[arg-type]
-    if what == "write":
-        universes.write_index(universe, place / "simple")
-        text = "\n".join(universes.requirements(universe)) + "\n"
-        (place / "requirements.txt").write_text(text, encoding="utf-8")
-        (place / "catalog.toml").write_text(universes.to_catalog(universe), encoding="utf-8")
-        return {"note": json.dumps({"size": size, "kind": kind})}
+
+def _child(what: str, size: str, kind: str) -> Result:
+    """Measure one resolver in this process."""
+    universe = _universe(size, kind)
     run = {"matrix": _ours, "matrix core": _core, "nab-resolver": _nab, "clingo": _clingo}[what](universe)
     times: list[float] = []
+    answer: Answer = None
     while len(times) <= RUNS and sum(times) < LONG:
         seconds, answer = run()
         times.append(seconds)
-    return {**_result(times, answer, {"size": size, "kind": kind}), "memory": _peak()}
+    return {**_result(times, answer, universe), "memory": _peak()}
 
 
 def _peak() -> float:
@@ -325,16 +341,10 @@ def _peak() -> float:
     return 0.0
 
 
-Run = "Callable[[], tuple[float, dict[str, int] | None]]"
-
-
-def _ours(universe: Universe) -> Callable[[], tuple[float, dict[str, int] | None]]:
-    from benchmarks.universes import to_problem  # noqa: PLC0415
-    from resolver.solve import solve_preferred  # noqa: PLC0415
-
+def _ours(universe: Universe) -> Run:
     problem = to_problem(universe)
 
-    def run() -> tuple[float, dict[str, int] | None]:
+    def run() -> tuple[float, Answer]:
         started = time.perf_counter()
         found = solve_preferred(problem)
         seconds = time.perf_counter() - started
@@ -347,13 +357,10 @@ def _ours(universe: Universe) -> Callable[[], tuple[float, dict[str, int] | None
     return run
 
 
-def _core(universe: Universe) -> Callable[[], tuple[float, dict[str, int] | None]]:
-    from benchmarks.universes import to_problem  # noqa: PLC0415
-    from resolver.core import minimal_core  # noqa: PLC0415
-
+def _core(universe: Universe) -> Run:
     problem = to_problem(universe)
 
-    def run() -> tuple[float, None]:
+    def run() -> tuple[float, Answer]:
         started = time.perf_counter()
         minimal_core(problem)
         return time.perf_counter() - started, None
@@ -361,7 +368,7 @@ def _core(universe: Universe) -> Callable[[], tuple[float, dict[str, int] | None
     return run
 
 
-def _nab(universe: Universe) -> Callable[[], tuple[float, dict[str, int] | None]]:
+def _nab(universe: Universe) -> Run:
     from benchmarks.pubgrub import Provider, as_range, resolve  # noqa: PLC0415
 
     class Layered(Provider):
@@ -377,7 +384,7 @@ def _nab(universe: Universe) -> Callable[[], tuple[float, dict[str, int] | None]
     }
     asked = {name: as_range(allowed) for name, allowed in universe.asked.items()}
 
-    def run() -> tuple[float, dict[str, int] | None]:
+    def run() -> tuple[float, Answer]:
         provider = Layered(versions, needs)
         started = time.perf_counter()
         found = resolve(provider, asked)
@@ -386,14 +393,12 @@ def _nab(universe: Universe) -> Callable[[], tuple[float, dict[str, int] | None]
     return run
 
 
-def _clingo(universe: Universe) -> Callable[[], tuple[float, dict[str, int] | None]]:
+def _clingo(universe: Universe) -> Run:
     import clingo  # noqa: PLC0415
 
-    from benchmarks.universes import to_clingo  # noqa: PLC0415
+    program = universes.to_clingo(universe)
 
-    program = to_clingo(universe)
-
-    def run() -> tuple[float, dict[str, int] | None]:
+    def run() -> tuple[float, Answer]:
         found: dict[str, int] = {}
 
         def keep(model: clingo.Model) -> None:
