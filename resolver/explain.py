@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from resolver.core import minimal_core
 from resolver.model import PLATFORM, Conflict, CoreItem
-from resolver.network import Network, propagate
+from resolver.network import propagate
 from resolver.problem import ABSENT, Demand, Relation
-from resolver.solve import MOST_STEPS
 from resolver.suggest import suggestions_for
 from resolver.versions import sort_key, spell
 
@@ -65,40 +65,6 @@ def _names(one: Demand | Relation) -> tuple[str, ...]:
     if isinstance(one, Demand):
         return (one.variable.name,)
     return one.subject.name, one.object.name
-
-
-def minimal_core(problem: Problem) -> tuple[list[Demand], list[Relation]]:
-    """Find demands and relations that cannot hold together, none of which can be left out.
-
-    Deletion: leave out one after another and keep out each without which there is still no solution.
-    What is left is minimal: without any one of them the rest has a solution. What is tried late
-    tends to stay, so the backend, the plainest of all reasons, is tried last.
-    """
-    network = Network(problem)
-    links = list(range(len(problem.relations)))
-
-    def impossible(demands: Sequence[Demand], links: Sequence[int]) -> bool:
-        domains = network.start(demands, links)
-        return domains is None or network.search(domains, MOST_STEPS, frozenset(links)) is None
-
-    demands = list(problem.demands)
-    by_kind = sorted(problem.demands, key=lambda one: one.kind != "request")
-    plainest = [one for one in by_kind if one.variable.name == "backend"]
-
-    def without(demand: Demand) -> list[Demand]:
-        return [one for one in demands if one is not demand]
-
-    for demand in by_kind:
-        if demand not in plainest and impossible(without(demand), links):
-            demands = without(demand)
-    for link in list(links):
-        fewer = [one for one in links if one != link]
-        if impossible(demands, fewer):
-            links = fewer
-    for demand in plainest:
-        if impossible(without(demand), links):
-            demands = without(demand)
-    return demands, [problem.relations[link] for link in links]
 
 
 def _describe(core: Problem, relation: Relation) -> CoreItem:

@@ -3,7 +3,9 @@
 `Network` is made once for a set of relations. Domains are lists of masks, one for each variable, so
 that a step of the search copies one list and revises only what the step touched (AC-3 with a queue
 [1]_; maintaining it during search is MAC [2]_). Which variable is branched on follows from where
-contradictions were met before (dom/wdeg [3]_).
+contradictions were met before (dom/wdeg [3]_). `Proof` notes what dropped candidates, so that a
+contradiction can be traced to the relations that led to it, and choices that had no part in it are
+taken back together (conflict-directed backjumping [4]_).
 
 .. [1] A. K. Mackworth, "Consistency in networks of relations", Artificial Intelligence 8 (1977).
 .. [2] D. Sabin, E. C. Freuder, "Contradicting conventional wisdom in constraint satisfaction",
@@ -13,6 +15,9 @@ contradictions were met before (dom/wdeg [3]_).
 
 from __future__ import annotations
 
+from collections import deque
+from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from resolver.errors import MatrixError
@@ -37,6 +42,78 @@ def too_large(steps: int) -> TooLargeError:
     """Say that the guard stopped the search, which says nothing about solutions."""
     msg = f"The search was stopped after {steps} steps without an answer."
     return TooLargeError(msg, hint="Ask for fewer packages, or pin torch or ROCm.")
+
+
+_CHOICE = -1
+"""Stands for a relation where the search dropped candidates to try one of them."""
+
+
+@dataclass(slots=True)
+class Proof:
+    """Why there is no solution: what has a part in any of the contradictions that were met.
+
+    With the demands on these variables and these relations alone there is no solution either. Other
+    sets may prove the same, smaller ones among them.
+
+    Attributes
+    ----------
+    links
+        Numbers of relations.
+    variables
+        Numbers of variables whose candidates matter.
+    """
+
+    links: set[int] = field(default_factory=set)
+    variables: set[int] = field(default_factory=set)
+    _trail: list[tuple[int, int, int]] = field(default_factory=list)
+    """What dropped candidates since the start: the variable, the relation, and its other variable."""
+
+    def note(self, variable: int, link: int, other: int) -> None:
+        """Note that a relation dropped candidates of a variable because of those of another."""
+        self._trail.append((variable, link, other))
+
+    def choose(self, variable: int) -> None:
+        """Note that the search tries one candidate of a variable."""
+        self._trail.append((variable, _CHOICE, variable))
+
+    @property
+    def length(self) -> int:
+        """The number of notes."""
+        return len(self._trail)
+
+    def forget(self, length: int) -> None:
+        """Take back all notes but the first ones."""
+        del self._trail[length:]
+
+    def contradiction(self, link: int, variables: Iterable[int]) -> int:
+        """Trace a contradiction to what led to it.
+
+        Parameters
+        ----------
+        link
+            The relation that left a variable without candidates; negative if a demand did.
+        variables
+            The variables of that relation.
+
+        Returns
+        -------
+        int
+            The place in the notes of the last choice that has a part in it; -1 if none has.
+        """
+        needed, last = set(variables), -1
+        if link >= 0:
+            self.links.add(link)
+        for place in range(len(self._trail) - 1, -1, -1):
+            variable, reason, other = self._trail[place]
+            if variable not in needed:
+                continue
+            if reason == _CHOICE:
+                last = max(last, place)
+            else:
+                self.links.add(reason)
+                needed.add(other)
+        self.variables |= needed
+        return last
 
 
 class Network:
@@ -69,9 +146,12 @@ class Network:
         for link, ends in enumerate(self._ends):
             for end in dict.fromkeys(ends):
                 self._touching[end].append(link)
-        self._weights = [1] * len(self._ends)
+        self._degrees = [len(links) for links in self._touching]
+        self._weights = self._degrees.copy()
 
-    def start(self, demands: Iterable[Demand], links: Sequence[int] | None = None) -> Domains | None:
+    def start(
+        self, demands: Iterable[Demand], links: Sequence[int] | None = None, proof: Proof | None = None
+    ) -> Domains | None:
         """Give the domains that demands and relations leave, or None if one of them is empty.
 
         Parameters
@@ -80,15 +160,25 @@ class Network:
             What is wanted.
         links
             Numbers of the relations that count; all when None.
+        proof
+            Is told why, if a domain is empty. Then only what cannot be absent is looked at: the rest
+            can be absent together, and so has no part in any proof.
         """
         domains = list(self._everything)
         for demand in demands:
             domains[self.number[demand.variable.name]] &= demand.mask
         if not all(domains):
+            if proof:
+                proof.contradiction(-1, [domains.index(0)])
             return None
         count = range(len(self._ends)) if links is None else links
         only = None if links is None else frozenset(links)
-        return domains if self._close(domains, count, only) else None
+        failed = self._close(domains, count, only, proof, lazily=proof is not None)
+        if failed is None:
+            return domains
+        if proof:
+            proof.contradiction(failed, self._ends[failed])
+        return None
 
     def narrowed(
         self, domains: Domains, variable: int, mask: int, only: frozenset[int] | None = None
@@ -101,9 +191,37 @@ class Network:
             return domains
         copy = domains.copy()
         copy[variable] = kept
-        return copy if self._close(copy, self._touching[variable], only) else None
+        return copy if self._close(copy, self._touching[variable], only, None) is None else None
 
-    def search(self, domains: Domains, most_steps: int, only: frozenset[int] | None = None) -> Domains | None:
+    def refute(self, demands: Sequence[Demand], links: Sequence[int], most_steps: int) -> Proof | None:
+        """Prove that there is no solution, or give None because there is one.
+
+        Parameters
+        ----------
+        demands, links
+            What counts, as for `start`.
+        most_steps
+            As for `search`.
+
+        Raises
+        ------
+        TooLargeError
+            After `most_steps` steps.
+        """
+        self._weights = self._degrees.copy()  # what earlier questions met would mislead
+        proof = Proof()
+        domains = self.start(demands, links, proof)
+        if domains is not None and self.search(domains, most_steps, frozenset(links), proof):
+            return None
+        return proof
+
+    def search(
+        self,
+        domains: Domains,
+        most_steps: int,
+        only: frozenset[int] | None = None,
+        proof: Proof | None = None,
+    ) -> Domains | None:
         """Find a solution within arc consistent domains.
 
         A variable that may be absent is not branched on: when all others are decided, what may be
@@ -119,18 +237,29 @@ class Network:
         TooLargeError
             After `most_steps` steps.
         """
-        stack: list[tuple[Domains, int, int]] = [(domains, -1, 0)]
+        proof = proof or Proof()
+        stack = [(domains, -1, 0, proof.length)]
         for _ in range(most_steps):
             if not stack:
                 return None
-            before, variable, mask = stack.pop()
-            here = before if variable < 0 else self.narrowed(before, variable, mask, only)
-            if here is None:
-                continue
+            before, variable, mask, length = stack.pop()
+            proof.forget(length)
+            here = before
+            if variable >= 0:
+                proof.choose(variable)
+                here = before.copy()
+                here[variable] = mask
+                failed = self._close(here, self._touching[variable], only, proof)
+                if failed is not None:
+                    choice = proof.contradiction(failed, self._ends[failed])
+                    while stack and stack[-1][3] > choice:
+                        stack.pop()
+                    continue
             branch = self._most_constrained(here)
             if branch < 0:
                 return [ABSENT if mask & ABSENT else mask for mask in here]
-            stack += [(here, branch, 1 << bit) for bit in reversed(list(bits(here[branch])))]
+            length = proof.length
+            stack += [(here, branch, 1 << bit, length) for bit in reversed(list(bits(here[branch])))]
         raise too_large(most_steps)
 
     def _most_constrained(self, domains: Domains) -> int:
@@ -139,39 +268,59 @@ class Network:
         for variable, mask in enumerate(domains):
             if mask & ABSENT or not mask & (mask - 1):
                 continue
-            weight = sum(self._weights[link] for link in self._touching[variable])
-            score = mask.bit_count() / (weight or 1)
+            score = mask.bit_count() / (self._weights[variable] or 1)
             if chosen < 0 or score < best:
                 best, chosen = score, variable
         return chosen
 
-    def _close(self, domains: Domains, links: Iterable[int], only: frozenset[int] | None) -> bool:
-        """Drop every candidate without a partner in some relation; tell whether each has one left."""
-        queue = dict.fromkeys(links)
+    def _close(
+        self,
+        domains: Domains,
+        links: Iterable[int],
+        only: frozenset[int] | None,
+        proof: Proof | None,
+        lazily: bool = True,
+    ) -> int | None:
+        """Drop every candidate without a partner in some relation.
+
+        Lazily, what may be absent keeps all its candidates until it must be there.
+
+        Returns
+        -------
+        int or None
+            The number of the relation that left a variable without candidates; None if none did.
+        """
         ends, tables, touching = self._ends, self._tables, self._touching
+        queue = deque(links if only is None else (link for link in links if link in only))
+        waiting = set(queue)
         while queue:
-            link = next(iter(queue))
-            del queue[link]
-            if only is not None and link not in only:
-                continue
+            link = queue.popleft()
+            waiting.discard(link)
             subject, target = ends[link]
             subjects, objects = domains[subject], domains[target]
+            if lazily and subjects & ABSENT:
+                continue
             table = tables[link]
             if subject == target:
-                subjects = objects = sum(1 << bit for bit in bits(subjects) if table[bit] >> bit & 1)
-                kept = reachable = subjects
+                kept = reachable = sum(1 << bit for bit in bits(subjects) if table[bit] >> bit & 1)
             else:
                 kept, reachable = _revise(table, subjects, objects)
-            if not kept or not reachable:
-                self._weights[link] += 1
-                return False
-            if kept != domains[subject]:
-                domains[subject] = kept
-                queue.update(dict.fromkeys(touching[subject]))
-            if reachable != domains[target]:
-                domains[target] = reachable
-                queue.update(dict.fromkeys(touching[target]))
-        return True
+            if not kept:  # and so nothing is reachable either
+                self._weights[subject] += 1
+                self._weights[target] += 1
+                return link
+            for variable, left, other in ((subject, kept, target), (target, reachable, subject)):
+                if left == domains[variable]:
+                    continue
+                domains[variable] = left
+                if proof:
+                    proof.note(variable, link, other)
+                for one in touching[variable]:
+                    # The relation itself agrees with what it has left.
+                    if one != link and one not in waiting and (only is None or one in only):
+                        waiting.add(one)
+                        queue.append(one)
+        return None
 
 
 def propagate(problem: Problem) -> dict[str, int] | None:
@@ -190,12 +339,17 @@ def propagate(problem: Problem) -> dict[str, int] | None:
 
 def _revise(table: Sequence[int], subjects: int, objects: int) -> tuple[int, int]:
     """Keep the subjects with an allowed object left, and the objects that one of them allows."""
-    kept, reachable, rest = 0, 0, subjects
-    while rest:
-        lowest = rest & -rest
-        partners = table[lowest.bit_length() - 1] & objects
+    kept, reachable = subjects, 0
+    for bit in _numbers(subjects):
+        partners = table[bit] & objects
         if partners:
-            kept |= lowest
             reachable |= partners
-        rest ^= lowest
+        else:
+            kept ^= 1 << bit
     return kept, reachable
+
+
+@lru_cache(maxsize=4096)
+def _numbers(mask: int) -> tuple[int, ...]:
+    """Give the numbers of the set bits; the same few masks come again and again."""
+    return tuple(bits(mask))

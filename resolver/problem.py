@@ -15,6 +15,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
+from resolver.versions import satisfies
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
@@ -31,6 +33,7 @@ class Variable:
     name: str
     candidates: list[Candidate]
     _by_version: dict[str, int] = field(init=False, default_factory=dict)
+    _by_specifier: dict[str, int] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         for position, one in enumerate(self.candidates):
@@ -41,6 +44,14 @@ class Variable:
         mask = 0
         for version in versions:
             mask |= self._by_version.get(version, 0)
+        return mask
+
+    def allowed_by(self, specifier: str) -> int:
+        """Give the mask of the candidates whose version a specifier allows."""
+        mask = self._by_specifier.get(specifier)
+        if mask is None:
+            mask = self.of_versions(one for one in self._by_version if satisfies(one, specifier))
+            self._by_specifier[specifier] = mask
         return mask
 
     @property

@@ -1,28 +1,21 @@
-"""Search: resolvelib behind arc consistency, and the choice among solutions.
+"""Search behind arc consistency: whether there is a solution, and which one is preferred.
 
-resolvelib finds most answers in a few rounds, because arc consistency leaves little to take back.
-Where it does not, or where components need each other in a circle (there it keeps what a dropped
-choice had brought in), a search that stays arc consistent at every step decides.
+Whether there is one resolvelib says, in a few rounds, because arc consistency leaves little to take
+back. Where it needs more, or where components need each other in a circle (there it keeps what a
+dropped choice had brought in), a search that stays arc consistent at every step decides. Which one is
+preferred takes many questions about one network, and so is asked of that search alone.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
 from typing import TYPE_CHECKING
-
-import resolvelib
 
 from resolver.model import PLATFORM
 from resolver.network import Network, TooLargeError
 from resolver.problem import ABSENT, bits
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-
-    from resolvelib.providers import Preference
-    from resolvelib.resolvers import RequirementInformation
-
     from resolver.network import Domains
     from resolver.problem import Problem
 
@@ -33,77 +26,14 @@ MOST_STEPS = 20_000
 _ROUNDS_FOR_EACH = 3
 """resolvelib gets this many rounds for each variable before the other search takes over."""
 
-
 _ORDER = (*(name for name in PLATFORM if name != "python"), "torch", "python")
 """A newer torch is worth more than a newer Python, several of which every torch is published for."""
 _LAYERS = {name: position for position, name in enumerate(_ORDER)}
 
 
-def _layer(name: str) -> tuple[int, str]:
+def layer(name: str) -> tuple[int, str]:
     """Order components as they are decided: the platform, torch, then the rest by name."""
     return _LAYERS.get(name, len(_LAYERS)), name
-
-
-@dataclass(frozen=True, slots=True)
-class _Need:
-    """resolvelib's requirement: a variable must take one of these values."""
-
-    name: str
-    mask: int
-
-
-@dataclass(frozen=True, slots=True)
-class _Choice:
-    """resolvelib's candidate: a variable takes this value (bit 0: it is not part of the set)."""
-
-    name: str
-    bit: int
-
-
-class _Provider(resolvelib.AbstractProvider["_Need", "_Choice", str]):
-    """Tells resolvelib what the problem says."""
-
-    def __init__(self, problem: Problem, network: Network, domains: Domains) -> None:
-        self._domains = dict(zip(network.names, domains, strict=True))
-        self._needs: dict[str, list[tuple[str, list[int]]]] = {}
-        for relation in problem.relations:
-            self._needs.setdefault(relation.subject.name, []).append((relation.object.name, relation.table))
-
-    def identify(self, requirement_or_candidate: _Need | _Choice) -> str:
-        return requirement_or_candidate.name
-
-    def get_preference(
-        self,
-        identifier: str,
-        resolutions: Mapping[str, _Choice],  # noqa: ARG002  part of resolvelib's contract
-        candidates: Mapping[str, Iterator[_Choice]],  # noqa: ARG002
-        information: Mapping[str, Iterator[RequirementInformation[_Need, _Choice]]],  # noqa: ARG002
-        backtrack_causes: Sequence[RequirementInformation[_Need, _Choice]],  # noqa: ARG002
-    ) -> Preference:
-        return _layer(identifier)
-
-    def find_matches(
-        self,
-        identifier: str,
-        requirements: Mapping[str, Iterator[_Need]],
-        incompatibilities: Mapping[str, Iterator[_Choice]],
-    ) -> Iterable[_Choice]:
-        mask = self._domains[identifier]
-        for need in requirements[identifier]:
-            mask &= need.mask
-        for choice in incompatibilities[identifier]:
-            mask &= ~(1 << choice.bit)
-        return [_Choice(identifier, bit) for bit in bits(mask)]
-
-    def is_satisfied_by(self, requirement: _Need, candidate: _Choice) -> bool:
-        return bool(requirement.mask >> candidate.bit & 1)
-
-    def get_dependencies(self, candidate: _Choice) -> Iterable[_Need]:
-        if not candidate.bit:
-            return []
-        needs = (_Need(name, table[candidate.bit]) for name, table in self._needs.get(candidate.name, ()))
-        # What may be absent and limits nothing need not be decided.
-        return [one for one in needs if self._domains[one.name] & ~one.mask or not one.mask & ABSENT]
 
 
 def solve(problem: Problem, *, most_steps: int = MOST_STEPS) -> dict[str, int] | None:
@@ -140,20 +70,13 @@ def _chosen(network: Network, solution: Domains) -> dict[str, int]:
 def _solve_within(problem: Problem, network: Network, domains: Domains, most_steps: int) -> Domains | None:
     """Find a solution within arc consistent domains, by resolvelib if it finds one soon."""
     if not _is_circular(problem):
+        from resolver.provider import ask_resolvelib  # noqa: PLC0415  most commands do not need it
+
         most_rounds = min(most_steps, _ROUNDS_FOR_EACH * len(network.names))
-        resolver = resolvelib.Resolver(_Provider(problem, network, domains), resolvelib.BaseReporter())
-        needs = [
-            _Need(name, mask) for name, mask in zip(network.names, domains, strict=True) if not mask & ABSENT
-        ]
         try:
-            result = resolver.resolve(needs, max_rounds=most_rounds)
-        except resolvelib.ResolutionImpossible:
-            return None
-        except resolvelib.ResolutionTooDeep:
+            return ask_resolvelib(problem, network, domains, most_rounds)
+        except TooLargeError:
             pass
-        else:
-            bit = {name: choice.bit for name, choice in result.mapping.items()}
-            return [1 << bit.get(name, 0) for name in network.names]
     return network.search(domains, most_steps)
 
 
@@ -194,7 +117,7 @@ def solve_preferred(problem: Problem) -> dict[str, int] | None:
     """
     network = Network(problem)
     domains = network.start(problem.demands)
-    witness = None if domains is None else _solve_within(problem, network, domains, MOST_STEPS)
+    witness = None if domains is None else network.search(domains, MOST_STEPS)
     if domains is None or witness is None:
         return None
     return _chosen(network, _preferred(network, domains, witness))
@@ -216,7 +139,7 @@ def preferred_within(network: Network, domains: Domains) -> dict[str, int] | Non
 
 def _preferred(network: Network, domains: Domains, witness: Domains) -> Domains:
     """Decide component by component; any solution within the domains will do as a witness."""
-    undecided = [network.number[name] for name in sorted(network.names, key=_layer)]
+    undecided = [network.number[name] for name in sorted(network.names, key=layer)]
     while any(witness[variable] != ABSENT for variable in undecided):
         needed = (one for one in undecided if not _can_be_left_out(network, domains, witness, one))
         variable = next(needed, undecided[0])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -56,6 +57,8 @@ class Draft:
     reachable
         Names of the distributions that the request can bring in: what is asked for, what that
         requires, and so on. Nothing else can become part of a solution, so nothing else is compiled.
+    requires
+        What each of them requires.
     driver
         Minor line of the target's kernel driver, or None where it is not known.
     window
@@ -71,6 +74,10 @@ class Draft:
         self.driver = self.target.driver or (self.window.driver if self.window else None)
         asked = [*(one.name for one in request.requirements), *kept_names(catalog, request)]
         self.reachable = reachable(catalog, self.target.backend, asked)
+        self.requires: dict[str, list[schema.Requires]] = {}
+        for row in catalog.requires:
+            if row.package in self.reachable:
+                self.requires.setdefault(row.package, []).append(row)
         self.variables: dict[str, Variable] = {}
         self._demands: list[Demand] = []
         self._relations: list[Relation] = []
@@ -186,8 +193,8 @@ def _mask(variable: Variable, test: Test) -> int:
     """Give the mask of the candidates that pass a test."""
     if test is any_candidate:
         return variable.present
-    if isinstance(test, VersionIn):
-        return variable.of_versions(test.versions)
+    if isinstance(test, LookedUp):
+        return test.of(variable)
     return variable.mask(i for i, one in enumerate(variable.candidates) if test(one))
 
 
@@ -250,15 +257,49 @@ def any_candidate(_: Candidate) -> bool:
     return True
 
 
+class LookedUp(ABC):
+    """A test whose mask is looked up and not searched for, candidate by candidate."""
+
+    @abstractmethod
+    def __call__(self, candidate: Candidate) -> bool:
+        """Tell whether a candidate passes."""
+
+    @abstractmethod
+    def of(self, variable: Variable) -> int:
+        """Give the mask of the candidates that pass."""
+
+
 @dataclass(frozen=True, slots=True)
-class VersionIn:
-    """Permits some versions; as a set, so that a mask is looked up and not searched for."""
+class VersionIn(LookedUp):
+    """Permits some versions."""
 
     versions: frozenset[str]
 
     def __call__(self, candidate: Candidate) -> bool:
         """Tell whether a candidate is one of them."""
         return candidate.version in self.versions
+
+    def of(self, variable: Variable) -> int:
+        """Give the mask of these versions."""
+        return variable.of_versions(self.versions)
+
+
+@dataclass(frozen=True, slots=True)
+class AllowedBy(LookedUp):
+    """Permits what any of some specifiers allows."""
+
+    specifiers: tuple[str, ...]
+
+    def __call__(self, candidate: Candidate) -> bool:
+        """Tell whether a specifier allows a candidate."""
+        return any(satisfies(candidate.version, one) for one in self.specifiers)
+
+    def of(self, variable: Variable) -> int:
+        """Give the mask of what they allow."""
+        mask = 0
+        for one in self.specifiers:
+            mask |= variable.allowed_by(one)
+        return mask
 
 
 def version_in(versions: Iterable[str]) -> Test:
@@ -275,7 +316,7 @@ def allowed_by(specifiers: Sequence[str]) -> Test:
     """Permit what any of the specifiers allows; everything, if there is none."""
     if not specifiers:
         return any_candidate
-    return lambda candidate: any(satisfies(candidate.version, one) for one in specifiers)
+    return AllowedBy(tuple(specifiers))
 
 
 def covers(offered: Iterable[str], wanted: Sequence[str]) -> Test:

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from packaging.utils import canonicalize_name
 
-from resolver.compiling.draft import Clause, allowed_by, any_candidate, covers, version_in
+from resolver.compiling.draft import Clause, LookedUp, allowed_by, any_candidate, covers, version_in
 from resolver.facts.selecting import applies, recipe_for
 from resolver.model import Candidate, Fact
+from resolver.problem import bits
 from resolver.versions import newest_first, spell
 
 if TYPE_CHECKING:
     from resolver.compiling.draft import Draft, Test
     from resolver.facts import schema
+    from resolver.problem import Variable
 
 
 def compile_packages(draft: Draft) -> None:
@@ -66,14 +69,14 @@ def _backends(draft: Draft, name: str) -> None:
         possible = [one for one in release.backend if ready or recipe_for(draft.catalog, release, one)]
         text = f"{name} {release.version} can be had for {spell(possible, joiner='and')}"
         fact = Fact.of(release, text, note="")
-        clauses.append(Clause(_is(release), version_in(possible), fact, to_build=not ready))
+        clauses.append(Clause(_Is(release), version_in(possible), fact, to_build=not ready))
     draft.relate(name, "backend", clauses)
 
 
 def _requirements(draft: Draft, name: str) -> None:
     grouped: dict[tuple[str, bool], list[schema.Requires]] = {}
-    for row in draft.catalog.requires:
-        if row.package == name and row.backend in {None, draft.target.backend}:
+    for row in draft.requires.get(name, ()):
+        if row.backend in {None, draft.target.backend}:
             grouped.setdefault((canonicalize_name(row.on), row.when_present), []).append(row)
     for (on, when_present), rows in grouped.items():
         if on not in draft.variables:
@@ -81,7 +84,7 @@ def _requirements(draft: Draft, name: str) -> None:
         if on in {"rocm", "gfx"} and draft.target.backend != "rocm":
             continue
         clauses = [
-            Clause(_speaks_of(row), _permits(draft, on, row), _fact(name, row), to_build=row.kind == "build")
+            Clause(_SpokenOf(row), _permits(draft, on, row), _fact(name, row), to_build=row.kind == "build")
             for row in rows
         ]
         build = any(row.kind == "build" for row in rows)
@@ -111,7 +114,7 @@ def _building(draft: Draft, name: str) -> None:
         recipe = one.recipe
         if one.origin != "build" or recipe is None or one.release is None:
             continue
-        this = _is(one.release)
+        this = _Is(one.release)
         fact = Fact.of(recipe, f"{one} is compiled in a base image", note="")
         in_image.append(Clause(this, any_candidate, fact, to_build=True))
         if "torch" in recipe.match_runtime:
@@ -141,9 +144,30 @@ def _headers_allow(draft: Draft, standard: str) -> tuple[Test, str]:
     return (lambda one: needed.get(one.version, 0) <= int(standard)), newest
 
 
-def _is(release: schema.Release) -> Test:
-    return lambda candidate: candidate.release is release
+@dataclass(frozen=True, slots=True)
+class _Is(LookedUp):
+    """Permits the candidate of one release."""
+
+    release: schema.Release
+
+    def __call__(self, candidate: Candidate) -> bool:
+        return candidate.release is self.release
+
+    def of(self, variable: Variable) -> int:
+        same = variable.of_versions([self.release.version])
+        return sum(1 << bit for bit in bits(same) if self(variable.candidate(bit)))
 
 
-def _speaks_of(row: schema.Requires) -> Test:
-    return lambda candidate: candidate.release is not None and applies(row, candidate.release)
+@dataclass(frozen=True, slots=True)
+class _SpokenOf(LookedUp):
+    """Permits the releases of which a row speaks."""
+
+    row: schema.Requires
+
+    def __call__(self, candidate: Candidate) -> bool:
+        return candidate.release is not None and applies(self.row, candidate.release)
+
+    def of(self, variable: Variable) -> int:
+        releases = self.row.releases
+        likely = variable.allowed_by(releases) if releases else variable.present
+        return sum(1 << bit for bit in bits(likely) if self(variable.candidate(bit)))

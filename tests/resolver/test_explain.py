@@ -10,7 +10,7 @@ import pytest
 from hypothesis import event, given
 
 from resolver.compiling import compile_problem
-from resolver.explain import minimal_core
+from resolver.core import minimal_core
 from resolver.facts.catalog import Catalog, load
 from resolver.model import Conflict, Request, Resolution
 from resolver.problem import Demand, Problem, Relation

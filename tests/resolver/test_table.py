@@ -238,7 +238,7 @@ NEWER = ("one.sif", "other.sif")
 REFUSALS = [
     ("built", (), "2.8.0+rocm6.3", "3.12", "base-image"),
     ("zone", NEWER, "2.9.1+rocm6.4", "3.11", "python"),
-    ("upper", (), "2.8.0+rocm6.3", "3.12", "built"),
+    ("upper", (), "2.8.0+rocm6.3", "3.12", "base-image"),
     ("built>=2", OLDER, "2.8.0+rocm6.4", "3.11", "torch"),
     ("ready==2.0", OLDER, "2.8.0+rocm6.4", "3.11", "glibc"),
     ("ready==3.0", OLDER, "2.8.0+rocm6.4", "3.11", "rocm"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import combinations, permutations, product
@@ -153,4 +154,26 @@ def universes(draw: st.DrawFn, *, circles: bool = False) -> Universe:
 
     limits = draw(st.lists(st.sampled_from(names).flatmap(limit), min_size=1, max_size=4))
     links = draw(st.lists(st.sampled_from(pairs).flatmap(link), max_size=8))
+    return Universe(sizes, tuple(limits), tuple(links))
+
+
+def random_universe(
+    seed: int, *, components: int = 8, candidates: int = 6, circles: bool = False
+) -> Universe:
+    """Make a universe too large to try every assignment; about half of them have a solution."""
+    chance = random.Random(f"{seed} {components} {candidates} {circles}")
+    names = [*NAMES[:2], *(f"package{number}" for number in range(components - 2))]
+    sizes = {name: chance.randint(2, candidates) for name in names}
+
+    def some(name: str, share: float) -> Subset:
+        return frozenset(one for one in range(sizes[name]) if chance.random() < share)
+
+    limits = [
+        Limit(name, some(name, 0.8), chance.random() < 0.2) for name in chance.choices(names, k=components)
+    ]
+    pairs = list(permutations(names, 2) if circles else combinations(reversed(names), 2))
+    links = []
+    for subject, target in chance.sample(pairs, chance.randint(components, 2 * components)):
+        rows = [(some(subject, 0.5), some(target, 0.5)) for _ in range(chance.randint(1, 3))]
+        links.append(Link(subject, target, tuple(rows), chance.random() < 0.2))
     return Universe(sizes, tuple(limits), tuple(links))

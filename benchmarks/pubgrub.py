@@ -1,0 +1,118 @@
+"""nab-resolver (PubGrub) on problems of whole-numbered versions; a judge of the search, and a rival.
+
+Install it with ``pip install nab-resolver``; the tests and the benchmark use it, the program does not.
+
+References
+----------
+N. Weizenbaum, "PubGrub: next-generation version solving" (2018), the algorithm of Dart's pub.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from nab_resolver.errors import ResolutionError, ResolutionTerminatedError
+from nab_resolver.ranges import Range
+from nab_resolver.resolver import BaseProvider, Resolver
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping
+
+    from nab_resolver.types import RangeProtocol
+
+Needs = dict[str, Range[int]]
+"""What one version needs of others."""
+
+
+class Provider(BaseProvider[str, int]):
+    """Tells nab-resolver what there is.
+
+    Versions are preferred in the order in which they stand. Of the components to be decided, those
+    that caused most trouble come first, then those with the fewest versions left.
+    """
+
+    def __init__(
+        self, versions: Mapping[str, Collection[int]], needs: Mapping[tuple[str, int], Needs]
+    ) -> None:
+        self._versions = versions
+        self._needs = needs
+        self._alike = {name: _alike(sorted(ones), name, needs) for name, ones in versions.items()}
+
+    def choose_version(self, package: str, version_range: RangeProtocol[int]) -> int | None:
+        """Take the first version that is left."""
+        return next((one for one in self._versions[package] if one in version_range), None)
+
+    def has_satisfying_version(self, package: str, version_range: RangeProtocol[int]) -> bool:
+        """Tell whether a version is left."""
+        return self.choose_version(package, version_range) is not None
+
+    def get_dependencies(self, package: str, version: int) -> Needs:
+        """Give what a version needs."""
+        return self._needs.get((package, version), {})
+
+    def prioritize(
+        self,
+        package: str,
+        version_range: RangeProtocol[int],
+        conflict_counts: Mapping[str, int],
+        culprit_counts: Mapping[str, int] | None = None,  # noqa: ARG002  part of the contract
+    ) -> tuple[int, int]:
+        """Give the key by which the next component is taken, the least first."""
+        left = sum(one in version_range for one in self._versions[package])
+        return -conflict_counts.get(package, 0), left
+
+    def widen_decision(self, package: str, version: int) -> Range[int] | None:
+        """Give the neighbours of a version that need the same."""
+        return self._alike[package].get(version)
+
+
+def _alike(versions: list[int], name: str, needs: Mapping[tuple[str, int], Needs]) -> dict[int, Range[int]]:
+    """Give for each version the run of neighbours with the same needs, where it has such."""
+    runs: list[list[int]] = []
+    for one in versions:
+        if runs and needs.get((name, runs[-1][-1]), {}) == needs.get((name, one), {}):
+            runs[-1].append(one)
+        else:
+            runs.append([one])
+    return {one: Range.between(run[0], run[-1] + 1) for run in runs if len(run) > 1 for one in run}
+
+
+def as_range(versions: Collection[int]) -> Range[int]:
+    """Write a set of versions as one interval for each run of neighbours, its end not included."""
+    found: Range[int] = Range.empty()
+    for low, high in runs_of(versions):
+        found |= Range.between(low, high + 1)
+    return found
+
+
+def runs_of(versions: Iterable[int]) -> list[tuple[int, int]]:
+    """Give the first and the last of each run of neighbours.
+
+    Examples
+    --------
+    >>> runs_of({1, 2, 3, 7})
+    [(1, 3), (7, 7)]
+    """
+    runs: list[tuple[int, int]] = []
+    for one in sorted(versions):
+        if runs and runs[-1][1] == one - 1:
+            runs[-1] = runs[-1][0], one
+        else:
+            runs.append((one, one))
+    return runs
+
+
+def resolve(provider: Provider, asked: Mapping[str, Range[int]]) -> dict[str, int] | None:
+    """Find a solution; None when there is none.
+
+    Raises
+    ------
+    ResolutionTerminatedError
+        A limit or a fault of the resolver stopped it, which says nothing about solutions.
+    """
+    try:
+        return Resolver(provider).resolve(asked)
+    except ResolutionTerminatedError:
+        raise
+    except ResolutionError:
+        return None

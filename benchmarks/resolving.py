@@ -1,0 +1,419 @@
+"""The search and the whole command against other resolvers, on made-up catalogs; prints JSON.
+
+Run it from the clone: ``python -m benchmarks.resolving`` (or ``nox -s bench``). All run in turn on the
+same universes (see `benchmarks.universes`): the same components, versions and requirements, each in
+the form that the resolver reads. Every answer is checked from first principles; a wrong one is
+reported as wrong, one that does not come in time as a timeout, a resolver that is not installed as
+missing. Two groups:
+
+in process
+    the search alone, in a process of its own, input already in memory: ``solve_preferred`` with arc
+    consistency and ``minimal_core``; nab-resolver (PubGrub in Python); clingo (grounding and solving).
+    Only ours looks for the preferred solution; the others stop at the first.
+whole command
+    from start to exit: ``matrix resolve`` with the universe laid over the shipped catalog;
+    ``uv pip compile`` and ``pip install --dry-run`` over an index of it on disk. The first run finds
+    no cache, the others do.
+
+Milliseconds are medians; ratios are to ours of the same group in the same run. Memory is the peak of
+the resident set, interpreter included (Linux only).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from datetime import UTC, datetime
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypedDict
+
+from benchmarks import universes
+from benchmarks.universes import KINDS, SIZES, make, to_problem
+from resolver.core import minimal_core
+from resolver.solve import solve_preferred
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from benchmarks.universes import Universe
+
+    Answer = dict[str, int] | None
+    Run = Callable[[], tuple[float, Answer]]
+    """Runs a resolver once; gives the seconds it took and what it found."""
+
+ROOT = Path(__file__).resolve().parent.parent
+RUNS = 5
+LONG = 5.0
+"""After this many seconds in all, a resolver is not run again."""
+NEVER = float("inf")
+RESOLVE = {"12x12": 5.0, "100x60": 100.0}
+EXPLAIN = {"12x12": 50.0, "100x60": 500.0}
+"""Targets in milliseconds."""
+IN_PROCESS = ("matrix", "matrix core", "nab-resolver", "clingo")
+COMMANDS = ("matrix resolve", "uv pip compile", "pip install")
+REFERENCE = {"in process": "matrix", "whole command": "matrix resolve"}
+NEEDS = {"nab-resolver": "nab_resolver", "clingo": "clingo", "pip install": "pip"}
+"""The module without which a resolver is missing."""
+
+
+class Result(TypedDict, total=False):
+    """What came of one resolver on one universe; times in milliseconds, memory in MiB."""
+
+    state: str
+    """``right``, ``wrong``, ``timeout``, ``missing`` or ``failed``."""
+    first: float
+    median: float
+    runs: int
+    ratio: float
+    memory: float
+    note: str
+
+
+def main() -> None:
+    """Measure everything and print it."""
+    parser = argparse.ArgumentParser(description="Time the search against other resolvers.")
+    parser.add_argument(
+        "--sizes",
+        default=",".join(f"{one}x{other}" for one, other in SIZES),
+        help="extensions x versions (%(default)s)",
+    )
+    parser.add_argument("--timeout", type=float, default=60.0, help="seconds for each (%(default)s)")
+    parser.add_argument("--child", nargs=3, metavar=("WHAT", "SIZE", "KIND"), help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.child:
+        print(json.dumps(_child(*args.child)))
+        return
+    with tempfile.TemporaryDirectory() as directory:
+        report = _measured(args.sizes.split(","), args.timeout, Path(directory))
+    print(json.dumps(report, indent=2))
+
+
+def _measured(sizes: Sequence[str], timeout: float, directory: Path) -> dict[str, Any]:
+    cases = []
+    for size in sizes:
+        for kind in KINDS:
+            place = directory / f"{size}-{kind}"
+            place.mkdir()
+            universe = _universe(size, kind)
+            _write(universe, place)
+            groups: dict[str, dict[str, Result]] = {"in process": {}, "whole command": {}}
+            for name in IN_PROCESS:
+                if name != "matrix core" or kind == "unsatisfiable":
+                    groups["in process"][name] = _in_child(name, size, kind, place, timeout)
+            for name in COMMANDS:
+                groups["whole command"][name] = _command(name, universe, place, timeout)
+            for group, results in groups.items():
+                _compare(results, REFERENCE[group])
+            _show(f"{size} {kind}", groups)
+            cases.append({"size": size, "kind": kind, "groups": groups})
+    targets = _targets(cases)
+    for one in targets:
+        print(f"{'met ' if one['met'] else 'MISSED'} {one['target']}: {one['value']}", file=sys.stderr)
+    return {
+        "schema": 1,
+        "date": datetime.now(tz=UTC).date().isoformat(),
+        "machine": f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}",
+        "versions": _versions(),
+        "timeout": timeout,
+        "cases": cases,
+        "targets": targets,
+    }
+
+
+def _compare(results: Mapping[str, Result], reference: str) -> None:
+    ours = results[reference]
+    for result in results.values():
+        if "median" in result and "median" in ours:
+            result["ratio"] = round(result["median"] / ours["median"], 2)
+
+
+def _show(title: str, groups: Mapping[str, Mapping[str, Result]]) -> None:
+    print(title, file=sys.stderr)
+    for results in groups.values():
+        for name, one in results.items():
+            if "median" in one:
+                said = f"{one['median']:10.1f} ms {one['ratio']:8.2f} x  first {one['first']:10.1f} ms"
+                said += f"  {one['memory']:6.0f} MiB" if "memory" in one else ""
+                said += "" if one["state"] == "right" else f"  {one['state']}"
+            else:
+                said = f"{one['state']:>10} {one.get('note', '')}"
+            print(f"  {name:16} {said}", file=sys.stderr)
+
+
+def _versions() -> dict[str, str]:
+    from importlib.metadata import PackageNotFoundError, version  # noqa: PLC0415
+
+    found = {}
+    for name in ("rocm-matrix", "resolvelib", "nab-resolver", "clingo", "uv", "pip"):
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            found[name] = "missing"
+    return found
+
+
+def _targets(cases: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Compare with what was promised; what has no time (missing, failed, too late) is not met."""
+    found: dict[str, tuple[float, float]] = {}
+
+    def add(text: str, value: float | None, limit: float) -> None:
+        worst = found.get(text, (0.0, limit))[0]
+        found[text] = max(worst, NEVER if value is None else value), limit
+
+    for case in cases:
+        search, whole = case["groups"]["in process"], case["groups"]["whole command"]
+        ours, nab, uv = search["matrix"].get("median"), search["nab-resolver"], whole["uv pip compile"]
+        add(f"search of {case['size']}, ms", ours, RESOLVE.get(case["size"], NEVER))
+        for name in ("matrix", "matrix core"):
+            if name in search:
+                add("peak memory of the search, MiB", search[name].get("memory"), 200)
+        if "matrix core" in search:
+            limit = EXPLAIN.get(case["size"], NEVER)
+            add(f"core of {case['size']}, ms", search["matrix core"].get("median"), limit)
+        if nab["state"] == "timeout":
+            add("search, times that of nab-resolver", 0, 2)
+        else:
+            add("search, times that of nab-resolver", _part(1, nab.get("ratio")), 2)
+        add(f"whole command, times that of uv, {case['size']}", _part(1, uv.get("ratio")), 1)
+    return [
+        {
+            "target": f"{text} at most {limit:g}",
+            "value": None if value == NEVER else round(value, 3),
+            "met": value <= limit,
+        }
+        for text, (value, limit) in found.items()
+        if limit != NEVER
+    ]
+
+
+def _part(whole: float, divisor: float | None) -> float | None:
+    return whole / divisor if divisor else None
+
+
+def _environment(place: Path) -> dict[str, str]:
+    """Give the environment of children: this clone, caches of their own, no configuration of the user."""
+    kept = {key: value for key, value in os.environ.items() if not key.startswith(("UV_", "PIP_", "MATRIX_"))}
+    own = {"XDG_CACHE_HOME": str(place / "cache"), "PYTHONPATH": str(ROOT), "PIP_CONFIG_FILE": os.devnull}
+    return {**kept, **own}
+
+
+def _in_child(what: str, size: str, kind: str, place: Path, timeout: float) -> Result:
+    """Run one measurement in a process of its own."""
+    if find_spec(NEEDS.get(what, "json")) is None:
+        return {"state": "missing"}
+    command = [sys.executable, "-m", "benchmarks.resolving", "--child", what, size, kind]
+    try:
+        done = subprocess.run(
+            command,
+            cwd=ROOT,
+            env=_environment(place),
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return {"state": "timeout", "note": f"not done after {timeout:g} s"}
+    if done.returncode:
+        return {"state": "failed", "note": done.stderr.strip().rpartition("\n")[2][:200]}
+    result: Result = json.loads(done.stdout)
+    return result
+
+
+def _command(name: str, universe: Universe, place: Path, timeout: float) -> Result:
+    """Run a whole command several times; the first time without a cache."""
+    program = _uv() if name == "uv pip compile" else sys.executable
+    if program is None or find_spec(NEEDS.get(name, "json")) is None:
+        return {"state": "missing"}
+    index = (place / "simple").as_uri()
+    wanted = universes.requirements(universe)
+    words = {
+        "matrix resolve": "-m matrix resolve --site local --no-lock --format json --catalog catalog.toml",
+        "uv pip compile": "pip compile --no-config --quiet --no-header --no-annotate --cache-dir uv "
+        f"--python {sys.executable} --index-url {index} requirements.txt",
+        "pip install": "-m pip install --dry-run --ignore-installed --quiet --disable-pip-version-check "
+        f"--report - --index-url {index} -r requirements.txt",
+    }
+    command = [program, *words[name].split(), *(wanted if name == "matrix resolve" else [])]
+    times: list[float] = []
+    while len(times) <= RUNS and sum(times) < LONG:
+        started = time.perf_counter()
+        try:
+            done = subprocess.run(
+                command,
+                cwd=place,
+                env=_environment(place),
+                capture_output=True,
+                text=True,
+                timeout=timeout,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            return {"state": "timeout", "note": f"not done after {timeout:g} s"}
+        times.append(time.perf_counter() - started)
+    return _result(times, _answer_of(name, done), universe)
+
+
+def _uv() -> str | None:
+    """Find uv beside this Python or on the path."""
+    beside = Path(sys.executable).with_name("uv")
+    return str(beside) if beside.exists() else shutil.which("uv")
+
+
+_SAYS_CONFLICT = {
+    "matrix resolve": '"status": "conflict"',
+    "uv pip compile": "No solution found",
+    "pip install": "ResolutionImpossible",
+}
+"""What a command says when it has proved that there is no solution."""
+
+
+def _answer_of(name: str, done: subprocess.CompletedProcess[str]) -> Answer | str:
+    """Read what a command answered: a choice, None for a conflict, or how it failed."""
+    if done.returncode:
+        proved = _SAYS_CONFLICT[name] in done.stdout + done.stderr
+        return None if proved else f"exit code {done.returncode}"
+    if name == "uv pip compile":
+        pairs = [line.split("==") for line in done.stdout.splitlines() if "==" in line]
+    elif name == "pip install":
+        found = [one["metadata"] for one in json.loads(done.stdout)["install"]]
+        pairs = [[one["name"], one["version"]] for one in found]
+    else:
+        picks = [one for one in json.loads(done.stdout)["picks"] if one["kind"] == "distribution"]
+        pairs = [[one["name"], one["version"]] for one in picks]
+    return {name: int(version) for name, version in pairs}
+
+
+def _result(times: Sequence[float], answer: Answer | str, universe: Universe) -> Result:
+    """Put times and judgement together; a median without the first run, if there are others."""
+    result: Result = {
+        "state": "right",
+        "first": round(1000 * times[0], 2),
+        "median": round(1000 * statistics.median(times[1:] or times), 2),
+        "runs": len(times),
+    }
+    if isinstance(answer, str):
+        return {"state": "failed", "note": answer}
+    if not (universe.holds(answer) if answer is not None else universe.planted is None):
+        result["state"] = "wrong"
+    return result
+
+
+def _universe(size: str, kind: str) -> Universe:
+    extensions, _, versions = size.partition("x")
+    return make(int(extensions), int(versions), next(one for one in KINDS if one == kind))
+
+
+def _write(universe: Universe, place: Path) -> None:
+    """Write a universe as a package index, a catalog file and requirements."""
+    universes.write_index(universe, place / "simple")
+    text = "\n".join(universes.requirements(universe)) + "\n"
+    (place / "requirements.txt").write_text(text, encoding="utf-8")
+    (place / "catalog.toml").write_text(universes.to_catalog(universe), encoding="utf-8")
+
+
+def _child(what: str, size: str, kind: str) -> Result:
+    """Measure one resolver in this process."""
+    universe = _universe(size, kind)
+    run = {"matrix": _ours, "matrix core": _core, "nab-resolver": _nab, "clingo": _clingo}[what](universe)
+    times: list[float] = []
+    answer: Answer = None
+    while len(times) <= RUNS and sum(times) < LONG:
+        seconds, answer = run()
+        times.append(seconds)
+    return {**_result(times, answer, universe), "memory": _peak()}
+
+
+def _peak() -> float:
+    """Give the peak of the resident set of this process in MiB; Linux keeps it for each program."""
+    for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines():
+        if line.startswith("VmHWM"):
+            return round(int(line.split()[1]) / 1024, 1)
+    return 0.0
+
+
+def _ours(universe: Universe) -> Run:
+    problem = to_problem(universe)
+
+    def run() -> tuple[float, Answer]:
+        started = time.perf_counter()
+        found = solve_preferred(problem)
+        seconds = time.perf_counter() - started
+        if found is None:
+            return seconds, None
+        return seconds, {
+            name: int(problem.variables[name].candidate(bit).version) for name, bit in found.items()
+        }
+
+    return run
+
+
+def _core(universe: Universe) -> Run:
+    problem = to_problem(universe)
+
+    def run() -> tuple[float, Answer]:
+        started = time.perf_counter()
+        minimal_core(problem)
+        return time.perf_counter() - started, None
+
+    return run
+
+
+def _nab(universe: Universe) -> Run:
+    from benchmarks.pubgrub import Provider, as_range, resolve  # noqa: PLC0415
+
+    class Layered(Provider):
+        """Decides driver, ROCm, torch and then the rest, which is the faster order here."""
+
+        def prioritize(self, package: str, *_: object) -> str:  # type: ignore[override]
+            return package
+
+    versions = {name: range(newest, 0, -1) for name, newest in universe.newest.items()}
+    needs = {
+        which: {name: as_range(allowed) for name, allowed in ones.items()}
+        for which, ones in universe.needs.items()
+    }
+    asked = {name: as_range(allowed) for name, allowed in universe.asked.items()}
+
+    def run() -> tuple[float, Answer]:
+        provider = Layered(versions, needs)
+        started = time.perf_counter()
+        found = resolve(provider, asked)
+        return time.perf_counter() - started, found
+
+    return run
+
+
+def _clingo(universe: Universe) -> Run:
+    import clingo  # noqa: PLC0415
+
+    program = universes.to_clingo(universe)
+
+    def run() -> tuple[float, Answer]:
+        found: dict[str, int] = {}
+
+        def keep(model: clingo.Model) -> None:
+            for atom in model.symbols(shown=True):
+                found[atom.arguments[0].string] = atom.arguments[1].number
+
+        started = time.perf_counter()
+        control = clingo.Control(["1"])
+        control.add("base", [], program)
+        control.ground([("base", [])])
+        satisfiable = control.solve(on_model=keep).satisfiable
+        return time.perf_counter() - started, found if satisfiable else None
+
+    return run
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,324 @@
+"""Made-up catalogs of any size, in every form that a resolver reads.
+
+A universe has the layers of the real catalog: a kernel driver, ROCm on it, torch on ROCm, and
+extensions on torch and on each other. Versions are whole numbers, newer is larger. Every component
+needs a window of versions of another one, as real ones do; the windows move on with the versions.
+
+What makes it hard are *quarrels*. For some versions of torch, one extension needs another only in
+versions that this torch does not go with. Each two of the three still go together, so the triple is
+found by trying that torch, not by looking at pairs. Three kinds:
+
+``satisfiable``
+    some versions of torch are spoilt so, among them the newest that the driver would allow;
+``low-driver``
+    all are, but for the one that needs the oldest ROCm that the driver allows;
+``unsatisfiable``
+    all are.
+
+One solution is planted and checked in the first two kinds. The same size and kind give the same
+universe every time.
+"""
+
+from __future__ import annotations
+
+import random
+import zipfile
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal, get_args
+
+from resolver.model import Candidate, Fact
+from resolver.problem import Demand, Problem, Relation, Row, Variable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+    from pathlib import Path
+
+Kind = Literal["satisfiable", "unsatisfiable", "low-driver"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
+SIZES = ((12, 12), (40, 40), (100, 60))
+"""Numbers of extensions and of versions of each component."""
+
+DRIVER, ROCM, TORCH = "a-driver", "b-rocm", "c-torch"
+"""In the order of the alphabet, which is the order in which unknown components are decided."""
+_QUARRELLING = 3
+"""Pairs of extensions that spoil versions of torch."""
+
+Versions = frozenset[int]
+
+
+@dataclass(slots=True)
+class Universe:
+    """Components, what each version of them needs, and what is asked for.
+
+    Attributes
+    ----------
+    newest
+        Newest version of each component; the oldest is 1.
+    needs
+        For each version of a component the versions of others that it goes with.
+    asked
+        The versions that are asked for.
+    planted
+        A solution; None where there is none.
+    """
+
+    name: str
+    newest: dict[str, int]
+    asked: dict[str, Versions]
+    needs: dict[tuple[str, int], dict[str, Versions]] = field(default_factory=dict)
+    planted: dict[str, int] | None = None
+
+    def holds(self, chosen: Mapping[str, int]) -> bool:
+        """Tell whether a choice is a solution, from first principles."""
+        return all(chosen.get(name) in allowed for name, allowed in self.asked.items()) and all(
+            chosen.get(other) in allowed
+            for name, version in chosen.items()
+            for other, allowed in self.needs[name, version].items()
+        )
+
+    def groups(self) -> Iterator[tuple[str, str, list[tuple[Versions, Versions]]]]:
+        """Yield subject, object and rows: these versions of the one need these of the other."""
+        found: dict[tuple[str, str], dict[Versions, set[int]]] = {}
+        for (name, version), needs in self.needs.items():
+            for other, allowed in needs.items():
+                found.setdefault((name, other), {}).setdefault(allowed, set()).add(version)
+        for (name, other), rows in found.items():
+            yield name, other, [(frozenset(subjects), allowed) for allowed, subjects in rows.items()]
+
+
+def make(extensions: int, versions: int, kind: Kind) -> Universe:
+    """Make the universe of a size and kind.
+
+    Parameters
+    ----------
+    extensions
+        How many packages stand on torch.
+    versions
+        How many versions each component has.
+    kind
+        What is to be found.
+    """
+    chance = random.Random(f"{extensions} {versions} {kind}")  # noqa: S311  not a secret
+    names = [f"d-extension-{number:03}" for number in range(extensions)]
+    width = max(2, versions // 6)
+    driver = versions * 6 // 10
+    torch = driver - width - 1 if kind == "low-driver" else driver
+    universe = Universe(
+        f"{extensions}x{versions} {kind}",
+        dict.fromkeys([DRIVER, ROCM, TORCH, *names], versions),
+        {DRIVER: frozenset({driver})} | {name: _all(versions) for name in names},
+    )
+    for version in range(1, versions + 1):
+        universe.needs[DRIVER, version] = {}
+        universe.needs[ROCM, version] = {DRIVER: _window(version, width, versions)}
+        universe.needs[TORCH, version] = {ROCM: _window(version, 1, versions)}
+    planted = {DRIVER: driver, ROCM: min(driver, torch + 1), TORCH: torch}
+    planted |= {name: chance.randint(versions // 4, versions * 3 // 4) for name in names}
+    for number, name in enumerate(names):
+        _extension(universe, name, names[:number], planted, chance)
+    spoilt = [one for one in range(1, versions + 1) if one != torch]
+    if kind == "satisfiable":
+        spoilt = [one for one in spoilt if one > torch or chance.random() < 1 / 2]
+    _quarrels(universe, names, spoilt, chance)
+    if kind == "unsatisfiable":
+        # Without the planted versions nothing goes with the one torch that no quarrel has spoilt.
+        _quarrels(universe, names, [torch], chance)
+        return universe
+    if not universe.holds(planted):
+        msg = f"the planted solution of {universe.name} does not hold"
+        raise AssertionError(msg)
+    universe.planted = planted
+    return universe
+
+
+def _all(versions: int) -> Versions:
+    return frozenset(range(1, versions + 1))
+
+
+def _window(middle: int, width: int, versions: int) -> Versions:
+    return frozenset(range(max(1, middle - width), min(versions, middle + width) + 1))
+
+
+def _extension(
+    universe: Universe, name: str, earlier: list[str], planted: Mapping[str, int], chance: random.Random
+) -> None:
+    """Let each version of an extension need torch, and some also two earlier extensions."""
+    versions, here = universe.newest[name], planted[name]
+    others = chance.sample(earlier, min(2, len(earlier)))
+    width = chance.randint(1, max(1, versions // 8))
+    for version in range(1, versions + 1):
+        middle = planted[TORCH] + version - here
+        needs = {TORCH: _window(min(max(middle, 1), versions), width, versions)}
+        for other in others:
+            room = versions // 4
+            needs[other] = _window(planted[other] + (version - here) // 2, room, versions) or _all(versions)
+        universe.needs[name, version] = needs
+    universe.needs[name, here][TORCH] = frozenset({planted[TORCH]})
+
+
+def _quarrels(universe: Universe, names: list[str], spoilt: Iterable[int], chance: random.Random) -> None:
+    """Spoil versions of torch, each by one of a few pairs of extensions."""
+    pairs = [(name, other) for name in names for other in universe.needs[name, 1] if other in names]
+    pairs = random.Random(universe.name).sample(pairs, _QUARRELLING)  # noqa: S311
+    for torch in spoilt:
+        name, other = chance.choice(pairs)
+        going = {
+            one for one in range(1, universe.newest[other] + 1) if torch in universe.needs[other, one][TORCH]
+        }
+        for version in range(1, universe.newest[name] + 1):
+            needs = universe.needs[name, version]
+            if torch in needs[TORCH]:
+                needs[other] -= going
+
+
+SOURCE = "made up for a benchmark"
+
+
+def to_problem(universe: Universe) -> Problem:
+    """Write a universe as the resolver has it."""
+    fact = Fact("made up", "documented", SOURCE)
+    variables = {
+        name: Variable(
+            name,
+            [Candidate(name, str(one), "distribution", "published", fact) for one in range(newest, 0, -1)],
+        )
+        for name, newest in universe.newest.items()
+    }
+
+    def mask(name: str, versions: Versions) -> int:
+        return variables[name].mask(universe.newest[name] - one for one in versions)
+
+    demands = [
+        Demand(variables[name], mask(name, allowed), f"you asked for {name}", "request", "the request")
+        for name, allowed in universe.asked.items()
+    ]
+    relations = [
+        Relation(
+            variables[name],
+            variables[other],
+            "run",
+            [Row(mask(name, subjects), mask(other, allowed), fact) for subjects, allowed in rows],
+        )
+        for name, other, rows in universe.groups()
+    ]
+    return Problem(variables, demands, relations)
+
+
+def to_clingo(universe: Universe) -> str:
+    """Write a universe as an answer set program: its models are the solutions."""
+    lines = [f'version("{name}",1..{newest}).' for name, newest in universe.newest.items()]
+    lines += [f'asked("{name}").' for name in universe.asked]
+    for name, allowed in universe.asked.items():
+        lines += [f'allowed("{name}",{one}).' for one in sorted(allowed)]
+    number = 0
+    for name, other, rows in universe.groups():
+        lines.append(f'relation("{name}","{other}").')
+        for subjects, allowed in rows:
+            number += 1
+            lines += [f'row("{name}",{one},"{other}",{number}).' for one in sorted(subjects)]
+            lines += [f"goes({number},{one})." for one in sorted(allowed)]
+    lines += [
+        "in(P) :- asked(P).",
+        "in(O) :- pick(P,V), row(P,V,O,_).",
+        "1 { pick(P,V) : version(P,V) } 1 :- in(P).",
+        ":- asked(P), pick(P,V), not allowed(P,V).",
+        ":- pick(P,V), row(P,V,O,R), pick(O,W), not goes(R,W).",
+        "#show pick/2.",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def to_catalog(universe: Universe) -> str:
+    """Write a universe as a catalog file that is laid over the shipped one."""
+    known = f'status = "documented"\nsource = "{SOURCE}"\n'
+    parts = ["schema = 1\n"]
+    for name, newest in universe.newest.items():
+        parts.append(f'[[package]]\nname = "{name}"\ntitle = "{name}"\npypi = "none"\n{known}')
+        parts += [
+            f'[[release]]\npackage = "{name}"\nversion = "{one}"\npypi = true\nbackend = ["cpu"]\n{known}'
+            for one in range(1, newest + 1)
+        ]
+    for name, other, rows in universe.groups():
+        for subjects, allowed in rows:
+            for low, high in _runs(subjects):
+                releases = f"=={low}" if low == high else f">={low},<={high}"
+                parts.append(
+                    f'[[requires]]\npackage = "{name}"\nreleases = "{releases}"\non = "{other}"\n'
+                    f'versions = ["{specifier(allowed)}"]\n{known}'
+                )
+    return "\n".join(parts)
+
+
+def requirements(universe: Universe) -> list[str]:
+    """Write what is asked for as requirements."""
+    return [
+        name if len(allowed) == universe.newest[name] else f"{name}{specifier(allowed)}"
+        for name, allowed in universe.asked.items()
+    ]
+
+
+def specifier(versions: Versions) -> str:
+    """Write a set of versions as one specifier (PEP 440).
+
+    Examples
+    --------
+    >>> specifier(frozenset({2, 3, 5}))
+    '>=2,<=5,!=4'
+    """
+    if not versions:
+        return "==0"
+    low, high = min(versions), max(versions)
+    if low == high:
+        return f"=={low}"
+    holes = [f"!={one}" for one in range(low, high) if one not in versions]
+    return ",".join([f">={low}", f"<={high}", *holes])
+
+
+def _runs(versions: Iterable[int]) -> list[tuple[int, int]]:
+    """Give the first and the last of each run of neighbours."""
+    runs: list[tuple[int, int]] = []
+    for one in sorted(versions):
+        if runs and runs[-1][1] == one - 1:
+            runs[-1] = runs[-1][0], one
+        else:
+            runs.append((one, one))
+    return runs
+
+
+def write_index(universe: Universe, root: Path) -> None:
+    """Write a universe as a package index on disk: wheels without content, pages, metadata files.
+
+    The pages are those of PEP 503, and say that the metadata can be read without the wheel (PEP 658).
+    """
+    for name, newest in universe.newest.items():
+        directory = root / name
+        directory.mkdir(parents=True)
+        links = []
+        for version in range(1, newest + 1):
+            wheel = f"{name.replace('-', '_')}-{version}-py3-none-any.whl"
+            needs = universe.needs[name, version]
+            metadata = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n" + "".join(
+                f"Requires-Dist: {other}{specifier(allowed)}\n" for other, allowed in needs.items()
+            )
+            _write_wheel(directory / wheel, name.replace("-", "_"), version, metadata)
+            (directory / f"{wheel}.metadata").write_text(metadata, encoding="utf-8")
+            links.append(
+                f'<a href="{wheel}" data-core-metadata="true" data-dist-info-metadata="true">{wheel}</a><br>'
+            )
+        page = "<!DOCTYPE html><html><body>\n" + "\n".join(links) + "\n</body></html>\n"
+        (directory / "index.html").write_text(page, encoding="utf-8")
+    names = "\n".join(f'<a href="{name}/">{name}</a><br>' for name in universe.newest)
+    page = f"<!DOCTYPE html><html><body>\n{names}\n</body></html>\n"
+    (root / "index.html").write_text(page, encoding="utf-8")
+
+
+def _write_wheel(path: Path, name: str, version: int, metadata: str) -> None:
+    info = f"{name}-{version}.dist-info"
+    files = {
+        f"{info}/METADATA": metadata,
+        f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: none\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+    }
+    record = "".join(f"{one},,\n" for one in [*files, f"{info}/RECORD"])
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as wheel:
+        for one, text in {**files, f"{info}/RECORD": record}.items():
+            wheel.writestr(zipfile.ZipInfo(one), text)

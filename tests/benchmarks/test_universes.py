@@ -1,0 +1,129 @@
+"""Every form of a made-up catalog means the same, and is what its kind says."""
+
+from __future__ import annotations
+
+import dataclasses
+import zipfile
+from datetime import date
+from email import message_from_bytes
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement as Pep508
+from packaging.specifiers import SpecifierSet
+
+from benchmarks.pubgrub import Provider, as_range
+from benchmarks.pubgrub import resolve as ask_nab
+from benchmarks.universes import (
+    KINDS,
+    ROCM,
+    TORCH,
+    Kind,
+    Universe,
+    make,
+    requirements,
+    specifier,
+    to_catalog,
+    to_problem,
+    write_index,
+)
+from resolver.facts.catalog import load
+from resolver.model import Conflict, Request, Requirement, Resolution, Target
+from resolver.network import propagate
+from resolver.resolve import resolve
+from resolver.solve import solve_preferred
+
+
+def _ours(universe: Universe) -> dict[str, int] | None:
+    problem = to_problem(universe)
+    found = solve_preferred(problem)
+    if found is None:
+        return None
+    return {name: int(problem.variables[name].candidate(bit).version) for name, bit in found.items()}
+
+
+def _judged(universe: Universe) -> dict[str, int] | None:
+    needs = {
+        which: {name: as_range(allowed) for name, allowed in ones.items()}
+        for which, ones in universe.needs.items()
+    }
+    versions = {name: range(newest, 0, -1) for name, newest in universe.newest.items()}
+    asked = {name: as_range(allowed) for name, allowed in universe.asked.items()}
+    return ask_nab(Provider(versions, needs), asked)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_it_is_what_its_kind_says(kind: Kind) -> None:
+    universe = make(12, 12, kind)
+    assert universe == make(12, 12, kind)
+    found = _ours(universe)
+    assert (found is None) == (_judged(universe) is None) == (kind == "unsatisfiable")
+    assert found is None or universe.holds(found)
+
+
+def test_only_the_oldest_rocm_that_the_driver_allows_has_a_solution() -> None:
+    universe = make(12, 12, "low-driver")
+    found = _ours(universe)
+    assert found is not None
+    (driver,) = universe.asked["a-driver"]
+    allowed = [one for one in range(1, 13) if driver in universe.needs[ROCM, one]["a-driver"]]
+    assert found[ROCM] == min(allowed) < max(allowed)
+    newer = dataclasses.replace(universe, asked=universe.asked | {ROCM: frozenset(allowed) - {min(allowed)}})
+    assert _judged(newer) is None
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_looking_at_pairs_does_not_decide_it(kind: Kind) -> None:
+    """Otherwise the search would have nothing to do, and nothing would be measured."""
+    universe = make(12, 12, kind)
+    problem = to_problem(universe)
+    domains = propagate(problem)
+    assert domains is not None
+    assert domains[TORCH].bit_count() > 3
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_catalog_of_it_resolves_to_the_same(kind: Kind, tmp_path: Path) -> None:
+    universe = make(12, 12, kind)
+    path = tmp_path / "universe.toml"
+    path.write_text(to_catalog(universe), encoding="utf-8")
+    wanted = []
+    for text in requirements(universe):
+        parsed = Pep508(text)
+        wanted.append(Requirement(parsed.name, parsed.specifier if str(parsed.specifier) else None, text))
+    target = Target("cpu", (), "local", date(2026, 11, 21), python="3.12", glibc="2.36")
+    answer = resolve(load([path]), Request(target, tuple(wanted)))
+    expected = _ours(universe)
+    if expected is None:
+        assert isinstance(answer, Conflict)
+        return
+    assert isinstance(answer, Resolution)
+    found = {pick.name: int(pick.version) for pick in answer.picks if pick.candidate.kind == "distribution"}
+    assert found == expected
+
+
+def test_the_index_of_it_says_what_each_version_needs(tmp_path: Path) -> None:
+    universe = make(4, 4, "satisfiable")
+    write_index(universe, tmp_path)
+    read: dict[tuple[str, int], dict[str, frozenset[int]]] = {}
+    for path in tmp_path.glob("*/*.whl"):
+        with zipfile.ZipFile(path) as wheel:
+            assert wheel.testzip() is None
+            (member,) = [one for one in wheel.namelist() if one.endswith("/METADATA")]
+            content = wheel.read(member)
+        assert path.with_name(f"{path.name}.metadata").read_bytes() == content
+        assert path.name in (path.parent / "index.html").read_text(encoding="utf-8")
+        metadata = message_from_bytes(content)
+        needs = {}
+        for text in metadata.get_all("Requires-Dist", []):
+            wanted = Pep508(text)
+            versions = range(1, universe.newest[wanted.name] + 1)
+            needs[wanted.name] = frozenset(one for one in versions if str(one) in wanted.specifier)
+        read[metadata["Name"], int(metadata["Version"])] = needs
+    assert read == universe.needs
+
+
+@pytest.mark.parametrize("versions", [{3}, {1, 2, 3}, {2, 3, 5, 9}, set()])
+def test_a_specifier_allows_exactly_its_versions(versions: set[int]) -> None:
+    allowed = SpecifierSet(specifier(frozenset(versions)))
+    assert {one for one in range(1, 12) if str(one) in allowed} == versions

@@ -1,0 +1,41 @@
+"""Another resolver, of another kind and by other people, as the judge of ours.
+
+A component that is not part of the set is version 0 of it, so that absence is a choice like any
+other: what only holds when the object is present permits 0 besides. Everything is written from the
+universe itself, not from the masks that our search reads.
+"""
+
+from __future__ import annotations
+
+from benchmarks.pubgrub import Needs, Provider, as_range, resolve
+from tests.resolver.universe import Assignment, Universe
+
+
+def judged(universe: Universe) -> Assignment | None:
+    """Give a solution that nab-resolver finds, or None where it finds that there is none."""
+    versions = {name: range(size + 1) for name, size in universe.sizes.items()}
+    asked = {name: set(ones) for name, ones in versions.items()}
+    for limit in universe.limits:
+        asked[limit.name] &= _versions(limit.allowed, absent=limit.optional)
+    if not all(asked.values()):
+        return None  # nothing to ask: a range without versions is no requirement
+    permitted: dict[tuple[str, int], dict[str, set[int]]] = {}
+    for link in universe.links:
+        for position in range(universe.sizes[link.subject]):
+            speaking = [objects for subjects, objects in link.rows if position in subjects]
+            if speaking:
+                allowed = _versions(frozenset().union(*speaking), absent=link.when_present)
+                needs = permitted.setdefault((link.subject, position + 1), {})
+                needs[link.object] = needs.get(link.object, allowed) & allowed
+    ranges: dict[tuple[str, int], Needs] = {
+        which: {name: as_range(allowed) for name, allowed in needs.items()}
+        for which, needs in permitted.items()
+    }
+    found = resolve(Provider(versions, ranges), {name: as_range(ones) for name, ones in asked.items()})
+    if found is None:
+        return None
+    return {name: version - 1 if version else None for name, version in found.items()}
+
+
+def _versions(positions: frozenset[int], *, absent: bool) -> set[int]:
+    return {position + 1 for position in positions} | ({0} if absent else set())

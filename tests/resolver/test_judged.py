@@ -1,0 +1,106 @@
+"""The search against nab-resolver: whether there is a solution, which one, and why there is none.
+
+Universes of eight components with up to six candidates have too many assignments to try them all.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from hypothesis import given
+
+from resolver.core import minimal_core
+from resolver.problem import Demand, Problem, Relation
+from resolver.solve import solve, solve_preferred
+from tests.resolver.judge import judged
+from tests.resolver.universe import EXAMPLES, FEWER, Limit, Universe, random_universe, universes
+
+SEEDS = range(150)
+
+
+@EXAMPLES
+@given(universes(circles=True))
+def test_the_judge_agrees_with_every_assignment_there_is(universe: Universe) -> None:
+    """Brute force judges the judge, and the translation to its input."""
+    found = judged(universe)
+    assert (found is not None) == universe.solvable()
+    assert found is None or universe.holds(found)
+
+
+@pytest.mark.parametrize("circles", [False, True])
+def test_a_solution_is_found_if_and_only_if_the_judge_finds_one(circles: bool) -> None:
+    solvable = 0
+    for seed in SEEDS:
+        universe = random_universe(seed, circles=circles)
+        found = judged(universe)
+        solution, preferred = solve(universe.problem()), solve_preferred(universe.problem())
+        assert (solution is not None, preferred is not None) == (found is not None,) * 2, seed
+        if found is not None and solution is not None and preferred is not None:
+            solvable += 1
+            assert universe.holds(found), seed
+            assert universe.holds(universe.read(solution)), seed
+            assert universe.holds(universe.read(preferred)), seed
+    assert len(SEEDS) // 4 < solvable < len(SEEDS) * 3 // 4
+
+
+def test_no_solution_is_better_layer_by_layer_than_the_preferred_one() -> None:
+    """Where everything is asked for: nothing better of a component goes with what was decided before."""
+    compared = 0
+    for seed in SEEDS:
+        universe = random_universe(seed)
+        every = tuple(Limit(name, frozenset(range(size)), False) for name, size in universe.sizes.items())
+        universe = dataclasses.replace(universe, limits=universe.limits + every)
+        solution = solve_preferred(universe.problem())
+        if solution is None:
+            continue
+        decided = universe.limits
+        for name in sorted(universe.sizes, key=lambda one: (one != "rocm", one != "torch", one)):
+            position = solution[name] - 1
+            better = Limit(name, frozenset(range(position)), False)
+            assert judged(dataclasses.replace(universe, limits=(*decided, better))) is None, (seed, name)
+            decided = (*decided, Limit(name, frozenset({position}), False))
+            compared += position > 0
+    assert compared > 20
+
+
+def _universe_of(universe: Universe, problem: Problem, items: list[Demand | Relation]) -> Universe:
+    limits = [universe.limits[i] for i, one in enumerate(problem.demands) if one in items]
+    links = [universe.links[i] for i, one in enumerate(problem.relations) if one in items]
+    return dataclasses.replace(universe, limits=tuple(limits), links=tuple(links))
+
+
+def test_cores_of_larger_universes_are_minimal() -> None:
+    sizes = []
+    for seed in SEEDS:
+        universe = random_universe(seed, circles=seed % 2 == 1)
+        problem = universe.problem()
+        if judged(universe) is not None:
+            continue
+        demands, relations = minimal_core(problem)
+        core: list[Demand | Relation] = [*demands, *relations]
+        assert judged(_universe_of(universe, problem, core)) is None, seed
+        for item in core:
+            rest = [one for one in core if one is not item]
+            assert judged(_universe_of(universe, problem, rest)) is not None, (seed, item)
+        sizes.append(len(core))
+    assert len(sizes) > 20
+    assert max(sizes) >= 6
+
+
+def _by_deletion(universe: Universe, problem: Problem) -> list[Demand | Relation]:
+    """Find a core by leaving out one item after another, each time with a question to brute force."""
+    core: list[Demand | Relation] = [*problem.demands, *problem.relations]
+    for item in list(core):
+        rest = [one for one in core if one is not item]
+        if not _universe_of(universe, problem, rest).solvable():
+            core = rest
+    return core
+
+
+@FEWER
+@given(universes(circles=True).filter(lambda universe: not universe.solvable()))
+def test_the_core_is_the_one_that_plain_deletion_gives(universe: Universe) -> None:
+    problem = universe.problem()
+    demands, relations = minimal_core(problem)
+    assert [*demands, *relations] == _by_deletion(universe, problem)
