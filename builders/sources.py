@@ -192,7 +192,7 @@ def unpack_sdist(archive: Path, target: Path) -> Path:
     if sys.version_info >= (3, 12):
         import tarfile  # noqa: PLC0415
     else:  # Python 3.11.0 to 3.11.3 have no extraction filters
-        from backports import tarfile  # noqa: PLC0415
+        import backports.tarfile as tarfile  # noqa: PLC0415, PLR0402  has no types, and so is no attribute
 
     target.mkdir(parents=True, exist_ok=True)
     try:

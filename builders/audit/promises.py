@@ -1,9 +1,4 @@
-"""Judging a wheel by what is in it: an exit code proves nothing.
-
-DeepSpeed's build ends well with no ops at all when torch is not found, and Apex's with shims that
-import. Each ``check_*`` function below gives typed findings; the same list feeds the terminal, the
-JSON and the provenance.
-"""
+"""Comparing a wheel with what its recipe promises, and the platform tag it deserves."""
 
 from __future__ import annotations
 
@@ -13,13 +8,11 @@ import platform
 import re
 import zipfile
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING
 
-from elftools.elf.dynamic import DynamicSection
-from elftools.elf.elffile import ELFFile
-from elftools.elf.sections import SymbolTableSection
-
-from resolver.errors import MatrixError
+from builders.audit.elf import SharedObject, read_object
+from builders.audit.findings import Finding
+from builders.audit.members import DamagedError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -27,40 +20,11 @@ if TYPE_CHECKING:
 
     from resolver.facts.schema import Recipe
 
-Severity = Literal["error", "info"]
-
-_SHARED_OBJECT = re.compile(r"\.so(\.\d+)*$")
-_MACHINES = {"x86_64": "EM_X86_64", "aarch64": "EM_AARCH64"}
+SHARED_OBJECT = re.compile(r"\.so(\.\d+)*$")
+MACHINES = {"x86_64": "EM_X86_64", "aarch64": "EM_AARCH64"}
 
 TORCH_PROVIDES = ("libc10*.so*", "libtorch*.so*")
 """Libraries that come with the pinned torch and are loaded before the extension."""
-
-
-class AuditError(MatrixError):
-    """A wheel does not hold what it promises."""
-
-    id: ClassVar[str] = "audit"
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One thing that was found in a wheel."""
-
-    id: str
-    severity: Severity
-    text: str
-    cure: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class SharedObject:
-    """A shared object in a wheel."""
-
-    path: str
-    needed: tuple[str, ...]
-    """Libraries it names as NEEDED."""
-    extension: bool = False
-    """Whether it is a Python extension, which has a function ``PyInit_...``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,14 +60,14 @@ def audit(wheel: Path, recipe: Recipe) -> Audit:
     findings: list[Finding] = []
     objects: list[SharedObject] = []
     with zipfile.ZipFile(wheel) as archive:
-        members = [name for name in archive.namelist() if _SHARED_OBJECT.search(name)]
+        members = [name for name in archive.namelist() if SHARED_OBJECT.search(name)]
         for name in members:
             try:
                 objects.append(_read_object(name, archive.read(name)))
             except _OtherMachineError as error:
                 text = f"{name} is {error}."
                 findings.append(Finding("other-machine", "error", text, "Build on the target's CPU."))
-            except Exception as error:  # noqa: BLE001  a damaged file breaks the parser anywhere
+            except (DamagedError, zipfile.BadZipFile) as error:
                 text = f"{name} is no shared object: {error}."
                 findings.append(Finding("not-elf", "error", text, "Look at the build's log."))
     findings += check_contents([one.path for one in objects], recipe)
@@ -165,20 +129,9 @@ class _OtherMachineError(Exception):
 
 
 def _read_object(name: str, data: bytes) -> SharedObject:
-    elf = ELFFile(io.BytesIO(data))
-    wanted = _MACHINES.get(platform.machine())
-    if wanted and elf["e_machine"] != wanted:
-        msg = f"for {elf['e_machine']}, not for {platform.machine()}"
+    found = read_object(name, io.BytesIO(data))
+    wanted = MACHINES.get(platform.machine())
+    if wanted and found.machine != wanted:
+        msg = f"for {found.machine}, not for {platform.machine()}"
         raise _OtherMachineError(msg)
-    needed = [
-        str(tag.needed)  # type: ignore[attr-defined]  # pyelftools sets it by the tag's name
-        for section in elf.iter_sections()
-        if isinstance(section, DynamicSection)
-        for tag in section.iter_tags("DT_NEEDED")
-    ]
-    symbols = elf.get_section_by_name(".dynsym")
-    extension = isinstance(symbols, SymbolTableSection) and any(
-        symbol.name.startswith("PyInit_") and symbol["st_shndx"] != "SHN_UNDEF"
-        for symbol in symbols.iter_symbols()
-    )
-    return SharedObject(name, tuple(needed), extension)
+    return found

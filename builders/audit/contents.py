@@ -1,0 +1,97 @@
+"""What a wheel holds, as far as an audit reads it, and what it is compared with."""
+
+from __future__ import annotations
+
+import base64
+import csv
+import io
+import stat
+from dataclasses import dataclass, field
+from email.parser import BytesHeaderParser
+from typing import TYPE_CHECKING
+
+from builders.audit.members import DamagedError
+
+if TYPE_CHECKING:
+    import zipfile
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from packaging.tags import Tag
+
+    from builders.audit.codeobjects import CodeObject
+    from builders.audit.elf import SharedObject
+    from resolver.facts.schema import Recipe
+
+BARE_OBJECT = (".hsaco", ".co")
+"""Endings of GPU code objects in files of their own, as aiter and triton have them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """What a wheel holds, as far as it was read."""
+
+    file: str
+    name: str
+    version: str
+    tags: tuple[Tag, ...]
+    """Of the file name."""
+    members: tuple[zipfile.ZipInfo, ...] = ()
+    digests: Mapping[str, bytes] = field(default_factory=dict)
+    """Member to the SHA-256 of its content."""
+    texts: Mapping[str, bytes] = field(default_factory=dict)
+    """``METADATA``, ``WHEEL`` and ``RECORD``, where they are there."""
+    objects: tuple[SharedObject, ...] = ()
+    code: Mapping[str, tuple[CodeObject, ...]] = field(default_factory=dict)
+    """Member to its GPU code objects."""
+
+    @property
+    def targets(self) -> list[str]:
+        """Every offload target in the wheel, with its features."""
+        return sorted({one.name for found in self.code.values() for one in found})
+
+    def header(self, text: str, name: str) -> list[str]:
+        """Give all values of a header of METADATA or WHEEL."""
+        headers = BytesHeaderParser().parsebytes(self.texts.get(text, b""))
+        return [str(one).strip() for one in headers.get_all(name, [])]
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """What a wheel is compared with; what is not given is not compared."""
+
+    targets: tuple[str, ...] = ()
+    """Offload targets that it must hold code for, each and no other."""
+    recipe: Recipe | None = None
+    libraries: frozenset[str] | None = None
+    """File names of torch's own library directory."""
+    glibc: str = ""
+    """The glibc that it will run on."""
+
+
+NOTHING = Expected()
+"""Nothing is expected: a wheel is compared with itself only."""
+
+
+def record_rows(text: bytes) -> Iterator[Sequence[str]]:
+    """Yield the rows of a RECORD: path, ``sha256=...``, size.
+
+    Raises
+    ------
+    DamagedError
+        It is no table.
+    """
+    try:
+        yield from csv.reader(io.StringIO(text.decode("utf-8"), newline=""))
+    except (UnicodeDecodeError, csv.Error) as error:
+        msg = f"RECORD cannot be read ({error})"
+        raise DamagedError(msg) from None
+
+
+def as_recorded(digest: bytes) -> str:
+    """Write a SHA-256 as a RECORD does (PEP 376): URL-safe base 64 without padding."""
+    return "sha256=" + base64.urlsafe_b64encode(digest).decode().rstrip("=")
+
+
+def is_link(info: zipfile.ZipInfo) -> bool:
+    """Tell whether a member would be unpacked as a symbolic link."""
+    return stat.S_ISLNK(info.external_attr >> 16)

@@ -1,0 +1,197 @@
+"""GPU code is found wherever a compiler puts it, and damage is a finding."""
+
+from __future__ import annotations
+
+import io
+import struct
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from builders.audit import codeobjects
+from builders.audit.codeobjects import CodeObject, Problem, read_code_objects
+from tests.builders.bundles import HOST, PREFIX, code_object, packed, padded, plain
+
+DATA = Path(__file__).parent / "data"
+GFX90A = (f"{PREFIX}gfx90a", code_object())
+GFX942 = (f"{PREFIX}gfx942", code_object("gfx942", size=900))
+XNACK = (f"{PREFIX}gfx90a:xnack-", code_object(xnack="xnack-"))
+
+
+def read(section: bytes, before: int = 0) -> tuple[list[CodeObject], list[Problem]]:
+    stream = io.BytesIO(b"\xff" * before + section + b"__CLANG_OFFLOAD_BUNDLE__")
+    return read_code_objects(stream, before, len(section))
+
+
+def names(section: bytes) -> list[str]:
+    objects, problems = read(section)
+    assert problems == []
+    return [one.name for one in objects]
+
+
+def problems_of(section: bytes) -> list[str]:
+    return [one.id for one in read(section)[1]]
+
+
+def test_a_bundle_and_where_it_stands() -> None:
+    section = padded(plain([HOST, GFX90A]), plain([HOST, GFX942, XNACK]))
+    objects, problems = read(section, before=12345)
+    assert problems == []
+    second = len(padded(plain([HOST, GFX90A])))
+    assert objects == [
+        CodeObject("gfx90a", (), 0, 600),
+        CodeObject("gfx942", (), second, 900),
+        CodeObject("gfx90a", ("xnack-",), second, 600),
+    ]
+
+
+@pytest.mark.parametrize("version", [1, 2, 3])
+@pytest.mark.parametrize("align", [1, 8, 4096])
+def test_compressed_bundles_one_after_another(version: int, align: int) -> None:
+    first, second = packed(plain([HOST, GFX90A]), version), packed(plain([HOST, GFX942]), version)
+    section = padded(first, second, plain([HOST, XNACK]), align=align)
+    objects, problems = read(section)
+    assert problems == []
+    assert [(one.name, one.packing) for one in objects] == [
+        ("gfx90a", "zlib"),
+        ("gfx942", "zlib"),
+        ("gfx90a:xnack-", ""),
+    ]
+
+
+@pytest.mark.parametrize(("name", "packing"), [("plain", ""), ("zstd2", "zstd"), ("zstd3", "zstd")])
+def test_what_clang_really_wrote(name: str, packing: str) -> None:
+    """Made by clang 22, see data/README.md; the sizes are those that llvm-objdump extracts."""
+    objects, problems = read((DATA / f"{name}.fatbin").read_bytes())
+    assert problems == []
+    assert [(one.target, one.features, one.size, one.packing) for one in objects] == [
+        ("gfx1030", (), 3528, packing),
+        ("gfx90a", ("xnack-",), 4488, packing),
+        ("gfx942", (), 4488, packing),
+    ]
+
+
+def test_what_unpacks_to_a_thousand_times_as_much() -> None:
+    """The decompressor may give nothing for a while and still have something."""
+    big = plain([HOST, (GFX90A[0], code_object(size=30_000_000)), GFX942])
+    assert names(packed(big, 3) + packed(big, 2)) == ["gfx90a", "gfx942"] * 2
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        "hip-amdgcn-amd-amdhsa--gfx90a",
+        "hipv4-amdgcn-amd-amdhsa-unknown-gfx90a",
+        "hipv4-amdgcn-amd-amdhsa--gfx90a",
+    ],
+)
+def test_spellings_of_the_same_target(entry: str) -> None:
+    assert names(plain([HOST, (entry, code_object())])) == ["gfx90a"]
+
+
+@pytest.mark.parametrize(
+    ("entry", "content", "said"),
+    [
+        ("gfx942", code_object("gfx90a", noted="gfx942"), "holds code for gfx90a"),
+        ("gfx90a", code_object("gfx90a", xnack="xnack+"), "holds code for gfx90a:xnack+"),
+        ("gfx90a:xnack-", code_object("gfx90a"), "holds code for gfx90a"),
+        ("gfx90a", code_object("gfx90a", noted="gfx942"), "a note that says gfx942"),
+        ("gfx90a", b"BC\xc0\xde" + bytes(100), "bitcode"),
+        ("gfx90a", b"\x7fELF", "no AMDGPU code object"),
+    ],
+)
+def test_an_entry_that_is_not_what_its_name_says(entry: str, content: bytes, said: str) -> None:
+    (problem,) = read(plain([HOST, (PREFIX + entry, content)]))[1]
+    assert problem.id == "object-disagrees"
+    assert said in problem.text
+
+
+def test_an_entry_without_code_and_one_of_no_gpu() -> None:
+    assert problems_of(plain([HOST, (GFX90A[0], b"")])) == ["empty-object"]
+    assert problems_of(plain([HOST, ("hip-strange", b"x")])) == ["unknown-target"]
+
+
+@pytest.mark.parametrize(
+    ("damaged", "said"),
+    [
+        (b"noise" * 100, "no offload bundle"),
+        (b"__CLANG_OFFLOAD_BUNDLE__" + struct.pack("<Q", 2**63), "entries"),
+        (b"__CLANG_OFFLOAD_BUNDLE__" + struct.pack("<QQQQ", 1, 0, 0, 2**62), "entry name"),
+        (b"__CLANG_OFFLOAD_BUNDLE__" + struct.pack("<QQQQ", 1, 2**63, 2**63, 3) + b"abc", "ends after"),
+        (b"CCOB" + struct.pack("<HHQQ", 3, 0, 2**62, 10), "left in its section"),
+        (b"CCOB" + struct.pack("<HHQQ", 3, 0, 5, 10) + bytes(30), "left in its section"),
+        (packed(plain([GFX90A]), 3, payload=b"no zlib"), "cannot be decompressed"),
+        (packed(plain([GFX90A]), 3, method=1, payload=b"no zstd"), "cannot be decompressed"),
+        (packed(b"shorter", 3, payload=b""), "cut short"),
+        (packed(b"anything else that is long enough", 3), "no offload bundle"),
+    ],
+)
+def test_damage_is_said_and_what_follows_is_read(damaged: bytes, said: str) -> None:
+    objects, problems = read(padded(damaged, plain([HOST, GFX90A])))
+    assert [one.name for one in objects] == ["gfx90a"]
+    assert said in problems[0].text
+    assert {one.id for one in problems} == {"fatbin-damaged"}
+
+
+def test_a_table_that_ends_with_its_section() -> None:
+    (problem,) = read(plain([HOST, GFX90A])[:60])[1]
+    assert problem == Problem("fatbin-damaged", "a bundle is cut short", 0)
+
+
+def test_beyond_a_limit_names_are_taken_as_they_stand(monkeypatch: pytest.MonkeyPatch) -> None:
+    wrong = (f"{PREFIX}gfx90a", code_object("gfx942"))
+    section = padded(*[packed(plain([HOST, one]), 3) for one in (GFX942, wrong)])
+    assert problems_of(section) == ["object-disagrees"]
+    monkeypatch.setattr(codeobjects, "_MOST_COMPARED", 1000)
+    assert problems_of(section) == ["names-only"]
+    assert [one.name for one in read(section)[0]] == ["gfx942", "gfx90a"]
+
+
+def test_a_payload_that_unpacks_to_more_than_it_says() -> None:
+    bundle = plain([HOST, GFX90A, GFX942])
+    lying = bytearray(packed(bundle, 3))
+    lying[16:24] = struct.pack("<Q", 4096 + 600)
+    assert "fatbin-damaged" in problems_of(bytes(lying))
+
+
+def test_an_unknown_compression_is_not_called_empty() -> None:
+    section = padded(packed(plain([GFX90A]), 3, method=7), plain([GFX942]))
+    objects, problems = read(section)
+    assert [one.id for one in problems] == ["bundle-not-read"]
+    assert [one.name for one in objects] == ["gfx942"]
+
+
+@given(cut=st.integers(0, 20_000))
+def test_cut_anywhere_nothing_is_made_up(cut: int) -> None:
+    section = padded(plain([HOST, GFX90A]), packed(plain([HOST, GFX942]), 3))
+    objects, _ = read(section[:cut])
+    whole, _ = read(section)
+    assert all(one in whole for one in objects)
+
+
+@given(data=st.binary(max_size=300), at=st.integers(0, 9000), packing=st.sampled_from([0, 1, 2, 3]))
+def test_any_bytes_end_in_an_answer(data: bytes, at: int, packing: int) -> None:
+    bundle = plain([HOST, GFX90A, GFX942], align=64)
+    section = bytearray(padded(packed(bundle, packing) if packing else bundle, plain([XNACK])))
+    section[at : at + len(data)] = data
+    objects, problems = read(bytes(section))
+    assert len(problems) <= 20
+    assert len(objects) <= 4
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.lists(st.sampled_from([GFX90A, GFX942, XNACK]), min_size=1, max_size=4),
+            st.sampled_from([0, 1, 2, 3]),
+        ),
+        max_size=5,
+    ),
+    st.sampled_from([1, 8, 4096]),
+)
+def test_whatever_was_written_is_read(written: list[tuple[list[tuple[str, bytes]], int]], align: int) -> None:
+    bundles = [packed(plain(entries), how) if how else plain(entries) for entries, how in written]
+    wanted = [name.removeprefix(PREFIX) for entries, _ in written for name, _ in entries]
+    assert names(padded(*bundles, align=align)) == wanted

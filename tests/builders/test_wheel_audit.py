@@ -1,0 +1,323 @@
+"""Any wheel is audited without a recipe, and each defect has its own finding."""
+
+from __future__ import annotations
+
+import io
+import os
+import platform
+import stat
+import struct
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from builders.audit.contents import Expected
+from builders.audit.elf import version_key
+from builders.audit.members import DamagedError, Member
+from builders.audit.wheels import WheelAudit, audit_wheel
+from resolver.errors import UsageError
+from resolver.facts.schema import Recipe
+from tests.builders.bundles import HOST, PREFIX, code_object, packed, padded, plain
+
+MakeWheel = Callable[..., Path]
+Compile = Callable[..., Path]
+WithCode = Callable[..., bytes]
+
+TAGS = f"cp311-cp311-linux_{platform.machine()}"
+SOURCE = "int answer(void) { return 42; }"
+OP = "tiny/op.so"
+
+
+def ids(report: WheelAudit, severity: str = "error") -> list[str]:
+    return [one.id for one in report.findings if one.severity == severity]
+
+
+def metadata(*requires: str, version: str = "1.0") -> str:
+    lines = ["Metadata-Version: 2.1", "Name: tiny", f"Version: {version}"]
+    return "\n".join([*lines, *(f"Requires-Dist: {one}" for one in requires), "", ""])
+
+
+@pytest.fixture
+def with_code(compile_object: Compile, tmp_path: Path) -> WithCode:
+    """Compile a shared object that holds a section of GPU code."""
+
+    def make(section: bytes, *flags: str) -> bytes:
+        fatbin = tmp_path / f"section{len(list(tmp_path.iterdir()))}"
+        fatbin.write_bytes(section)
+        head = '.section .hip_fatbin,\\"a\\",@progbits\\n.p2align 12'
+        code = f'__asm__("{head}\\n.incbin \\"{fatbin}\\"\\n.text");'
+        path: Path = compile_object("op.so", f"{code}\n{SOURCE}\n", *flags)
+        return path.read_bytes()
+
+    return make
+
+
+def bundle(*targets: str) -> bytes:
+    entries = [
+        (PREFIX + one, code_object(one.partition(":")[0], xnack=one.partition(":")[2])) for one in targets
+    ]
+    return padded(packed(plain([HOST, *entries]), 3))
+
+
+def test_a_sound_pure_wheel(make_wheel: MakeWheel) -> None:
+    report = audit_wheel(make_wheel())
+    assert report.findings == ()
+    assert report.verdict == "sound"
+    assert (report.contents.name, report.contents.version) == ("tiny", "1.0")
+
+
+def test_gpu_code_that_is_what_was_asked_for(make_wheel: MakeWheel, with_code: WithCode) -> None:
+    wheel = make_wheel(files={OP: with_code(bundle("gfx90a", "gfx942"))}, tags=TAGS)
+    report = audit_wheel(wheel, Expected(targets=("gfx90a", "gfx942")))
+    assert report.verdict == "sound"
+    assert [one.name for one in report.contents.code[OP]] == ["gfx90a", "gfx942"]
+    assert ids(audit_wheel(wheel, Expected(targets=("gfx90a",)))) == ["target-not-asked"]
+    assert ids(audit_wheel(wheel, Expected(targets=("gfx90a", "gfx942", "gfx1030")))) == ["target-missing"]
+    wrong = audit_wheel(wheel, Expected(targets=("gfx1030",)))
+    assert ids(wrong) == ["target-not-asked", "target-not-asked", "target-missing"]
+    assert {one.evidence["member"] for one in wrong.findings if one.severity == "error"} == {OP}
+
+
+def test_features_of_a_target_are_named(make_wheel: MakeWheel, with_code: WithCode) -> None:
+    wheel = make_wheel(files={OP: with_code(bundle("gfx90a:xnack-"))}, tags=TAGS)
+    bare = audit_wheel(wheel, Expected(targets=("gfx90a",)))
+    assert bare.verdict == "sound"
+    assert ids(bare, "warning") == ["target-features"]
+    assert "gfx90a:xnack-" in bare.findings[0].text
+    assert ids(audit_wheel(wheel, Expected(targets=("gfx90a:xnack-",))), "warning") == []
+
+
+def test_no_gpu_code_though_it_is_promised(make_wheel: MakeWheel, with_code: WithCode) -> None:
+    recipe = Recipe(package="tiny", backend="rocm", must_contain=(OP,), status="observed", source="test")
+    wheel = make_wheel(files={OP: with_code(b"")}, tags=TAGS)
+    assert audit_wheel(wheel).verdict == "sound"
+    assert ids(audit_wheel(wheel, Expected(targets=("gfx90a",)))) == ["no-gpu-code"]
+    assert ids(audit_wheel(wheel, Expected(recipe=recipe))) == ["no-gpu-code"]
+
+
+def test_damaged_gpu_code(make_wheel: MakeWheel, with_code: WithCode) -> None:
+    wheel = make_wheel(files={OP: with_code(bundle("gfx90a")[:-4000] + b"noise")}, tags=TAGS)
+    report = audit_wheel(wheel)
+    assert ids(report) == ["fatbin-damaged"]
+    assert report.findings[0].evidence["section"] == ".hip_fatbin"
+
+
+def test_a_code_object_in_a_file_of_its_own(make_wheel: MakeWheel) -> None:
+    report = audit_wheel(make_wheel(files={"tiny/k.hsaco": code_object("gfx942")}, tags=TAGS))
+    assert report.contents.targets == ["gfx942"]
+
+
+def test_the_label_is_compared_with_the_code(make_wheel: MakeWheel, with_code: WithCode) -> None:
+    files = {OP: with_code(bundle("gfx90a"))}
+    said = {}
+    for label in ("rocm6.4.torch2.9.1.gfx90a", "rocm6.4.torch2.9.1.gfx942", "rocm6.4"):
+        version = f"1.0+{label}"
+        wheel = make_wheel(version=version, metadata=metadata(version=version), files=files, tags=TAGS)
+        said[label] = {one.id for one in audit_wheel(wheel).findings} - {"plain-platform-tag"}
+    assert list(said.values()) == [set(), {"label-differs"}, {"label-odd"}]
+
+
+def test_tags_that_disagree_with_the_content(make_wheel: MakeWheel, compile_object: Compile) -> None:
+    library = compile_object("op.so", SOURCE).read_bytes()
+    assert ids(audit_wheel(make_wheel(files={OP: library}))) == ["pure-with-objects"]
+    assert ids(audit_wheel(make_wheel(tags=TAGS)), "warning") == ["platform-without-objects"]
+    other = make_wheel(files={"tiny/op.cpython-312-x86_64-linux-gnu.so": library}, tags=TAGS)
+    assert ids(audit_wheel(other)) == ["other-python"]
+    renamed = make_wheel(files={OP: library}, tags=TAGS, folder="renamed")
+    renamed = renamed.rename(renamed.with_name(renamed.name.replace("cp311-cp311", "cp312-cp312")))
+    assert ids(audit_wheel(renamed)) == ["tags-differ"]
+
+
+def test_a_newer_glibc_than_promised(make_wheel: MakeWheel, compile_object: Compile) -> None:
+    """``getrandom`` came with glibc 2.25."""
+    source = "#include <sys/random.h>\nint newer(void) { int one; return getrandom(&one, 4, 0); }"
+    library = compile_object("newer.so", source).read_bytes()
+    tags = f"cp311-cp311-manylinux_2_17_{platform.machine()}"
+    wheel = make_wheel(files={OP: library}, tags=tags)
+    assert ids(audit_wheel(wheel)) == ["glibc-above-tag"]
+    assert ids(audit_wheel(wheel, Expected(glibc="2.24"))) == ["glibc-above-tag", "glibc-too-new"]
+    (one,) = audit_wheel(wheel).contents.objects
+    assert version_key(one.versions["GLIBC"]) >= (2, 25)
+    assert (
+        ids(audit_wheel(make_wheel(files={OP: library}, tags=TAGS), Expected(glibc=one.versions["GLIBC"])))
+        == []
+    )
+
+
+def test_who_provides_what_is_needed(make_wheel: MakeWheel, compile_object: Compile) -> None:
+    def user_of(name: str) -> bytes:
+        library = compile_object(name, "int give(void) { return 1; }", f"-Wl,-soname,{name}")
+        flags = [str(library), "-Wl,--no-as-needed"]
+        return compile_object(
+            "op.so", "int give(void); int take(void) { return give(); }", *flags
+        ).read_bytes()
+
+    strange = make_wheel(files={OP: user_of("libstrange.so")}, tags=TAGS)
+    assert ids(audit_wheel(strange), "warning") == ["need-elsewhere"]
+    assert ids(audit_wheel(strange, Expected(libraries=frozenset()))) == ["need-not-provided"]
+    assert ids(audit_wheel(strange, Expected(libraries=frozenset({"libstrange.so"})))) == []
+    own = make_wheel(
+        files={OP: user_of("libstrange.so"), "tiny/libstrange.so": user_of("libc10.so")}, tags=TAGS
+    )
+    assert ids(audit_wheel(own), "warning") == []
+    torch = make_wheel(files={OP: user_of("libc10_hip.so")}, tags=TAGS)
+    assert audit_wheel(torch).verdict == "sound"
+    assert ids(audit_wheel(torch), "warning") == []
+    cuda = make_wheel(files={OP: user_of("libcudart.so.12")}, tags=TAGS)
+    assert "need-of-other-backend" in ids(audit_wheel(cuda, Expected(libraries=frozenset())), "info")
+
+
+def test_libraries_that_torch_brings_are_not_brought_again(
+    make_wheel: MakeWheel, compile_object: Compile
+) -> None:
+    library = compile_object("op.so", SOURCE).read_bytes()
+    files = {OP: library, "tiny.libs/libamdhip64-0123abcd.so.6": library}
+    report = audit_wheel(make_wheel(files=files, tags=TAGS, metadata=metadata("torch==2.9.1")))
+    assert ids(report) == ["bundled-twice"]
+    assert audit_wheel(make_wheel(files=files, tags=TAGS, metadata=metadata())).verdict == "sound"
+
+
+@pytest.mark.parametrize(
+    ("path", "wanted"),
+    [
+        ("$ORIGIN/../lib", ""),
+        ("/opt/rocm-6.4.0/lib", "rpath-rocm"),
+        ("/opt/rocm", "rpath-rocm"),
+        ("/build/x", "rpath-build"),
+    ],
+)
+def test_search_paths(path: str, wanted: str, make_wheel: MakeWheel, compile_object: Compile) -> None:
+    library = compile_object("op.so", SOURCE, f"-Wl,-rpath,{path}").read_bytes()
+    wheel = make_wheel(files={OP: library}, tags=TAGS)
+    assert ids(audit_wheel(wheel), "warning") == [wanted] * bool(wanted)
+    recipe = Recipe(package="tiny", backend="cpu", status="observed", source="test")
+    assert ids(audit_wheel(wheel, Expected(recipe=recipe))) == [wanted] * bool(wanted)
+
+
+def test_requirements(make_wheel: MakeWheel, compile_object: Compile) -> None:
+    files = {OP: compile_object("op.so", SOURCE).read_bytes()}
+    wheel = make_wheel(files=files, tags=TAGS, metadata=metadata("nvidia-cublas-cu12==1", "torch>=2"))
+    assert ids(audit_wheel(wheel)) == ["nvidia-requirement"]
+    assert "torch-not-pinned" in ids(audit_wheel(wheel), "info")
+    pinned = make_wheel(
+        files=files, tags=TAGS, metadata=metadata("torch==2.9.1", 'nvidia-x; extra == "cuda"')
+    )
+    assert ids(audit_wheel(pinned)) == []
+    assert "torch-not-pinned" not in ids(audit_wheel(pinned), "info")
+
+
+def rewritten(wheel: Path, change: Callable[[dict[str, bytes]], None]) -> Path:
+    """Write a wheel's members anew without mending its RECORD."""
+    with zipfile.ZipFile(wheel) as source:
+        members = {name: source.read(name) for name in source.namelist()}
+    change(members)
+    with zipfile.ZipFile(wheel, "w", zipfile.ZIP_DEFLATED) as sink:
+        for name, data in members.items():
+            sink.writestr(name, data)
+    return wheel
+
+
+@pytest.mark.parametrize(
+    ("change", "wanted"),
+    [
+        (lambda m: m.update({"tiny.py": b"ANSWER = 43\n"}), "record-hash-differs"),
+        (lambda m: m.update({"more.py": b""}), "record-lacks-file"),
+        (lambda m: m.pop("tiny.py"), "record-names-absent"),
+        (lambda m: m.pop("tiny-1.0.dist-info/RECORD"), "record-missing"),
+        (lambda m: m.update({"tiny-1.0.dist-info/RECORD": b"\xff\n"}), "record-damaged"),
+        (lambda m: m.pop("tiny-1.0.dist-info/METADATA"), "metadata-missing"),
+        (lambda m: m.update({"../out.py": b""}), "unsafe-path"),
+        (lambda m: m.update({"/etc/out.py": b""}), "unsafe-path"),
+    ],
+)
+def test_a_wheel_that_was_tampered_with(
+    make_wheel: MakeWheel, change: Callable[[dict[str, bytes]], None], wanted: str
+) -> None:
+    report = audit_wheel(rewritten(make_wheel(), change))
+    assert wanted in ids(report)
+    assert report.verdict == "defective"
+
+
+def test_a_link_in_a_wheel(make_wheel: MakeWheel) -> None:
+    wheel = make_wheel()
+    with zipfile.ZipFile(wheel, "a") as sink:
+        info = zipfile.ZipInfo("tiny/link")
+        info.external_attr = (stat.S_IFLNK | 0o777) << 16
+        sink.writestr(info, "/etc/passwd")
+    assert "link" in ids(audit_wheel(wheel))
+
+
+def test_a_bomb_is_not_unpacked(make_wheel: MakeWheel) -> None:
+    wheel = make_wheel()
+    with zipfile.ZipFile(wheel, "a", zipfile.ZIP_DEFLATED) as sink, sink.open("bomb", "w") as member:
+        for _ in range(300):
+            member.write(bytes(1 << 20))
+    with pytest.raises(UsageError, match="unpack to"):
+        audit_wheel(wheel)
+
+
+def test_what_is_no_wheel_is_refused(make_wheel: MakeWheel, tmp_path: Path) -> None:
+    wheel = make_wheel()
+    whole = wheel.read_bytes()
+    for length in (0, 1, len(whole) // 2, len(whole) - 1):
+        wheel.write_bytes(whole[:length])
+        with pytest.raises(UsageError, match="no sound wheel"):
+            audit_wheel(wheel)
+    with pytest.raises(UsageError, match="name of a wheel"):
+        audit_wheel(tmp_path / "strange.zip")
+    with pytest.raises(UsageError, match="No such file"):
+        audit_wheel(tmp_path / "gone-1.0-py3-none-any.whl")
+
+
+def test_a_damaged_object_is_a_finding(make_wheel: MakeWheel, with_code: WithCode) -> None:
+    binary = with_code(bundle("gfx90a"))
+    for length in (0, 20, 100, len(binary) // 2, len(binary) - 1):
+        report = audit_wheel(make_wheel(files={OP: binary[:length]}, tags=TAGS, folder=f"cut{length}"))
+        assert ids(report) == ["not-elf"], length
+    absurd = binary[:40] + struct.pack("<Q", 2**63) + binary[48:]
+    assert ids(audit_wheel(make_wheel(files={OP: absurd}, tags=TAGS, folder="absurd"))) == ["not-elf"]
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=60)
+@given(at=st.integers(0, 30_000), data=st.binary(min_size=1, max_size=16))
+def test_any_bytes_in_an_object_end_in_an_answer(
+    make_wheel: MakeWheel, with_code: WithCode, at: int, data: bytes
+) -> None:
+    binary = bytearray(with_code(bundle("gfx90a")))
+    at = min(at, len(binary) - len(data))
+    binary[at : at + len(data)] = data
+    assert audit_wheel(make_wheel(files={OP: bytes(binary)}, tags=TAGS)).verdict in {"sound", "defective"}
+
+
+@pytest.mark.parametrize("method", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
+@pytest.mark.parametrize("level", [0, 1, 9])
+def test_a_member_is_read_from_any_place(method: int, level: int, tmp_path: Path) -> None:
+    data = b"".join(os.urandom(50_000) + bytes(900_000) for _ in range(12))
+    path = tmp_path / "x.zip"
+    with zipfile.ZipFile(path, "w", method, compresslevel=level) as sink:
+        sink.writestr("before", os.urandom(1000))
+        sink.writestr("member", data)
+    with path.open("rb") as file, zipfile.ZipFile(file) as archive:
+        member = Member(file, archive.getinfo("member"))
+        places = [0, 11_000_000, 5, 4_194_303, 4_194_304, 8_388_600, 3_000_000, len(data) - 10, len(data)]
+        for place in places:
+            member.seek(place)
+            assert member.read(70_000) == data[place : place + 70_000]
+            assert member.tell() == min(place + 70_000, len(data))
+        member.seek(-5, io.SEEK_END)
+        assert member.read() == data[-5:]
+
+
+def test_a_member_that_is_not_what_its_checksum_says(tmp_path: Path) -> None:
+    path = tmp_path / "x.zip"
+    with zipfile.ZipFile(path, "w") as sink:
+        sink.writestr("member", b"content")
+    path.write_bytes(path.read_bytes().replace(b"content", b"contend"))
+    with path.open("rb") as file:
+        info = zipfile.ZipFile(file).getinfo("member")
+        with pytest.raises(DamagedError, match="checksum"):
+            Member(file, info)

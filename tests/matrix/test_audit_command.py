@@ -1,0 +1,107 @@
+"""``matrix audit``: one document for programs, exit codes that say the verdict."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import zipfile
+from pathlib import Path
+
+import pytest
+from wheel.wheelfile import WheelFile
+
+from matrix.cli import main
+from tests.builders.bundles import code_object
+
+Capture = pytest.CaptureFixture[str]
+
+
+@pytest.fixture(autouse=True)
+def _alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+def wheel(name: str = "tiny", version: str = "1.0", **files: bytes) -> Path:
+    path = Path(f"{name}-{version}-py3-none-linux_x86_64.whl")
+    with WheelFile(str(path), "w") as sink:
+        for member, data in files.items():
+            sink.writestr(f"{name}/{member}.hsaco", data)
+        info = f"{name}-{version}.dist-info"
+        sink.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+        sink.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nTag: py3-none-linux_x86_64\n")
+    return path
+
+
+def test_a_sound_wheel_as_json(capsys: Capture) -> None:
+    path = wheel(kernel=code_object("gfx90a"))
+    assert main(["audit", str(path), "--gfx90a", "--format", "json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    (one,) = document["wheels"]
+    assert document["schema"] == 1
+    assert one["sha256"] == hashlib.sha256(path.read_bytes()).hexdigest()
+    assert (one["file"], one["name"], one["version"]) == (path.name, "tiny", "1.0")
+    assert one["tags"] == ["py3-none-linux_x86_64"]
+    assert one["code_objects"] == {"tiny/kernel.hsaco": ["gfx90a"]}
+    assert one["verdict"] == "sound"
+    assert {finding["id"] for finding in one["findings"]} == {"no-label"}
+    assert set(one["findings"][0]) == {"id", "severity", "text", "evidence", "cure"}
+
+
+def test_one_defective_wheel_of_two(capsys: Capture) -> None:
+    paths = [
+        str(wheel("good", kernel=code_object("gfx942"))),
+        str(wheel("bad", kernel=code_object("gfx90a"))),
+    ]
+    assert main(["audit", *paths]) == 0
+    capsys.readouterr()
+    assert main(["audit", *paths, "--gfx", "gfx942"]) == 1
+    said = capsys.readouterr().out
+    assert "good-1.0-py3-none-linux_x86_64.whl: sound" in said
+    assert "bad-1.0-py3-none-linux_x86_64.whl: defective" in said
+    assert "code for gfx90a, which was not asked for. [target-not-asked]" in said
+
+
+def test_a_recipe_s_promise(capsys: Capture) -> None:
+    path = wheel("deepspeed", "0.19.8")
+    assert main(["audit", str(path)]) == 0
+    assert main(["audit", str(path), "--package", "deepspeed"]) == 1
+    said = capsys.readouterr().out
+    assert "[no-gpu-code]" in said
+    assert "[object-missing]" in said
+
+
+@pytest.mark.parametrize(
+    ("rest", "said"),
+    [
+        ("gone-1.0-py3-none-any.whl", "gone-1.0"),
+        ("strange.whl", "name of a wheel"),
+        ("cut-1.0-py3-none-any.whl", "no sound wheel"),
+        ("{wheel} --gfx90b", "gfx90a"),
+        ("{wheel} --glibc new", "'new'"),
+        ("{wheel} --torch-lib nowhere", "nowhere"),
+        ("{wheel} --package deepsped", "Did you mean deepspeed?"),
+        ("{wheel} --package deepspeed", "no recipe for deepspeed 1.0"),
+        ("", "WHEEL"),
+    ],
+)
+def test_bad_input(rest: str, said: str, capsys: Capture) -> None:
+    path = wheel(kernel=code_object())
+    Path("cut-1.0-py3-none-any.whl").write_bytes(path.read_bytes()[:100])
+    assert main(["audit", *rest.format(wheel=path).split()]) == 2
+    captured = capsys.readouterr()
+    assert said in captured.err
+    assert "Traceback" not in captured.err
+    assert captured.out == ""
+
+
+def test_what_a_member_is_called_cannot_break_the_answer(capsys: Capture) -> None:
+    path = wheel(kernel=code_object())
+    with zipfile.ZipFile(path, "a") as sink:
+        sink.writestr("tiny/\x1b[31m\udcff.py".encode("utf-8", "replace").decode(), "")
+    assert main(["audit", str(path), "--format", "json"]) == 1
+    assert json.loads(capsys.readouterr().out)["wheels"][0]["verdict"] == "defective"
+    assert main(["audit", str(path)]) == 1
+    said = capsys.readouterr().out
+    assert "\x1b" not in said
+    assert r"\x1b[31m" in said
