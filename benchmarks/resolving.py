@@ -141,7 +141,8 @@ def _show(title: str, groups: Mapping[str, Mapping[str, Result]]) -> None:
     for results in groups.values():
         for name, one in results.items():
             if "median" in one:
-                said = f"{one['median']:10.1f} ms {one['ratio']:8.2f} x  first {one['first']:10.1f} ms"
+                ratio = f"{one['ratio']:8.2f} x" if "ratio" in one else " " * 10
+                said = f"{one['median']:10.1f} ms {ratio}  first {one['first']:10.1f} ms"
                 said += f"  {one['memory']:6.0f} MiB" if "memory" in one else ""
                 said += "" if one["state"] == "right" else f"  {one['state']}"
             else:
