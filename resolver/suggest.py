@@ -5,16 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 from typing import TYPE_CHECKING
 
 from resolver.compiling import compile_problem
+from resolver.compiling.asked import asked_text
+from resolver.core import minimal_core
 from resolver.errors import MatrixError
 from resolver.model import PLATFORM, Suggestion
-from resolver.solve import solve
+from resolver.network import Network
+from resolver.solve import preferred_within
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from datetime import date
 
     from resolver.facts.catalog import Catalog
@@ -25,6 +28,8 @@ if TYPE_CHECKING:
 MOST_SUGGESTIONS = 3
 _MOST_DAYS = 3
 """How many days on which a site's base images changed are tried on each side of the day asked for."""
+_MOST_PAIRS = 60
+"""How many pairs of changes are tried before everything is let go that can be."""
 _OF_THE_SITE = {"kernel-driver", "base-image"}
 
 
@@ -43,7 +48,9 @@ class _Change:
     """Too far from what was asked to be offered while anything nearer resolves."""
 
 
-def suggestions_for(catalog: Catalog, request: Request, core: Sequence[Demand]) -> tuple[Suggestion, ...]:
+def suggestions_for(
+    catalog: Catalog, request: Request, problem: Problem, core: Sequence[Demand]
+) -> tuple[Suggestion, ...]:
     """Give changes after which a request resolves, the cheapest first; at least one if any exists.
 
     A single change that touches the core comes first: a pin let go, the base image, another day, a
@@ -52,8 +59,8 @@ def suggestions_for(catalog: Catalog, request: Request, core: Sequence[Demand]) 
 
     Parameters
     ----------
-    catalog, request
-        What was asked, and of which facts.
+    catalog, request, problem
+        What was asked, of which facts, and both compiled.
     core
         The demands that are part of the conflict.
     """
@@ -61,65 +68,115 @@ def suggestions_for(catalog: Catalog, request: Request, core: Sequence[Demand]) 
     sited = any(demand.kind == "fact" and demand.variable.name in _OF_THE_SITE for demand in core)
     changes = _changes(catalog, request, sited=sited)
     near = [one for one in changes if not one.last and (one.name in blamed or not one.name)]
+    trials = _Trials(catalog, request, problem)
     found: list[Suggestion] = []
     days = 0
     for change in near:
         if len(found) < MOST_SUGGESTIONS and not (change.day and days):
-            resolving = list(_resolving(catalog, request, [[change]]))
+            resolving = list(trials.resolving([[change]]))
             days += change.day and bool(resolving)
             found += resolving
     if not found:
-        found = list(islice(_resolving(catalog, request, _several(changes, near)), 1))
+        several = chain(
+            _together(changes, near), trials.one_clash_after_another(changes), _elsewhere_too(changes)
+        )
+        found = list(islice(trials.resolving(several), 1))
     return tuple(dict.fromkeys(found))
 
 
-def _several(changes: Sequence[_Change], near: Sequence[_Change]) -> Iterator[list[_Change]]:
-    """Yield combinations of changes, the smaller ones first, ever further from what was asked."""
+def _together(changes: Sequence[_Change], near: Sequence[_Change]) -> Iterator[list[_Change]]:
+    """Yield pairs of changes, then all pins let go at once, alone and with a change of the target."""
     others = [one for one in changes if not one.last]
-    yield from ([one, other] for one in near for other in others if one is not other)
+    pairs = ([one, other] for one in near for other in others if one is not other)
+    yield from islice(pairs, _MOST_PAIRS)
     pins = [one for one in others if one.frees_a_pin]
-    targets = [one for one in others if not one.name]
-    left_out = [one for one in others if one.name and not one.frees_a_pin]
     yield pins
-    yield from ([*pins, one] for one in targets)
-    for count in range(1, len(left_out)):
-        yield from ([*pins, *left_out[:start], *left_out[start + count :]] for start in range(len(left_out)))
-        yield from (
-            [*pins, target, *left_out[:start], *left_out[start + count :]]
-            for target in targets
-            for start in range(len(left_out))
-        )
-    far = [one for one in changes if one.last]
-    yield from ([one] for one in far)
-    yield from ([*pins, one] for one in far)
+    yield from ([*pins, one] for one in others if not one.name)
 
 
-def _resolving(
-    catalog: Catalog, request: Request, combinations: Iterable[Sequence[_Change]]
-) -> Iterator[Suggestion]:
-    """Yield the suggestions that combinations of changes make, as far as they lead to a solution."""
-    for changes in combinations:
-        other = request
-        for change in changes:
+def _elsewhere_too(changes: Sequence[_Change]) -> Iterator[list[_Change]]:
+    """Yield what is far from what was asked: another site, with the pins and without."""
+    pins = [one for one in changes if one.frees_a_pin]
+    yield from ([one] for one in changes if one.last)
+    yield from ([*pins, one] for one in changes if one.last)
+
+
+class _Trials:
+    """Relaxed requests, tried on as few compiled problems as there are targets among them.
+
+    Letting a pin go or leaving a requirement out only takes demands away, so it needs no new problem.
+    """
+
+    def __init__(self, catalog: Catalog, request: Request, problem: Problem) -> None:
+        self._catalog = catalog
+        self._request = request
+        self._compiled: dict[Request, tuple[Problem, Network] | None] = {request: (problem, Network(problem))}
+
+    def resolving(self, combinations: Iterable[Sequence[_Change]]) -> Iterator[Suggestion]:
+        """Yield the suggestions that combinations of changes make, as far as they lead to a solution."""
+        for changes in combinations:
+            other = self._request
+            for change in changes:
+                other = change.apply(other)
+            if not other.requirements or other == self._request:
+                continue
+            outcome = self._outcome(other)
+            if outcome is not None:
+                text = ", and ".join(change.text for change in changes)
+                yield Suggestion(text + outcome, request_arguments(other))
+
+    def one_clash_after_another(self, changes: Sequence[_Change]) -> Iterator[list[_Change]]:
+        """Let go what clashes, and what clashes then, until the rest resolves; yield that, if it does."""
+        made: list[_Change] = []
+        other = self._request
+        problem, _ = self._compiled[self._request] or (None, None)
+        while problem is not None and other.requirements and self._outcome(other) is None:
+            left = problem.restricted(self._relaxed(problem, other), problem.relations)
+            core = {demand.variable.name for demand in minimal_core(left)[0] if demand.kind == "request"}
+            change = next((one for one in changes if one.name in core and one not in made), None)
+            if change is None:
+                return
+            made.append(change)
             other = change.apply(other)
-        if not other.requirements or other == request:
-            continue
-        try:
-            problem = compile_problem(catalog, other)
-        except MatrixError:
-            continue
-        solution = solve(problem)
-        if solution is not None:
-            text = ", and ".join(change.text for change in changes)
-            yield Suggestion(text + _outcome(problem, solution), request_arguments(other))
+        yield made
 
+    def _outcome(self, other: Request) -> str | None:
+        """Name the torch and ROCm that a request leads to; None if it leads nowhere."""
+        made = self._problem(replace(other, requirements=self._request.requirements))
+        if made is None:
+            return None
+        problem, network = made
+        domains = network.start(self._relaxed(problem, other))
+        solution = None if domains is None else preferred_within(network, domains)
+        if solution is None:
+            return None
+        named = [
+            problem.variables[one].candidate(solution[one]) for one in ("torch", "rocm") if one in solution
+        ]
+        return f" (gives {' and '.join(map(str, named))})" if named else ""
 
-def _outcome(problem: Problem, solution: Mapping[str, int]) -> str:
-    """Name the torch and ROCm that a suggestion would lead to."""
-    named = [
-        problem.variables[name].candidate(solution[name]) for name in ("torch", "rocm") if name in solution
-    ]
-    return f" (gives {' and '.join(map(str, named))})" if named else ""
+    def _problem(self, request: Request) -> tuple[Problem, Network] | None:
+        if request not in self._compiled:
+            try:
+                problem = compile_problem(self._catalog, request)
+                self._compiled[request] = problem, Network(problem)
+            except MatrixError:
+                self._compiled[request] = None
+        return self._compiled[request]
+
+    def _relaxed(self, problem: Problem, other: Request) -> list[Demand]:
+        """Give the demands that are left when requirements were let go or left out."""
+        asked = {asked_text(one) for one in self._request.requirements}
+        kept = {asked_text(one) for one in other.requirements}
+        wanted = {one.name for one in other.requirements}
+        demands = []
+        for demand in problem.demands:
+            if demand.text in asked and demand.text not in kept:
+                if demand.variable.name in wanted:
+                    demands.append(replace(demand, mask=demand.variable.present))
+            else:
+                demands.append(demand)
+        return demands
 
 
 def _changes(catalog: Catalog, request: Request, *, sited: bool) -> list[_Change]:

@@ -84,7 +84,12 @@ def _require(draft: Draft, wanted: Requirement) -> None:
         versions = [one.version for one in variable.candidates]
         msg = f"No known version of {wanted.name} matches {shorten(wanted.text)!r}."
         raise UsageError(msg, hint=_closest(wanted, versions))
-    draft.ask(wanted.name, permits, f"you asked for {wanted.text}")
+    draft.ask(wanted.name, permits, asked_text(wanted))
+
+
+def asked_text(wanted: Requirement) -> str:
+    """Say in words that something was asked for; the text of its demand."""
+    return f"you asked for {wanted.text}"
 
 
 def unknown_component(name: str, known: Iterable[str]) -> UsageError:
