@@ -199,3 +199,20 @@ def test_an_overlay_may_be_to_blame_and_is_cited(overlay: Callable[[str], Path])
     )
     core = _conflict(load([path]), ask(load([path]), "deepspeed python==3.12")).core
     assert "our own notebook" in [item.source for item in core]
+
+
+@pytest.mark.parametrize(
+    "wanted",
+    [
+        "apex==1.8.0 torch==2.9.1 bitsandbytes>=0.49 rocm==6.0.3 python==3.8",
+        "transformer-engine==2.8.0 flash-attn==2.8.4 numpy<1.25 python==3.13 vllm==0.20.1 deepspeed==0.12.3",
+    ],
+)
+def test_where_several_things_clash_at_once_something_is_still_suggested(
+    wanted: str, catalog: Catalog
+) -> None:
+    request = ask(catalog, wanted, day="2026-06-01")
+    conflict = _conflict(catalog, request)
+    assert conflict.suggestions
+    for one in conflict.suggestions:
+        assert isinstance(resolve(catalog, again(catalog, request, one.request)), Resolution), one.change
