@@ -183,8 +183,9 @@ def _targets(cases: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         if nab["state"] == "timeout":
             add("search, times that of nab-resolver", 0, 2)
         else:
-            add("search, times that of nab-resolver", _part(1, nab.get("ratio")), 2)
-        add(f"whole command, times that of uv, {case['size']}", _part(1, uv.get("ratio")), 1)
+            add("search, times that of nab-resolver", _times(search["matrix"], nab), 2)
+        times = _times(whole["matrix resolve"], uv)
+        add(f"whole command, times that of uv, {case['size']} {case['kind']}", times, 1)
     return [
         {
             "target": f"{text} at most {limit:g}",
@@ -196,8 +197,9 @@ def _targets(cases: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     ]
 
 
-def _part(whole: float, divisor: float | None) -> float | None:
-    return whole / divisor if divisor else None
+def _times(ours: Result, other: Result) -> float | None:
+    """Say how many times as long as another ours took, where both have a time."""
+    return ours["median"] / other["median"] if "median" in ours and "median" in other else None
 
 
 def _environment(place: Path) -> dict[str, str]:
