@@ -62,6 +62,8 @@ def execute(args: argparse.Namespace, console: Console) -> int:
         show_conflict(answer, console, as_json=as_json)
         return 1
     forget_conflict()
+    if not args.no_lock:  # before anything is printed: a reader that goes away must not cost the lock
+        write_atomic(args.output, dumps(make_lock(answer)))
     if as_json:
         console.document(resolution_document(answer))
     else:
@@ -70,7 +72,6 @@ def execute(args: argparse.Namespace, console: Console) -> int:
         for warning in answer.warnings:
             console.warn(warning)
     if not args.no_lock:
-        write_atomic(args.output, dumps(make_lock(answer)))
         console.say(
             f"\nWrote {args.output}"
             + ("" if console.verbosity > 0 else ". Sources of the reasons: there, or with -v.")

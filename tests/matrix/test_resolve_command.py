@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from matrix.cli import main
+from matrix.cli import main, main_inner
+from matrix.console import Console
 from resolver.lock import read_lock
 
 Capture = pytest.CaptureFixture[str]
@@ -150,3 +151,13 @@ def test_an_overlay_adds_a_fact_that_decides(capsys: Capture, tmp_path: Path) ->
     ]
     assert versions[0] == "0.19.8"
     assert versions[1] != "0.19.8"
+
+
+def test_a_reader_that_goes_away_does_not_cost_the_lock(monkeypatch: pytest.MonkeyPatch) -> None:
+    def gone(*_: object) -> None:
+        raise BrokenPipeError
+
+    monkeypatch.setattr("matrix.console.Console.data", gone)
+    with pytest.raises(BrokenPipeError):
+        main_inner(["resolve", "torch", "--date", "2026-03-01"], Console())
+    assert read_lock(Path("matrix.lock")).version_of("torch")
