@@ -1,9 +1,10 @@
 """Search behind arc consistency: whether there is a solution, and which one is preferred.
 
-Whether there is one resolvelib says, in a few rounds, because arc consistency leaves little to take
-back. Where it needs more, or where components need each other in a circle (there it keeps what a
-dropped choice had brought in), a search that stays arc consistent at every step decides. Which one is
-preferred takes many questions about one network, and so is asked of that search alone.
+A first solution is asked of resolvelib, which finds most in a few rounds, because arc consistency
+leaves little to take back. Where it needs more rounds than there are variables, or where components
+need each other in a circle (there it keeps what a dropped choice had brought in), a search that stays
+arc consistent at every step decides. From that solution on, which one is preferred takes many
+questions about one network, and so is asked of that search alone.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ __all__ = ["MOST_STEPS", "TooLargeError", "preferred_within", "solve", "solve_pr
 
 MOST_STEPS = 20_000
 """After this many steps the search gives up; what the catalog asks needs tens."""
-_ROUNDS_FOR_EACH = 3
+_ROUNDS_FOR_EACH = 1
 """resolvelib gets this many rounds for each variable before the other search takes over."""
 
 _ORDER = (*(name for name in PLATFORM if name != "python"), "torch", "python")
@@ -117,7 +118,7 @@ def solve_preferred(problem: Problem) -> dict[str, int] | None:
     """
     network = Network(problem)
     domains = network.start(problem.demands)
-    witness = None if domains is None else network.search(domains, MOST_STEPS)
+    witness = None if domains is None else _solve_within(problem, network, domains, MOST_STEPS)
     if domains is None or witness is None:
         return None
     return _chosen(network, _preferred(network, domains, witness))
