@@ -15,8 +15,10 @@ from nab_resolver.errors import ResolutionError, ResolutionTerminatedError
 from nab_resolver.ranges import Range
 from nab_resolver.resolver import BaseProvider, Resolver
 
+from benchmarks.universes import runs_of
+
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
+    from collections.abc import Collection, Mapping
 
     from nab_resolver.types import RangeProtocol
 
@@ -83,23 +85,6 @@ def as_range(versions: Collection[int]) -> Range[int]:
     for low, high in runs_of(versions):
         found |= Range.between(low, high + 1)
     return found
-
-
-def runs_of(versions: Iterable[int]) -> list[tuple[int, int]]:
-    """Give the first and the last of each run of neighbours.
-
-    Examples
-    --------
-    >>> runs_of({1, 2, 3, 7})
-    [(1, 3), (7, 7)]
-    """
-    runs: list[tuple[int, int]] = []
-    for one in sorted(versions):
-        if runs and runs[-1][1] == one - 1:
-            runs[-1] = runs[-1][0], one
-        else:
-            runs.append((one, one))
-    return runs
 
 
 def resolve(provider: Provider, asked: Mapping[str, Range[int]]) -> dict[str, int] | None:

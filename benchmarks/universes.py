@@ -240,7 +240,7 @@ def to_catalog(universe: Universe) -> str:
         ]
     for name, other, rows in universe.groups():
         for subjects, allowed in rows:
-            for low, high in _runs(subjects):
+            for low, high in runs_of(subjects):
                 releases = f"=={low}" if low == high else f">={low},<={high}"
                 parts.append(
                     f'[[requires]]\npackage = "{name}"\nreleases = "{releases}"\non = "{other}"\n'
@@ -274,8 +274,14 @@ def specifier(versions: Versions) -> str:
     return ",".join([f">={low}", f"<={high}", *holes])
 
 
-def _runs(versions: Iterable[int]) -> list[tuple[int, int]]:
-    """Give the first and the last of each run of neighbours."""
+def runs_of(versions: Iterable[int]) -> list[tuple[int, int]]:
+    """Give the first and the last of each run of neighbours.
+
+    Examples
+    --------
+    >>> runs_of({1, 2, 3, 7})
+    [(1, 3), (7, 7)]
+    """
     runs: list[tuple[int, int]] = []
     for one in sorted(versions):
         if runs and runs[-1][1] == one - 1:

@@ -95,7 +95,7 @@ def conflict_document(conflict: Conflict) -> dict[str, Any]:
         "schema": SCHEMA,
         "status": "conflict",
         "target": _asked_for(conflict.request),
-        "core": [{"text": one.text, "kind": one.kind, "source": one.source} for one in conflict.core],
+        "core": core_document(conflict.core),
         "suggestions": [{"change": one.change, "request": list(one.request)} for one in conflict.suggestions],
     }
 
@@ -134,7 +134,7 @@ def _reasons(facts: Iterable[Fact], *, sources: bool) -> list[str]:
 def conflict_text(conflict: Conflict) -> str:
     """Give a conflict as text: what clashes, by which facts, and what would resolve."""
     lines = [f"No set fits. {title_of(conflict.request.target)}", ""]
-    lines += [f"  - {item.text}{_cited(item)}" for item in conflict.core]
+    lines += [f"  - {item.text}{cited(item)}" for item in conflict.core]
     lines.append("")
     if conflict.suggestions:
         lines.append("These would resolve:")
@@ -144,7 +144,12 @@ def conflict_text(conflict: Conflict) -> str:
     return "\n".join(lines)
 
 
-def _cited(item: CoreItem) -> str:
+def core_document(core: Iterable[CoreItem]) -> list[dict[str, str]]:
+    """Give the items of a core as JSON."""
+    return [{"text": one.text, "kind": one.kind, "source": one.source} for one in core]
+
+
+def cited(item: CoreItem) -> str:
     """Name the first place where a fact stands; all of them are in the JSON and in ``matrix explain``."""
     return f" [{item.source.split(' ; ')[0]}]" if item.kind == "fact" else ""
 

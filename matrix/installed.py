@@ -14,12 +14,11 @@ from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
-from packaging.version import InvalidVersion, Version
 
 from resolver.errors import UsageError
 from resolver.model import IMAGE, Kept
 from resolver.textfile import read_text
-from resolver.versions import shorten
+from resolver.versions import is_version, shorten
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -80,7 +79,7 @@ def _settled(listed: Iterable[Listed], where: str, known: set[str]) -> dict[str,
         if one.name in known and not one.version:
             msg = f"{where}:{one.line}: it says where {one.name} came from, and not its version."
             raise UsageError(msg, hint=_HINT)
-        if one.name in known and not _is_version(one.version):
+        if one.name in known and not is_version(one.version):
             msg = f"{where}:{one.line}: {shorten(one.version)!r} is no version of {one.name} (PEP 440)."
             raise UsageError(msg, hint=_HINT)
         if found.setdefault(one.name, one.version) != one.version:
@@ -146,7 +145,7 @@ def _parts(line: str) -> tuple[str | None, str]:
     words = line.split()
     editable = len(words) > _COLUMNS and "/" in words[_COLUMNS]
     if len(words) == _COLUMNS or editable:
-        return (words[0], words[1]) if words[1][:1].isdigit() or _is_version(words[1]) else (None, "")
+        return (words[0], words[1]) if words[1][:1].isdigit() or is_version(words[1]) else (None, "")
     return None, ""
 
 
@@ -174,11 +173,3 @@ def _read_json(text: str, where: str) -> Iterator[Listed]:
             msg = f"{where}: entry {number} has no name and version, as pip list --format json gives them."
             raise UsageError(msg, hint=_HINT)
         yield Listed(canonicalize_name(name), version, number)
-
-
-def _is_version(text: str) -> bool:
-    try:
-        Version(text)
-    except InvalidVersion:
-        return False
-    return True

@@ -132,6 +132,11 @@ class LockedPick(_Part, frozen=True, kw_only=True):
     fact: tuple[LockedFact, ...] = ()
 
     @property
+    def key(self) -> str:
+        """Version and variant as one text, as `Candidate.key`."""
+        return f"{self.version} ({self.variant})" if self.variant else self.version
+
+    @property
     def pinned(self) -> str:
         """The version that a consumer pins."""
         return self.wheel_version or self.version

@@ -18,10 +18,19 @@ Prefer = Literal["newest", "proven", "oldest"]
 Verdict = Literal["supported", "at-own-risk"]
 
 PLATFORM = ("backend", "gfx", "kernel-driver", "rocm", "base-image", "glibc", "python")
-"""Names of the platform components, in the order in which they are decided."""
+"""Names of the platform components."""
+
+_ORDER = (*(name for name in PLATFORM if name != "python"), "torch", "python")
+"""A newer torch is worth more than a newer Python, several of which every torch is published for."""
+_LAYERS = {name: position for position, name in enumerate(_ORDER)}
 
 STATUS_RANK = {"documented": 2, "observed": 1, "inferred": 0}
 SUPPORT_FLOOR = {"documented": 2, "observed": 1, "any": 0}
+
+
+def layer(name: str) -> tuple[int, str]:
+    """Order components as they are decided: the platform, torch, Python, then the rest by name."""
+    return _LAYERS.get(name, len(_LAYERS)), name
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import resolvelib
 
+from resolver.model import layer
 from resolver.network import too_large
 from resolver.problem import ABSENT, bits
-from resolver.solve import layer
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -12,9 +12,10 @@ from __future__ import annotations
 from graphlib import CycleError, TopologicalSorter
 from typing import TYPE_CHECKING
 
-from resolver.model import PLATFORM
+from resolver.model import layer
 from resolver.network import Network, TooLargeError
 from resolver.problem import ABSENT, bits
+from resolver.provider import ask_resolvelib
 
 if TYPE_CHECKING:
     from resolver.network import Domains
@@ -26,15 +27,6 @@ MOST_STEPS = 20_000
 """After this many steps the search gives up; what the catalog asks needs tens."""
 _ROUNDS_FOR_EACH = 1
 """resolvelib gets this many rounds for each variable before the other search takes over."""
-
-_ORDER = (*(name for name in PLATFORM if name != "python"), "torch", "python")
-"""A newer torch is worth more than a newer Python, several of which every torch is published for."""
-_LAYERS = {name: position for position, name in enumerate(_ORDER)}
-
-
-def layer(name: str) -> tuple[int, str]:
-    """Order components as they are decided: the platform, torch, then the rest by name."""
-    return _LAYERS.get(name, len(_LAYERS)), name
 
 
 def solve(problem: Problem, *, most_steps: int = MOST_STEPS) -> dict[str, int] | None:
@@ -71,8 +63,6 @@ def _chosen(network: Network, solution: Domains) -> dict[str, int]:
 def _solve_within(problem: Problem, network: Network, domains: Domains, most_steps: int) -> Domains | None:
     """Find a solution within arc consistent domains, by resolvelib if it finds one soon."""
     if not _is_circular(problem):
-        from resolver.provider import ask_resolvelib  # noqa: PLC0415  most commands do not need it
-
         most_rounds = min(most_steps, _ROUNDS_FOR_EACH * len(network.names))
         try:
             return ask_resolvelib(problem, network, domains, most_rounds)
@@ -104,8 +94,8 @@ def solve_preferred(problem: Problem) -> dict[str, int] | None:
     with which the rest, given the choices so far, still has a solution:
 
     1. take any solution as a witness;
-    2. take the first undecided component, platform before torch before the rest, that no solution
-       can do without; if every one can be done without, take the first and leave it out;
+    2. take the first undecided component, in the order of `model.layer`, that no solution can do
+       without; if every one can be done without, take the first and leave it out;
     3. give it the best candidate that leaves a solution; that solution is the new witness;
     4. go on with 2 until all are decided.
 

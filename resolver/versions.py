@@ -34,6 +34,15 @@ def sort_key(version: str) -> tuple[int, Version | str]:
         return (0, version)
 
 
+def is_version(text: str) -> bool:
+    """Tell whether a text is a version that can be ordered (PEP 440)."""
+    try:
+        Version(text)
+    except InvalidVersion:
+        return False
+    return True
+
+
 @cache
 def minor(version: str) -> str:
     """Give the major.minor line of a version.

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from matrix.answers import cited, core_document
 from matrix.commands.resolve import LOCK
 from matrix.last import last_conflict
 from resolver.errors import MatrixError, UsageError, did_you_mean
@@ -70,7 +71,7 @@ def _passed_over(lock: Lock, name: str, console: Console) -> list[Rejected]:
     try:
         request = request_of(lock)
         settings = Settings(site=request.site_file or None, catalog=list(request.catalogs))
-        picked = {pick.name: _key(pick) for pick in lock.pick}
+        picked = {pick.name: pick.key for pick in lock.pick}
         return rejected(load_catalog(settings), request, picked, name)
     except MatrixError as error:
         console.warn(f"What was not taken cannot be explained: {error.message}")
@@ -81,25 +82,14 @@ def _rejected_text(one: Rejected) -> str:
     if one.instead:
         other, now, then = one.instead
         return f"  {one.key}: {other} would be {then} instead of {now}, and {other} is decided first"
-    lines = [f"  {one.key}"]
-    for item in one.core:
-        cited = f" [{item.source.split(' ; ')[0]}]" if item.kind == "fact" else ""
-        lines.append(f"    - {item.text}{cited}")
-    return "\n".join(lines)
+    return "\n".join([f"  {one.key}", *(f"    - {item.text}{cited(item)}" for item in one.core)])
 
 
 def _rejected_document(one: Rejected) -> dict[str, Any]:
-    document: dict[str, Any] = {
-        "version": one.key,
-        "core": [{"text": item.text, "kind": item.kind, "source": item.source} for item in one.core],
-    }
+    document: dict[str, Any] = {"version": one.key, "core": core_document(one.core)}
     if one.instead:
         document["instead"] = dict(zip(("component", "now", "then"), one.instead, strict=True))
     return document
-
-
-def _key(pick: LockedPick) -> str:
-    return f"{pick.version} ({pick.variant})" if pick.variant else pick.version
 
 
 def _conflict_text(conflict: dict[str, Any]) -> str:
@@ -117,7 +107,7 @@ def _conflict_text(conflict: dict[str, Any]) -> str:
 
 
 def _text(pick: LockedPick) -> str:
-    lines = [f"{pick.name} {_key(pick)}: {pick.support}, {pick.verdict.replace('-', ' ')}"]
+    lines = [f"{pick.name} {pick.key}: {pick.support}, {pick.verdict.replace('-', ' ')}"]
     for fact in pick.fact:
         lines += [f"  - {fact.text} [{fact.status}]", f"      {fact.source}"]
         lines += [f"      note: {fact.note}"] if fact.note else []

@@ -12,12 +12,11 @@ import re
 from typing import TYPE_CHECKING
 
 import msgspec
-from packaging.version import InvalidVersion, Version
 
 from matrix.refresh.learned import Learned
 from resolver.errors import EnvironmentLacksError
 from resolver.facts import schema
-from resolver.versions import minor, sort_key
+from resolver.versions import is_version, minor, sort_key
 
 if TYPE_CHECKING:
     from matrix.refresh.web import Web
@@ -71,7 +70,7 @@ def read(text: str) -> dict[str, Column]:
     if not rows or _plain(rows[0][0] if rows[0] else "") != "rocm version":
         return {}
     names = [_plain(cell) for cell in rows[0][1:]]
-    columns = {name: Column() for name in names if _is_version(name)}
+    columns = {name: Column() for name in names if is_version(name)}
     title = ""
     for cells in rows[1:]:
         title = _plain(cells[0]) or title if cells else ""
@@ -92,14 +91,6 @@ def _plain(cell: str) -> str:
     """Take markup and footnotes off a cell."""
     text = _ROLE.sub(lambda match: match[1] or match[2] or "", _FOOTNOTE.sub("", cell))
     return " ".join(text.split()).lower()
-
-
-def _is_version(text: str) -> bool:
-    try:
-        Version(text)
-    except InvalidVersion:
-        return False
-    return True
 
 
 def _drivers(catalog: Catalog, columns: dict[str, Column], url: str, learned: Learned) -> list[schema.Driver]:

@@ -7,7 +7,7 @@ import io
 import json
 from typing import TYPE_CHECKING, Any
 
-from matrix.answers import SCHEMA, target_document
+from matrix.answers import SCHEMA, core_document, target_document
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -101,5 +101,5 @@ def _pick(pick: Pick) -> dict[str, str]:
 def _refusal(reason: str, core: list[CoreItem] | None) -> dict[str, Any]:
     said: dict[str, Any] = {"refused": reason}
     if core is not None:
-        said["core"] = [{"text": one.text, "kind": one.kind, "source": one.source} for one in core]
+        said["core"] = core_document(core)
     return said

@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING
 from packaging.requirements import InvalidRequirement
 from packaging.requirements import Requirement as Pep508
 from packaging.utils import canonicalize_name
-from packaging.version import InvalidVersion, Version
 
 from resolver.errors import UsageError
 from resolver.requirements import parse_requirement
-from resolver.versions import abi_tag, shorten
+from resolver.versions import abi_tag, is_version, shorten
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -54,7 +53,7 @@ def _pick(pick: LockedPick) -> Iterator[str]:
     if pick.name != canonicalize_name(pick.name):
         yield f"the name {shorten(pick.name)!r} is not normalised"
     for version in (pick.version, pick.wheel_version):
-        if version and pick.name not in _NAMED and not _is_version(version):
+        if version and pick.name not in _NAMED and not is_version(version):
             yield f"the version {shorten(version)!r} of {pick.name} cannot be read (PEP 440)"
     if not pick.version:
         yield f"{pick.name} has no version"
@@ -99,14 +98,6 @@ def _graph(lock: Lock) -> Iterator[str]:
         if count > 1:
             yield f"the order names {name} {count} times"
     yield from (f"the order lacks {name}" for name in sorted(picks - ordered.keys()))
-
-
-def _is_version(text: str) -> bool:
-    try:
-        Version(text)
-    except InvalidVersion:
-        return False
-    return True
 
 
 def _is_requirement(text: str, name: str) -> bool:
