@@ -128,10 +128,10 @@ def _end_with_parent() -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
-def output_of(command: Sequence[str]) -> str:
+def output_of(command: Sequence[str], *, env: Mapping[str, str] | None = None) -> str:
     """Give what a program prints, or an empty text if it cannot be run."""
     try:
-        return subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout
+        return subprocess.run(command, check=True, capture_output=True, text=True, timeout=60, env=env).stdout
     except (OSError, subprocess.SubprocessError):
         return ""
 

@@ -1,0 +1,1 @@
+"""Where the programs of a build run: on this machine, or inside a base image."""
