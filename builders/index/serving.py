@@ -51,6 +51,14 @@ _FOREVER = 365 * 24 * 3600  # seconds; a wheel never changes under its name
 _METADATA = ".metadata"
 
 
+class _Text:
+    """A page as it is sent, with its entity tag."""
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+        self.etag = f'"{hashlib.sha256(data).hexdigest()[:32]}"'
+
+
 class IndexApplication:
     """The index as a WSGI application; only what lies under ``simple/`` can be had.
 
@@ -62,7 +70,7 @@ class IndexApplication:
 
     def __init__(self, index: Index) -> None:
         self._index = index
-        self._pages: dict[tuple[Path, str], tuple[tuple[int, int], bytes]] = {}
+        self._pages: dict[tuple[Path, str], tuple[tuple[int, int], _Text]] = {}
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         """Answer a request."""
@@ -108,13 +116,13 @@ class IndexApplication:
         else:
             kind = _PLAIN_HTML
         text = self._text(folder, _OFFERED[kind])
-        response = Response(text, content_type=_LATEST.get(kind, kind))
+        response = Response(text.data, content_type=_LATEST.get(kind, kind))
         response.headers["Vary"] = "Accept"
-        response.cache_control.no_cache = True
-        response.set_etag(hashlib.sha256(text).hexdigest()[:32])
+        response.headers["Cache-Control"] = "no-cache"  # may be kept, but is asked for again
+        response.headers["ETag"] = text.etag
         return response.make_conditional(request)
 
-    def _text(self, folder: Path, name: str) -> bytes:
+    def _text(self, folder: Path, name: str) -> _Text:
         """Give a page, made anew only when its file changed.
 
         Project pages offer the metadata, so they are made from what the index remembers; the file is
@@ -126,9 +134,10 @@ class IndexApplication:
             key, now = (folder, name), (said.st_mtime_ns, said.st_ino)
             known = self._pages.get(key)
             if known is None or known[0] != now:
-                known = self._pages[key] = (now, _page_text(folder, name, source.read_bytes()))
+                text = _page_text(folder, name, source.read_bytes())
+                known = self._pages[key] = (now, _Text(text))
         except FileNotFoundError:
-            return (folder / name).read_bytes()
+            return _Text((folder / name).read_bytes())
         return known[1]
 
     def _file(self, request: Request, folder: Path, name: str) -> Response:
