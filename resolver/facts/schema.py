@@ -248,6 +248,15 @@ class Git(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False):
     url: str
     commit: str
     submodules: tuple[str, ...] = ()
+    """Submodules, or directories: each stands for all submodules at or below it, with all of their own."""
+
+
+class Patch(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False):
+    """A change to a source, as ``git diff`` writes it."""
+
+    file: str
+    """A file beside the catalog file that lists it."""
+    sha256: str
 
 
 class Release(Row, frozen=True, kw_only=True):
@@ -267,6 +276,8 @@ class Release(Row, frozen=True, kw_only=True):
     wheel: Sdist | None = None
     pypi: bool = False
     """An ordinary release on PyPI with wheels for every Python: pip takes the file that fits."""
+    patches: tuple[Patch, ...] = ()
+    """Applied to the unpacked source, in this order."""
 
     identity = ("package", "version", "variant")
 

@@ -5,6 +5,7 @@ The schema knows types only. A value that means nothing would otherwise show muc
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator  # singledispatch reads the annotations at run time
 from functools import singledispatch
 from typing import TYPE_CHECKING
@@ -165,6 +166,13 @@ def _(row: schema.Driver) -> Iterator[tuple[str, str]]:
 def _(row: schema.Release) -> Iterator[tuple[str, str]]:
     if sum(map(bool, (row.sdist, row.git, row.wheel, row.pypi))) != 1:
         yield "version", "give exactly one of sdist, git, wheel and pypi"
+    if row.patches and not (row.sdist or row.git):
+        yield "patches", "what is published is not patched; give an sdist or a commit"
+    for patch in row.patches:
+        if not patch.file or "/" in patch.file or patch.file.startswith("."):
+            yield "patches", f"{shorten(patch.file)!r} must be the name of a file beside this one"
+        if not re.fullmatch(r"[0-9a-f]{64}", patch.sha256):
+            yield "patches", f"the sha256 of {shorten(patch.file)} is none"
 
 
 @_complaints.register
