@@ -341,7 +341,7 @@ class Recipe(Row, frozen=True, kw_only=True):
     prepare: tuple[tuple[str, ...], ...] = ()
     """Commands, word by word, run one after another in the source tree before the wheel is built."""
     ops: tuple[Op, ...] = ()
-    """What can be chosen; those whose variable is ``1`` in `environment` are built unless others are asked."""
+    """What can be chosen; unless it is, those whose variable is ``1`` in `environment` are built."""
     all_ops: tuple[str, ...] = ()
     """Variables of `environment` that ask for all ops; they go when ops are chosen."""
     must_contain: tuple[str, ...] = ()
