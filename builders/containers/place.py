@@ -22,10 +22,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Bind:
-    """A file or directory of this machine that a program sees at the same path."""
+    """A file or directory of this machine that a program sees."""
 
     path: Path
     writable: bool = False
+    target: Path | None = None
+    """Where the program sees it; at the same path when None. This machine itself cannot do that."""
 
 
 @dataclass(frozen=True, slots=True)
