@@ -38,14 +38,23 @@ _BUNDLES = (
     "/var/lib/ca-certificates/ca-bundle.pem",  # SUSE
     "/etc/pki/tls/certs/ca-bundle.crt",  # Fedora, RHEL
 )
+_AS_FIRST = """trap 'kill -TERM -1; exit 143' TERM INT HUP
+"$@" &
+wait $!"""
 _SEPARATORS = set(":,\\\n")  # what runtimes read as the end of a path
 
 
-def script(view: View) -> str:
+def script(view: View, *, first_process: bool = False) -> str:
     """Give the shell script that sets the scene and then becomes the program, its arguments.
 
     Variables of the image stay as they are unless the view sets them; directories of the view come
     before the image's PATH.
+
+    Parameters
+    ----------
+    first_process
+        Whether the shell is process 1 of its PID namespace. The kernel keeps from that one every
+        signal that it does not ask for, so the shell stays and ends all others (pid_namespaces(7)).
     """
     variables = dict(_FIXED)
     if view.network:
@@ -56,7 +65,7 @@ def script(view: View) -> str:
         lines.append(f'export PATH={own}"${{PATH:+:$PATH}}"')
     if view.cwd is not None:
         lines.append(f"cd {shlex.quote(str(view.cwd))} || exit")
-    return "\n".join([*lines, 'exec "$@"'])
+    return "\n".join([*lines, _AS_FIRST if first_process else 'exec "$@"'])
 
 
 def binds(view: View) -> list[Bind]:
