@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from builders.cache import cache_root
+from builders.containers.choosing import choose_place
 from builders.containers.facts import ImageFacts, ImagePython, Tool, gcc_of
 from builders.containers.place import View, run_in
 from builders.files import write_atomic
@@ -38,8 +39,26 @@ _VALUES = {
 Said = dict[str, list[list[str]]]
 
 
+def look_into(image: Image, kind: str | None = None) -> ImageFacts:
+    """Look into a base image unless that was done before; then no container runtime is needed.
+
+    Parameters
+    ----------
+    kind
+        The runtime, as `choose_place` takes it.
+
+    Raises
+    ------
+    EnvironmentLacksError
+        There is no runtime that can run it.
+    MatrixError
+        As `inspect_image`.
+    """
+    return remembered(image) or inspect_image(choose_place(kind, image))
+
+
 def inspect_image(place: Place) -> ImageFacts:
-    """Look into a base image; what was seen once is remembered by its digest.
+    """Look into the base image of a place; what was seen once is remembered by its digest.
 
     Raises
     ------
@@ -47,35 +66,47 @@ def inspect_image(place: Place) -> ImageFacts:
         Nothing can be run in the image; the error names the log.
     MatrixError
         Its answer is damaged; the error names the log.
+    UsageError
+        The place is this machine.
     """
     image = place.image
     if image is None:
         msg = "There is no base image to look into."
         raise UsageError(msg)
-    script = _SCRIPT.read_text()
-    stamp = hashlib.sha256(script.encode() + _schema()).hexdigest()[:12]
-    memory = cache_root() / "images" / f"{image.sha256}-{stamp}.json"
-    with suppress(OSError, msgspec.DecodeError):
-        seen = msgspec.json.decode(memory.read_bytes(), type=ImageFacts)
-        return msgspec.structs.replace(seen, name=image.name, path=str(image.path))
+    seen = remembered(image)
+    if seen is not None:
+        return seen
     log = cache_root() / "logs" / f"inspect-{image.sha256[:12]}.log"
-    with suppress(FileNotFoundError):
-        log.unlink()
-    run_in(
-        place, ["/bin/sh", "-c", script], View(), what=f"Looking into the base image {image.name}", log=log
-    )
+    log.unlink(missing_ok=True)
+    what = f"Looking into the base image {image.name}"
+    run_in(place, ["/bin/sh", "-c", _SCRIPT.read_text()], View(), what=what, log=log)
     try:
         facts = read_answer(log.read_text(errors="replace"), image)
     except ValueError as error:
-        msg = f"The inspection of the base image {image.name} gave a damaged answer: {error}.\n  Log: {log}"
+        msg = f"{what} gave a damaged answer: {error}.\n  Log: {log}"
         raise MatrixError(msg, hint="Run it once more; if it stays so, report it with the log.") from None
     with suppress(OSError):  # a cache that cannot be written costs time only
-        write_atomic(memory, msgspec.json.encode(facts))
+        write_atomic(_memory(image), msgspec.json.encode(facts))
     return facts
 
 
+def remembered(image: Image) -> ImageFacts | None:
+    """Give what was seen in an image of this digest before; None if nobody looked."""
+    try:
+        seen = msgspec.json.decode(_memory(image).read_bytes(), type=ImageFacts)
+    except (OSError, msgspec.DecodeError):
+        return None
+    return msgspec.structs.replace(seen, name=image.name, path=str(image.path))
+
+
+def _memory(image: Image) -> Path:
+    """Give the file of what was seen; another script or other fields are another file."""
+    stamp = hashlib.sha256(_SCRIPT.read_bytes() + _schema()).hexdigest()[:12]
+    return cache_root() / "images" / f"{image.sha256}-{stamp}.json"
+
+
 def _schema() -> bytes:
-    """Give the names of all fields: what an older program remembered lacks the newer ones."""
+    """Give the names of all fields: what another version of the program remembered may lack some."""
     kinds: tuple[type[Any], ...] = (ImageFacts, ImagePython, Tool)
     return " ".join(name for kind in kinds for name in kind.__struct_fields__).encode()
 
