@@ -9,7 +9,15 @@ from typing import Any
 import msgspec
 import pytest
 
-from builders.recipes import Build, Compiler, RecipeError, apply_recipe, check_source, choose_compilers, with_ops
+from builders.recipes import (
+    Build,
+    Compiler,
+    RecipeError,
+    apply_recipe,
+    check_source,
+    choose_compilers,
+    with_ops,
+)
 from resolver.errors import EnvironmentLacksError, UsageError
 from resolver.facts.catalog import Catalog, load
 from resolver.facts.schema import Op, Recipe
@@ -65,7 +73,9 @@ def test_the_rocm_that_names_a_library_is_torchs_not_the_images() -> None:
 
 def test_options_and_commands_are_filled_in_too() -> None:
     made = apply_recipe(
-        recipe(options=("--arch={gfx}",), prepare=(("cmake", "-DARCH={gfx}", "-B", "b"), ("make", "-j{jobs}"))),
+        recipe(
+            options=("--arch={gfx}",), prepare=(("cmake", "-DARCH={gfx}", "-B", "b"), ("make", "-j{jobs}"))
+        ),
         build(*TWO, jobs=2),
     )
     assert made.options == ("--arch=gfx90a;gfx942",)
@@ -74,7 +84,13 @@ def test_options_and_commands_are_filled_in_too() -> None:
 
 def test_nothing_is_left_to_the_machine_that_builds() -> None:
     made = apply_recipe(recipe(), build("gfx90a", jobs=5)).environment
-    for name in ("PYTORCH_ROCM_ARCH", "GPU_ARCHS", "AMDGPU_TARGETS", "HCC_AMDGPU_TARGET", "HIP_ARCHITECTURES"):
+    for name in (
+        "PYTORCH_ROCM_ARCH",
+        "GPU_ARCHS",
+        "AMDGPU_TARGETS",
+        "HCC_AMDGPU_TARGET",
+        "HIP_ARCHITECTURES",
+    ):
         assert made[name] == "gfx90a"
     assert made["ROCM_PATH"] == made["ROCM_HOME"] == "/opt/rocm"
     assert made["MAX_JOBS"] == made["CMAKE_BUILD_PARALLEL_LEVEL"] == "5"
@@ -105,7 +121,9 @@ def test_the_recipe_has_the_last_word() -> None:
 
 
 def test_paths_of_this_build_are_kept_out_of_what_is_compiled() -> None:
-    made = apply_recipe(recipe(), build("gfx90a", moved={"/cache/x": "/src", "/with blank": "/y"})).environment
+    made = apply_recipe(
+        recipe(), build("gfx90a", moved={"/cache/x": "/src", "/with blank": "/y"})
+    ).environment
     assert made["CFLAGS"] == made["CXXFLAGS"] == "-ffile-prefix-map=/cache/x=/src"
     assert made["HIPCC_COMPILE_FLAGS_APPEND"] == "-ffile-prefix-map=/cache/x=/src"
 
@@ -326,7 +344,9 @@ def shipped(backend: str) -> list[tuple[Recipe, str]]:
 
 
 def named(value: object) -> str:
-    return f"{value.package}{value.releases}{value.variant or ''}" if isinstance(value, Recipe) else str(value)
+    return (
+        f"{value.package}{value.releases}{value.variant or ''}" if isinstance(value, Recipe) else str(value)
+    )
 
 
 @pytest.mark.parametrize(("one", "version"), shipped("rocm"), ids=named)
@@ -391,7 +411,9 @@ def test_bitsandbytes_names_its_library_for_this_torch(catalog: Catalog) -> None
     release = msgspec.structs.replace(catalog.release["bitsandbytes", "0.50.2", ""], version="0.50.1")
     found = recipe_for(catalog, release, "rocm")
     assert found is not None
-    made = apply_recipe(found, Build("bitsandbytes", "0.50.1", "rocm", TWO, torch="2.9.1+rocm7.0", rocm="7.0.2"))
+    made = apply_recipe(
+        found, Build("bitsandbytes", "0.50.1", "rocm", TWO, torch="2.9.1+rocm7.0", rocm="7.0.2")
+    )
     configure, compile_ = made.prepare
     assert "-DCOMPUTE_BACKEND=hip" in configure
     assert "-DBNB_ROCM_ARCH=gfx90a;gfx942" in configure
