@@ -226,14 +226,15 @@ def test_the_script_reads_an_op_table_without_running_it(site: Path) -> None:
     assert gone.op_table.error == "missing"
 
 
-def test_the_script_loads_objects(
-    site: Path, compile_object: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (site / "torch.py").write_text("__version__ = '2.9.1'\nclass version: hip = None\n"
-                                   "class cuda:\n    device_count = staticmethod(lambda: 0)\n")  # fmt: skip
+def test_the_script_loads_objects(site: Path, compile_object: Callable[..., Path]) -> None:
+    stand_in = """__version__ = "2.9.1"
+class version: hip = None
+class cuda: device_count = staticmethod(lambda: 0)
+"""
+    (site / "torch.py").write_text(stand_in)
     good = compile_object("libgood.so", "int answer(void) { return 42; }\n")
-    bad = compile_object("libbad.so", "int no_such_function(void);\nint answer(void) { return no_such_function(); }\n",
-                         "-Wl,-z,now")  # fmt: skip
+    source = "int no_such_function(void);\nint answer(void) { return no_such_function(); }\n"
+    bad = compile_object("libbad.so", source, "-Wl,-z,now")
     for one in (good, bad):
         (site / "tiny" / one.name).write_bytes(one.read_bytes())
     with (site / "tiny-1.0.dist-info" / "RECORD").open("a") as record:

@@ -180,23 +180,21 @@ def test_compilers_come_from_the_image() -> None:
 @pytest.mark.parametrize(
     ("names", "standard", "preferred", "cxx", "cc"),
     [
-        (["g++ 13.2.0", "gcc 13.2.0", "g++-14 14.1.0", "gcc-14 14.1.0"], "17", [], "g++", "gcc"),
-        (["g++ 13.2.0", "gcc 13.2.0", "g++-12 12.3.0", "gcc-12 12.3.0"], "17", ["gcc-12", "g++-12"], "g++-12", "gcc-12"),
-        (["g++ 9.4.0", "gcc 9.4.0", "g++-10 10.1.0", "g++-11 11.1.0", "gcc-11 11.1.0"], "20", [], "g++-11", "gcc-11"),
-        (["g++ 9.4.0", "clang++ 17.0.0", "clang 17.0.0"], "20", [], "clang++", "clang"),
-        (["c++ 11.4.0"], "", [], "c++", None),
-        (["g++ 7.5.0", "g++-12 12.3.0"], "17", ["g++"], "g++-12", None),
+        ("g++ 13.2.0, gcc 13.2.0, g++-14 14.1.0, gcc-14 14.1.0", "17", "", "g++", "gcc"),
+        ("g++ 13.2.0, gcc 13.2.0, g++-12 12.3.0, gcc-12 12.3.0", "17", "gcc-12 g++-12", "g++-12", "gcc-12"),
+        ("g++ 9.4.0, gcc 9.4.0, g++-10 10.1.0, g++-11 11.1.0, gcc-11 11.1.0", "20", "", "g++-11", "gcc-11"),
+        ("g++ 9.4.0, clang++ 17.0.0, clang 17.0.0", "20", "", "clang++", "clang"),
+        ("c++ 11.4.0", "", "", "c++", None),
+        ("g++ 7.5.0, g++-12 12.3.0", "17", "g++", "g++-12", None),
     ],
-)  # fmt: skip
-def test_choice_of_compilers(
-    names: list[str], standard: str, preferred: list[str], cxx: str, cc: str | None
-) -> None:
-    found = [Compiler(*name.split(), path=f"/usr/bin/{name.split()[0]}") for name in names]
-    chosen = choose_compilers(found, cxx_standard=standard, preferred=preferred)
+)
+def test_choice_of_compilers(names: str, standard: str, preferred: str, cxx: str, cc: str | None) -> None:
+    pairs = [one.split() for one in names.split(", ")]
+    found = [Compiler(name, version, f"/usr/bin/{name}") for name, version in pairs]
+    chosen = choose_compilers(found, cxx_standard=standard, preferred=preferred.split())
     assert chosen.cxx.name == cxx
     assert (chosen.cc.name if chosen.cc else None) == cc
-    shuffled = choose_compilers(found[::-1], cxx_standard=standard, preferred=preferred)
-    assert shuffled == chosen
+    assert choose_compilers(found[::-1], cxx_standard=standard, preferred=preferred.split()) == chosen
 
 
 def test_no_compiler_for_the_standard() -> None:

@@ -44,7 +44,7 @@ def test_what_means_nothing_is_named(text: str, says: str) -> None:
         ('environment = { ARCH = "{jfx}" }', "environment"),
         ('options = ["--arch={gfx:x}"]', "options"),
         ('prepare = [["cmake", "-DARCH={gfx"]]', "prepare"),
-        ('prepare = [[]]', "prepare"),
+        ("prepare = [[]]", "prepare"),
         ('attributes = { "tiny" = "1" }', "attributes"),
         ('all-ops = ["T_ALL"]', "all-ops"),
         ('ops = [{ name = "a", variable = "T_A", object = "a*.so", releases = "about 2" }]', "ops"),
