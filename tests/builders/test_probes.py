@@ -27,15 +27,10 @@ def recipe(**said: Any) -> Recipe:
 
 
 def answer(**said: Any) -> Answer:
-    given = {
-        "schema": 1,
-        "python": "3.11.2",
-        "distribution": HERE,
-        "torch": TORCH,
-        "imports": [],
-        "objects": [],
-    }
-    return Answer(**(given | {"op_table": None} | said))
+    given: dict[str, Any] = {"schema": 1, "python": "3.11.2", "distribution": HERE, "torch": TORCH}
+    given |= {"imports": [], "objects": [], "op_table": None}
+    given |= said
+    return Answer(**given)
 
 
 def only(findings: list[Finding]) -> Finding:
