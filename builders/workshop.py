@@ -77,4 +77,10 @@ def image_workshop(place: Place, version: str, *, given: Path | None = None, cpu
     """TRIAL."""
     assert place.image
     python = find_python(place, version, given=given)
-    return Workshop(place, python, {"place": place.image.sha256, "python": python.build, "cpu": cpu or host.cpu_identity()}, cpu=cpu, rocm="7.2.4")
+    return Workshop(
+        place,
+        python,
+        {"place": place.image.sha256, "python": python.build, "cpu": cpu or host.cpu_identity()},
+        cpu=cpu,
+        rocm="7.2.4",
+    )

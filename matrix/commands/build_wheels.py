@@ -219,6 +219,7 @@ def find_workshop(lock: Lock, catalog: Catalog, args: argparse.Namespace) -> Wor
     from builders.containers.choosing import choose_place
     from builders.containers.image import find_image
     from builders.workshop import image_workshop
+
     image = find_image(Path(lock.target.base_image.path), lock.target.base_image.name)
     return image_workshop(choose_place(args.where, image), python, given=args.python_from, cpu=args.cpu)
 
