@@ -70,7 +70,7 @@ def driver(said: str, catalog: Catalog) -> Point:
             topic="kernel-driver",
             state="lack",
             found="no AMD kernel driver says its version",
-            means="Wheels can be built here, but nothing can run on a GPU. The driver of a site is in the catalog.",
+            means="Wheels can be built here, but nothing can run on a GPU. A site's driver is in the catalog.",
             cure="Nothing to do on a login node. Elsewhere name the driver with --driver.",
         )
     try:
@@ -254,7 +254,7 @@ def network(what: str, url: str, answers: Callable[[str], bool] = reachable) -> 
         state="lack",
         found=f"{what}: {url} does not answer",
         means="What is not in the cache yet cannot be fetched from here.",
-        cure="Run matrix fetch where there is a network, with the same XDG_CACHE_HOME, then build --offline; or "
-        "name a mirror in matrix.toml.",
+        cure="Run matrix fetch where there is a network, with the same XDG_CACHE_HOME, then build "
+        "--offline; or name a mirror in matrix.toml.",
         data={"url": url},
     )

@@ -14,12 +14,12 @@ from resolver.compiling.draft import (
     target_name,
     version_in,
 )
+from resolver.facts import schema
 from resolver.model import Candidate, Fact
 from resolver.versions import minor, newest_first, sort_key, spell
 
 if TYPE_CHECKING:
     from resolver.compiling.draft import Draft
-    from resolver.facts import schema
     from resolver.model import Origin
 
 _OF_RELEASE = "Not read from an image: it is that of the distribution release."
