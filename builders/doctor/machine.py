@@ -20,7 +20,7 @@ from resolver.errors import UsageError
 from resolver.versions import newest_first, spell
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
 
     from resolver.facts.catalog import Catalog
 
@@ -70,7 +70,7 @@ def driver(said: str, catalog: Catalog) -> Point:
             topic="kernel-driver",
             state="lack",
             found="no AMD kernel driver says its version",
-            means="Wheels can be built here, but nothing can run on a GPU. A site's driver is in the catalog.",
+            means="Wheels can be built here, but nothing runs on a GPU. A site's driver is in the catalog.",
             cure="Nothing to do on a login node. Elsewhere name the driver with --driver.",
         )
     try:
@@ -245,9 +245,9 @@ def _compiler() -> Point:
     return Point(topic="compiler", state="ok", found=identity)
 
 
-def network(what: str, url: str, answers: Callable[[str], bool] = reachable) -> Point:
+def network(what: str, url: str) -> Point:
     """Say whether the server of something that is fetched answers."""
-    if answers(url):
+    if reachable(url):
         return Point(topic="network", state="ok", found=f"{what}: {url} answers", data={"url": url})
     return Point(
         topic="network",
