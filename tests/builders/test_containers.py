@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import resource
 import shutil
 import subprocess
 import tempfile
@@ -11,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from builders.containers import apptainer, choosing, podman
+from builders.containers import apptainer, choosing
 from builders.containers.apptainer import ApptainerPlace
 from builders.containers.choosing import choose_place
 from builders.containers.image import Image
@@ -246,9 +247,9 @@ class TestPodman:
         self, image: Image, runtimes: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         put(runtimes, "podman", f"printf '{ONLY_LO}'")
-        monkeypatch.setattr(podman.resource, "getrlimit", lambda _: (100, 1000))
+        monkeypatch.setattr(resource, "getrlimit", lambda _: (100, 1000))
         assert "nofile=1000:1000" in PodmanPlace(image).command(["true"], View())[0]
-        monkeypatch.setattr(podman.resource, "getrlimit", lambda _: (-1, -1))
+        monkeypatch.setattr(resource, "getrlimit", lambda _: (-1, -1))
         assert "nproc=8192:8192" in PodmanPlace(image).command(["true"], View())[0]
 
     def test_its_shell_ends_what_runs_when_it_is_told_to(self) -> None:
