@@ -239,7 +239,16 @@ def _expected(task: Task, environment: BuildEnvironment) -> Expected:
     """Give what the wheel is compared with: what was asked for, and the torch it was built against."""
     libraries = sorted(environment.root.glob("lib/python3*/site-packages/torch/lib"))
     torch = read_torch(libraries[0]) if libraries else None
-    return Expected(tuple(task.gfx), task.recipe, torch)
+    return Expected(tuple(task.gfx), task.recipe, torch, python=_base_prefix(environment.root))
+
+
+def _base_prefix(environment: Path) -> str:
+    """Give the prefix of the Python that an environment was made from, as its ``pyvenv.cfg`` says."""
+    for line in (environment / "pyvenv.cfg").read_text(encoding="utf-8").splitlines():
+        key, _, value = line.partition("=")
+        if key.strip() == "home":
+            return str(Path(value.strip()).parent)
+    return ""
 
 
 def _load_objects(
