@@ -14,6 +14,7 @@ from builders.task import Limits
 from builders.workshop import host_workshop
 from matrix.answers import show_conflict
 from matrix.commands.resolve import LOCK
+from matrix.imaging import image_name, with_known_digest
 from matrix.options import (
     add_target_options,
     check_names,
@@ -156,7 +157,7 @@ def _lock(
     if isinstance(answer, Conflict):
         show_conflict(answer, console, as_json=args.format == "json")
         return None
-    lock = make_lock(answer)
+    lock = make_lock(with_known_digest(answer))
     if not args.dry_run:
         write_atomic(args.lock, dumps(lock))
         console.say(f"There was no lock; resolved and wrote {args.lock}.")
@@ -181,7 +182,10 @@ def same_target(lock: Lock, args: argparse.Namespace, catalog: Catalog) -> None:
         "site": (args.site, target.site),
         "date": (args.date and args.date.isoformat(), target.date.isoformat()),
         "driver": (driver_line(args.driver, catalog), lock.version_of("kernel-driver")),
-        "base image": (args.base_image and Path(args.base_image).name, lock.version_of("base-image")),
+        "base image": (
+            args.base_image and image_name(args.base_image, catalog),
+            lock.version_of("base-image"),
+        ),
     }
     differing = [
         (what, wanted, locked) for what, (wanted, locked) in asked.items() if wanted not in {None, locked}
