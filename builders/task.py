@@ -22,7 +22,7 @@ from builders.audit import AuditError, Finding, audit
 from builders.buildenv import build_environment
 from builders.files import only_one
 from builders.index import NameTakenError
-from builders.relabel import relabel
+from builders.labelling import Labels, label_wheel
 from builders.run import CommandError, clean_environment, run
 from builders.sources import fetch_sdist, unpack_sdist
 from resolver.errors import EnvironmentLacksError, MatrixError
@@ -123,7 +123,8 @@ def _publish(
     """Label and publish; if another build takes the name at that moment, take the next build tag."""
     while True:
         number = index.next_build_number(task.pick.name, task.pick.pinned)
-        wheel = relabel(raw, task.pick.pinned, report.platform_tag, directory, build_number=number)
+        labels = Labels(version=task.pick.pinned, platform=report.platform_tag, build_number=number)
+        wheel = label_wheel(raw, labels, directory).path
         try:
             return index.publish(wheel, provenance)
         except NameTakenError:
