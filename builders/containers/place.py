@@ -47,8 +47,11 @@ class Place(Protocol):
 
     kind: ClassVar[str]
     """``host``, ``apptainer`` or ``podman``."""
-    image: Image | None
-    """The base image; None on this machine itself."""
+
+    @property
+    def image(self) -> Image | None:
+        """The base image; None on this machine itself."""
+        ...
 
     def command(self, command: Sequence[str], view: View) -> tuple[list[str], dict[str, str]]:
         """Give the whole command line, and the environment it is started in.
