@@ -17,7 +17,7 @@ from itertools import takewhile
 from typing import TYPE_CHECKING, ClassVar
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
 
 _MOST_NAMES = 12
@@ -43,6 +43,8 @@ class MatrixError(Exception):
         super().__init__(message)
         self.message = message
         self.hint = hint
+        self.details: Mapping[str, object] = {}
+        """What a program gets besides the words: further keys of the JSON error."""
 
 
 class UsageError(MatrixError):

@@ -168,8 +168,8 @@ def _fits(row: Failure, context: Context, *, certain: bool) -> bool:
             answers.append(satisfies(version, asked) if version else None)
     if row.backend:
         answers.append(context.backend == row.backend if context.backend else None)
-    if row.network is not None:
-        answers.append(context.network == row.network if context.network is not None else None)
+    if row.network is not None:  # no line tells, so it must be known
+        answers.append(context.network == row.network)
     return False not in answers and not (certain and None in answers)
 
 

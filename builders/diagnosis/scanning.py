@@ -95,9 +95,11 @@ def _in_piece(pattern: Pattern, piece: bytes, first_line: int, most: int) -> lis
 
 def _line_around(piece: bytes, position: int) -> tuple[int, int]:
     """Give where a line begins and ends; a progress bar's carriage returns begin lines, too."""
-    start = max(piece.rfind(b"\n", 0, position), piece.rfind(b"\r", 0, position)) + 1
-    ends = (piece.find(b"\n", position), piece.find(b"\r", position))
-    return start, min((end for end in ends if end >= 0), default=len(piece))
+    start, end = piece.rfind(b"\n", 0, position) + 1, piece.find(b"\n", position)
+    end = len(piece) if end < 0 else end
+    start = max(start, piece.rfind(b"\r", start, position) + 1)
+    returned = piece.find(b"\r", position, end)
+    return start, end if returned < 0 else returned
 
 
 def _around(text: str, position: int) -> str:
