@@ -114,7 +114,7 @@ def _task(pick: LockedPick, lock: Lock, catalog: Catalog, index: Index) -> Task:
     if torch is not None and torch.origin == "base-image" and not torch.index:
         msg = f"torch {torch.version} is what the base image holds; to build against it needs that image."
         raise EnvironmentLacksError(msg, hint="This version cannot build in containers yet.")
-    inputs = {
+    inputs: dict[str, Any] = {
         "name": pick.name,
         "version": pick.pinned,
         "source": msgspec.to_builtins(pick.sdist or pick.git),
@@ -127,6 +127,8 @@ def _task(pick: LockedPick, lock: Lock, catalog: Catalog, index: Index) -> Task:
         "glibc": host.glibc_version(),
         "cpu": host.cpu_identity() if recipe.native_cpu else "",
     }
+    if pick.patches:
+        inputs["patches"] = [patch.sha256 for patch in pick.patches]
     task = Task(pick, recipe, host.find_python(version), torch, inputs, None, lock.target.gfx)
     found = index.find(pick.name, task.build_key)
     return (

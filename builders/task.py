@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from build import BuildBackendException, BuildException, ProjectBuilder
 
 from builders import host
-from builders.audit import AuditError, Finding, audit
+from builders.audit import AuditError, Expected, Finding, audit_wheel, read_torch
 from builders.buildenv import build_environment
 from builders.files import only_one
 from builders.index import NameTakenError
@@ -30,7 +30,7 @@ from resolver.errors import EnvironmentLacksError, MatrixError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from builders.audit import Audit
+    from builders.audit import WheelAudit
     from builders.buildenv import BuildEnvironment
     from builders.index import Index
     from builders.plan import Task
@@ -118,7 +118,7 @@ def build_wheel(task: Task, index: Index, limits: Limits, say: Callable[[str], N
 
 
 def _publish(
-    task: Task, index: Index, *, raw: Path, report: Audit, provenance: Mapping[str, Any], directory: Path
+    task: Task, index: Index, *, raw: Path, report: WheelAudit, provenance: Mapping[str, Any], directory: Path
 ) -> Path:
     """Label and publish; if another build takes the name at that moment, take the next build tag."""
     while True:
@@ -222,9 +222,9 @@ def _first_line(error: Exception) -> str:
     return str(error).strip().partition("\n")[0]
 
 
-def _prove(task: Task, wheel: Path, environment: BuildEnvironment, directory: Path, log: Path) -> Audit:
+def _prove(task: Task, wheel: Path, environment: BuildEnvironment, directory: Path, log: Path) -> WheelAudit:
     """Refuse a wheel that lacks what was promised or whose shared objects do not load."""
-    report = audit(wheel, task.recipe)
+    report = audit_wheel(wheel, _expected(task, environment))
     problems = list(report.errors)
     if not problems:
         problems = _load_objects(wheel, report, environment, directory, log)
@@ -235,8 +235,15 @@ def _prove(task: Task, wheel: Path, environment: BuildEnvironment, directory: Pa
     return report
 
 
+def _expected(task: Task, environment: BuildEnvironment) -> Expected:
+    """Give what the wheel is compared with: what was asked for, and the torch it was built against."""
+    libraries = sorted(environment.root.glob("lib/python3*/site-packages/torch/lib"))
+    torch = read_torch(libraries[0]) if libraries else None
+    return Expected(tuple(task.gfx), task.recipe, torch)
+
+
 def _load_objects(
-    wheel: Path, report: Audit, environment: BuildEnvironment, directory: Path, log: Path
+    wheel: Path, report: WheelAudit, environment: BuildEnvironment, directory: Path, log: Path
 ) -> list[Finding]:
     """Load every Python extension of the wheel beside the torch that it was built against."""
     with zipfile.ZipFile(wheel) as archive:
@@ -262,7 +269,7 @@ def _load_objects(
 
 
 def _provenance(
-    task: Task, environment: BuildEnvironment, report: Audit, *, seconds: float, jobs: int
+    task: Task, environment: BuildEnvironment, report: WheelAudit, *, seconds: float, jobs: int
 ) -> dict[str, Any]:
     return {
         "schema": 1,

@@ -139,10 +139,15 @@ def read_settings(path: Path = REQUEST_FILE) -> Settings:
             msg = f"{path} has the key {key!r}, which means nothing."
             raise UsageError(msg, hint=did_you_mean(key, known))
     try:
-        return msgspec.convert(data, Settings)
+        settings = msgspec.convert(data, Settings)
     except msgspec.ValidationError as error:
         msg = f"{path}: {error}."
         raise UsageError(msg) from None
+    if settings.mirrors:
+        from builders.sources.mirrors import check_mirrors  # noqa: PLC0415  imports much, and few have any
+
+        check_mirrors(settings.mirrors, where=str(path))
+    return settings
 
 
 def merge(settings: Settings, args: argparse.Namespace) -> Settings:
