@@ -20,6 +20,7 @@ from build import BuildBackendException, BuildException, ProjectBuilder
 from builders import host
 from builders.audit import AuditError, Expected, Finding, audit_wheel, read_torch
 from builders.buildenv import build_environment
+from builders.diagnosis import Context, explained
 from builders.files import only_one
 from builders.index import NameTakenError
 from builders.relabel import relabel
@@ -54,6 +55,8 @@ class BuildError(MatrixError):
     """A wheel could not be built; the index is as it was."""
 
     id: ClassVar[str] = "build-failed"
+    code: int | None = None
+    """Exit code of the program that built, where one ran; negative for a signal."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +107,7 @@ def build_wheel(task: Task, index: Index, limits: Limits, say: Callable[[str], N
     archive = fetch_sdist(pick.name, pick.sdist, offline=limits.offline)
     say("prepare the build environment")
     environment = _environment(task, log, say, offline=limits.offline)
-    with _build_directory(index, task) as work:
+    with explained(log, _context(task)), _build_directory(index, task) as work:
         say("unpack")
         source = unpack_sdist(archive, work / "source")
         jobs = host.compile_jobs(task.recipe.memory_per_job, jobs=limits.jobs, memory=limits.memory)
@@ -129,6 +132,17 @@ def _publish(
         except NameTakenError:
             if index.next_build_number(task.pick.name, task.pick.pinned) == number:
                 raise
+
+
+def _context(task: Task) -> Context:
+    """Say what is built, for what is known about failures."""
+    return Context(
+        package=task.pick.name,
+        version=task.pick.pinned,
+        torch=task.torch.version if task.torch is not None else "",
+        backend=task.recipe.backend,
+        gfx=tuple(task.gfx),
+    )
 
 
 def requirements_of(task: Task) -> list[str]:
@@ -204,9 +218,10 @@ def _build(
     except BuildBackendException as error:
         cause = error.exception
         if isinstance(cause, CommandError):
-            msg = cause.message
-        else:
-            msg = f"Building {task.title} failed: {_first_line(error)}\n  Log: {log}"
+            failure = BuildError(cause.message, hint="The index is as it was.")
+            failure.code = cause.code
+            raise failure from None
+        msg = f"Building {task.title} failed: {_first_line(error)}\n  Log: {log}"
         raise BuildError(msg, hint="The index is as it was.") from None
     finally:
         _keep_warnings(said, log)
@@ -231,7 +246,11 @@ def _prove(task: Task, wheel: Path, environment: BuildEnvironment, directory: Pa
     if problems:
         listed = "".join(f"\n  - {one.text} {one.cure}".rstrip() for one in problems)
         msg = f"The wheel of {task.title} does not hold what it promises; it is not published.{listed}"
-        raise AuditError(f"{msg}\n  Log: {log}", hint=f"The wheel is kept as {wheel} until the next build.")
+        refusal = AuditError(
+            f"{msg}\n  Log: {log}", hint=f"The wheel is kept as {wheel} until the next build."
+        )
+        refusal.findings = tuple(problems)
+        raise refusal
     return report
 
 

@@ -163,7 +163,8 @@ def _fits(row: Failure, context: Context, *, certain: bool) -> bool:
     answers: list[bool | None] = []  # None where it is not known
     if row.package:
         answers.append(context.package in row.package if context.package else None)
-    for asked, version in ((row.torch, context.torch), (row.rocm, context.rocm), (row.python, context.python)):
+    versions = ((row.torch, context.torch), (row.rocm, context.rocm), (row.python, context.python))
+    for asked, version in versions:
         if asked:
             answers.append(satisfies(version, asked) if version else None)
     if row.backend:

@@ -114,7 +114,8 @@ def _tokens(text: str) -> Iterator[_Token]:
         elif character == "[":
             position = _end_of_set(text, position)
         elif character == "(":
-            position = _GROUP.match(text, position).end()  # type: ignore[union-attr]  it matches nothing, too
+            prefix = _GROUP.match(text, position)
+            position = prefix.end() if prefix else position
             kind = "open"
         elif character == "{":
             position = text.find("}", position) + 1 or position

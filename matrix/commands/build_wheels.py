@@ -92,7 +92,7 @@ def execute(args: argparse.Namespace, console: Console) -> int:
         if task.wheel is not None:
             index.refresh(task.pick.name)  # a crash may have left a page behind its wheels
     waiting = [task for task in tasks if task.wheel is None]
-    failed: list[MatrixError] = []
+    failed: dict[str, MatrixError] = {}
     if waiting and not args.dry_run:
         failed = _build(waiting, index, args, console)
         done = {task.pick.name: index.find(task.pick.name, task.build_key) for task in waiting}
@@ -101,8 +101,10 @@ def execute(args: argparse.Namespace, console: Console) -> int:
             if result["state"] == "to build":
                 result["state"] = "built" if wheel else "failed"
                 result["wheel"] = str(wheel.path) if wheel else None
+            if result["name"] in failed:
+                result.update(failed[result["name"]].details)
     _print(results, index, args, console)
-    return max((error.exit_code for error in failed), default=0)
+    return max((error.exit_code for error in failed.values()), default=0)
 
 
 def _lock(
@@ -173,14 +175,15 @@ def _refuse_what_is_not_there(args: argparse.Namespace, lock: Lock) -> None:
 
 def _build(
     tasks: Sequence[Task], index: Index, args: argparse.Namespace, console: Console
-) -> list[MatrixError]:
+) -> dict[str, MatrixError]:
+    """Build; give what failed, by name."""
     from builders.host import require_for_build  # noqa: PLC0415
     from builders.task import Limits, build_wheel  # noqa: PLC0415  imports slowly, and only to build
 
     for python in {task.python for task in tasks}:
         require_for_build(python)
     limits = Limits(args.jobs, args.memory, args.offline)
-    failed = []
+    failed: dict[str, MatrixError] = {}
     for task in tasks:
         console.say(f"{task.title}")
         try:
@@ -189,7 +192,7 @@ def _build(
             if not args.keep_going:
                 raise
             console.error(error.message, error.hint)
-            failed.append(error)
+            failed[task.pick.name] = error
         else:
             console.step(f"published {wheel.name}")
     return failed
