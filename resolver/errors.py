@@ -14,7 +14,7 @@ exit      meaning
 from __future__ import annotations
 
 from itertools import takewhile
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -43,7 +43,7 @@ class MatrixError(Exception):
         super().__init__(message)
         self.message = message
         self.hint = hint
-        self.details: Mapping[str, object] = {}
+        self.details: Mapping[str, Any] = {}
         """What a program gets besides the words: further keys of the JSON error."""
 
 
