@@ -157,7 +157,7 @@ def _fail(error: MatrixError, arguments: Sequence[str], console: Console) -> int
             "message": error.message,
             "hint": error.hint,
         }
-        console.document(document)
+        console.document(document | dict(error.details))
     else:
         console.error(error.message, error.hint)
     return error.exit_code
