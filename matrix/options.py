@@ -16,7 +16,7 @@ import msgspec
 from builders.cache import cache_root
 from resolver.driver import identify_driver, lines_of_module, release_of_package
 from resolver.errors import UsageError, did_you_mean
-from resolver.facts import catalog as facts
+from resolver.facts import loading as facts
 from resolver.model import Request, Requirement, Target
 from resolver.requirements import parse_requirement
 from resolver.versions import minor, parse_specifier, shorten, spell

@@ -10,7 +10,7 @@ from builders.files import only_one
 from builders.sources import index_url
 from matrix.options import overlays
 from resolver.errors import EnvironmentLacksError, UsageError, did_you_mean
-from resolver.facts.catalog import load
+from resolver.facts.loading import load
 
 if TYPE_CHECKING:
     import argparse

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from packaging.utils import canonicalize_name
 
-from resolver.compiling.kept import extend, kept_names, with_installed
+from resolver.compiling.installed import extend, kept_names, with_installed
 from resolver.errors import UsageError, did_you_mean
 from resolver.model import STATUS_RANK, SUPPORT_FLOOR
 from resolver.problem import ABSENT, Demand, Problem, Relation, Row, Variable
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from _typeshed import SupportsRichComparison
 
-    from resolver.compiling.kept import Installed
+    from resolver.compiling.installed import Installed
     from resolver.facts import schema
     from resolver.facts.catalog import Catalog
     from resolver.facts.schema import Backend, EdgeKind
@@ -158,7 +158,8 @@ class Draft:
             needs |= 0 if clause.to_build else 1 << len(rows)
             rows.append(Row(subjects, objects, fact, clause.risk))
         if rows and self.request.keep is not None and not as_it_is:
-            extend(rows, needs, self, one, other, forbids=forbids)
+            ends = ((name, self.installed(name)) for name in (subject, target))
+            extend(rows, needs, *ends, request=self.request, forbids=forbids)
         if rows:
             kind: EdgeKind = "build" if build else "run"
             self._relations.append(

@@ -27,7 +27,7 @@ from benchmarks.universes import (
     to_problem,
     write_index,
 )
-from resolver.facts.catalog import load
+from resolver.facts.loading import load
 from resolver.model import Conflict, Request, Requirement, Resolution, Target
 from resolver.network import propagate
 from resolver.resolve import resolve

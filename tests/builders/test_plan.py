@@ -16,7 +16,7 @@ from builders import host
 from builders.index import Index
 from builders.plan import Task, plan
 from resolver.errors import EnvironmentLacksError, LockError, UsageError
-from resolver.facts import catalog as facts
+from resolver.facts import loading as facts
 from resolver.facts.catalog import Catalog
 from resolver.facts.schema import Sdist
 from resolver.lock import Lock, make_lock

@@ -24,7 +24,8 @@ from matrix.cli import main
 from matrix.refresh import overlay
 from matrix.refresh.rocm_matrix import MATRIX, read
 from resolver.facts import schema
-from resolver.facts.catalog import Catalog, load
+from resolver.facts.catalog import Catalog
+from resolver.facts.loading import load
 from resolver.facts.reading import read_file
 from resolver.facts.writing import in_toml
 

@@ -13,7 +13,8 @@ from packaging.utils import canonicalize_name
 from resolver.compiling import compile_problem
 from resolver.errors import CatalogError
 from resolver.facts import reading
-from resolver.facts.catalog import Catalog, load, shipped
+from resolver.facts.catalog import Catalog
+from resolver.facts.loading import load, shipped
 from resolver.facts.reading import read_file
 from resolver.facts.schema import KINDS, Recipe, Requires
 from resolver.facts.selecting import applies, recipe_for

@@ -11,7 +11,8 @@ from hypothesis import event, given
 
 from resolver.compiling import compile_problem
 from resolver.core import minimal_core
-from resolver.facts.catalog import Catalog, load
+from resolver.facts.catalog import Catalog
+from resolver.facts.loading import load
 from resolver.model import Conflict, Request, Resolution
 from resolver.problem import Demand, Problem, Relation
 from resolver.resolve import resolve

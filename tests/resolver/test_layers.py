@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from resolver.errors import CatalogError
-from resolver.facts.catalog import Catalog, load
+from resolver.facts.catalog import Catalog
+from resolver.facts.loading import load
 from resolver.model import Resolution
 from resolver.resolve import resolve
 from tests.resolver.asking import ask

@@ -15,7 +15,8 @@ from resolver import resolve as resolving
 from resolver import table as tables
 from resolver.compiling import compile_problem
 from resolver.errors import UsageError
-from resolver.facts.catalog import Catalog, read_afresh
+from resolver.facts.catalog import Catalog
+from resolver.facts.loading import read_afresh
 from resolver.model import Conflict, Prefer, Request, Resolution, Support
 from resolver.resolve import resolve
 from resolver.solve import solve
