@@ -43,7 +43,7 @@ def solve_proven(
     Returns
     -------
     tuple
-        The solution as `solve` gives it, and the set it lies in, or None.
+        The solution as `solve_preferred` gives it, and the set it lies in, or None.
     """
 
     def solve(demands: Sequence[Demand]) -> dict[str, int] | None:

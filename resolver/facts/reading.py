@@ -13,12 +13,12 @@ from resolver.errors import CatalogError, did_you_mean
 from resolver.facts import schema
 from resolver.facts.lines import line_of_key, lines_of
 from resolver.facts.values import check_values
+from resolver.textfile import read_text
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 _LARGEST_FILE = 8 * 2**20  # bytes; the shipped catalog is far below, so more is a mistake
-_MARKS = {b"\xff\xfe": "UTF-16", b"\xfe\xff": "UTF-16", b"\xef\xbb\xbf": "UTF-8 with a byte order mark"}
 
 
 def read_file(path: Path, text: str | None = None) -> schema.CatalogFile:
@@ -36,7 +36,8 @@ def read_file(path: Path, text: str | None = None) -> schema.CatalogFile:
     CatalogError
         With the file, the line where that is known, the row and the key.
     """
-    text = _read_text(path) if text is None else text
+    if text is None:
+        text = read_text(path, error=CatalogError, largest=_LARGEST_FILE, mark=False)
     try:
         data = tomllib.loads(text)
     except (ValueError, RecursionError) as error:
@@ -54,33 +55,6 @@ def read_file(path: Path, text: str | None = None) -> schema.CatalogFile:
         raise _explain(path, text, data, str(error)) from None
     check_values(file, text)
     return file
-
-
-def _read_text(path: Path) -> str:
-    try:
-        if path.exists() and not path.is_file():
-            msg = f"{path} is no regular file."
-            raise CatalogError(msg)
-        if path.stat().st_size > _LARGEST_FILE:
-            msg = f"{path} is larger than {_LARGEST_FILE // 2**20} MiB: that is no catalog file."
-            raise CatalogError(msg)
-        raw = path.read_bytes()
-    except OSError as error:
-        msg = f"Cannot read the catalog file {path}: {error.strerror}."
-        raise CatalogError(msg) from None
-    for mark, encoding in _MARKS.items():
-        if raw.startswith(mark):
-            msg = f"{path} is {encoding}, not plain UTF-8 text."
-            raise CatalogError(msg, hint="Save it as UTF-8 without a byte order mark.")
-    if b"\0" in raw:
-        msg = f"{path} is a binary file (a zero byte at {raw.index(0)}), not TOML text."
-        raise CatalogError(msg)
-    try:
-        return raw.decode("utf-8")
-    except UnicodeDecodeError as error:
-        line = raw[: error.start].count(b"\n") + 1
-        msg = f"{path}:{line}: not UTF-8 text (byte {error.start})."
-        raise CatalogError(msg, hint="Save it as UTF-8.") from None
 
 
 def _name_the_package(data: dict[str, Any]) -> None:

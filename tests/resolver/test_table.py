@@ -19,9 +19,9 @@ from resolver.facts.catalog import Catalog
 from resolver.facts.loading import read_afresh
 from resolver.model import Conflict, Prefer, Request, Resolution, Support
 from resolver.resolve import resolve
-from resolver.solve import solve
 from resolver.table import Column, Row, Table, offered
 from tests.resolver.asking import ask
+from tests.resolver.solving import solve
 from tests.resolver.universe import EXAMPLES
 
 KNOWN = 'status = "documented"\nsource = "here"\n'
