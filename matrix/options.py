@@ -7,11 +7,11 @@ import datetime
 import os
 import re
 import tomllib
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
+from msgspec.structs import replace
 
 from builders.cache import cache_root
 from resolver.driver import identify_driver, lines_of_module, release_of_package

@@ -16,7 +16,6 @@ taken back together (conflict-directed backjumping [4]_).
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
@@ -48,7 +47,6 @@ _CHOICE = -1
 """Stands for a relation where the search dropped candidates to try one of them."""
 
 
-@dataclass(slots=True)
 class Proof:
     """Why there is no solution: what has a part in any of the contradictions that were met.
 
@@ -63,10 +61,13 @@ class Proof:
         Numbers of variables whose candidates matter.
     """
 
-    links: set[int] = field(default_factory=set)
-    variables: set[int] = field(default_factory=set)
-    _trail: list[tuple[int, int, int]] = field(default_factory=list)
-    """What dropped candidates since the start: the variable, the relation, and its other variable."""
+    __slots__ = ("_trail", "links", "variables")
+
+    def __init__(self) -> None:
+        self.links: set[int] = set()
+        self.variables: set[int] = set()
+        self._trail: list[tuple[int, int, int]] = []
+        """What dropped candidates since the start: the variable, the relation, and its other variable."""
 
     def note(self, variable: int, link: int, other: int) -> None:
         """Note that a relation dropped candidates of a variable because of those of another."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
 from itertools import chain, islice
 from typing import TYPE_CHECKING
+
+import msgspec
+from msgspec.structs import replace
 
 from resolver.compiling import compile_problem
 from resolver.compiling.asked import asked_text
@@ -33,8 +35,7 @@ _MOST_PAIRS = 60
 _OF_THE_SITE = {"kernel-driver", "base-image"}
 
 
-@dataclass(frozen=True)
-class _Change:
+class _Change(msgspec.Struct, frozen=True):
     """Something that could be asked for instead."""
 
     text: str

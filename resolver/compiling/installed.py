@@ -11,9 +11,10 @@ Two things that are installed together fit together, whatever the catalog says o
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+import msgspec
+from msgspec.structs import replace
 from packaging.version import InvalidVersion, Version
 
 from resolver.model import IMAGE, PLATFORM, Candidate, Fact
@@ -31,8 +32,7 @@ CONTRARY = "in versions that the catalog does not have together"
 """Ends the text of the fact that two things are installed together against what the catalog says."""
 
 
-@dataclass(frozen=True, slots=True)
-class Installed:
+class Installed(msgspec.Struct, frozen=True):
     """One installed version among the candidates of a variable, all as masks."""
 
     bit: int

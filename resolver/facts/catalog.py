@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from functools import cached_property
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
 from resolver.facts import schema
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
+
+_OfPackage = TypeVar("_OfPackage", schema.Release, schema.Recipe)
 
 
-class Catalog(msgspec.Struct, frozen=True):
+class Catalog(msgspec.Struct, frozen=True, dict=True):
     """All facts, keyed by what identifies them."""
 
     rocm: dict[str, schema.Rocm]
@@ -77,4 +80,23 @@ class Catalog(msgspec.Struct, frozen=True):
 
     def releases_of(self, package: str) -> list[schema.Release]:
         """Give all releases of a package, in the order of the files."""
-        return [row for row in self.release.values() if row.package == package]
+        return self._releases.get(package, [])
+
+    def recipes_of(self, package: str) -> list[schema.Recipe]:
+        """Give all recipes of a package, in the order of the files."""
+        return self._recipes.get(package, [])
+
+    @cached_property
+    def _releases(self) -> dict[str, list[schema.Release]]:
+        return _by_package(self.release.values())
+
+    @cached_property
+    def _recipes(self) -> dict[str, list[schema.Recipe]]:
+        return _by_package(self.recipe)
+
+
+def _by_package(rows: Iterable[_OfPackage]) -> dict[str, list[_OfPackage]]:
+    found: dict[str, list[_OfPackage]] = {}
+    for row in rows:
+        found.setdefault(row.package, []).append(row)
+    return found

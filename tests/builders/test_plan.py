@@ -10,7 +10,6 @@ from typing import Any
 
 import msgspec
 import pytest
-from packaging.specifiers import SpecifierSet
 
 from builders import host
 from builders.index import Index
@@ -22,6 +21,7 @@ from resolver.facts.schema import Sdist
 from resolver.lock import Lock, make_lock
 from resolver.model import Request, Requirement, Resolution, Target
 from resolver.resolve import resolve
+from resolver.versions import parse_specifier
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +49,7 @@ def lock(catalog: Catalog) -> Lock:
 
 def locked(catalog: Catalog, target: Target, **wanted: str) -> Lock:
     requirements = tuple(
-        Requirement(name, SpecifierSet(versions) if versions else None, f"{name}{versions}")
+        Requirement(name, parse_specifier(versions) if versions else None, f"{name}{versions}")
         for name, versions in wanted.items()
     )
     answer = resolve(catalog, Request(target, requirements))
