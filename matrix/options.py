@@ -6,7 +6,6 @@ import argparse
 import datetime
 import os
 import re
-import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -127,10 +126,21 @@ def read_settings(path: Path = REQUEST_FILE) -> Settings:
         It is not valid, or has a key that means nothing.
     """
     try:
-        data = tomllib.loads(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
         return Settings()
-    except (OSError, ValueError, RecursionError) as error:
+    except (OSError, ValueError) as error:
+        msg = f"Cannot read {path}: {error}."
+        raise UsageError(msg) from None
+    return _settings_of(text, path)
+
+
+def _settings_of(text: str, path: Path) -> Settings:
+    import tomllib  # noqa: PLC0415  only where there is a file
+
+    try:
+        data = tomllib.loads(text)
+    except (ValueError, RecursionError) as error:
         msg = f"Cannot read {path}: {error}."
         raise UsageError(msg) from None
     known = [field.encode_name for field in msgspec.structs.fields(Settings)]

@@ -10,11 +10,9 @@ from datetime import date
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-import tomli_w
 
 from resolver.errors import LockError
 from resolver.label import labelled, wheel_label
-from resolver.lockfile.integrity import TABLE, digest_of
 from resolver.lockfile.parts import (
     Lock,
     LockedDriver,
@@ -194,6 +192,10 @@ def _lock_facts(facts: Iterable[Fact]) -> tuple[LockedFact, ...]:
 
 def dumps(lock: Lock) -> str:
     """Write a lock as TOML text, with the digest of what it says at the end."""
+    import tomli_w  # noqa: PLC0415  only to write
+
+    from resolver.lockfile.integrity import TABLE, digest_of  # noqa: PLC0415
+
     data = _drop_empty(msgspec.to_builtins(lock, builtin_types=(date,)))
     data[TABLE] = {"sha256": digest_of(data)}
     return _HEAD + tomli_w.dumps(data, multiline_strings=False)
@@ -225,7 +227,8 @@ def read_lock(path: Path, *, tell: Callable[[str], None] | None = None) -> Lock:
         The file is missing, is something else, was edited by hand or cut short, or its parts do not
         fit together. The message names the file and what is wrong with it.
     """
-    from resolver.lockfile.migration import UnknownKeyError, from_schema_1  # noqa: PLC0415  only to read
+    from resolver.lockfile.integrity import TABLE  # noqa: PLC0415  only to read
+    from resolver.lockfile.migration import UnknownKeyError, from_schema_1  # noqa: PLC0415
     from resolver.lockfile.sound import complaints  # noqa: PLC0415
     from resolver.lockfile.text import read_data  # noqa: PLC0415
 
@@ -269,6 +272,8 @@ def _other_schema(path: Path, schema: object) -> LockError:
 
 
 def _check_digest(path: Path, data: dict[str, Any], said: object) -> None:
+    from resolver.lockfile.integrity import TABLE, digest_of  # noqa: PLC0415  only to read
+
     if said is None:
         msg = f"{path} ends without its digest ([{TABLE}]): it was cut short or edited."
         raise LockError(msg, hint=_AGAIN)
