@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import tomllib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 
 import msgspec
 from packaging.utils import canonicalize_name
@@ -97,6 +97,7 @@ def _normalise(row: dict[str, Any], key: str) -> None:
 
 _AT = re.compile(r"^(?P<what>.*?)(?: - at `\$\.(?P<path>.*)`)?$", re.DOTALL)
 _INDEX = re.compile(r"(?P<kind>[\w-]+)\[(?P<index>\d+)\]\.?(?P<key>.*)")
+_BAD_VALUE = re.compile(r"Invalid enum value '(?P<value>.*)'")
 _UNKNOWN = re.compile(r"unknown field `(?P<key>.*?)`")
 
 
@@ -118,11 +119,26 @@ def _explain(path: Path, text: str, data: dict[str, Any], error: str) -> Catalog
     key = unknown["key"] if unknown else place["key"].split("[")[0].split(".")[0]
     line = line_of_key(text, row.get("from-line", 1), key)
     if unknown:
-        struct = next(
-            f.type.__args__[0] for f in msgspec.structs.fields(schema.CatalogFile) if f.encode_name == kind
-        )
-        hint = did_you_mean(unknown["key"], [f.encode_name for f in msgspec.structs.fields(struct)])
+        hint = did_you_mean(unknown["key"], _types_of(kind))
+    elif bad_value := _BAD_VALUE.search(what):
+        hint = did_you_mean(bad_value["value"], _values_of(_types_of(kind).get(key)))
     named = [row.get(one) for one in ("version", "name", "id")]
     label = "".join(f" {one}" for one in named if one)
     at = f", key {place['key']}" if place["key"] else ""
     return CatalogError(f"{path}:{line}: [[{kind}]] number {index + 1}{label}{at}: {what}", hint=hint)
+
+
+def _types_of(kind: str) -> dict[str, Any]:
+    """Give the keys that a row of a kind may have, each with its type."""
+    row = next(
+        f.type.__args__[0] for f in msgspec.structs.fields(schema.CatalogFile) if f.encode_name == kind
+    )
+    return {field.encode_name: field.type for field in msgspec.structs.fields(row)}
+
+
+def _values_of(kind: Any) -> list[str]:  # noqa: ANN401  whatever a type may be
+    """Give the texts that a type names one by one, wherever in it they stand."""
+    parts = get_args(kind)
+    if get_origin(kind) is Literal:
+        return [one for one in parts if isinstance(one, str)]
+    return [value for part in parts for value in _values_of(part)]

@@ -299,12 +299,27 @@ BAD_ROWS = {
     "a bad status": (
         '[[rocm]]\nversion = "6.9.0"\nstatus = "believed"\nsource = "s"',
         ["overlay.toml:4: ", "[[rocm]]", "6.9.0", "status", "believed"],
-        "",
+        "documented, observed, inferred",
+    ),
+    "a misspelt status": (
+        '[[rocm]]\nversion = "6.9.0"\nstatus = "observd"\nsource = "s"',
+        ["overlay.toml:4: ", "status", "observd"],
+        "Did you mean observed?",
     ),
     "a bad backend": (
         TORCH.replace('"rocm"', '"cuda"'),
         ["overlay.toml:4: ", "[[torch]]", "backend", "cuda"],
-        "",
+        "rocm, cpu",
+    ),
+    "a bad backend among several": (
+        f'{PACKAGE}{RELEASE}backend = ["rocm", "cpus"]',
+        ["[[release]]", "cpus"],
+        "Did you mean cpu?",
+    ),
+    "a backend of another kind of row": (
+        _requires('on = "torch"\nversions = [">=2"]\nbackend = "rocn"'),
+        ["backend", "rocn"],
+        "Did you mean rocm?",
     ),
     "a version that cannot be ordered": (ROCM.format("six"), ["overlay.toml:3: ", "'six'"], ""),
     "an unknown site": (_window("lumi-gg", "6.0"), ["overlay.toml:2: ", "'lumi-gg'"], "Did you mean lumi-g?"),
