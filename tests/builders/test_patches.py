@@ -12,7 +12,8 @@ import pytest
 from builders.cache import cache_root
 from builders.sources import HashMismatchError, SourceError, obtain, patches_of
 from resolver.errors import CatalogError, EnvironmentLacksError
-from resolver.facts.catalog import Catalog, load
+from resolver.facts.catalog import Catalog
+from resolver.facts.loading import load
 from resolver.facts.schema import Sdist
 from resolver.lock import LockedPick
 from tests.builders.gitrepos import commit

@@ -15,7 +15,7 @@ from builders.cache import cache_root
 from builders.sources import Item, Missing, fetch_all, obtain
 from matrix.cli import main
 from resolver.errors import EnvironmentLacksError
-from resolver.facts.catalog import load
+from resolver.facts.loading import load
 from resolver.lock import Lock, read_lock
 from tests.builders.gitrepos import add_submodule, commit, files_of
 
