@@ -71,3 +71,10 @@ def host_workshop(version: str, *, given: Path | None = None, cpu: str = "") -> 
     }
     own = {"CXX": os.environ["CXX"]} if os.environ.get("CXX") else {}
     return Workshop(place, python, identity, cpu=cpu, variables=own)
+
+
+def image_workshop(place: Place, version: str, *, given: Path | None = None, cpu: str = "") -> Workshop:
+    """TRIAL."""
+    assert place.image
+    python = find_python(place, version, given=given)
+    return Workshop(place, python, {"place": place.image.sha256, "python": python.build, "cpu": cpu or host.cpu_identity()}, cpu=cpu, rocm="7.2.4")

@@ -155,19 +155,23 @@ def check_search_paths(contents: Contents, expected: Expected) -> Iterator[Findi
     only where the directory exists and the library was not loaded before.
     """
     severity: Severity = "warning" if expected.recipe is None else "error"
+    python = f"{expected.python.rstrip('/')}/lib" if expected.python else None
+    cure = "Remove it with patchelf --remove-rpath."
     for one in contents.objects:
         absolute = [path for path in one.search if not path.startswith(("$ORIGIN", "${ORIGIN}"))]
         rocm = [path for path in absolute if path == "/opt/rocm" or path.startswith(_ROCM_ROOTS)]
-        build = [path or "the working directory" for path in absolute if path not in rocm]
-        cure = "Remove it with patchelf --remove-rpath."
-        for name, paths, what in (
-            ("rpath-rocm", rocm, "past the ROCm that torch brings"),
-            ("rpath-build", build, "which is of the machine it was built on"),
-        ):
+        of_python = [path for path in absolute if path.rstrip("/") == python]
+        build = [path or "the working directory" for path in absolute if path not in rocm + of_python]
+        kinds: list[tuple[str, Severity, list[str], str]] = [
+            ("rpath-rocm", severity, rocm, "past the ROCm that torch brings"),
+            ("rpath-build", severity, build, "which is of the machine it was built on"),
+            ("rpath-python", "warning", of_python, "as the flags of the Python it was built with say"),
+        ]
+        for name, how, paths, what in kinds:
             if paths:
                 listed = ", ".join(dict.fromkeys(paths))
                 text = f"{one.path} looks for libraries in {listed}, {what}."
-                yield Finding(name, severity, text, cure, {"member": one.path, "path": listed})
+                yield Finding(name, how, text, cure, {"member": one.path, "path": listed})
 
 
 def check_symbols(contents: Contents, expected: Expected) -> Iterator[Finding]:

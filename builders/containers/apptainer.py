@@ -83,7 +83,7 @@ class ApptainerPlace:
         if view.network and _HOSTS.is_file() and all(bind.path != _HOSTS for bind in bound):
             bound.insert(0, Bind(_HOSTS))  # with ``bind-paths`` off the runtime does not bind it
         mounts = [f"{outside}:{inside}" for outside, inside in self._temporary.mounts(bound)]
-        mounts += [f"{bind.path}:{bind.path}{'' if bind.writable else ':ro'}" for bind in bound]
+        mounts += [f"{bind.path}:{bind.inside}{'' if bind.writable else ':ro'}" for bind in bound]
         line = [*self._first, *cut.before, self.program, "--quiet", "exec", *_SHUT, *cut.options]
         for mount in mounts:
             line += ["--bind", mount]

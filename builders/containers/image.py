@@ -20,6 +20,8 @@ from resolver.errors import EnvironmentLacksError, MatrixError, UsageError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from resolver.lock import LockedImage
+
 Form = Literal["sif", "squashfs", "archive", "directory"]
 
 _SIF = struct.Struct("<32s10s3s3s16s8q")
@@ -200,6 +202,31 @@ def check_digest(image: Image, locked_digest: str, locked_name: str) -> None:
     raise ImageChangedError(
         msg, hint=f"Name the old image, or resolve again: matrix resolve --base-image {image.path}"
     )
+
+
+def locked_image(locked: LockedImage, given: Path | None = None) -> Image:
+    """Find the base image of a lock, and see that it is still the same.
+
+    Parameters
+    ----------
+    given
+        Where it is, if not where the lock says.
+
+    Raises
+    ------
+    EnvironmentLacksError
+        It is not there, may not be read, or was never a file of this machine.
+    ImageChangedError
+        It is another one.
+    UsageError
+        What is there is no image.
+    """
+    if given is None and not locked.path:
+        msg = f"The lock names the base image {locked.name}, and not where it is."
+        raise EnvironmentLacksError(msg, hint="Name the file: --base-image PATH")
+    image = find_image(given or Path(locked.path), locked.name)
+    check_digest(image, locked.digest, locked.name)
+    return image
 
 
 def _digest_of_file(path: Path) -> str:

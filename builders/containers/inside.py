@@ -81,17 +81,19 @@ def binds(view: View) -> list[Bind]:
     wanted = list(view.binds)
     if view.network:
         wanted += [Bind(path) for path in (ca_bundle(),) if path]
-    found: dict[Path, bool] = {}
+    found: dict[Path, Bind] = {}
     for bind in wanted:
-        if _SEPARATORS & set(str(bind.path)):
+        if _SEPARATORS & {*str(bind.path), *str(bind.inside)}:
             msg = f"{str(bind.path)!r} cannot be bound into a container: the name has one of : , \\"
             raise UsageError(msg, hint="Work in a directory without these characters.")
         if not bind.path.exists():
             msg = f"{bind.path} is to be seen inside the container, but does not exist."
             raise UsageError(msg)
-        for path in (bind.path.absolute(), bind.path.resolve()):
-            found[path] = found.get(path, False) or bind.writable
-    return [Bind(path, found[path]) for path in sorted(found, key=lambda one: (len(one.parts), str(one)))]
+        for path in (bind.target,) if bind.target else (bind.path.absolute(), bind.path.resolve()):
+            before = found.get(path)
+            writable = bind.writable or (before is not None and before.writable)
+            found[path] = Bind(bind.path.resolve() if bind.target else path, writable, bind.target)
+    return [found[path] for path in sorted(found, key=lambda one: (len(one.parts), str(one)))]
 
 
 class Temporary:
@@ -111,12 +113,12 @@ class Temporary:
 
     def mounts(self, bound: Sequence[Bind]) -> list[tuple[Path, Path]]:
         """Give pairs of a directory out here and what it is inside, with mount points for what goes below."""
-        taken = {bind.path for bind in bound}
+        taken = {bind.inside for bind in bound}
         pairs = [(self._own(path), path) for path in _TEMPORARY if path not in taken]
         for bind in bound:
             for _, inside in pairs:
-                if bind.path.is_relative_to(inside):
-                    _mount_point(self._own(bind.path), bind.path)
+                if bind.inside.is_relative_to(inside):
+                    _mount_point(self._own(bind.inside), bind.path)
         return pairs
 
     def _own(self, path: Path) -> Path:

@@ -30,6 +30,11 @@ class Bind:
     target: Path | None = None
     """Where the program sees it; at the same path when None. This machine itself cannot do that."""
 
+    @property
+    def inside(self) -> Path:
+        """Where the program sees it."""
+        return self.target or self.path
+
 
 @dataclass(frozen=True, slots=True)
 class View:

@@ -84,7 +84,7 @@ class PodmanPlace:
     def _line(self, command: Sequence[str], view: View, runtime: tuple[str, ...]) -> list[str]:
         bound = binds(view)
         volumes = [f"{outside}:{inside}:rw" for outside, inside in self._temporary.mounts(bound)]
-        volumes += [f"{bind.path}:{bind.path}:{'rw' if bind.writable else 'ro'}" for bind in bound]
+        volumes += [f"{bind.path}:{bind.inside}:{'rw' if bind.writable else 'ro'}" for bind in bound]
         line = [self.program, *runtime, "run", *_SHUT, f"--network={'host' if view.network else 'none'}"]
         if os.geteuid() != 0:
             line.append("--userns=keep-id")  # or what is written belongs to another user

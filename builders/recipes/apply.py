@@ -156,7 +156,8 @@ def _rocm(build: Build) -> dict[str, str]:
 
 def _prefix_maps(build: Build) -> str:
     """Give the flags that keep directories of this build out of what is compiled (``__FILE__``)."""
-    return " ".join(f"-ffile-prefix-map={path}={name}" for path, name in build.moved.items())
+    listed = [f"-ffile-prefix-map={path}={name}" for path, name in build.moved.items()]
+    return " ".join(flag for flag in listed if len(flag.split()) == 1)  # they are split at blanks
 
 
 def _notes(recipe: Recipe, build: Build, *, standing_in: bool) -> Iterator[str]:

@@ -64,7 +64,8 @@ _REFUSED = re.compile(r"not our ref|unadvertised object|shallow capabilities|dum
 """What a server says that does not give a commit by its hash; it may also say that it hangs up."""
 _NO_NETWORK = re.compile(
     r"could not resolve|failed to connect|couldn't connect|connection (refused|reset|timed out)|timed out"
-    r"|network is unreachable|no route to host|temporary failure|SSL|certificate|proxy|early EOF"
+    r"|network is unreachable|no route to host|temporary failure|unable to look up|name or service not known"
+    r"|SSL[ _](certificate|connect|peer|error)|certificate (verif|problem)|from proxy|early EOF"
     r"|returned error: 5\d\d|operation too slow|hung up|transfer closed|host key verification",
     re.IGNORECASE,
 )
@@ -73,7 +74,12 @@ _NOT_THERE = re.compile(
     r"|could not read Password|authentication failed|permission denied|returned error: 4\d\d|not a git",
     re.IGNORECASE,
 )
-_FULL = re.compile(r"no space left|disk quota|file too large|read-only file system", re.IGNORECASE)
+_FULL = re.compile(
+    r"no space left|disk quota|file too large|read-only file system|unable to write|write error"
+    r"|\A(fatal: )?fetch-pack: invalid index-pack output\Z",
+    re.IGNORECASE,
+)
+"""The last one alone means that what writes the files was stopped without a word, as by a limit."""
 _FILE_TOO_LARGE = -25  # SIGXFSZ
 
 
@@ -165,7 +171,7 @@ class Repository:
         except CommandError as error:
             failure = _failure(error, address)
             if failure is None:
-                failure = SourceError(error.message, hint="Is it a git repository?")
+                failure = SourceError(_without_login(error.message), hint="Is it a git repository?")
             raise failure from None
         if self._ask("rev-parse", "--verify", "--quiet", f"{commit}^{{commit}}") is None:
             msg = f"{shown(address)} has no commit {commit}, on no branch and under no tag."
@@ -296,4 +302,8 @@ def _failure(error: CommandError, address: str) -> MatrixError | None:
 def _telling(lines: tuple[str, ...]) -> str:
     """Choose the line in which git says why."""
     fatal = [line for line in lines if line.startswith(("fatal:", "error:", "remote:"))]
-    return re.sub(r"://[^/@\s]*@", "://", (fatal or list(lines) or ["no reason given"])[0])
+    return _without_login((fatal or list(lines) or ["no reason given"])[0])
+
+
+def _without_login(text: str) -> str:
+    return re.sub(r"[^\s/'@]+:[^\s/@]*@", "", text)

@@ -55,7 +55,7 @@ def fetch_sdist(
     EnvironmentLacksError
         The network was needed and could not be used, or the cache cannot be written.
     """
-    if Path(pin.file).name != pin.file:
+    if Path(pin.file).name != pin.file or pin.file.startswith(".") or not pin.file:
         msg = f"{pin.file!r} is no file name, so it is no sdist."
         raise SourceError(msg, hint="Correct the row of the catalog, and resolve again.")
     target = sdist_place(pin)

@@ -14,6 +14,7 @@ from builders.task import Limits
 from builders.workshop import host_workshop
 from matrix.answers import show_conflict
 from matrix.commands.resolve import LOCK
+from matrix.imaging import image_name, with_known_digest
 from matrix.options import (
     add_target_options,
     check_names,
@@ -124,7 +125,7 @@ def execute(args: argparse.Namespace, console: Console) -> int:
         if task.wheel is not None:
             index.refresh(task.pick.name)  # a crash may have left a page behind its wheels
     waiting = [task for task in tasks if task.wheel is None]
-    failed: list[MatrixError] = []
+    failed: dict[str, MatrixError] = {}
     if waiting and not args.dry_run:
         limits = Limits(args.jobs, args.memory, args.offline, settings.mirrors)
         failed = _build(waiting, index, limits, args, console)
@@ -134,8 +135,10 @@ def execute(args: argparse.Namespace, console: Console) -> int:
             if result["state"] == "to build":
                 result["state"] = "built" if wheel else "failed"
                 result["wheel"] = str(wheel.path) if wheel else None
+            if result["name"] in failed:
+                result.update(failed[result["name"]].details)
     _print(results, index, args, console)
-    return max((error.exit_code for error in failed), default=0)
+    return max((error.exit_code for error in failed.values()), default=0)
 
 
 def _lock(
@@ -156,7 +159,7 @@ def _lock(
     if isinstance(answer, Conflict):
         show_conflict(answer, console, as_json=args.format == "json")
         return None
-    lock = make_lock(answer)
+    lock = make_lock(with_known_digest(answer))
     if not args.dry_run:
         write_atomic(args.lock, dumps(lock))
         console.say(f"There was no lock; resolved and wrote {args.lock}.")
@@ -181,7 +184,10 @@ def same_target(lock: Lock, args: argparse.Namespace, catalog: Catalog) -> None:
         "site": (args.site, target.site),
         "date": (args.date and args.date.isoformat(), target.date.isoformat()),
         "driver": (driver_line(args.driver, catalog), lock.version_of("kernel-driver")),
-        "base image": (args.base_image and Path(args.base_image).name, lock.version_of("base-image")),
+        "base image": (
+            args.base_image and image_name(args.base_image, catalog),
+            lock.version_of("base-image"),
+        ),
     }
     differing = [
         (what, wanted, locked) for what, (wanted, locked) in asked.items() if wanted not in {None, locked}
@@ -212,19 +218,24 @@ def find_workshop(lock: Lock, catalog: Catalog, args: argparse.Namespace) -> Wor
     python = lock.version_of("python")
     if lock.target.backend == "cpu" and args.where in {None, "host"}:
         return host_workshop(python, given=args.python_from, cpu=args.cpu)
-    raise NotImplementedError
+    from builders.containers.choosing import choose_place
+    from builders.containers.image import find_image
+    from builders.workshop import image_workshop
+    image = find_image(Path(lock.target.base_image.path), lock.target.base_image.name)
+    return image_workshop(choose_place(args.where, image), python, given=args.python_from, cpu=args.cpu)
 
 
 def _build(
     tasks: Sequence[Task], index: Index, limits: Limits, args: argparse.Namespace, console: Console
-) -> list[MatrixError]:
+) -> dict[str, MatrixError]:
+    """Build; give what failed, by name."""
     from builders.host import require_for_build  # noqa: PLC0415
     from builders.task import build_wheel  # noqa: PLC0415  imports slowly, and only to build
 
     for workshop in {id(task.workshop): task.workshop for task in tasks}.values():
         if workshop.place.image is None:
             require_for_build(workshop.python.path)
-    failed = []
+    failed: dict[str, MatrixError] = {}
     for task in tasks:
         console.say(f"{task.title}")
         try:
@@ -233,7 +244,7 @@ def _build(
             if not args.keep_going:
                 raise
             console.error(error.message, error.hint)
-            failed.append(error)
+            failed[task.pick.name] = error
         else:
             console.step(f"published {wheel.name}")
     return failed

@@ -136,7 +136,9 @@ def test_a_sound_project_is_built_labelled_proven_and_published(
     assert found.provenance["inputs"] == task.inputs
     assert {"setuptools", "wheel", "packaging"} <= {name.lower() for name in found.provenance["installed"]}
     assert [one["path"] for one in found.provenance["objects"]] == [f"sound/_native{SUFFIX}"]
-    assert [one["id"] for one in found.provenance["findings"]] == ["object-found"]
+    findings = {one["id"]: one["severity"] for one in found.provenance["findings"]}
+    assert findings["object-found"] == "info"
+    assert "error" not in findings.values()
 
     assert [step.split()[0] for step in steps] == ["fetch", "prepare", "unpack", "compile", "prove"]
     (log,) = (index.state / "logs").iterdir()
@@ -166,8 +168,12 @@ def test_a_compile_error_is_told_and_changes_nothing(
     assert f"does_not_compile {LABELLED}" in lines[0]
     assert any(re.search(r"native\.c:2:10: fatal error: hip/not_there\.h", line) for line in lines[1:])
     (log,) = (index.state / "logs").iterdir()
-    assert lines[-1] == f"Log: {log}"
+    assert f"Log: {log}" in lines
     assert caught.value.message.count(str(log)) == 1
+    assert "What this is: A header of ROCm is missing: hip/not_there.h." in lines
+    (diagnosis,) = caught.value.details["diagnosis"]
+    assert diagnosis["id"] == "rocm-header-missing"
+    assert "hip/not_there.h" in diagnosis["evidence"][0]["text"]
     assert "The index is as it was" in caught.value.hint
     assert contents(index.root) == before
 
@@ -210,6 +216,7 @@ def test_an_extension_that_does_not_load_is_not_published(
     with pytest.raises(AuditError, match="do not load") as caught:
         build(task_for("does_not_load"), index)
     assert "symbol_of_no_library" in caught.value.message
+    assert [one["id"] for one in caught.value.details["diagnosis"]] == ["undefined-symbol"]
     assert contents(index.root) == before
 
 
