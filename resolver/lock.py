@@ -13,7 +13,7 @@ import msgspec
 import tomli_w
 
 from resolver.errors import LockError
-from resolver.facts.schema import Backend, Git, Sdist, Status  # noqa: TC001
+from resolver.facts.schema import Backend, Git, Patch, Sdist, Status  # noqa: TC001
 from resolver.label import labelled, wheel_label
 from resolver.lockfile.integrity import TABLE, digest_of
 from resolver.model import Kept, Kind, Origin, Prefer, Request, Support, Target, Verdict
@@ -129,6 +129,8 @@ class LockedPick(_Part, frozen=True, kw_only=True):
     sdist: Sdist | None = None
     git: Git | None = None
     wheel: Sdist | None = None
+    patches: tuple[Patch, ...] = ()
+    """Changes to the source; the files lie beside the catalog file that lists them."""
     fact: tuple[LockedFact, ...] = ()
 
     @property
@@ -303,6 +305,7 @@ def _lock_pick(pick: Pick, label: str, torch: Pick | None) -> LockedPick:
         sdist=release.sdist if release else None,
         git=release.git if release else None,
         wheel=release.wheel if release else None,
+        patches=release.patches if release else (),
         fact=_lock_facts(pick.facts),
     )
 
