@@ -31,6 +31,8 @@ class BuildError(MatrixError):
     """A wheel could not be built; the index is as it was."""
 
     id: ClassVar[str] = "build-failed"
+    code: int | None = None
+    """Exit code of the program that failed, where one ran; negative for a signal."""
 
 
 def compile_wheel(
@@ -86,7 +88,9 @@ def compile_wheel(
         ]  # fmt: skip
         run_in(place, command, view, what=f"Building {title}", log=log)
     except CommandError as error:
-        raise BuildError(error.message, hint="The index is as it was.") from None
+        failure = BuildError(error.message, hint="The index is as it was.")
+        failure.code = error.code
+        raise failure from None
     wheels = sorted(out.glob("*.whl"))
     if len(wheels) != 1:
         named = ", ".join(path.name for path in wheels) or "no wheel"

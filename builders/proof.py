@@ -99,4 +99,6 @@ def _refuse(task: Task, wheel: Path, problems: Sequence[Finding], log: Path) -> 
     listed = "".join(f"\n  - {one.text} {one.cure}".rstrip() for one in problems)
     msg = f"The wheel of {task.title} does not hold what it promises; it is not published.{listed}"
     hint = f"The wheel is kept as {wheel} until the next build."
-    raise AuditError(f"{msg}\n  Log: {log}", hint=hint)
+    refusal = AuditError(f"{msg}\n  Log: {log}", hint=hint)
+    refusal.findings = tuple(problems)
+    raise refusal

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from builders import host
 from builders.compilation import FRONTEND, BuildError, compile_wheel
+from builders.diagnosis import Context, explained
 from builders.environments.task import Fetching, make_layers, task_environment
 from builders.files import only_one
 from builders.index import NameTakenError
@@ -87,7 +88,7 @@ def build_wheel(task: Task, index: Index, limits: Limits, say: Callable[[str], N
     how = fetching_of(task, limits, log=log, say=say)
     layers = make_layers(workshop.place, workshop.python, torch=torch, requirements=wanted, how=how)
 
-    with _build_directory(index, task) as work:
+    with explained(log, _context(task)), _build_directory(index, task) as work:
         environment = task_environment(
             workshop.place, workshop.python, layers.all, root=work / "env", log=log
         )
@@ -169,6 +170,21 @@ def _application(task: Task, *, jobs: int, work: Path) -> Application:
         moved={str(work): "/matrix"},
     )
     return apply_recipe(task.recipe, build)
+
+
+def _context(task: Task) -> Context:
+    """Say what is built, for what is known about failures."""
+    workshop = task.workshop
+    return Context(
+        package=task.pick.name,
+        version=task.pick.version,
+        torch=task.torch.version if task.torch else "",
+        rocm=workshop.rocm,
+        backend=task.recipe.backend,
+        gfx=task.gfx,
+        python=workshop.python.version,
+        network=False if workshop.place.isolates_network else None,
+    )
 
 
 @contextmanager

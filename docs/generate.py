@@ -9,10 +9,14 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from resolver.facts.catalog import Catalog, load
+from resolver.facts.loading import load
 from resolver.facts.schema import KINDS
 from resolver.proven import judge
+
+if TYPE_CHECKING:
+    from resolver.facts.catalog import Catalog
 
 HERE = Path(__file__).parent
 BEGIN, END = "<!-- counts: generated -->\n", "<!-- end of counts -->\n"

@@ -27,6 +27,7 @@ _PASSED = (
     "keyring-provider", "timeout", "default-timeout", "retries", "resume-retries", "constraint", "pre",
     "prefer-binary", "use-feature", "use-deprecated",
 )  # fmt: skip
+_EVERYONES = Path("/etc/pip.conf")
 _SECTIONS = ("global", "install", "download")  # later ones win
 _URLS = {"index-url", "extra-index-url"}
 _PLACES = {"find-links", "cert", "client-cert", "constraint"} | _URLS
@@ -131,7 +132,7 @@ def _files() -> Iterator[Path]:
     home = Path.home()
     everyone = os.environ.get("XDG_CONFIG_DIRS") or "/etc/xdg"
     paths = [Path(one, "pip", "pip.conf") for one in everyone.split(os.pathsep) if one]
-    paths += [Path("/etc/pip.conf"), home / ".pip" / "pip.conf"]
+    paths += [_EVERYONES, home / ".pip" / "pip.conf"]
     paths.append(Path(os.environ.get("XDG_CONFIG_HOME") or home / ".config", "pip", "pip.conf"))
     paths += [Path(one, "pip.conf") for one in [os.environ.get("VIRTUAL_ENV", "")] if one]
     paths += [Path(named)] if named else []

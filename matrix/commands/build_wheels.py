@@ -125,7 +125,7 @@ def execute(args: argparse.Namespace, console: Console) -> int:
         if task.wheel is not None:
             index.refresh(task.pick.name)  # a crash may have left a page behind its wheels
     waiting = [task for task in tasks if task.wheel is None]
-    failed: list[MatrixError] = []
+    failed: dict[str, MatrixError] = {}
     if waiting and not args.dry_run:
         limits = Limits(args.jobs, args.memory, args.offline, settings.mirrors)
         failed = _build(waiting, index, limits, args, console)
@@ -135,8 +135,10 @@ def execute(args: argparse.Namespace, console: Console) -> int:
             if result["state"] == "to build":
                 result["state"] = "built" if wheel else "failed"
                 result["wheel"] = str(wheel.path) if wheel else None
+            if result["name"] in failed:
+                result.update(failed[result["name"]].details)
     _print(results, index, args, console)
-    return max((error.exit_code for error in failed), default=0)
+    return max((error.exit_code for error in failed.values()), default=0)
 
 
 def _lock(
@@ -225,14 +227,15 @@ def find_workshop(lock: Lock, catalog: Catalog, args: argparse.Namespace) -> Wor
 
 def _build(
     tasks: Sequence[Task], index: Index, limits: Limits, args: argparse.Namespace, console: Console
-) -> list[MatrixError]:
+) -> dict[str, MatrixError]:
+    """Build; give what failed, by name."""
     from builders.host import require_for_build  # noqa: PLC0415
     from builders.task import build_wheel  # noqa: PLC0415  imports slowly, and only to build
 
     for workshop in {id(task.workshop): task.workshop for task in tasks}.values():
         if workshop.place.image is None:
             require_for_build(workshop.python.path)
-    failed = []
+    failed: dict[str, MatrixError] = {}
     for task in tasks:
         console.say(f"{task.title}")
         try:
@@ -241,7 +244,7 @@ def _build(
             if not args.keep_going:
                 raise
             console.error(error.message, error.hint)
-            failed.append(error)
+            failed[task.pick.name] = error
         else:
             console.step(f"published {wheel.name}")
     return failed

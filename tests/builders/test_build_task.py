@@ -168,8 +168,12 @@ def test_a_compile_error_is_told_and_changes_nothing(
     assert f"does_not_compile {LABELLED}" in lines[0]
     assert any(re.search(r"native\.c:2:10: fatal error: hip/not_there\.h", line) for line in lines[1:])
     (log,) = (index.state / "logs").iterdir()
-    assert lines[-1] == f"Log: {log}"
+    assert f"Log: {log}" in lines
     assert caught.value.message.count(str(log)) == 1
+    assert "What this is: A header of ROCm is missing: hip/not_there.h." in lines
+    (diagnosis,) = caught.value.details["diagnosis"]
+    assert diagnosis["id"] == "rocm-header-missing"
+    assert "hip/not_there.h" in diagnosis["evidence"][0]["text"]
     assert "The index is as it was" in caught.value.hint
     assert contents(index.root) == before
 
@@ -212,6 +216,7 @@ def test_an_extension_that_does_not_load_is_not_published(
     with pytest.raises(AuditError, match="do not load") as caught:
         build(task_for("does_not_load"), index)
     assert "symbol_of_no_library" in caught.value.message
+    assert [one["id"] for one in caught.value.details["diagnosis"]] == ["undefined-symbol"]
     assert contents(index.root) == before
 
 

@@ -10,18 +10,18 @@ from typing import Any
 
 import msgspec
 import pytest
-from packaging.specifiers import SpecifierSet
 
 from builders import host
 from builders.index import Index
 from builders.plan import Task, plan
 from resolver.errors import EnvironmentLacksError, LockError, UsageError
-from resolver.facts import catalog as facts
+from resolver.facts import loading as facts
 from resolver.facts.catalog import Catalog
 from resolver.facts.schema import Sdist
 from resolver.lock import Lock, make_lock
 from resolver.model import Request, Requirement, Resolution, Target
 from resolver.resolve import resolve
+from resolver.versions import parse_specifier
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +49,7 @@ def lock(catalog: Catalog) -> Lock:
 
 def locked(catalog: Catalog, target: Target, **wanted: str) -> Lock:
     requirements = tuple(
-        Requirement(name, SpecifierSet(versions) if versions else None, f"{name}{versions}")
+        Requirement(name, parse_specifier(versions) if versions else None, f"{name}{versions}")
         for name, versions in wanted.items()
     )
     answer = resolve(catalog, Request(target, requirements))
