@@ -70,13 +70,14 @@ def place_exclusively(temporary: Path, target: Path) -> bool:
     return True
 
 
-def write_atomic(target: Path, text: str) -> None:
-    """Write a text file atomically; a device or a pipe, such as ``/dev/stdout``, is just written to."""
+def write_atomic(target: Path, text: str | bytes) -> None:
+    """Write a file atomically, text as UTF-8; a device or a pipe (``/dev/stdout``) is just written to."""
+    data = text.encode() if isinstance(text, str) else text
     if target.exists() and not target.is_file():
-        target.write_text(text, encoding="utf-8")
+        target.write_bytes(data)
         return
     with atomic_path(target) as temporary:
-        temporary.write_text(text, encoding="utf-8")
+        temporary.write_bytes(data)
 
 
 @contextmanager

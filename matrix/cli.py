@@ -23,8 +23,10 @@ COMMANDS = {
     "table": "what fits together at a site, whole: images, torch and Python by packages",
     "explain": "why a version was chosen, by which facts, from which sources",
     "graph": "show what needs what, to run and to be built, and in which order",
+    "fetch": "bring the sources that the lock builds from into the cache, checked",
     "build-wheels": "build what the lock needs and the index lacks, prove it, publish it",
     "audit": "say what is in a wheel and what is wrong with it",
+    "index": "list, check, tend and serve the local index",
     "env": "write the file that a consumer of the index reads",
     "catalog": "list the facts, check a file of them, or look for new ones",
 }

@@ -173,6 +173,7 @@ def _lock_pick(pick: Pick, label: str, torch: Pick | None) -> LockedPick:
         sdist=release.sdist if release else None,
         git=release.git if release else None,
         wheel=release.wheel if release else None,
+        patches=release.patches if release else (),
         fact=_lock_facts(pick.facts),
     )
 

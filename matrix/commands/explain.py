@@ -65,14 +65,18 @@ def execute(args: argparse.Namespace, console: Console) -> int:
 
 def _passed_over(lock: Lock, name: str, console: Console) -> list[Rejected]:
     """Ask again for what comes before the chosen version; the lock alone answers if that cannot be done."""
-    from matrix.options import Settings, load_catalog  # noqa: PLC0415  only for one component
+    from matrix.imaging import lay_image  # noqa: PLC0415  only for one component
+    from matrix.options import Settings, load_catalog  # noqa: PLC0415
     from resolver.rejected import rejected  # noqa: PLC0415
 
     try:
         request = request_of(lock)
         settings = Settings(site=request.site_file or None, catalog=list(request.catalogs))
         picked = {pick.name: pick.key for pick in lock.pick}
-        return rejected(load_catalog(settings), request, picked, name)
+        catalog, image = load_catalog(settings), lock.target.base_image
+        if image and request.target.base_image and image.path.startswith("/"):
+            lay_image(image.path, catalog, image.name)
+        return rejected(catalog, request, picked, name)
     except MatrixError as error:
         console.warn(f"What was not taken cannot be explained: {error.message}")
         return []

@@ -7,7 +7,7 @@ from typing import Literal
 
 import msgspec
 
-from resolver.facts.schema import Backend, Git, Sdist, Status  # noqa: TC001
+from resolver.facts.schema import Backend, Git, Patch, Sdist, Status  # noqa: TC001
 from resolver.model import Kind, Origin, Prefer, Support, Verdict  # noqa: TC001
 
 
@@ -109,6 +109,8 @@ class LockedPick(_Part, frozen=True, kw_only=True):
     sdist: Sdist | None = None
     git: Git | None = None
     wheel: Sdist | None = None
+    patches: tuple[Patch, ...] = ()
+    """Changes to the source; the files lie beside the catalog file that lists them."""
     fact: tuple[LockedFact, ...] = ()
 
     @property

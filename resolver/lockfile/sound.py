@@ -59,7 +59,7 @@ def _pick(pick: LockedPick) -> Iterator[str]:
         yield f"{pick.name} has no version"
     if pick.origin == "build" and not (pick.sdist or pick.git):
         yield f"{pick.name} is to be built and names no source"
-    for file in (pick.sdist, pick.wheel):
+    for file in (pick.sdist, pick.wheel, *pick.patches):
         if file is not None and not _SHA256.fullmatch(file.sha256):
             yield f"the sha256 of {shorten(file.file)} is none: {shorten(file.sha256)!r}"
 

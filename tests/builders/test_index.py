@@ -48,9 +48,21 @@ def file_of(link: DistributionPackage) -> Path:
     return Path(unquote(urlsplit(link.url).path))
 
 
+def json_links_of(index: Index, project: str) -> list[DistributionPackage]:
+    """Read a project's JSON page, by the same reader."""
+    text = (index.simple / project / "index.json").read_text()
+    base = (index.simple / project).as_uri() + "/"
+    return ProjectPage.from_json_data(json.loads(text), base_url=base).packages
+
+
 def agree(index: Index, project: str) -> None:
-    """See that the page and the directory say the same."""
+    """See that both pages and the directory say the same."""
     links = links_of(index, project)
+    for link, other in zip(links, json_links_of(index, project), strict=True):
+        for said in ("filename", "url", "digests", "requires_python", "is_yanked", "yanked_reason"):
+            assert getattr(link, said) == getattr(other, said)
+        assert other.size == file_of(link).stat().st_size
+        assert other.upload_time is not None
     assert [file_of(link) for link in links] == index.wheels(project)
     for link in links:
         assert link.digests == {"sha256": sha256_of(file_of(link))}
@@ -211,12 +223,12 @@ def test_a_publisher_that_writes_an_old_page_over_a_newer_one_writes_again(
 
     def write_late(target: Path, text: str) -> None:
         if target == index.simple / page:
-            monkeypatch.setattr("builders.index.write_atomic", write_atomic)
+            monkeypatch.setattr("builders.index.store.write_atomic", write_atomic)
             for other in others:
                 index.publish(other, {})
         write_atomic(target, text)
 
-    monkeypatch.setattr("builders.index.write_atomic", write_late)
+    monkeypatch.setattr("builders.index.store.write_atomic", write_late)
     index.publish(make_wheel(version="1.0"), {})
     assert len(index.wheels("tiny")) == 2
     agree(index, "tiny")
@@ -242,7 +254,7 @@ def test_refresh_drops_the_link_of_a_wheel_that_is_gone(index: Index, make_wheel
     agree(index, "tiny")
     kept.unlink()
     index.refresh("tiny")
-    assert links_of(index, "tiny") == []
+    assert not [path for path in (index.simple / "tiny").iterdir() if path.suffix in {".html", ".json"}]
     assert index.projects() == []
     assert "tiny" not in (index.simple / "index.html").read_text()
 
@@ -310,6 +322,9 @@ class Watcher(threading.Thread):
             for page in [self.index.simple / "index.html", *self.index.simple.glob("*/index.html")]:
                 if page.exists():
                     self.look(page)
+            for data in [self.index.simple / "index.json", *self.index.simple.glob("*/index.json")]:
+                if data.exists():
+                    self.look_at_data(data)
             self.rounds += 1
 
     def look(self, page: Path) -> None:
@@ -320,16 +335,31 @@ class Watcher(threading.Thread):
             if not (page.parent / unquote(href.partition("#")[0])).exists():
                 self.faults.append(f"{page} links to {href}, which is not there")
 
+    def look_at_data(self, page: Path) -> None:
+        try:
+            document = json.loads(page.read_bytes())
+        except ValueError:
+            self.faults.append(f"{page} is not whole")
+            return
+        for one in document.get("files", []):
+            if not (page.parent / one["filename"]).exists():
+                self.faults.append(f"{page} names {one['filename']}, which is not there")
 
-@pytest.mark.parametrize("seed", [1, 2, 3])
-def test_many_publishers_of_which_some_are_killed(index: Index, make_wheel: MakeWheel, seed: int) -> None:
+
+@pytest.mark.parametrize(
+    ("seed", "publishing", "reading"),
+    [(1, 6, 1), (2, 6, 1), pytest.param(3, 16, 4, marks=pytest.mark.integration)],
+)
+def test_many_publishers_of_which_some_are_killed(
+    index: Index, make_wheel: MakeWheel, seed: int, publishing: int, reading: int
+) -> None:
     chance = random.Random(seed)
     shares: list[list[Path]] = [
         [make_wheel(name="shared", version=f"{number}.{one}") for one in range(6)]
         + [make_wheel(name=f"own{number % 3}", version=f"{number}.{one}") for one in range(4)]
-        for number in range(6)
+        for number in range(publishing)
     ]
-    watcher = Watcher(index)
+    watchers = [Watcher(index) for _ in range(reading)]
     command = [sys.executable, "-c", PUBLISH, str(index.root)]
     with ExitStack() as stack:
         publishers: list[subprocess.Popen[str]] = [
@@ -345,16 +375,17 @@ def test_many_publishers_of_which_some_are_killed(index: Index, make_wheel: Make
             chance.shuffle(share)
             killed_after = (chance.randrange(8), chance.uniform(0, 0.01)) if number % 2 else None
             threads.append(threading.Thread(target=drive, args=(publisher, share, killed_after)))
-        for thread in [watcher, *threads]:
+        for thread in [*watchers, *threads]:
             thread.start()
         for thread in threads:
             thread.join()
-    watcher.enough.set()
-    watcher.join()
+    for watcher in watchers:
+        watcher.enough.set()
+        watcher.join()
+        assert watcher.faults == []
+        assert watcher.rounds > 1
 
-    assert [publisher.returncode for publisher in publishers] == [0, -9] * 3
-    assert watcher.faults == []
-    assert watcher.rounds > 1
+    assert [publisher.returncode for publisher in publishers] == [0, -9] * (publishing // 2)
     for project in index.projects():
         index.refresh(project)
         agree(index, project)

@@ -1,0 +1,5 @@
+"""The index: a static simple repository on disk, the one place of finished wheels."""
+
+from builders.index.store import Index, NameTakenError, Published
+
+__all__ = ["Index", "NameTakenError", "Published"]
