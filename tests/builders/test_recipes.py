@@ -19,7 +19,8 @@ from builders.recipes import (
     with_ops,
 )
 from resolver.errors import EnvironmentLacksError, UsageError
-from resolver.facts.catalog import Catalog, load
+from resolver.facts.catalog import Catalog
+from resolver.facts.loading import load
 from resolver.facts.schema import Op, Recipe
 from resolver.facts.selecting import recipe_for
 
