@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from builders.cache import cache_root
+from builders.environments.pipconfig import reachable
 from builders.files import only_one, write_atomic
 from builders.run import CommandError, clean_environment, output_of, run
 from resolver.errors import EnvironmentLacksError
@@ -152,19 +153,3 @@ def pip_environment() -> dict[str, str]:
     ):
         own.pop(name, None)
     return clean_environment(own | {"PIP_DISABLE_PIP_VERSION_CHECK": "1"})
-
-
-def reachable(url: str, *, timeout: float = 5.0) -> bool:
-    """Tell whether a web server answers at all; the time limit is in seconds.
-
-    pip would try an unreachable index again and again for every project it looks up.
-    """
-    import requests  # noqa: PLC0415  imports slowly, and only where the network is used
-
-    if not url.startswith(("http://", "https://")):
-        return True
-    try:
-        requests.head(url, timeout=timeout, allow_redirects=True)
-    except requests.RequestException:
-        return False
-    return True

@@ -4,26 +4,34 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from builders import host
+from builders.recipes import with_ops
+from builders.sources import patches_of
 from resolver.errors import EnvironmentLacksError, LockError, UsageError, did_you_mean
 from resolver.facts.selecting import recipe_for
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from builders.index import Index
+    from builders.workshop import Workshop
     from resolver.facts.catalog import Catalog
     from resolver.facts.schema import Recipe
     from resolver.lock import Lock, LockedPick
 
-_DECIDING = ("declared", "undeclared", "match_runtime", "environment", "options", "must_contain")
+_DECIDING = (
+    "declared", "undeclared", "match_runtime", "environment", "options", "prepare", "must_contain",
+)  # fmt: skip
 """The parts of a recipe that determine what comes out; its sources and notes do not."""
+
+
+_TRITONS = ("triton", "pytorch-triton-rocm", "triton-rocm")
+"""Names that torch's own triton has had."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,13 +40,20 @@ class Task:
 
     pick: LockedPick
     recipe: Recipe
-    python: Path
+    workshop: Workshop
     torch: LockedPick | None
     inputs: dict[str, Any]
     """Everything that determines the wheel's content."""
-    wheel: Path | None
+    wheel: Path | None = None
     """The wheel in the index that was built from the same inputs, if there is one."""
     gfx: tuple[str, ...] = ()
+    patches: tuple[Path, ...] = ()
+    cxx_standard: str = ""
+    """Oldest C++ standard that torch's headers compile with; empty where it is not known."""
+    others: tuple[Recipe, ...] = field(default=(), repr=False)
+    """Other recipes of the package, to name the right one where this one does not fit the source."""
+    runtime: Mapping[str, str] = field(default_factory=dict)
+    """Distributions that must be the very ones that will run, with their locked versions."""
 
     @property
     def build_key(self) -> str:
@@ -52,7 +67,37 @@ class Task:
         return f"{self.pick.name} {self.pick.pinned}"
 
 
-def plan(lock: Lock, catalog: Catalog, index: Index, names: Sequence[str] = ()) -> list[Task]:
+def chosen(lock: Lock, names: Sequence[str]) -> list[LockedPick]:
+    """Give the picks that are to be built, in install order.
+
+    Parameters
+    ----------
+    names
+        Only these; all when empty.
+
+    Raises
+    ------
+    UsageError
+        A name that the lock does not build.
+    """
+    built = lock.built()
+    for name in names:
+        if name not in {pick.name for pick in built}:
+            msg = f"The lock does not build {name!r}."
+            hint = did_you_mean(name, [pick.name for pick in built]) or "Nothing in it is built."
+            raise UsageError(msg, hint=hint)
+    return [pick for pick in built if not names or pick.name in names]
+
+
+def plan(
+    lock: Lock,
+    catalog: Catalog,
+    index: Index,
+    workshop: Workshop,
+    names: Sequence[str] = (),
+    *,
+    ops: Mapping[str, Sequence[str]] | None = None,
+) -> list[Task]:
     """Say for every wheel that the lock builds whether the index has it.
 
     Parameters
@@ -63,8 +108,12 @@ def plan(lock: Lock, catalog: Catalog, index: Index, names: Sequence[str] = ()) 
         Where the recipes stand.
     index
         Where finished wheels are.
+    workshop
+        Where it is built.
     names
         Only these; all when empty.
+    ops
+        Package to the ops that are to be compiled, instead of the recipe's own choice.
 
     Returns
     -------
@@ -73,62 +122,61 @@ def plan(lock: Lock, catalog: Catalog, index: Index, names: Sequence[str] = ()) 
 
     Raises
     ------
-    EnvironmentLacksError
-        The lock is for ROCm, whose builds run in a base image: this version has no containers.
     UsageError, LockError
         A name that the lock does not build, or a lock that the catalog does not fit.
     """
-    built = lock.built()
-    for name in names:
-        if name not in {pick.name for pick in built}:
-            msg = f"The lock does not build {name!r}."
-            hint = did_you_mean(name, [pick.name for pick in built]) or "Nothing in it is built."
-            raise UsageError(msg, hint=hint)
-    if built and lock.target.backend == "rocm":
-        raise _no_containers(lock, built)
-    wanted = [pick for pick in built if not names or pick.name in names]
-    return [_task(pick, lock, catalog, index) for pick in wanted]
+    chosen_ops = ops or {}
+    picks = chosen(lock, names)
+    for name in chosen_ops:
+        if name not in {pick.name for pick in picks}:
+            msg = f"Ops of {name} were asked for, and {name} is not built."
+            raise UsageError(msg, hint=did_you_mean(name, [pick.name for pick in picks]))
+    tasks = [_task(pick, lock, catalog, workshop, chosen_ops.get(pick.name, ())) for pick in picks]
+    found = [index.find(task.pick.name, task.build_key) for task in tasks]
+    return [
+        task if one is None else replace(task, wheel=one.path) for task, one in zip(tasks, found, strict=True)
+    ]
 
 
-def _no_containers(lock: Lock, built: Sequence[LockedPick]) -> EnvironmentLacksError:
-    image = lock.version_of("base-image") or "a ROCm base image"
-    wheels = "".join(f"\n  - {pick.name} {pick.pinned}" for pick in built)
-    msg = (
-        f"Wheels for {', '.join(lock.target.gfx)} are compiled inside the base image, which needs "
-        f"a container runtime; this version cannot build in containers yet. Nothing was built.\n"
-        f"Base image: {image}\nWaiting to be built:{wheels or ' nothing'}"
-    )
-    return EnvironmentLacksError(
-        msg, hint="--backend cpu builds for this machine's CPU, under another label."
-    )
-
-
-def _task(pick: LockedPick, lock: Lock, catalog: Catalog, index: Index) -> Task:
+def _task(pick: LockedPick, lock: Lock, catalog: Catalog, workshop: Workshop, ops: Sequence[str]) -> Task:
     release = catalog.release.get((pick.name, pick.version, pick.variant))
     recipe = recipe_for(catalog, release, lock.target.backend) if release else None
     if recipe is None:
         msg = f"The lock builds {pick.name} {pick.version}, for which the catalog has no recipe."
         raise LockError(msg, hint="Was it resolved with another --catalog? Resolve again with this one.")
-    version = lock.version_of("python")
+    if ops:
+        recipe = with_ops(recipe, ops, pick.version)
     torch = lock.find("torch")
     if torch is not None and torch.origin == "base-image" and not torch.index:
-        msg = f"torch {torch.version} is what the base image holds; to build against it needs that image."
-        raise EnvironmentLacksError(msg, hint="This version cannot build in containers yet.")
-    inputs = {
+        msg = f"torch {torch.version} is what the base image holds, and nobody offers its wheel."
+        raise EnvironmentLacksError(msg, hint="Put the wheel into a directory and name it in PIP_FIND_LINKS.")
+    inputs: dict[str, Any] = {
         "name": pick.name,
         "version": pick.pinned,
         "source": msgspec.to_builtins(pick.sdist or pick.git),
+        "patches": [patch.sha256 for patch in pick.patches],
         "recipe": {name: msgspec.to_builtins(getattr(recipe, name)) for name in _DECIDING},
         "torch": torch.version if torch else "",
         "backend": lock.target.backend,
         "gfx": list(lock.target.gfx),
-        "python": host.python_abi(version),
-        "compiler": host.compiler_identity(),
-        "glibc": host.glibc_version(),
-        "cpu": host.cpu_identity() if recipe.native_cpu else "",
+        **workshop.identity,
     }
-    task = Task(pick, recipe, host.find_python(version), torch, inputs, None, lock.target.gfx)
-    found = index.find(pick.name, task.build_key)
-    return (
-        task if found is None else Task(pick, recipe, task.python, torch, inputs, found.path, lock.target.gfx)
+    if not recipe.native_cpu:
+        inputs.pop("cpu", None)  # nothing of it is in such a wheel
+    row = catalog.torch.get(torch.version) if torch else None
+    return Task(
+        pick,
+        recipe,
+        workshop,
+        torch,
+        inputs,
+        gfx=lock.target.gfx,
+        patches=patches_of(pick, catalog),
+        cxx_standard=row.cxx_standard if row else "",
+        others=tuple(one for one in catalog.recipe if one.package == pick.name),
+        runtime={
+            name: found.version
+            for name in (*recipe.match_runtime, *_TRITONS)
+            if (found := lock.find(name)) is not None
+        },
     )

@@ -136,6 +136,14 @@ def output_of(command: Sequence[str], *, env: Mapping[str, str] | None = None) -
         return ""
 
 
+def bytes_of(command: Sequence[str], *, env: Mapping[str, str] | None = None) -> bytes | None:
+    """Give what a program prints, as it is, or None if it fails."""
+    try:
+        return subprocess.run(command, check=True, capture_output=True, env=env).stdout
+    except (OSError, subprocess.SubprocessError):
+        return None
+
+
 def telling_lines(log: Path, *, start: int = 0, most: int = 8) -> list[str]:
     """Choose the lines of a log that say why something failed.
 

@@ -3,57 +3,35 @@
 from __future__ import annotations
 
 import json
-import os
-import platform
 import shutil
 import time
-import warnings
-import zipfile
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from importlib.metadata import version as installed_version
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
-
-from build import BuildBackendException, BuildException, ProjectBuilder
+from typing import TYPE_CHECKING, Any
 
 from builders import host
-from builders.audit import AuditError, Finding, audit
-from builders.buildenv import build_environment
+from builders.compilation import FRONTEND, BuildError, compile_wheel
+from builders.diagnosis import Context, explained
+from builders.environments.task import Fetching, make_layers, task_environment
 from builders.files import only_one
 from builders.index import NameTakenError
-from builders.labelling import Labels, label_wheel
-from builders.run import CommandError, clean_environment, run
-from builders.sources import fetch_sdist, unpack_sdist
-from resolver.errors import EnvironmentLacksError, MatrixError
+from builders.labelling import Labels, label_wheel, runtime_pins
+from builders.proof import prove
+from builders.recipes import Build, apply_recipe, check_source
+from builders.sources import mirrored, obtain
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping
+    from pathlib import Path
 
-    from builders.audit import Audit
-    from builders.buildenv import BuildEnvironment
+    from builders.environments.task import BuildEnvironment, Layers
     from builders.index import Index
     from builders.plan import Task
+    from builders.recipes import Application
+    from builders.sources import Source
 
-_EPOCH = "315532800"  # 1980-01-01: no clock enters what is built
-
-_LOAD = """
-import importlib.util, pathlib, sys
-try:
-    import torch
-except ImportError:
-    pass
-for argument in sys.argv[1:]:
-    path = pathlib.Path(argument)
-    spec = importlib.util.spec_from_file_location(path.name.split(".")[0], path)
-    spec.loader.exec_module(importlib.util.module_from_spec(spec))
-"""
-
-
-class BuildError(MatrixError):
-    """A wheel could not be built; the index is as it was."""
-
-    id: ClassVar[str] = "build-failed"
+__all__ = ["BuildError", "Limits", "build_wheel", "fetching_of", "requirements_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +40,10 @@ class Limits:
 
     jobs: int | None = None
     memory: float | None = None
+    """GiB."""
     offline: bool = False
+    mirrors: Mapping[str, str] = field(default_factory=dict)
+    """URL prefix to what is asked instead."""
 
 
 def build_wheel(task: Task, index: Index, limits: Limits, say: Callable[[str], None]) -> Path:
@@ -86,67 +67,122 @@ def build_wheel(task: Task, index: Index, limits: Limits, say: Callable[[str], N
 
     Raises
     ------
-    BuildError
-        The build failed; the error names the log.
+    BuildError, RecipeError
+        The build failed, or could not be begun; the error names the log.
     AuditError
         The wheel does not hold what the recipe promises; it is not published.
     EnvironmentLacksError, HashMismatchError, SourceError
         The source or the build requirements could not be had.
     """
-    pick, log = task.pick, index.state / "logs" / f"{task.pick.name}-{task.build_key[:12]}.log"
+    log = index.state / "logs" / f"{task.pick.name}-{task.build_key[:12]}.log"
     log.parent.mkdir(parents=True, exist_ok=True)
     log.unlink(missing_ok=True)
     started = time.monotonic()
-    if pick.sdist is None:
-        msg = f"{task.title} is built from git, which this version cannot fetch yet."
-        raise EnvironmentLacksError(msg, hint="Only sdists from the package index are built so far.")
-    say(f"fetch {pick.sdist.file}")
-    archive = fetch_sdist(pick.name, pick.sdist, offline=limits.offline)
+    workshop = task.workshop
+
+    say(f"fetch {task.pick.sdist.file if task.pick.sdist else task.title}")
+    source = obtain(task.pick, offline=limits.offline, mirrors=limits.mirrors, patches=task.patches)
+
     say("prepare the build environment")
-    environment = _environment(task, log, say, offline=limits.offline)
-    with _build_directory(index, task) as work:
+    torch, wanted = requirements_of(task)
+    how = fetching_of(task, limits, log=log, say=say)
+    layers = make_layers(workshop.place, workshop.python, torch=torch, requirements=wanted, how=how)
+
+    with explained(log, _context(task)), _build_directory(index, task) as work:
+        environment = task_environment(
+            workshop.place, workshop.python, layers.all, root=work / "env", log=log
+        )
+
         say("unpack")
-        source = unpack_sdist(archive, work / "source")
+        tree = source.unpack(work / "source", log=log)
+        check_source(task.recipe, tree, task.title, task.others)
+
         jobs = host.compile_jobs(task.recipe.memory_per_job, jobs=limits.jobs, memory=limits.memory)
+        application = _application(task, jobs=jobs, work=work)
+        for note in application.notes:
+            say(note)
+        if not workshop.place.isolates_network:
+            say("this machine cannot take the network away from a build; it is trusted not to use it")
         say(f"compile with {jobs} job{'s' if jobs > 1 else ''}; log: {log}")
-        raw = _build(task, environment, source, work / "raw", jobs=jobs, log=log)
+        raw = compile_wheel(
+            task.title,
+            workshop.place,
+            environment,
+            application,
+            source=tree,
+            work=work,
+            variables={**workshop.variables, **source.variables(work / "source")},
+            log=log,
+        )
+
         say("prove")
-        report = _prove(task, raw, environment, work / "probe", log)
-        provenance = _provenance(task, environment, report, seconds=time.monotonic() - started, jobs=jobs)
-        labelled = work / "labelled"
-        return _publish(task, index, raw=raw, report=report, provenance=provenance, directory=labelled)
+        report, findings = prove(task, raw, layers, work=work, log=log)
+        record = _provenance(
+            task, source, layers, environment, application,
+            seconds=time.monotonic() - started, jobs=jobs,
+        )  # fmt: skip
+        record |= {
+            "platform_tag": report.platform_tag,
+            "objects": json.loads(json.dumps([asdict(one) for one in report.objects])),
+            "findings": [asdict(one) for one in findings],
+        }
+        return _publish(task, index, raw=raw, platform=report.platform_tag, record=record, work=work)
 
 
-def _publish(
-    task: Task, index: Index, *, raw: Path, report: Audit, provenance: Mapping[str, Any], directory: Path
-) -> Path:
-    """Label and publish; if another build takes the name at that moment, take the next build tag."""
-    while True:
-        number = index.next_build_number(task.pick.name, task.pick.pinned)
-        labels = Labels(version=task.pick.pinned, platform=report.platform_tag, build_number=number)
-        wheel = label_wheel(raw, labels, directory).path
-        try:
-            return index.publish(wheel, provenance)
-        except NameTakenError:
-            if index.next_build_number(task.pick.name, task.pick.pinned) == number:
-                raise
+def requirements_of(task: Task) -> tuple[str | None, list[str]]:
+    """Give what must be installed to build: torch pinned to the lock's, and everything else."""
+    wanted = dict.fromkeys([*task.recipe.declared, *task.recipe.undeclared, FRONTEND])
+    torch = None
+    if "torch" in wanted and task.torch is not None:
+        del wanted["torch"]
+        torch = f"torch=={task.torch.version}"
+    return torch, sorted(wanted)
 
 
-def requirements_of(task: Task) -> list[str]:
-    """Give what must be installed to build: all build requirements, torch pinned to the lock's."""
-    wanted = []
-    for text in (*task.recipe.declared, *task.recipe.undeclared):
-        if text == "torch" and task.torch is not None:
-            wanted.append(f"torch=={task.torch.version}")
-        else:
-            wanted.append(text)
-    return sorted(dict.fromkeys(wanted))
-
-
-def _environment(task: Task, log: Path, say: Callable[[str], None], *, offline: bool) -> BuildEnvironment:
+def fetching_of(task: Task, limits: Limits, *, log: Path, say: Callable[[str], None]) -> Fetching:
+    """Give where the wheels come from that a build needs."""
     indexes = [task.torch.index] if task.torch is not None and task.torch.index else []
-    wanted = requirements_of(task)
-    return build_environment(task.python, wanted, indexes=indexes, log=log, say=say, offline=offline)
+
+    def instead(url: str) -> str:
+        return mirrored(url, limits.mirrors)
+
+    return Fetching(log=log, say=say, indexes=indexes, mirrored=instead, offline=limits.offline)
+
+
+def _application(task: Task, *, jobs: int, work: Path) -> Application:
+    """Apply the recipe to this build."""
+    workshop = task.workshop
+    build = Build(
+        name=task.pick.name,
+        version=task.pick.version,
+        backend=task.recipe.backend,
+        gfx=task.gfx,
+        torch=task.torch.version if task.torch else "",
+        cxx_standard=task.cxx_standard,
+        rocm=workshop.rocm,
+        rocm_path=workshop.rocm_path,
+        compilers=workshop.compilers,
+        preferred=workshop.preferred,
+        cpu=workshop.cpu,
+        jobs=jobs,
+        moved={str(work): "/matrix"},
+    )
+    return apply_recipe(task.recipe, build)
+
+
+def _context(task: Task) -> Context:
+    """Say what is built, for what is known about failures."""
+    workshop = task.workshop
+    return Context(
+        package=task.pick.name,
+        version=task.pick.version,
+        torch=task.torch.version if task.torch else "",
+        rocm=workshop.rocm,
+        backend=task.recipe.backend,
+        gfx=task.gfx,
+        python=workshop.python.version,
+        network=False if workshop.place.isolates_network else None,
+    )
 
 
 @contextmanager
@@ -160,120 +196,48 @@ def _build_directory(index: Index, task: Task) -> Iterator[Path]:
         shutil.rmtree(work, ignore_errors=True)
 
 
-def _build(
-    task: Task, environment: BuildEnvironment, source: Path, out: Path, *, jobs: int, log: Path
+def _publish(
+    task: Task, index: Index, *, raw: Path, platform: str, record: Mapping[str, Any], work: Path
 ) -> Path:
-    """Call the source's own build backend, without isolation, in the prepared environment."""
-    targets = ";".join(task.gfx)
-    recipe = {name: value.replace("{gfx}", targets) for name, value in task.recipe.environment.items()}
-    path = os.pathsep.join([str(environment.root / "bin"), os.environ.get("PATH", os.defpath)])
-    own = {
-        "PATH": path,
-        "VIRTUAL_ENV": str(environment.root),
-        "MAX_JOBS": str(jobs),
-        "SOURCE_DATE_EPOCH": _EPOCH,
-    }
-    if os.environ.get("CXX"):
-        own["CXX"] = os.environ["CXX"]
-    env = clean_environment(own | recipe)
-
-    def runner(
-        cmd: Sequence[str],
-        cwd: str | None = None,
-        extra_environ: Mapping[str, str] | None = None,
-    ) -> None:
-        where = Path(cwd) if cwd else None
-        run(
-            cmd,
-            what=f"Building {task.title}",
-            log=log,
-            cwd=where,
-            env=env | dict(extra_environ or {}),
-        )
-
-    out.mkdir()
-    try:
-        builder = ProjectBuilder(source, python_executable=str(environment.python), runner=runner)
-    except BuildException as error:
-        msg = f"{task.title} cannot be built: {_first_line(error)}"
-        raise BuildError(msg, hint="The index is as it was.") from None
-    options = list(task.recipe.options)
-    try:
-        with warnings.catch_warnings(record=True) as said:
-            warnings.simplefilter("always")
-            return Path(builder.build("wheel", out, {"--build-option": options} if options else None))
-    except BuildBackendException as error:
-        cause = error.exception
-        if isinstance(cause, CommandError):
-            msg = cause.message
-        else:
-            msg = f"Building {task.title} failed: {_first_line(error)}\n  Log: {log}"
-        raise BuildError(msg, hint="The index is as it was.") from None
-    finally:
-        _keep_warnings(said, log)
-
-
-def _keep_warnings(said: Sequence[warnings.WarningMessage], log: Path) -> None:
-    """Put a backend's warnings where the rest of its output is: DeepSpeed's fill a thousand lines."""
-    with log.open("a", encoding="utf-8") as sink:
-        sink.writelines(f"{one.category.__name__}: {one.message}\n" for one in said)
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().partition("\n")[0]
-
-
-def _prove(task: Task, wheel: Path, environment: BuildEnvironment, directory: Path, log: Path) -> Audit:
-    """Refuse a wheel that lacks what was promised or whose shared objects do not load."""
-    report = audit(wheel, task.recipe)
-    problems = list(report.errors)
-    if not problems:
-        problems = _load_objects(wheel, report, environment, directory, log)
-    if problems:
-        listed = "".join(f"\n  - {one.text} {one.cure}".rstrip() for one in problems)
-        msg = f"The wheel of {task.title} does not hold what it promises; it is not published.{listed}"
-        raise AuditError(f"{msg}\n  Log: {log}", hint=f"The wheel is kept as {wheel} until the next build.")
-    return report
-
-
-def _load_objects(
-    wheel: Path, report: Audit, environment: BuildEnvironment, directory: Path, log: Path
-) -> list[Finding]:
-    """Load every Python extension of the wheel beside the torch that it was built against."""
-    with zipfile.ZipFile(wheel) as archive:
-        # All of them, because one may need another beside it.
-        extracted = {one: Path(archive.extract(one.path, directory)) for one in report.objects}
-    paths = [path for one, path in extracted.items() if one.extension]
-    if not paths:
-        return []
-    command = [str(environment.python), "-c", _LOAD, *map(str, paths)]
-    try:
-        run(command, what="Loading the shared objects", log=log, env=clean_environment())
-    except CommandError as error:
-        text = f"its shared objects do not load: {'; '.join(error.lines[-2:])}"
-        return [
-            Finding(
-                "object-does-not-load",
-                "error",
-                text,
-                "A symbol or library of the build is not there.",
-            )
-        ]
-    return []
+    """Label and publish; if another build takes the name at that moment, take the next build tag."""
+    others = {name: version for name, version in task.runtime.items() if name != "torch"}
+    pins = runtime_pins(task.runtime.get("torch", ""), others)
+    while True:
+        number = index.next_build_number(task.pick.name, task.pick.pinned)
+        labels = Labels(version=task.pick.pinned, platform=platform, build_number=number, pins=pins)
+        labelled = label_wheel(raw, labels, work / "labelled")
+        changes = [asdict(one) for one in labelled.requirements]
+        said = {"requirements": changes, "notes": labelled.notes, "dropped_local": labelled.dropped_local}
+        try:
+            return index.publish(labelled.path, {**record, "labelling": said})
+        except NameTakenError:
+            if index.next_build_number(task.pick.name, task.pick.pinned) == number:
+                raise
 
 
 def _provenance(
-    task: Task, environment: BuildEnvironment, report: Audit, *, seconds: float, jobs: int
+    task: Task,
+    source: Source,
+    layers: Layers,
+    environment: BuildEnvironment,
+    application: Application,
+    *,
+    seconds: float,
+    jobs: int,
 ) -> dict[str, Any]:
+    image = task.workshop.place.image
     return {
         "schema": 1,
         "build_key": task.build_key,
         "inputs": task.inputs,
+        "source": source.inputs,
         "installed": environment.installed,
-        "builder": {"rocm-matrix": installed_version("rocm-matrix"), "machine": platform.machine()},
+        "wheels": environment.wheels,
+        "environment": dict(application.environment),
+        "base_image": {"name": image.name, "sha256": image.sha256} if image else None,
+        "network": "off" if task.workshop.place.isolates_network else "not taken away",
+        "torch": [one.file for one in layers.torch.wheels if one.name == "torch"] if layers.torch else [],
+        "builder": {"rocm-matrix": installed_version("rocm-matrix")},
         "jobs": jobs,
         "seconds": round(seconds, 1),
-        "platform_tag": report.platform_tag,
-        "objects": json.loads(json.dumps([asdict(one) for one in report.objects])),
-        "findings": [asdict(one) for one in report.findings],
     }

@@ -6,17 +6,17 @@ import argparse
 import datetime
 import os
 import re
-import tomllib
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
+from msgspec.structs import replace
 
 from builders.cache import cache_root
+from matrix.imaging import image_name, lay_image
 from resolver.driver import identify_driver, lines_of_module, release_of_package
 from resolver.errors import UsageError, did_you_mean
-from resolver.facts import catalog as facts
+from resolver.facts import loading as facts
 from resolver.model import Request, Requirement, Target
 from resolver.requirements import parse_requirement
 from resolver.versions import minor, parse_specifier, shorten, spell
@@ -95,7 +95,9 @@ def add_target_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--driver", metavar="VERSION", help="AMD kernel driver, instead of the site's")
     group.add_argument("--rocm", metavar="SPEC", help="ROCm, such as 6.2 or '>=6.2,<6.5'")
     group.add_argument("--python", metavar="SPEC", help="Python, such as 3.12")
-    group.add_argument("--base-image", metavar="NAME", help="base image, by name or path")
+    group.add_argument(
+        "--base-image", metavar="NAME|PATH", help="base image: a name of the catalog, or a file"
+    )
     group.add_argument("--support", choices=SUPPORT, help="how far to trust (default: any)")
     group.add_argument("--prefer", choices=PREFER, help="which of all solutions (default: newest)")
     group.add_argument(
@@ -127,10 +129,21 @@ def read_settings(path: Path = REQUEST_FILE) -> Settings:
         It is not valid, or has a key that means nothing.
     """
     try:
-        data = tomllib.loads(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
         return Settings()
-    except (OSError, ValueError, RecursionError) as error:
+    except (OSError, ValueError) as error:
+        msg = f"Cannot read {path}: {error}."
+        raise UsageError(msg) from None
+    return _settings_of(text, path)
+
+
+def _settings_of(text: str, path: Path) -> Settings:
+    import tomllib  # noqa: PLC0415  only where there is a file
+
+    try:
+        data = tomllib.loads(text)
+    except (ValueError, RecursionError) as error:
         msg = f"Cannot read {path}: {error}."
         raise UsageError(msg) from None
     known = [field.encode_name for field in msgspec.structs.fields(Settings)]
@@ -139,10 +152,15 @@ def read_settings(path: Path = REQUEST_FILE) -> Settings:
             msg = f"{path} has the key {key!r}, which means nothing."
             raise UsageError(msg, hint=did_you_mean(key, known))
     try:
-        return msgspec.convert(data, Settings)
+        settings = msgspec.convert(data, Settings)
     except msgspec.ValidationError as error:
         msg = f"{path}: {error}."
         raise UsageError(msg) from None
+    if settings.mirrors:
+        from builders.sources.mirrors import check_mirrors  # noqa: PLC0415  imports much, and few have any
+
+        check_mirrors(settings.mirrors, where=str(path))
+    return settings
 
 
 def merge(settings: Settings, args: argparse.Namespace) -> Settings:
@@ -194,11 +212,15 @@ def load_catalog(settings: Settings) -> Catalog:
 def make_request(settings: Settings, catalog: Catalog, today: datetime.date) -> Request:
     """Turn settings into a request.
 
+    A base image of this machine is looked into, and laid over the catalog.
+
     Raises
     ------
     UsageError
         A name or value means nothing; the message says what was probably meant.
     """
+    if settings.base_image:
+        lay_image(settings.base_image, catalog)
     target = _target(settings, catalog, today)
     texts = settings.requirements or list(DEFAULT_REQUIREMENTS)
     requirements = [parse_requirement(text) for text in texts]
@@ -259,7 +281,7 @@ def _target(settings: Settings, catalog: Catalog, today: datetime.date) -> Targe
         site=site_name,
         date=settings.date or today,
         driver=driver_line(settings.driver, catalog),
-        base_image=Path(settings.base_image).name if settings.base_image else None,
+        base_image=image_name(settings.base_image, catalog) if settings.base_image else None,
     )
     return _as_here(target, settings, catalog) if site_name == "local" else target
 

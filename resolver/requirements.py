@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from packaging.requirements import InvalidRequirement
-from packaging.requirements import Requirement as Pep508
-from packaging.utils import canonicalize_name
+import re
 
 from resolver.errors import UsageError
 from resolver.model import Requirement
+from resolver.names import normalised
 from resolver.versions import parse_specifier, shorten
+
+_CLAUSE = r"(?:==|!=|<=|>=|<|>|~=)\s*[A-Za-z0-9.*+_-]+\s*"
+_PLAIN = re.compile(
+    rf"\s*(?P<name>[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?)\s*(?P<specifier>{_CLAUSE}(?:,\s*{_CLAUSE})*)?"
+)
 
 
 def parse_requirement(text: str) -> Requirement:
@@ -24,6 +28,21 @@ def parse_requirement(text: str) -> Requirement:
     >>> parse_requirement("Flash_Attn==2.8.3").name
     'flash-attn'
     """
+    plain = _PLAIN.fullmatch(text)
+    try:
+        if plain:
+            specifier = parse_specifier(plain["specifier"]) if plain["specifier"] else None
+            return Requirement(normalised(plain["name"]), specifier, text.strip())
+    except UsageError:
+        pass  # the whole of it is what cannot be read
+    return _any_requirement(text)
+
+
+def _any_requirement(text: str) -> Requirement:
+    """Read whatever is a requirement by PEP 508, which takes long to import and is seldom needed."""
+    from packaging.requirements import InvalidRequirement  # noqa: PLC0415
+    from packaging.requirements import Requirement as Pep508  # noqa: PLC0415
+
     try:
         parsed = Pep508(text)
     except InvalidRequirement:
@@ -40,4 +59,4 @@ def parse_requirement(text: str) -> Requirement:
             msg = f"{shorten(text)!r} has {what}, which matrix does not resolve."
             raise UsageError(msg, hint="Leave it out here and add it in the environment file.")
     specifier = parse_specifier(str(parsed.specifier)) if str(parsed.specifier) else None
-    return Requirement(canonicalize_name(parsed.name), specifier, text.strip())
+    return Requirement(normalised(parsed.name), specifier, text.strip())

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
 from itertools import chain, islice
 from typing import TYPE_CHECKING
 
+import msgspec
+from msgspec.structs import replace
+
 from resolver.compiling import compile_problem
 from resolver.compiling.asked import asked_text
-from resolver.core import minimal_core
+from resolver.core import minimal_demands
 from resolver.errors import MatrixError
 from resolver.model import PLATFORM, Suggestion
 from resolver.network import Network
-from resolver.solve import preferred_within
+from resolver.solve import MOST_STEPS, preferred_within
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
     from datetime import date
 
     from resolver.facts.catalog import Catalog
@@ -33,8 +35,7 @@ _MOST_PAIRS = 60
 _OF_THE_SITE = {"kernel-driver", "base-image"}
 
 
-@dataclass(frozen=True)
-class _Change:
+class _Change(msgspec.Struct, frozen=True):
     """Something that could be asked for instead."""
 
     text: str
@@ -78,7 +79,7 @@ def suggestions_for(
             found += resolving
     if not found:
         several = chain(
-            _together(changes, near), trials.one_clash_after_another(changes), _elsewhere_too(changes)
+            _together(changes, near), trials.one_clash_after_another(changes, blamed), _elsewhere_too(changes)
         )
         found = list(islice(trials.resolving(several), 1))
     return tuple(dict.fromkeys(found))
@@ -101,6 +102,37 @@ def _elsewhere_too(changes: Sequence[_Change]) -> Iterator[list[_Change]]:
     yield from ([*pins, one] for one in changes if one.last)
 
 
+class _Compiled:
+    """The problem of a target, with what is known of its relaxed forms."""
+
+    def __init__(self, problem: Problem) -> None:
+        self.problem = problem
+        self.network = Network(problem)
+        self._links = range(len(problem.relations))
+        self._hopeless: list[dict[str, int]] = []
+        """Domains of some variables with which there is no solution, whatever the others have."""
+
+    def solve(self, demands: Sequence[Demand]) -> dict[str, int] | None:
+        """Find the preferred solution under other demands than the problem's own.
+
+        What a failure rests on is kept: whatever asks as much of the same variables fails, too.
+        """
+        domains: dict[str, int] = {}
+        for demand in demands:
+            name = demand.variable.name
+            domains[name] = domains.get(name, demand.variable.everything) & demand.mask
+        for known in self._hopeless:
+            if all(domains.get(name, ~0) & ~mask == 0 for name, mask in known.items()):
+                return None
+        proof = self.network.refute(demands, self._links, MOST_STEPS)
+        if proof is not None:
+            names = [self.network.names[number] for number in proof.variables]
+            self._hopeless.append({name: domains[name] for name in names if name in domains})
+            return None
+        start = self.network.start(demands)
+        return None if start is None else preferred_within(self.network, start)
+
+
 class _Trials:
     """Relaxed requests, tried on as few compiled problems as there are targets among them.
 
@@ -110,14 +142,12 @@ class _Trials:
     def __init__(self, catalog: Catalog, request: Request, problem: Problem) -> None:
         self._catalog = catalog
         self._request = request
-        self._compiled: dict[Request, tuple[Problem, Network] | None] = {request: (problem, Network(problem))}
+        self._compiled: dict[Request, _Compiled | None] = {request: _Compiled(problem)}
 
     def resolving(self, combinations: Iterable[Sequence[_Change]]) -> Iterator[Suggestion]:
         """Yield the suggestions that combinations of changes make, as far as they lead to a solution."""
         for changes in combinations:
-            other = self._request
-            for change in changes:
-                other = change.apply(other)
+            other = self._changed(changes)
             if not other.requirements or other == self._request:
                 continue
             outcome = self._outcome(other)
@@ -125,29 +155,50 @@ class _Trials:
                 text = ", and ".join(change.text for change in changes)
                 yield Suggestion(text + outcome, request_arguments(other))
 
-    def one_clash_after_another(self, changes: Sequence[_Change]) -> Iterator[list[_Change]]:
-        """Let go what clashes, and what clashes then, until the rest resolves; yield that, if it does."""
+    def one_clash_after_another(
+        self, changes: Sequence[_Change], blamed: Collection[str]
+    ) -> Iterator[list[_Change]]:
+        """Let go what clashes, and what clashes then, until the rest resolves; yield that, if it does.
+
+        What turns out not to be needed then is taken back.
+
+        Parameters
+        ----------
+        changes
+            What can be let go.
+        blamed
+            The components of which the request asks what clashes first.
+        """
         made: list[_Change] = []
-        other = self._request
-        problem, _ = self._compiled[self._request] or (None, None)
-        while problem is not None and other.requirements and self._outcome(other) is None:
-            left = problem.restricted(self._relaxed(problem, other), problem.relations)
-            core = {demand.variable.name for demand in minimal_core(left)[0] if demand.kind == "request"}
-            change = next((one for one in changes if one.name in core and one not in made), None)
-            if change is None:
+        compiled = self._compiled[self._request]
+        while compiled and self._outcome(self._changed(made)) is None:
+            if made:
+                relaxed = self._relaxed(compiled.problem, self._changed(made))
+                core = minimal_demands(compiled.network, relaxed)
+                blamed = {demand.variable.name for demand in core if demand.kind == "request"}
+            change = next((one for one in changes if one.name in blamed and one not in made), None)
+            if change is None or not self._changed([*made, change]).requirements:
                 return
             made.append(change)
-            other = change.apply(other)
+        for change in tuple(made):
+            fewer = [one for one in made if one is not change]
+            if fewer and self._outcome(self._changed(fewer)) is not None:
+                made = fewer
         yield made
+
+    def _changed(self, changes: Iterable[_Change]) -> Request:
+        other = self._request
+        for change in changes:
+            other = change.apply(other)
+        return other
 
     def _outcome(self, other: Request) -> str | None:
         """Name the torch and ROCm that a request leads to; None if it leads nowhere."""
-        made = self._problem(replace(other, requirements=self._request.requirements))
-        if made is None:
+        compiled = self._problem(replace(other, requirements=self._request.requirements))
+        if compiled is None:
             return None
-        problem, network = made
-        domains = network.start(self._relaxed(problem, other))
-        solution = None if domains is None else preferred_within(network, domains)
+        problem = compiled.problem
+        solution = compiled.solve(self._relaxed(problem, other))
         if solution is None:
             return None
         named = [
@@ -155,11 +206,10 @@ class _Trials:
         ]
         return f" (gives {' and '.join(map(str, named))})" if named else ""
 
-    def _problem(self, request: Request) -> tuple[Problem, Network] | None:
+    def _problem(self, request: Request) -> _Compiled | None:
         if request not in self._compiled:
             try:
-                problem = compile_problem(self._catalog, request)
-                self._compiled[request] = problem, Network(problem)
+                self._compiled[request] = _Compiled(compile_problem(self._catalog, request))
             except MatrixError:
                 self._compiled[request] = None
         return self._compiled[request]

@@ -5,26 +5,25 @@ import. Each ``check_*`` function gives typed findings; the same list feeds the 
 and the provenance.
 """
 
+from builders.audit.contents import Expected
 from builders.audit.elf import SharedObject
 from builders.audit.findings import AuditError, Finding, Severity
-from builders.audit.promises import (
-    TORCH_PROVIDES,
-    Audit,
-    audit,
-    check_contents,
-    plain_platform,
-    platform_tag,
-)
+from builders.audit.platforms import plain_platform, platform_tag
+from builders.audit.surroundings import Provider, Torch, image_provider, read_torch
+from builders.audit.wheels import WheelAudit, audit_wheel
 
 __all__ = [
-    "TORCH_PROVIDES",
-    "Audit",
     "AuditError",
+    "Expected",
     "Finding",
+    "Provider",
     "Severity",
     "SharedObject",
-    "audit",
-    "check_contents",
+    "Torch",
+    "WheelAudit",
+    "audit_wheel",
+    "image_provider",
     "plain_platform",
     "platform_tag",
+    "read_torch",
 ]

@@ -10,7 +10,10 @@ from dataclasses import dataclass, field
 from email.parser import BytesHeaderParser
 from typing import TYPE_CHECKING
 
-from builders.audit.members import DamagedError
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.utils import canonicalize_name
+
+from builders.audit.directory import DamagedError
 
 if TYPE_CHECKING:
     import zipfile
@@ -20,8 +23,12 @@ if TYPE_CHECKING:
 
     from builders.audit.codeobjects import CodeObject
     from builders.audit.elf import SharedObject
+    from builders.audit.surroundings import Provider, Torch
+    from builders.audit.symbols import Symbols
     from resolver.facts.schema import Recipe
 
+OP_TABLE = "git_version_info_installed.py"
+"""Where DeepSpeed's and Apex's builds record what they compiled, beside their package's own modules."""
 BARE_OBJECT = (".hsaco", ".co")
 """Endings of GPU code objects in files of their own, as aiter and triton have them."""
 
@@ -39,8 +46,10 @@ class Contents:
     digests: Mapping[str, bytes] = field(default_factory=dict)
     """Member to the SHA-256 of its content."""
     texts: Mapping[str, bytes] = field(default_factory=dict)
-    """``METADATA``, ``WHEEL`` and ``RECORD``, where they are there."""
+    """``METADATA``, ``WHEEL`` and ``RECORD``, where they are there, and the one called `OP_TABLE`."""
     objects: tuple[SharedObject, ...] = ()
+    symbols: Mapping[str, Symbols] = field(default_factory=dict)
+    """Member to its dynamic symbols that have to do with torch."""
     code: Mapping[str, tuple[CodeObject, ...]] = field(default_factory=dict)
     """Member to its GPU code objects."""
 
@@ -62,10 +71,13 @@ class Expected:
     targets: tuple[str, ...] = ()
     """Offload targets that it must hold code for, each and no other."""
     recipe: Recipe | None = None
-    libraries: frozenset[str] | None = None
-    """File names of torch's own library directory."""
-    glibc: str = ""
-    """The glibc that it will run on."""
+    torch: Torch | None = None
+    """The torch that it will run with."""
+    providers: tuple[Provider, ...] = ()
+    """The base image, and the conda environment if there is one, that it will run in."""
+    python: str = ""
+    """Prefix of the Python that it was built with. Pythons that were installed apart from the system's
+    have a flag among their own that puts their library directory into every extension's RPATH."""
 
 
 NOTHING = Expected()
@@ -95,3 +107,22 @@ def as_recorded(digest: bytes) -> str:
 def is_link(info: zipfile.ZipInfo) -> bool:
     """Tell whether a member would be unpacked as a symbolic link."""
     return stat.S_ISLNK(info.external_attr >> 16)
+
+
+def requirements_of(contents: Contents) -> list[Requirement]:
+    """Give what it requires without an extra; what cannot be read is left to pip."""
+    found = []
+    for text in contents.header("METADATA", "Requires-Dist"):
+        try:
+            one = Requirement(text)
+        except InvalidRequirement:
+            continue
+        if "extra" not in str(one.marker or ""):
+            one.name = canonicalize_name(one.name)
+            found.append(one)
+    return found
+
+
+def some_of(paths: list[str]) -> str:
+    """Name the first of some members, and say how many more there are."""
+    return paths[0] if len(paths) == 1 else f"{paths[0]} (and {len(paths) - 1} more)"

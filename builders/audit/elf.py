@@ -1,4 +1,4 @@
-"""What a shared object says of itself: its machine, needs, search paths and symbol versions.
+"""What a shared object says of itself: its machine, needs, search paths, symbols and their versions.
 
 pyelftools reads the structures. Sizes and counts in a damaged or hostile file can be anything, so
 all reading is counted, and what reads more than any real file needs is called damaged.
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import io
 import re
-import struct
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
@@ -17,14 +16,14 @@ from elftools.elf.elffile import ELFFile
 from elftools.elf.gnuversions import GNUVerNeedSection
 
 from builders.audit.codeobjects import SECTION
-from builders.audit.members import DamagedError
+from builders.audit.directory import DamagedError
+from builders.audit.symbols import Symbols, read_symbols
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _MOST_READS = 2_000_000
 _MOST_BYTES = 1 << 28
-_SYMBOL = {64: struct.Struct("<IBBHQQ"), 32: struct.Struct("<IIIBBH")}
 _VERSION = re.compile(r"(GLIBC|GLIBCXX|CXXABI|GCC)_(\d+(?:\.\d+)*)")
 _RELR = {"GLIBC_ABI_DT_RELR": "2.36"}
 """Versions that stand for a feature, and the glibc that brought it."""
@@ -63,8 +62,8 @@ def version_key(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in version.split("."))
 
 
-def read_object(path: str, stream: BinaryIO) -> SharedObject:
-    """Read a shared object.
+def read_object(path: str, stream: BinaryIO) -> tuple[SharedObject, Symbols]:
+    """Read a shared object and its dynamic symbols.
 
     Parameters
     ----------
@@ -117,7 +116,7 @@ class _Counted(io.RawIOBase):
         return data
 
 
-def _read(path: str, stream: _Counted) -> SharedObject:
+def _read(path: str, stream: _Counted) -> tuple[SharedObject, Symbols]:
     elf = ELFFile(cast("BinaryIO", stream))
     end = stream.seek(0, io.SEEK_END)
     dynamic: dict[str, list[str]] = {}
@@ -135,11 +134,12 @@ def _read(path: str, stream: _Counted) -> SharedObject:
                     dynamic.setdefault(name, []).append(str(getattr(tag, name)))
         elif isinstance(section, GNUVerNeedSection):
             for name in _needed_versions(section):
-                _raise_floor(versions, name)
-    return SharedObject(
+                raise_floor(versions, name)
+    symbols = _symbols(elf)
+    one = SharedObject(
         path,
         tuple(dynamic.get("needed", [])),
-        extension=_is_extension(elf),
+        extension=symbols.extension,
         machine=str(elf["e_machine"]),
         soname="".join(dynamic.get("soname", [])[:1]),
         search=tuple(
@@ -152,31 +152,25 @@ def _read(path: str, stream: _Counted) -> SharedObject:
         cuda=".nv_fatbin" in places,
         fatbin=places.get(SECTION),
     )
+    return one, symbols
 
 
 def _needed_versions(section: GNUVerNeedSection) -> list[str]:
     return [str(one.name) for _, auxiliaries in section.iter_versions() for one in auxiliaries]
 
 
-def _raise_floor(versions: dict[str, str], name: str) -> None:
+def raise_floor(versions: dict[str, str], name: str) -> None:
+    """Note a symbol version such as ``GLIBCXX_3.4.29`` if it is the newest of its family so far."""
     said = _VERSION.fullmatch(name)
     family, version = (said[1], said[2]) if said else ("GLIBC", _RELR.get(name, ""))
     if version and version_key(version) > version_key(versions.get(family, "0")):
         versions[family] = version
 
 
-def _is_extension(elf: Any) -> bool:  # noqa: ANN401  pyelftools has no types
-    """Look for a defined ``PyInit_...``; pyelftools would take seconds for a large symbol table."""
+def _symbols(elf: Any) -> Symbols:  # noqa: ANN401  pyelftools has no types
+    """Read the dynamic symbols; pyelftools itself would take seconds for a large table."""
     table = elf.get_section_by_name(".dynsym")
     names = elf.get_section_by_name(".dynstr")
     if table is None or names is None or not elf.little_endian:
-        return False
-    layout = _SYMBOL[elf.elfclass]
-    texts, raw = names.data(), table.data()
-    if b"PyInit_" not in texts:
-        return False
-    where = (0, 3) if elf.elfclass == 64 else (0, 5)  # noqa: PLR2004  bits
-    return any(
-        symbol[where[1]] != 0 and texts.startswith(b"PyInit_", symbol[where[0]])
-        for symbol in layout.iter_unpack(raw[: len(raw) // layout.size * layout.size])
-    )
+        return Symbols()
+    return read_symbols(table.data(), names.data(), elf.elfclass)

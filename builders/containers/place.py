@@ -11,6 +11,7 @@ import os
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
+from builders.containers.namespaces import without_network
 from builders.run import clean_environment, output_of, run
 
 if TYPE_CHECKING:
@@ -22,10 +23,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Bind:
-    """A file or directory of this machine that a program sees at the same path."""
+    """A file or directory of this machine that a program sees."""
 
     path: Path
     writable: bool = False
+    target: Path | None = None
+    """Where the program sees it; at the same path when None. This machine itself cannot do that."""
+
+    @property
+    def inside(self) -> Path:
+        """Where the program sees it."""
+        return self.target or self.path
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +55,11 @@ class Place(Protocol):
 
     kind: ClassVar[str]
     """``host``, ``apptainer`` or ``podman``."""
-    image: Image | None
-    """The base image; None on this machine itself."""
+
+    @property
+    def image(self) -> Image | None:
+        """The base image; None on this machine itself."""
+        ...
 
     def command(self, command: Sequence[str], view: View) -> tuple[list[str], dict[str, str]]:
         """Give the whole command line, and the environment it is started in.
@@ -76,16 +87,20 @@ class HostPlace:
     image: Image | None = None
 
     def command(self, command: Sequence[str], view: View) -> tuple[list[str], dict[str, str]]:
-        """Give the command as it is, behind ``unshare`` where it may not use the network."""
+        """Give the command as it is, behind ``unshare`` where it may not use the network.
+
+        In such a namespace not even the loopback device is up.
+        """
         env = clean_environment(view.env)
         own = [str(one) for one in view.path]
         env["PATH"] = os.pathsep.join([*own, env.get("PATH", os.defpath)])
-        return list(command), env
+        cut = [] if view.network else without_network()
+        return [*cut, *command], env
 
     @property
     def isolates_network(self) -> bool:
         """Whether user namespaces can be made here."""
-        return False
+        return bool(without_network())
 
 
 def run_in(place: Place, command: Sequence[str], view: View, *, what: str, log: Path) -> None:

@@ -10,6 +10,7 @@ leaves to the index.
 from __future__ import annotations
 
 import html
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import quote
 
@@ -151,14 +152,22 @@ def project_html(
 def _link(one: Entry, *, metadata: bool) -> str:
     attributes = ""
     if one.requires_python:
-        attributes += f' data-requires-python="{html.escape(one.requires_python)}"'
+        attributes += f' data-requires-python="{_escaped(one.requires_python)}"'
     if one.yanked is not False:
         attributes += f' data-yanked="{html.escape(one.yanked if isinstance(one.yanked, str) else "")}"'
     if metadata and one.metadata_sha256:
         said = f"sha256={one.metadata_sha256}"
         attributes += f' data-core-metadata="{said}" data-dist-info-metadata="{said}"'
-    name = html.escape(one.filename)
+    # A name that needs no escapes in an address but for "+" needs none in HTML.
+    plain = one.url.replace("%2B", "+") == one.filename
+    name = one.filename if plain else html.escape(one.filename)
     return f'<a href="{one.url}#sha256={one.hashes["sha256"]}"{attributes}>{name}</a><br>'
+
+
+@lru_cache(maxsize=64)
+def _escaped(text: str) -> str:
+    """Escape a text that thousands of links share."""
+    return html.escape(text)
 
 
 def with_metadata(page: ProjectPage) -> bytes:

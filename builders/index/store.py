@@ -20,27 +20,23 @@ until they say what the directory holds, so the last one always leaves them righ
 from __future__ import annotations
 
 import glob
-import hashlib
 import json
 import os
 import shutil
-import zipfile
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from email.parser import BytesHeaderParser
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 
 from builders.files import (
-    TEMPORARY_PREFIX,
     finish,
     place_exclusively,
     sha256_of,
     temporary_beside,
     write_atomic,
 )
+from builders.index.entries import entry_of, is_wheel, upload_time
 from builders.index.pages import (
     ACTIVE,
     JSON_PAGE,
@@ -48,7 +44,6 @@ from builders.index.pages import (
     Entry,
     Status,
     known_files,
-    link_of,
     project_html,
     project_json,
     root_html,
@@ -57,7 +52,7 @@ from builders.index.pages import (
 from resolver.errors import MatrixError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Collection, Iterator, Mapping
     from pathlib import Path
 
 
@@ -173,10 +168,16 @@ class Index:
             said.unlink(missing_ok=True)
             msg = f"{target.name} is already in the index {self.root} with other content."
             raise NameTakenError(msg, hint="A rebuild gets a build tag; a wheel is never replaced.")
-        self.refresh(name, {target.name: msgspec.structs.replace(entry, upload_time=_upload_time(target))})
+        self.refresh(name, {target.name: msgspec.structs.replace(entry, upload_time=upload_time(target))})
         return target
 
-    def refresh(self, project: str, known: Mapping[str, Entry] | None = None) -> bool:
+    def refresh(
+        self,
+        project: str,
+        known: Mapping[str, Entry] | None = None,
+        *,
+        without: Collection[str] = (),
+    ) -> bool:
         """Write the pages of a project, and of the root, until they agree with the files.
 
         Two writers may cross, and the slower one put an older page over a newer. So each looks again
@@ -187,6 +188,8 @@ class Index:
         ----------
         known
             What is known of some wheels besides what the page remembers, by file name.
+        without
+            File names that are to be left out, though they are still there.
 
         Returns
         -------
@@ -199,7 +202,7 @@ class Index:
             A file that is called a wheel is none.
         """
         project = canonicalize_name(project)
-        changed = self._refresh_project(project, known or {})
+        changed = self._refresh_project(project, known or {}, without)
         return self._refresh_root() or changed
 
     def refresh_all(self) -> list[str]:
@@ -213,41 +216,50 @@ class Index:
         if not self.simple.is_dir():
             return []
         names = sorted(one.name for one in os.scandir(self.simple) if one.is_dir())
-        changed = [name for name in names if self._refresh_project(name, {})]
+        changed = [name for name in names if self._refresh_project(name, {}, ())]
         self._refresh_root()
         return changed
 
-    def project_pages(self, project: str, known: Mapping[str, Entry] | None = None) -> tuple[bytes, bytes]:
-        """Make a project's pages from the files: HTML and JSON; both empty where it has no wheel.
+    def project_pages(self, project: str, known: Mapping[str, Entry]) -> tuple[bytes, bytes]:
+        """Make a project's pages of what is known of its wheels: HTML and JSON; empty without any.
 
         Parameters
         ----------
         known
-            What is known of some wheels, by file name; the others are read.
+            The wheels to list, by file name; what else lies there is left out.
         """
-        project = canonicalize_name(project)
-        return self._pages(project, self._state(project), known or {})
+        names, yanked, status = self._state(project)
+        listed = [name for name in names if name in known]
+        return self._pages(project, (listed, yanked, status), known)
+
+    def root_pages(self) -> tuple[bytes, bytes]:
+        """Make the pages that list the projects: HTML and JSON."""
+        names = self._paged()
+        return root_html(names), root_json(names)
 
     def provenance_of(self, wheel: Path) -> dict[str, Any]:
         """Give the record of a wheel; of several under its name (a lost race) the one of its hash."""
-        paths = sorted(self.provenance.glob(f"{glob.escape(wheel.name)}.*.json"))
-        records = [record for path in paths if isinstance(record := _read_json(path), dict)]
+        records = [record for path in self.record_paths(wheel) if (record := _read_record(path))]
         records = [record for record in records if record.get("size") == wheel.stat().st_size]
         if len(records) > 1:
             digest = sha256_of(wheel)
             records = [record for record in records if record.get("sha256") == digest]
         return records[0] if records else {}
 
-    def _refresh_project(self, project: str, known: Mapping[str, Entry]) -> bool:
+    def record_paths(self, wheel: Path) -> list[Path]:
+        """Give the files in which provenance of wheels of this name stands."""
+        return sorted(self.provenance.glob(f"{glob.escape(wheel.name)}.*.json"))
+
+    def _refresh_project(self, project: str, known: Mapping[str, Entry], without: Collection[str]) -> bool:
         folder = self.simple / project
         changed = False
         while True:
-            state = self._state(project)
+            state = self._state(project, without)
             remembered = {**known_files(_read(folder / JSON_PAGE)), **known}
             page, data = self._pages(project, state, remembered)
             if not (changed := self._write_pages(folder, page, data) or changed):
                 return False
-            if self._state(project) == state and _read(folder / JSON_PAGE) == data:
+            if self._state(project, without) == state and _read(folder / JSON_PAGE) == data:
                 return True
 
     def _write_pages(self, folder: Path, page: bytes, data: bytes) -> bool:
@@ -267,7 +279,8 @@ class Index:
         changed = False
         while True:
             names = self._paged()
-            if not (changed := self._write_pages(self.simple, root_html(names), root_json(names)) or changed):
+            pages = root_html(names), root_json(names)
+            if not (changed := self._write_pages(self.simple, *pages) or changed):
                 return False
             if self._paged() == names:
                 return True
@@ -282,9 +295,9 @@ class Index:
             if one.is_dir() and os.path.exists(f"{one.path}/{PAGE}")  # noqa: PTH110  ten times the speed
         )
 
-    def _state(self, project: str) -> tuple[list[str], frozenset[str], Status]:
+    def _state(self, project: str, without: Collection[str] = ()) -> tuple[list[str], frozenset[str], Status]:
         """Give all that a project's pages are made from, but for the content of its wheels."""
-        names = self._listed(project)
+        names = [name for name in self._listed(project) if name not in without]
         yanked = frozenset(_listdir(self.yanked)).intersection(names)
         return names, yanked, self._status(project)
 
@@ -312,7 +325,7 @@ class Index:
 
     def _entry(self, project: str, name: str) -> Entry:
         path = self.simple / project / name
-        return msgspec.structs.replace(entry_of(path), upload_time=_upload_time(path))
+        return msgspec.structs.replace(entry_of(path), upload_time=upload_time(path))
 
     def _status(self, project: str) -> Status:
         try:
@@ -329,58 +342,12 @@ class Index:
         return sorted(name for name in listed if name.endswith(".whl") and not name.startswith("."))
 
 
-def entry_of(wheel: Path) -> Entry:
-    """Read what a page says of a wheel, but for when it came.
-
-    Raises
-    ------
-    MatrixError
-        It is no wheel, or has no metadata.
-    """
-    metadata = _metadata(wheel)
-    requires = BytesHeaderParser().parsebytes(metadata).get("Requires-Python", "")
-    return Entry(
-        filename=wheel.name,
-        url=link_of(wheel.name),
-        hashes={"sha256": sha256_of(wheel)},
-        size=wheel.stat().st_size,
-        requires_python=str(requires),
-        version=str(parse_wheel_filename(wheel.name)[1]),
-        metadata_sha256=hashlib.sha256(metadata).hexdigest(),
-    )
-
-
-def is_wheel(name: str) -> bool:
-    """Tell whether a file name is that of a finished wheel."""
-    if not name.endswith(".whl") or name.startswith(TEMPORARY_PREFIX):
-        return False
+def _read_record(path: Path) -> dict[str, Any]:
     try:
-        parse_wheel_filename(name)
-    except InvalidWheelFilename:
-        return False
-    return True
-
-
-def _upload_time(path: Path) -> str:
-    """Give the time at which a file came, as PEP 700 writes it."""
-    return datetime.fromtimestamp(int(path.stat().st_mtime), tz=UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
-def _metadata(wheel: Path) -> bytes:
-    try:
-        with zipfile.ZipFile(wheel) as archive:
-            name = next(one for one in archive.namelist() if one.endswith(".dist-info/METADATA"))
-            return archive.read(name)
-    except (zipfile.BadZipFile, StopIteration):
-        msg = f"{wheel.name} is no wheel: it has no metadata that can be read."
-        raise MatrixError(msg) from None
-
-
-def _read_json(path: Path) -> object:
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        record = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
-        return None
+        return {}
+    return record if isinstance(record, dict) else {}
 
 
 def _listdir(path: Path) -> list[str]:

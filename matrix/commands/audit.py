@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from builders.audit.contents import Expected
+from builders.audit.optable import read_op_table
+from builders.audit.surroundings import image_provider, read_conda, read_image_facts, read_torch
 from builders.audit.wheels import audit_wheel
 from resolver.errors import UsageError, did_you_mean
 
 if TYPE_CHECKING:
     import argparse
 
+    from builders.audit.surroundings import Provider
     from builders.audit.wheels import WheelAudit
     from matrix.console import Console
     from resolver.facts.catalog import Catalog
     from resolver.facts.schema import Recipe
 
+_VERSIONS = {
+    "glibc": "the glibc, such as 2.31,",
+    "glibcxx": "the newest GLIBCXX_ of the libstdc++, such as 3.4.28,",
+    "cxxabi": "the newest CXXABI_ of the libstdc++, such as 1.3.12,",
+}
 EXAMPLE = "matrix audit --gfx90a index/simple/apex/*.whl"
 
 
@@ -34,8 +41,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--package", metavar="NAME", help="compare with what the catalog's recipe for NAME promises"
     )
-    parser.add_argument("--torch-lib", metavar="DIR", type=Path, help="torch's own library directory")
-    parser.add_argument("--glibc", metavar="VERSION", help="the glibc that the wheels will run on")
+    parser.add_argument(
+        "--torch-lib", metavar="DIR", type=Path, help="torch/lib of the torch that the wheels will run with"
+    )
+    parser.add_argument(
+        "--base-image-facts",
+        metavar="FILE",
+        type=Path,
+        help="what matrix doctor --base-image IMAGE --format json said of the image they will run in",
+    )
+    parser.add_argument(
+        "--conda", metavar="DIR", type=Path, help="the conda environment that they will run in"
+    )
+    for name, what in _VERSIONS.items():
+        parser.add_argument(f"--{name}", metavar="VERSION", help=f"{what} that the wheels will run on")
     parser.add_argument("--format", choices=("text", "json"), default="text")
 
 
@@ -49,14 +68,12 @@ def execute(args: argparse.Namespace, console: Console) -> int:
         if catalog is not None and one.partition(":")[0] not in catalog.gfx:
             msg = f"The catalog knows no offload target {one!r}."
             raise UsageError(msg, hint=did_you_mean(one, catalog.gfx))
-    if args.glibc and not re.fullmatch(r"\d+(\.\d+)+", args.glibc):
-        msg = f"{args.glibc!r} is no version of glibc."
-        raise UsageError(msg, hint="Write it as 2.31.")
-    libraries = _libraries(args.torch_lib) if args.torch_lib else None
+    torch = read_torch(args.torch_lib) if args.torch_lib else None
+    providers = _providers(args)
     audits = []
     for path in args.wheels:
         recipe = _recipe(args.package, path, catalog) if catalog is not None and args.package else None
-        audits.append(audit_wheel(path, Expected(targets, recipe, libraries, args.glibc or "")))
+        audits.append(audit_wheel(path, Expected(targets, recipe, torch, providers)))
     if args.format == "json":
         console.document({"schema": 1, "wheels": [_document(one) for one in audits]})
     else:
@@ -70,11 +87,17 @@ def _catalog() -> Catalog:
     return load_catalog(read_settings())
 
 
-def _libraries(folder: Path) -> frozenset[str]:
-    if not folder.is_dir():
-        msg = f"There is no directory {folder}, which --torch-lib names."
-        raise UsageError(msg, hint="It is torch/lib in the environment that the wheels are for.")
-    return frozenset(path.name for path in folder.iterdir())
+def _providers(args: argparse.Namespace) -> tuple[Provider, ...]:
+    """Give what the wheels will run in, as files and options say; an option rules over a file."""
+    said = {name: version for name in _VERSIONS if (version := getattr(args, name))}
+    found = []
+    if args.base_image_facts:
+        found.append(read_image_facts(args.base_image_facts, said))
+    elif said:
+        found.append(image_provider(said))
+    if args.conda:
+        found.append(read_conda(args.conda))
+    return tuple(found)
 
 
 def _recipe(package: str, path: Path, catalog: Catalog) -> Recipe:
@@ -104,6 +127,7 @@ def _recipe(package: str, path: Path, catalog: Catalog) -> Recipe:
 
 def _document(one: WheelAudit) -> dict[str, Any]:
     held = one.contents
+    table = read_op_table(held)
     return {
         "file": held.file,
         "sha256": one.sha256,
@@ -117,6 +141,7 @@ def _document(one: WheelAudit) -> dict[str, Any]:
             item.path: {"libraries": list(item.needed), "versions": dict(item.versions)}
             for item in held.objects
         },
+        "ops": dict(sorted(table.ops.items())) if table else None,
         "findings": [
             {
                 "id": finding.id,

@@ -7,11 +7,16 @@ import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from builders.containers.choosing import choose_place
+from builders.containers.image import locked_image
 from builders.files import write_atomic
 from builders.index import Index
-from builders.plan import plan
+from builders.plan import chosen, plan
+from builders.task import Limits
+from builders.workshop import host_workshop, image_workshop
 from matrix.answers import show_conflict
 from matrix.commands.resolve import LOCK
+from matrix.imaging import image_name, with_known_digest
 from matrix.options import (
     add_target_options,
     check_names,
@@ -31,6 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from builders.plan import Task
+    from builders.workshop import Workshop
     from matrix.console import Console
     from matrix.options import Settings
     from resolver.facts.catalog import Catalog
@@ -52,6 +58,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--index", metavar="DIR", type=Path, default=INDEX, help="the index (default: %(default)s)"
     )
     parser.add_argument("--in", dest="where", choices=("host", "apptainer", "podman"), help="where to build")
+    parser.add_argument(
+        "--python-from",
+        metavar="DIR",
+        type=Path,
+        help="prefix of the Python to build for, such as a conda environment, where the image has none",
+    )
+    parser.add_argument(
+        "--ops",
+        metavar="NAME:A,B",
+        action="append",
+        type=_ops,
+        default=[],
+        help="compile these ops of a package instead of the recipe's, such as deepspeed:fused_adam",
+    )
+    parser.add_argument(
+        "--cpu", metavar="NAME", default="", help="CPU that host code is compiled for, as -march has it"
+    )
     parser.add_argument("--executor", choices=("local", "slurm"), default="local")
     parser.add_argument(
         "--jobs",
@@ -69,6 +92,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_target_options(parser)
 
 
+def _ops(text: str) -> tuple[str, list[str]]:
+    name, _, listed = text.partition(":")
+    ops = [one.strip() for one in listed.split(",") if one.strip()]
+    if name.strip() and ops:
+        return name.strip(), ops
+    msg = f"{shorten(text)!r} names no ops; write it as deepspeed:fused_adam,cpu_adam"
+    raise argparse.ArgumentTypeError(msg)
+
+
 def _positive(text: str) -> int:
     if not (text.isdecimal() and int(text) > 0):
         msg = f"{shorten(text)!r} is not a whole number above 0"
@@ -84,25 +116,31 @@ def execute(args: argparse.Namespace, console: Console) -> int:
     lock = _lock(args, settings, catalog, names, console)
     if lock is None:
         return 1
-    _refuse_what_is_not_there(args, lock)
+    _refuse_what_is_not_there(args)
     index = Index(args.index)
-    tasks = plan(lock, catalog, index, names)
+    tasks = []
+    if chosen(lock, names):
+        workshop = _workshop(lock, names, args)
+        tasks = plan(lock, catalog, index, workshop, names, ops=dict(args.ops))
     results = [_report(task, index) for task in tasks]
     for task in tasks:
         if task.wheel is not None:
             index.refresh(task.pick.name)  # a crash may have left a page behind its wheels
     waiting = [task for task in tasks if task.wheel is None]
-    failed: list[MatrixError] = []
+    failed: dict[str, MatrixError] = {}
     if waiting and not args.dry_run:
-        failed = _build(waiting, index, args, console)
+        limits = Limits(args.jobs, args.memory, args.offline, settings.mirrors)
+        failed = _build(waiting, index, limits, args, console)
         done = {task.pick.name: index.find(task.pick.name, task.build_key) for task in waiting}
         for result in results:
             wheel = done.get(result["name"])
             if result["state"] == "to build":
                 result["state"] = "built" if wheel else "failed"
                 result["wheel"] = str(wheel.path) if wheel else None
+            if result["name"] in failed:
+                result.update(failed[result["name"]].details)
     _print(results, index, args, console)
-    return max((error.exit_code for error in failed), default=0)
+    return max((error.exit_code for error in failed.values()), default=0)
 
 
 def _lock(
@@ -123,7 +161,7 @@ def _lock(
     if isinstance(answer, Conflict):
         show_conflict(answer, console, as_json=args.format == "json")
         return None
-    lock = make_lock(answer)
+    lock = make_lock(with_known_digest(answer))
     if not args.dry_run:
         write_atomic(args.lock, dumps(lock))
         console.say(f"There was no lock; resolved and wrote {args.lock}.")
@@ -148,7 +186,10 @@ def same_target(lock: Lock, args: argparse.Namespace, catalog: Catalog) -> None:
         "site": (args.site, target.site),
         "date": (args.date and args.date.isoformat(), target.date.isoformat()),
         "driver": (driver_line(args.driver, catalog), lock.version_of("kernel-driver")),
-        "base image": (args.base_image and Path(args.base_image).name, lock.version_of("base-image")),
+        "base image": (
+            args.base_image and image_name(args.base_image, catalog),
+            lock.version_of("base-image"),
+        ),
     }
     differing = [
         (what, wanted, locked) for what, (wanted, locked) in asked.items() if wanted not in {None, locked}
@@ -162,25 +203,62 @@ def same_target(lock: Lock, args: argparse.Namespace, catalog: Catalog) -> None:
         raise UsageError(msg, hint="Resolve for that target first, or name another file with --lock.")
 
 
-def _refuse_what_is_not_there(args: argparse.Namespace, lock: Lock) -> None:
+def _refuse_what_is_not_there(args: argparse.Namespace) -> None:
     if args.executor == "slurm":
         msg = "Builds by Slurm jobs are not there yet in this version. Nothing was built."
         raise EnvironmentLacksError(msg, hint="--executor local builds here.")
-    if args.where in {"apptainer", "podman"} and lock.target.backend == "cpu":
-        msg = f"Builds in containers ({args.where}) are not there yet in this version. Nothing was built."
-        raise EnvironmentLacksError(msg, hint="--in host builds on this machine.")
+
+
+def find_workshop(lock: Lock, args: argparse.Namespace) -> Workshop:
+    """Find where the wheels of a lock are built.
+
+    Raises
+    ------
+    EnvironmentLacksError
+        This machine lacks something for it: a container runtime, the base image, a Python.
+    ImageChangedError
+        The base image is another than the lock's.
+    """
+    python, image = lock.version_of("python"), lock.target.base_image
+    if lock.target.backend == "cpu" and (args.where in {None, "host"} or image is None):
+        return host_workshop(python, given=args.python_from, cpu=args.cpu)
+    if image is None:
+        msg = "The lock names no base image, and wheels for ROCm are compiled inside one."
+        raise EnvironmentLacksError(msg, hint="Resolve with --base-image NAME or PATH.")
+    if args.where == "host":
+        msg = (
+            f"Wheels for {', '.join(lock.target.gfx)} are compiled inside a base image, not on this machine."
+        )
+        raise EnvironmentLacksError(msg, hint="Leave --in out, or say --in apptainer or --in podman.")
+    given = Path(args.base_image) if args.base_image and Path(args.base_image).exists() else None
+    place = choose_place(args.where, locked_image(image, given))
+    return image_workshop(place, python, given=args.python_from, cpu=args.cpu)
+
+
+def _workshop(lock: Lock, names: Sequence[str], args: argparse.Namespace) -> Workshop:
+    """Find the workshop; say what cannot be built where there is none."""
+    try:
+        return find_workshop(lock, args)
+    except EnvironmentLacksError as error:
+        waiting = "".join(f"\n  - {pick.name} {pick.pinned}" for pick in chosen(lock, names))
+        target = ", ".join(lock.target.gfx) or "this machine's CPU"
+        image = lock.version_of("base-image")
+        where = f"\nBase image: {image}" if image else ""
+        message = f"{error.message}\nNothing was built for {target}.{where}\nWaiting to be built:{waiting}"
+        raise EnvironmentLacksError(message, hint=error.hint) from None
 
 
 def _build(
-    tasks: Sequence[Task], index: Index, args: argparse.Namespace, console: Console
-) -> list[MatrixError]:
+    tasks: Sequence[Task], index: Index, limits: Limits, args: argparse.Namespace, console: Console
+) -> dict[str, MatrixError]:
+    """Build; give what failed, by name."""
     from builders.host import require_for_build  # noqa: PLC0415
-    from builders.task import Limits, build_wheel  # noqa: PLC0415  imports slowly, and only to build
+    from builders.task import build_wheel  # noqa: PLC0415  imports slowly, and only to build
 
-    for python in {task.python for task in tasks}:
-        require_for_build(python)
-    limits = Limits(args.jobs, args.memory, args.offline)
-    failed = []
+    for workshop in {id(task.workshop): task.workshop for task in tasks}.values():
+        if workshop.place.image is None:
+            require_for_build(workshop.python.path)
+    failed: dict[str, MatrixError] = {}
     for task in tasks:
         console.say(f"{task.title}")
         try:
@@ -189,7 +267,7 @@ def _build(
             if not args.keep_going:
                 raise
             console.error(error.message, error.hint)
-            failed.append(error)
+            failed[task.pick.name] = error
         else:
             console.step(f"published {wheel.name}")
     return failed

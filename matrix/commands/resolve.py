@@ -6,8 +6,8 @@ import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from builders.files import write_atomic
 from matrix.answers import resolution_document, resolution_text, show_conflict
+from matrix.imaging import with_known_digest
 from matrix.last import forget_conflict
 from matrix.options import add_target_options, load_catalog, make_request, merge, read_settings
 from resolver.lock import dumps, make_lock
@@ -63,7 +63,9 @@ def execute(args: argparse.Namespace, console: Console) -> int:
         return 1
     forget_conflict()
     if not args.no_lock:  # before anything is printed: a reader that goes away must not cost the lock
-        write_atomic(args.output, dumps(make_lock(answer)))
+        from builders.files import write_atomic  # noqa: PLC0415  only where something is written
+
+        write_atomic(args.output, dumps(make_lock(with_known_digest(answer))))
     if as_json:
         console.document(resolution_document(answer))
     else:

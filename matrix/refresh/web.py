@@ -21,6 +21,7 @@ from requests.adapters import HTTPAdapter
 from urllib3.util import Retry
 
 from builders.files import write_atomic
+from builders.sources.mirrors import mirrored
 from resolver.errors import EnvironmentLacksError
 
 if TYPE_CHECKING:
@@ -123,10 +124,7 @@ class Web:
 
     def mirrored(self, url: str) -> str:
         """Give the address that is asked instead of a URL."""
-        for prefix in sorted(self._mirrors, key=len, reverse=True):
-            if url.startswith(prefix):
-                return self._mirrors[prefix] + url.removeprefix(prefix)
-        return url
+        return mirrored(url, self._mirrors)
 
     def _ask(self, url: str, headers: Mapping[str, str]) -> requests.Response:
         host = urlsplit(url).netloc.rpartition("@")[2]

@@ -18,6 +18,7 @@ from typing import ClassVar, Literal
 import msgspec
 
 SCHEMA = 1
+_HERE = os.path.dirname(__file__)
 
 Status = Literal["documented", "observed", "inferred"]
 Backend = Literal["rocm", "cpu"]
@@ -49,8 +50,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True,
     @property
     def file(self) -> str:
         """The file it stands in, the same on every machine if it is a shipped one."""
-        here = os.path.dirname(__file__)
-        return self.from_file.replace(here, "resolver/facts", 1)
+        return self.from_file.replace(_HERE, "resolver/facts", 1)
 
 
 class Rocm(Row, frozen=True, kw_only=True):
@@ -137,6 +137,10 @@ class Torch(Row, frozen=True, kw_only=True):
     """Which numpy it works with, in words of its makers."""
 
     identity = ("version",)
+
+
+INSPECTED = "inspection of "
+"""How the source of a row begins that was made by looking into the image."""
 
 
 class Image(Row, frozen=True, kw_only=True):
@@ -248,6 +252,15 @@ class Git(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False):
     url: str
     commit: str
     submodules: tuple[str, ...] = ()
+    """Submodules, or directories: each stands for all submodules at or below it, with all of their own."""
+
+
+class Patch(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False):
+    """A change to a source, as ``git diff`` writes it."""
+
+    file: str
+    """A file beside the catalog file that lists it."""
+    sha256: str
 
 
 class Release(Row, frozen=True, kw_only=True):
@@ -267,6 +280,8 @@ class Release(Row, frozen=True, kw_only=True):
     wheel: Sdist | None = None
     pypi: bool = False
     """An ordinary release on PyPI with wheels for every Python: pip takes the file that fits."""
+    patches: tuple[Patch, ...] = ()
+    """Applied to the unpacked source, in this order."""
 
     identity = ("package", "version", "variant")
 
@@ -293,8 +308,25 @@ class Requires(Row, frozen=True, kw_only=True):
     widening = True
 
 
+class Op(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False):
+    """A part of a package that is compiled or left out by one variable of its recipe."""
+
+    name: str
+    """As the package itself calls it, such as ``fused_adam``."""
+    variable: str
+    """Set to ``1`` to have it compiled, such as ``DS_BUILD_FUSED_ADAM``."""
+    object: str
+    """Glob of the shared object it gives."""
+    releases: str = ""
+    """Specifier over the releases that have it and can build it; empty means all of the recipe's."""
+
+
 class Recipe(Row, frozen=True, kw_only=True):
-    """How some releases of a package are built for one backend."""
+    """How some releases of a package are built for one backend.
+
+    Texts of `environment`, `options` and `prepare` may hold placeholders such as ``{gfx}``, see
+    `resolver.facts.placeholders`.
+    """
 
     package: str
     releases: str = ""
@@ -307,15 +339,37 @@ class Recipe(Row, frozen=True, kw_only=True):
     match_runtime: tuple[str, ...] = ("torch",)
     """Build requirements whose version must be the very one that will run."""
     environment: dict[str, str] = {}
-    """Variables set for the build. ``{gfx}`` stands for the offload targets, joined by ``;``."""
+    """Variables set for the build."""
     options: tuple[str, ...] = ()
     """Build options for setuptools (``--build-option``)."""
+    prepare: tuple[tuple[str, ...], ...] = ()
+    """Commands, word by word, run one after another in the source tree before the wheel is built."""
+    ops: tuple[Op, ...] = ()
+    """What can be chosen; unless it is, those whose variable is ``1`` in `environment` are built."""
+    all_ops: tuple[str, ...] = ()
+    """Variables of `environment` that ask for all ops; they go when ops are chosen."""
     must_contain: tuple[str, ...] = ()
     """Globs over the wheel's members, each of which must match at least one shared object."""
     imports: tuple[str, ...] = ()
     """Modules that must import from the installed wheel."""
+    attributes: dict[str, str] = {}
+    """What an imported module must say of itself: ``module:name`` to the value as text."""
+    op_table: str = ""
+    """File of the wheel in which the build writes down which ops it compiled (``installed_ops``)."""
+    run_environment: dict[str, str] = {}
+    """Variables without which the installed package does not do what it was built for."""
+    source_has: tuple[str, ...] = ()
+    """Globs over the source tree, each of which must match; an sdist may lack what it compiles."""
+    source_says: dict[str, str] = {}
+    """File of the source to a text it must hold, or the recipe's flags mean nothing to this source."""
+    source_lacks: dict[str, str] = {}
+    """File of the source to a text it must not hold, or this source wants other flags."""
+    one_wave_size: bool = False
+    """The source asks rocminfo for the wave size and compiles it in, one for all targets."""
+    plain_targets: bool = False
+    """The source compares targets with a list of names, so features (``:xnack+``) cannot be asked."""
     native_cpu: bool = False
-    """The source compiles for the CPU it is built on (``-march=native``) and cannot be told not to."""
+    """The source compiles for the CPU it is built on (``-march=native``) and has no switch for another."""
     memory_per_job: float = 2.0
     """Peak memory of one compile job in GiB."""
     cxx_standard: str = ""

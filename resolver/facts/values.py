@@ -5,6 +5,7 @@ The schema knows types only. A value that means nothing would otherwise show muc
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator  # singledispatch reads the annotations at run time
 from functools import singledispatch
 from typing import TYPE_CHECKING
@@ -15,7 +16,7 @@ from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
 from resolver.errors import CatalogError, UsageError
-from resolver.facts import schema
+from resolver.facts import placeholders, schema
 from resolver.facts.lines import line_of_key
 from resolver.versions import parse_specifier, shorten
 
@@ -96,6 +97,8 @@ def _versions(file: schema.CatalogFile) -> Iterator[Value]:
 def _specifiers(file: schema.CatalogFile) -> Iterator[Value]:
     rows: list[schema.Requires | schema.Recipe] = [*file.requires, *file.recipe]
     yield from ((row, "releases", row.releases) for row in rows if row.releases)
+    for recipe in file.recipe:
+        yield from ((recipe, "ops", op.releases) for op in recipe.ops if op.releases)
     for one in file.requires:
         if one.on != "gfx":
             yield from ((one, "versions", text) for text in one.versions)
@@ -137,6 +140,18 @@ def _(row: schema.Torch) -> Iterator[tuple[str, str]]:
 def _(row: schema.Recipe) -> Iterator[tuple[str, str]]:
     if row.memory_per_job <= 0:
         yield "memory-per-job", "must be above 0 GiB"
+    words = [word for command in row.prepare for word in command]
+    texts = {"environment": row.environment.values(), "options": row.options, "prepare": words}
+    for key, values in texts.items():
+        yield from ((key, said) for said in map(placeholders.complaint, values) if said)
+    if not all(row.prepare):
+        yield "prepare", "has an empty command"
+    for name in row.all_ops:
+        if name not in row.environment:
+            yield "all-ops", f"has {name}, which environment does not set"
+    for name in row.attributes:
+        if not all(name.partition(":")):
+            yield "attributes", f"has {name!r}, which is not of the form module:name"
 
 
 @_complaints.register
@@ -151,6 +166,13 @@ def _(row: schema.Driver) -> Iterator[tuple[str, str]]:
 def _(row: schema.Release) -> Iterator[tuple[str, str]]:
     if sum(map(bool, (row.sdist, row.git, row.wheel, row.pypi))) != 1:
         yield "version", "give exactly one of sdist, git, wheel and pypi"
+    if row.patches and not (row.sdist or row.git):
+        yield "patches", "what is published is not patched; give an sdist or a commit"
+    for patch in row.patches:
+        if not patch.file or "/" in patch.file or patch.file.startswith("."):
+            yield "patches", f"{shorten(patch.file)!r} must be the name of a file beside this one"
+        if not re.fullmatch(r"[0-9a-f]{64}", patch.sha256):
+            yield "patches", f"the sha256 of {shorten(patch.file)} is none"
 
 
 @_complaints.register

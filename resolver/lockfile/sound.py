@@ -17,7 +17,7 @@ from resolver.versions import abi_tag, is_version, shorten
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from resolver.lock import Lock, LockedPick
+    from resolver.lockfile.parts import Lock, LockedPick
 
 _NAMED = {"base-image"}
 """Components whose versions are names."""
@@ -59,7 +59,7 @@ def _pick(pick: LockedPick) -> Iterator[str]:
         yield f"{pick.name} has no version"
     if pick.origin == "build" and not (pick.sdist or pick.git):
         yield f"{pick.name} is to be built and names no source"
-    for file in (pick.sdist, pick.wheel):
+    for file in (pick.sdist, pick.wheel, *pick.patches):
         if file is not None and not _SHA256.fullmatch(file.sha256):
             yield f"the sha256 of {shorten(file.file)} is none: {shorten(file.sha256)!r}"
 

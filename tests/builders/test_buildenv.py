@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from builders import buildenv
-from builders.buildenv import BuildEnvironment, build_environment, pip_environment, reachable
+from builders.buildenv import BuildEnvironment, build_environment, pip_environment
 from builders.cache import cache_root
+from builders.environments.pipconfig import reachable
 from builders.run import CommandError, output_of
 from resolver.errors import EnvironmentLacksError
 

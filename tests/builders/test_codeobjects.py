@@ -10,8 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from builders.audit import codeobjects
-from builders.audit.codeobjects import CodeObject, Problem, read_code_objects
+from builders.audit import fatbin
+from builders.audit.bundles import Problem
+from builders.audit.codeobjects import CodeObject
+from builders.audit.fatbin import read_code_objects
 from tests.builders.bundles import HOST, PREFIX, code_object, packed, padded, plain
 
 DATA = Path(__file__).parent / "data"
@@ -144,7 +146,7 @@ def test_beyond_a_limit_names_are_taken_as_they_stand(monkeypatch: pytest.Monkey
     wrong = (f"{PREFIX}gfx90a", code_object("gfx942"))
     section = padded(*[packed(plain([HOST, one]), 3) for one in (GFX942, wrong)])
     assert problems_of(section) == ["object-disagrees"]
-    monkeypatch.setattr(codeobjects, "_MOST_COMPARED", 1000)
+    monkeypatch.setattr(fatbin, "_MOST_COMPARED", 1000)
     assert problems_of(section) == ["names-only"]
     assert [one.name for one in read(section)[0]] == ["gfx942", "gfx90a"]
 

@@ -322,6 +322,9 @@ class Watcher(threading.Thread):
             for page in [self.index.simple / "index.html", *self.index.simple.glob("*/index.html")]:
                 if page.exists():
                     self.look(page)
+            for data in [self.index.simple / "index.json", *self.index.simple.glob("*/index.json")]:
+                if data.exists():
+                    self.look_at_data(data)
             self.rounds += 1
 
     def look(self, page: Path) -> None:
@@ -332,16 +335,31 @@ class Watcher(threading.Thread):
             if not (page.parent / unquote(href.partition("#")[0])).exists():
                 self.faults.append(f"{page} links to {href}, which is not there")
 
+    def look_at_data(self, page: Path) -> None:
+        try:
+            document = json.loads(page.read_bytes())
+        except ValueError:
+            self.faults.append(f"{page} is not whole")
+            return
+        for one in document.get("files", []):
+            if not (page.parent / one["filename"]).exists():
+                self.faults.append(f"{page} names {one['filename']}, which is not there")
 
-@pytest.mark.parametrize("seed", [1, 2, 3])
-def test_many_publishers_of_which_some_are_killed(index: Index, make_wheel: MakeWheel, seed: int) -> None:
+
+@pytest.mark.parametrize(
+    ("seed", "publishing", "reading"),
+    [(1, 6, 1), (2, 6, 1), pytest.param(3, 16, 4, marks=pytest.mark.integration)],
+)
+def test_many_publishers_of_which_some_are_killed(
+    index: Index, make_wheel: MakeWheel, seed: int, publishing: int, reading: int
+) -> None:
     chance = random.Random(seed)
     shares: list[list[Path]] = [
         [make_wheel(name="shared", version=f"{number}.{one}") for one in range(6)]
         + [make_wheel(name=f"own{number % 3}", version=f"{number}.{one}") for one in range(4)]
-        for number in range(6)
+        for number in range(publishing)
     ]
-    watcher = Watcher(index)
+    watchers = [Watcher(index) for _ in range(reading)]
     command = [sys.executable, "-c", PUBLISH, str(index.root)]
     with ExitStack() as stack:
         publishers: list[subprocess.Popen[str]] = [
@@ -357,16 +375,17 @@ def test_many_publishers_of_which_some_are_killed(index: Index, make_wheel: Make
             chance.shuffle(share)
             killed_after = (chance.randrange(8), chance.uniform(0, 0.01)) if number % 2 else None
             threads.append(threading.Thread(target=drive, args=(publisher, share, killed_after)))
-        for thread in [watcher, *threads]:
+        for thread in [*watchers, *threads]:
             thread.start()
         for thread in threads:
             thread.join()
-    watcher.enough.set()
-    watcher.join()
+    for watcher in watchers:
+        watcher.enough.set()
+        watcher.join()
+        assert watcher.faults == []
+        assert watcher.rounds > 1
 
-    assert [publisher.returncode for publisher in publishers] == [0, -9] * 3
-    assert watcher.faults == []
-    assert watcher.rounds > 1
+    assert [publisher.returncode for publisher in publishers] == [0, -9] * (publishing // 2)
     for project in index.projects():
         index.refresh(project)
         agree(index, project)

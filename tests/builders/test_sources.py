@@ -8,12 +8,14 @@ import http.server
 import io
 import os
 import random
+import resource
 import signal
 import socket
 import subprocess
 import sys
 import tarfile
 import threading
+import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -412,3 +414,109 @@ def test_one_top_directory_and_no_more(
 ) -> None:
     with pytest.raises(SourceError, match=f"no sdist: it holds {count}"):
         unpack_sdist(pack(*members), tmp_path / "out")
+
+
+def nothing_left(directory: Path) -> bool:
+    return not directory.exists() or not list(directory.iterdir())
+
+
+@pytest.mark.parametrize(("bytes_at_most", "members_at_most"), [(50_000, 100), (10**9, 3)])
+def test_an_archive_that_would_fill_the_disk_is_refused(
+    pack: Callable[..., Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    bytes_at_most: int,
+    members_at_most: int,
+) -> None:
+    archive = pack(GOOD, *((f"tiny-1.0/{number}", bytes(10_000), "") for number in range(9)))
+    assert archive.stat().st_size < 2000
+    monkeypatch.setattr("builders.sources.unpack.MOST_BYTES", bytes_at_most)
+    monkeypatch.setattr("builders.sources.unpack.MOST_MEMBERS", members_at_most)
+    with pytest.raises(SourceError, match="unpacks to more than"):
+        unpack_sdist(archive, tmp_path / "out")
+    assert nothing_left(tmp_path / "out")
+
+
+@pytest.mark.parametrize("kind", [tarfile.XHDTYPE, tarfile.GNUTYPE_LONGNAME])
+def test_a_header_that_would_fill_the_memory_is_refused(tmp_path: Path, kind: bytes) -> None:
+    """A name of 3 GiB, for which gzip needs 3 MB and ``tarfile`` as much memory as it says."""
+    archive = tmp_path / FILE
+    header = tarfile.TarInfo("tiny-1.0/name")
+    header.type, header.size = kind, 3 * 2**30
+    archive.write_bytes(gzip.compress(header.tobuf(tarfile.GNU_FORMAT) + bytes(2**21)))
+    with pytest.raises(SourceError, match="at once"):
+        unpack_sdist(archive, tmp_path / "out")
+    assert nothing_left(tmp_path / "out")
+
+
+def test_a_zip_archive_is_said_to_be_one(tmp_path: Path) -> None:
+    archive = tmp_path / FILE
+    with zipfile.ZipFile(archive, "w") as sink:
+        sink.writestr("tiny-1.0/setup.py", "")
+    with pytest.raises(SourceError, match="is a zip archive") as caught:
+        unpack_sdist(archive, tmp_path / "out")
+    assert "git commit" in caught.value.hint
+
+
+@pytest.mark.parametrize("file", ["../escaped", "a/b.tar.gz", "", ".."])
+def test_a_pin_that_is_no_file_name_is_refused(index: LocalIndex, file: str) -> None:
+    with pytest.raises(SourceError, match="no file name"):
+        fetch_sdist("tiny", Sdist(file, "0" * 64))
+    assert index.asked == []
+
+
+def test_a_full_disk_is_no_damage(pack: Callable[..., Path], tmp_path: Path) -> None:
+    archive = pack(GOOD, ("tiny-1.0/large", random.Random(1).randbytes(500_000), ""))
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, before[1]))
+    try:
+        with pytest.raises(EnvironmentLacksError, match="cannot be written: File too large"):
+            unpack_sdist(archive, tmp_path / "out")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert nothing_left(tmp_path / "out")
+    assert (unpack_sdist(archive, tmp_path / "out") / "large").stat().st_size == 500_000
+
+
+def test_a_download_onto_a_full_disk_leaves_nothing(index: LocalIndex) -> None:
+    pin = index.add(DATA)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, before[1]))
+    try:
+        with pytest.raises(EnvironmentLacksError, match="cannot be written") as caught:
+            fetch_sdist("tiny", pin)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert "XDG_CACHE_HOME" in caught.value.hint
+    assert not [path for path in (cache_root() / "sources").rglob("*") if path.is_file()]
+
+
+# Mirrors
+
+
+def test_an_index_and_its_files_are_asked_of_mirrors(
+    index: LocalIndex, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pin = index.add(DATA)
+    monkeypatch.setenv("PIP_INDEX_URL", "https://index.invalid/simple/")
+    mirrors = {"https://index.invalid/": index.url().removesuffix("simple/")}
+    assert fetch_sdist("tiny", pin, mirrors=mirrors).read_bytes() == DATA
+
+
+def test_an_index_in_a_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pin = Sdist(FILE, hashlib.sha256(DATA).hexdigest())
+    page = tmp_path / "mirror" / "simple" / "tiny-name" / "index.html"
+    page.parent.mkdir(parents=True)
+    page.write_text(
+        f'<a href="https://files.invalid/a b/{FILE}">{FILE}</a><a href="x-1.tar.gz">x-1.tar.gz</a>'
+    )
+    (tmp_path / "mirror" / "a b").mkdir()
+    (tmp_path / "mirror" / "a b" / FILE).write_bytes(DATA)
+    monkeypatch.setenv("PIP_INDEX_URL", "https://index.invalid/simple/")
+    root = f"{(tmp_path / 'mirror').as_uri()}/"
+    mirrors = {"https://index.invalid/": root, "https://files.invalid/": root}
+    assert fetch_sdist("Tiny.Name", pin, mirrors=mirrors).read_bytes() == DATA
+    with pytest.raises(SourceError, match="no project other"):
+        fetch_sdist("other", Sdist("other-1.tar.gz", "0" * 64), mirrors=mirrors)
+    with pytest.raises(SourceError, match="no file"):
+        fetch_sdist("tiny-name", Sdist("x-1.tar.gz", "0" * 64), mirrors=mirrors)

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from builders.audit.contents import Expected
+from builders.audit import Expected, Torch, image_provider
 from builders.audit.elf import version_key
 from builders.audit.members import DamagedError, Member
 from builders.audit.wheels import WheelAudit, audit_wheel
@@ -39,6 +39,10 @@ def ids(report: WheelAudit, severity: str = "error") -> list[str]:
 def metadata(*requires: str, version: str = "1.0") -> str:
     lines = ["Metadata-Version: 2.1", "Name: tiny", f"Version: {version}"]
     return "\n".join([*lines, *(f"Requires-Dist: {one}" for one in requires), "", ""])
+
+
+def running_on(**facts: object) -> Expected:
+    return Expected(providers=(image_provider(facts),))
 
 
 @pytest.fixture
@@ -92,11 +96,25 @@ def test_features_of_a_target_are_named(make_wheel: MakeWheel, with_code: WithCo
 
 
 def test_no_gpu_code_though_it_is_promised(make_wheel: MakeWheel, with_code: WithCode) -> None:
-    recipe = Recipe(package="tiny", backend="rocm", must_contain=(OP,), status="observed", source="test")
+    def recipe(*must_contain: str, **environment: str) -> Recipe:
+        return Recipe(
+            package="tiny",
+            backend="rocm",
+            must_contain=must_contain,
+            environment=environment,
+            status="observed",
+            source="test",
+        )
+
     wheel = make_wheel(files={OP: with_code(b"")}, tags=TAGS)
     assert audit_wheel(wheel).verdict == "sound"
     assert ids(audit_wheel(wheel, Expected(targets=("gfx90a",)))) == ["no-gpu-code"]
-    assert ids(audit_wheel(wheel, Expected(recipe=recipe))) == ["no-gpu-code"]
+    promised = recipe(OP, PYTORCH_ROCM_ARCH="{gfx}")
+    assert ids(audit_wheel(wheel, Expected(recipe=promised))) == ["no-gpu-code"]
+    for without in (recipe(OP), recipe(PYTORCH_ROCM_ARCH="{gfx}")):
+        report = audit_wheel(wheel, Expected(("gfx90a",), without))
+        assert report.verdict == "sound"
+        assert "no-gpu-code-promised" in ids(report, "info")
 
 
 def test_damaged_gpu_code(make_wheel: MakeWheel, with_code: WithCode) -> None:
@@ -139,11 +157,11 @@ def test_a_newer_glibc_than_promised(make_wheel: MakeWheel, compile_object: Comp
     tags = f"cp311-cp311-manylinux_2_17_{platform.machine()}"
     wheel = make_wheel(files={OP: library}, tags=tags)
     assert ids(audit_wheel(wheel)) == ["glibc-above-tag"]
-    assert ids(audit_wheel(wheel, Expected(glibc="2.24"))) == ["glibc-above-tag", "glibc-too-new"]
+    assert ids(audit_wheel(wheel, running_on(glibc="2.24"))) == ["glibc-above-tag", "glibc-too-new"]
     (one,) = audit_wheel(wheel).contents.objects
     assert version_key(one.versions["GLIBC"]) >= (2, 25)
     assert (
-        ids(audit_wheel(make_wheel(files={OP: library}, tags=TAGS), Expected(glibc=one.versions["GLIBC"])))
+        ids(audit_wheel(make_wheel(files={OP: library}, tags=TAGS), running_on(glibc=one.versions["GLIBC"])))
         == []
     )
 
@@ -156,19 +174,51 @@ def test_who_provides_what_is_needed(make_wheel: MakeWheel, compile_object: Comp
             "op.so", "int give(void); int take(void) { return give(); }", *flags
         ).read_bytes()
 
+    def given(*libraries: str) -> Expected:
+        return Expected(torch=Torch(libraries=frozenset(libraries)))
+
     strange = make_wheel(files={OP: user_of("libstrange.so")}, tags=TAGS)
     assert ids(audit_wheel(strange), "warning") == ["need-elsewhere"]
-    assert ids(audit_wheel(strange, Expected(libraries=frozenset()))) == ["need-not-provided"]
-    assert ids(audit_wheel(strange, Expected(libraries=frozenset({"libstrange.so"})))) == []
+    assert ids(audit_wheel(strange, given()), "warning") == ["need-elsewhere"]
+    nobody = audit_wheel(strange, running_on(libraries=["libc.so.6"]))
+    assert ids(nobody) == ["need-not-provided"]
+    assert "not the wheel, torch or the base image" in nobody.errors[0].text
+    for provided in (given("libstrange.so"), running_on(libraries=["libstrange.so"])):
+        assert audit_wheel(strange, provided).verdict == "sound"
+        assert ids(audit_wheel(strange, provided), "warning") == []
     own = make_wheel(
         files={OP: user_of("libstrange.so"), "tiny/libstrange.so": user_of("libc10.so")}, tags=TAGS
     )
-    assert ids(audit_wheel(own), "warning") == []
-    torch = make_wheel(files={OP: user_of("libc10_hip.so")}, tags=TAGS)
-    assert audit_wheel(torch).verdict == "sound"
-    assert ids(audit_wheel(torch), "warning") == []
+    assert ids(audit_wheel(own, running_on(libraries=[])), "warning") == []
+    assert audit_wheel(own, running_on(libraries=[])).verdict == "sound"
     cuda = make_wheel(files={OP: user_of("libcudart.so.12")}, tags=TAGS)
-    assert "need-of-other-backend" in ids(audit_wheel(cuda, Expected(libraries=frozenset())), "info")
+    assert "need-of-other-backend" in ids(audit_wheel(cuda, given()), "info")
+    assert audit_wheel(cuda, given()).verdict == "sound"
+
+
+def test_who_should_provide_what_is_needed(make_wheel: MakeWheel, compile_object: Compile) -> None:
+    def wheel_for(name: str) -> Path:
+        library = compile_object(name, "int give(void) { return 1; }", f"-Wl,-soname,{name}")
+        source = "int give(void); int take(void) { return give(); }"
+        user = compile_object("op.so", source, str(library), "-Wl,--no-as-needed")
+        return make_wheel(files={OP: user.read_bytes()}, tags=TAGS, folder=name)
+
+    torch = Torch(libraries=frozenset({"libc10.so"}))
+    (image,) = running_on(libraries=["libc.so.6"]).providers
+    rocm, c10 = wheel_for("libamdhip64.so.7"), wheel_for("libc10_hip.so")
+    for expected, severity, wanted in (
+        (Expected(), "warning", []),
+        (Expected(torch=torch), "warning", ["need-elsewhere"]),
+        (Expected(providers=(image,)), "warning", ["need-elsewhere"]),
+        (Expected(torch=torch, providers=(image,)), "error", ["need-not-provided"]),
+    ):
+        assert ids(audit_wheel(rocm, expected), severity) == wanted
+    said = audit_wheel(rocm, Expected(torch=torch)).findings
+    assert "See that the base image has it." in [one.cure for one in said]
+    assert ids(audit_wheel(c10), "warning") == []
+    assert audit_wheel(c10, Expected(providers=(image,))).verdict == "sound"
+    (error,) = audit_wheel(c10, Expected(torch=torch)).errors
+    assert "should come with torch" in error.text
 
 
 def test_libraries_that_torch_brings_are_not_brought_again(

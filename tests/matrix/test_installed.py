@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from matrix.cli import main
 from matrix.installed import read_kept, read_list
 from resolver.errors import UsageError
-from resolver.facts.catalog import Catalog, load
+from resolver.facts.catalog import Catalog
+from resolver.facts.loading import load
 from resolver.lock import read_lock
 from resolver.model import IMAGE, Kept
 from tests.resolver.universe import EXAMPLES

@@ -11,13 +11,14 @@ from hypothesis import event, given
 
 from resolver.compiling import compile_problem
 from resolver.core import minimal_core
-from resolver.facts.catalog import Catalog, load
+from resolver.facts.catalog import Catalog
+from resolver.facts.loading import load
 from resolver.model import Conflict, Request, Resolution
 from resolver.problem import Demand, Problem, Relation
 from resolver.resolve import resolve
-from resolver.solve import solve
 from resolver.suggest import MOST_SUGGESTIONS, request_arguments
 from tests.resolver.asking import again, ask
+from tests.resolver.solving import solve
 from tests.resolver.universe import EXAMPLES, Universe, universes
 
 

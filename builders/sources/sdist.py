@@ -1,21 +1,24 @@
-"""Sources, fetched once, checked by hash, and unpacked safely."""
+"""Source distributions from the package index, fetched once and checked by hash."""
 
 from __future__ import annotations
 
 import ast
 import os
+import shutil
 import sys
-import zlib
-from typing import TYPE_CHECKING, ClassVar
-from urllib.parse import urlsplit
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import unquote, urlsplit
 
 from builders.cache import cache_root
 from builders.files import atomic_path, sha256_of
 from builders.run import output_of
+from builders.sources.failures import OFFLINE_HINT, HashMismatchError, SourceError, shown, writing
+from builders.sources.mirrors import mirrored
 from resolver.errors import EnvironmentLacksError, MatrixError
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Mapping
 
     from pypi_simple import ProjectPage
 
@@ -23,21 +26,13 @@ if TYPE_CHECKING:
 
 _TIMEOUT = (10, 60)  # seconds to connect and between two packets
 _CHUNK = 2**18
+_LARGEST = 4 * 2**30  # bytes; the longest sdist known has 0.3 GiB
+CACHE_HINT = "Make room, or choose another cache with XDG_CACHE_HOME."
 
 
-class HashMismatchError(MatrixError):
-    """A file is not the one that was pinned."""
-
-    id: ClassVar[str] = "hash-mismatch"
-
-
-class SourceError(MatrixError):
-    """A source cannot be had or cannot be unpacked."""
-
-    id: ClassVar[str] = "source"
-
-
-def fetch_sdist(project: str, pin: Sdist, *, offline: bool = False) -> Path:
+def fetch_sdist(
+    project: str, pin: Sdist, *, offline: bool = False, mirrors: Mapping[str, str] | None = None
+) -> Path:
     """Give the path of a pinned sdist, from the cache or from the index.
 
     Parameters
@@ -48,27 +43,40 @@ def fetch_sdist(project: str, pin: Sdist, *, offline: bool = False) -> Path:
         File name and SHA-256.
     offline
         Do not use the network.
+    mirrors
+        URL prefix to what is asked instead, for the index and its files.
 
     Raises
     ------
     HashMismatchError
         The file found is another; it is kept aside under a name that ends in ``.mismatch``.
+    SourceError
+        The index does not have it.
     EnvironmentLacksError
-        The network was needed and could not be used.
+        The network was needed and could not be used, or the cache cannot be written.
     """
-    target = cache_root() / "sources" / pin.sha256[:16] / pin.file
+    if Path(pin.file).name != pin.file or pin.file.startswith(".") or not pin.file:
+        msg = f"{pin.file!r} is no file name, so it is no sdist."
+        raise SourceError(msg, hint="Correct the row of the catalog, and resolve again.")
+    target = sdist_place(pin)
     if target.exists():
         _check(target, pin, origin=f"the cache ({target.parent})")
         return target
     if offline:
         msg = f"{pin.file} is not in the cache and the network may not be used."
-        raise EnvironmentLacksError(msg, hint="Run the same command once without --offline.")
-    index = index_url()
-    url = _find(project, pin.file, index)
-    with atomic_path(target) as temporary:
+        raise EnvironmentLacksError(msg, hint=OFFLINE_HINT)
+    mirrors = mirrors or {}
+    index = mirrored(index_url(), mirrors)
+    url = mirrored(_find(project, pin.file, index), mirrors)
+    with writing(target.parent, hint=CACHE_HINT), atomic_path(target) as temporary:
         _download(url, temporary)
         _check(temporary, pin, origin=url, keep_as=target.with_name(f"{pin.file}.mismatch"))
     return target
+
+
+def sdist_place(pin: Sdist) -> Path:
+    """Give the path at which a pinned sdist is or would be in the cache."""
+    return cache_root() / "sources" / pin.sha256[:16] / pin.file
 
 
 def index_url() -> str:
@@ -104,24 +112,47 @@ def project_page(project: str, index: str) -> ProjectPage:
     import pypi_simple  # noqa: PLC0415  imports slowly, and only where the network is used
     import requests  # noqa: PLC0415
 
+    local = _local(index)
+    if local is not None:
+        return _local_page(project, local)
     try:
         with pypi_simple.PyPISimple(endpoint=index) as client:
             return client.get_project_page(project, timeout=_TIMEOUT)
     except pypi_simple.NoSuchProjectError:
-        msg = f"The index {_shown(index)} has no project {project}."
+        msg = f"The index {shown(index)} has no project {project}."
         raise SourceError(msg, hint="Is pip configured for an index that mirrors only a part?") from None
     except pypi_simple.UnsupportedContentTypeError as error:
-        msg = f"{_shown(index)} is no package index: it answers with {error.content_type}."
+        msg = f"{shown(index)} is no package index: it answers with {error.content_type}."
         raise SourceError(msg, hint="Look at pip's setting of index-url.") from None
     except requests.RequestException as error:
         raise _failed(index, error) from None
+
+
+def _local(url: str) -> Path | None:
+    """Give the path that a ``file`` address stands for."""
+    parts = urlsplit(url)
+    return Path(unquote(parts.path)) if parts.scheme == "file" else None
+
+
+def _local_page(project: str, index: Path) -> ProjectPage:
+    """Read the page of a project from an index on disk."""
+    import pypi_simple  # noqa: PLC0415
+    from packaging.utils import canonicalize_name  # noqa: PLC0415
+
+    page = index / canonicalize_name(project) / "index.html"
+    try:
+        text = page.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        msg = f"The index {index} has no project {project}: there is no {page}."
+        raise SourceError(msg, hint="Does the mirror have it, or only a part of the index?") from None
+    return pypi_simple.ProjectPage.from_html(project, text, base_url=page.as_uri())
 
 
 def _find(project: str, file: str, index: str) -> str:
     for package in project_page(project, index).packages:
         if package.filename == file:
             return str(package.url)
-    msg = f"The index {_shown(index)} does not have {file}."
+    msg = f"The index {shown(index)} does not have {file}."
     raise SourceError(msg, hint="It may have been removed there; another mirror may still have it.")
 
 
@@ -129,6 +160,14 @@ def _download(url: str, target: Path) -> None:
     import requests  # noqa: PLC0415
     import urllib3  # noqa: PLC0415
 
+    local = _local(url)
+    if local is not None:
+        try:
+            shutil.copyfile(local, target)
+        except FileNotFoundError:
+            msg = f"There is no file {local}, to which the index or a mirror points."
+            raise SourceError(msg, hint="Does the mirror have all files of its index?") from None
+        return
     # As it is: some servers call a .tar.gz an encoding, which would be taken off on the way.
     as_it_is = {"Accept-Encoding": "identity"}
     try:
@@ -137,6 +176,8 @@ def _download(url: str, target: Path) -> None:
             with target.open("wb") as sink:
                 for chunk in response.raw.stream(_CHUNK, decode_content=False):
                     sink.write(chunk)
+                    if sink.tell() > _LARGEST:
+                        raise _too_long(url)
     except (requests.RequestException, urllib3.exceptions.HTTPError) as error:
         raise _failed(url, error) from None
 
@@ -146,12 +187,20 @@ def _check(path: Path, pin: Sdist, *, origin: str, keep_as: Path | None = None) 
     if found == pin.sha256:
         return
     aside = keep_as or path.with_name(f"{path.name}.mismatch")
-    path.replace(aside)
+    try:
+        path.replace(aside)
+    except OSError:  # a cache that is only read
+        aside = path
     msg = (
-        f"{pin.file} from {_shown(origin)} is not the file that was pinned; nothing was built from it.\n"
+        f"{pin.file} from {shown(origin)} is not the file that was pinned; nothing was built from it.\n"
         f"  wanted sha256 {pin.sha256}\n  found  sha256 {found}\n  kept aside as {aside}"
     )
     raise HashMismatchError(msg, hint="Look at that file before you trust its origin again, then retry.")
+
+
+def _too_long(url: str) -> SourceError:
+    msg = f"{shown(url)} does not end after {_LARGEST // 2**30} GiB; nothing of it was kept."
+    return SourceError(msg, hint="No sdist is that long. Look at the index or mirror it came from.")
 
 
 def _failed(url: str, error: Exception) -> MatrixError:
@@ -160,49 +209,11 @@ def _failed(url: str, error: Exception) -> MatrixError:
     import urllib3  # noqa: PLC0415
 
     if isinstance(error, requests.HTTPError) and error.response is not None:
-        msg = f"{_shown(url)} answered {error.response.status_code} {error.response.reason}."
+        msg = f"{shown(url)} answered {error.response.status_code} {error.response.reason}."
         return SourceError(msg, hint="It may have been removed there; another mirror may still have it.")
     if isinstance(error, urllib3.exceptions.HTTPError):
-        msg = f"The transfer of {_shown(url)} broke off; nothing of it was kept."
+        msg = f"The transfer of {shown(url)} broke off; nothing of it was kept."
         return EnvironmentLacksError(msg, hint="Run the same command again.")
-    msg = f"{_shown(url)} could not be reached: {type(error).__name__}."
+    msg = f"{shown(url)} could not be reached: {type(error).__name__}."
     hint = "Is there network here? On a compute node, fetch on a login node first."
     return EnvironmentLacksError(msg, hint=hint)
-
-
-def _shown(url: str) -> str:
-    """Leave a user's password out of messages."""
-    parts = urlsplit(url)
-    if parts.hostname and "@" in parts.netloc:
-        return url.replace(parts.netloc, parts.netloc.rpartition("@")[2])
-    return url
-
-
-def unpack_sdist(archive: Path, target: Path) -> Path:
-    """Unpack an sdist and give its top directory.
-
-    Members that would land outside the target, links that lead out of it and device files are
-    refused (PEP 706's ``data`` filter).
-
-    Raises
-    ------
-    SourceError
-        The archive is damaged, or holds more or less than one top directory.
-    """
-    if sys.version_info >= (3, 12):
-        import tarfile  # noqa: PLC0415
-    else:  # Python 3.11.0 to 3.11.3 have no extraction filters
-        import backports.tarfile as tarfile  # noqa: PLC0415, PLR0402  has no types, and so is no attribute
-
-    target.mkdir(parents=True, exist_ok=True)
-    try:
-        with tarfile.open(archive) as tar:
-            tar.extractall(target, filter="data")
-    except (tarfile.TarError, zlib.error, OSError, EOFError) as error:
-        msg = f"{archive.name} cannot be unpacked: {error}"
-        raise SourceError(msg, hint=f"Remove {archive} to fetch it again.") from None
-    tops = list(target.iterdir())
-    if len(tops) != 1 or not tops[0].is_dir():
-        msg = f"{archive.name} is no sdist: it holds {len(tops)} things at its top, not one directory."
-        raise SourceError(msg)
-    return tops[0]

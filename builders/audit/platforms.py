@@ -1,0 +1,65 @@
+"""Platform tags: what one promises, and which one a wheel deserves."""
+
+from __future__ import annotations
+
+import platform
+import re
+from typing import TYPE_CHECKING
+
+from builders.audit.promises import TORCH_PROVIDES
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+MACHINES = {"x86_64": "EM_X86_64", "aarch64": "EM_AARCH64"}
+_LEGACY = {"manylinux1": "2.5", "manylinux2010": "2.12", "manylinux2014": "2.17"}
+_PLATFORM = re.compile(r"(?P<kind>manylinux\d*|linux|musllinux)(?:_(?P<glibc>\d+_\d+))?_(?P<machine>.+)")
+
+
+def promised_glibc(platform: str) -> str:
+    """Give the glibc that a platform tag promises to run on; empty when it promises none.
+
+    Examples
+    --------
+    >>> promised_glibc("manylinux_2_28_x86_64"), promised_glibc("manylinux2014_x86_64")
+    ('2.28', '2.17')
+    >>> promised_glibc("linux_x86_64")
+    ''
+    """
+    said = _PLATFORM.fullmatch(platform)
+    if not said or not said["kind"].startswith("manylinux"):
+        return ""
+    return (said["glibc"] or "").replace("_", ".") or _LEGACY.get(said["kind"], "")
+
+
+def machine_of_tag(platform_tag: str) -> str:
+    """Give the machine of a platform tag for Linux, such as ``x86_64``; empty for another tag."""
+    said = _PLATFORM.fullmatch(platform_tag)
+    return said["machine"] if said else ""
+
+
+def platform_tag(wheel: Path) -> str:
+    """Find the platform tag a wheel deserves, by the symbol versions that its objects need.
+
+    auditwheel knows the policies. What torch provides counts as given. A wheel without compiled
+    code keeps ``any``.
+    """
+    from auditwheel.error import NonPlatformWheelError  # noqa: PLC0415  imports slowly
+    from auditwheel.libc import Libc  # noqa: PLC0415
+    from auditwheel.wheel_abi import analyze_wheel_abi  # noqa: PLC0415
+
+    given = frozenset(TORCH_PROVIDES)
+    try:
+        report = analyze_wheel_abi(
+            Libc.GLIBC, None, wheel, given, disable_isa_ext_check=True, allow_graft=False
+        )
+    except NonPlatformWheelError:
+        return "any"
+    except RuntimeError:  # shared objects where only Python belongs: no policy is met
+        return plain_platform()
+    return str(report.overall_policy.name)
+
+
+def plain_platform() -> str:
+    """Give the platform tag that promises nothing about glibc."""
+    return f"linux_{platform.machine()}"

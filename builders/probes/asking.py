@@ -1,0 +1,126 @@
+"""What is asked of an installed wheel, and its answer as data.
+
+The script is `payload.py`, one file without dependencies, written into the place and run there by the
+Python of a fresh environment: ``python payload.py QUESTIONS``, with the recipe's `run_environment`.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from builders.probes.payload import MARK
+from resolver.errors import MatrixError
+
+if TYPE_CHECKING:
+    from resolver.facts.schema import Recipe
+
+
+class Said(msgspec.Struct, frozen=True):
+    """The answer to one question; `error` is empty if it went well."""
+
+    name: str = ""
+    """Module, or glob of the shared object, that was asked for."""
+    file: str = ""
+    """What was loaded."""
+    values: dict[str, str] = {}
+    """Attributes that were asked for."""
+    error: str = ""
+    """Class of the exception, ``signal N``, ``missing`` or ``timeout``."""
+    text: str = ""
+    """First line of the error."""
+    missing: str = ""
+    """The module that was not found, for a ModuleNotFoundError."""
+
+
+class Torch(msgspec.Struct, frozen=True):
+    """What the installed torch says of itself."""
+
+    version: str = ""
+    hip: str = ""
+    gpus: int = 0
+    """GPUs that it sees."""
+    error: str = ""
+    text: str = ""
+    missing: str = ""
+
+
+class Distribution(msgspec.Struct, frozen=True):
+    """The installed wheel."""
+
+    name: str
+    version: str
+    top: list[str]
+    """Names that it puts into site-packages."""
+
+
+class OpTable(msgspec.Struct, frozen=True):
+    """What the build wrote down of its ops."""
+
+    installed: dict[str, bool] = {}
+    accelerator: str = ""
+    torch: str = ""
+    """Major.minor of the torch that was compiled against."""
+    error: str = ""
+    text: str = ""
+    missing: str = ""
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """All answers of one probe."""
+
+    schema: int
+    python: str
+    distribution: Distribution | None
+    torch: Torch
+    imports: list[Said]
+    objects: list[Said]
+    op_table: OpTable | None
+
+
+class ProbeError(MatrixError):
+    """A probe gave no answer that can be read."""
+
+    id = "probe"
+
+
+def probe_script() -> str:
+    """Give the text of the script that is run in the environment."""
+    return Path(__file__).with_name("payload.py").read_text(encoding="utf-8")
+
+
+def probe_questions(recipe: Recipe) -> str:
+    """Give the script's one argument: what is asked of a wheel that was built by this recipe."""
+    asked = {
+        "distribution": recipe.package,
+        "imports": list(recipe.imports),
+        "attributes": list(recipe.attributes),
+        "objects": list(recipe.must_contain),
+        "op_table": recipe.op_table,
+    }
+    return json.dumps(asked)
+
+
+def read_answer(output: str) -> Answer:
+    """Read what the script printed; what imported modules print before it is passed over.
+
+    Raises
+    ------
+    ProbeError
+        There is no answer in it, or a damaged one.
+    """
+    for line in reversed(output.splitlines()):
+        if line.startswith(MARK):
+            try:
+                return msgspec.json.decode(line.removeprefix(MARK), type=Answer)
+            except msgspec.MsgspecError as error:
+                msg = f"The probe's answer cannot be read: {error}."
+                raise ProbeError(
+                    msg, hint="Look at the log; the environment's Python may be broken."
+                ) from None
+    last = next((line for line in reversed(output.splitlines()) if line.strip()), "nothing at all")
+    msg = f"The probe gave no answer; the last it said was: {last[:200]}"
+    raise ProbeError(msg, hint="Look at the log; the environment's Python may be broken.")

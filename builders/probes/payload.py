@@ -1,0 +1,167 @@
+"""Runs inside the environment that is probed: answers what was asked about an installed wheel, as JSON.
+
+It knows nothing of the program that sends it and needs nothing but Python 3.9. Each question that loads
+code is asked in a process of its own, so that one crash does not silence the others.
+"""
+
+from __future__ import annotations
+
+import ast
+import ctypes
+import fnmatch
+import importlib
+import importlib.machinery
+import importlib.metadata
+import importlib.util
+import json
+import platform
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+MARK = "rocm-matrix-probe: "
+LONGEST = 600  # characters of an error that are kept
+PATIENCE = 900  # seconds that one import may take: file systems of clusters can be slow
+
+
+def main(arguments: list[str]) -> None:
+    """Answer all questions, or one of them in a child process."""
+    if arguments[0] == "--one":
+        kind, value = json.loads(arguments[1])
+        answers: dict[str, Callable[[Any], dict[str, Any]]]
+        answers = {"torch": torch_says, "import": import_says, "object": object_says}
+        print(MARK + json.dumps(answers[kind](value)), flush=True)
+        return
+    asked = json.loads(arguments[0])
+    print(MARK + json.dumps(everything(asked)), flush=True)
+
+
+def everything(asked: dict[str, Any]) -> dict[str, Any]:
+    """Answer all questions; the keys are those of builders.probes.Answer."""
+    files, distribution = installed(asked["distribution"])
+    imports: list[dict[str, Any]] = []
+    objects: list[dict[str, Any]] = []
+    answer = {
+        "schema": 1,
+        "python": platform.python_version(),
+        "distribution": distribution,
+        "torch": in_child("torch", ""),
+        "imports": imports,
+        "objects": objects,
+        "op_table": op_table(files, asked["op_table"]),
+    }
+    modules = dict.fromkeys([*asked["imports"], *(name.partition(":")[0] for name in asked["attributes"])])
+    for module in modules:
+        names = [name.partition(":") for name in asked["attributes"]]
+        wanted = [attribute for owner, _, attribute in names if owner == module]
+        imports.append(dict(in_child("import", [module, wanted]), name=module))
+    for glob in asked["objects"]:
+        found = [path for name, path in sorted(files.items()) if fnmatch.fnmatchcase(name, glob)]
+        objects += [dict(in_child("object", path), name=glob, file=path) for path in found]
+        if not found:
+            objects.append({"name": glob, "error": "missing", "text": "", "file": ""})
+    return answer
+
+
+def installed(name: str) -> tuple[dict[str, str], dict[str, Any] | None]:
+    """Give the files of an installed distribution by their name in the wheel, and what it says of itself."""
+    try:
+        found = importlib.metadata.distribution(name)
+    except importlib.metadata.PackageNotFoundError:
+        return {}, None
+    files = {str(one): str(found.locate_file(one)) for one in found.files or []}
+    top = sorted({one.split("/")[0].split(".")[0] for one in files if one.endswith((".py", ".so"))})
+    return files, {"name": found.metadata["Name"], "version": found.version, "top": top}
+
+
+def in_child(kind: str, value: object) -> dict[str, Any]:
+    """Ask one question in a process of its own."""
+    command = [sys.executable, __file__, "--one", json.dumps([kind, value])]
+    try:
+        done = subprocess.run(command, capture_output=True, timeout=PATIENCE, check=False)
+    except subprocess.TimeoutExpired:
+        return {"error": "timeout", "text": f"no answer within {PATIENCE} s"}
+    for line in reversed(done.stdout.decode(errors="replace").splitlines()):
+        if line.startswith(MARK):
+            answer: dict[str, Any] = json.loads(line[len(MARK) :])
+            return answer
+    said = done.stderr.decode(errors="replace").strip().splitlines()
+    reason = f"signal {-done.returncode}" if done.returncode < 0 else f"exit code {done.returncode}"
+    return {"error": reason, "text": said[-1][:LONGEST] if said else ""}
+
+
+def torch_says(_: object) -> dict[str, Any]:
+    """Give version, HIP version and visible GPUs of the installed torch."""
+    try:
+        import torch
+    except BaseException as error:
+        return failure(error)
+    return {"version": torch.__version__, "hip": torch.version.hip or "", "gpus": torch.cuda.device_count()}
+
+
+def import_says(value: tuple[str, list[str]]) -> dict[str, Any]:
+    """Import a module, and give attributes of it as text."""
+    name, attributes = value
+    try:
+        module = importlib.import_module(name)
+        values = {one: str(getattr(module, one)) for one in attributes}
+    except BaseException as error:
+        return failure(error)
+    return {"file": getattr(module, "__file__", None) or "", "values": values}
+
+
+def object_says(path: str) -> dict[str, Any]:
+    """Load a shared object beside torch: a module of Python as such, another library by its path."""
+    try:
+        import torch  # noqa: F401  its libraries are what the object needs
+    except BaseException as error:
+        if getattr(error, "name", "") != "torch":  # where it is not installed, nothing needs it
+            return failure(error)
+    try:
+        if any(path.endswith(one) and one != ".so" for one in importlib.machinery.EXTENSION_SUFFIXES):
+            loader = importlib.machinery.ExtensionFileLoader(Path(path).name.split(".")[0], path)
+            spec = importlib.util.spec_from_loader(loader.name, loader)
+            if spec is None:
+                return {"error": "ImportError", "text": "Python does not take it for a module"}
+            loader.exec_module(importlib.util.module_from_spec(spec))
+        else:
+            ctypes.CDLL(path)
+    except BaseException as error:
+        return failure(error)
+    return {}
+
+
+def failure(error: BaseException) -> dict[str, Any]:
+    """Give class and text of an error, and the module that was not found if that was it."""
+    lines = str(error).strip().splitlines()
+    missing = (getattr(error, "name", "") or "") if isinstance(error, ModuleNotFoundError) else ""
+    return {"error": type(error).__name__, "text": (lines[0] if lines else "")[:LONGEST], "missing": missing}
+
+
+def op_table(files: dict[str, str], name: str) -> dict[str, Any] | None:
+    """Read what a build wrote down of its ops, without running it."""
+    if not name:
+        return None
+    if name not in files:
+        return {"error": "missing", "text": name}
+    try:
+        tree = ast.parse(Path(files[name]).read_text(encoding="utf-8"))
+        found = {}
+        for line in tree.body:
+            if isinstance(line, ast.Assign) and isinstance(line.targets[0], ast.Name):
+                found[line.targets[0].id] = ast.literal_eval(line.value)
+        return {
+            "installed": {str(one): bool(there) for one, there in found["installed_ops"].items()},
+            "accelerator": str(found.get("accelerator_name", "")),
+            "torch": str(found.get("torch_info", {}).get("version", "")),
+        }
+    except (OSError, ValueError, SyntaxError, KeyError, AttributeError) as error:
+        return failure(error)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,104 @@
+"""Proving a built wheel: what is in it, and what it does when it is installed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from builders.audit import AuditError, Expected, audit_wheel, read_torch
+from builders.containers.place import View, run_in
+from builders.environments.task import fresh_environment
+from builders.probes import judge_probe, probe_questions, probe_script, read_answer
+from builders.run import CommandError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from builders.audit import Finding, WheelAudit
+    from builders.environments.task import Layers
+    from builders.plan import Task
+    from builders.probes import Answer
+
+
+def prove(
+    task: Task, wheel: Path, layers: Layers, *, work: Path, log: Path
+) -> tuple[WheelAudit, list[Finding]]:
+    """Judge a wheel by its content, then by asking it in a fresh environment.
+
+    Parameters
+    ----------
+    task
+        What was to be built.
+    wheel
+        What came out.
+    layers
+        The torch it was built against, and the build requirements.
+    work
+        Directory of this build.
+    log
+        Where the output of installing and probing goes.
+
+    Returns
+    -------
+    tuple
+        The audit, and the findings of audit and probe.
+
+    Raises
+    ------
+    AuditError
+        It does not hold what the recipe promises; the error names every defect and what to do.
+    """
+    report = audit_wheel(wheel, expected_of(task, layers))
+    _refuse(task, wheel, report.errors, log)
+    answer = _ask(task, wheel, layers, work=work, log=log)
+    probed = judge_probe(answer, task.recipe)
+    _refuse(task, wheel, [one for one in probed if one.severity == "error"], log)
+    return report, [*report.findings, *probed]
+
+
+def expected_of(task: Task, layers: Layers) -> Expected:
+    """Give what the wheel is compared with: what was asked for, and what it will run beside."""
+    # A recipe that promises no object builds a pure wheel, whatever the target.
+    targets = task.gfx if task.recipe.must_contain else ()
+    torch = None
+    if layers.torch is not None:
+        directory = layers.torch.packages / "torch" / "lib"
+        torch = read_torch(directory) if directory.is_dir() else None
+    provider = task.workshop.provider
+    return Expected(tuple(targets), task.recipe, torch, () if provider is None else (provider,))
+
+
+def _ask(task: Task, wheel: Path, layers: Layers, *, work: Path, log: Path) -> Answer:
+    """Install the wheel beside its torch, and run the probe's script there."""
+    place, python = task.workshop.place, task.workshop.python
+    above = [layers.torch] if layers.torch is not None else []
+    environment = fresh_environment(place, python, above, [wheel], root=work / "probe", log=log)
+    script = work / "probe" / "probe.py"
+    script.write_text(probe_script(), encoding="utf-8")
+    base = environment.view
+    view = View(
+        env={**base.env, **task.recipe.run_environment},
+        path=base.path,
+        cwd=work / "probe",
+        binds=base.binds,
+    )
+    start = log.stat().st_size if log.exists() else 0
+    command = [str(environment.python), str(script), probe_questions(task.recipe)]
+    try:
+        run_in(place, command, view, what=f"Probing {task.title}", log=log)
+    except CommandError as error:
+        raise AuditError(error.message, hint="The wheel is not published.") from None
+    with log.open("rb") as said:
+        said.seek(start)
+        return read_answer(said.read().decode(errors="replace"))
+
+
+def _refuse(task: Task, wheel: Path, problems: Sequence[Finding], log: Path) -> None:
+    if not problems:
+        return
+    listed = "".join(f"\n  - {one.text} {one.cure}".rstrip() for one in problems)
+    msg = f"The wheel of {task.title} does not hold what it promises; it is not published.{listed}"
+    hint = f"The wheel is kept as {wheel} until the next build."
+    refusal = AuditError(f"{msg}\n  Log: {log}", hint=hint)
+    refusal.findings = tuple(problems)
+    raise refusal

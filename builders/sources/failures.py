@@ -1,0 +1,64 @@
+"""What can go wrong with a source, and how an address is shown."""
+
+from __future__ import annotations
+
+import errno
+import os
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, ClassVar
+from urllib.parse import urlsplit
+
+from resolver.errors import EnvironmentLacksError, MatrixError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+_REFUSALS = {
+    errno.EACCES, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.ENOSPC, errno.ENOTDIR, errno.EPERM, errno.EROFS,
+}  # fmt: skip
+OFFLINE_HINT = "Run matrix fetch where there is network, or this command once without --offline."
+
+
+class HashMismatchError(MatrixError):
+    """A file is not the one that was pinned."""
+
+    id: ClassVar[str] = "hash-mismatch"
+
+
+class SourceError(MatrixError):
+    """A source cannot be had or cannot be unpacked."""
+
+    id: ClassVar[str] = "source"
+
+
+@contextmanager
+def writing(directory: Path, *, hint: str) -> Iterator[None]:
+    """Say what it means when the system refuses to write below a directory.
+
+    Raises
+    ------
+    EnvironmentLacksError
+        The disk or the quota is full, the directory may not be written, or the like.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in _REFUSALS:
+            raise
+        msg = f"{directory} cannot be written: {os.strerror(error.errno)}. Nothing of it was kept."
+        raise EnvironmentLacksError(msg, hint=hint) from None
+
+
+def shown(url: str) -> str:
+    """Leave a user's name and password out of an address.
+
+    Examples
+    --------
+    >>> shown("https://me:secret@host/simple/")
+    'https://host/simple/'
+    """
+    parts = urlsplit(url)
+    if parts.hostname and "@" in parts.netloc:
+        return url.replace(parts.netloc, parts.netloc.rpartition("@")[2])
+    return url

@@ -1,0 +1,118 @@
+"""The workshop: where the wheels of a lock are built, and what that place has."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from builders import host
+from builders.audit import image_provider
+from builders.containers.inspect import inspect_image
+from builders.containers.place import HostPlace
+from builders.environments.python import find_python
+from resolver.versions import minor
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from builders.audit import Provider
+    from builders.containers.place import Place
+    from builders.environments.python import TargetPython
+    from builders.recipes import Compiler
+
+
+@dataclass(frozen=True)
+class Workshop:
+    """A place with the Python that is built for, and all that a build asks of it."""
+
+    place: Place
+    python: TargetPython
+    identity: Mapping[str, Any]
+    """What of it determines a wheel's content, for build keys."""
+    compilers: tuple[Compiler, ...] = ()
+    """Host compilers of an image; none on this machine, where a source finds its own."""
+    preferred: tuple[str, ...] = ()
+    """Names of compilers that the catalog gives for the image."""
+    rocm: str = ""
+    """ROCm release in it."""
+    rocm_path: str = "/opt/rocm"
+    provider: Provider | None = None
+    """Libraries and symbol versions that a wheel finds in it; None where nobody looked."""
+    cpu: str = ""
+    """CPU that host code is compiled for, as ``-march`` names it; empty: the one that builds."""
+    variables: Mapping[str, str] = field(default_factory=dict)
+    """What builds are told besides their recipe."""
+
+
+def host_workshop(version: str, *, given: Path | None = None, cpu: str = "") -> Workshop:
+    """Give the workshop that is this machine.
+
+    Parameters
+    ----------
+    version
+        Python's minor version.
+    given
+        Prefix of a Python that the user names.
+    cpu
+        CPU that host code is compiled for.
+
+    Raises
+    ------
+    EnvironmentLacksError
+        There is no such Python that can build.
+    """
+    place = HostPlace()
+    python = find_python(place, version, given=given)
+    identity = {
+        "place": "host",
+        "python": python.build,
+        "compiler": host.compiler_identity(),
+        "glibc": host.glibc_version(),
+        "cpu": cpu or host.cpu_identity(),
+    }
+    own = {"CXX": os.environ["CXX"]} if os.environ.get("CXX") else {}
+    return Workshop(place, python, identity, cpu=cpu, variables=own)
+
+
+def image_workshop(place: Place, version: str, *, given: Path | None = None, cpu: str = "") -> Workshop:
+    """Give the workshop that is a base image.
+
+    Parameters
+    ----------
+    place
+        The image, in a container runtime.
+    version
+        Python's minor version.
+    given
+        Prefix of a Python that the user names, of the image or of this machine.
+    cpu
+        CPU that host code is compiled for.
+
+    Raises
+    ------
+    EnvironmentLacksError
+        The image cannot be looked into, or no such Python that can build runs in it.
+    """
+    facts = inspect_image(place)
+    image_pythons = [Path(one.path) for one in facts.pythons if minor(one.version) == version]
+    python = find_python(place, version, given=given, image_pythons=image_pythons)
+    identity = {
+        "place": facts.digest,
+        "python": python.build,
+        "glibc": facts.glibc,
+        "cpu": cpu or host.cpu_identity(),
+    }
+    return Workshop(
+        place,
+        python,
+        identity,
+        compilers=facts.compilers,
+        rocm=facts.rocm,
+        rocm_path=facts.rocm_path or "/opt/rocm",
+        provider=image_provider(msgspec.to_builtins(facts)),
+        cpu=cpu,
+    )

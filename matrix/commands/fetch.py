@@ -1,0 +1,139 @@
+"""``matrix fetch``: all sources that the lock builds from into the cache; after it none needs the network."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from builders.cache import cache_root
+from builders.sources import fetch_all
+from matrix.commands.resolve import LOCK
+from matrix.options import check_names, load_catalog, merge, read_settings
+from resolver.lock import read_lock
+
+if TYPE_CHECKING:
+    import argparse
+
+    from builders.sources import Haul, Item
+    from matrix.console import Console
+
+EXAMPLE = "matrix fetch --lock matrix.lock && matrix build-wheels --offline"
+_STEP = 1024
+_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's arguments."""
+    parser.add_argument(
+        "names", nargs="*", metavar="NAME", help="only these (default: all that the lock builds)"
+    )
+    parser.add_argument(
+        "--lock", metavar="FILE", type=Path, default=LOCK, help="the lock (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--offline", action="store_true", help="fetch nothing, only say whether the cache has everything"
+    )
+    parser.add_argument(
+        "--catalog",
+        metavar="DIR",
+        action="append",
+        help="facts to lay over the shipped ones (repeatable); patches lie beside them",
+    )
+    parser.add_argument("--format", choices=("text", "json"), default="text")
+
+
+def execute(args: argparse.Namespace, console: Console) -> int:
+    """Run the command."""
+    settings = merge(read_settings(), args)
+    names = check_names(args.names)
+    lock = read_lock(args.lock, tell=console.say)
+    haul = fetch_all(
+        lock,
+        load_catalog(settings),
+        names,
+        mirrors=settings.mirrors,
+        offline=args.offline,
+        say=console.step,
+    )
+    for remark in haul.remarks:
+        console.warn(remark)
+    for missing in haul.missing:
+        console.error(f"{missing.name} {missing.version}: {missing.error.message}", missing.error.hint)
+    if args.format == "json":
+        _document(haul, console)
+    else:
+        _text(haul, console)
+    return max((missing.error.exit_code for missing in haul.missing), default=0)
+
+
+def _document(haul: Haul, console: Console) -> None:
+    sources = [
+        {
+            "name": one.name,
+            "version": one.version,
+            "kind": one.kind,
+            "origin": one.origin,
+            "state": one.state,
+            "bytes": one.size,
+            "identity": one.identity,
+            "path": str(one.path),
+        }
+        for one in haul.items
+    ]
+    missing = [
+        {
+            "name": one.name,
+            "version": one.version,
+            "origin": one.origin,
+            "id": one.error.id,
+            "message": one.error.message,
+            "hint": one.error.hint,
+        }
+        for one in haul.missing
+    ]
+    console.document(
+        {
+            "schema": 1,
+            "cache": str(cache_root()),
+            "sources": sources,
+            "missing": missing,
+            "bytes_fetched": _fetched(haul),
+        }
+    )
+
+
+def _text(haul: Haul, console: Console) -> None:
+    for one in haul.items:
+        console.data(_line(one))
+    for missing in haul.missing:
+        console.data(f"{missing.name} {missing.version}  missing: {missing.origin}")
+    if not haul.items and not haul.missing:
+        console.data("The lock builds nothing: there is nothing to fetch.")
+        return
+    count = sum(one.state == "fetched" for one in haul.items)
+    console.data(
+        f"{count} fetched ({size_in_words(_fetched(haul))}), {len(haul.items) - count} from the cache, "
+        f"{len(haul.missing)} missing. Cache: {cache_root()}"
+    )
+
+
+def _line(one: Item) -> str:
+    return f"{one.name} {one.version}  {one.state}  {size_in_words(one.size)}  {one.origin}"
+
+
+def _fetched(haul: Haul) -> int:
+    return sum(one.size for one in haul.items if one.state == "fetched")
+
+
+def size_in_words(size: int) -> str:
+    """Give a number of bytes as a person reads it.
+
+    Examples
+    --------
+    >>> size_in_words(512), size_in_words(1536), size_in_words(3 * 2**30)
+    ('512 B', '1.5 KiB', '3.0 GiB')
+    """
+    amount, number = float(size), 0
+    while amount >= _STEP and number < len(_UNITS) - 1:
+        amount, number = amount / _STEP, number + 1
+    return f"{amount:.1f} {_UNITS[number]}" if number else f"{size} B"

@@ -1,0 +1,87 @@
+"""Git repositories made for tests, with submodules, and with what an honest git would never commit."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+
+Files = Mapping[str, str | bytes]
+"""Path to content; a text that begins with ``->`` is a symbolic link."""
+
+
+def git(where: Path, *arguments: str, data: bytes | None = None) -> str:
+    """Run git, away from anybody's configuration, and give what it prints."""
+    env = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    env |= {
+        "GIT_CONFIG_GLOBAL": os.devnull,
+        "GIT_CONFIG_NOSYSTEM": "1",
+        "GIT_CONFIG_COUNT": "1",
+        "GIT_CONFIG_KEY_0": "protocol.file.allow",
+        "GIT_CONFIG_VALUE_0": "always",
+    }
+    for who in ("AUTHOR", "COMMITTER"):
+        env |= {f"GIT_{who}_NAME": "tests", f"GIT_{who}_EMAIL": "tests@localhost"}
+        env |= {f"GIT_{who}_DATE": "2026-01-01T00:00:00Z"}
+    done = subprocess.run(
+        ["git", *arguments], cwd=where, env=env, input=data, check=True, capture_output=True
+    )
+    return done.stdout.decode().strip()
+
+
+def commit(where: Path, files: Files) -> str:
+    """Write files, commit everything, and give the commit."""
+    where.mkdir(parents=True, exist_ok=True)
+    if not (where / ".git").exists():
+        git(where, "init", "--quiet", "--initial-branch=main")
+    for path, content in files.items():
+        target = where / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if isinstance(content, str) and content.startswith("->"):
+            target.symlink_to(content.removeprefix("->"))
+        else:
+            target.write_bytes(content.encode() if isinstance(content, str) else content)
+    git(where, "add", "--all")
+    git(where, "commit", "--quiet", "--message=tests")
+    return git(where, "rev-parse", "HEAD")
+
+
+def add_submodule(where: Path, path: str, repository: Path, said: str = "") -> str:
+    """Add a submodule and commit it; `said` is what ``.gitmodules`` says instead of its address."""
+    git(where, "submodule", "--quiet", "add", repository.as_uri(), path)
+    if said:
+        git(where, "config", "--file=.gitmodules", f"submodule.{path}.url", said)
+    return commit(where, {})
+
+
+def commit_tree(where: Path, listing: bytes) -> str:
+    """Commit a tree as it is given to ``git hash-object``, whatever git thinks of it."""
+    tree = git(where, "hash-object", "-t", "tree", "-w", "--literally", "--stdin", data=listing)
+    made = git(where, "commit-tree", "-m", "tests", tree)
+    git(where, "update-ref", "refs/heads/hostile", made)
+    return made
+
+
+def tree_entry(mode: str, name: bytes, of: str) -> bytes:
+    """Give one entry of a tree as git keeps it."""
+    return mode.encode() + b" " + name + b"\0" + bytes.fromhex(of)
+
+
+def blob(where: Path, content: bytes) -> str:
+    """Keep a file's content in a repository and give its hash."""
+    return git(where, "hash-object", "-w", "--stdin", data=content)
+
+
+def files_of(top: Path) -> dict[str, str]:
+    """Give every file and link below a directory, with its content or its target, and empty directories."""
+    found = {}
+    for path in sorted(top.rglob("*")):
+        name = str(path.relative_to(top))
+        if path.is_symlink():
+            found[name] = f"->{path.readlink()}"
+        elif path.is_file():
+            found[name] = path.read_bytes().decode()
+        elif not any(path.iterdir()):
+            found[f"{name}/"] = ""
+    return found

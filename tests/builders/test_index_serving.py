@@ -1,0 +1,216 @@
+"""The server: the right page for each client, ranges, and nothing but the index."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import subprocess
+import sys
+import zipfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import requests
+from pypi_simple import PyPISimple
+
+from builders.index import Index
+from builders.index.serving import serving
+from builders.index.tending import yank
+from resolver.errors import EnvironmentLacksError
+
+MakeWheel = Callable[..., Path]
+JSON = "application/vnd.pypi.simple.v1+json"
+HTML = "application/vnd.pypi.simple.v1+html"
+
+
+@pytest.fixture
+def index(tmp_path: Path, make_wheel: MakeWheel) -> Index:
+    one = Index(tmp_path / "index")
+    one.publish(make_wheel("My_Pkg.Ext", "1.0+rocm6.4", requires_python=">=3.9"), {"secret": "no"})
+    return one
+
+
+@pytest.fixture
+def address(index: Index) -> Iterator[str]:
+    with serving(index) as url:
+        yield url
+
+
+def get(url: str, accept: str = "", method: str = "GET", **headers: str) -> requests.Response:
+    said = {"Accept": accept} if accept else {}
+    return requests.request(method, url, headers={**said, **headers}, timeout=10, allow_redirects=False)
+
+
+@pytest.mark.parametrize(
+    ("accept", "kind"),
+    [
+        ("text/html", "text/html"),
+        ("*/*", "text/html"),
+        (HTML, HTML),
+        (JSON, JSON),
+        ("application/vnd.pypi.simple.latest+json", JSON),
+        (f"{JSON}, {HTML};q=0.1, text/html;q=0.01", JSON),  # as pip asks
+        (f"text/html;q=0.9, {JSON};q=0.1", "text/html"),
+    ],
+)
+@pytest.mark.parametrize("page", ["", "my-pkg-ext/"])
+def test_each_client_gets_the_page_it_asks_for(address: str, accept: str, kind: str, page: str) -> None:
+    answer = get(address + page, accept)
+    assert answer.status_code == 200
+    assert answer.headers["Content-Type"].partition(";")[0] == kind
+    assert answer.headers["Vary"] == "Accept"
+    if kind == JSON:
+        assert answer.json()["meta"]["api-version"] == "1.1"
+    else:
+        assert answer.text.startswith("<!DOCTYPE html>")
+
+
+def test_a_client_that_wants_something_else_is_told(address: str) -> None:
+    assert get(address, "image/png").status_code == 406
+
+
+def test_an_independent_reader_finds_the_same_in_both_pages(address: str, index: Index) -> None:
+    with PyPISimple(address) as client:
+        pages = [client.get_project_page("my-pkg-ext", accept=accept) for accept in (HTML, JSON)]
+        (wheel,) = index.wheels("my-pkg-ext")
+        for page in pages:
+            (one,) = page.packages
+            assert one.filename == wheel.name
+            assert one.version == "1.0+rocm6.4"
+            assert one.requires_python == ">=3.9"
+            assert one.has_metadata is True
+            assert requests.get(one.url, timeout=10).content == wheel.read_bytes()
+        assert pages[0].packages[0].metadata_digests == pages[1].packages[0].metadata_digests
+        text = client.get_package_metadata_bytes(pages[0].packages[0], verify=True)
+    with zipfile.ZipFile(wheel) as archive:
+        assert text == archive.read("My_Pkg.Ext-1.0+rocm6.4.dist-info/METADATA")
+
+
+def test_what_changes_in_the_index_is_served_at_once(
+    address: str, index: Index, make_wheel: MakeWheel
+) -> None:
+    first = get(f"{address}my-pkg-ext/", JSON)
+    assert get(f"{address}my-pkg-ext/", JSON, **{"If-None-Match": first.headers["ETag"]}).status_code == 304
+    wheel = index.publish(make_wheel("My_Pkg.Ext", "2.0"), {})
+    second = get(f"{address}my-pkg-ext/", JSON, **{"If-None-Match": first.headers["ETag"]})
+    assert second.json()["versions"] == ["1.0+rocm6.4", "2.0"]
+    yank(index, [wheel], "broken")
+    assert [one.get("yanked") for one in get(f"{address}my-pkg-ext/", JSON).json()["files"]] == [
+        None,
+        "broken",
+    ]
+    assert get(f"{address}new/").status_code == 404
+    index.publish(make_wheel("new"), {})
+    assert get(f"{address}new/").status_code == 200
+
+
+def test_parts_of_a_wheel_can_be_had(address: str, index: Index) -> None:
+    (wheel,) = index.wheels("my-pkg-ext")
+    url = f"{address}my-pkg-ext/{wheel.name}"
+    data = wheel.read_bytes()
+    whole = get(url)
+    assert (whole.status_code, whole.content) == (200, data)
+    assert "immutable" in whole.headers["Cache-Control"]
+    part = get(url, Range="bytes=10-19")
+    assert (part.status_code, part.content) == (206, data[10:20])
+    assert part.headers["Content-Range"] == f"bytes 10-19/{len(data)}"
+    assert get(url, Range="bytes=-5").content == data[-5:]
+    assert get(url, Range=f"bytes={len(data)}-").status_code == 416
+    assert get(url, **{"If-None-Match": whole.headers["ETag"]}).status_code == 304
+    head = get(url, method="HEAD")
+    assert (head.content, head.headers["Content-Length"]) == (b"", str(len(data)))
+
+
+@pytest.mark.parametrize(
+    ("path", "to"),
+    [
+        ("My_Pkg.Ext/", "/simple/my-pkg-ext/"),
+        ("my-pkg-ext", "/simple/my-pkg-ext/"),
+        ("MY.PKG.EXT", "/simple/my-pkg-ext/"),
+        ("..", "/simple/"),
+    ],
+)
+def test_other_spellings_lead_to_the_normalised_one(address: str, path: str, to: str) -> None:
+    session = requests.Session()
+    prepared = session.prepare_request(requests.Request("GET", address))
+    prepared.url = address + path if path != ".." else address.removesuffix("simple/")
+    answer = session.send(prepared, allow_redirects=False, timeout=10)
+    assert answer.status_code == 301
+    assert answer.headers["Location"].endswith(to)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "../provenance/",
+        "../.matrix/",
+        "..%2fprovenance%2f",
+        "my-pkg-ext/..%2f..%2f..%2fsecret.whl",
+        "my-pkg-ext/../../secret-1.0-py3-none-any.whl",
+        "my-pkg-ext/.tmp-half.whl",
+        "my-pkg-ext/none-1.0-py3-none-any.whl",
+        "my-pkg-ext/none-1.0-py3-none-any.whl.metadata",
+        "my-pkg-ext/a/b",
+        "%00",
+        "none/",
+    ],
+)
+def test_nothing_else_can_be_had(address: str, index: Index, path: str) -> None:
+    for place in (index.root, index.simple / "my-pkg-ext"):
+        (place / "secret-1.0-py3-none-any.whl").write_bytes(b"secret")
+        (place / ".tmp-half.whl").write_bytes(b"secret")
+    session = requests.Session()
+    prepared = session.prepare_request(requests.Request("GET", address))
+    prepared.url = address + path
+    answer = session.send(prepared, timeout=10)
+    assert answer.status_code in {400, 404}
+    assert b"secret" not in answer.content
+
+
+def test_the_index_cannot_be_written_to(address: str) -> None:
+    for method in ("POST", "PUT", "DELETE"):
+        assert get(address, method=method).status_code == 405
+
+
+def test_a_port_that_is_taken(index: Index, address: str) -> None:
+    port = int(address.split(":")[2].partition("/")[0])
+    with pytest.raises(EnvironmentLacksError, match=f"127.0.0.1:{port}"), serving(index, port=port):
+        pass
+
+
+def test_the_server_ends_with_its_block(index: Index) -> None:
+    with serving(index) as url:
+        assert get(url).status_code == 200
+    with pytest.raises(requests.ConnectionError):
+        get(url)
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("version", ["22.3", "newest"])
+def test_pip_installs_from_the_server_by_the_metadata_it_offers(
+    address: str, tmp_path: Path, version: str
+) -> None:
+    """The oldest pip that is supported, and the newest."""
+    environment = tmp_path / "env"
+    subprocess.run([sys.executable, "-m", "venv", str(environment)], check=True)
+    pip = [str(environment / "bin" / "python"), "-m", "pip", "-q", "--disable-pip-version-check"]
+    wanted = "pip" if version == "newest" else f"pip=={version}"
+    subprocess.run([*pip, "install", "-U", wanted], check=True, capture_output=True)
+    command = [*pip, "install", "--index-url", address, "my-pkg-ext==1.0+rocm6.4"]
+    done = subprocess.run(
+        [*command, "--report", str(tmp_path / "report.json")], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    (one,) = json.loads((tmp_path / "report.json").read_text())["install"]
+    assert one["download_info"]["url"].startswith(address)
+    pip.remove("-q")
+    shown = subprocess.run([*pip, "list", "--format", "json"], check=True, capture_output=True, text=True)
+    assert "1.0+rocm6.4" in {row["version"] for row in json.loads(shown.stdout)}
+
+
+def test_the_metadata_hash_is_that_of_the_metadata(index: Index, address: str) -> None:
+    (wheel,) = index.wheels("my-pkg-ext")
+    said = get(f"{address}my-pkg-ext/", JSON).json()["files"][0]["core-metadata"]["sha256"]
+    text = get(f"{address}my-pkg-ext/{wheel.name}.metadata").content
+    assert hashlib.sha256(text).hexdigest() == said

@@ -1,0 +1,201 @@
+"""Wheels taken out of an index, yanked, and looked at again: what is damaged is told, and mended."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from pypi_simple import DistributionPackage, ProjectPage, ProjectStatus
+
+from builders.index import Index
+from builders.index.checking import check
+from builders.index.tending import prunable, remove, select, set_status, unyank, yank
+from resolver.errors import UsageError
+
+MakeWheel = Callable[..., Path]
+
+
+@pytest.fixture
+def index(tmp_path: Path, make_wheel: MakeWheel) -> Index:
+    """Give an index with two versions of one project and one of another."""
+    one = Index(tmp_path / "index")
+    for name, version in (("tiny", "1.0"), ("tiny", "2.0"), ("other", "1.0")):
+        one.publish(make_wheel(name, version), {"build_key": f"{name}-{version}"})
+    return one
+
+
+def page_of(index: Index, project: str) -> ProjectPage:
+    """Read a project's page by a reader that is not ours."""
+    text = (index.simple / project / "index.html").read_text()
+    return ProjectPage.from_html(project, text, base_url="file:///x/")
+
+
+def links_of(index: Index, project: str) -> dict[str, DistributionPackage]:
+    return {one.filename: one for one in page_of(index, project).packages}
+
+
+def ids(index: Index, *, repair: bool = False) -> list[str]:
+    return [one.id for one in check(index, repair=repair)]
+
+
+def test_what_was_published_is_sound(index: Index) -> None:
+    assert check(index) == []
+    assert check(Index(index.root / "nothing")) == []
+
+
+def test_a_wheel_is_named_in_three_ways(index: Index) -> None:
+    one, two = index.wheels("tiny")
+    assert select(index, "tiny") == [one, two]
+    assert select(index, "Tiny==2.0") == [two]
+    assert select(index, one.name) == [one]
+    with pytest.raises(UsageError, match="no wheel 'tny'") as caught:
+        select(index, "tny")
+    assert caught.value.hint == "Did you mean tiny?"
+
+
+def test_a_removed_wheel_leaves_nothing_behind(index: Index) -> None:
+    one, two = index.wheels("tiny")
+    yank(index, [two], "broken")
+    remove(index, [two])
+    assert index.wheels("tiny") == [one]
+    assert list(links_of(index, "tiny")) == [one.name]
+    assert not [path for path in index.root.rglob("*") if "2.0" in path.name]
+    assert check(index) == []
+    remove(index, [one])
+    assert index.projects() == ["other"]
+    assert check(index) == []
+
+
+def test_a_removal_that_dies_midway_can_be_done_again(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At the worst moment the page is without a wheel that is still there: no reader is misled."""
+    one, two = index.wheels("tiny")
+
+    def die(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as dying:
+        dying.setattr(Index, "record_paths", die)
+        with pytest.raises(KeyboardInterrupt):
+            remove(index, [two])
+    assert list(links_of(index, "tiny")) == [one.name]
+    remove(index, select(index, "tiny==2.0"))
+    assert check(index) == []
+
+
+def test_a_yanked_wheel_says_so_and_why(index: Index) -> None:
+    one, two = index.wheels("tiny")
+    yank(index, [one], "wrong <wave> size")
+    yank(index, [two], "")
+    found = links_of(index, "tiny")
+    assert (found[one.name].is_yanked, found[one.name].yanked_reason) == (True, "wrong <wave> size")
+    assert (found[two.name].is_yanked, found[two.name].yanked_reason) == (True, "")
+    assert check(index) == []
+    unyank(index, [one])
+    assert links_of(index, "tiny")[one.name].is_yanked is False
+    assert links_of(index, "tiny")[two.name].is_yanked is True
+
+
+def test_publishing_meanwhile_does_not_forget_what_was_yanked(index: Index, make_wheel: MakeWheel) -> None:
+    one, _ = index.wheels("tiny")
+    yank(index, [one], "broken")
+    (index.simple / "tiny" / "index.json").unlink()
+    index.publish(make_wheel("tiny", "3.0"), {})
+    assert links_of(index, "tiny")[one.name].yanked_reason == "broken"
+
+
+def test_a_project_can_be_deprecated(index: Index) -> None:
+    set_status(index, "Tiny", "deprecated", "use other")
+    page = page_of(index, "tiny")
+    assert (page.status, page.status_reason) == (ProjectStatus.DEPRECATED, "use other")
+    assert check(index) == []
+    set_status(index, "tiny", "active", "")
+    assert page_of(index, "tiny").status is None
+
+
+@pytest.mark.parametrize("page", ["tiny/index.html", "tiny/index.json", "index.html", "index.json"])
+@pytest.mark.parametrize("damage", ["cut", "gone", "hash"])
+def test_a_wrong_page_is_found_and_made_anew(index: Index, page: str, damage: str) -> None:
+    path = index.simple / page
+    before = path.read_bytes()
+    if damage == "gone":
+        path.unlink()
+    elif damage == "cut":
+        path.write_bytes(before[:-20])
+    elif "tiny" in page:
+        digest = before.partition(b"sha256")[2][:70]
+        path.write_bytes(before.replace(digest, digest.translate(bytes.maketrans(b"0123", b"3210"))))
+    else:
+        path.write_bytes(before.replace(b"tiny", b"tony"))
+    assert set(ids(index)) == {"page-wrong"}
+    assert set(ids(index, repair=True)) == {"page-wrong"}
+    assert path.read_bytes() == before
+    assert check(index) == []
+
+
+def test_a_wheel_that_changed_is_found_and_put_aside(index: Index, make_wheel: MakeWheel) -> None:
+    one, two = index.wheels("tiny")
+    other = make_wheel("tiny", "2.0", files={"tiny.py": b"ANSWER = 43\n"}, folder="other")
+    two.write_bytes(other.read_bytes())
+    assert ids(index) == ["wheel-changed"]
+    assert two.exists()
+    check(index, repair=True)
+    assert (index.state / "damaged" / two.name).read_bytes() == other.read_bytes()
+    assert index.wheels("tiny") == [one]
+    assert list(links_of(index, "tiny")) == [one.name]
+
+
+@pytest.mark.parametrize("keep", [0, 100])
+def test_a_wheel_that_was_cut_short_is_found(index: Index, keep: int) -> None:
+    _, two = index.wheels("tiny")
+    two.write_bytes(two.read_bytes()[:keep])
+    assert ids(index) == ["wheel-unreadable"]
+    check(index, repair=True)
+    assert check(index) == []
+
+
+def test_a_wheel_under_another_name_than_its_own_is_found(index: Index, make_wheel: MakeWheel) -> None:
+    made = make_wheel("tiny", "3.0")
+    made.rename(index.simple / "tiny" / "tiny-4.0-py3-none-any.whl")
+    stray = make_wheel("stray", "1.0")
+    stray.rename(index.simple / "tiny" / stray.name)
+    index.refresh("tiny")
+    found = {one.path.rpartition("/")[2]: one for one in check(index) if one.id == "wheel-misnamed"}
+    assert set(found) == {"tiny-4.0-py3-none-any.whl", stray.name}
+    assert "version 3.0" in found["tiny-4.0-py3-none-any.whl"].text
+
+
+def test_only_what_no_writer_needs_any_more_is_removed(index: Index, make_wheel: MakeWheel) -> None:
+    fresh, dead = index.simple / "tiny" / ".tmp-fresh.whl", index.simple / "tiny" / ".tmp-dead.whl"
+    gone = make_wheel("gone", "1.0")
+    record = index.provenance / f"{gone.name}.0123456789abcdef.json"
+    for path in (fresh, dead, record):
+        path.write_text("{}")
+    long_ago = time.time() - 7200
+    for path in (dead, record):
+        os.utime(path, (long_ago, long_ago))
+    assert sorted(ids(index, repair=True)) == ["leftover", "record-without-wheel"]
+    assert fresh.exists()
+    assert not dead.exists()
+    assert not record.exists()
+
+
+def test_pruning_keeps_what_locks_pin_with_its_highest_build_tag(index: Index, make_wheel: MakeWheel) -> None:
+    again = make_wheel("tiny", "2.0", files={"tiny.py": b"again"}, folder="again")
+    newest = index.publish(again.rename(again.with_name("tiny-2.0-1-py3-none-any.whl")), {})
+    names = {"tiny": ["2.0"]}
+    now = datetime.now(tz=UTC)
+    found = prunable(index, pinned=names, older_than=None, now=now)
+    assert {path.name for path in found} == {
+        "tiny-1.0-py3-none-any.whl",
+        "tiny-2.0-py3-none-any.whl",
+        "other-1.0-py3-none-any.whl",
+    }
+    assert newest not in found
+    assert prunable(index, pinned=names, older_than=timedelta(days=1), now=now) == []
+    later = now + timedelta(days=2)
+    assert prunable(index, pinned=names, older_than=timedelta(days=1), now=later) == found
+    assert len(prunable(index, pinned=None, older_than=timedelta(days=1), now=later)) == 4

@@ -1,0 +1,61 @@
+"""Mirrors: one address in place of another, and nothing in place of what only looks alike."""
+
+from __future__ import annotations
+
+import pytest
+
+from builders.sources import check_mirrors, mirrored
+from resolver.errors import UsageError
+
+MIRRORS = {
+    "https://host.example/": "https://mirror.site/all/",
+    "https://host.example/group/": "file:///data/group/",
+    "https://host.example/group/one": "ssh://git@mirror.site/one",
+    "https://other": "https://mirror.site/other",
+}
+
+
+@pytest.mark.parametrize(
+    ("url", "asked"),
+    [
+        ("https://host.example/a/b", "https://mirror.site/all/a/b"),
+        ("https://host.example/group/two", "file:///data/group/two"),
+        ("https://host.example/group/one", "ssh://git@mirror.site/one"),
+        ("https://host.example/group/one/x", "ssh://git@mirror.site/one/x"),
+        ("https://host.example/group/one-more", "file:///data/group/one-more"),
+        ("https://other", "https://mirror.site/other"),
+        ("https://other.example/x", "https://other.example/x"),
+        ("http://host.example/a", "http://host.example/a"),
+        ("https://mirror.site/all/a", "https://mirror.site/all/a"),
+    ],
+)
+def test_the_longest_prefix_that_ends_where_a_part_ends(url: str, asked: str) -> None:
+    assert mirrored(url, MIRRORS) == asked
+    assert mirrored(url, dict(reversed(MIRRORS.items()))) == asked
+    assert mirrored(url, {}) == url
+
+
+def test_mirrors_that_can_be_used_are_not_refused() -> None:
+    check_mirrors(MIRRORS, where="matrix.toml")
+
+
+@pytest.mark.parametrize(
+    ("prefix", "instead"),
+    [
+        ("host.example/", "https://mirror.site/"),
+        ("https://host.example/", "/data/mirror/"),
+        ("https://host.example/", "ext::sh -c x/"),
+        ("https://host.example/", "https://mirror.site"),
+        ("https://host.example", "https://mirror.site/"),
+        ("", "https://mirror.site"),
+    ],
+)
+def test_a_mirror_that_cannot_be_used_is_said(prefix: str, instead: str) -> None:
+    with pytest.raises(UsageError, match=r"matrix\.toml, \[mirrors\]"):
+        check_mirrors({prefix: instead}, where="matrix.toml")
+
+
+def test_the_password_of_a_mirror_is_not_shown() -> None:
+    with pytest.raises(UsageError) as caught:
+        check_mirrors({"https://host/": "https://user:hunter2@mirror"}, where="matrix.toml")
+    assert "hunter2" not in caught.value.message

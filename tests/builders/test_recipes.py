@@ -1,0 +1,425 @@
+"""A recipe applied to a build: what is set, what is refused, and that all shipped recipes can be applied."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from builders.recipes import (
+    Build,
+    Compiler,
+    RecipeError,
+    apply_recipe,
+    check_source,
+    choose_compilers,
+    with_ops,
+)
+from resolver.errors import EnvironmentLacksError, UsageError
+from resolver.facts.catalog import Catalog
+from resolver.facts.loading import load
+from resolver.facts.schema import Op, Recipe
+from resolver.facts.selecting import recipe_for
+
+TWO = ("gfx90a", "gfx942")
+LUMI = (
+    Compiler("gcc", "7.5.0", "/usr/bin/gcc"),
+    Compiler("g++", "7.5.0", "/usr/bin/g++"),
+    Compiler("gcc-12", "12.3.0", "/usr/bin/gcc-12"),
+    Compiler("g++-12", "12.3.0", "/usr/bin/g++-12"),
+)
+"""What LUMI's SUSE images have, side by side."""
+
+
+CATALOG = load()
+
+
+@pytest.fixture
+def catalog() -> Catalog:
+    return CATALOG
+
+
+def recipe(**said: Any) -> Recipe:
+    given = {"package": "tiny", "backend": "rocm", "status": "observed", "source": "a test", **said}
+    return Recipe(**given)
+
+
+def build(*gfx: str, **said: Any) -> Build:
+    return Build("tiny", "1.0", said.pop("backend", "rocm"), gfx, **said)
+
+
+def test_targets_are_written_as_each_variable_wants_them() -> None:
+    said = {"A": "{gfx}", "B": "{gfx:,}", "C": "{gfx: }", "D": "-j{jobs}", "E": "{rocm}/{rocm:digits}"}
+    made = apply_recipe(
+        recipe(environment=said | {"F": "{rocm-path}/bin"}),
+        build(*TWO, torch="2.9.1+rocm6.4", rocm="6.4.4", rocm_path="/opt/rocm-6.4.4", jobs=3),
+    ).environment
+    assert made["A"] == "gfx90a;gfx942"
+    assert made["B"] == "gfx90a,gfx942"
+    assert made["C"] == "gfx90a gfx942"
+    assert made["D"] == "-j3"
+    assert made["E"] == "6.4/64"
+    assert made["F"] == "/opt/rocm-6.4.4/bin"
+
+
+def test_the_rocm_that_names_a_library_is_torchs_not_the_images() -> None:
+    made = apply_recipe(recipe(environment={"A": "{rocm:digits}"}), build("gfx90a", torch="2.15.0+rocm7.14"))
+    assert made.environment["A"] == "714"
+    other = apply_recipe(recipe(environment={"A": "{rocm}"}), build("gfx90a", torch="2.9.1", rocm="7.0.2"))
+    assert other.environment["A"] == "7.0"
+
+
+def test_options_and_commands_are_filled_in_too() -> None:
+    made = apply_recipe(
+        recipe(
+            options=("--arch={gfx}",), prepare=(("cmake", "-DARCH={gfx}", "-B", "b"), ("make", "-j{jobs}"))
+        ),
+        build(*TWO, jobs=2),
+    )
+    assert made.options == ("--arch=gfx90a;gfx942",)
+    assert made.prepare == (("cmake", "-DARCH=gfx90a;gfx942", "-B", "b"), ("make", "-j2"))
+
+
+def test_nothing_is_left_to_the_machine_that_builds() -> None:
+    made = apply_recipe(recipe(), build("gfx90a", jobs=5)).environment
+    for name in (
+        "PYTORCH_ROCM_ARCH",
+        "GPU_ARCHS",
+        "AMDGPU_TARGETS",
+        "HCC_AMDGPU_TARGET",
+        "HIP_ARCHITECTURES",
+    ):
+        assert made[name] == "gfx90a"
+    assert made["ROCM_PATH"] == made["ROCM_HOME"] == "/opt/rocm"
+    assert made["MAX_JOBS"] == made["CMAKE_BUILD_PARALLEL_LEVEL"] == "5"
+    assert made["SOURCE_DATE_EPOCH"] == "315532800"
+
+
+def test_several_targets_do_not_reach_a_variable_whose_separator_only_the_recipe_knows() -> None:
+    made = apply_recipe(recipe(), build(*TWO)).environment
+    assert made["HCC_AMDGPU_TARGET"] == "gfx90a,gfx942"
+    assert made["PYTORCH_ROCM_ARCH"] == "gfx90a;gfx942"
+    assert "HIP_ARCHITECTURES" not in made
+
+
+def test_a_build_for_the_cpu_hears_nothing_of_rocm() -> None:
+    made = apply_recipe(recipe(backend="cpu", environment={"A": "1"}), build(backend="cpu"))
+    assert made.environment["A"] == "1"
+    assert not [name for name in made.environment if "ROCM" in name or "GPU" in name]
+    assert not made.programs
+    assert not made.covers
+
+
+def test_the_recipe_has_the_last_word() -> None:
+    made = apply_recipe(
+        recipe(environment={"CXX": "hipcc", "MAX_JOBS": "1"}), build("gfx90a", compilers=LUMI, jobs=4)
+    )
+    assert made.environment["CXX"] == "hipcc"
+    assert made.environment["MAX_JOBS"] == "1"
+
+
+def test_paths_of_this_build_are_kept_out_of_what_is_compiled() -> None:
+    made = apply_recipe(
+        recipe(), build("gfx90a", moved={"/cache/x": "/src", "/with blank": "/y"})
+    ).environment
+    assert made["CFLAGS"] == made["CXXFLAGS"] == "-ffile-prefix-map=/cache/x=/src"
+    assert made["HIPCC_COMPILE_FLAGS_APPEND"] == "-ffile-prefix-map=/cache/x=/src"
+
+
+def refusal(one: Recipe, asked: Build) -> RecipeError:
+    with pytest.raises(RecipeError) as caught:
+        apply_recipe(one, asked)
+    assert caught.value.exit_code == 1
+    assert caught.value.hint
+    return caught.value
+
+
+def test_a_variable_that_takes_one_target_refuses_two() -> None:
+    single = recipe(environment={"HIP_ARCHITECTURES": "{gfx:one}"})
+    assert apply_recipe(single, build("gfx942")).environment["HIP_ARCHITECTURES"] == "gfx942"
+    said = refusal(single, build(*TWO)).message
+    assert "tiny 1.0" in said
+    assert "HIP_ARCHITECTURES" in said
+    assert "gfx90a, gfx942" in said
+
+
+def test_rocm_without_a_target_is_refused() -> None:
+    assert "which offload target" in refusal(recipe(), build()).message
+
+
+def test_features_are_refused_where_the_source_compares_names() -> None:
+    plain = recipe(plain_targets=True)
+    assert "gfx90a:xnack+" in refusal(plain, build("gfx90a:xnack+")).message
+    free = apply_recipe(recipe(), build("gfx90a:xnack+"))
+    assert free.environment["PYTORCH_ROCM_ARCH"] == "gfx90a:xnack+"
+
+
+def test_one_wave_size_for_all_targets() -> None:
+    asking = recipe(one_wave_size=True)
+    assert apply_recipe(asking, build(*TWO)).programs
+    assert "wave size" in refusal(asking, build("gfx90a", "gfx1100")).message
+    assert apply_recipe(recipe(), build("gfx90a", "gfx1100")).programs
+
+
+def test_an_older_cxx_standard_than_torch_needs_is_refused() -> None:
+    pinned = recipe(cxx_standard="17")
+    assert apply_recipe(pinned, build("gfx90a", cxx_standard="17")).environment
+    said = refusal(pinned, build("gfx90a", cxx_standard="20", torch="2.14.0+rocm7.2")).message
+    assert "C++17" in said
+    assert "C++20" in said
+    assert apply_recipe(recipe(cxx_standard="20"), build("gfx90a", cxx_standard="17")).environment
+
+
+def test_compilers_come_from_the_image() -> None:
+    made = apply_recipe(recipe(), build("gfx90a", compilers=LUMI, cxx_standard="17")).environment
+    assert (made["CC"], made["CXX"]) == ("gcc-12", "g++-12")
+    assert apply_recipe(recipe(), build("gfx90a", compilers=LUMI)).environment["CXX"] == "g++"
+    named = build("gfx90a", compilers=LUMI, preferred=("gcc-12", "g++-12"))
+    known = apply_recipe(recipe(), named).environment
+    assert (known["CC"], known["CXX"]) == ("gcc-12", "g++-12")
+
+
+@pytest.mark.parametrize(
+    ("names", "standard", "preferred", "cxx", "cc"),
+    [
+        ("g++ 13.2.0, gcc 13.2.0, g++-14 14.1.0, gcc-14 14.1.0", "17", "", "g++", "gcc"),
+        ("g++ 13.2.0, gcc 13.2.0, g++-12 12.3.0, gcc-12 12.3.0", "17", "gcc-12 g++-12", "g++-12", "gcc-12"),
+        ("g++ 9.4.0, gcc 9.4.0, g++-10 10.1.0, g++-11 11.1.0, gcc-11 11.1.0", "20", "", "g++-11", "gcc-11"),
+        ("g++ 9.4.0, clang++ 17.0.0, clang 17.0.0", "20", "", "clang++", "clang"),
+        ("c++ 11.4.0", "", "", "c++", None),
+        ("g++ 7.5.0, g++-12 12.3.0", "17", "g++", "g++-12", None),
+    ],
+)
+def test_choice_of_compilers(names: str, standard: str, preferred: str, cxx: str, cc: str | None) -> None:
+    pairs = [one.split() for one in names.split(", ")]
+    found = [Compiler(name, version, f"/usr/bin/{name}") for name, version in pairs]
+    chosen = choose_compilers(found, cxx_standard=standard, preferred=preferred.split())
+    assert chosen.cxx.name == cxx
+    assert (chosen.cc.name if chosen.cc else None) == cc
+    assert choose_compilers(found[::-1], cxx_standard=standard, preferred=preferred.split()) == chosen
+
+
+def test_no_compiler_for_the_standard() -> None:
+    with pytest.raises(EnvironmentLacksError) as caught:
+        choose_compilers(LUMI[:2], cxx_standard="17")
+    assert "C++17" in caught.value.message
+    assert "g++ 7.5.0" in caught.value.message
+
+
+def test_a_pure_wheel_is_told_as_such(catalog: Catalog) -> None:
+    release = catalog.release["flash-attn", "2.8.3", "triton"]
+    found = recipe_for(catalog, release, "rocm")
+    assert found is not None
+    made = apply_recipe(found, Build("flash-attn", "2.8.3", "rocm", ("gfx90a",)))
+    assert made.environment["FLASH_ATTENTION_TRITON_AMD_ENABLE"] == "TRUE"
+    assert made.environment["FLASH_ATTENTION_FORCE_BUILD"] == "TRUE"
+    assert any("pure Python" in note for note in made.notes)
+    assert any("FLASH_ATTENTION_TRITON_AMD_ENABLE=TRUE must be set" in note for note in made.notes)
+
+
+# --- ops ---------------------------------------------------------------------------------------------
+
+
+def with_choice() -> Recipe:
+    ops = (Op("a", "T_A", "t/a*.so"), Op("b", "T_B", "t/b*.so"), Op("c", "T_C", "t/c*.so", releases=">=2"))
+    return recipe(
+        ops=ops,
+        all_ops=("T_ALL",),
+        environment={"T_A": "1", "T_ALL": "1", "OTHER": "x"},
+        must_contain=("t/core*.so", "t/a*.so"),
+    )
+
+
+def test_chosen_ops_take_the_place_of_the_recipes_own() -> None:
+    chosen = with_ops(with_choice(), ["b", "b"], "1.0")
+    assert chosen.environment == {"OTHER": "x", "T_B": "1"}
+    assert chosen.must_contain == ("t/core*.so", "t/b*.so")
+    assert with_ops(with_choice(), ["c"], "2.0").environment["T_C"] == "1"
+
+
+def test_ops_that_cannot_be_chosen() -> None:
+    with pytest.raises(UsageError, match="no op called 'd'"):
+        with_ops(with_choice(), ["d"], "1.0")
+    with pytest.raises(UsageError) as caught:
+        with_ops(with_choice(), ["c"], "1.0")
+    assert ">=2" in caught.value.hint
+    with pytest.raises(RecipeError):
+        with_ops(recipe(), ["a"], "1.0")
+
+
+def test_deepspeeds_ops(catalog: Catalog) -> None:
+    release = catalog.release["deepspeed", "0.19.8", ""]
+    shipped = recipe_for(catalog, release, "rocm")
+    assert shipped is not None
+    chosen = with_ops(shipped, ["fused_adam"], "0.19.8")
+    built = {name for name, value in chosen.environment.items() if name.startswith("DS_BUILD_")}
+    assert built == {"DS_BUILD_FUSED_ADAM"}
+    assert chosen.environment["DS_ACCELERATOR"] == "cuda"
+    assert chosen.must_contain == ("deepspeed/ops/adam/fused_adam_op*.so",)
+    with pytest.raises(UsageError):  # broken on ROCm in these releases
+        with_ops(shipped, ["async_io"], "0.15.4")
+
+
+# --- what the source itself understands ---------------------------------------------------------------
+
+
+def apex(folder: Path, *, style: str) -> Path:
+    """Write the part of a setup.py that tells ROCm/apex's two ways of building apart."""
+    says = {
+        "argv": 'if "--cuda_ext" in sys.argv:\n    build()\n',
+        "op_builder": 'BUILD = os.environ.get("APEX_BUILD_CUDA_OPS")\nsys.argv.remove("--cuda_ext")\n',
+    }
+    folder.mkdir()
+    (folder / "setup.py").write_text(says[style])
+    return folder
+
+
+def apex_recipe(catalog: Catalog, version: str, variant: str = "") -> Recipe:
+    found = recipe_for(catalog, catalog.release["apex", version, variant], "rocm")
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize(
+    ("version", "variant", "style"),
+    [("1.3.0", "", "argv"), ("1.9.0", "e37ed12", "argv"), ("1.9.0a0", "4b03581", "argv"),
+     ("1.9.0", "", "op_builder"), ("1.10.0", "73423b4", "op_builder"), ("1.13.0", "", "op_builder")],
+)  # fmt: skip
+def test_apex_flags_must_mean_something_to_the_commit(
+    catalog: Catalog, tmp_path: Path, version: str, variant: str, style: str
+) -> None:
+    other = {"argv": "op_builder", "op_builder": "argv"}[style]
+    found = apex_recipe(catalog, version, variant)
+    check_source(found, apex(tmp_path / "right", style=style), "apex")
+    wrong = apex(tmp_path / "wrong", style=other)
+    all_of_them = [one for one in catalog.recipe if one.package == "apex"]
+    with pytest.raises(RecipeError) as caught:
+        check_source(found, wrong, f"apex {version}", all_of_them)
+    assert f"apex {version}" in caught.value.message
+    assert "setup.py" in caught.value.message
+    assert "nothing was compiled" in caught.value.message
+    assert "understands the flags of the recipe for apex" in caught.value.hint
+
+
+def test_the_two_styles_ask_in_their_own_way(catalog: Catalog) -> None:
+    old, new = apex_recipe(catalog, "1.9.0", "e37ed12"), apex_recipe(catalog, "1.9.0")
+    assert old.options == ("--cpp_ext", "--cuda_ext")
+    assert not [name for name in old.environment if name.startswith("APEX_BUILD")]
+    assert new.options == ()
+    assert new.environment["APEX_BUILD_CUDA_OPS"] == "1"
+
+
+def test_a_source_without_its_kernels(tmp_path: Path) -> None:
+    wants = recipe(source_has=("csrc/ck/*.hpp",))
+    (tmp_path / "csrc" / "ck").mkdir(parents=True)
+    with pytest.raises(RecipeError, match=re.escape("csrc/ck/*.hpp is missing")):
+        check_source(wants, tmp_path, "tiny 1.0")
+    (tmp_path / "csrc" / "ck" / "core.hpp").touch()
+    check_source(wants, tmp_path, "tiny 1.0")
+
+
+def test_a_source_without_the_file_that_should_speak(tmp_path: Path) -> None:
+    with pytest.raises(RecipeError, match=r"setup\.py does not mention GPU_ARCHS"):
+        check_source(recipe(source_says={"setup.py": "GPU_ARCHS"}), tmp_path, "tiny 1.0")
+    check_source(recipe(source_lacks={"setup.py": "GPU_ARCHS"}), tmp_path, "tiny 1.0")
+
+
+# --- the shipped recipes ------------------------------------------------------------------------------
+
+READ_BY_SOURCES = (
+    "PYTORCH_ROCM_ARCH", "GPU_ARCHS", "AMDGPU_TARGETS", "HCC_AMDGPU_TARGET", "HIP_ARCHITECTURES",
+    "BNB_ROCM_ARCH", "NVTE_ROCM_ARCH",
+)  # fmt: skip
+SEPARATOR = {"HCC_AMDGPU_TARGET": ",", "HIP_ARCHITECTURES": " "}
+
+
+def shipped(backend: str) -> list[tuple[Recipe, str]]:
+    """Give every recipe that builds a release of the shipped catalog, with such a release."""
+    found: dict[int, tuple[Recipe, str]] = {}
+    for release in CATALOG.release.values():
+        one = recipe_for(CATALOG, release, backend)
+        if one is not None and backend in release.backend:
+            found[id(one)] = (one, release.version)
+    return list(found.values())
+
+
+def named(value: object) -> str:
+    return (
+        f"{value.package}{value.releases}{value.variant or ''}" if isinstance(value, Recipe) else str(value)
+    )
+
+
+@pytest.mark.parametrize(("one", "version"), shipped("rocm"), ids=named)
+def test_every_shipped_recipe_names_the_target_in_all_variables(one: Recipe, version: str) -> None:
+    made = apply_recipe(one, Build(one.package, version, "rocm", ("gfx90a",), torch="2.9.1+rocm6.4", jobs=2))
+    for name in READ_BY_SOURCES[:5]:
+        assert made.environment[name] == "gfx90a"
+    for name in set(one.environment) & set(READ_BY_SOURCES):
+        assert made.environment[name] == "gfx90a"
+    written = [*made.environment.values(), *made.options, *(word for line in made.prepare for word in line)]
+    assert not [text for text in written if re.search(r"[{}]", text)]
+
+
+@pytest.mark.parametrize(("one", "version"), shipped("rocm"), ids=named)
+def test_every_shipped_recipe_takes_two_targets_or_says_that_it_does_not(one: Recipe, version: str) -> None:
+    asked = Build(one.package, version, "rocm", TWO, torch="2.9.1+rocm6.4", jobs=2)
+    if any("{gfx:one}" in text for text in one.environment.values()):
+        with pytest.raises(RecipeError, match="one offload target at a time"):
+            apply_recipe(one, asked)
+        return
+    made = apply_recipe(one, asked).environment
+    for name in {"PYTORCH_ROCM_ARCH", "HCC_AMDGPU_TARGET"} | (set(one.environment) & set(READ_BY_SOURCES)):
+        assert made[name].split(SEPARATOR.get(name, ";")) == list(TWO)
+
+
+def test_which_shipped_recipes_take_one_target(catalog: Catalog) -> None:
+    single = {one.package for one in catalog.recipe if "{gfx:one}" in one.environment.values()}
+    assert single == {"causal-conv1d", "mamba-ssm", "xformers"}
+
+
+@pytest.mark.parametrize(("one", "version"), shipped("cpu"), ids=named)
+def test_every_shipped_recipe_for_the_cpu(one: Recipe, version: str) -> None:
+    made = apply_recipe(one, Build(one.package, version, "cpu", torch="2.13.0+cpu", jobs=2))
+    assert made.environment.items() >= one.environment.items()
+
+
+@pytest.mark.parametrize("one", CATALOG.recipe, ids=named)
+def test_what_a_recipe_builds_by_choice_it_also_promises(one: Recipe) -> None:
+    for op in one.ops:
+        if one.environment.get(op.variable) == "1":
+            assert op.object in one.must_contain
+    if not one.all_ops:
+        assert {op.object for op in one.ops} & set(one.must_contain) == {
+            op.object for op in one.ops if op.variable in one.environment
+        }
+
+
+@pytest.mark.parametrize(
+    ("version", "accelerator", "wave"),
+    [("0.14.0", None, False), ("0.14.2", "cuda", True), ("0.19.8", "cuda", True)],
+)
+def test_deepspeed_is_told_its_accelerator(
+    catalog: Catalog, version: str, accelerator: str | None, wave: bool
+) -> None:
+    found = recipe_for(catalog, catalog.release["deepspeed", version, ""], "rocm")
+    assert found is not None
+    assert found.environment.get("DS_ACCELERATOR") == accelerator
+    assert found.one_wave_size is wave
+
+
+def test_bitsandbytes_names_its_library_for_this_torch(catalog: Catalog) -> None:
+    release = msgspec.structs.replace(catalog.release["bitsandbytes", "0.50.2", ""], version="0.50.1")
+    found = recipe_for(catalog, release, "rocm")
+    assert found is not None
+    made = apply_recipe(
+        found, Build("bitsandbytes", "0.50.1", "rocm", TWO, torch="2.9.1+rocm7.0", rocm="7.0.2")
+    )
+    configure, compile_ = made.prepare
+    assert "-DCOMPUTE_BACKEND=hip" in configure
+    assert "-DBNB_ROCM_ARCH=gfx90a;gfx942" in configure
+    assert "-DROCM_VERSION=70" in configure
+    assert compile_[:2] == ("cmake", "--build")
+    assert made.environment["BNB_SKIP_CMAKE"] == "1"

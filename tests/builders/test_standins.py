@@ -1,0 +1,137 @@
+"""Stand-ins answer what is asked of them, in the very words in which sources ask."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from builders.recipes import Build, Compiler, apply_recipe, standins
+from resolver.facts.loading import load
+from resolver.facts.schema import Recipe
+
+NATIVE = Recipe(package="tiny", backend="rocm", status="observed", source="a test", native_cpu=True)
+
+
+def put(folder: Path, programs: dict[str, str]) -> dict[str, str]:
+    """Write programs into a directory, and give an environment in which they come first."""
+    folder.mkdir(exist_ok=True)
+    for name, text in programs.items():
+        (folder / name).write_text(text)
+        (folder / name).chmod(0o755)
+    return {"PATH": f"{folder}{os.pathsep}{os.environ['PATH']}"}
+
+
+def answer(command: str, env: dict[str, str]) -> str:
+    """Run a line of shell, as sources do."""
+    return subprocess.run(
+        ["/bin/sh", "-c", command], env=env, check=True, capture_output=True, text=True
+    ).stdout.strip()
+
+
+@pytest.mark.parametrize(
+    ("targets", "arch", "wave"),
+    [(["gfx90a"], "gfx90a", "64"), (["gfx90a", "gfx942"], "gfx90a;gfx942", "64"),
+     (["gfx90a:xnack+"], "gfx90a:xnack+", "64"), (["gfx1100"], "gfx1100", "32")],
+)  # fmt: skip
+def test_op_builder_learns_all_targets_and_the_wave_size(
+    tmp_path: Path, targets: list[str], arch: str, wave: str
+) -> None:
+    env = put(tmp_path / "bin", standins.programs(targets))
+    # The pipes of deepspeed 0.14.3 to 0.18 and of ROCm/apex (op_builder/builder.py).
+    assert answer("rocminfo | grep -o -m 1 'gfx.*'", env) == arch
+    asked = "rocminfo | grep -Eo -m1 'Wavefront Size:[[:space:]]+[0-9]+' | grep -Eo '[0-9]+'"
+    assert answer(asked, env) == wave
+    # deepspeed 0.19.8 searches the text itself.
+    said = answer("rocminfo", env)
+    first = re.search(r"gfx\S+", said)
+    assert first is not None
+    assert first[0] == arch
+    lanes = re.search(r"Wavefront Size:\s+(\d+)", said)
+    assert lanes is not None
+    assert lanes[1] == wave
+
+
+def test_rocminfo_names_each_target_as_an_agent(tmp_path: Path) -> None:
+    said = answer("rocminfo", put(tmp_path / "bin", standins.programs(["gfx90a", "gfx942"])))
+    # How rocm_agent_enumerator reads it.
+    plain = [
+        re.search(r"gfx[0-9a-f]+", line) for line in said.splitlines() if re.match(r"\s+Name:\s+gfx\d+", line)
+    ]
+    assert [found[0] for found in plain if found] == ["gfx90a", "gfx942"]
+    isa = re.findall(r"^\s+Name:\s+amdgcn-amd-amdhsa--(gfx\w+)$", said, re.MULTILINE)
+    assert isa == ["gfx90a", "gfx942"]
+
+
+def test_programs_that_list_targets_give_one_a_line(tmp_path: Path) -> None:
+    env = put(tmp_path / "bin", standins.programs(["gfx90a:xnack+", "gfx942"]))
+    for command in ("amdgpu-arch", "offload-arch --only=amdgpu", "rocm_agent_enumerator -name"):
+        assert answer(command, env).splitlines() == ["gfx90a:xnack+", "gfx942"]
+    assert answer("rocm_agent_enumerator -t GPU", env).splitlines() == ["gfx90a", "gfx942"]
+
+
+@pytest.mark.parametrize("row", load().gfx.values(), ids=lambda row: row.target)
+def test_wave_size_of_every_known_target(row: object) -> None:
+    target = row.target  # type: ignore[attr-defined]
+    assert standins.wave_size(target) == (64 if re.match(r"gfx[6-9](\d|-|..$)", target) else 32)
+
+
+def test_files_that_are_called_by_path_are_covered() -> None:
+    made = apply_recipe(NATIVE, Build("tiny", "1", "rocm", ("gfx90a",), rocm_path="/opt/rocm-6.2.4/"))
+    assert made.covers["/opt/rocm/bin/rocminfo"] == "rocminfo"
+    assert made.covers["/opt/rocm-6.2.4/bin/rocminfo"] == "rocminfo"
+    assert set(made.covers.values()) <= set(made.programs)
+
+
+# --- the compiler --------------------------------------------------------------------------------------
+
+
+def recording(folder: Path) -> Compiler:
+    """Give a stand-in for a compiler that only says, line by line, what it was told."""
+    path = folder / "g++"
+    path.write_text('#!/bin/sh\nfor word do printf "%s\\n" "$word"; done\n')
+    path.chmod(0o755)
+    return Compiler("g++", "12.3.0", str(path))
+
+
+@pytest.mark.parametrize(
+    ("cpu", "told", "passed"),
+    [
+        ("znver3", ["-march=native", "-D__AVX512__"], ["-march=znver3", "-D__AVX256__"]),
+        ("znver3", ["-mtune=native", "-mcpu=native"], ["-mtune=znver3", "-march=znver3"]),
+        ("znver4", ["-march=native", "-D__AVX512__"], ["-march=znver4", "-D__AVX512__"]),
+        ("x86-64-v2", ["-D__AVX512__", "-D__AVX256__"], ["-D__SCALAR__", "-D__SCALAR__"]),
+        ("znver3", ["-D__AVX256__", "-O2", "-march=k8"], ["-D__AVX256__", "-O2", "-march=k8"]),
+        ("znver3", ['-DNAME="a b"', "$HOME", "*", ""], ['-DNAME="a b"', "$HOME", "*", ""]),
+    ],
+)
+def test_native_becomes_the_chosen_cpu_and_nothing_else_changes(
+    tmp_path: Path, cpu: str, told: list[str], passed: list[str]
+) -> None:
+    program = tmp_path / "stand-in"
+    program.write_text(standins.compiler(recording(tmp_path), cpu))
+    program.chmod(0o755)
+    done = subprocess.run([program, *told], check=True, capture_output=True, text=True)
+    assert done.stdout.split("\n")[:-1] == passed
+
+
+def test_the_real_compiler_compiles_for_the_chosen_cpu(tmp_path: Path) -> None:
+    gcc = subprocess.run(["which", "gcc"], check=True, capture_output=True, text=True).stdout.strip()
+    env = put(tmp_path / "bin", {"gcc": standins.compiler(Compiler("gcc", "12", gcc), "x86-64-v2")})
+    asked = "gcc -march=native -dM -E - </dev/null"
+    assert "#define __SSE4_2__ 1" in answer(asked, env)
+    assert "__AVX2__" not in answer(asked, env)
+    assert "__AVX2__" in answer(f"{gcc} -march=x86-64-v3 -dM -E - </dev/null", env)
+
+
+def test_a_compiler_stands_in_only_where_a_cpu_was_chosen(tmp_path: Path) -> None:
+    there = (recording(tmp_path),)
+    chosen = apply_recipe(NATIVE, Build("tiny", "1", "rocm", ("gfx90a",), compilers=there, cpu="znver3"))
+    assert "-march=znver3" in chosen.programs["g++"]
+    assert any("znver3" in note for note in chosen.notes)
+    own = apply_recipe(NATIVE, Build("tiny", "1", "rocm", ("gfx90a",), compilers=there))
+    assert "g++" not in own.programs
+    assert any("may not run on another model" in note for note in own.notes)

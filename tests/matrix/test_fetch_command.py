@@ -1,0 +1,218 @@
+"""``matrix fetch``: everything into the cache, what came from where, and what is missing."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from builders.cache import cache_root
+from builders.sources import Item, Missing, fetch_all, obtain
+from matrix.cli import main
+from resolver.errors import EnvironmentLacksError
+from resolver.facts.loading import load
+from resolver.lock import Lock, read_lock
+from tests.builders.gitrepos import add_submodule, commit, files_of
+
+Capture = pytest.CaptureFixture[str]
+SEEN = 'status = "observed"\nsource = "tests"\n'
+PATCH = "--- a/setup.py\n+++ b/setup.py\n@@ -1 +1 @@\n-old\n+new\n"
+
+
+class Work:
+    """A directory with facts for two packages, one from git and one an sdist, and mirrors on disk."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.mirror = root / "mirror"
+        inner, outer = self.mirror / "inner", self.mirror / "outer"
+        commit(inner, {"inner.h": "int x;\n"})
+        commit(outer, {"setup.py": "old\n"})
+        self.commit = add_submodule(outer, "csrc/inner", inner, "https://git.invalid/group/inner")
+        self.sdist = self._make_sdist()
+        digest = hashlib.sha256(PATCH.encode()).hexdigest()
+        facts = root / "facts"
+        facts.mkdir()
+        (facts / "fix.patch").write_text(PATCH)
+        (facts / "fromgit.toml").write_text(
+            f'schema = 1\n[[package]]\nname = "fromgit"\ntitle = "From git"\n{SEEN}'
+            f'[[release]]\nversion = "1.0"\nbackend = ["cpu"]\n{SEEN}'
+            f'git = {{ url = "https://git.invalid/group/outer", commit = "{self.commit}", '
+            f'submodules = ["csrc"] }}\npatches = [{{ file = "fix.patch", sha256 = "{digest}" }}]\n'
+            f'[[recipe]]\nbackend = "cpu"\n{SEEN}'
+        )
+        (facts / "tiny.toml").write_text(
+            f'schema = 1\n[[package]]\nname = "tiny"\ntitle = "Tiny"\n{SEEN}'
+            f'[[release]]\nversion = "1.0"\nbackend = ["cpu"]\n{SEEN}'
+            f'sdist = {{ file = "tiny-1.0.tar.gz", sha256 = "{self.sdist}" }}\n'
+            f'[[recipe]]\nbackend = "cpu"\n{SEEN}'
+        )
+        (root / "matrix.toml").write_text(
+            f'catalog = ["facts"]\n[mirrors]\n"https://git.invalid/group/" = "{self.mirror.as_uri()}/"\n'
+            f'"https://index.invalid/" = "{self.mirror.as_uri()}/"\n'
+        )
+
+    def _make_sdist(self) -> str:
+        source = self.root / "tiny-1.0"
+        source.mkdir()
+        (source / "setup.py").write_text("tiny\n")
+        page = self.mirror / "simple" / "tiny" / "index.html"
+        page.parent.mkdir(parents=True)
+        archive = page.parent / "tiny-1.0.tar.gz"
+        with tarfile.open(archive, "w:gz") as tar:
+            tar.add(source, "tiny-1.0")
+        page.write_text('<a href="tiny-1.0.tar.gz">tiny-1.0.tar.gz</a>')
+        return hashlib.sha256(archive.read_bytes()).hexdigest()
+
+    def lock(self) -> Lock:
+        return read_lock(self.root / "matrix.lock")
+
+
+@pytest.fixture
+def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> Work:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("PIP_INDEX_URL", "https://index.invalid/simple/")
+    made = Work(tmp_path)
+    assert main(["resolve", "tiny", "fromgit", "torch==2.13.0", "--backend", "cpu", "-q"]) == 0
+    capsys.readouterr()
+    return made
+
+
+def fetched(capsys: Capture, *arguments: str, code: int = 0) -> Any:
+    assert main(["fetch", *arguments, "--format", "json"]) == code
+    return json.loads(capsys.readouterr().out)
+
+
+def test_all_sources_are_fetched_once_and_then_come_from_the_cache(work: Work, capsys: Capture) -> None:
+    said = fetched(capsys)
+    by_name = {one["name"]: one for one in said["sources"]}
+    assert {name: (one["kind"], one["state"]) for name, one in by_name.items()} == {
+        "fromgit": ("git", "fetched"),
+        "tiny": ("sdist", "fetched"),
+    }
+    assert by_name["tiny"]["identity"] == f"sha256:{work.sdist}"
+    assert by_name["fromgit"]["identity"].startswith(f"git:{work.commit}:tree:")
+    assert by_name["fromgit"]["origin"] == f"https://git.invalid/group/outer@{work.commit}"
+    assert all(Path(one["path"]).stat().st_size == one["bytes"] > 0 for one in said["sources"])
+    assert said["bytes_fetched"] == sum(one["bytes"] for one in said["sources"])
+    assert said["missing"] == []
+
+    shutil.rmtree(work.mirror)
+    again = fetched(capsys)
+    assert [(one["state"], one["identity"]) for one in again["sources"]] == [
+        ("cached", one["identity"]) for one in said["sources"]
+    ]
+    assert again["bytes_fetched"] == 0
+    assert fetched(capsys, "--offline") == again
+
+
+def test_what_is_in_the_cache_is_unpacked_without_network(work: Work, capsys: Capture) -> None:
+    fetched(capsys)
+    shutil.rmtree(work.mirror)
+    from builders.sources import patches_of  # noqa: PLC0415
+
+    catalog = load([work.root / "facts"])
+    picks = {pick.name: pick for pick in work.lock().built()}
+    one = picks["fromgit"]
+    source = obtain(one, offline=True, patches=patches_of(one, catalog))
+    top = source.unpack(work.root / "build" / "source")
+    found = files_of(top)
+    found.pop(".gitmodules")
+    assert found == {"setup.py": "new\n", "csrc/inner/inner.h": "int x;\n"}
+    assert source.inputs["submodules"].keys() == {"csrc/inner"}
+    assert source.variables(work.root / "build") == {
+        "GIT_CEILING_DIRECTORIES": str(work.root / "build"),
+        "SETUPTOOLS_SCM_PRETEND_VERSION": "1.0",
+    }
+    assert "SETUPTOOLS_SCM_PRETEND_VERSION" not in obtain(picks["tiny"], offline=True).variables(work.root)
+
+
+@pytest.mark.usefixtures("work")
+def test_only_what_is_named(capsys: Capture) -> None:
+    assert [one["name"] for one in fetched(capsys, "Tiny")["sources"]] == ["tiny"]
+    assert fetched(capsys, "tinny", code=2)["hint"] == "Did you mean tiny?"
+
+
+def test_what_cannot_be_had_is_named_and_the_rest_is_fetched(work: Work, capsys: Capture) -> None:
+    """Without the mirrors nothing can be reached: the hosts do not exist."""
+    assert main(["fetch", "tiny", "-q"]) == 0
+    (work.root / "matrix.toml").write_text('catalog = ["facts"]\n')
+    capsys.readouterr()
+    said = fetched(capsys, code=3)
+    assert [one["name"] for one in said["sources"]] == ["tiny"]
+    (missing,) = said["missing"]
+    assert (missing["name"], missing["id"]) == ("fromgit", "environment")
+    assert "git.invalid" in missing["message"]
+    shutil.rmtree(cache_root())
+    assert main(["fetch", "--offline"]) == 3
+    told = capsys.readouterr()
+    assert "tiny 1.0  missing: tiny-1.0.tar.gz" in told.out
+    assert f"fromgit 1.0  missing: https://git.invalid/group/outer@{work.commit}" in told.out
+    assert "0 fetched (0 B), 0 from the cache, 2 missing" in told.out
+    assert told.err.count("the network may not be used") == 2
+
+
+def test_a_wrong_hash_is_exit_1(work: Work, capsys: Capture) -> None:
+    archive = work.mirror / "simple" / "tiny" / "tiny-1.0.tar.gz"
+    archive.write_bytes(archive.read_bytes() + b"\0")
+    (missing,) = fetched(capsys, "tiny", code=1)["missing"]
+    assert missing["id"] == "hash-mismatch"
+
+
+def test_without_a_lock_it_is_said_how_to_make_one(work: Work, capsys: Capture) -> None:
+    (work.root / "matrix.lock").unlink()
+    assert main(["fetch"]) == 2
+    assert "matrix resolve" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("work")
+def test_a_lock_that_builds_nothing(capsys: Capture) -> None:
+    assert main(["resolve", "torch==2.13.0", "--backend", "cpu", "-q"]) == 0
+    capsys.readouterr()
+    assert main(["fetch"]) == 0
+    assert "builds nothing" in capsys.readouterr().out
+    assert not (cache_root() / "sources").exists()
+
+
+def test_a_mirror_that_means_nothing_is_bad_input(work: Work, capsys: Capture) -> None:
+    (work.root / "matrix.toml").write_text('[mirrors]\n"git.invalid" = "elsewhere"\n')
+    assert main(["fetch"]) == 2
+    assert "[mirrors]" in capsys.readouterr().err
+
+
+@pytest.mark.integration
+def test_a_real_sdist_from_the_package_index(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    assert main(["resolve", "deepspeed==0.19.8", "torch==2.13.0", "--backend", "cpu", "-q"]) == 0
+    capsys.readouterr()
+    (one,) = fetched(capsys)["sources"]
+    assert (one["name"], one["state"]) == ("deepspeed", "fetched")
+    (pick,) = read_lock(tmp_path / "matrix.lock").built()
+    top = obtain(pick, offline=True).unpack(tmp_path / "out")
+    assert top.name == "deepspeed-0.19.8"
+    assert (top / "op_builder" / "builder.py").is_file()
+
+
+def test_wheels_come_in_through_a_function(work: Work) -> None:
+    lock = work.lock()
+    wheel = Item("torch", "2.13.0", "wheel", "torch.whl", "fetched", 7, work.root, "sha256:0")
+    lost = Missing("ninja", "", "ninja", EnvironmentLacksError("no network"))
+    seen = []
+
+    def wheels(given: Lock, picks: Any) -> list[Item | Missing]:
+        seen.append((given, [pick.name for pick in picks]))
+        return [wheel, lost]
+
+    haul = fetch_all(lock, load([work.root / "facts"]), ["tiny"], mirrors={}, offline=True, wheels=wheels)
+    assert seen == [(lock, ["tiny"])]
+    assert haul.items == [wheel]
+    assert [one.name for one in haul.missing] == ["tiny", "ninja"]

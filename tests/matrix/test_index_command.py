@@ -1,0 +1,144 @@
+"""``matrix index``: what it says of an index, and that nothing happens to a wrong one."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import requests
+
+from builders.index import Index
+from matrix.cli import main
+from tests.builders.conftest import make_wheel
+
+Capture = pytest.CaptureFixture[str]
+MakeWheel = Callable[..., Path]
+__all__ = ["make_wheel"]  # the fixture
+
+
+@pytest.fixture
+def index(tmp_path: Path, make_wheel: MakeWheel, monkeypatch: pytest.MonkeyPatch) -> Index:
+    monkeypatch.chdir(tmp_path)
+    one = Index(tmp_path / "index")
+    for version in ("1.0", "2.0"):
+        one.publish(make_wheel("tiny", version), {"build_key": f"key of {version}"})
+    return one
+
+
+def answer(capture: Capture, *arguments: str, code: int = 0) -> dict[str, object]:
+    assert main(["index", *arguments, "--format", "json"]) == code
+    document = json.loads(capture.readouterr().out)
+    assert isinstance(document, dict)
+    return document
+
+
+@pytest.mark.usefixtures("index")
+def test_list(capsys: Capture) -> None:
+    document = answer(capsys, "list")
+    wheels = document["wheels"]
+    assert isinstance(wheels, list)
+    assert [(one["file"], one["version"], one["build_key"], one["yanked"]) for one in wheels] == [
+        ("tiny-1.0-py3-none-any.whl", "1.0", "key of 1.0", False),
+        ("tiny-2.0-py3-none-any.whl", "2.0", "key of 2.0", False),
+    ]
+    main(["index", "yank", "tiny==1.0", "--reason", "too old"])
+    capsys.readouterr()
+    assert main(["index", "list", "tiny"]) == 0
+    first, second = capsys.readouterr().out.splitlines()
+    assert "tiny-1.0" in first
+    assert "yanked: too old" in first
+    assert "yanked" not in second
+
+
+def test_check_tells_damage_and_mends_it(index: Index, capsys: Capture) -> None:
+    assert answer(capsys, "check") == {"schema": 1, "index": str(index.root), "sound": True, "damage": []}
+    (index.simple / "tiny" / "index.html").write_text("<html>")
+    document = answer(capsys, "check", code=1)
+    assert document["sound"] is False
+    assert main(["index", "check"]) == 1
+    assert "simple/tiny/index.html does not say what is there." in capsys.readouterr().out
+    assert main(["index", "check", "--repair"]) == 0
+    assert main(["index", "check"]) == 0
+    assert "2 wheels of 1 projects: all sound." in capsys.readouterr().out
+
+
+def test_remove_says_first_what_it_would_do(index: Index, capsys: Capture) -> None:
+    document = answer(capsys, "remove", "tiny==1.0", "--dry-run")
+    assert document["removed"] == ["tiny-1.0-py3-none-any.whl"]
+    assert len(index.wheels("tiny")) == 2
+    assert main(["index", "remove", "tiny==1.0"]) == 0
+    assert [path.name for path in index.wheels("tiny")] == ["tiny-2.0-py3-none-any.whl"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["remove", "tny"], "Did you mean tiny?"),
+        (["list", "other"], "no wheel 'other'"),
+        (["prune"], "Say what is still needed"),
+        (["prune", "--older-than", "soon"], "no number of days"),
+        (["prune", "--older-than", "-1"], "no number of days"),
+        (["prune", "--lock", "none.lock"], "none.lock"),
+        (["serve", "--port", "70000"], "no port"),
+        (["status", "tiny", "gone"], "invalid choice"),
+        (["list", "--index", "elsewhere"], "There is no index at"),
+        (["tend"], "nvalid choice"),
+    ],
+)
+def test_bad_input_is_told_and_changes_nothing(
+    index: Index, capsys: Capture, arguments: list[str], says: str
+) -> None:
+    before = {path: path.stat().st_mtime_ns for path in index.root.rglob("*")}
+    assert main(["index", *arguments]) == 2
+    assert says in capsys.readouterr().err
+    assert {path: path.stat().st_mtime_ns for path in index.root.rglob("*")} == before
+
+
+def test_wheels_copied_by_hand_get_their_pages(index: Index, make_wheel: MakeWheel, capsys: Capture) -> None:
+    shutil.copy(make_wheel("tiny", "3.0"), index.simple / "tiny")
+    assert main(["index", "list"]) == 0
+    assert "on no page: matrix index refresh" in capsys.readouterr().out
+    assert main(["index", "refresh"]) == 0
+    assert "tiny" in capsys.readouterr().out
+    assert "3.0" in (index.simple / "tiny" / "index.json").read_text()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_serve_ends_when_it_is_interrupted(index: Index, number: signal.Signals) -> None:
+    program = "import sys; from matrix.cli import main; sys.exit(main())"
+    command = [sys.executable, "-c", program, "index", "serve", "--port", "0", "--index", str(index.root)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as server:
+        assert server.stdout is not None
+        address = server.stdout.readline().strip()
+        assert requests.get(f"{address}tiny/", timeout=10).status_code == 200
+        server.send_signal(number)
+        assert server.wait(timeout=20) == 130
+
+
+def test_without_mksquashfs_packing_says_what_to_install(
+    index: Index, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(index.root))
+    assert main(["index", "pack"]) == 3
+    assert "squashfs-tools" in capsys.readouterr().err
+
+
+@pytest.mark.integration
+def test_a_packed_index_holds_what_readers_need(index: Index, tmp_path: Path) -> None:
+    (index.state / "logs").mkdir(parents=True)
+    (index.state / "logs" / "some.log").write_text("not for readers")
+    assert main(["index", "pack", "-o", "one.squashfs"]) == 0
+    assert main(["index", "pack", "-o", "two.squashfs"]) == 0
+    assert Path("one.squashfs").read_bytes() == Path("two.squashfs").read_bytes()
+    subprocess.run(["unsquashfs", "-q", "-d", str(tmp_path / "out"), "one.squashfs"], check=True)
+    unpacked = Index(tmp_path / "out")
+    assert [path.name for path in unpacked.wheels("tiny")] == [path.name for path in index.wheels("tiny")]
+    assert not unpacked.state.exists()
+    page = unpacked.simple / "tiny" / "index.html"
+    assert page.read_bytes() == (index.simple / "tiny" / "index.html").read_bytes()

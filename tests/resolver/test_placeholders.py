@@ -1,0 +1,61 @@
+"""Placeholders in recipes: filled in, and refused where they mean nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from resolver.errors import CatalogError
+from resolver.facts.placeholders import FORMS, complaint, fill, placeholders
+from resolver.facts.reading import read_file
+
+HEAD = 'schema = 1\n[[package]]\nname = "tiny"\ntitle = "t"\nstatus = "observed"\nsource = "x"\n'
+ROW = '[[recipe]]\nbackend = "rocm"\nstatus = "observed"\nsource = "x"\n'
+
+
+@pytest.mark.parametrize(("name", "form"), [(name, form) for name, forms in FORMS.items() for form in forms])
+def test_every_placeholder_can_be_written_and_filled(name: str, form: str) -> None:
+    text = f"a{{{name}:{form}}}b" if form else f"a{{{name}}}b"
+    assert complaint(text) == ""
+    assert list(placeholders(text)) == [(name, form)]
+    assert fill(text, lambda one, how: f"<{one}|{how}>") == f"a<{name}|{form}>b"
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("{jfx}", "{jfx}; known: gfx"),
+        ("{gfx:two}", "{gfx:one}"),
+        ("{jobs:,}", "it can be written {jobs}"),
+        ("{gfx", "is no placeholder"),
+        ("gfx}", "is no placeholder"),
+        ("${HOME}", "is no placeholder"),
+        ("{}", "is no placeholder"),
+    ],
+)
+def test_what_means_nothing_is_named(text: str, says: str) -> None:
+    assert says in complaint(text)
+
+
+@pytest.mark.parametrize(
+    ("line", "key"),
+    [
+        ('environment = { ARCH = "{jfx}" }', "environment"),
+        ('options = ["--arch={gfx:x}"]', "options"),
+        ('prepare = [["cmake", "-DARCH={gfx"]]', "prepare"),
+        ("prepare = [[]]", "prepare"),
+        ('attributes = { "tiny" = "1" }', "attributes"),
+        ('all-ops = ["T_ALL"]', "all-ops"),
+        ('ops = [{ name = "a", variable = "T_A", object = "a*.so", releases = "about 2" }]', "ops"),
+    ],
+)  # fmt: skip
+def test_a_recipe_that_cannot_be_applied_is_refused_when_it_is_read(
+    tmp_path: Path, line: str, key: str
+) -> None:
+    path = tmp_path / "tiny.toml"
+    path.write_text(f"{HEAD}{ROW}{line}\n")
+    with pytest.raises(CatalogError) as caught:
+        read_file(path)
+    assert f"{path}:11: Recipe row tiny" in caught.value.message
+    assert f"key {key}" in caught.value.message
