@@ -79,6 +79,8 @@ def test_members_and_places_beyond_4_gib(tmp_path: Path, size: int) -> None:
         large, small = archive.infolist()
         assert (large.file_size, large.compress_size, large.header_offset) == (size, size, 0)
         assert small.header_offset > size
+        assert struct.unpack("<2H2Q", large.extra) == (1, 16, size, size)
+        assert struct.unpack("<2HQ", small.extra) == (1, 8, small.header_offset)
         assert archive.read("small") == b"behind it"
         with archive.open("large") as source:
             assert source.read(10) == bytes(10)
