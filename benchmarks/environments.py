@@ -65,15 +65,7 @@ def main(torch: str, *requirements: str) -> None:
             subprocess.run([python.path, "-m", "venv", work / "rival"], check=True)
             # Of what both layers hold, an environment sees the one that it asked for.
             files = {one.name: str(one.path) for one in wheels}.values()
-            pip = [
-                work / "rival" / "bin" / "python",
-                "-m",
-                "pip",
-                "install",
-                "-qq",
-                "--no-index",
-                "--no-deps",
-            ]
+            pip = f"{work}/rival/bin/python -m pip install -qq --no-index --no-deps".split()
             subprocess.run([*pip, *files], check=True)
         seconds = {what: round(statistics.median(taken), 2) for what, taken in times.items()}
         document = {

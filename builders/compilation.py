@@ -79,8 +79,8 @@ def compile_wheel(
     out.mkdir()
     view = _view(place, environment, application, work=work, source=source, variables=variables)
     try:
-        for command in application.prepare:
-            run_in(place, command, view, what=f"Preparing {title} ({shlex.join(command)})", log=log)
+        for words in application.prepare:
+            run_in(place, words, view, what=f"Preparing {title} ({shlex.join(words)})", log=log)
         options = [f"--config-setting=--build-option={one}" for one in application.options]
         command = [
             str(environment.python), "-m", FRONTEND, "--wheel", "--no-isolation", "--skip-dependency-check",

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, BinaryIO, ClassVar
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 
 from builders.audit.contents import as_recorded, record_rows
-from builders.audit.members import DamagedError, check_sizes
+from builders.audit.directory import DamagedError, check_sizes
 from resolver.errors import MatrixError
 
 if TYPE_CHECKING:
