@@ -63,14 +63,18 @@ def prove(
 
 def expected_of(task: Task, layers: Layers) -> Expected:
     """Give what the wheel is compared with: what was asked for, and what it will run beside."""
-    # A recipe that promises no object builds a pure wheel, whatever the target.
-    targets = task.gfx if task.recipe.must_contain else ()
     torch = None
     if layers.torch is not None:
         directory = layers.torch.packages / "torch" / "lib"
         torch = read_torch(directory) if directory.is_dir() else None
     provider = task.workshop.provider
-    return Expected(tuple(targets), task.recipe, torch, () if provider is None else (provider,))
+    return Expected(
+        tuple(task.gfx),
+        task.recipe,
+        torch,
+        () if provider is None else (provider,),
+        str(task.workshop.python.prefix),
+    )
 
 
 def _ask(task: Task, wheel: Path, layers: Layers, *, work: Path, log: Path) -> Answer:

@@ -101,7 +101,7 @@ def _lacking(
 ) -> Iterator[Finding]:
     """Say who should provide some libraries; where nobody looked there, it is a guess or nothing."""
     torch = expected.torch is not None and expected.torch.libraries is not None
-    image = any(provider.libraries is not None for provider in expected.providers)
+    image = any(one.image and one.libraries is not None for one in expected.providers)
     listed = ", ".join(libraries)
     where = {"member": one.path, "library": " ".join(libraries)}
     if kind is TORCH_PROVIDES:

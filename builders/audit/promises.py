@@ -7,6 +7,7 @@ import re
 from typing import TYPE_CHECKING
 
 from builders.audit.findings import Finding
+from resolver.facts.placeholders import placeholders
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -52,5 +53,10 @@ def promises_gpu_code(recipe: Recipe) -> bool:
     flash-attn's Triton variant names no shared object, since its kernels are compiled when they run;
     mpi4py on ROCm names no target.
     """
-    named = any("{gfx" in value for value in recipe.environment.values())
+    texts = [
+        *recipe.environment.values(),
+        *recipe.options,
+        *(word for words in recipe.prepare for word in words),
+    ]
+    named = any(name == "gfx" for text in texts for name, _ in placeholders(text))
     return recipe.backend == "rocm" and bool(recipe.must_contain) and named
