@@ -201,8 +201,8 @@ def _told(what: str, log: Path) -> str:
 def _as_user(
     command: Sequence[str], *, cwd: Path, env: Mapping[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
-    switch = [shutil.which("runuser") or "/usr/sbin/runuser", "-u", USER, "--"] if os.geteuid() == 0 else []
-    words = [*switch, *command]
+    runuser = shutil.which("runuser") or "runuser"  # the user's PATH has no sbin
+    words = [runuser, "-u", USER, "--", *command] if os.geteuid() == 0 else list(command)
     return subprocess.run(
         words, cwd=cwd, env=env, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL
     )

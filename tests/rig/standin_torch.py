@@ -126,14 +126,8 @@ def _hipify(tree: Path) -> None:
     for name, place in _SOURCES.items():
         shutil.copytree(include / name, source / place)
     aten = "aten/src/ATen"
-    below: tuple[str, ...] = (
-        "cuda",
-        "native/cuda",
-        "native/cudnn",
-        "native/nested/cuda",
-        "native/sparse/cuda",
-    )
-    below += ("native/quantized/cuda", "native/transformers/cuda")
+    below = ["cuda", "native/cuda", "native/cudnn", "native/nested/cuda", "native/sparse/cuda"]
+    below += ["native/quantized/cuda", "native/transformers/cuda"]
     includes = [f"{source}/{one}/*" for one in ("c10/cuda", *(f"{aten}/{one}" for one in below), "torch")]
     ignores = ["*/hip/*", f"{source}/{aten}/core/*"]
     command = [sys.executable, "-c", _HIPIFY, str(tree / "torch" / "utils"), str(source)]
