@@ -125,11 +125,11 @@ def lacks(python: Path, *, compile_cxx: bool = True) -> list[Lack]:
     headers, venv = said[:1] == ["True"], said[1:] == ["True"]
     if compile_cxx and compiler() is None:
         named = f" of that name ($CXX is {os.environ['CXX']!r})" if os.environ.get("CXX") else " (g++)"
-        found.append(Lack(f"no C++ compiler{named} is on PATH", _cure("compiler")))
+        found.append(Lack(f"no C++ compiler{named} is on PATH", cure("compiler")))
     if compile_cxx and not headers:
-        found.append(Lack(f"the headers (Python.h) of {python} are not installed", _cure("headers", python)))
+        found.append(Lack(f"the headers (Python.h) of {python} are not installed", cure("headers", python)))
     if not venv:
-        found.append(Lack(f"{python} has no venv module with pip", _cure("venv", python)))
+        found.append(Lack(f"{python} has no venv module with pip", cure("venv", python)))
     return found
 
 
@@ -148,7 +148,8 @@ def require_for_build(python: Path, *, compile_cxx: bool = True) -> None:
         raise EnvironmentLacksError(msg)
 
 
-def _cure(lack: str, python: Path | None = None) -> str:
+def cure(lack: str, python: Path | None = None) -> str:
+    """Say how to get what is missing: ``compiler``, ``headers`` or ``venv``, the latter of a Python."""
     family = _family()
     if python is not None and not str(python.resolve()).startswith("/usr/bin/"):
         return f"install it for {python}, which is not the distribution's own Python"

@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 from builders import host
 from builders.compilation import FRONTEND, BuildError, compile_wheel
+from builders.diagnosis import Context, explained
 from builders.environments.task import Fetching, make_layers, task_environment
 from builders.files import only_one
 from builders.index import NameTakenError
+from builders.labelling import Labels, label_wheel, runtime_pins
 from builders.proof import prove
 from builders.recipes import Build, apply_recipe, check_source
-from builders.relabel import relabel
 from builders.sources import mirrored, obtain
 
 if TYPE_CHECKING:
@@ -87,7 +88,7 @@ def build_wheel(task: Task, index: Index, limits: Limits, say: Callable[[str], N
     how = fetching_of(task, limits, log=log, say=say)
     layers = make_layers(workshop.place, workshop.python, torch=torch, requirements=wanted, how=how)
 
-    with _build_directory(index, task) as work:
+    with explained(log, _context(task)), _build_directory(index, task) as work:
         environment = task_environment(
             workshop.place, workshop.python, layers.all, root=work / "env", log=log
         )
@@ -125,9 +126,7 @@ def build_wheel(task: Task, index: Index, limits: Limits, say: Callable[[str], N
             "objects": json.loads(json.dumps([asdict(one) for one in report.objects])),
             "findings": [asdict(one) for one in findings],
         }
-        return _publish(
-            task, index, raw=raw, platform=report.platform_tag, record=record, directory=work / "labelled"
-        )
+        return _publish(task, index, raw=raw, platform=report.platform_tag, record=record, work=work)
 
 
 def requirements_of(task: Task) -> tuple[str | None, list[str]]:
@@ -171,6 +170,21 @@ def _application(task: Task, *, jobs: int, work: Path) -> Application:
     return apply_recipe(task.recipe, build)
 
 
+def _context(task: Task) -> Context:
+    """Say what is built, for what is known about failures."""
+    workshop = task.workshop
+    return Context(
+        package=task.pick.name,
+        version=task.pick.version,
+        torch=task.torch.version if task.torch else "",
+        rocm=workshop.rocm,
+        backend=task.recipe.backend,
+        gfx=task.gfx,
+        python=workshop.python.version,
+        network=False if workshop.place.isolates_network else None,
+    )
+
+
 @contextmanager
 def _build_directory(index: Index, task: Task) -> Iterator[Path]:
     """Give an empty directory; what a failed build leaves there stays until the next try."""
@@ -183,14 +197,19 @@ def _build_directory(index: Index, task: Task) -> Iterator[Path]:
 
 
 def _publish(
-    task: Task, index: Index, *, raw: Path, platform: str, record: Mapping[str, Any], directory: Path
+    task: Task, index: Index, *, raw: Path, platform: str, record: Mapping[str, Any], work: Path
 ) -> Path:
     """Label and publish; if another build takes the name at that moment, take the next build tag."""
+    others = {name: version for name, version in task.runtime.items() if name != "torch"}
+    pins = runtime_pins(task.runtime.get("torch", ""), others)
     while True:
         number = index.next_build_number(task.pick.name, task.pick.pinned)
-        wheel = relabel(raw, task.pick.pinned, platform, directory, build_number=number)
+        labels = Labels(version=task.pick.pinned, platform=platform, build_number=number, pins=pins)
+        labelled = label_wheel(raw, labels, work / "labelled")
+        changes = [asdict(one) for one in labelled.requirements]
+        said = {"requirements": changes, "notes": labelled.notes, "dropped_local": labelled.dropped_local}
         try:
-            return index.publish(wheel, record)
+            return index.publish(labelled.path, {**record, "labelling": said})
         except NameTakenError:
             if index.next_build_number(task.pick.name, task.pick.pinned) == number:
                 raise

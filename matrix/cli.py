@@ -28,6 +28,7 @@ COMMANDS = {
     "audit": "say what is in a wheel and what is wrong with it",
     "index": "list, check, tend and serve the local index",
     "env": "write the file that a consumer of the index reads",
+    "doctor": "say what this machine and a base image have, and what each lack means",
     "catalog": "list the facts, check a file of them, or look for new ones",
 }
 """Every command with what it does. Its module is imported only when it is called: most of the time
@@ -162,7 +163,7 @@ def _fail(error: MatrixError, arguments: Sequence[str], console: Console) -> int
             "message": error.message,
             "hint": error.hint,
         }
-        console.document(document)
+        console.document(document | dict(error.details))
     else:
         console.error(error.message, error.hint)
     return error.exit_code

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from resolver.errors import UsageError, did_you_mean
+from resolver.errors import EnvironmentLacksError, UsageError, did_you_mean
 from resolver.versions import shorten
 
 if TYPE_CHECKING:
@@ -29,6 +29,8 @@ def image_name(given: str, catalog: Catalog) -> str:
 
     Raises
     ------
+    EnvironmentLacksError
+        It is an address of a registry.
     UsageError
         It is the path of nothing that is here, and the catalog knows no image of that name.
     """
@@ -39,9 +41,12 @@ def image_name(given: str, catalog: Catalog) -> str:
         return path.name
     if _is_here(path):
         return path.name.removesuffix(".sif").removesuffix(".tar") or path.name
+    if "://" in given:
+        msg = f"{given} is an address; a base image must be a file on this machine."
+        raise EnvironmentLacksError(msg, hint=f"Pull it first: apptainer pull image.sif {given}")
     if "/" in given:
         msg = f"There is no file {shorten(given)}, and the catalog knows no base image {shorten(path.name)}."
-        raise UsageError(msg, hint=_hint(given, catalog))
+        raise UsageError(msg, hint=did_you_mean(path.name, catalog.image))
     return given
 
 
@@ -94,9 +99,3 @@ def _is_here(path: Path) -> bool:
         return path.exists()
     except OSError:  # a name that is too long for a path, or a directory that may not be looked into
         return False
-
-
-def _hint(given: str, catalog: Catalog) -> str:
-    if "://" in given:
-        return f"Pull it first: apptainer pull image.sif {given}"
-    return did_you_mean(Path(given).name, catalog.image)

@@ -129,7 +129,7 @@ def as_row(facts: ImageFacts, catalog: Catalog) -> schema.Image:
         mpi=documented.mpi if documented else "",
         holds=_known_of(facts, catalog),
         status="observed",
-        source=f"inspection of {facts.path.rpartition('/')[2]} {facts.digest}",
+        source=f"{schema.INSPECTED}{facts.path.rpartition('/')[2]} {facts.digest}",
     )
 
 

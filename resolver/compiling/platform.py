@@ -14,12 +14,12 @@ from resolver.compiling.draft import (
     target_name,
     version_in,
 )
+from resolver.facts import schema
 from resolver.model import Candidate, Fact
 from resolver.versions import minor, newest_first, sort_key, spell
 
 if TYPE_CHECKING:
     from resolver.compiling.draft import Draft
-    from resolver.facts import schema
     from resolver.model import Origin
 
 _OF_RELEASE = "Not read from an image: it is that of the distribution release."
@@ -140,7 +140,7 @@ def _images(draft: Draft) -> None:
         fact = Fact.of(row, f"{row.name} holds {_rocm_in(row)}", note="")
         rocm.append(Clause(this, version_in([row.rocm]), fact))
         if row.glibc:
-            fact = Fact.of(row, f"{row.name} is {row.os}, which has glibc {row.glibc}", note=_OF_RELEASE)
+            fact = Fact.of(row, f"{row.name} is {row.os}, which has glibc {row.glibc}", note=_note(row))
             glibc.append(Clause(this, version_in([row.glibc]), fact))
     draft.relate("base-image", "rocm", rocm)
     draft.relate("base-image", "glibc", glibc)
@@ -154,9 +154,14 @@ def _on(image: schema.Image) -> str:
     return f" on {image.os}" if image.os else ", its system is not documented"
 
 
+def _note(image: schema.Image) -> str:
+    """Say how the glibc of an image is known, unless somebody looked into the image."""
+    return "" if image.source.startswith(schema.INSPECTED) else _OF_RELEASE
+
+
 def _glibc(draft: Draft) -> None:
     facts = {
-        row.glibc: Fact.of(row, f"glibc {row.glibc} is that of {row.os}", note=_OF_RELEASE)
+        row.glibc: Fact.of(row, f"glibc {row.glibc} is that of {row.os}", note=_note(row))
         for row in draft.catalog.image.values()
         if row.glibc
     }

@@ -139,6 +139,10 @@ class Torch(Row, frozen=True, kw_only=True):
     identity = ("version",)
 
 
+INSPECTED = "inspection of "
+"""How the source of a row begins that was made by looking into the image."""
+
+
 class Image(Row, frozen=True, kw_only=True):
     """A base image in which extensions are compiled and containers are made."""
 

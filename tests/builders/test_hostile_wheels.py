@@ -247,6 +247,14 @@ def test_a_directory_that_points_out_of_the_file(make_wheel: MakeWheel) -> None:
     assert "no sound wheel" in refusal(wheel)
 
 
+def test_a_member_without_a_name(make_wheel: MakeWheel) -> None:
+    wheel = make_wheel()
+    data = wheel.read_bytes()
+    at = data.rindex(b"tiny.py")
+    wheel.write_bytes(data[:at] + b"\0" + data[at + 1 :])
+    assert "a member has no name" in refusal(wheel)
+
+
 def test_a_member_that_is_called_otherwise_inside(make_wheel: MakeWheel) -> None:
     """One reader would install another file than another reader audited."""
     wheel = make_wheel()

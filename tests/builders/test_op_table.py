@@ -6,12 +6,13 @@ import platform
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from builders.audit import Expected, Torch, audit_wheel
 from builders.audit.computed import bitsandbytes_library
 from builders.audit.optable import read_op_table
-from resolver.facts.schema import Recipe
+from resolver.facts.schema import Op, Recipe
 
 MakeWheel = Callable[..., Path]
 Compile = Callable[..., Path]
@@ -93,6 +94,13 @@ def test_an_op_that_was_asked_for_and_left_out(wheel_with: Callable[..., Path]) 
         assert errors(wheel, Expected(recipe=recipe(**{variable: "1"}))) == ["op-not-installed"]
     assert errors(wheel, Expected(recipe=recipe(DS_BUILD_FUSED_ADAM="0"))) == []
     assert errors(wheel, Expected()) == []
+
+
+def test_an_op_that_the_recipe_knows_by_another_name(wheel_with: Callable[..., Path]) -> None:
+    op = Op(name="fused_adam", variable="DS_BUILD_STRANGE", object="*.so")
+    asked = msgspec.structs.replace(recipe(DS_BUILD_STRANGE="1"), ops=(op,))
+    assert errors(wheel_with(table({"fused_adam": 1}), ADAM), Expected(recipe=asked)) == []
+    assert errors(wheel_with(table({"fused_adam": 0})), Expected(recipe=asked)) == ["op-not-installed"]
 
 
 def test_an_op_that_nobody_asked_for(wheel_with: Callable[..., Path]) -> None:

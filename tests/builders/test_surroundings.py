@@ -189,12 +189,19 @@ def test_a_conda_environment_with_an_older_libstdcxx(
     (lib / "libstdc++.so.6").write_bytes(built.read_bytes())
     conda = read_conda(lib.parent)
     assert conda.floors == {"GLIBCXX": "3.4.9", "CXXABI": "1.3"}
+    assert conda.libraries == frozenset({"libstdc++.so.6"})
     library = compile_object("op.so", NEWER, "-lstdc++")
     wheel = make_wheel(files={OP: library.read_bytes()}, tags=TAGS)
     image = image_provider({"glibcxx": "3.4.99"})
     errors = audit_wheel(wheel, Expected(providers=(image, conda))).errors
     assert {one.id for one in errors} == {"libstdcxx-too-new"}
     assert all("the conda environment older" in one.text for one in errors)
+    strange = compile_object("libstrange.so", "int give(void) { return 1; }", "-Wl,-soname,libstrange.so")
+    source = "int give(void); int take(void) { return give(); }"
+    wheel = wheel_of(make_wheel, compile_object, source, str(strange), "-Wl,--no-as-needed")
+    beside = audit_wheel(wheel, Expected(providers=(conda,)))
+    assert beside.errors == []  # the image below it may have the library
+    assert "need-elsewhere" in [one.id for one in beside.findings]
     with pytest.raises(UsageError, match="no directory"):
         read_conda(tmp_path / "gone")
     (lib / "libstdc++.so.6").write_bytes(b"no library")

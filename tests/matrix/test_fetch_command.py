@@ -186,6 +186,22 @@ def test_a_mirror_that_means_nothing_is_bad_input(work: Work, capsys: Capture) -
     assert "[mirrors]" in capsys.readouterr().err
 
 
+@pytest.mark.integration
+def test_a_real_sdist_from_the_package_index(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    assert main(["resolve", "deepspeed==0.19.8", "torch==2.13.0", "--backend", "cpu", "-q"]) == 0
+    capsys.readouterr()
+    (one,) = fetched(capsys)["sources"]
+    assert (one["name"], one["state"]) == ("deepspeed", "fetched")
+    (pick,) = read_lock(tmp_path / "matrix.lock").built()
+    top = obtain(pick, offline=True).unpack(tmp_path / "out")
+    assert top.name == "deepspeed-0.19.8"
+    assert (top / "op_builder" / "builder.py").is_file()
+
+
 def test_wheels_come_in_through_a_function(work: Work) -> None:
     lock = work.lock()
     wheel = Item("torch", "2.13.0", "wheel", "torch.whl", "fetched", 7, work.root, "sha256:0")

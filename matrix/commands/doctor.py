@@ -1,0 +1,139 @@
+"""``matrix doctor``: what this machine has, what a base image holds, and what each lack means."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+import msgspec
+
+from builders.containers.choosing import choose_place
+from builders.containers.image import find_image
+from builders.containers.inspect import look_into
+from builders.doctor.machine import look
+from builders.sources import index_url
+from builders.sources.mirrors import mirrored
+from matrix.imaging import image_name
+from matrix.options import load_catalog, merge, read_settings
+from resolver.errors import EnvironmentLacksError
+from resolver.versions import sort_key
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Mapping
+
+    from builders.containers.facts import ImageFacts
+    from builders.doctor.points import Point
+    from matrix.console import Console
+    from resolver.facts.catalog import Catalog
+
+EXAMPLE = "matrix doctor --base-image /appl/local/containers/lumi-rocm.sif"
+_MARKS = {"ok": ("32", "ok"), "note": ("33", "note"), "lack": ("31", "lacks")}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's arguments."""
+    parser.add_argument(
+        "--base-image",
+        metavar="NAME|PATH",
+        help="look into a base image as well, and say whether it can build",
+    )
+    parser.add_argument(
+        "--in", dest="where", choices=("apptainer", "podman"), help="what runs the image (default: what can)"
+    )
+    parser.add_argument(
+        "--index", metavar="DIR", type=Path, default=Path("index"), help="the index (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--catalog",
+        metavar="DIR",
+        action="append",
+        help="facts to lay over the shipped ones (repeatable)",
+    )
+    parser.add_argument("--format", choices=("text", "json"), default="text")
+
+
+def execute(args: argparse.Namespace, console: Console) -> int:
+    """Run the command; lacks of the machine are said, and only an image that cannot build is a failure."""
+    given = args.base_image
+    settings = merge(read_settings(), args)
+    catalog = load_catalog(settings)
+    facts = _look_into(given, catalog, args.where) if given else None
+    points = list(look(catalog, args.index, servers(catalog, settings.mirrors)))
+    lacks = facts.lacks() if facts else []
+    if args.format == "json":
+        document: dict[str, object] = {"schema": 1, "host": msgspec.to_builtins(points)}
+        if facts:
+            document["image"] = {**msgspec.to_builtins(facts), "lacks": lacks, "can_build": not lacks}
+        console.document(document)
+    else:
+        for point in points:
+            _show(point, console)
+        if facts:
+            console.data("\n" + _image_text(facts, lacks))
+    return EnvironmentLacksError.exit_code if lacks else 0
+
+
+def servers(catalog: Catalog, mirrors: Mapping[str, str]) -> dict[str, str]:
+    """Give what a build fetches and from where, with the mirrors that are configured."""
+    newest = max((row for row in catalog.torch.values() if row.rocm), key=lambda row: sort_key(row.version))
+    found = {"sdists": index_url(), "torch": newest.index}
+    remotes = [urlsplit(row.git.url) for row in catalog.release.values() if row.git]
+    for number, host in enumerate(dict.fromkeys(f"{one.scheme}://{one.netloc}/" for one in remotes)):
+        found[f"git sources ({number + 1})" if number else "git sources"] = host
+    return {what: mirrored(url, mirrors) for what, url in found.items()}
+
+
+def _look_into(given: str, catalog: Catalog, where: str | None) -> ImageFacts:
+    name = image_name(given, catalog)
+    path = Path(given)
+    row = catalog.image.get(name)
+    if not path.exists() and row is not None:
+        path = Path(row.path)
+        if not row.path.startswith("/") or not path.exists():
+            place = f": {row.path}" if row.path else ", and the catalog does not say where it is"
+            msg = f"The base image {name} is not on this machine{place}."
+            get = f"Pull it (apptainer pull image.sif {row.path})" if "://" in row.path else "Copy it here"
+            raise EnvironmentLacksError(msg, hint=f"{get}, then name the file: --base-image image.sif")
+    image = find_image(path, name)
+    if where is not None:
+        choose_place(where, image)  # complains of a missing runtime even where the image is remembered
+    return look_into(image, where)
+
+
+def _show(point: Point, console: Console) -> None:
+    colour, mark = _MARKS[point.state]
+    console.data(f"{console.coloured(colour, f'{mark:5}')}  {point.topic}: {point.found}")
+    for text in (point.means, point.cure):
+        if text:
+            console.data(f"         {text}")
+
+
+def _image_text(facts: ImageFacts, lacks: list[str]) -> str:
+    compilers = ", ".join(f"{one.name} {one.version}" for one in facts.compilers)
+    pythons = "; ".join(
+        f"{one.version} {one.path}"
+        + (f" with torch {one.holds['torch']}" if "torch" in one.holds else "")
+        + ("" if one.headers else ", no headers")
+        + ("" if one.venv else ", no venv")
+        for one in facts.pythons
+    )
+    rows = {
+        "digest": facts.digest,
+        "system": f"{facts.os} ({facts.architecture})",
+        "ROCm": f"{facts.rocm} in {facts.rocm_path}" if facts.rocm else "",
+        "hipcc": f"{facts.hipcc}, clang {facts.clang}" if facts.hipcc else "",
+        "GPU tools": ", ".join(facts.gpu_tools),
+        "glibc": facts.glibc,
+        "libstdc++": f"GLIBCXX_{facts.glibcxx}, CXXABI_{facts.cxxabi}" if facts.glibcxx else "",
+        "compilers": compilers,
+        "tools": ", ".join(f"{name} {tool.version}" for name, tool in facts.tools.items()),
+        "Pythons": pythons,
+        "conda": ", ".join(facts.conda),
+        "libraries": f"{len(facts.libraries)} (all with --format json)",
+    }
+    lines = [f"Base image {facts.name}: {facts.path}"]
+    lines += [f"  {name:10} {value or 'none'}" for name, value in rows.items()]
+    lines.append("Wheels for ROCm cannot be built in it:" if lacks else "Wheels for ROCm can be built in it.")
+    return "\n".join([*lines, *(f"  - {lack}" for lack in lacks)])
