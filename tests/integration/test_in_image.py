@@ -9,12 +9,14 @@ from __future__ import annotations
 import json
 import re
 import subprocess
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from builders.provenance import read_statement
 from tests.rig.rig import Rig
 from tests.support.fusedtiny import Repository, make_repository
 
@@ -54,11 +56,25 @@ class Site:
         assert isinstance(one, dict)
         return one
 
-    def record(self) -> dict[str, Any]:
+    def statement(self) -> dict[str, Any]:
         (path,) = (self.index / "provenance").iterdir()
         document = json.loads(path.read_text())
+        wheel = path.name.removesuffix(".json").rpartition(".")[0]
+        assert read_statement(document).is_about(wheel, document["sha256"])
         assert isinstance(document, dict)
         return document
+
+    def results(self) -> dict[str, Any]:
+        """Give what was found of the wheel, as its provenance says."""
+        products = self.statement()["predicate"]["runDetails"]["byproducts"]
+        said = {one["name"]: one["annotations"] for one in products}
+        return {name: one["result"] for name, one in said.items() if one["role"] == "result"}
+
+    def materials(self) -> list[dict[str, Any]]:
+        """Give what the wheel was made from, as its provenance says."""
+        found = self.statement()["predicate"]["buildDefinition"]["resolvedDependencies"]
+        assert isinstance(found, list)
+        return found
 
 
 MakeSite = Callable[..., Site]
@@ -97,7 +113,9 @@ def refused(site: Site, *, code: int = 1) -> str:
     return done.stderr
 
 
-def test_git_with_a_submodule_becomes_a_wheel_for_exactly_that_target(tiny: MakeSite) -> None:
+def test_git_with_a_submodule_becomes_a_wheel_for_exactly_that_target(
+    tiny: MakeSite, repository: Repository
+) -> None:
     site = tiny()
     done = site.build()
     assert done.returncode == 0, done.stderr
@@ -108,9 +126,13 @@ def test_git_with_a_submodule_becomes_a_wheel_for_exactly_that_target(tiny: Make
     found = site.audit(wheel, "--gfx90a")
     assert found["verdict"] == "sound"
     assert set(map(tuple, found["code_objects"].values())) == {("gfx90a",)}
-    record = site.record()
-    assert record["network"] == "off"
-    assert "probe-object" in {one["id"] for one in record["findings"]}
+    results = site.results()
+    assert results["network"] == "off"
+    assert "probe-object" in {one["id"] for one in results["findings"]}
+    sources = [one for one in site.materials() if one["annotations"]["role"] in {"source", "submodule"}]
+    assert [one["digest"]["gitCommit"] for one in sources] == [repository.new, repository.shared]
+    names = zipfile.ZipFile(wheel).namelist()
+    assert any(name.endswith(".dist-info/sboms/rocm-matrix.cdx.json") for name in names)
     assert "up to date" in site.build().stdout
 
 
@@ -197,13 +219,12 @@ def test_deepspeed_with_one_fused_op(rig: Rig) -> None:
     found = site.audit(site.wheel("deepspeed"), "--gfx90a")
     assert found["verdict"] == "sound"
     assert set(map(tuple, found["code_objects"].values())) == {("gfx90a",)}
-    record = site.record()
-    assert record["inputs"]["source"]["sha256"]
-    assert any("fused_adam" in one["text"] for one in record["findings"] if one["id"] == "probe-ops")
+    findings = site.results()["findings"]
+    assert any("fused_adam" in one["text"] for one in findings if one["id"] == "probe-ops")
 
 
 def test_flash_attention_by_the_triton_path_is_told_as_a_pure_wheel(rig: Rig) -> None:
-    site = Site(rig, "flash-attn==2.8.3")
+    site = Site(rig, "flash-attn[triton]==2.8.3")
     site.resolve()
     done = site.build()
     assert done.returncode == 0, done.stderr

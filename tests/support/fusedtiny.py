@@ -64,6 +64,8 @@ class Repository:
     url: str
     old: str
     new: str
+    shared: str
+    """Commit of the submodule."""
 
     def catalog(
         self, directory: Path, *, fault: str = "", ops: str = "1", old: str = "", guard: bool = True
@@ -96,7 +98,7 @@ def make_repository(folder: Path) -> Repository:
     """Make the repository, its submodule beside it, and a commit of each flag style."""
     shared, main = folder / "shared.git", folder / "fusedtiny.git"
     shutil.copytree(PACKAGES / "fusedtiny_shared", shared)
-    _commit(shared, "the header")
+    header = _commit(shared, "the header")
     shutil.copytree(PACKAGES / "fusedtiny", main)
     new = (main / "setup.py").read_text()
     (main / "setup_old.py").rename(main / "setup.py")
@@ -104,7 +106,7 @@ def make_repository(folder: Path) -> Repository:
     _git(main, "-c", "protocol.file.allow=always", "submodule", "--quiet", "add", shared.as_uri(), "shared")
     old_commit = _commit(main, "kernels by a flag")
     (main / "setup.py").write_text(new)
-    return Repository(main.as_uri(), old_commit, _commit(main, "kernels by a variable"))
+    return Repository(main.as_uri(), old_commit, _commit(main, "kernels by a variable"), header)
 
 
 def _commit(folder: Path, message: str) -> str:
