@@ -44,11 +44,14 @@ def docs(session: nox.Session) -> None:
 
 @nox.session(default=False)
 def bench(session: nox.Session) -> None:
-    """Time the commands, the index, and the search against other resolvers; prints JSON. Takes half an hour.
+    """Time commands, index, environments, and the search against other resolvers; prints JSON. Half an hour.
 
     Arguments after -- go to the search, such as ``--sizes 12x12 --timeout 10``.
     """
     session.install("-q", ".", "clingo>=5.7", "nab-resolver>=0.0.23", "pip>=24", "uv>=0.8")
     session.run("python", "benchmarks/commands.py")
     session.run("python", "-m", "benchmarks.indexing")
+    session.run("python", "benchmarks/environments.py")
+    session.run("python", "-m", "benchmarks.audit")
+    session.run("python", "-m", "benchmarks.audit", "--packed")
     session.run("python", "-m", "benchmarks.resolving", *session.posargs)

@@ -21,7 +21,7 @@ MATRIX = [sys.executable, "-m", "matrix"]
 LOADING = """
 import time
 started = time.perf_counter()
-from resolver.facts.catalog import load
+from resolver.facts.loading import load
 load(cache="compiled")
 print(time.perf_counter() - started)
 """

@@ -31,6 +31,8 @@ class BuildError(MatrixError):
     """A wheel could not be built; the index is as it was."""
 
     id: ClassVar[str] = "build-failed"
+    code: int | None = None
+    """Exit code of the program that failed, where one ran; negative for a signal."""
 
 
 def compile_wheel(
@@ -77,8 +79,8 @@ def compile_wheel(
     out.mkdir()
     view = _view(place, environment, application, work=work, source=source, variables=variables)
     try:
-        for command in application.prepare:
-            run_in(place, command, view, what=f"Preparing {title} ({shlex.join(command)})", log=log)
+        for words in application.prepare:
+            run_in(place, words, view, what=f"Preparing {title} ({shlex.join(words)})", log=log)
         options = [f"--config-setting=--build-option={one}" for one in application.options]
         command = [
             str(environment.python), "-m", FRONTEND, "--wheel", "--no-isolation", "--skip-dependency-check",
@@ -86,7 +88,9 @@ def compile_wheel(
         ]  # fmt: skip
         run_in(place, command, view, what=f"Building {title}", log=log)
     except CommandError as error:
-        raise BuildError(error.message, hint="The index is as it was.") from None
+        failure = BuildError(error.message, hint="The index is as it was.")
+        failure.code = error.code
+        raise failure from None
     wheels = sorted(out.glob("*.whl"))
     if len(wheels) != 1:
         named = ", ".join(path.name for path in wheels) or "no wheel"

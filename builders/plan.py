@@ -30,6 +30,10 @@ _DECIDING = (
 """The parts of a recipe that determine what comes out; its sources and notes do not."""
 
 
+_TRITONS = ("triton", "pytorch-triton-rocm", "triton-rocm")
+"""Names that torch's own triton has had."""
+
+
 @dataclass(frozen=True, slots=True)
 class Task:
     """One wheel that the lock needs."""
@@ -171,6 +175,8 @@ def _task(pick: LockedPick, lock: Lock, catalog: Catalog, workshop: Workshop, op
         cxx_standard=row.cxx_standard if row else "",
         others=tuple(one for one in catalog.recipe if one.package == pick.name),
         runtime={
-            name: found.version for name in recipe.match_runtime if (found := lock.find(name)) is not None
+            name: found.version
+            for name in (*recipe.match_runtime, *_TRITONS)
+            if (found := lock.find(name)) is not None
         },
     )

@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from builders.probes import Answer
 
 
+_STILL_TO_COME = {"no-label", "plain-platform-tag", "torch-not-pinned"}
+"""What is found in every wheel that a build backend made, and is written into it after the proof."""
+
+
 def prove(
     task: Task, wheel: Path, layers: Layers, *, work: Path, log: Path
 ) -> tuple[WheelAudit, list[Finding]]:
@@ -52,20 +56,25 @@ def prove(
     _refuse(task, wheel, report.errors, log)
     answer = _ask(task, wheel, layers, work=work, log=log)
     probed = judge_probe(answer, task.recipe)
+    told = [one for one in report.findings if one.id not in _STILL_TO_COME]
     _refuse(task, wheel, [one for one in probed if one.severity == "error"], log)
-    return report, [*report.findings, *probed]
+    return report, [*told, *probed]
 
 
 def expected_of(task: Task, layers: Layers) -> Expected:
     """Give what the wheel is compared with: what was asked for, and what it will run beside."""
-    # A recipe that promises no object builds a pure wheel, whatever the target.
-    targets = task.gfx if task.recipe.must_contain else ()
     torch = None
     if layers.torch is not None:
         directory = layers.torch.packages / "torch" / "lib"
         torch = read_torch(directory) if directory.is_dir() else None
     provider = task.workshop.provider
-    return Expected(tuple(targets), task.recipe, torch, () if provider is None else (provider,))
+    return Expected(
+        tuple(task.gfx),
+        task.recipe,
+        torch,
+        () if provider is None else (provider,),
+        str(task.workshop.python.prefix),
+    )
 
 
 def _ask(task: Task, wheel: Path, layers: Layers, *, work: Path, log: Path) -> Answer:
@@ -99,4 +108,6 @@ def _refuse(task: Task, wheel: Path, problems: Sequence[Finding], log: Path) -> 
     listed = "".join(f"\n  - {one.text} {one.cure}".rstrip() for one in problems)
     msg = f"The wheel of {task.title} does not hold what it promises; it is not published.{listed}"
     hint = f"The wheel is kept as {wheel} until the next build."
-    raise AuditError(f"{msg}\n  Log: {log}", hint=hint)
+    refusal = AuditError(f"{msg}\n  Log: {log}", hint=hint)
+    refusal.findings = tuple(problems)
+    raise refusal

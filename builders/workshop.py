@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from builders import host
+from builders.audit import image_provider
+from builders.containers.inspect import inspect_image
 from builders.containers.place import HostPlace
 from builders.environments.python import find_python
+from resolver.versions import minor
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from pathlib import Path
 
     from builders.audit import Provider
     from builders.containers.place import Place
@@ -74,13 +79,40 @@ def host_workshop(version: str, *, given: Path | None = None, cpu: str = "") -> 
 
 
 def image_workshop(place: Place, version: str, *, given: Path | None = None, cpu: str = "") -> Workshop:
-    """TRIAL."""
-    assert place.image
-    python = find_python(place, version, given=given)
+    """Give the workshop that is a base image.
+
+    Parameters
+    ----------
+    place
+        The image, in a container runtime.
+    version
+        Python's minor version.
+    given
+        Prefix of a Python that the user names, of the image or of this machine.
+    cpu
+        CPU that host code is compiled for.
+
+    Raises
+    ------
+    EnvironmentLacksError
+        The image cannot be looked into, or no such Python that can build runs in it.
+    """
+    facts = inspect_image(place)
+    image_pythons = [Path(one.path) for one in facts.pythons if minor(one.version) == version]
+    python = find_python(place, version, given=given, image_pythons=image_pythons)
+    identity = {
+        "place": facts.digest,
+        "python": python.build,
+        "glibc": facts.glibc,
+        "cpu": cpu or host.cpu_identity(),
+    }
     return Workshop(
         place,
         python,
-        {"place": place.image.sha256, "python": python.build, "cpu": cpu or host.cpu_identity()},
+        identity,
+        compilers=facts.compilers,
+        rocm=facts.rocm,
+        rocm_path=facts.rocm_path or "/opt/rocm",
+        provider=image_provider(msgspec.to_builtins(facts)),
         cpu=cpu,
-        rocm="7.2.4",
     )

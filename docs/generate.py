@@ -1,7 +1,7 @@
 """Write the parts of the docs that are made from the catalog; ``--check`` only compares.
 
 ``docs/catalog.md`` holds the counts of rows between two markers; ``docs/golden.md`` is written whole:
-every set that somebody ran, resolved for its site and day.
+every set that somebody ran, resolved for its site and day. ``docs/diagnosis.md`` is written whole, too.
 """
 
 from __future__ import annotations
@@ -9,10 +9,16 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from resolver.facts.catalog import Catalog, load
+from diagnosing import page as diagnosis_page
+
+from resolver.facts.loading import load
 from resolver.facts.schema import KINDS
 from resolver.proven import judge
+
+if TYPE_CHECKING:
+    from resolver.facts.catalog import Catalog
 
 HERE = Path(__file__).parent
 BEGIN, END = "<!-- counts: generated -->\n", "<!-- end of counts -->\n"
@@ -65,7 +71,11 @@ def documents() -> dict[Path, str]:
     page = HERE / "catalog.md"
     before, _, rest = page.read_text(encoding="utf-8").partition(BEGIN)
     _, _, after = rest.partition(END)
-    return {page: f"{before}{BEGIN}{counts(catalog)}{END}{after}", HERE / "golden.md": golden(catalog)}
+    return {
+        page: f"{before}{BEGIN}{counts(catalog)}{END}{after}",
+        HERE / "golden.md": golden(catalog),
+        HERE / "diagnosis.md": diagnosis_page(),
+    }
 
 
 def main() -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import sys
 import time
 from contextlib import suppress
@@ -47,6 +46,8 @@ class Console:
         """
         if not _is_terminal(sys.stdout) and not os.environ.get("COLUMNS", "").isdecimal():
             return None
+        import shutil  # noqa: PLC0415  brings what unpacks archives
+
         return shutil.get_terminal_size().columns
 
     def coloured(self, code: str, text: str) -> str:

@@ -5,11 +5,10 @@ A file is looked into, and what is seen becomes a row of the catalog, over any r
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import msgspec
+from msgspec.structs import replace
 
 from resolver.errors import EnvironmentLacksError, UsageError, did_you_mean
 from resolver.versions import shorten
@@ -92,7 +91,7 @@ def with_known_digest(resolution: Resolution) -> Resolution:
     from builders.containers.image import known_digest  # noqa: PLC0415  only where the image is here
 
     digest = known_digest(Path(image.path))
-    return replace(resolution, image=msgspec.structs.replace(image, digest=digest))
+    return replace(resolution, image=replace(image, digest=digest))
 
 
 def _is_here(path: Path) -> bool:

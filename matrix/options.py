@@ -6,18 +6,17 @@ import argparse
 import datetime
 import os
 import re
-import tomllib
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
+from msgspec.structs import replace
 
 from builders.cache import cache_root
 from matrix.imaging import image_name, lay_image
 from resolver.driver import identify_driver, lines_of_module, release_of_package
 from resolver.errors import UsageError, did_you_mean
-from resolver.facts import catalog as facts
+from resolver.facts import loading as facts
 from resolver.model import Request, Requirement, Target
 from resolver.requirements import parse_requirement
 from resolver.versions import minor, parse_specifier, shorten, spell
@@ -130,10 +129,21 @@ def read_settings(path: Path = REQUEST_FILE) -> Settings:
         It is not valid, or has a key that means nothing.
     """
     try:
-        data = tomllib.loads(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
         return Settings()
-    except (OSError, ValueError, RecursionError) as error:
+    except (OSError, ValueError) as error:
+        msg = f"Cannot read {path}: {error}."
+        raise UsageError(msg) from None
+    return _settings_of(text, path)
+
+
+def _settings_of(text: str, path: Path) -> Settings:
+    import tomllib  # noqa: PLC0415  only where there is a file
+
+    try:
+        data = tomllib.loads(text)
+    except (ValueError, RecursionError) as error:
         msg = f"Cannot read {path}: {error}."
         raise UsageError(msg) from None
     known = [field.encode_name for field in msgspec.structs.fields(Settings)]

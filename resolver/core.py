@@ -11,8 +11,8 @@ from resolver.solve import MOST_STEPS
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from resolver.network import Proof
     from resolver.problem import Problem, Relation
+    from resolver.proof import Proof
 
 _Item = Demand | int
 """A demand, or the number of a relation."""
@@ -41,8 +41,25 @@ def minimal_core(problem: Problem) -> tuple[list[Demand], list[Relation]]:
     plainest = [one for one in by_kind if one.variable.name == "backend"]
     left: list[_Item] = [one for one in by_kind if one not in plainest]
     left += [*range(len(problem.relations)), *plainest]
+    core = _minimal(network, left, [])
+    demands = [one for one in problem.demands if one in core]
+    return demands, [one for number, one in enumerate(problem.relations) if number in core]
+
+
+def minimal_demands(network: Network, demands: Sequence[Demand]) -> list[Demand]:
+    """Find demands that cannot be met together, none of which can be left out.
+
+    As `minimal_core`, save that all relations stay: nobody can change the facts.
+    """
+    by_kind = sorted(demands, key=lambda one: one.kind != "request")
+    core = _minimal(network, by_kind, range(len(network.relations)))
+    return [one for one in demands if one in core]
+
+
+def _minimal(network: Network, left: Sequence[_Item], always: Sequence[int]) -> Sequence[_Item]:
+    """Give the items without any one of which the rest has a solution; some relations always count."""
     kept: list[_Item] = []
-    proof = _refute(network, left)
+    proof = _refute(network, left, always)
     at_once = len(left)
     while proof:
         used = [place for place, one in enumerate(left) if _is_used(network, proof, one)]
@@ -50,7 +67,7 @@ def minimal_core(problem: Problem) -> tuple[list[Demand], list[Relation]]:
             break
         tried = min(at_once, len(used))
         rest = left[used[tried - 1] + 1 :]
-        found = _refute(network, kept + rest)
+        found = _refute(network, [*kept, *rest], always)
         if found:
             proof, left, at_once = found, rest, 2 * at_once
         elif tried > 1:
@@ -58,15 +75,13 @@ def minimal_core(problem: Problem) -> tuple[list[Demand], list[Relation]]:
         else:
             kept.append(left[used[0]])
             left, at_once = rest, 1
-    core = kept if proof else left
-    demands = [one for one in problem.demands if one in core]
-    return demands, [one for number, one in enumerate(problem.relations) if number in core]
+    return kept if proof else left
 
 
-def _refute(network: Network, items: Sequence[_Item]) -> Proof | None:
+def _refute(network: Network, items: Sequence[_Item], always: Sequence[int]) -> Proof | None:
     """Prove that some items cannot hold together; None if they can."""
     demands = [one for one in items if isinstance(one, Demand)]
-    links = [one for one in items if not isinstance(one, Demand)]
+    links = always or [one for one in items if not isinstance(one, Demand)]
     return network.refute(demands, links, MOST_STEPS)
 
 

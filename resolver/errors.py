@@ -14,10 +14,10 @@ exit      meaning
 from __future__ import annotations
 
 from itertools import takewhile
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
 
 _MOST_NAMES = 12
@@ -43,6 +43,8 @@ class MatrixError(Exception):
         super().__init__(message)
         self.message = message
         self.hint = hint
+        self.details: Mapping[str, Any] = {}
+        """What a program gets besides the words: further keys of the JSON error."""
 
 
 class UsageError(MatrixError):

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import TYPE_CHECKING, Literal
+
+import msgspec
+from msgspec.structs import replace
 
 from resolver.lock import make_lock
 from resolver.model import Edge, Origin
@@ -20,8 +22,7 @@ PIP: Literal["pip"] = "pip"
 """Origin of a build requirement that the catalog does not version: pip chooses."""
 
 
-@dataclass(frozen=True, slots=True)
-class Node:
+class Node(msgspec.Struct, frozen=True):
     """A distribution of the build graph."""
 
     name: str
@@ -39,8 +40,7 @@ class Node:
         return self.wheel_version or self.version
 
 
-@dataclass(frozen=True, slots=True)
-class BuildGraph:
+class BuildGraph(msgspec.Struct, frozen=True):
     """Distributions and what they need, free of circles.
 
     Between two distributions there is at most one run edge and one build edge.

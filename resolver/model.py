@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from datetime import date  # noqa: TC003  part of a dataclass
+from datetime import date  # noqa: TC003  part of a struct
 from typing import TYPE_CHECKING, Literal
 
-if TYPE_CHECKING:
-    from packaging.specifiers import SpecifierSet
+import msgspec
 
+if TYPE_CHECKING:
     from resolver.facts.schema import Backend, Image, Recipe, Release, Row, Status, Window
+    from resolver.specifiers import Specifier
 
 Kind = Literal["platform", "distribution"]
 Origin = Literal["published", "build", "base-image", "site", "request"]
@@ -33,8 +33,7 @@ def layer(name: str) -> tuple[int, str]:
     return _LAYERS.get(name, len(_LAYERS)), name
 
 
-@dataclass(frozen=True, slots=True)
-class Fact:
+class Fact(msgspec.Struct, frozen=True, gc=False):
     """One thing the catalog says, in words, with where it stands."""
 
     text: str
@@ -50,8 +49,7 @@ class Fact:
         return cls(text, row.status, row.source, row.note if note is None else note, row.file)
 
 
-@dataclass(frozen=True, slots=True)
-class Candidate:
+class Candidate(msgspec.Struct, frozen=True):
     """One version of one component that could be chosen."""
 
     name: str
@@ -84,18 +82,18 @@ def is_kept(one: Candidate) -> bool:
     return one.origin == "base-image" and one.kind == "distribution"
 
 
-@dataclass(frozen=True, slots=True)
-class Requirement:
+class Requirement(msgspec.Struct, frozen=True):
     """A distribution or platform component that somebody asked for."""
 
     name: str
-    specifier: SpecifierSet | None
+    specifier: Specifier | None
     text: str
     """As it was written."""
+    variant: str = ""
+    """The only variant of its releases that will do, as in ``flash-attn[triton]``; any when empty."""
 
 
-@dataclass(frozen=True, slots=True)
-class Target:
+class Target(msgspec.Struct, frozen=True):
     """What we resolve and build for."""
 
     backend: Backend
@@ -115,8 +113,7 @@ IMAGE = "image"
 """What `Kept.source` is where the catalog says what the chosen base image holds."""
 
 
-@dataclass(frozen=True, slots=True)
-class Kept:
+class Kept(msgspec.Struct, frozen=True):
     """What is installed already and is to stay as it is."""
 
     source: str
@@ -125,8 +122,7 @@ class Kept:
     """Normalised name and version of every distribution in the file."""
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
+class Request(msgspec.Struct, frozen=True):
     """Everything that a resolution depends on besides the catalog."""
 
     target: Target
@@ -141,8 +137,7 @@ class Request:
     """What is installed already and is to stay, if anything."""
 
 
-@dataclass(frozen=True, slots=True)
-class Pick:
+class Pick(msgspec.Struct, frozen=True):
     """The chosen version of one component, and why it may be chosen."""
 
     candidate: Candidate
@@ -162,8 +157,7 @@ class Pick:
         return self.candidate.version
 
 
-@dataclass(frozen=True, slots=True)
-class Edge:
+class Edge(msgspec.Struct, frozen=True, gc=False):
     """`subject` needs `object` to run or to be built."""
 
     subject: str
@@ -175,8 +169,7 @@ class Edge:
     """As the recipe writes it, for what the catalog leaves to pip."""
 
 
-@dataclass(frozen=True, slots=True)
-class Resolution:
+class Resolution(msgspec.Struct, frozen=True):
     """The chosen set."""
 
     request: Request
@@ -184,7 +177,7 @@ class Resolution:
     edges: tuple[Edge, ...]
     order: tuple[tuple[str, ...], ...]
     """Install order: each group needs only what stands in earlier groups."""
-    warnings: tuple[str, ...] = field(default=())
+    warnings: tuple[str, ...] = ()
     window: Window | None = None
     """The site's driver window, unless the request named the driver."""
     image: Image | None = None
@@ -195,8 +188,7 @@ class Resolution:
         return next((pick for pick in self.picks if pick.name == name), None)
 
 
-@dataclass(frozen=True, slots=True)
-class CoreItem:
+class CoreItem(msgspec.Struct, frozen=True, gc=False):
     """One of the things that together cannot hold."""
 
     text: str
@@ -204,16 +196,14 @@ class CoreItem:
     source: str
 
 
-@dataclass(frozen=True, slots=True)
-class Suggestion:
+class Suggestion(msgspec.Struct, frozen=True):
     """A change after which the request resolves."""
 
     change: str
     request: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Conflict:
+class Conflict(msgspec.Struct, frozen=True):
     """Why there is no resolution: without any one item of the core there would be one."""
 
     request: Request

@@ -11,17 +11,19 @@ taken back together (conflict-directed backjumping [4]_).
 .. [2] D. Sabin, E. C. Freuder, "Contradicting conventional wisdom in constraint satisfaction",
    ECAI (1994).
 .. [3] F. Boussemart et al., "Boosting systematic search by weighting constraints", ECAI (2004).
+.. [4] P. Prosser, "Hybrid algorithms for the constraint satisfaction problem", Computational
+   Intelligence 9 (1993).
 """
 
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from resolver.errors import MatrixError
 from resolver.problem import ABSENT, bits
+from resolver.proof import Proof
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -44,76 +46,8 @@ def too_large(steps: int) -> TooLargeError:
     return TooLargeError(msg, hint="Ask for fewer packages, or pin torch or ROCm.")
 
 
-_CHOICE = -1
-"""Stands for a relation where the search dropped candidates to try one of them."""
-
-
-@dataclass(slots=True)
-class Proof:
-    """Why there is no solution: what has a part in any of the contradictions that were met.
-
-    With the demands on these variables and these relations alone there is no solution either. Other
-    sets may prove the same, smaller ones among them.
-
-    Attributes
-    ----------
-    links
-        Numbers of relations.
-    variables
-        Numbers of variables whose candidates matter.
-    """
-
-    links: set[int] = field(default_factory=set)
-    variables: set[int] = field(default_factory=set)
-    _trail: list[tuple[int, int, int]] = field(default_factory=list)
-    """What dropped candidates since the start: the variable, the relation, and its other variable."""
-
-    def note(self, variable: int, link: int, other: int) -> None:
-        """Note that a relation dropped candidates of a variable because of those of another."""
-        self._trail.append((variable, link, other))
-
-    def choose(self, variable: int) -> None:
-        """Note that the search tries one candidate of a variable."""
-        self._trail.append((variable, _CHOICE, variable))
-
-    @property
-    def length(self) -> int:
-        """The number of notes."""
-        return len(self._trail)
-
-    def forget(self, length: int) -> None:
-        """Take back all notes but the first ones."""
-        del self._trail[length:]
-
-    def contradiction(self, link: int, variables: Iterable[int]) -> int:
-        """Trace a contradiction to what led to it.
-
-        Parameters
-        ----------
-        link
-            The relation that left a variable without candidates; negative if a demand did.
-        variables
-            The variables of that relation.
-
-        Returns
-        -------
-        int
-            The place in the notes of the last choice that has a part in it; -1 if none has.
-        """
-        needed, last = set(variables), -1
-        if link >= 0:
-            self.links.add(link)
-        for place in range(len(self._trail) - 1, -1, -1):
-            variable, reason, other = self._trail[place]
-            if variable not in needed:
-                continue
-            if reason == _CHOICE:
-                last = max(last, place)
-            else:
-                self.links.add(reason)
-                needed.add(other)
-        self.variables |= needed
-        return last
+_MOST_ANSWERS = 250
+"""How many answers are kept for each relation: a bound on memory."""
 
 
 class Network:
@@ -142,6 +76,8 @@ class Network:
             (self.number[relation.subject.name], self.number[relation.object.name])
             for relation in problem.relations
         ]
+        self._answers: list[dict[tuple[int, int], tuple[int, int]]] = [{} for _ in self._ends]
+        """For each relation what `_revise` found."""
         self._touching: list[list[int]] = [[] for _ in self.names]
         for link, ends in enumerate(self._ends):
             for end in dict.fromkeys(ends):
@@ -171,18 +107,25 @@ class Network:
             if proof:
                 proof.contradiction(-1, [domains.index(0)])
             return None
-        count = range(len(self._ends)) if links is None else links
-        only = None if links is None else frozenset(links)
-        failed = self._close(domains, count, only, proof, lazily=proof is not None)
+        counting = range(len(self._ends)) if links is None else links
+        failed = self._close(domains, counting, self._among(links), proof, lazily=proof is not None)
         if failed is None:
             return domains
         if proof:
             proof.contradiction(failed, self._ends[failed])
         return None
 
-    def narrowed(
-        self, domains: Domains, variable: int, mask: int, only: frozenset[int] | None = None
-    ) -> Domains | None:
+    def _among(self, links: Sequence[int] | None) -> Sequence[Sequence[int]]:
+        """Give for each variable those of its relations that count."""
+        if links is None or len(links) == len(self._ends):
+            return self._touching
+        among: list[list[int]] = [[] for _ in self.names]
+        for link in links:
+            for end in set(self._ends[link]):
+                among[end].append(link)
+        return among
+
+    def narrowed(self, domains: Domains, variable: int, mask: int) -> Domains | None:
         """Give the domains that are left when a variable keeps only some candidates."""
         kept = domains[variable] & mask
         if not kept:
@@ -191,7 +134,8 @@ class Network:
             return domains
         copy = domains.copy()
         copy[variable] = kept
-        return copy if self._close(copy, self._touching[variable], only, None) is None else None
+        failed = self._close(copy, self._touching[variable], self._touching, None)
+        return copy if failed is None else None
 
     def refute(self, demands: Sequence[Demand], links: Sequence[int], most_steps: int) -> Proof | None:
         """Prove that there is no solution, or give None because there is one.
@@ -211,7 +155,7 @@ class Network:
         self._weights = self._degrees.copy()  # what earlier questions met would mislead
         proof = Proof()
         domains = self.start(demands, links, proof)
-        if domains is not None and self.search(domains, most_steps, frozenset(links), proof):
+        if domains is not None and self.search(domains, most_steps, links, proof):
             return None
         return proof
 
@@ -219,10 +163,10 @@ class Network:
         self,
         domains: Domains,
         most_steps: int,
-        only: frozenset[int] | None = None,
+        links: Sequence[int] | None = None,
         proof: Proof | None = None,
     ) -> Domains | None:
-        """Find a solution within arc consistent domains.
+        """Find a solution within arc consistent domains; of the relations only some may count.
 
         A variable that may be absent is not branched on: when all others are decided, what may be
         absent is needed by none of them, and so all of it may be absent together.
@@ -238,6 +182,7 @@ class Network:
             After `most_steps` steps.
         """
         proof = proof or Proof()
+        touching = self._among(links)
         stack = [(domains, -1, 0, proof.length)]
         for _ in range(most_steps):
             if not stack:
@@ -249,7 +194,7 @@ class Network:
                 proof.choose(variable)
                 here = before.copy()
                 here[variable] = mask
-                failed = self._close(here, self._touching[variable], only, proof)
+                failed = self._close(here, touching[variable], touching, proof)
                 if failed is not None:
                     choice = proof.contradiction(failed, self._ends[failed])
                     while stack and stack[-1][3] > choice:
@@ -277,7 +222,7 @@ class Network:
         self,
         domains: Domains,
         links: Iterable[int],
-        only: frozenset[int] | None,
+        touching: Sequence[Sequence[int]],
         proof: Proof | None,
         lazily: bool = True,
     ) -> int | None:
@@ -285,26 +230,30 @@ class Network:
 
         Lazily, what may be absent keeps all its candidates until it must be there.
 
+        Parameters
+        ----------
+        links
+            The relations to begin with.
+        touching
+            For each variable the relations that count.
+
         Returns
         -------
         int or None
             The number of the relation that left a variable without candidates; None if none did.
         """
-        ends, tables, touching = self._ends, self._tables, self._touching
-        queue = deque(links if only is None else (link for link in links if link in only))
+        ends, answers = self._ends, self._answers
+        queue = deque(links)
         waiting = set(queue)
         while queue:
             link = queue.popleft()
-            waiting.discard(link)
             subject, target = ends[link]
             subjects, objects = domains[subject], domains[target]
             if lazily and subjects & ABSENT:
+                waiting.discard(link)
                 continue
-            table = tables[link]
-            if subject == target:
-                kept = reachable = sum(1 << bit for bit in bits(subjects) if table[bit] >> bit & 1)
-            else:
-                kept, reachable = _revise(table, subjects, objects)
+            known = answers[link].get((subjects, objects))
+            kept, reachable = known or self._revise(link, subjects, objects)
             if not kept:  # and so nothing is reachable either
                 self._weights[subject] += 1
                 self._weights[target] += 1
@@ -316,11 +265,35 @@ class Network:
                 if proof:
                     proof.note(variable, link, other)
                 for one in touching[variable]:
-                    # The relation itself agrees with what it has left.
-                    if one != link and one not in waiting and (only is None or one in only):
+                    if one not in waiting:
                         waiting.add(one)
                         queue.append(one)
+            waiting.discard(link)  # not before: the relation itself agrees with what it has left
         return None
+
+    def _revise(self, link: int, subjects: int, objects: int) -> tuple[int, int]:
+        """Keep the subjects with an allowed object left, and the objects that one of them allows.
+
+        Each question about the network starts with the same domains and goes nearly the same way, so
+        nearly every answer is asked for again.
+        """
+        subject, target = self._ends[link]
+        table = self._tables[link]
+        if subject == target:
+            kept = reachable = sum(1 << bit for bit in bits(subjects) if table[bit] >> bit & 1)
+        else:
+            kept, reachable = subjects, 0
+            for bit in _numbers(subjects):
+                partners = table[bit] & objects
+                if partners:
+                    reachable |= partners
+                else:
+                    kept ^= 1 << bit
+        known = self._answers[link]
+        if len(known) >= _MOST_ANSWERS:
+            known.clear()
+        known[subjects, objects] = kept, reachable
+        return kept, reachable
 
 
 def propagate(problem: Problem) -> dict[str, int] | None:
@@ -335,18 +308,6 @@ def propagate(problem: Problem) -> dict[str, int] | None:
     network = Network(problem)
     domains = network.start(problem.demands)
     return None if domains is None else dict(zip(network.names, domains, strict=True))
-
-
-def _revise(table: Sequence[int], subjects: int, objects: int) -> tuple[int, int]:
-    """Keep the subjects with an allowed object left, and the objects that one of them allows."""
-    kept, reachable = subjects, 0
-    for bit in _numbers(subjects):
-        partners = table[bit] & objects
-        if partners:
-            reachable |= partners
-        else:
-            kept ^= 1 << bit
-    return kept, reachable
 
 
 @lru_cache(maxsize=4096)

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import graphlib
-from dataclasses import astuple
 from graphlib import TopologicalSorter
 from typing import TYPE_CHECKING
 
-from packaging.requirements import Requirement as Pep508
-from packaging.utils import canonicalize_name
+from msgspec.structs import astuple
 
 from resolver.errors import MatrixError
 from resolver.model import Edge
+from resolver.names import required_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -66,7 +65,7 @@ def edges_of(candidates: Sequence[Candidate], relations: Iterable[Relation]) -> 
             continue
         for declared, texts in ((True, one.recipe.declared), (False, one.recipe.undeclared)):
             for text in texts:
-                needed = canonicalize_name(Pep508(text).name)
+                needed = required_name(text)
                 requirement = "" if needed in chosen else text
                 edges.add(Edge(name, needed, "build", declared, requirement))
     return tuple(sorted(edges, key=astuple))

@@ -12,32 +12,40 @@ What follows from them without searching, and the search, is in `network`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
-from resolver.versions import satisfies
+import msgspec
+
+from resolver.specifiers import Versions
+from resolver.versions import parse_specifier
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
+    from resolver.facts.schema import Status
     from resolver.model import Candidate, Fact
 
 ABSENT = 1
 """The mask of "not part of the set"."""
 
 
-@dataclass(slots=True)
 class Variable:
     """A component and its candidates, the preferred first."""
 
-    name: str
-    candidates: list[Candidate]
-    _by_version: dict[str, int] = field(init=False, default_factory=dict)
-    _by_specifier: dict[str, int] = field(init=False, default_factory=dict)
+    __slots__ = ("_by_specifier", "_by_version", "_versions", "candidates", "everything", "name", "present")
 
-    def __post_init__(self) -> None:
-        for position, one in enumerate(self.candidates):
+    def __init__(self, name: str, candidates: list[Candidate]) -> None:
+        self.name = name
+        self.candidates = candidates
+        self.everything = (1 << (len(candidates) + 1)) - 1
+        """The mask of all candidates and of absence."""
+        self.present = self.everything & ~ABSENT
+        """The mask of all candidates, absence left out."""
+        self._by_version: dict[str, int] = {}
+        for position, one in enumerate(candidates):
             self._by_version[one.version] = self._by_version.get(one.version, 0) | 1 << (position + 1)
+        self._versions: Versions | None = None
+        self._by_specifier: dict[str, int] = {}
 
     def of_versions(self, versions: Iterable[str]) -> int:
         """Give the mask of the candidates of some versions."""
@@ -50,19 +58,9 @@ class Variable:
         """Give the mask of the candidates whose version a specifier allows."""
         mask = self._by_specifier.get(specifier)
         if mask is None:
-            mask = self.of_versions(one for one in self._by_version if satisfies(one, specifier))
-            self._by_specifier[specifier] = mask
+            self._versions = self._versions or Versions(self._by_version)
+            mask = self._by_specifier[specifier] = self._versions.allowed_by(parse_specifier(specifier))
         return mask
-
-    @property
-    def everything(self) -> int:
-        """The mask of all candidates and of absence."""
-        return (1 << (len(self.candidates) + 1)) - 1
-
-    @property
-    def present(self) -> int:
-        """The mask of all candidates, absence left out."""
-        return self.everything & ~ABSENT
 
     def mask(self, which: Iterable[int]) -> int:
         """Give the mask of some candidates by their position."""
@@ -77,19 +75,35 @@ class Variable:
         return [self.candidates[bit - 1] for bit in bits(mask) if bit]
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Saying(msgspec.Struct, frozen=True):
+    """A fact whose words are made when they are read: of most facts they never are."""
+
+    status: Status
+    words: Callable[..., Fact]
+    about: tuple[object, ...]
+    """What `words` is called with."""
+
+    def fact(self) -> Fact:
+        """Give the fact."""
+        return self.words(*self.about)
+
+
+class Row(msgspec.Struct, frozen=True):
     """One fact as masks: these subjects allow these objects."""
 
     subjects: int
     objects: int
-    fact: Fact
+    said: Fact | Saying
     risk: bool = False
     """It may work, but outside what the makers support."""
 
+    @property
+    def fact(self) -> Fact:
+        """The fact, in words."""
+        return self.said.fact() if isinstance(self.said, Saying) else self.said
 
-@dataclass(slots=True, eq=False)
-class Relation:
+
+class Relation(msgspec.Struct, eq=False):
     """All facts between two variables. A subject that no row speaks of is not constrained."""
 
     subject: Variable
@@ -100,27 +114,26 @@ class Relation:
     """It holds only if the object is part of the set."""
     forbids: bool = False
     """It only says what does not work, and so is no reason for what was chosen."""
-    table: list[int] = field(init=False)
-    """For each bit of the subject the mask of allowed objects."""
+    table: list[int] = []
+    """For each bit of the subject the mask of allowed objects; made from the rows."""
 
     def __post_init__(self) -> None:
+        everything = self.object.everything
+        allowed: dict[int, int] = {}
         absence = ABSENT if self.when_present else 0
-        self.table = [self.object.everything]
-        for position in range(len(self.subject.candidates)):
-            bit = 1 << (position + 1)
-            speaking = [row for row in self.rows if row.subjects & bit]
-            allowed = absence
-            for row in speaking:
-                allowed |= row.objects
-            self.table.append(allowed if speaking else self.object.everything)
+        for row in self.rows:
+            objects = row.objects
+            for bit in bits(row.subjects):
+                allowed[bit] = allowed.get(bit, absence) | objects
+        self.table = [allowed.get(bit, everything) for bit in range(len(self.subject.candidates) + 1)]
+        self.table[0] = everything
 
     def rows_between(self, subject: int, chosen: int) -> list[Row]:
         """Give the rows that allow this pair of bit numbers."""
         return [row for row in self.rows if row.subjects >> subject & 1 and row.objects >> chosen & 1]
 
 
-@dataclass(slots=True, eq=False)
-class Demand:
+class Demand(msgspec.Struct, eq=False):
     """What the request or the target says of one variable."""
 
     variable: Variable
@@ -130,8 +143,7 @@ class Demand:
     source: str
 
 
-@dataclass(slots=True)
-class Problem:
+class Problem(msgspec.Struct, eq=False):
     """Variables, demands and relations."""
 
     variables: dict[str, Variable]

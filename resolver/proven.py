@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import date
 from typing import TYPE_CHECKING, Literal
+
+import msgspec
 
 from resolver.compiling import compile_problem
 from resolver.explain import core_of
@@ -43,7 +44,7 @@ def solve_proven(
     Returns
     -------
     tuple
-        The solution as `solve` gives it, and the set it lies in, or None.
+        The solution as `solve_preferred` gives it, and the set it lies in, or None.
     """
 
     def solve(demands: Sequence[Demand]) -> dict[str, int] | None:
@@ -104,8 +105,7 @@ def is_at_risk(problem: Problem, solution: Mapping[str, int]) -> bool:
     return False
 
 
-@dataclass(frozen=True, slots=True)
-class Judgement:
+class Judgement(msgspec.Struct, frozen=True):
     """Whether a set that somebody ran resolves for its own site and day.
 
     Attributes

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import msgspec
 import resolvelib
 
 from resolver.model import layer
@@ -21,16 +21,14 @@ if TYPE_CHECKING:
     from resolver.problem import Problem
 
 
-@dataclass(frozen=True, slots=True)
-class _Need:
+class _Need(msgspec.Struct, frozen=True):
     """resolvelib's requirement: a variable must take one of these values."""
 
     name: str
     mask: int
 
 
-@dataclass(frozen=True, slots=True)
-class _Choice:
+class _Choice(msgspec.Struct, frozen=True):
     """resolvelib's candidate: a variable takes this value (bit 0: it is not part of the set)."""
 
     name: str

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from resolver.compiling import compile_problem
 from resolver.explain import core_of
@@ -20,8 +21,7 @@ if TYPE_CHECKING:
 MOST_REJECTED = 5
 
 
-@dataclass(frozen=True, slots=True)
-class Rejected:
+class Rejected(msgspec.Struct, frozen=True):
     """A candidate that was not taken.
 
     Attributes

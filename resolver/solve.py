@@ -21,34 +21,12 @@ if TYPE_CHECKING:
     from resolver.network import Domains
     from resolver.problem import Problem
 
-__all__ = ["MOST_STEPS", "TooLargeError", "preferred_within", "solve", "solve_preferred"]
+__all__ = ["MOST_STEPS", "TooLargeError", "preferred_within", "solve_preferred"]
 
 MOST_STEPS = 20_000
 """After this many steps the search gives up; what the catalog asks needs tens."""
 _ROUNDS_FOR_EACH = 1
 """resolvelib gets this many rounds for each variable before the other search takes over."""
-
-
-def solve(problem: Problem, *, most_steps: int = MOST_STEPS) -> dict[str, int] | None:
-    """Find a solution.
-
-    Returns
-    -------
-    dict or None
-        For each variable that is part of the set the bit number of its candidate; None when no
-        solution exists. Complete: None is given only when there is none.
-
-    Raises
-    ------
-    TooLargeError
-        The guard on steps stopped the search, which says nothing about solutions.
-    """
-    network = Network(problem)
-    domains = network.start(problem.demands)
-    if domains is None:
-        return None
-    solution = _solve_within(problem, network, domains, most_steps)
-    return None if solution is None else _chosen(network, solution)
 
 
 def _chosen(network: Network, solution: Domains) -> dict[str, int]:
@@ -104,7 +82,13 @@ def solve_preferred(problem: Problem) -> dict[str, int] | None:
     Returns
     -------
     dict or None
-        As `solve` gives it.
+        For each variable that is part of the set the bit number of its candidate; None when no
+        solution exists. Complete: None is given only when there is none.
+
+    Raises
+    ------
+    TooLargeError
+        The guard on steps stopped the search, which says nothing about solutions.
     """
     network = Network(problem)
     domains = network.start(problem.demands)

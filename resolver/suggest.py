@@ -2,50 +2,32 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from datetime import timedelta
-from functools import partial
 from itertools import chain, islice
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
+from resolver.changes import changes_of
 from resolver.compiling import compile_problem
 from resolver.compiling.asked import asked_text
-from resolver.core import minimal_core
+from resolver.core import minimal_demands
 from resolver.errors import MatrixError
-from resolver.model import PLATFORM, Suggestion
+from resolver.model import Suggestion
 from resolver.network import Network
-from resolver.solve import preferred_within
+from resolver.solve import MOST_STEPS, preferred_within
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
-    from datetime import date
+    from collections.abc import Collection, Iterable, Iterator, Sequence
 
+    from resolver.changes import Change
     from resolver.facts.catalog import Catalog
-    from resolver.facts.schema import Window
-    from resolver.model import Request, Requirement
+    from resolver.model import Request
     from resolver.problem import Demand, Problem
 
 MOST_SUGGESTIONS = 3
-_MOST_DAYS = 3
-"""How many days on which a site's base images changed are tried on each side of the day asked for."""
 _MOST_PAIRS = 60
 """How many pairs of changes are tried before everything is let go that can be."""
 _OF_THE_SITE = {"kernel-driver", "base-image"}
-
-
-@dataclass(frozen=True)
-class _Change:
-    """Something that could be asked for instead."""
-
-    text: str
-    apply: Callable[[Request], Request]
-    name: str = ""
-    """The component whose requirement it changes; empty when it changes the target."""
-    frees_a_pin: bool = False
-    day: bool = False
-    """Another day; of several that resolve only the nearest is worth naming."""
-    last: bool = False
-    """Too far from what was asked to be offered while anything nearer resolves."""
 
 
 def suggestions_for(
@@ -66,7 +48,7 @@ def suggestions_for(
     """
     blamed = {demand.variable.name for demand in core if demand.kind == "request"}
     sited = any(demand.kind == "fact" and demand.variable.name in _OF_THE_SITE for demand in core)
-    changes = _changes(catalog, request, sited=sited)
+    changes = changes_of(catalog, request, sited=sited)
     near = [one for one in changes if not one.last and (one.name in blamed or not one.name)]
     trials = _Trials(catalog, request, problem)
     found: list[Suggestion] = []
@@ -78,13 +60,13 @@ def suggestions_for(
             found += resolving
     if not found:
         several = chain(
-            _together(changes, near), trials.one_clash_after_another(changes), _elsewhere_too(changes)
+            _together(changes, near), trials.one_clash_after_another(changes, blamed), _elsewhere_too(changes)
         )
         found = list(islice(trials.resolving(several), 1))
     return tuple(dict.fromkeys(found))
 
 
-def _together(changes: Sequence[_Change], near: Sequence[_Change]) -> Iterator[list[_Change]]:
+def _together(changes: Sequence[Change], near: Sequence[Change]) -> Iterator[list[Change]]:
     """Yield pairs of changes, then all pins let go at once, alone and with a change of the target."""
     others = [one for one in changes if not one.last]
     pairs = ([one, other] for one in near for other in others if one is not other)
@@ -94,11 +76,42 @@ def _together(changes: Sequence[_Change], near: Sequence[_Change]) -> Iterator[l
     yield from ([*pins, one] for one in others if not one.name)
 
 
-def _elsewhere_too(changes: Sequence[_Change]) -> Iterator[list[_Change]]:
+def _elsewhere_too(changes: Sequence[Change]) -> Iterator[list[Change]]:
     """Yield what is far from what was asked: another site, with the pins and without."""
     pins = [one for one in changes if one.frees_a_pin]
     yield from ([one] for one in changes if one.last)
     yield from ([*pins, one] for one in changes if one.last)
+
+
+class Compiled:
+    """The problem of a target, with what is known of its relaxed forms."""
+
+    def __init__(self, problem: Problem) -> None:
+        self.problem = problem
+        self.network = Network(problem)
+        self._links = range(len(problem.relations))
+        self._hopeless: list[dict[str, int]] = []
+        """Domains of some variables with which there is no solution, whatever the others have."""
+
+    def solve(self, demands: Sequence[Demand]) -> dict[str, int] | None:
+        """Find the preferred solution under other demands than the problem's own.
+
+        What a failure rests on is kept: whatever asks as much of the same variables fails, too.
+        """
+        domains: dict[str, int] = {}
+        for demand in demands:
+            name = demand.variable.name
+            domains[name] = domains.get(name, demand.variable.everything) & demand.mask
+        for known in self._hopeless:
+            if all(domains.get(name, ~0) & ~mask == 0 for name, mask in known.items()):
+                return None
+        proof = self.network.refute(demands, self._links, MOST_STEPS)
+        if proof is not None:
+            names = [self.network.names[number] for number in proof.variables]
+            self._hopeless.append({name: domains[name] for name in names if name in domains})
+            return None
+        start = self.network.start(demands)
+        return None if start is None else preferred_within(self.network, start)
 
 
 class _Trials:
@@ -110,14 +123,12 @@ class _Trials:
     def __init__(self, catalog: Catalog, request: Request, problem: Problem) -> None:
         self._catalog = catalog
         self._request = request
-        self._compiled: dict[Request, tuple[Problem, Network] | None] = {request: (problem, Network(problem))}
+        self._compiled: dict[Request, Compiled | None] = {request: Compiled(problem)}
 
-    def resolving(self, combinations: Iterable[Sequence[_Change]]) -> Iterator[Suggestion]:
+    def resolving(self, combinations: Iterable[Sequence[Change]]) -> Iterator[Suggestion]:
         """Yield the suggestions that combinations of changes make, as far as they lead to a solution."""
         for changes in combinations:
-            other = self._request
-            for change in changes:
-                other = change.apply(other)
+            other = self._changed(changes)
             if not other.requirements or other == self._request:
                 continue
             outcome = self._outcome(other)
@@ -125,29 +136,50 @@ class _Trials:
                 text = ", and ".join(change.text for change in changes)
                 yield Suggestion(text + outcome, request_arguments(other))
 
-    def one_clash_after_another(self, changes: Sequence[_Change]) -> Iterator[list[_Change]]:
-        """Let go what clashes, and what clashes then, until the rest resolves; yield that, if it does."""
-        made: list[_Change] = []
-        other = self._request
-        problem, _ = self._compiled[self._request] or (None, None)
-        while problem is not None and other.requirements and self._outcome(other) is None:
-            left = problem.restricted(self._relaxed(problem, other), problem.relations)
-            core = {demand.variable.name for demand in minimal_core(left)[0] if demand.kind == "request"}
-            change = next((one for one in changes if one.name in core and one not in made), None)
-            if change is None:
+    def one_clash_after_another(
+        self, changes: Sequence[Change], blamed: Collection[str]
+    ) -> Iterator[list[Change]]:
+        """Let go what clashes, and what clashes then, until the rest resolves; yield that, if it does.
+
+        What turns out not to be needed then is taken back.
+
+        Parameters
+        ----------
+        changes
+            What can be let go.
+        blamed
+            The components of which the request asks what clashes first.
+        """
+        made: list[Change] = []
+        compiled = self._compiled[self._request]
+        while compiled and self._outcome(self._changed(made)) is None:
+            if made:
+                relaxed = self._relaxed(compiled.problem, self._changed(made))
+                core = minimal_demands(compiled.network, relaxed)
+                blamed = {demand.variable.name for demand in core if demand.kind == "request"}
+            change = next((one for one in changes if one.name in blamed and one not in made), None)
+            if change is None or not self._changed([*made, change]).requirements:
                 return
             made.append(change)
-            other = change.apply(other)
+        for change in tuple(made):
+            fewer = [one for one in made if one is not change]
+            if fewer and self._outcome(self._changed(fewer)) is not None:
+                made = fewer
         yield made
+
+    def _changed(self, changes: Iterable[Change]) -> Request:
+        other = self._request
+        for change in changes:
+            other = change.apply(other)
+        return other
 
     def _outcome(self, other: Request) -> str | None:
         """Name the torch and ROCm that a request leads to; None if it leads nowhere."""
-        made = self._problem(replace(other, requirements=self._request.requirements))
-        if made is None:
+        compiled = self._problem(replace(other, requirements=self._request.requirements))
+        if compiled is None:
             return None
-        problem, network = made
-        domains = network.start(self._relaxed(problem, other))
-        solution = None if domains is None else preferred_within(network, domains)
+        problem = compiled.problem
+        solution = compiled.solve(self._relaxed(problem, other))
         if solution is None:
             return None
         named = [
@@ -155,11 +187,10 @@ class _Trials:
         ]
         return f" (gives {' and '.join(map(str, named))})" if named else ""
 
-    def _problem(self, request: Request) -> tuple[Problem, Network] | None:
+    def _problem(self, request: Request) -> Compiled | None:
         if request not in self._compiled:
             try:
-                problem = compile_problem(self._catalog, request)
-                self._compiled[request] = problem, Network(problem)
+                self._compiled[request] = Compiled(compile_problem(self._catalog, request))
             except MatrixError:
                 self._compiled[request] = None
         return self._compiled[request]
@@ -177,112 +208,6 @@ class _Trials:
             else:
                 demands.append(demand)
         return demands
-
-
-def _changes(catalog: Catalog, request: Request, *, sited: bool) -> list[_Change]:
-    """Give every single change there is, the cheapest first."""
-    asked, target = request.requirements, request.target
-    changes = [_free(one) for one in asked if one.specifier is not None]
-    if target.base_image:
-        changes.append(_Change("any base image of the site", partial(_retarget, base_image="")))
-    if target.driver and catalog.windows_of(target.site):
-        changes.append(_Change(f"the driver that {target.site} has", partial(_retarget, driver="")))
-    if sited:
-        changes += _other_days(catalog, request)
-    if request.keep:
-        text = "without keeping what is installed"
-        changes.append(_Change(text, lambda one: replace(one, keep=None)))
-    if request.support != "any":
-        changes.append(_Change("trust also what is inferred", lambda one: replace(one, support="any")))
-    if len(target.gfx) > 1:
-        changes += [_Change(f"without {gfx}", partial(_without_target, gfx=gfx)) for gfx in target.gfx]
-    changes += [_leave_out(one) for one in asked if one.name not in PLATFORM and len(asked) > 1]
-    changes += [
-        _Change(
-            f"for {site.name}, {site.title}", partial(_elsewhere, to=site.name, catalog=catalog), last=True
-        )
-        for site in catalog.site.values()
-        if site.name != target.site and (site.backend, site.gfx) != (target.backend, target.gfx)
-    ]
-    return changes
-
-
-def _other_days(catalog: Catalog, request: Request) -> Iterator[_Change]:
-    """Give days on which the site had another driver or other base images, the nearest first."""
-    target = request.target
-    for window in catalog.windows_of(target.site) if not target.driver else []:
-        if not window.since <= target.date < (window.until or target.date + timedelta(days=1)):
-            day = _last_day(catalog, window)
-            text = f"{target.site} as it was on {day} (driver {window.driver})"
-            yield _Change(text, partial(_retarget, day=day), day=True)
-    rows = [row for row in catalog.site_image.values() if row.site == target.site]
-    later = sorted({row.since for row in rows if row.since and row.since > target.date})
-    ended = {row.until - timedelta(days=1) for row in rows if row.until and row.until <= target.date}
-    for day in [*later[:_MOST_DAYS], *sorted(ended, reverse=True)[:_MOST_DAYS]]:
-        yield _Change(f"{target.site} with its base images of {day}", partial(_retarget, day=day), day=True)
-
-
-def _free(wanted: Requirement) -> _Change:
-    freed = replace(wanted, specifier=None, text=wanted.name)
-
-    def apply(request: Request) -> Request:
-        kept = (freed if one == wanted else one for one in request.requirements)
-        return replace(request, requirements=tuple(kept))
-
-    return _Change(
-        f"any version of {wanted.name} instead of {wanted.text}", apply, wanted.name, frees_a_pin=True
-    )
-
-
-def _leave_out(wanted: Requirement) -> _Change:
-    def apply(request: Request) -> Request:
-        kept = (one for one in request.requirements if one.name != wanted.name)
-        return replace(request, requirements=tuple(kept))
-
-    return _Change(f"without {wanted.text}", apply, wanted.name)
-
-
-def _retarget(
-    request: Request, *, day: date | None = None, base_image: str | None = None, driver: str | None = None
-) -> Request:
-    """Change a part of the target; an empty text takes the part out."""
-    target = request.target
-    changed = replace(
-        target,
-        date=day or target.date,
-        base_image=target.base_image if base_image is None else base_image or None,
-        driver=target.driver if driver is None else driver or None,
-    )
-    return replace(request, target=changed)
-
-
-def _without_target(request: Request, *, gfx: str) -> Request:
-    kept = tuple(one for one in request.target.gfx if one != gfx)
-    return replace(request, target=replace(request.target, gfx=kept))
-
-
-def _elsewhere(request: Request, *, to: str, catalog: Catalog) -> Request:
-    """Ask for another site, as it is on that day; what was said of the machine does not hold there."""
-    row = catalog.site[to]
-    target = replace(
-        request.target,
-        backend=row.backend,
-        gfx=row.gfx if row.backend == "rocm" else (),
-        site=to,
-        driver=None,
-        base_image=None,
-        python=None,
-        glibc=None,
-    )
-    return replace(request, target=target, site_file="")
-
-
-def _last_day(catalog: Catalog, window: Window) -> date:
-    """Give the day in a driver window on which most of what is known of the site holds."""
-    if window.until:
-        return window.until - timedelta(days=1)
-    images = [row.since for row in catalog.site_image.values() if row.site == window.site and row.since]
-    return max([window.since, *images])
 
 
 def request_arguments(request: Request) -> tuple[str, ...]:

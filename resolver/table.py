@@ -10,11 +10,11 @@ site offers, has rows without an image: what is published can still be installed
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from packaging.specifiers import SpecifierSet
+from msgspec.structs import replace
 
 from resolver.compiling import compile_problem
 from resolver.compiling.bad import WAY_OUT
@@ -28,7 +28,7 @@ from resolver.problem import ABSENT, Demand, bits
 from resolver.proven import first_proven, in_order, is_at_risk
 from resolver.resolve import pick_of
 from resolver.solve import preferred_within
-from resolver.versions import minor
+from resolver.versions import minor, parse_specifier
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -344,7 +344,7 @@ def request_of_cell(request: Request, row: Row, column: Column, image: str = "")
 def _exactly(name: str, version: str) -> Requirement:
     """Pin a version; one without a local label, so that those with one are not meant."""
     text = f"=={version}" if name != "torch" or "+" in version else f"==={version}"
-    return Requirement(name, SpecifierSet(text, prereleases=True), f"{name}{text}")
+    return Requirement(name, parse_specifier(text), f"{name}{text}")
 
 
 @dataclass(frozen=True)

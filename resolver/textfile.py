@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import stat
+from codecs import BOM_UTF8
 from typing import TYPE_CHECKING
 
 from resolver.errors import UsageError
@@ -15,9 +16,15 @@ LARGEST = 16 * 2**20
 
 
 def read_text(
-    path: Path, *, error: type[UsageError] = UsageError, hint: str = "", pipes: bool = False
+    path: Path,
+    *,
+    error: type[UsageError] = UsageError,
+    hint: str = "",
+    largest: int = LARGEST,
+    pipes: bool = False,
+    mark: bool = True,
 ) -> str:
-    """Read a file as UTF-8 text; a byte order mark at its beginning is left out.
+    """Read a file as UTF-8 text.
 
     Parameters
     ----------
@@ -27,8 +34,12 @@ def read_text(
         What to raise.
     hint
         What to do when it is no text.
+    largest
+        How many bytes it may have.
     pipes
         Whether it may be a pipe, as a shell makes it of ``<(pip list)``.
+    mark
+        Whether it may begin with a byte order mark, which is then left out.
 
     Raises
     ------
@@ -44,9 +55,9 @@ def read_text(
             msg = f"{path} is no regular file."
             raise error(msg, hint=hint)
         with path.open("rb") as source:
-            raw = source.read(LARGEST + 1)
-        if len(raw) > LARGEST:
-            msg = f"{path} has more than {LARGEST // 2**20} MiB, which is too much for what it should be."
+            raw = source.read(largest + 1)
+        if len(raw) > largest:
+            msg = f"{path} has more than {largest // 2**20} MiB, which is too much for what it should be."
             raise error(msg, hint=hint)
     except FileNotFoundError:
         msg = f"There is no file {path}."
@@ -55,6 +66,9 @@ def read_text(
         reason = getattr(failure, "strerror", None) or failure
         msg = f"Cannot read {path}: {reason}."
         raise error(msg, hint=hint) from None
+    if not mark and raw.startswith(BOM_UTF8):
+        msg = f"{path} begins with a byte order mark."
+        raise error(msg, hint="Save it as UTF-8 without a byte order mark.")
     return _decoded(raw, path, error, hint)
 
 
@@ -63,7 +77,7 @@ def _decoded(raw: bytes, path: Path, error: type[UsageError], hint: str) -> str:
         msg = f"{path} is UTF-16 text, not UTF-8."
         raise error(msg, hint="Save it as UTF-8.")
     if b"\0" in raw:
-        msg = f"{path} is a binary file: it has a zero byte at {raw.index(0)}."
+        msg = f"{path} is a binary file, not text: it has a zero byte at {raw.index(0)}."
         raise error(msg, hint=hint)
     try:
         return raw.decode("utf-8-sig")

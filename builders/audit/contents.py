@@ -75,6 +75,9 @@ class Expected:
     """The torch that it will run with."""
     providers: tuple[Provider, ...] = ()
     """The base image, and the conda environment if there is one, that it will run in."""
+    python: str = ""
+    """Prefix of the Python that it was built with. Pythons that were installed apart from the system's
+    have a flag among their own that puts their library directory into every extension's RPATH."""
 
 
 NOTHING = Expected()

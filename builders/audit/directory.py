@@ -77,8 +77,11 @@ def check_sizes(archive: zipfile.ZipFile, file_size: int) -> None:
     Raises
     ------
     DamagedError
-        It is a zip bomb, as far as its own directory tells.
+        It is a zip bomb, as far as its own directory tells, or a member has no name.
     """
+    if not all(info.filename for info in archive.infolist()):
+        msg = "a member has no name"
+        raise DamagedError(msg)
     total = sum(info.file_size for info in archive.infolist())
     if total > MOST_BYTES or total > max(_ALWAYS_ALLOWED, _HIGH_RATIO * file_size):
         msg = f"its members would unpack to {total} bytes, from {file_size}"

@@ -17,6 +17,8 @@ class AuditError(MatrixError):
     """A wheel does not hold what it promises."""
 
     id: ClassVar[str] = "audit"
+    findings: tuple[Finding, ...] = ()
+    """What speaks against it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,7 +58,7 @@ def _targets_of(path: str, held: dict[str, str], wanted: tuple[str, ...]) -> Ite
         yield Finding("target-missing", "error", text, cure, {"member": path, "target": " ".join(lacking)})
 
 
-def check_label(contents: Contents, _: Expected) -> Iterator[Finding]:
+def check_label(contents: Contents, expected: Expected) -> Iterator[Finding]:
     """Compare the local version label with the GPU code."""
     label = Version(contents.version).local
     held = sorted({one.target for code in contents.code.values() for one in code})
@@ -68,7 +68,12 @@ def check_label(contents: Contents, _: Expected) -> Iterator[Finding]:
             yield Finding("no-label", "info", text)
         return
     named = sorted(set(_TARGET.findall(label)))
-    if named and named != held:
+    if named and not held and not contents.objects:
+        text = f"The label names {', '.join(named)}, and nothing compiled is in the wheel."
+        cure = "Right where kernels are compiled when they run, as Triton's; else the build left them out."
+        promised = expected.recipe is not None and not expected.recipe.must_contain
+        yield Finding("label-of-pure-wheel", "info" if promised else "warning", text, cure)
+    elif named and named != held:
         text = f"The label names {', '.join(named)}; the wheel holds code for {', '.join(held) or 'no GPU'}."
         yield Finding("label-differs", "error", text, "Build it again for what the label says.")
     elif held and not named:

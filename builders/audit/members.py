@@ -4,8 +4,8 @@ A shared object in a wheel can be larger than memory, its section table stands a
 that table points to stands before. `Member` therefore keeps the state of the decompressor every few
 megabytes while the member is read for its checksum, and goes on from the nearest kept state when a
 place is wanted again (the way of zlib's ``examples/zran.c``). What is surely wanted can be read in
-passing, from a `Passing`. Digest and checksum are computed on another thread, since zlib and hashlib
-let go of the interpreter's lock.
+passing, from a `Passing`. Inflating is what takes the time, so it is left to zlib-ng; digest and
+checksum are computed on another thread, since both let go of the interpreter's lock.
 """
 
 from __future__ import annotations
@@ -14,9 +14,10 @@ import hashlib
 import io
 import os
 import zipfile
-import zlib
 from collections import OrderedDict, deque
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, BinaryIO, Protocol, cast
+
+from zlib_ng import zlib_ng as zlib
 
 from builders.audit.directory import DamagedError, data_offset
 
@@ -31,7 +32,19 @@ _BLOCK = 1 << 22  # decompressed bytes between kept states; each state is some 1
 _MOST_STATES = 512
 _BLOCKS_KEPT = 4
 _WORTH_A_THREAD = 1 << 20
-_MOST_WAITING = 16  # pieces of at most a block that wait to be hashed
+_MOST_WAITING = 8  # pieces of at most a block that wait to be hashed
+_NotDeflatedError = cast("type[Exception]", zlib.error)
+
+
+class _State(Protocol):
+    """What is used of a decompressor; zlib-ng's own types leave the copying out."""
+
+    @property
+    def unconsumed_tail(self) -> bytes: ...
+    @property
+    def eof(self) -> bool: ...
+    def decompress(self, data: bytes, most: int, /) -> bytes: ...
+    def copy(self) -> _State: ...
 
 
 class Passing:
@@ -170,7 +183,7 @@ class Member(io.RawIOBase):
         self._stored = info.compress_type == zipfile.ZIP_STORED
         self._data = data_offset(file, info)
         self._packed = info.compress_size
-        self._states: list[tuple[int, zlib._Decompress]] = []
+        self._states: list[tuple[int, _State]] = []
         self._blocks: OrderedDict[int, bytes] = OrderedDict()
         self._place = 0
         self._length = max(_BLOCK, self.size // _MOST_STATES)
@@ -208,7 +221,7 @@ class Member(io.RawIOBase):
 
     def _unpacked_bytes(self) -> Iterator[bytes]:
         """Decompress block by block; a state is kept at the beginning of each block."""
-        state = zlib.decompressobj(-zlib.MAX_WBITS)
+        state = cast("_State", zlib.decompressobj(-zlib.MAX_WBITS))
         fed = 0
         while True:
             self._states.append((self._data + fed, state.copy()))  # what it was fed and has not used, too
@@ -220,7 +233,7 @@ class Member(io.RawIOBase):
             if made < self._length:
                 return
 
-    def _feed(self, state: zlib._Decompress, place: int, most: int) -> Iterator[tuple[bytes, int]]:
+    def _feed(self, state: _State, place: int, most: int) -> Iterator[tuple[bytes, int]]:
         """Decompress at most so many bytes; with each piece comes how much of the file it took."""
         left = most
         end = self._data + self._packed
@@ -236,7 +249,7 @@ class Member(io.RawIOBase):
                     return
                 left -= len(data)
                 yield data, len(fresh)
-        except zlib.error as error:
+        except _NotDeflatedError as error:
             msg = f"cannot be decompressed ({error})"
             raise DamagedError(msg) from None
 

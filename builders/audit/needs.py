@@ -12,7 +12,7 @@ from builders.audit.contents import requirements_of
 from builders.audit.elf import version_key
 from builders.audit.findings import Finding
 from builders.audit.platforms import promised_glibc
-from builders.audit.promises import TORCH_PROVIDES
+from builders.audit.promises import ROCM_LIBRARIES, TORCH_PROVIDES
 from builders.run import output_of
 
 if TYPE_CHECKING:
@@ -22,11 +22,6 @@ if TYPE_CHECKING:
     from builders.audit.elf import SharedObject
     from builders.audit.findings import Severity
 
-ROCM_LIBRARIES = (
-    "libamdhip64.so*", "libamd_comgr.so*", "libhip*.so*", "libhsa-runtime64.so*", "libMIOpen*.so*",
-    "libroc*.so*", "librccl.so*",
-)  # fmt: skip
-"""Libraries of ROCm, which torch's ROCm wheel brings, or else the base image."""
 OTHER_BACKENDS = (
     "libcu*.so*", "libnv*.so*", "libnccl.so*", "libsycl.so*", "libze_loader.so*", "libmkl_sycl*.so*",
 )  # fmt: skip
@@ -106,7 +101,7 @@ def _lacking(
 ) -> Iterator[Finding]:
     """Say who should provide some libraries; where nobody looked there, it is a guess or nothing."""
     torch = expected.torch is not None and expected.torch.libraries is not None
-    image = any(provider.libraries is not None for provider in expected.providers)
+    image = any(one.image and one.libraries is not None for one in expected.providers)
     listed = ", ".join(libraries)
     where = {"member": one.path, "library": " ".join(libraries)}
     if kind is TORCH_PROVIDES:
@@ -155,19 +150,23 @@ def check_search_paths(contents: Contents, expected: Expected) -> Iterator[Findi
     only where the directory exists and the library was not loaded before.
     """
     severity: Severity = "warning" if expected.recipe is None else "error"
+    python = f"{expected.python.rstrip('/')}/lib" if expected.python else None
+    cure = "Remove it with patchelf --remove-rpath."
     for one in contents.objects:
         absolute = [path for path in one.search if not path.startswith(("$ORIGIN", "${ORIGIN}"))]
         rocm = [path for path in absolute if path == "/opt/rocm" or path.startswith(_ROCM_ROOTS)]
-        build = [path or "the working directory" for path in absolute if path not in rocm]
-        cure = "Remove it with patchelf --remove-rpath."
-        for name, paths, what in (
-            ("rpath-rocm", rocm, "past the ROCm that torch brings"),
-            ("rpath-build", build, "which is of the machine it was built on"),
-        ):
+        of_python = [path for path in absolute if path.rstrip("/") == python]
+        build = [path or "the working directory" for path in absolute if path not in rocm + of_python]
+        kinds: list[tuple[str, Severity, list[str], str]] = [
+            ("rpath-rocm", severity, rocm, "past the ROCm that torch brings"),
+            ("rpath-build", severity, build, "which is of the machine it was built on"),
+            ("rpath-python", "warning", of_python, "as the flags of the Python it was built with say"),
+        ]
+        for name, how, paths, what in kinds:
             if paths:
                 listed = ", ".join(dict.fromkeys(paths))
                 text = f"{one.path} looks for libraries in {listed}, {what}."
-                yield Finding(name, severity, text, cure, {"member": one.path, "path": listed})
+                yield Finding(name, how, text, cure, {"member": one.path, "path": listed})
 
 
 def check_symbols(contents: Contents, expected: Expected) -> Iterator[Finding]:

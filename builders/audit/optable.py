@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from builders.audit.contents import Contents, Expected
+    from resolver.facts.schema import Recipe
 
 _VARIABLE = re.compile(r"(?:DS|APEX)_BUILD_([A-Z0-9_]+)")
 _WHOLE_GROUPS = {"ops", "cpp_ops", "cuda_ops"}
@@ -91,19 +92,18 @@ def check_op_table(contents: Contents, expected: Expected) -> Iterator[Finding]:
             cure = "Build it again; the log says what became of it."
             yield Finding("op-without-object", "error", text, cure, {**where, "op": op})
     if expected.recipe is not None:
-        yield from _against_recipe(table, expected.recipe.environment, where)
+        yield from _against_recipe(table, expected.recipe, where)
     yield from _against_torch(table, expected, where)
 
 
-def _against_recipe(
-    table: OpTable, environment: Mapping[str, str], where: dict[str, str]
-) -> Iterator[Finding]:
+def _against_recipe(table: OpTable, recipe: Recipe, where: dict[str, str]) -> Iterator[Finding]:
+    environment, known = recipe.environment, {op.variable: op.name for op in recipe.ops}
     for variable, value in sorted(environment.items()):
         asked = _VARIABLE.fullmatch(variable)
         if not asked or (name := asked[1].lower()) in _NO_OPS:
             continue
         wanted = value.lower() in _YES
-        ops = table.installed if name in _WHOLE_GROUPS else _called(table, name)
+        ops = table.installed if name in _WHOLE_GROUPS else _called(table, known.get(variable, name))
         installed = [op for op in ops if table.ops[op]]
         if wanted and not installed:
             held = ", ".join(table.installed) or "none at all"

@@ -7,6 +7,7 @@ import re
 from typing import TYPE_CHECKING
 
 from builders.audit.findings import Finding
+from resolver.facts.placeholders import placeholders
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -17,6 +18,11 @@ SHARED_OBJECT = re.compile(r"\.so(\.\d+)*$")
 
 TORCH_PROVIDES = ("libc10*.so*", "libtorch*.so*")
 """Libraries that come with the pinned torch and are loaded before the extension."""
+ROCM_LIBRARIES = (
+    "libamdhip64.so*", "libamd_comgr.so*", "libhip*.so*", "libhsa-runtime64.so*", "libMIOpen*.so*",
+    "libroc*.so*", "librccl.so*",
+)  # fmt: skip
+"""Libraries of ROCm, which torch's ROCm wheel brings, or else the base image."""
 
 
 def check_contents(objects: Sequence[str], recipe: Recipe) -> Iterator[Finding]:
@@ -47,5 +53,10 @@ def promises_gpu_code(recipe: Recipe) -> bool:
     flash-attn's Triton variant names no shared object, since its kernels are compiled when they run;
     mpi4py on ROCm names no target.
     """
-    named = any("{gfx" in value for value in recipe.environment.values())
+    texts = [
+        *recipe.environment.values(),
+        *recipe.options,
+        *(word for words in recipe.prepare for word in words),
+    ]
+    named = any(name == "gfx" for text in texts for name, _ in placeholders(text))
     return recipe.backend == "rocm" and bool(recipe.must_contain) and named

@@ -53,6 +53,8 @@ class Provider:
     """``GLIBC``, ``GLIBCXX``, ``CXXABI`` and ``GCC`` to the newest symbol version that it has."""
     libraries: frozenset[str] | None = None
     """Sonames that its loader finds; None when that is not known."""
+    image: bool = True
+    """Whether it is all that is there; an environment lies over an image that may have more."""
 
 
 def read_torch(directory: Path) -> Torch:
@@ -157,7 +159,7 @@ def read_conda(prefix: Path) -> Provider:
             for version in _defined_versions(path):
                 raise_floor(floors, version)
     libraries = frozenset(path.name for path in (prefix / "lib").glob("*.so*"))
-    return Provider(f"the conda environment {prefix.name}", floors, libraries)
+    return Provider(f"the conda environment {prefix.name}", floors, libraries, image=False)
 
 
 def _defined_versions(path: Path) -> list[str]:

@@ -5,6 +5,7 @@ Reading gives a `Contents`; what the checks find in it is added to what was dama
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import zipfile
 from concurrent.futures import Executor, ThreadPoolExecutor
@@ -148,12 +149,18 @@ def read_wheel(path: Path, found: list[Finding]) -> Contents:
             with zipfile.ZipFile(file) as archive:
                 check_sizes(archive, size)
                 return _Reading(file, empty, found, helper).read(archive)
-    except (zipfile.BadZipFile, DamagedError, NotImplementedError, UnicodeDecodeError) as error:
-        msg = f"{path} is no sound wheel: {error}."
-        raise UsageError(msg, hint="It may be cut short; fetch or build it again.") from None
+    except (zipfile.BadZipFile, DamagedError, NotImplementedError, ValueError, OverflowError) as error:
+        raise _unsound(path, str(error)) from None
     except OSError as error:
+        if error.errno == errno.EINVAL:  # a place before the file's beginning
+            raise _unsound(path, "its directory points to a place outside it") from None
         msg = f"Cannot read {path}: {error.strerror or error}."
         raise UsageError(msg) from None
+
+
+def _unsound(path: Path, why: str) -> UsageError:
+    msg = f"{path} is no sound wheel: {why}."
+    return UsageError(msg, hint="It may be cut short; fetch or build it again.")
 
 
 class _Reading:

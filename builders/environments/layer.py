@@ -11,6 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from builders.cache import cache_root
 from builders.containers.place import Bind, run_in
 from builders.environments.kept import cache_errors, digest, keep
@@ -24,11 +26,30 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from builders.containers.place import Place, View
+    from builders.containers.place import Place
     from builders.environments.python import TargetPython
     from builders.environments.wheelhouse import Wheel
 
-LINK = "matrix-layers.pth"
+_LINK = "matrix-layers.pth"
+_LISTED = "matrix-installed.json"
+_LIST = """
+import importlib.metadata as m, json, sys
+found = {}
+for one in m.distributions():
+    found.setdefault(one.metadata["Name"], one.version)
+with open(sys.argv[1], "w") as sink:
+    json.dump(found, sink, sort_keys=True)
+"""
+# All in one go, because starting a container takes most of the time. $7 and on are pip and its arguments.
+_MAKE = """
+set -e
+"$1" -m venv --without-pip "$2"
+printf %s "$4" >"$3"
+python=$2/bin/python list=$5 listed=$6
+shift 6
+if [ $# -gt 0 ]; then "$python" "$@"; fi
+exec "$python" -c "$list" "$listed"
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,65 +96,71 @@ def make_layer(
         first = next((one for one in wheels if "+" in one.version), wheels[0])
         more = f" and {len(wheels) - 1} more" if len(wheels) > 1 else ""
         say(f"install {first.name} {first.version}{more}, once for all builds with this Python and image")
-        new_environment(place, python, root, over, log=log)
-        install(place, python, root, [one.path for one in wheels], log=log)
+        populate(place, python, root, over, [one.path for one in wheels], log=log, compiled=True)
 
     keep(root, make)
     return layer
 
 
-def new_environment(
-    place: Place, python: TargetPython, root: Path, layers: Sequence[Layer], *, log: Path
-) -> None:
-    """Make an environment without pip that sees layers, the first of them first.
-
-    Raises
-    ------
-    EnvironmentLacksError
-        The Python cannot make one.
-    """
-    root.mkdir(parents=True, exist_ok=True)
-    view = python_view(python, binds=[Bind(root, writable=True)])
-    command = [str(python.path), "-m", "venv", "--without-pip", str(root)]
-    _run(place, command, view, what=f"Making an environment with {python.path}", log=log)
-    packages = root / python.library
-    lines = [f"import site; site.addsitedir({str(layer.packages)!r})\n" for layer in layers]
-    (packages / LINK).write_text("".join(lines), encoding="utf-8")
-
-
-def install(
+def populate(
     place: Place,
     python: TargetPython,
     root: Path,
+    layers: Sequence[Layer],
     wheels: Sequence[Path],
     *,
     log: Path,
-    compiled: bool = True,
-) -> None:
-    """Install wheel files, and nothing else, into an environment.
+    compiled: bool = False,
+) -> dict[str, str]:
+    """Make an environment without pip that sees layers, and install wheel files, and nothing else, into it.
+
+    Parameters
+    ----------
+    root
+        Where; nothing is there but perhaps an empty directory.
+    layers
+        What it sees, the first of them first.
+    compiled
+        Whether modules are compiled to byte code, which takes long and pays for what is used often.
+
+    Returns
+    -------
+    dict
+        Every distribution that it sees, with its version, as its own Python lists them.
 
     Raises
     ------
     EnvironmentLacksError
-        pip refuses one.
+        The Python cannot make one, or pip refuses a wheel.
     """
-    pip = pip_of(place, python, log=log)
-    binds = [Bind(root, writable=True), Bind(pip.parent), *(Bind(one.parent) for one in wheels)]
-    view = python_view(python, binds=binds)
-    command = [
-        str(root / "bin" / "python"), str(pip), "install", "--isolated", "--no-index", "--no-deps",
-        "--no-cache-dir", "--disable-pip-version-check", "--ignore-installed", "--no-warn-script-location",
-        "--compile" if compiled else "--no-compile", *map(str, wheels),
-    ]  # fmt: skip
-    _run(place, command, view, what=f"Installing {', '.join(one.name for one in wheels)}", log=log)
-
-
-def _run(place: Place, command: Sequence[str], view: View, *, what: str, log: Path) -> None:
+    root.mkdir(parents=True, exist_ok=True)
+    seen = [Bind(one.root) for one in layers]
+    command = []
+    if wheels:
+        pip = pip_of(place, python, log=log)
+        seen += [Bind(pip.parent), *(Bind(one.parent) for one in wheels)]
+        command = [
+            str(pip), "install", "--isolated", "--no-index", "--no-deps", "--no-cache-dir",
+            "--disable-pip-version-check", "--ignore-installed", "--no-warn-script-location",
+            "--compile" if compiled else "--no-compile", *map(str, wheels),
+        ]  # fmt: skip
+    links = "".join(f"import site; site.addsitedir({str(one.packages)!r})\n" for one in layers)
+    told = [
+        str(python.path),
+        str(root),
+        str(root / python.library / _LINK),
+        links,
+        _LIST,
+        str(root / _LISTED),
+    ]
+    what = f"Making an environment with {', '.join(one.name for one in wheels) or python.path}"
+    view = python_view(python, binds=[*seen, Bind(root, writable=True)])
     try:
         with cache_errors():
-            run_in(place, command, view, what=what, log=log)
+            run_in(place, ["/bin/sh", "-c", _MAKE, "sh", *told, *command], view, what=what, log=log)
     except CommandError as error:
         raise EnvironmentLacksError(error.message, hint="The log says what was missing.") from None
+    return msgspec.json.decode((root / _LISTED).read_bytes(), type=dict[str, str])
 
 
 def _refuse_damaged(wheels: Sequence[Wheel]) -> None:

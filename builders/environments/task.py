@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from builders.cache import cache_root
-from builders.containers.place import Bind, View, output_in
+from builders.containers.place import Bind, View
 from builders.environments.kept import remove
-from builders.environments.layer import install, make_layer, new_environment
+from builders.environments.layer import make_layer, populate
 from builders.environments.python import QUIET
 from builders.environments.wheelhouse import fetch_wheels
-from resolver.errors import EnvironmentLacksError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -22,14 +19,6 @@ if TYPE_CHECKING:
     from builders.environments.layer import Layer
     from builders.environments.python import TargetPython
     from builders.environments.wheelhouse import Wheel, Wheelhouse
-
-_LIST = """
-import importlib.metadata as m, json
-found = {}
-for one in m.distributions():
-    found.setdefault(one.metadata["Name"], one.version)
-print(json.dumps(found, sort_keys=True))
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +146,7 @@ def task_environment(
     Raises
     ------
     EnvironmentLacksError
-        It cannot be made, or does not answer.
+        It cannot be made.
     """
     return fresh_environment(place, python, layers, (), root=root, log=log)
 
@@ -176,18 +165,11 @@ def fresh_environment(
     Raises
     ------
     EnvironmentLacksError
-        It cannot be made, pip refuses a wheel, or its Python does not answer.
+        It cannot be made, or pip refuses a wheel.
     """
     remove(root)
-    new_environment(place, python, root, layers, log=log)
-    if wheels:
-        install(place, python, root, wheels, log=log, compiled=False)
+    installed = populate(place, python, root, layers, wheels, log=log)
     path = (root / "bin", *(one.root / "bin" for one in layers))
     binds = (*python.binds, *(Bind(one.root) for one in layers), Bind(root, writable=True))
     hashes = {one.file: one.sha256 for layer in layers for one in layer.wheels}
-    environment = BuildEnvironment(root, path, binds, {}, hashes)
-    said = output_in(place, [str(environment.python), "-c", _LIST], environment.view)
-    if not said:
-        msg = f"The Python of the environment {root} does not run."
-        raise EnvironmentLacksError(msg, hint=f"The log is {log}; the cache is {cache_root()}.")
-    return BuildEnvironment(root, path, binds, json.loads(said), hashes)
+    return BuildEnvironment(root, path, binds, installed, hashes)

@@ -92,6 +92,7 @@ def _cached(place: Path, pin: Git) -> Checkout | None:
         verify(archive, record, pin)
     except SourceError as error:
         with suppress(OSError):  # a cache that is only read
+            place.unlink()
             archive.replace(archive.with_name(f"{archive.name}.mismatch"))
         raise SourceError(error.message, hint="It was moved aside; run the same command again.") from None
     return Checkout(archive, record, fetched=False)

@@ -7,11 +7,13 @@ import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from builders.containers.choosing import choose_place
+from builders.containers.image import locked_image
 from builders.files import write_atomic
 from builders.index import Index
 from builders.plan import chosen, plan
 from builders.task import Limits
-from builders.workshop import host_workshop
+from builders.workshop import host_workshop, image_workshop
 from matrix.answers import show_conflict
 from matrix.commands.resolve import LOCK
 from matrix.imaging import image_name, with_known_digest
@@ -118,14 +120,14 @@ def execute(args: argparse.Namespace, console: Console) -> int:
     index = Index(args.index)
     tasks = []
     if chosen(lock, names):
-        workshop = find_workshop(lock, catalog, args)
+        workshop = _workshop(lock, names, args)
         tasks = plan(lock, catalog, index, workshop, names, ops=dict(args.ops))
     results = [_report(task, index) for task in tasks]
     for task in tasks:
         if task.wheel is not None:
             index.refresh(task.pick.name)  # a crash may have left a page behind its wheels
     waiting = [task for task in tasks if task.wheel is None]
-    failed: list[MatrixError] = []
+    failed: dict[str, MatrixError] = {}
     if waiting and not args.dry_run:
         limits = Limits(args.jobs, args.memory, args.offline, settings.mirrors)
         failed = _build(waiting, index, limits, args, console)
@@ -135,8 +137,10 @@ def execute(args: argparse.Namespace, console: Console) -> int:
             if result["state"] == "to build":
                 result["state"] = "built" if wheel else "failed"
                 result["wheel"] = str(wheel.path) if wheel else None
+            if result["name"] in failed:
+                result.update(failed[result["name"]].details)
     _print(results, index, args, console)
-    return max((error.exit_code for error in failed), default=0)
+    return max((error.exit_code for error in failed.values()), default=0)
 
 
 def _lock(
@@ -205,35 +209,56 @@ def _refuse_what_is_not_there(args: argparse.Namespace) -> None:
         raise EnvironmentLacksError(msg, hint="--executor local builds here.")
 
 
-def find_workshop(lock: Lock, catalog: Catalog, args: argparse.Namespace) -> Workshop:
+def find_workshop(lock: Lock, args: argparse.Namespace) -> Workshop:
     """Find where the wheels of a lock are built.
 
     Raises
     ------
     EnvironmentLacksError
         This machine lacks something for it: a container runtime, the base image, a Python.
+    ImageChangedError
+        The base image is another than the lock's.
     """
-    python = lock.version_of("python")
-    if lock.target.backend == "cpu" and args.where in {None, "host"}:
+    python, image = lock.version_of("python"), lock.target.base_image
+    if lock.target.backend == "cpu" and (args.where in {None, "host"} or image is None):
         return host_workshop(python, given=args.python_from, cpu=args.cpu)
-    from builders.containers.choosing import choose_place
-    from builders.containers.image import find_image
-    from builders.workshop import image_workshop
+    if image is None:
+        msg = "The lock names no base image, and wheels for ROCm are compiled inside one."
+        raise EnvironmentLacksError(msg, hint="Resolve with --base-image NAME or PATH.")
+    if args.where == "host":
+        msg = (
+            f"Wheels for {', '.join(lock.target.gfx)} are compiled inside a base image, not on this machine."
+        )
+        raise EnvironmentLacksError(msg, hint="Leave --in out, or say --in apptainer or --in podman.")
+    given = Path(args.base_image) if args.base_image and Path(args.base_image).exists() else None
+    place = choose_place(args.where, locked_image(image, given))
+    return image_workshop(place, python, given=args.python_from, cpu=args.cpu)
 
-    image = find_image(Path(lock.target.base_image.path), lock.target.base_image.name)
-    return image_workshop(choose_place(args.where, image), python, given=args.python_from, cpu=args.cpu)
+
+def _workshop(lock: Lock, names: Sequence[str], args: argparse.Namespace) -> Workshop:
+    """Find the workshop; say what cannot be built where there is none."""
+    try:
+        return find_workshop(lock, args)
+    except EnvironmentLacksError as error:
+        waiting = "".join(f"\n  - {pick.name} {pick.pinned}" for pick in chosen(lock, names))
+        target = ", ".join(lock.target.gfx) or "this machine's CPU"
+        image = lock.version_of("base-image")
+        where = f"\nBase image: {image}" if image else ""
+        message = f"{error.message}\nNothing was built for {target}.{where}\nWaiting to be built:{waiting}"
+        raise EnvironmentLacksError(message, hint=error.hint) from None
 
 
 def _build(
     tasks: Sequence[Task], index: Index, limits: Limits, args: argparse.Namespace, console: Console
-) -> list[MatrixError]:
+) -> dict[str, MatrixError]:
+    """Build; give what failed, by name."""
     from builders.host import require_for_build  # noqa: PLC0415
     from builders.task import build_wheel  # noqa: PLC0415  imports slowly, and only to build
 
     for workshop in {id(task.workshop): task.workshop for task in tasks}.values():
         if workshop.place.image is None:
             require_for_build(workshop.python.path)
-    failed = []
+    failed: dict[str, MatrixError] = {}
     for task in tasks:
         console.say(f"{task.title}")
         try:
@@ -242,7 +267,7 @@ def _build(
             if not args.keep_going:
                 raise
             console.error(error.message, error.hint)
-            failed.append(error)
+            failed[task.pick.name] = error
         else:
             console.step(f"published {wheel.name}")
     return failed

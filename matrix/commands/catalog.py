@@ -13,7 +13,7 @@ from matrix.commands import catalog_update
 from matrix.console import table
 from matrix.options import load_catalog, overlays, read_settings
 from resolver.errors import CatalogError, UsageError, did_you_mean
-from resolver.facts.catalog import files_of, load
+from resolver.facts.loading import files_of, load
 from resolver.facts.schema import KINDS
 from resolver.facts.writing import as_written
 

@@ -10,10 +10,11 @@ from builders.files import only_one
 from builders.sources import index_url
 from matrix.options import overlays
 from resolver.errors import EnvironmentLacksError, UsageError, did_you_mean
-from resolver.facts.catalog import load
+from resolver.facts.loading import load
 
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Iterable, Sequence
 
     from matrix.console import Console
     from matrix.options import Settings
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 SOURCES = ("pypi", "torch", "rocm")
 FILE = Path("catalog") / "updates.toml"
+_MOST_NAMED = 3
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -55,8 +57,8 @@ def execute(args: argparse.Namespace, settings: Settings, console: Console) -> i
     before = path.read_text(encoding="utf-8") if path.exists() else ""
     learned = _ask(args, settings, catalog, console)
     if learned.unreachable and not learned.rows and not learned.remarks:
-        missed = "; ".join(learned.unreachable)
-        msg = f"Nothing was learned and nothing was changed: {missed}"
+        missed = "; ".join(_by_reason(learned.unreachable))
+        msg = f"Nothing was learned and nothing was changed: {missed}."
         raise EnvironmentLacksError(msg, hint="Is there network here? Sites with a mirror: see [mirrors].")
     _leave_to_a_person(learned, path)
     after = overlay.with_rows(before, learned.rows)
@@ -106,6 +108,20 @@ def _ask(args: argparse.Namespace, settings: Settings, catalog: Catalog, console
     return everything
 
 
+def _by_reason(unreachable: Iterable[str]) -> list[str]:
+    """Say each reason once, with what could not be asked ("WHAT: REASON.") because of it."""
+    missed: dict[str, list[str]] = {}
+    for one in unreachable:
+        what, _, reason = one.removesuffix(".").partition(": ")
+        missed.setdefault(reason, []).append(what)
+    return [f"{reason} ({_first_of(names)})" for reason, names in missed.items()]
+
+
+def _first_of(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
+    return f"{', '.join(names[:_MOST_NAMED])}{more}"
+
+
 def _leave_to_a_person(learned: Learned, path: Path) -> None:
     """Take out what replaces a row of the very file: text is only added, never changed."""
     for row in [row for row in learned.rows if row.from_file and Path(row.from_file) == path]:
@@ -119,8 +135,8 @@ def _report(
 ) -> None:
     for remark in learned.remarks:
         console.warn(remark)
-    for missed in learned.unreachable:
-        console.warn(f"Not asked: {missed}")
+    for missed in _by_reason(learned.unreachable):
+        console.warn(f"Not asked: {missed}.")
     if args.format == "json":
         console.document(
             {

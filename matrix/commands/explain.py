@@ -1,4 +1,4 @@
-"""``matrix explain``: why a version was chosen, or why none could be, from which sources and files."""
+"""``matrix explain``: why a version was chosen, or why none could be; or what failed in a log."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from matrix.answers import cited, core_document
+from matrix.commands.explain_log import explain_log
 from matrix.commands.resolve import LOCK
 from matrix.last import last_conflict
 from resolver.errors import MatrixError, UsageError, did_you_mean
@@ -35,11 +36,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--lock", metavar="FILE", type=Path, default=LOCK, help="the lock (default: %(default)s)"
     )
+    parser.add_argument(
+        "--log",
+        dest="logfile",
+        metavar="FILE",
+        help="say what failed in a log instead: of a build, pip, conda or cotainr; - reads it from a pipe."
+        " NAME is then the package that was built",
+    )
+    parser.add_argument(
+        "--backend", choices=("rocm", "cpu"), help="with --log: what was built or installed for"
+    )
     parser.add_argument("--format", choices=("text", "json"), default="text")
 
 
 def execute(args: argparse.Namespace, console: Console) -> int:
     """Run the command."""
+    if args.logfile:
+        return explain_log(args, console)
     conflict = None if args.name or args.lock != LOCK else last_conflict()
     if conflict:
         if args.format == "json":

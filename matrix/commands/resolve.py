@@ -6,7 +6,6 @@ import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from builders.files import write_atomic
 from matrix.answers import resolution_document, resolution_text, show_conflict
 from matrix.imaging import with_known_digest
 from matrix.last import forget_conflict
@@ -64,6 +63,8 @@ def execute(args: argparse.Namespace, console: Console) -> int:
         return 1
     forget_conflict()
     if not args.no_lock:  # before anything is printed: a reader that goes away must not cost the lock
+        from builders.files import write_atomic  # noqa: PLC0415  only where something is written
+
         write_atomic(args.output, dumps(make_lock(with_known_digest(answer))))
     if as_json:
         console.document(resolution_document(answer))

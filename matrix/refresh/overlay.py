@@ -9,7 +9,7 @@ import difflib
 from typing import TYPE_CHECKING
 
 from builders.files import atomic_path
-from resolver.facts.catalog import files_of, read_afresh, shipped
+from resolver.facts.loading import files_of, read_afresh, shipped
 from resolver.facts.schema import SCHEMA
 from resolver.facts.writing import in_toml
 

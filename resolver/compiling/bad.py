@@ -8,8 +8,9 @@ so that no other problem has to carry it.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from resolver.compiling.draft import Clause, version_in
 from resolver.model import PLATFORM, Candidate, Fact

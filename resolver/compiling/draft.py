@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from packaging.utils import canonicalize_name
+import msgspec
+from msgspec.structs import replace
 
-from resolver.compiling.kept import extend, kept_names, with_installed
+from resolver.compiling.installed import extend, kept_names, with_installed
 from resolver.errors import UsageError, did_you_mean
 from resolver.model import STATUS_RANK, SUPPORT_FLOOR
-from resolver.problem import ABSENT, Demand, Problem, Relation, Row, Variable
+from resolver.names import normalised
+from resolver.problem import ABSENT, Demand, Problem, Relation, Row, Saying, Variable
 from resolver.versions import minor, satisfies, shorten, sort_key
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from _typeshed import SupportsRichComparison
 
-    from resolver.compiling.kept import Installed
+    from resolver.compiling.installed import Installed
     from resolver.facts import schema
     from resolver.facts.catalog import Catalog
     from resolver.facts.schema import Backend, EdgeKind
@@ -35,13 +35,12 @@ OTHER_TARGETS = "others"
 """The alternative to the wanted offload targets: with it, wanting them can be named as a reason."""
 
 
-@dataclass(frozen=True, slots=True)
-class Clause:
+class Clause(msgspec.Struct, frozen=True):
     """One fact before it becomes masks: which subjects it speaks of, which objects it permits."""
 
     speaks_of: Test
     permits: Test
-    fact: Fact
+    fact: Fact | Saying
     risk: bool = False
     to_build: bool = False
     """It speaks of building only, so not of what is installed already."""
@@ -153,12 +152,14 @@ class Draft:
             if forbids or STATUS_RANK[fact.status] >= self._floor:
                 objects = _mask(other, clause.permits)
             else:
+                fact = fact.fact() if isinstance(fact, Saying) else fact
                 text = f"{fact.text} (only {fact.status}; --support {self.request.support} does not trust it)"
                 fact = replace(fact, text=text)
             needs |= 0 if clause.to_build else 1 << len(rows)
             rows.append(Row(subjects, objects, fact, clause.risk))
         if rows and self.request.keep is not None and not as_it_is:
-            extend(rows, needs, self, one, other, forbids=forbids)
+            ends = ((name, self.installed(name)) for name in (subject, target))
+            extend(rows, needs, *ends, request=self.request, forbids=forbids)
         if rows:
             kind: EdgeKind = "build" if build else "run"
             self._relations.append(
@@ -203,7 +204,7 @@ def reachable(catalog: Catalog, backend: Backend, asked: Iterable[str]) -> froze
     needs: dict[str, set[str]] = {}
     for row in catalog.requires:
         if not row.when_present and row.backend in {None, backend}:
-            needs.setdefault(row.package, set()).add(canonicalize_name(row.on))
+            needs.setdefault(row.package, set()).add(normalised(row.on))
     found: set[str] = set()
     coming = ["torch", *asked]
     while coming:
@@ -257,20 +258,29 @@ def any_candidate(_: Candidate) -> bool:
     return True
 
 
-class LookedUp(ABC):
+class LookedUp(msgspec.Struct, frozen=True):
     """A test whose mask is looked up and not searched for, candidate by candidate."""
 
-    @abstractmethod
     def __call__(self, candidate: Candidate) -> bool:
         """Tell whether a candidate passes."""
+        raise NotImplementedError
 
-    @abstractmethod
     def of(self, variable: Variable) -> int:
         """Give the mask of the candidates that pass."""
+        raise NotImplementedError
 
 
-@dataclass(frozen=True, slots=True)
-class VersionIn(LookedUp):
+class Masked(LookedUp, frozen=True):
+    """Permits the candidates in a mask that is known already."""
+
+    mask: int
+
+    def of(self, variable: Variable) -> int:  # noqa: ARG002  it was made for this variable
+        """Give the mask."""
+        return self.mask
+
+
+class VersionIn(LookedUp, frozen=True):
     """Permits some versions."""
 
     versions: frozenset[str]
@@ -284,8 +294,7 @@ class VersionIn(LookedUp):
         return variable.of_versions(self.versions)
 
 
-@dataclass(frozen=True, slots=True)
-class AllowedBy(LookedUp):
+class AllowedBy(LookedUp, frozen=True):
     """Permits what any of some specifiers allows."""
 
     specifiers: tuple[str, ...]

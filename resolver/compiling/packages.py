@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from packaging.utils import canonicalize_name
-
-from resolver.compiling.draft import Clause, LookedUp, allowed_by, any_candidate, covers, version_in
-from resolver.facts.selecting import applies, recipe_for
+from resolver.compiling.draft import Clause, Masked, allowed_by, any_candidate, covers, version_in
+from resolver.facts.selecting import recipe_for
 from resolver.model import Candidate, Fact
-from resolver.problem import bits
+from resolver.names import normalised
+from resolver.problem import Saying
 from resolver.versions import newest_first, spell
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from resolver.compiling.draft import Draft, Test
     from resolver.facts import schema
     from resolver.problem import Variable
@@ -26,9 +26,10 @@ def compile_packages(draft: Draft) -> None:
         if name not in draft.variables:
             draft.variable(name, candidates_of(draft, name))
     for name in names:
-        _backends(draft, name)
-        _requirements(draft, name)
-        _building(draft, name)
+        masks = _Masks(draft.variables[name])
+        _backends(draft, name, masks)
+        _requirements(draft, name, masks)
+        _building(draft, name, masks)
 
 
 def candidates_of(draft: Draft, name: str) -> list[Candidate]:
@@ -62,29 +63,40 @@ def _origin_text(release: schema.Release) -> str:
     return name
 
 
-def _backends(draft: Draft, name: str) -> None:
+def _backends(draft: Draft, name: str, masks: _Masks) -> None:
     clauses = []
     for release in draft.catalog.releases_of(name):
         ready = release.wheel or release.pypi
-        possible = [one for one in release.backend if ready or recipe_for(draft.catalog, release, one)]
-        text = f"{name} {release.version} can be had for {spell(possible, joiner='and')}"
-        fact = Fact.of(release, text, note="")
-        clauses.append(Clause(_Is(release), version_in(possible), fact, to_build=not ready))
+        possible = release.backend
+        if not ready:
+            possible = tuple(one for one in possible if recipe_for(draft.catalog, release, one))
+        saying = Saying(release.status, _of_backends, (release, possible))
+        clauses.append(Clause(masks.of(release), version_in(possible), saying, to_build=not ready))
     draft.relate(name, "backend", clauses)
 
 
-def _requirements(draft: Draft, name: str) -> None:
+def _of_backends(release: schema.Release, possible: Sequence[str]) -> Fact:
+    text = f"{release.package} {release.version} can be had for {spell(possible, joiner='and')}"
+    return Fact.of(release, text, note="")
+
+
+def _requirements(draft: Draft, name: str, masks: _Masks) -> None:
     grouped: dict[tuple[str, bool], list[schema.Requires]] = {}
     for row in draft.requires.get(name, ()):
         if row.backend in {None, draft.target.backend}:
-            grouped.setdefault((canonicalize_name(row.on), row.when_present), []).append(row)
+            grouped.setdefault((normalised(row.on), row.when_present), []).append(row)
     for (on, when_present), rows in grouped.items():
         if on not in draft.variables:
             continue  # a constraint on what nothing brings in
         if on in {"rocm", "gfx"} and draft.target.backend != "rocm":
             continue
         clauses = [
-            Clause(_SpokenOf(row), _permits(draft, on, row), _fact(name, row), to_build=row.kind == "build")
+            Clause(
+                masks.spoken_of(row),
+                _permits(draft, on, row),
+                Saying(row.status, _fact, (name, row)),
+                to_build=row.kind == "build",
+            )
             for row in rows
         ]
         build = any(row.kind == "build" for row in rows)
@@ -107,21 +119,24 @@ def _fact(name: str, row: schema.Requires) -> Fact:
     return Fact.of(row, f"{name}{which} {verb} {versions}")
 
 
-def _building(draft: Draft, name: str) -> None:
+def _building(draft: Draft, name: str, masks: _Masks) -> None:
     """Say what building needs: a base image for ROCm, and torch where it is compiled against it."""
     in_image, against_torch, in_standard = [], [], []
+    standards: dict[str, tuple[Test, str]] = {}
     for one in draft.variables[name].candidates:
         recipe = one.recipe
         if one.origin != "build" or recipe is None or one.release is None:
             continue
-        this = _Is(one.release)
+        this = masks.of(one.release)
         fact = Fact.of(recipe, f"{one} is compiled in a base image", note="")
         in_image.append(Clause(this, any_candidate, fact, to_build=True))
         if "torch" in recipe.match_runtime:
             fact = Fact.of(recipe, f"{one} is compiled against torch")
             against_torch.append(Clause(this, any_candidate, fact, to_build=True))
         if recipe.cxx_standard:
-            permits, newest = _headers_allow(draft, recipe.cxx_standard)
+            if recipe.cxx_standard not in standards:
+                standards[recipe.cxx_standard] = _headers_allow(draft, recipe.cxx_standard)
+            permits, newest = standards[recipe.cxx_standard]
             text = (
                 f"{one} is compiled as C++{recipe.cxx_standard}, as the headers of torch are up to {newest}"
             )
@@ -144,30 +159,24 @@ def _headers_allow(draft: Draft, standard: str) -> tuple[Test, str]:
     return (lambda one: needed.get(one.version, 0) <= int(standard)), newest
 
 
-@dataclass(frozen=True, slots=True)
-class _Is(LookedUp):
-    """Permits the candidate of one release."""
+class _Masks:
+    """The candidates of a package that are releases of it, as masks."""
 
-    release: schema.Release
+    def __init__(self, variable: Variable) -> None:
+        self._variable = variable
+        self._of: dict[tuple[str, str], int] = {}
+        self._of_variant: dict[str | None, int] = {None: 0}
+        for number, one in enumerate(variable.candidates, start=1):
+            if one.release is not None:
+                self._of[one.version, one.variant] = 1 << number
+                for variant in (None, one.variant):
+                    self._of_variant[variant] = self._of_variant.get(variant, 0) | 1 << number
 
-    def __call__(self, candidate: Candidate) -> bool:
-        return candidate.release is self.release
+    def of(self, release: schema.Release) -> Masked:
+        """Permit one release."""
+        return Masked(self._of[release.version, release.variant])
 
-    def of(self, variable: Variable) -> int:
-        same = variable.of_versions([self.release.version])
-        return sum(1 << bit for bit in bits(same) if self(variable.candidate(bit)))
-
-
-@dataclass(frozen=True, slots=True)
-class _SpokenOf(LookedUp):
-    """Permits the releases of which a row speaks."""
-
-    row: schema.Requires
-
-    def __call__(self, candidate: Candidate) -> bool:
-        return candidate.release is not None and applies(self.row, candidate.release)
-
-    def of(self, variable: Variable) -> int:
-        releases = self.row.releases
-        likely = variable.allowed_by(releases) if releases else variable.present
-        return sum(1 << bit for bit in bits(likely) if self(variable.candidate(bit)))
+    def spoken_of(self, row: schema.Requires) -> Masked:
+        """Permit the releases of which a row speaks, as `applies` says it."""
+        mask = self._of_variant.get(row.variant, 0)
+        return Masked(mask & self._variable.allowed_by(row.releases) if row.releases else mask)

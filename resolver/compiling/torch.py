@@ -8,12 +8,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from packaging.requirements import Requirement as Pep508
-from packaging.utils import canonicalize_name
-
 from resolver.compiling.draft import PAIRED, Clause, allowed_by, covers, line_is, version_in
 from resolver.compiling.packages import candidates_of
 from resolver.model import Candidate, Fact
+from resolver.names import exact_requirement
 from resolver.versions import allows, minor, spell
 
 if TYPE_CHECKING:
@@ -111,11 +109,9 @@ def _companions(row: schema.Torch) -> dict[str, str]:
     to pip, which reads the marker.
     """
     found = {"torchvision": row.torchvision, "torchaudio": row.torchaudio}
-    if row.triton:
-        requirement = Pep508(row.triton)
-        exact = [one.version for one in requirement.specifier if one.operator == "=="]
-        if exact and requirement.marker is None:
-            found[canonicalize_name(requirement.name)] = exact[0]
+    exact = exact_requirement(row.triton)
+    if exact is not None:
+        found[exact[0]] = exact[1]
     return {name: version for name, version in found.items() if version}
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import tomllib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 
 import msgspec
 from packaging.utils import canonicalize_name
@@ -13,12 +13,12 @@ from resolver.errors import CatalogError, did_you_mean
 from resolver.facts import schema
 from resolver.facts.lines import line_of_key, lines_of
 from resolver.facts.values import check_values
+from resolver.textfile import read_text
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 _LARGEST_FILE = 8 * 2**20  # bytes; the shipped catalog is far below, so more is a mistake
-_MARKS = {b"\xff\xfe": "UTF-16", b"\xfe\xff": "UTF-16", b"\xef\xbb\xbf": "UTF-8 with a byte order mark"}
 
 
 def read_file(path: Path, text: str | None = None) -> schema.CatalogFile:
@@ -36,7 +36,8 @@ def read_file(path: Path, text: str | None = None) -> schema.CatalogFile:
     CatalogError
         With the file, the line where that is known, the row and the key.
     """
-    text = _read_text(path) if text is None else text
+    if text is None:
+        text = read_text(path, error=CatalogError, largest=_LARGEST_FILE, mark=False)
     try:
         data = tomllib.loads(text)
     except (ValueError, RecursionError) as error:
@@ -54,33 +55,6 @@ def read_file(path: Path, text: str | None = None) -> schema.CatalogFile:
         raise _explain(path, text, data, str(error)) from None
     check_values(file, text)
     return file
-
-
-def _read_text(path: Path) -> str:
-    try:
-        if path.exists() and not path.is_file():
-            msg = f"{path} is no regular file."
-            raise CatalogError(msg)
-        if path.stat().st_size > _LARGEST_FILE:
-            msg = f"{path} is larger than {_LARGEST_FILE // 2**20} MiB: that is no catalog file."
-            raise CatalogError(msg)
-        raw = path.read_bytes()
-    except OSError as error:
-        msg = f"Cannot read the catalog file {path}: {error.strerror}."
-        raise CatalogError(msg) from None
-    for mark, encoding in _MARKS.items():
-        if raw.startswith(mark):
-            msg = f"{path} is {encoding}, not plain UTF-8 text."
-            raise CatalogError(msg, hint="Save it as UTF-8 without a byte order mark.")
-    if b"\0" in raw:
-        msg = f"{path} is a binary file (a zero byte at {raw.index(0)}), not TOML text."
-        raise CatalogError(msg)
-    try:
-        return raw.decode("utf-8")
-    except UnicodeDecodeError as error:
-        line = raw[: error.start].count(b"\n") + 1
-        msg = f"{path}:{line}: not UTF-8 text (byte {error.start})."
-        raise CatalogError(msg, hint="Save it as UTF-8.") from None
 
 
 def _name_the_package(data: dict[str, Any]) -> None:
@@ -123,6 +97,7 @@ def _normalise(row: dict[str, Any], key: str) -> None:
 
 _AT = re.compile(r"^(?P<what>.*?)(?: - at `\$\.(?P<path>.*)`)?$", re.DOTALL)
 _INDEX = re.compile(r"(?P<kind>[\w-]+)\[(?P<index>\d+)\]\.?(?P<key>.*)")
+_BAD_VALUE = re.compile(r"Invalid enum value '(?P<value>.*)'")
 _UNKNOWN = re.compile(r"unknown field `(?P<key>.*?)`")
 
 
@@ -144,11 +119,26 @@ def _explain(path: Path, text: str, data: dict[str, Any], error: str) -> Catalog
     key = unknown["key"] if unknown else place["key"].split("[")[0].split(".")[0]
     line = line_of_key(text, row.get("from-line", 1), key)
     if unknown:
-        struct = next(
-            f.type.__args__[0] for f in msgspec.structs.fields(schema.CatalogFile) if f.encode_name == kind
-        )
-        hint = did_you_mean(unknown["key"], [f.encode_name for f in msgspec.structs.fields(struct)])
+        hint = did_you_mean(unknown["key"], _types_of(kind))
+    elif bad_value := _BAD_VALUE.search(what):
+        hint = did_you_mean(bad_value["value"], _values_of(_types_of(kind).get(key)))
     named = [row.get(one) for one in ("version", "name", "id")]
     label = "".join(f" {one}" for one in named if one)
     at = f", key {place['key']}" if place["key"] else ""
     return CatalogError(f"{path}:{line}: [[{kind}]] number {index + 1}{label}{at}: {what}", hint=hint)
+
+
+def _types_of(kind: str) -> dict[str, Any]:
+    """Give the keys that a row of a kind may have, each with its type."""
+    row = next(
+        f.type.__args__[0] for f in msgspec.structs.fields(schema.CatalogFile) if f.encode_name == kind
+    )
+    return {field.encode_name: field.type for field in msgspec.structs.fields(row)}
+
+
+def _values_of(kind: Any) -> list[str]:  # noqa: ANN401  whatever a type may be
+    """Give the texts that a type names one by one, wherever in it they stand."""
+    parts = get_args(kind)
+    if get_origin(kind) is Literal:
+        return [one for one in parts if isinstance(one, str)]
+    return [value for part in parts for value in _values_of(part)]

@@ -18,6 +18,7 @@ from typing import ClassVar, Literal
 import msgspec
 
 SCHEMA = 1
+_HERE = os.path.dirname(__file__)
 
 Status = Literal["documented", "observed", "inferred"]
 Backend = Literal["rocm", "cpu"]
@@ -49,8 +50,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True,
     @property
     def file(self) -> str:
         """The file it stands in, the same on every machine if it is a shipped one."""
-        here = os.path.dirname(__file__)
-        return self.from_file.replace(here, "resolver/facts", 1)
+        return self.from_file.replace(_HERE, "resolver/facts", 1)
 
 
 class Rocm(Row, frozen=True, kw_only=True):

@@ -23,7 +23,7 @@ def applies(row: schema.Requires | schema.Recipe, release: schema.Release) -> bo
 def recipe_for(catalog: Catalog, release: schema.Release, backend: str) -> schema.Recipe | None:
     """Find the recipe that builds a release for a backend; the last that fits wins."""
     found = None
-    for row in catalog.recipe:
+    for row in catalog.recipes_of(release.package):
         if row.backend == backend and applies(row, release):
             found = row
     return found

@@ -17,7 +17,7 @@ from resolver.versions import abi_tag, is_version, shorten
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from resolver.lock import Lock, LockedPick
+    from resolver.lockfile.parts import Lock, LockedPick
 
 _NAMED = {"base-image"}
 """Components whose versions are names."""

@@ -27,9 +27,10 @@ from benchmarks.universes import (
     to_problem,
     write_index,
 )
-from resolver.facts.catalog import load
-from resolver.model import Conflict, Request, Requirement, Resolution, Target
+from resolver.facts.loading import load
+from resolver.model import Conflict, Request, Resolution, Target
 from resolver.network import propagate
+from resolver.requirements import parse_requirement
 from resolver.resolve import resolve
 from resolver.solve import solve_preferred
 
@@ -87,10 +88,7 @@ def test_the_catalog_of_it_resolves_to_the_same(kind: Kind, tmp_path: Path) -> N
     universe = make(12, 12, kind)
     path = tmp_path / "universe.toml"
     path.write_text(to_catalog(universe), encoding="utf-8")
-    wanted = []
-    for text in requirements(universe):
-        parsed = Pep508(text)
-        wanted.append(Requirement(parsed.name, parsed.specifier if str(parsed.specifier) else None, text))
+    wanted = map(parse_requirement, requirements(universe))
     target = Target("cpu", (), "local", date(2026, 11, 21), python="3.12", glibc="2.36")
     answer = resolve(load([path]), Request(target, tuple(wanted)))
     expected = _ours(universe)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.server
+import io
 import os
 import shutil
 import signal
@@ -15,14 +16,17 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from builders.cache import cache_root
 from builders.files import TEMPORARY_PREFIX
+from builders.run import CommandError
+from builders.sources.archive import Record
 from builders.sources.failures import SourceError
 from builders.sources.formats import tarfile, zstd
-from builders.sources.git import Checkout, fetch_git
-from builders.sources.repository import Repository
+from builders.sources.git import Checkout, _record_place, fetch_git
+from builders.sources.repository import Repository, _failure
 from builders.sources.unpack import unpack_sdist
 from resolver.errors import EnvironmentLacksError, MatrixError
 from resolver.facts.schema import Git
@@ -148,8 +152,6 @@ def repack(archive: Path, change: Callable[[object, bytes | None], bytes | None]
             changed = change(member, content)
             if changed is not None:
                 member.size = len(changed)
-            import io  # noqa: PLC0415
-
             tar.addfile(member, io.BytesIO(changed or b""))
 
 
@@ -206,6 +208,47 @@ def test_a_record_cannot_leave_a_submodule_out(made: Repositories) -> None:
     place.write_text(lesser)
     with pytest.raises(SourceError, match="submodules are not those that are listed"):
         fetch_git(made.pin("third_party"), offline=True)
+
+
+def forge(pin: Git, record: Record) -> None:
+    """Put a record under the name of a pin."""
+    _record_place(pin).write_bytes(msgspec.json.encode(record))
+
+
+def test_what_holds_together_and_is_another_commit_is_refused(repositories: Repositories) -> None:
+    """Whoever can write to the cache can make an archive and a record that go together."""
+    pin = repositories.pin("third_party")
+    honest = fetch_git(pin).record
+    evil = Git(pin.url, commit(repositories.outer, {"setup.py": "evil"}), pin.submodules)
+    forged = fetch_git(evil).record
+    forge(pin, forged)
+    with pytest.raises(SourceError, match=f"the commit of it is not {pin.commit}"):
+        fetch_git(pin, offline=True)
+    fetch_git(evil)
+    forge(pin, msgspec.structs.replace(honest, tree=forged.tree))
+    with pytest.raises(SourceError, match=f"the files of it are not those of {pin.commit}"):
+        fetch_git(pin, offline=True)
+
+
+def test_a_submodule_at_another_commit_is_refused(repositories: Repositories) -> None:
+    pin = repositories.pin("csrc")
+    honest = fetch_git(pin).record
+    moved = commit(repositories.root / "inner", {"inner.h": "int evil;\n"})
+    inner_url = (repositories.root / "inner").as_uri()
+    git(repositories.outer / "csrc" / "inner", "pull", "--quiet", inner_url, "main")
+    theirs = Git(pin.url, commit(repositories.outer, {}), pin.submodules)
+    forged = fetch_git(theirs).record
+    assert forged.gitlinks["csrc/inner"] == moved
+    outer, inner = honest.modules[""], forged.modules["csrc/inner"]
+    modules = {"": outer, "csrc/inner": inner}
+    for gitlinks, why in (
+        (forged.gitlinks, "the files of it"),
+        (honest.gitlinks, "the commit of csrc/inner"),
+    ):
+        forge(pin, msgspec.structs.replace(honest, tree=forged.tree, modules=modules, gitlinks=gitlinks))
+        with pytest.raises(SourceError, match=why):
+            fetch_git(pin, offline=True)
+        fetch_git(theirs)  # the archive was moved aside
 
 
 def test_a_record_that_is_damaged_is_made_anew(made: Repositories) -> None:
@@ -331,6 +374,41 @@ def test_a_server_that_cannot_be_reached(scheme: str) -> None:
     said += Repository(pin.url).log.read_text()
     assert "hunter2" not in said
     assert "login node" in said
+
+
+@pytest.mark.parametrize(
+    ("code", "lines", "meant"),
+    [
+        (128, ["fatal: git upload-pack: not our ref 1", "fatal: the remote end hung up unexpectedly"], None),
+        (128, ["error: Server does not allow request for unadvertised object 1"], None),
+        (128, ["fatal: dumb http transport does not support shallow capabilities"], None),
+        (1, ["fatal: something that nobody has seen"], None),
+        (128, ["fatal: unable to access 'https://h/': Could not resolve host: h"], EnvironmentLacksError),
+        (128, ["error: RPC failed; curl 56 Recv failure: Connection reset by peer"], EnvironmentLacksError),
+        (128, ["fatal: unable to access 'https://h/': SSL certificate problem"], EnvironmentLacksError),
+        (128, ["fatal: the remote end hung up unexpectedly"], EnvironmentLacksError),
+        (128, ["fatal: repository 'https://h/openssl.git/' not found"], SourceError),
+        (128, ["fatal: could not read Username for 'https://h': terminal prompts disabled"], SourceError),
+        (128, ["fatal: unable to access 'https://h/': The requested URL returned error: 403"], SourceError),
+        (128, ["fatal: write error: No space left on device"], EnvironmentLacksError),
+        (-25, [], EnvironmentLacksError),
+    ],
+)
+def test_what_git_says_is_understood(code: int, lines: list[str], meant: type[MatrixError] | None) -> None:
+    error = CommandError("git fetch", code=code, log=Path("x.log"), lines=lines)
+    failure = _failure(error, "https://user:hunter2@host/name")
+    assert (type(failure) if failure else None) is meant
+    if failure is not None:
+        assert "hunter2" not in failure.message
+        assert "x.log" in failure.message
+
+
+def test_a_password_in_what_git_says_is_not_shown() -> None:
+    line = "fatal: unable to access 'https://user:hunter2@host/': Could not resolve host: host"
+    failure = _failure(CommandError("git fetch", code=128, log=Path("x.log"), lines=[line]), "https://host/")
+    assert failure is not None
+    assert "hunter2" not in failure.message
+    assert "'https://host/'" in failure.message
 
 
 def test_submodules_and_repositories_come_from_mirrors(repositories: Repositories, tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from builders.containers.place import View
 from builders.recipes.build import Compiler
 from builders.run import CommandError
 from resolver.errors import MatrixError, UsageError
-from resolver.facts.catalog import load
+from resolver.facts.loading import load
 
 IMAGE = Image("base", Path("/images/base.sif"), "ab" * 32)
 PYTHON = {

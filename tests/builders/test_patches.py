@@ -12,7 +12,8 @@ import pytest
 from builders.cache import cache_root
 from builders.sources import HashMismatchError, SourceError, obtain, patches_of
 from resolver.errors import CatalogError, EnvironmentLacksError
-from resolver.facts.catalog import Catalog, load
+from resolver.facts.catalog import Catalog
+from resolver.facts.loading import load
 from resolver.facts.schema import Sdist
 from resolver.lock import LockedPick
 from tests.builders.gitrepos import commit
@@ -99,7 +100,7 @@ def test_patches_are_applied_in_their_order_and_are_part_of_what_the_source_is(t
 def test_a_repository_around_the_source_changes_nothing(tmp_path: Path) -> None:
     """In one, ``git apply`` passes over whatever the repository does not have, and ends well."""
     commit(tmp_path, {"README": "a user's own repository"})
-    catalog = overlay(tmp_path / "facts", FIX)
+    catalog = overlay(tmp_path / "facts", f"diff --git a/setup.py b/setup.py\n{FIX.partition('--- /dev')[0]}")
     pick = locked(catalog)
     top = obtain(pick, offline=True, patches=patches_of(pick, catalog)).unpack(tmp_path / "build" / "out")
     assert (top / "setup.py").read_text() == "first\nsecond, patched\n"

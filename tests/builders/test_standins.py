@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from builders.recipes import Build, Compiler, apply_recipe, standins
-from resolver.facts.catalog import load
+from resolver.facts.loading import load
 from resolver.facts.schema import Recipe
 
 NATIVE = Recipe(package="tiny", backend="rocm", status="observed", source="a test", native_cpu=True)

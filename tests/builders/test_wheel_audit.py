@@ -139,6 +139,17 @@ def test_the_label_is_compared_with_the_code(make_wheel: MakeWheel, with_code: W
     assert list(said.values()) == [set(), {"label-differs"}, {"label-odd"}]
 
 
+def test_the_label_of_a_wheel_with_nothing_compiled(make_wheel: MakeWheel) -> None:
+    """flash-attn's Triton variant is right so; Apex without its extensions looks the same."""
+    version = "1.0+rocm6.4.torch2.9.1.gfx90a"
+    wheel = make_wheel(version=version, metadata=metadata(version=version))
+    assert ids(audit_wheel(wheel), "warning") == ["label-of-pure-wheel"]
+    triton = Recipe(package="tiny", backend="rocm", status="observed", source="test")
+    report = audit_wheel(wheel, Expected(("gfx90a",), triton))
+    assert ids(report, "warning") == ids(report) == []
+    assert ids(report, "info") == ["no-gpu-code-promised", "label-of-pure-wheel"]
+
+
 def test_tags_that_disagree_with_the_content(make_wheel: MakeWheel, compile_object: Compile) -> None:
     library = compile_object("op.so", SOURCE).read_bytes()
     assert ids(audit_wheel(make_wheel(files={OP: library}))) == ["pure-with-objects"]

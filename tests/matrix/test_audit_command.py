@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import subprocess
 import zipfile
 from pathlib import Path
 
@@ -71,6 +72,26 @@ def test_a_recipe_s_promise(capsys: Capture) -> None:
     assert "[object-missing]" in said
 
 
+def test_what_the_wheels_will_run_in(capsys: Capture) -> None:
+    library = Path("op.so")
+    Path("op.c").write_text('#include <stdio.h>\nint answer(void) { return puts("x"); }')
+    subprocess.run(["gcc", "-shared", "-fPIC", "-o", str(library), "op.c"], check=True)
+    path = Path("tiny-1.0-py3-none-linux_x86_64.whl")
+    with WheelFile(str(path), "w") as sink:
+        sink.write(str(library), "tiny/op.so")
+        sink.writestr("deepspeed/git_version_info_installed.py", "installed_ops={'op': True}\n")
+        sink.writestr("tiny-1.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: tiny\nVersion: 1.0\n")
+        sink.writestr("tiny-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\nTag: py3-none-linux_x86_64\n")
+    Path("facts.json").write_text(json.dumps({"schema": 1, "image": {"glibc": "2.0", "libraries": []}}))
+    assert main(["audit", str(path), "--base-image-facts", "facts.json", "--format", "json"]) == 1
+    (one,) = json.loads(capsys.readouterr().out)["wheels"]
+    assert one["ops"] == {"op": True}
+    assert [each["id"] for each in one["findings"] if each["severity"] == "error"] == ["glibc-too-new"]
+    rest = ["--base-image-facts", "facts.json", "--glibc", "2.99", "--glibcxx", "3.4"]
+    assert main(["audit", str(path), *rest]) == 0
+    assert main(["audit", str(path), "--glibc", "2.1"]) == 1
+
+
 @pytest.mark.parametrize(
     ("rest", "said"),
     [
@@ -79,7 +100,11 @@ def test_a_recipe_s_promise(capsys: Capture) -> None:
         ("cut-1.0-py3-none-any.whl", "no sound wheel"),
         ("{wheel} --gfx90b", "gfx90a"),
         ("{wheel} --glibc new", "'new'"),
+        ("{wheel} --glibcxx 3.x", "no version of glibcxx"),
+        ("{wheel} --base-image-facts nowhere.json", "nowhere.json"),
+        ("{wheel} --conda nowhere", "nowhere"),
         ("{wheel} --torch-lib nowhere", "nowhere"),
+        ("{wheel} --torch-lib .", "no library of torch"),
         ("{wheel} --package deepsped", "Did you mean deepspeed?"),
         ("{wheel} --package deepspeed", "no recipe for deepspeed 1.0"),
         ("", "WHEEL"),

@@ -24,7 +24,8 @@ from matrix.cli import main
 from matrix.refresh import overlay
 from matrix.refresh.rocm_matrix import MATRIX, read
 from resolver.facts import schema
-from resolver.facts.catalog import Catalog, load
+from resolver.facts.catalog import Catalog
+from resolver.facts.loading import load
 from resolver.facts.reading import read_file
 from resolver.facts.writing import in_toml
 
@@ -160,19 +161,28 @@ def test_a_newer_release_is_shown_as_a_diff_and_written_only_when_told_to(
     assert (release.status, release.backend) == ("documented", newest_sdist(catalog, "deepspeed").backend)
 
 
+KNOWN = 'status = "documented"\nsource = "s"\n'
+
+
+def own_package(path: Path, sources: Sources, *rows: str) -> None:
+    """Write facts of a package of one release, of which PyPI has a second one."""
+    first = f'version = "1.0"\nsdist = {{ file = "newext-1.0.tar.gz", sha256 = "{AB}" }}\n'
+    rows = ('[[package]]\nname = "newext"\ntitle = "t"\npypi = "same"\n', f"[[release]]\n{first}", *rows)
+    path.write_text("schema = 1\n" + "".join(f"{row}{KNOWN}" for row in rows))
+    sources.project("newext", [sdist("newext", "1.0"), sdist("newext", "1.1")])
+
+
 def test_what_a_new_release_needs_is_inferred_and_says_so(
     sources: Sources, capsys: Capture, tmp_path: Path
 ) -> None:
     facts = tmp_path / "facts.toml"
-    known = 'status = "documented"\nsource = "s"\n'
-    facts.write_text(
-        f'schema = 1\n[[package]]\nname = "newext"\ntitle = "t"\npypi = "same"\n{known}'
-        f'[[release]]\nversion = "1.0"\nsdist = {{ file = "newext-1.0.tar.gz", sha256 = "{AB}" }}\n{known}'
-        f'[[requires]]\nreleases = "==1.0"\non = "torch"\nversions = ["==2.7.*"]\n{known}'
-        f'[[requires]]\non = "python"\nversions = [">=3.10"]\n{known}'
-        f'[[recipe]]\nbackend = "rocm"\n{known}'
+    own_package(
+        facts,
+        sources,
+        '[[requires]]\nreleases = "==1.0"\non = "torch"\nversions = ["==2.7.*"]\n',
+        '[[requires]]\non = "python"\nversions = [">=3.10"]\n',
+        '[[recipe]]\nbackend = "rocm"\n',
     )
-    sources.project("newext", [sdist("newext", "1.0"), sdist("newext", "1.1")])
     update(capsys, "--package", "newext", "--catalog", "facts.toml", "--apply")
     mine = load([facts, Path("catalog/updates.toml")])
     (row,) = [one for one in mine.requires if one.releases == "==1.1"]
@@ -183,14 +193,7 @@ def test_what_a_new_release_needs_is_inferred_and_says_so(
 def test_a_release_that_no_recipe_speaks_of_is_left_to_a_person(
     sources: Sources, capsys: Capture, tmp_path: Path
 ) -> None:
-    facts = tmp_path / "facts.toml"
-    known = 'status = "documented"\nsource = "s"\n'
-    facts.write_text(
-        f'schema = 1\n[[package]]\nname = "newext"\ntitle = "t"\npypi = "same"\n{known}'
-        f'[[release]]\nversion = "1.0"\nsdist = {{ file = "newext-1.0.tar.gz", sha256 = "{AB}" }}\n{known}'
-        f'[[recipe]]\nbackend = "rocm"\nreleases = "<1.1"\n{known}'
-    )
-    sources.project("newext", [sdist("newext", "1.0"), sdist("newext", "1.1")])
+    own_package(tmp_path / "facts.toml", sources, '[[recipe]]\nbackend = "rocm"\nreleases = "<1.1"\n')
     shown = update(capsys, "--package", "newext", "--catalog", "facts.toml")
     assert shown["rows"] == 0
     assert "no recipe" in shown["remarks"][0]

@@ -9,7 +9,7 @@ import pytest
 
 from matrix import options
 from matrix.cli import main
-from resolver.facts.catalog import load
+from resolver.facts.loading import load
 from resolver.facts.schema import KINDS
 
 Capture = pytest.CaptureFixture[str]

@@ -15,7 +15,7 @@ from builders.cache import cache_root
 from builders.sources import Item, Missing, fetch_all, obtain
 from matrix.cli import main
 from resolver.errors import EnvironmentLacksError
-from resolver.facts.catalog import load
+from resolver.facts.loading import load
 from resolver.lock import Lock, read_lock
 from tests.builders.gitrepos import add_submodule, commit, files_of
 
@@ -184,6 +184,22 @@ def test_a_mirror_that_means_nothing_is_bad_input(work: Work, capsys: Capture) -
     (work.root / "matrix.toml").write_text('[mirrors]\n"git.invalid" = "elsewhere"\n')
     assert main(["fetch"]) == 2
     assert "[mirrors]" in capsys.readouterr().err
+
+
+@pytest.mark.integration
+def test_a_real_sdist_from_the_package_index(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    assert main(["resolve", "deepspeed==0.19.8", "torch==2.13.0", "--backend", "cpu", "-q"]) == 0
+    capsys.readouterr()
+    (one,) = fetched(capsys)["sources"]
+    assert (one["name"], one["state"]) == ("deepspeed", "fetched")
+    (pick,) = read_lock(tmp_path / "matrix.lock").built()
+    top = obtain(pick, offline=True).unpack(tmp_path / "out")
+    assert top.name == "deepspeed-0.19.8"
+    assert (top / "op_builder" / "builder.py").is_file()
 
 
 def test_wheels_come_in_through_a_function(work: Work) -> None:

@@ -18,7 +18,8 @@ from matrix.cli import main
 from matrix.tabling.data import csv_of, json_of
 from matrix.tabling.page import page_of
 from matrix.tabling.text import text_of
-from resolver.facts.catalog import Catalog, load
+from resolver.facts.catalog import Catalog
+from resolver.facts.loading import load
 from resolver.table import Row, Table
 from tests.resolver.asking import ask
 

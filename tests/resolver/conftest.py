@@ -9,7 +9,8 @@ from types import FrameType
 
 import pytest
 
-from resolver.facts.catalog import Catalog, load
+from resolver.facts.catalog import Catalog
+from resolver.facts.loading import load
 
 
 @pytest.fixture(scope="session")

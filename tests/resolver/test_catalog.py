@@ -13,7 +13,8 @@ from packaging.utils import canonicalize_name
 from resolver.compiling import compile_problem
 from resolver.errors import CatalogError
 from resolver.facts import reading
-from resolver.facts.catalog import Catalog, load, shipped
+from resolver.facts.catalog import Catalog
+from resolver.facts.loading import load, shipped
 from resolver.facts.reading import read_file
 from resolver.facts.schema import KINDS, Recipe, Requires
 from resolver.facts.selecting import applies, recipe_for
@@ -298,12 +299,27 @@ BAD_ROWS = {
     "a bad status": (
         '[[rocm]]\nversion = "6.9.0"\nstatus = "believed"\nsource = "s"',
         ["overlay.toml:4: ", "[[rocm]]", "6.9.0", "status", "believed"],
-        "",
+        "documented, observed, inferred",
+    ),
+    "a misspelt status": (
+        '[[rocm]]\nversion = "6.9.0"\nstatus = "observd"\nsource = "s"',
+        ["overlay.toml:4: ", "status", "observd"],
+        "Did you mean observed?",
     ),
     "a bad backend": (
         TORCH.replace('"rocm"', '"cuda"'),
         ["overlay.toml:4: ", "[[torch]]", "backend", "cuda"],
-        "",
+        "rocm, cpu",
+    ),
+    "a bad backend among several": (
+        f'{PACKAGE}{RELEASE}backend = ["rocm", "cpus"]',
+        ["[[release]]", "cpus"],
+        "Did you mean cpu?",
+    ),
+    "a backend of another kind of row": (
+        _requires('on = "torch"\nversions = [">=2"]\nbackend = "rocn"'),
+        ["backend", "rocn"],
+        "Did you mean rocm?",
     ),
     "a version that cannot be ordered": (ROCM.format("six"), ["overlay.toml:3: ", "'six'"], ""),
     "an unknown site": (_window("lumi-gg", "6.0"), ["overlay.toml:2: ", "'lumi-gg'"], "Did you mean lumi-g?"),
@@ -420,7 +436,7 @@ def test_a_file_larger_than_any_catalog_is_not_read(
     monkeypatch.setattr(reading, "_LARGEST_FILE", path.stat().st_size)
     assert read_file(path).rocm[0].version == "6.9.0"
     monkeypatch.setattr(reading, "_LARGEST_FILE", path.stat().st_size - 1)
-    with pytest.raises(CatalogError, match="larger than"):
+    with pytest.raises(CatalogError, match="has more than"):
         read_file(path)
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from resolver.errors import UsageError
 from resolver.facts.catalog import Catalog
@@ -211,7 +211,7 @@ def test_which_image_was_listed_is_asked_for_unless_one_is_named(catalog: Catalo
 )
 def test_what_is_kept_gives_the_same_bytes_in_every_process(kept: str, catalog: Catalog) -> None:
     program = (
-        "import sys; from dataclasses import replace; from resolver.facts.catalog import load;"
+        "import sys; from msgspec.structs import replace; from resolver.facts.loading import load;"
         "from resolver.lock import dumps, make_lock; from resolver.model import Kept;"
         "from resolver.resolve import resolve; from tests.resolver.asking import ask; catalog = load();"
         f"request = ask(catalog, 'apex deepspeed', day={DAY!r}, base_image={TORCH_LAYER!r});"

@@ -11,7 +11,8 @@ import pytest
 
 from resolver.compiling.bad import concerning
 from resolver.errors import CatalogError
-from resolver.facts.catalog import Catalog, load
+from resolver.facts.catalog import Catalog
+from resolver.facts.loading import load
 from resolver.model import Conflict, Resolution
 from resolver.resolve import resolve
 from resolver.versions import allows, parse_specifier

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from packaging.version import Version
 
-from resolver.facts.catalog import Catalog, load
+from resolver.facts.catalog import Catalog
+from resolver.facts.loading import load
 from resolver.label import labelled, wheel_label
 from resolver.versions import minor
 from tests.resolver.universe import EXAMPLES

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from resolver.errors import CatalogError
-from resolver.facts.catalog import Catalog, load
+from resolver.facts.catalog import Catalog
+from resolver.facts.loading import load
 from resolver.model import Resolution
 from resolver.resolve import resolve
 from tests.resolver.asking import ask
@@ -192,7 +193,7 @@ def test_the_compiled_form_sees_that_an_included_file_changed(tmp_path: Path) ->
         (b"\xef\xbb\xbfschema = 1\n", "byte order mark"),
         (b"schema = 1\n\x00\x01", "binary file"),
         (b"schema = 1\n# caf\xe9\n", "mine.toml:2: not UTF-8 text"),
-        (b"# " + b"x" * (8 * 2**20), "larger than 8 MiB"),
+        (b"# " + b"x" * (8 * 2**20), "more than 8 MiB"),
     ],
     ids=["UTF-16", "a byte order mark", "binary", "Latin-1", "huge"],
 )

@@ -135,7 +135,7 @@ def test_what_is_built_comes_in_install_order(catalog: Catalog) -> None:
 def test_the_same_request_gives_the_same_bytes_in_every_process(catalog: Catalog) -> None:
     """Strings hash differently in every process; three of them must agree with this one."""
     program = (
-        "import sys; from resolver.facts.catalog import load; from resolver.lock import dumps, make_lock;"
+        "import sys; from resolver.facts.loading import load; from resolver.lock import dumps, make_lock;"
         "from resolver.resolve import resolve; from tests.resolver.asking import ask; catalog = load();"
         f"sys.stdout.write(dumps(make_lock(resolve(catalog, ask(catalog, {FIVE!r}, day='2025-06-01')))))"
     )

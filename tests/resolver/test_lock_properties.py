@@ -15,7 +15,8 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from resolver.errors import LockError, UsageError
-from resolver.facts.catalog import Catalog, load
+from resolver.facts.catalog import Catalog
+from resolver.facts.loading import load
 from resolver.lock import Lock, dumps, make_lock, read_lock, request_of
 from resolver.model import IMAGE, Kept, Prefer, Request, Resolution, Support
 from resolver.resolve import resolve

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from resolver.facts.schema import ProvenSet
 from resolver.proven import solve_proven
-from resolver.solve import TooLargeError, solve, solve_preferred
+from resolver.solve import TooLargeError, solve_preferred
+from tests.resolver.solving import solve
 from tests.resolver.universe import EXAMPLES, FEWER, Limit, Link, Universe, universes
 
 ALL = frozenset(range(3))

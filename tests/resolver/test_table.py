@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import product
 
 import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from resolver import resolve as resolving
 from resolver import table as tables
 from resolver.compiling import compile_problem
 from resolver.errors import UsageError
-from resolver.facts.catalog import Catalog, read_afresh
+from resolver.facts.catalog import Catalog
+from resolver.facts.loading import read_afresh
 from resolver.model import Conflict, Prefer, Request, Resolution, Support
 from resolver.resolve import resolve
-from resolver.solve import solve
 from resolver.table import Column, Row, Table, offered
 from tests.resolver.asking import ask
+from tests.resolver.solving import solve
 from tests.resolver.universe import EXAMPLES
 
 KNOWN = 'status = "documented"\nsource = "here"\n'

@@ -1,0 +1,11 @@
+"""Labels: what a finished wheel says of itself, written into its name, metadata and record.
+
+`label_wheel` is the whole of it. `pins` decides the requirements, `metadata` edits the headers,
+`archive` writes the zip file, `raw` reads the wheel that the build backend made.
+"""
+
+from builders.labelling.pins import Loosening, Pin, runtime_pins
+from builders.labelling.raw import RawWheelError
+from builders.labelling.rewriting import Labelled, Labels, label_wheel
+
+__all__ = ["Labelled", "Labels", "Loosening", "Pin", "RawWheelError", "label_wheel", "runtime_pins"]

@@ -1,0 +1,26 @@
+"""The wheel that the audit is timed with is sound, and deflates as GPU code does."""
+
+from __future__ import annotations
+
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from benchmarks.audit import TARGETS, made_up, write
+from builders.audit import Expected, audit_wheel
+
+
+@pytest.mark.parametrize("compressed", [False, True])
+def test_the_wheel_is_sound(tmp_path: Path, *, compressed: bool) -> None:
+    wheel = write(tmp_path, made_up(compressed=compressed), 4)
+    report = audit_wheel(wheel, Expected(TARGETS))
+    assert report.errors == []
+    assert report.contents.targets == sorted(TARGETS)
+    packing = {one.packing for code in report.contents.code.values() for one in code}
+    assert packing == ({"zstd"} if compressed else {""})
+    with zipfile.ZipFile(wheel) as archive:
+        info = max(archive.infolist(), key=lambda one: one.file_size)
+    ratio = info.file_size / info.compress_size
+    assert 3 < ratio < 8 or compressed
+    assert 3_000_000 < wheel.stat().st_size < 6_000_000 + 10_000_000 * compressed

@@ -1,0 +1,147 @@
+"""Kept directories: complete or not there, read-only, and clear words where the cache refuses."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import stat
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from builders.cache import cache_root
+from builders.environments.kept import digest, is_complete, keep, remove
+from builders.run import CommandError
+from resolver.errors import EnvironmentLacksError
+
+WHAT = "Installing"
+KILLED_MIDWAY = """
+import os, pathlib, signal, sys
+from builders.environments.kept import keep
+root = pathlib.Path(sys.argv[1])
+def make():
+    (root / "half").touch()
+    os.kill(os.getpid(), signal.SIGKILL)
+keep(root, make)
+"""
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return tmp_path / "kept" / "one"
+
+
+def filling(root: Path, calls: list[str]) -> Callable[[], None]:
+    def make() -> None:
+        calls.append("made")
+        assert list(root.iterdir()) == []
+        (root / "deep").mkdir()
+        (root / "deep" / "file").write_text("content")
+        (root / "link").symlink_to("deep")
+
+    return make
+
+
+def test_it_is_made_once_and_is_read_only(root: Path) -> None:
+    calls: list[str] = []
+    keep(root, filling(root, calls))
+    keep(root, filling(root, calls))
+    assert calls == ["made"]
+    assert (root / "link" / "file").read_text() == "content"
+    for path in (root, root / "deep", root / "deep" / "file"):
+        assert not path.stat().st_mode & (stat.S_IWUSR | stat.S_IWGRP | stat.S_IWOTH), path
+
+
+def test_a_complete_one_needs_no_lock(root: Path) -> None:
+    """The cache may be another's, which cannot be written."""
+    keep(root, filling(root, []))
+    lock = root.parent / "one.lock"
+    lock.unlink()
+    keep(root, filling(root, []))
+    assert not lock.exists()
+
+
+def test_what_kill_9_left_is_thrown_away(root: Path) -> None:
+    done = subprocess.run([sys.executable, "-c", KILLED_MIDWAY, str(root)], check=False, cwd=Path.cwd())
+    assert done.returncode == -signal.SIGKILL
+    assert (root / "half").exists()
+    assert not is_complete(root)
+    keep(root, filling(root, []))
+    assert not (root / "half").exists()
+    assert is_complete(root)
+
+
+def test_what_could_not_be_made_is_not_there(root: Path) -> None:
+    def fail() -> None:
+        (root / "half").touch()
+        (root / "half").chmod(0o400)
+        root.chmod(0o500)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        keep(root, fail)
+    assert not root.exists()
+
+
+@pytest.mark.parametrize(
+    ("number", "words"),
+    [
+        (errno.ENOSPC, "no room left"),
+        (errno.EDQUOT, "no room left"),
+        (errno.EFBIG, "no room left"),
+        (errno.EROFS, "cannot be written"),
+        (errno.EACCES, "cannot be written"),
+    ],
+)
+def test_a_full_or_read_only_cache_is_said(root: Path, number: int, words: str) -> None:
+    def refuse() -> None:
+        raise OSError(number, os.strerror(number), "some/file")
+
+    with pytest.raises(EnvironmentLacksError, match=words) as caught:
+        keep(root, refuse)
+    assert "some/file" in caught.value.message
+    assert "XDG_CACHE_HOME" in caught.value.hint
+
+
+def test_a_program_may_be_the_one_to_say_so(root: Path, tmp_path: Path) -> None:
+    lines = ["ERROR: Could not install packages due to an OSError: [Errno 28] No space left on device"]
+
+    def refuse() -> None:
+        raise CommandError(WHAT, code=1, log=tmp_path / "pip.log", lines=lines)
+
+    with pytest.raises(EnvironmentLacksError, match="no room left") as caught:
+        keep(root, refuse)
+    assert "pip.log" in caught.value.message
+
+
+def test_any_other_failure_stays_what_it_is(root: Path, tmp_path: Path) -> None:
+    def fail() -> None:
+        raise CommandError(WHAT, code=1, log=tmp_path / "log", lines=["ERROR: bad wheel"])
+
+    with pytest.raises(CommandError, match="bad wheel"):
+        keep(root, fail)
+    with pytest.raises(FileNotFoundError):
+        keep(root, (root / "not" / "there").touch)
+
+
+def test_the_name_tells_all_parts_apart() -> None:
+    assert digest("a", ["b"]) == digest("a", ["b"])
+    assert len({digest("a", "b"), digest("ab"), digest("a", ["b"]), digest("b", "a")}) == 4
+
+
+def test_removing_what_is_not_there(tmp_path: Path) -> None:
+    remove(tmp_path / "nothing")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("base", ["", "not/absolute"])
+def test_the_cache_is_below_home_without_xdg(
+    base: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", base)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert cache_root() == tmp_path / ".cache" / "matrix"

@@ -1,0 +1,579 @@
+"""The label is in every place that tools read, nothing else changed, and the bytes are always the same."""
+
+from __future__ import annotations
+
+import base64
+import errno
+import hashlib
+import platform
+import random
+import stat
+import sys
+import zipfile
+import zlib
+from collections.abc import Callable, Mapping
+from email import message_from_bytes
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from packaging.tags import sys_tags
+from packaging.utils import parse_wheel_filename
+from wheel.wheelfile import WheelFile
+
+from builders.labelling import Labelled, Labels, RawWheelError, label_wheel, runtime_pins
+from builders.labelling.archive import ArchiveWriter, Entry
+from resolver.errors import MatrixError
+
+MakeWheel = Callable[..., Path]
+
+LABELLED = "1.0+cpu.torch2.13.0"
+INFO = f"tiny-{LABELLED}.dist-info"
+FILES = {
+    "tiny/__init__.py": b"ANSWER = 42\n",
+    "tiny/data.bin": bytes(range(256)) * 50,
+    "tiny-1.0.data/scripts/tiny-run": b"#!python\nimport tiny\nprint(tiny.ANSWER)\n",
+    "tiny-1.0.dist-info/licenses/LICENSE": b"Version: 1.0\n",
+}
+DESCRIPTION = "A tiny one.\n\nVersion: 9.9 is not out yet.\nVersion: 1.0\n"
+
+
+@pytest.fixture
+def source(make_wheel: MakeWheel) -> Path:
+    return make_wheel(
+        files=FILES,
+        description=DESCRIPTION,
+        executable=("tiny-1.0.data/scripts/tiny-run",),
+        requires_python=">=3.9",
+    )
+
+
+def label(raw: Path, directory: Path, platform: str = "any", **labels: Any) -> Labelled:
+    return label_wheel(raw, Labels(**{"version": LABELLED, "platform": platform, **labels}), directory)
+
+
+def read_all(path: Path) -> dict[str, bytes]:
+    """Read every member through WheelFile, which checks each against the record."""
+    with WheelFile(str(path)) as archive:
+        assert archive.testzip() is None
+        return {name: archive.read(name) for name in archive.namelist()}
+
+
+def repacked(
+    wheel: Path,
+    changes: Mapping[str, bytes | None],
+    *,
+    folder: str = "repacked",
+    order: Callable[[list[str]], list[str]] = list,
+    mode: int | None = None,
+    when: tuple[int, int, int, int, int, int] = (2021, 3, 3, 3, 3, 4),
+    level: int = 6,
+) -> Path:
+    """Pack a wheel's members again, otherwise; RECORD stays as it is unless it is changed too."""
+    made = wheel.parent.parent / folder / wheel.name
+    made.parent.mkdir()
+    with zipfile.ZipFile(wheel) as before, zipfile.ZipFile(made, "w", compresslevel=level) as after:
+        content: dict[str, bytes | None] = {one: before.read(one) for one in before.namelist()}
+        for name in order([*dict.fromkeys([*content, *changes])]):
+            data = {**content, **changes}[name]
+            if data is None:
+                continue
+            info = zipfile.ZipInfo(name, when)
+            executable = name in content and before.getinfo(name).external_attr >> 16 & 0o111
+            permissions = mode if mode is not None else 0o644
+            info.external_attr = (stat.S_IFREG | permissions | (0o111 if executable else 0)) << 16
+            info.compress_type = zipfile.ZIP_DEFLATED
+            after.writestr(info, data)
+    return made
+
+
+def left_in(directory: Path) -> list[Path]:
+    return list(directory.iterdir()) if directory.exists() else []
+
+
+# Names and tags
+
+
+def test_the_label_is_in_file_name_directories_and_metadata(source: Path, tmp_path: Path) -> None:
+    made = label(source, tmp_path / "out", "manylinux_2_34_x86_64")
+    assert made.path == tmp_path / "out" / f"tiny-{LABELLED}-py3-none-manylinux_2_34_x86_64.whl"
+    assert (made.dropped_local, made.requirements, made.notes) == ("", (), ())
+    name, version, build, _ = parse_wheel_filename(made.path.name)
+    assert (name, str(version), build) == ("tiny", LABELLED, ())
+    members = read_all(made.path)
+    assert set(members) == {
+        "tiny/__init__.py",
+        "tiny/data.bin",
+        f"tiny-{LABELLED}.data/scripts/tiny-run",
+        f"{INFO}/licenses/LICENSE",
+        f"{INFO}/METADATA",
+        f"{INFO}/WHEEL",
+        f"{INFO}/RECORD",
+    }
+    metadata = message_from_bytes(members[f"{INFO}/METADATA"])
+    assert metadata.get_all("Version") == [LABELLED]
+    assert metadata["Requires-Python"] == ">=3.9"
+    assert metadata.get_payload() == DESCRIPTION
+    about = message_from_bytes(members[f"{INFO}/WHEEL"])
+    assert about.get_all("Tag") == ["py3-none-manylinux_2_34_x86_64"]
+    assert about["Build"] is None
+    assert about["Root-Is-Purelib"] == "true"
+    assert left_in(made.path.parent) == [made.path]
+
+
+def test_a_local_part_of_the_source_gives_way_and_is_told(make_wheel: MakeWheel, tmp_path: Path) -> None:
+    made = label(make_wheel(version="1.0+git.e37ed12"), tmp_path / "out")
+    assert made.dropped_local == "git.e37ed12"
+    assert made.path.name == f"tiny-{LABELLED}-py3-none-any.whl"
+    assert message_from_bytes(read_all(made.path)[f"{INFO}/METADATA"]).get_all("Version") == [LABELLED]
+    assert not any("git" in name for name in read_all(made.path))
+
+
+def test_a_source_that_calls_itself_otherwise_is_told(make_wheel: MakeWheel, tmp_path: Path) -> None:
+    """Apex called itself 0.1 for years, whatever was tagged."""
+    made = label(make_wheel(version="0.1"), tmp_path / "out")
+    assert made.notes == (f"The source calls itself 0.1; it is labelled as {LABELLED}.",)
+
+
+def test_names_are_normalised_everywhere(make_wheel: MakeWheel, tmp_path: Path) -> None:
+    """Some backends normalise the file name and not the directories, or the other way about."""
+    files = {"My.Pkg-1.0.data/data/share/x": b"1"}
+    source = make_wheel(name="My.Pkg", files=files)
+    source = source.rename(source.with_name("my_pkg-1.0-py3-none-any.whl"))
+    made = label(source, tmp_path / "out")
+    members = read_all(made.path)
+    assert made.path.name == f"my_pkg-{LABELLED}-py3-none-any.whl"
+    assert {name.split("/")[0] for name in members} == {
+        f"my_pkg-{LABELLED}.dist-info",
+        f"my_pkg-{LABELLED}.data",
+    }
+    metadata = message_from_bytes(members[f"my_pkg-{LABELLED}.dist-info/METADATA"])
+    assert metadata["Name"] == "My.Pkg"
+
+
+def test_the_record_lists_every_member_once_and_itself_last(source: Path, tmp_path: Path) -> None:
+    members = read_all(label(source, tmp_path / "out").path)
+    listed = [line.split(",") for line in members[f"{INFO}/RECORD"].decode().splitlines()]
+    assert [row[0] for row in listed] == list(members)
+    assert listed[-1] == [f"{INFO}/RECORD", "", ""]
+    assert {row[0]: int(row[2]) for row in listed[:-1]} == {
+        name: len(data) for name, data in members.items() if not name.endswith("RECORD")
+    }
+
+
+def test_content_and_permissions_stay_and_the_metadata_comes_last(source: Path, tmp_path: Path) -> None:
+    made = label(source, tmp_path / "out").path
+    members = read_all(made)
+    for path, data in FILES.items():
+        assert members[path.replace("tiny-1.0.", f"tiny-{LABELLED}.")] == data
+    with zipfile.ZipFile(made) as after:
+        modes = {one.filename: oct(one.external_attr >> 16) for one in after.infolist()}
+        assert modes[f"tiny-{LABELLED}.data/scripts/tiny-run"] == "0o100755"
+        assert {mode for name, mode in modes.items() if "scripts" not in name} == {"0o100644"}
+        assert {one.create_system for one in after.infolist()} == {3}
+        assert after.namelist() == [
+            f"tiny-{LABELLED}.data/scripts/tiny-run",
+            "tiny/__init__.py",
+            "tiny/data.bin",
+            f"{INFO}/licenses/LICENSE",
+            f"{INFO}/METADATA",
+            f"{INFO}/WHEEL",
+            f"{INFO}/RECORD",
+        ]
+
+
+def test_a_rebuild_carries_its_number(source: Path, tmp_path: Path) -> None:
+    made = label(source, tmp_path / "out", build_number=3).path
+    assert made.name == f"tiny-{LABELLED}-3-py3-none-any.whl"
+    assert message_from_bytes(read_all(made)[f"{INFO}/WHEEL"]).get_all("Build") == ["3"]
+    again = label(made, tmp_path / "again").path
+    assert message_from_bytes(read_all(again)[f"{INFO}/WHEEL"]).get_all("Build") is None
+
+
+def test_compressed_tag_sets_are_spelled_out(make_wheel: MakeWheel, tmp_path: Path) -> None:
+    both = "manylinux_2_17_x86_64.manylinux2014_x86_64"
+    made = label(make_wheel(tags="py2.py3-none-any"), tmp_path / "out", both).path
+    assert made.name == f"tiny-{LABELLED}-py2.py3-none-{both}.whl"
+    about = message_from_bytes(read_all(made)[f"{INFO}/WHEEL"])
+    assert about.get_all("Tag") == sorted(
+        f"{python}-none-{one}" for python in ("py2", "py3") for one in both.split(".")
+    )
+
+
+def test_a_wheel_that_turns_out_pure_can_still_be_installed(make_wheel: MakeWheel, tmp_path: Path) -> None:
+    """Built as a platform wheel, with nothing compiled in it: no pip takes the tag cp311-cp311-any."""
+    python = f"cp{sys.version_info.major}{sys.version_info.minor}"
+    source = make_wheel(tags=f"{python}-{python}-linux_{platform.machine()}")
+    made = label(source, tmp_path / "out").path
+    _, _, _, tags = parse_wheel_filename(made.name)
+    assert tags & set(sys_tags())
+    about = message_from_bytes(read_all(made)[f"{INFO}/WHEEL"])
+    assert about.get_all("Tag") == [str(tag) for tag in tags]
+
+
+@pytest.mark.parametrize(
+    ("labels", "said"),
+    [
+        ({"version": "one"}, "'one' is no version"),
+        ({"platform": "linux-x86"}, "'linux-x86' is no platform tag"),
+    ],
+)
+def test_labels_that_make_no_name_are_refused(
+    source: Path, tmp_path: Path, labels: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(MatrixError, match=said):
+        label(source, tmp_path / "out", **labels)
+    assert left_in(tmp_path / "out") == []
+
+
+# The same bytes
+
+
+def test_the_same_content_gives_the_same_bytes(source: Path, tmp_path: Path) -> None:
+    """Whenever it was packed, in whatever order, under whatever umask."""
+    source = repacked(source, {}, folder="packed")
+    first = label(source, tmp_path / "first").path.read_bytes()
+    shuffled = repacked(
+        source,
+        {},
+        order=lambda names: random.Random(1).sample(names, len(names)),
+        mode=0o664,
+        when=(2031, 1, 1, 1, 1, 2),
+    )
+    assert shuffled.read_bytes() != source.read_bytes()
+    assert label(shuffled, tmp_path / "second").path.read_bytes() == first
+
+
+def test_members_are_copied_as_they_are_compressed(source: Path, tmp_path: Path) -> None:
+    stored = repacked(source, {}, level=1)
+    made = label(stored, tmp_path / "out").path
+    with zipfile.ZipFile(stored) as before, zipfile.ZipFile(made) as after:
+        sizes = {one.filename: one.compress_size for one in before.infolist()}
+        assert after.getinfo("tiny/data.bin").compress_size == sizes["tiny/data.bin"]
+        assert after.getinfo(f"{INFO}/METADATA").compress_type == zipfile.ZIP_STORED
+
+
+def test_labelling_again_changes_nothing(source: Path, tmp_path: Path) -> None:
+    pins = runtime_pins("2.13.0+cpu")
+    sboms = {"rocm-matrix.cdx.json": b"{}"}
+    first = label(source, tmp_path / "first", pins=pins, sboms=sboms)
+    again = label(first.path, tmp_path / "again", pins=pins, sboms=sboms)
+    assert again.path.read_bytes() == first.path.read_bytes()
+    assert again.requirements == ()
+
+
+# Requirements and documents
+
+
+def test_requirements_are_pinned_in_the_metadata(make_wheel: MakeWheel, tmp_path: Path) -> None:
+    head = "Metadata-Version: 2.1\nName: tiny\nVersion: 1.0\n"
+    requires = "Requires-Dist: torch>=2\nRequires-Dist: nvidia-ml-py\nRequires-Dist:  numpy ( >1 )\n"
+    made = label(
+        make_wheel(metadata=f"{head}{requires}Author: Jörg\n\nDescription\n"),
+        tmp_path / "out",
+        pins=runtime_pins("2.9.1+rocm6.4"),
+    )
+    metadata = read_all(made.path)[f"{INFO}/METADATA"].decode()
+    assert metadata == (
+        f"Metadata-Version: 2.1\nName: tiny\nVersion: {LABELLED}\n"
+        "Requires-Dist: torch==2.9.1+rocm6.4\nRequires-Dist:  numpy ( >1 )\nAuthor: Jörg\n\nDescription\n"
+    )
+    assert [(one.before, one.after) for one in made.requirements] == [
+        ("torch>=2", "torch==2.9.1+rocm6.4"),
+        ("nvidia-ml-py", ""),
+    ]
+
+
+def test_a_wheel_that_requires_nothing_gets_its_torch(make_wheel: MakeWheel, tmp_path: Path) -> None:
+    """Apex compiles against torch and does not say so."""
+    source = make_wheel(metadata="Metadata-Version: 1.0\nName: tiny\nVersion: 1.0")
+    made = label(source, tmp_path / "out", pins=runtime_pins("2.9.1+rocm6.4"))
+    metadata = message_from_bytes(read_all(made.path)[f"{INFO}/METADATA"])
+    assert metadata.get_all("Requires-Dist") == ["torch==2.9.1+rocm6.4"]
+    assert metadata["Metadata-Version"] == "1.2"  # the first that knows Requires-Dist
+
+
+def test_bills_of_materials_are_put_in_and_recorded(source: Path, tmp_path: Path) -> None:
+    made = label(source, tmp_path / "out", sboms={"rocm-matrix.cdx.json": b'{"bomFormat": "CycloneDX"}'})
+    members = read_all(made.path)
+    assert members[f"{INFO}/sboms/rocm-matrix.cdx.json"] == b'{"bomFormat": "CycloneDX"}'
+
+
+def test_other_bills_stay_and_an_older_one_of_ours_gives_way(make_wheel: MakeWheel, tmp_path: Path) -> None:
+    files = {f"tiny-1.0.dist-info/sboms/{name}.cdx.json": b"old" for name in ("auditwheel", "rocm-matrix")}
+    made = label(make_wheel(files=files), tmp_path / "out", sboms={"rocm-matrix.cdx.json": b"new"})
+    members = read_all(made.path)
+    assert members[f"{INFO}/sboms/auditwheel.cdx.json"] == b"old"
+    assert members[f"{INFO}/sboms/rocm-matrix.cdx.json"] == b"new"
+    assert made.notes == ("sboms/rocm-matrix.cdx.json of the source gave way to the one that was made here.",)
+
+
+@pytest.mark.parametrize("name", ["RECORD.jws", "RECORD.p7s"])
+def test_a_signature_is_left_out_with_a_word(source: Path, tmp_path: Path, name: str) -> None:
+    signed = repacked(source, {f"tiny-1.0.dist-info/{name}": b"signature"})
+    made = label(signed, tmp_path / "out")
+    assert f"{INFO}/{name}" not in read_all(made.path)
+    assert made.notes == (f"The signature {name} is left out: it was over the wheel as it was.",)
+
+
+# What is no sound wheel
+
+METADATA = "tiny-1.0.dist-info/METADATA"
+WHEEL = "tiny-1.0.dist-info/WHEEL"
+RECORD = "tiny-1.0.dist-info/RECORD"
+
+
+def recorded(name: str, data: bytes) -> str:
+    digest = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).decode().rstrip("=")
+    return f"{name},sha256={digest},{len(data)}\n"
+
+
+def with_record(source: Path, changes: Mapping[str, bytes | None], *, folder: str = "repacked") -> Path:
+    """Change members, and RECORD so that it agrees."""
+    with zipfile.ZipFile(source) as archive:
+        content = {name: archive.read(name) for name in archive.namelist()}
+    content |= {name: data for name, data in changes.items() if data is not None}
+    rows = [recorded(name, data) for name, data in content.items() if name != RECORD]
+    return repacked(source, {**changes, RECORD: "".join([*rows, f"{RECORD},,\n"]).encode()}, folder=folder)
+
+
+@pytest.mark.parametrize(
+    ("metadata", "said"),
+    [
+        ("Metadata-Version: 2.1\nName: tiny\n", "no Version"),
+        ("Metadata-Version: 2.1\nName: tiny\n\nThe history:\nVersion: 0.9 was the first.\n", "no Version"),
+        ("Metadata-Version: 2.1\nName: tiny\nVersion: 1.0\nVersion: 2.0\n", "2 Version"),
+        ("Metadata-Version: 2.1\nName: tiny\nVersion: 2.0\n", "says version 2.0"),
+        ("Metadata-Version: 2.1\nName: tiny\nVersion: new\n", "the version 'new' of its metadata is none"),
+        ("Metadata-Version: 2.1\nName: other\nVersion: 1.0\n", "is of other"),
+        ("", "no Name"),
+    ],
+)
+def test_metadata_that_contradicts_the_name_is_refused(
+    make_wheel: MakeWheel, tmp_path: Path, metadata: str, said: str
+) -> None:
+    with pytest.raises(RawWheelError, match=rf"tiny-1.0-py3-none-any.whl is no sound wheel: .*{said}"):
+        label(make_wheel(metadata=metadata), tmp_path / "out")
+    assert left_in(tmp_path / "out") == []
+
+
+@pytest.mark.parametrize("name", [METADATA, WHEEL, RECORD])
+def test_a_wheel_that_lacks_what_all_have_is_refused(source: Path, tmp_path: Path, name: str) -> None:
+    with pytest.raises(RawWheelError, match=f"it has no {name.rpartition('/')[2]}"):
+        label(repacked(source, {name: None}), tmp_path / "out")
+    assert left_in(tmp_path / "out") == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"tiny/__init__.py": b"ANSWER = 43\n"}, "tiny/__init__.py is not what RECORD says: its sha256"),
+        ({"tiny/more.py": b""}, "RECORD has no SHA-256 of tiny/more.py"),
+        ({RECORD: b"\xff\xfe"}, "RECORD cannot be read"),
+        ({WHEEL: b"Wheel-Version: 2.0\n"}, "it is of wheel format 2.0; 1 is known"),
+        ({WHEEL: b"Generator: x\n"}, "its metadata has no Wheel-Version"),
+        ({"../out.py": b""}, "../out.py would be unpacked outside"),
+        ({"/etc/passwd": b""}, "/etc/passwd would be unpacked outside"),
+        ({"a\\..\\b": b""}, "would be unpacked outside"),
+        ({"other-1.0.dist-info/METADATA": b""}, "2 metadata directories instead of one"),
+        ({f"{INFO}/METADATA": b""}, "2 metadata directories instead of one"),
+        ({"tiny-1.0.data/x": b"", "Tiny-1.0.data/x": b""}, "would both be"),
+    ],
+)
+def test_a_wheel_that_is_not_as_it_says_is_refused(
+    source: Path, tmp_path: Path, changes: dict[str, bytes], said: str
+) -> None:
+    make = with_record if {WHEEL, "tiny-1.0.data/x"} & changes.keys() else repacked
+    with pytest.raises(RawWheelError) as caught:
+        label(make(source, changes), tmp_path / "out")
+    assert said in caught.value.message
+    assert left_in(tmp_path / "out") == []
+
+
+def test_a_link_is_refused(source: Path, tmp_path: Path) -> None:
+    made = tmp_path / source.name
+    with zipfile.ZipFile(source) as before, zipfile.ZipFile(made, "w") as after:
+        for one in before.infolist():
+            after.writestr(one, before.read(one))
+        link = zipfile.ZipInfo("tiny/link.so")
+        link.external_attr = (stat.S_IFLNK | 0o777) << 16
+        after.writestr(link, "/etc/passwd")
+    with pytest.raises(RawWheelError, match=r"tiny/link.so is a link or a device"):
+        label(made, tmp_path / "out")
+
+
+@pytest.mark.filterwarnings("ignore:Duplicate name")
+def test_a_member_that_is_there_twice_is_refused(source: Path, tmp_path: Path) -> None:
+    with zipfile.ZipFile(source, "a") as archive:
+        archive.writestr("tiny/__init__.py", b"ANSWER = 42\n")
+    with pytest.raises(RawWheelError, match=r"tiny/__init__.py is in it twice"):
+        label(source, tmp_path / "out")
+
+
+def test_a_member_in_another_compression_is_refused(source: Path, tmp_path: Path) -> None:
+    with zipfile.ZipFile(source, "a", compression=zipfile.ZIP_BZIP2) as archive:
+        archive.writestr("tiny/more.py", b"1\n" * 100)
+    with pytest.raises(RawWheelError, match=r"tiny/more\.py is compressed by method 12"):
+        label(source, tmp_path / "out")
+
+
+def test_a_bomb_is_refused_before_anything_is_unpacked(source: Path, tmp_path: Path) -> None:
+    with (
+        zipfile.ZipFile(source, "a", compression=zipfile.ZIP_DEFLATED) as archive,
+        archive.open("tiny/bomb", "w") as sink,
+    ):
+        for _ in range(270):
+            sink.write(bytes(1 << 20))
+    with pytest.raises(RawWheelError, match="its members would unpack to 283"):
+        label(source, tmp_path / "out")
+    assert left_in(tmp_path / "out") == []
+
+
+def with_field(source: Path, place: int, value: int) -> Path:
+    """Change four bytes of what the directory says of a member, whose own bytes stay."""
+    data = bytearray(source.read_bytes())
+    start = data.rindex(b"tiny/data.bin", 0, data.rindex(b"PK\x05\x06")) - 46
+    assert data[start : start + 4] == b"PK\x01\x02"
+    data[start + place : start + place + 4] = value.to_bytes(4, "little")
+    source.write_bytes(data)
+    return source
+
+
+CRC, SIZE = 16, 24
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "said"),
+    [
+        (SIZE, 100, "unpacks to more than"),
+        (SIZE, 20_000, "is not what its checksum says"),
+        (CRC, 1, "is not what its checksum says"),
+    ],
+)
+def test_a_size_or_checksum_that_is_not_true_is_refused(
+    source: Path, tmp_path: Path, place: int, value: int, said: str
+) -> None:
+    """Tools that read so many bytes and tools that read to the end would see two different files."""
+    with pytest.raises(RawWheelError, match=f"tiny/data.bin {said}"):
+        label(with_field(source, place, value), tmp_path / "out")
+    assert left_in(tmp_path / "out") == []
+
+
+def packed_by_hand(source: Path, packed: Callable[[bytes], bytes]) -> Path:
+    """Pack a wheel anew, one member compressed as the test wants it."""
+    made = source.parent.parent / "by-hand" / source.name
+    made.parent.mkdir()
+    with zipfile.ZipFile(source) as before, made.open("wb") as sink:
+        writer = ArchiveWriter(sink)
+        for one in before.infolist():
+            data = before.read(one)
+            if one.filename == "tiny/data.bin":
+                bytes_ = packed(data)
+                writer.begin(Entry(one.filename, zipfile.ZIP_DEFLATED, one.CRC, len(data), len(bytes_)))
+                writer.write(bytes_)
+            else:
+                writer.add_text(one.filename, data)
+        writer.finish()
+    return made
+
+
+def deflated(data: bytes, *, end: int = zlib.Z_FINISH) -> bytes:
+    packer = zlib.compressobj(wbits=-15)
+    return packer.compress(data) + packer.flush(end)
+
+
+def test_what_is_packed_by_hand_is_taken_if_it_is_sound(source: Path, tmp_path: Path) -> None:
+    made = label(packed_by_hand(source, deflated), tmp_path / "out")
+    assert read_all(made.path)["tiny/data.bin"] == FILES["tiny/data.bin"]
+
+
+@pytest.mark.parametrize(
+    "packed",
+    [lambda data: deflated(data) + b"junk", lambda data: deflated(data, end=zlib.Z_SYNC_FLUSH)],
+    ids=["something behind the data", "no end of the data"],
+)
+def test_compressed_data_with_another_end_is_refused(
+    source: Path, tmp_path: Path, packed: Callable[[bytes], bytes]
+) -> None:
+    with pytest.raises(RawWheelError, match=r"tiny/data\.bin is cut short, or something stands behind it"):
+        label(packed_by_hand(source, packed), tmp_path / "out")
+
+
+def test_a_member_that_has_two_names_is_refused(source: Path, tmp_path: Path) -> None:
+    """Its own header and the directory's: tools differ in which one they believe."""
+    data = source.read_bytes().replace(b"tiny/data.bin", b"tiny/DATA.bin", 1)
+    source.write_bytes(data)
+    with pytest.raises(RawWheelError, match=r"tiny/data\.bin cannot be unpacked \(File name in directory"):
+        label(source, tmp_path / "out")
+
+
+def test_other_strong_digests_are_checked_and_weak_ones_refused(source: Path, tmp_path: Path) -> None:
+    """PEP 427 allows what is as strong as SHA-256; some backends keep the padding of base 64."""
+
+    def record(algorithm: str, data: bytes) -> bytes:
+        digest = base64.urlsafe_b64encode(hashlib.new(algorithm, data).digest()).decode()
+        with zipfile.ZipFile(source) as archive:
+            rows = archive.read(RECORD).decode().splitlines(keepends=True)
+        others = [row for row in rows if not row.startswith("tiny/__init__.py")]
+        return "".join([f"tiny/__init__.py,{algorithm}={digest},12\n", *others]).encode()
+
+    content = FILES["tiny/__init__.py"]
+    for algorithm in ("sha256", "sha512"):
+        kept = repacked(source, {RECORD: record(algorithm, content)}, folder=f"kept-{algorithm}")
+        made = label(kept, tmp_path / f"out-{algorithm}")
+        assert read_all(made.path)["tiny/__init__.py"] == content
+        other = repacked(source, {RECORD: record(algorithm, b"other")}, folder=f"other-{algorithm}")
+        with pytest.raises(RawWheelError, match=f"not what RECORD says: its {algorithm} differs"):
+            label(other, tmp_path / "out")
+    weak = repacked(source, {RECORD: record("md5", content)}, folder="weak")
+    with pytest.raises(RawWheelError, match=r"RECORD has no SHA-256 of tiny/__init__\.py"):
+        label(weak, tmp_path / "out")
+
+
+def test_a_file_that_is_no_wheel_is_refused(tmp_path: Path) -> None:
+    other = tmp_path / "tiny-1.0-py3-none-any.whl"
+    other.write_bytes(b"not a zip file")
+    with pytest.raises(RawWheelError, match="is no sound wheel: File is not a zip file") as caught:
+        label(other, tmp_path / "out")
+    assert str(other) in caught.value.hint
+    named = other.rename(tmp_path / "tiny.zip")
+    with pytest.raises(RawWheelError, match="wheels are called"):
+        label(named, tmp_path / "out")
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_a_damaged_wheel_is_refused_or_says_the_same(
+    source: Path, tmp_path: Path, data: st.DataObject
+) -> None:
+    """Cut short or with bytes changed: never a traceback, never other content, nothing left behind."""
+    sound = source.read_bytes()
+    broken = bytearray(sound[: data.draw(st.integers(1, len(sound)))])
+    for _ in range(data.draw(st.integers(0, 3))):
+        broken[data.draw(st.integers(0, len(broken) - 1))] = data.draw(st.integers(0, 255))
+    path = tmp_path / "broken" / source.name
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(broken)
+    out = tmp_path / "broken-out"
+    try:
+        made = label(path, out)
+    except RawWheelError:
+        assert left_in(out) == []
+        return
+    members = read_all(made.path)
+    for name, content in FILES.items():
+        renamed = name.replace("tiny-1.0.", f"tiny-{LABELLED}.")
+        assert members.get(renamed, content) == content
+    made.path.unlink()
+
+
+def test_a_full_disk_leaves_nothing(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("builders.labelling.archive.ArchiveWriter.write", full)
+    with pytest.raises(OSError, match="No space left"):
+        label(source, tmp_path / "out")
+    assert left_in(tmp_path / "out") == []

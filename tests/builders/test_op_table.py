@@ -1,0 +1,208 @@
+"""What DeepSpeed's and Apex's builds recorded of themselves, and the names that code computes."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from builders.audit import Expected, Torch, audit_wheel
+from builders.audit.computed import bitsandbytes_library
+from builders.audit.optable import read_op_table
+from resolver.facts.schema import Op, Recipe
+
+MakeWheel = Callable[..., Path]
+Compile = Callable[..., Path]
+
+TAGS = f"cp311-cp311-linux_{platform.machine()}"
+TABLE = "deepspeed/git_version_info_installed.py"
+INFO = "{'version': '2.13', 'bf16_support': False, 'cuda_version': '0.0', 'hip_version': '7.2'}"
+ROCM = Torch("2.13.0+rocm7.2", "7.2")
+
+
+def table(ops: dict[str, object], accelerator: str = "cuda", info: str = INFO) -> bytes:
+    lines = [
+        "version='0.19.8'",
+        "git_hash='unknown'",
+        f"installed_ops={ops}",
+        f"accelerator_name='{accelerator}'",
+        f"torch_info={info}",
+    ]
+    return "\n".join(lines).encode()
+
+
+def recipe(**environment: str) -> Recipe:
+    return Recipe(
+        package="deepspeed", backend="rocm", environment=environment, status="observed", source="test"
+    )
+
+
+@pytest.fixture
+def wheel_with(make_wheel: MakeWheel, compile_object: Compile) -> Callable[..., Path]:
+    """Make a wheel of DeepSpeed with an op table and these shared objects."""
+    library = compile_object("op.so", "int answer(void) { return 42; }").read_bytes()
+
+    def make(said: bytes, *objects: str) -> Path:
+        files = {TABLE: said, **dict.fromkeys(objects, library)}
+        return make_wheel(name="deepspeed", version="0.19.8", files=files, tags=TAGS)
+
+    return make
+
+
+@pytest.fixture
+def bitsandbytes(make_wheel: MakeWheel, compile_object: Compile) -> Callable[..., Path]:
+    """Make a wheel of a release of bitsandbytes with its libraries for some backends."""
+    library = compile_object("op.so", "int answer(void) { return 42; }").read_bytes()
+
+    def make(version: str, held: list[str]) -> Path:
+        files = {f"bitsandbytes/libbitsandbytes_{one}.so": library for one in held}
+        return make_wheel(name="bitsandbytes", version=version, files=files, tags=TAGS)
+
+    return make
+
+
+ADAM = "deepspeed/ops/adam/fused_adam_op.cpython-311-x86_64-linux-gnu.so"
+
+
+def errors(wheel: Path, expected: Expected) -> list[str]:
+    return [one.id for one in audit_wheel(wheel, expected).errors]
+
+
+def test_a_table_that_agrees_with_everything(wheel_with: Callable[..., Path]) -> None:
+    wheel = wheel_with(table({"fused_adam": 1, "async_io": False}), ADAM)
+    asked = recipe(DS_BUILD_FUSED_ADAM="1", DS_BUILD_AIO="0", DS_BUILD_STRING="x", DS_ACCELERATOR="cuda")
+    report = audit_wheel(wheel, Expected(recipe=asked, torch=ROCM))
+    assert report.errors == []
+    assert not {one.id for one in report.findings} & {"op-not-asked", "op-without-object"}
+    said = read_op_table(report.contents)
+    assert said is not None
+    assert (said.installed, said.accelerator, said.torch, said.rocm) == (
+        ["fused_adam"],
+        "cuda",
+        "2.13",
+        "7.2",
+    )
+
+
+def test_an_op_that_was_asked_for_and_left_out(wheel_with: Callable[..., Path]) -> None:
+    """DeepSpeed's build ends well without its ops when it finds no torch or no GPU."""
+    wheel = wheel_with(table({"fused_adam": False, "async_io": False}))
+    for variable in ("DS_BUILD_FUSED_ADAM", "DS_BUILD_AIO", "DS_BUILD_OPS", "DS_BUILD_CPU_ADAM"):
+        assert errors(wheel, Expected(recipe=recipe(**{variable: "1"}))) == ["op-not-installed"]
+    assert errors(wheel, Expected(recipe=recipe(DS_BUILD_FUSED_ADAM="0"))) == []
+    assert errors(wheel, Expected()) == []
+
+
+def test_an_op_that_the_recipe_knows_by_another_name(wheel_with: Callable[..., Path]) -> None:
+    op = Op(name="fused_adam", variable="DS_BUILD_STRANGE", object="*.so")
+    asked = msgspec.structs.replace(recipe(DS_BUILD_STRANGE="1"), ops=(op,))
+    assert errors(wheel_with(table({"fused_adam": 1}), ADAM), Expected(recipe=asked)) == []
+    assert errors(wheel_with(table({"fused_adam": 0})), Expected(recipe=asked)) == ["op-not-installed"]
+
+
+def test_an_op_that_nobody_asked_for(wheel_with: Callable[..., Path]) -> None:
+    wheel = wheel_with(table({"fused_adam": True}), ADAM)
+    report = audit_wheel(wheel, Expected(recipe=recipe(DS_BUILD_FUSED_ADAM="0")))
+    assert report.errors == []
+    assert "op-not-asked" in [one.id for one in report.findings]
+
+
+def test_an_op_that_is_recorded_and_not_there(wheel_with: Callable[..., Path]) -> None:
+    said = table({"fused_adam": True, "inference_core_ops": True, "utils": True})
+    report = audit_wheel(
+        wheel_with(said, ADAM, "deepspeed/inference/v2/kernelsinference_core_ops.cpython-311.so")
+    )
+    assert [(one.id, one.evidence["op"]) for one in report.errors] == [("op-without-object", "utils")]
+
+
+def test_another_accelerator_than_was_asked_for(wheel_with: Callable[..., Path]) -> None:
+    wheel = wheel_with(table({"fused_adam": True}, accelerator="cpu"), ADAM)
+    asked = recipe(DS_ACCELERATOR="cuda", DS_BUILD_FUSED_ADAM="1")
+    assert errors(wheel, Expected(recipe=asked)) == ["accelerator-differs"]
+
+
+@pytest.mark.parametrize(
+    ("torch", "wanted"),
+    [
+        (ROCM, 0),
+        (Torch("2.12.1+rocm7.2", "7.2"), 1),
+        (Torch("2.13.0+rocm7.1", "7.1"), 1),
+        (Torch("2.12.1+rocm7.1", "7.1"), 2),
+        (Torch(), 0),
+    ],
+)
+def test_another_torch_than_it_was_built_against(
+    torch: Torch, wanted: int, wheel_with: Callable[..., Path]
+) -> None:
+    wheel = wheel_with(table({}))
+    assert errors(wheel, Expected(torch=torch)) == ["built-for-other-torch"] * wanted
+
+
+def test_a_table_for_a_torch_without_rocm(wheel_with: Callable[..., Path]) -> None:
+    wheel = wheel_with(table({}, info=INFO.replace("7.2", "0.0")))
+    assert errors(wheel, Expected(torch=Torch("2.13.0+cpu"))) == []
+
+
+@pytest.mark.parametrize("said", [b"", b"installed_ops = 3", b"installed_ops = load()", b"\xff", b"(" * 9999])
+def test_a_table_that_is_none(said: bytes, wheel_with: Callable[..., Path]) -> None:
+    report = audit_wheel(wheel_with(said), Expected(recipe=recipe(DS_BUILD_FUSED_ADAM="1"), torch=ROCM))
+    assert read_op_table(report.contents) is None
+    assert report.errors == []
+
+
+def test_the_shape_of_a_jit_only_apex(make_wheel: MakeWheel) -> None:
+    """Its build ends well with Python modules in the place of every extension."""
+    files = {
+        "apex/__init__.py": b"",
+        "apex/git_version_info_installed.py": b"installed_ops={'amp_C': False, 'mlp_cuda': False}\n",
+        "amp_C.py": b"from apex.op_builder import load\n",
+    }
+    wheel = make_wheel(name="apex", version="1.10.0", files=files)
+    asked = Recipe(
+        package="apex",
+        backend="rocm",
+        environment={"APEX_BUILD_AMP_C": "1", "APEX_BUILD_MLP": "1", "PYTORCH_ROCM_ARCH": "{gfx}"},
+        must_contain=("amp_C*.so",),
+        status="observed",
+        source="test",
+    )
+    found = errors(wheel, Expected(("gfx90a",), asked))
+    assert sorted(found) == ["no-gpu-code", "object-missing", "op-not-installed", "op-not-installed"]
+
+
+@pytest.mark.parametrize(
+    ("version", "rocm", "library"),
+    [
+        ("0.48.2", "6.4", "rocm64"),
+        ("0.49.2", "7.2", "rocm72"),
+        ("0.49.2", "7.14", "rocm84"),
+        ("0.50.0", "7.14", "rocm714"),
+        ("0.50.2", "7.2", "rocm72"),
+    ],
+)
+def test_the_library_that_bitsandbytes_asks_for(version: str, rocm: str, library: str) -> None:
+    assert bitsandbytes_library(version, rocm) == f"libbitsandbytes_{library}.so"
+
+
+@pytest.mark.parametrize(
+    ("version", "torch", "held", "severity"),
+    [
+        ("0.49.2", ROCM, ["rocm72"], None),
+        ("0.49.2", ROCM, ["rocm71"], "error"),
+        ("0.49.2", ROCM, ["cpu"], "error"),
+        ("0.50.2", ROCM, ["rocm71"], "warning"),
+        ("0.50.2", ROCM, ["rocm64"], "error"),
+        ("0.49.2", Torch("2.13.0+cpu"), ["cpu"], None),
+        ("0.44.1", ROCM, ["hip"], None),
+    ],
+)
+def test_a_library_that_this_torch_will_not_find(
+    version: str, torch: Torch, held: list[str], severity: str | None, bitsandbytes: Callable[..., Path]
+) -> None:
+    report = audit_wheel(bitsandbytes(version, held), Expected(torch=torch))
+    found = [one for one in report.findings if one.id == "computed-name-missing"]
+    assert [one.severity for one in found] == [severity] * (severity is not None)
+    assert all(one.evidence["library"] == "libbitsandbytes_rocm72.so" for one in found)

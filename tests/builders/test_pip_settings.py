@@ -1,0 +1,154 @@
+"""What the user told pip reaches a pip elsewhere: where packages come from, and nothing else."""
+
+from __future__ import annotations
+
+import http.server
+import os
+import threading
+from pathlib import Path
+
+import pytest
+
+from builders.containers.place import Bind
+from builders.environments import pipconfig
+from builders.environments.pipconfig import local_directory, pip_environment, pip_settings, reachable
+from resolver.errors import UsageError
+
+
+@pytest.fixture(autouse=True)
+def _no_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep out what this machine's own pip is told."""
+    for name in [*filter(lambda one: one.startswith("PIP_"), os.environ), "NETRC", "VIRTUAL_ENV"]:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.setenv("XDG_CONFIG_DIRS", str(tmp_path / "all"))
+    monkeypatch.setenv("PIP_CONFIG_FILE", str(tmp_path / "named.conf"))
+    monkeypatch.setattr(pipconfig, "_EVERYONES", tmp_path / "pip.conf")
+
+
+def write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+
+
+def test_files_in_the_order_of_pip_and_variables_over_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    everyone = "[global]\nindex-url = http://one/simple\ntimeout = 1\nretries = 1\nproxy = p\n"
+    write(tmp_path / "all" / "pip" / "pip.conf", everyone)
+    write(tmp_path / "config" / "pip" / "pip.conf", "[global]\nindex_url = http://two/simple\nretries = 2\n")
+    write(tmp_path / "named.conf", "[global]\nretries = 3\n[download]\ntimeout = 4\n[install]\ntimeout = 5\n")
+    monkeypatch.setenv("PIP_RETRIES", "6")
+    env = pip_settings().env
+    assert env["PIP_INDEX_URL"] == "http://two/simple"
+    assert env["PIP_TIMEOUT"] == "4"
+    assert env["PIP_RETRIES"] == "6"
+    assert env["PIP_PROXY"] == "p"
+    assert env["PIP_CONFIG_FILE"] == "/dev/null"
+
+
+def test_the_machines_file_counts_too(tmp_path: Path) -> None:
+    write(tmp_path / "pip.conf", "[global]\nretries = 2\n")
+    assert pip_settings().env["PIP_RETRIES"] == "2"
+
+
+def test_lines_become_words(tmp_path: Path) -> None:
+    write(
+        tmp_path / "named.conf", "[global]\nextra-index-url =\n    http://one/simple\n    http://two/simple\n"
+    )
+    assert pip_settings().env["PIP_EXTRA_INDEX_URL"] == "http://one/simple http://two/simple"
+
+
+def test_no_file_counts_where_the_user_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path / "config" / "pip" / "pip.conf", "[global]\nretries = 2\n")
+    assert "PIP_RETRIES" in pip_settings().env
+    monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
+    assert "PIP_RETRIES" not in pip_settings().env
+
+
+def test_where_packages_go_is_not_passed_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path / "named.conf", "[global]\ntarget = /elsewhere\nno-binary = :all:\nno-index = true\n")
+    for name in ("USER", "PREFIX", "REQUIRE_VIRTUALENV", "LOG", "CACHE_DIR", "ONLY_BINARY"):
+        monkeypatch.setenv(f"PIP_{name}", "1")
+    own = {"PIP_CONFIG_FILE", "PIP_DISABLE_PIP_VERSION_CHECK", "PIP_NO_INPUT", "PIP_NO_INDEX"}
+    assert set(pip_settings().env) == own
+
+
+def test_what_is_on_this_machine_is_bound_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("wheels", "my index/simple", "home/links"):
+        (tmp_path / name).mkdir(parents=True)
+    for name in ("ca.pem", "home/.netrc"):
+        (tmp_path / name).touch()
+    monkeypatch.chdir(tmp_path)
+    links = f"wheels file://{tmp_path}/my%20index/simple ~/links http://host/links missing"
+    monkeypatch.setenv("PIP_FIND_LINKS", links)
+    monkeypatch.setenv("PIP_CERT", str(tmp_path / "ca.pem"))
+    settings = pip_settings()
+    bound = {bind.path.relative_to(tmp_path) for bind in settings.binds}
+    assert bound == {Path(one) for one in ("wheels", "my index", "home/links", "ca.pem", "home/.netrc")}
+    assert not any(bind.writable for bind in settings.binds)
+    words = settings.env["PIP_FIND_LINKS"].split()
+    assert words[0] == str(tmp_path / "wheels")
+    assert words[3] == "http://host/links"
+    assert settings.env["NETRC"] == str(tmp_path / "home" / ".netrc")
+
+
+def test_mirrors_stand_in_for_indexes(monkeypatch: pytest.MonkeyPatch) -> None:
+    def mirrored(url: str) -> str:
+        return url.replace("https://public/", "https://mirror/")
+
+    assert "PIP_INDEX_URL" not in pip_settings(default_index="https://public/simple/").env
+    assert pip_settings(mirrored, default_index="https://public/simple/").env["PIP_INDEX_URL"] == (
+        "https://mirror/simple/"
+    )
+    monkeypatch.setenv("PIP_EXTRA_INDEX_URL", "https://public/more https://other/simple")
+    monkeypatch.setenv("PIP_INDEX_URL", "https://own/simple")
+    env = pip_settings(mirrored, default_index="https://public/simple/").env
+    assert env["PIP_EXTRA_INDEX_URL"] == "https://mirror/more https://other/simple"
+    assert env["PIP_INDEX_URL"] == "https://own/simple"
+
+
+@pytest.mark.parametrize("text", ["no section\n", "[global]\nretries = 1\nretries = 2\n"])
+def test_a_file_that_cannot_be_read(text: str, tmp_path: Path) -> None:
+    write(tmp_path / "named.conf", text)
+    with pytest.raises(UsageError, match=r"named\.conf cannot be read"):
+        pip_settings()
+
+
+def test_an_index_in_a_directory(tmp_path: Path) -> None:
+    (tmp_path / "simple").mkdir()
+    assert local_directory((tmp_path / "simple").as_uri()) == Bind(tmp_path)
+    assert local_directory("https://host/simple") is None
+
+
+def test_pip_keeps_the_users_places_and_not_his_targets(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:1/simple")
+    monkeypatch.setenv("PIP_TARGET", "/elsewhere")
+    monkeypatch.setenv("PIP_USER", "1")
+    monkeypatch.setenv("PYTHONPATH", "/elsewhere")
+    env = pip_environment()
+    assert env["PIP_INDEX_URL"] == "http://127.0.0.1:1/simple"
+    assert not {"PIP_TARGET", "PIP_USER", "PYTHONPATH"} & set(env)
+
+
+def test_whether_a_server_answers() -> None:
+    with http.server.HTTPServer(("127.0.0.1", 0), Quiet) as server:
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        there = f"http://127.0.0.1:{server.server_port}/"
+        assert reachable(there)
+        server.shutdown()
+    assert not reachable(there)
+
+
+class Quiet(http.server.BaseHTTPRequestHandler):
+    def do_HEAD(self) -> None:
+        self.send_response(200)
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+
+def test_a_directory_needs_no_server() -> None:
+    assert reachable("file:///not/there")

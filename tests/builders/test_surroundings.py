@@ -1,0 +1,245 @@
+"""What torch, an image and a conda environment provide, and wheels that need more.
+
+The torch here is a stand-in: a library with a few symbols of torch's names, compiled by gcc.
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from builders.audit import Expected, Torch, audit_wheel, image_provider, needs, read_torch
+from builders.audit.surroundings import literals, read_conda, read_image_facts
+from builders.audit.symbols import read_symbols
+from resolver.errors import UsageError
+
+MakeWheel = Callable[..., Path]
+Compile = Callable[..., Path]
+
+TAGS = f"cp311-cp311-linux_{platform.machine()}"
+OP = "tiny/op.so"
+EMPTY = "_ZN2at5emptyEv"
+THROW = "_ZNK3c105Error4whatEv"
+SHIM = "aoti_torch_delete_tensor"
+WRAP = "_Z16THPVariable_WrapN2at10TensorBaseE"
+
+
+def defines(*names: str) -> str:
+    return "\n".join(f'int d{n}(void) __asm__("{name}"); int d{n}(void) {{ return 0; }}'
+                     for n, name in enumerate(names))  # fmt: skip
+
+
+def uses(*names: str, weak: bool = False) -> str:
+    mark = "__attribute__((weak)) " if weak else ""
+    declared = "\n".join(f'extern {mark}int u{n}(void) __asm__("{name}");' for n, name in enumerate(names))
+    calls = " + ".join(f"(u{n} ? u{n}() : 0)" for n in range(len(names)))
+    return f"{declared}\nint use(void) {{ return {calls}; }}"
+
+
+@pytest.fixture
+def torch_lib(tmp_path: Path, compile_object: Compile) -> Path:
+    """Make a stand-in of an installed torch, and give its library directory."""
+    lib = tmp_path / "torch" / "lib"
+    lib.mkdir(parents=True)
+    for name, source in (
+        ("libc10.so", defines(THROW)),
+        ("libtorch_cpu.so", defines(EMPTY, SHIM)),
+        ("libtorch_python.so", defines(WRAP)),
+        ("libamdhip64.so", "int hip(void) { return 0; }"),
+    ):
+        soname = name + (".7" if name == "libamdhip64.so" else "")
+        built = compile_object(name, source, f"-Wl,-soname,{soname}")
+        (lib / name).write_bytes(built.read_bytes())
+    (lib / "libtorch.so").write_bytes(b"not an object")
+    version = (
+        "from typing import Optional\n__version__ = '2.13.0+rocm7.2'\nhip: Optional[str] = '7.2.53211-abc'\n"
+    )
+    (lib.parent / "version.py").write_text(version)
+    return lib
+
+
+def wheel_of(make_wheel: MakeWheel, compile_object: Compile, source: str, *flags: str) -> Path:
+    return make_wheel(files={OP: compile_object("op.so", source, *flags).read_bytes()}, tags=TAGS)
+
+
+def test_what_a_torch_provides(torch_lib: Path) -> None:
+    torch = read_torch(torch_lib)
+    assert (torch.version, torch.rocm) == ("2.13.0+rocm7.2", "7.2")
+    assert torch.exports == frozenset({EMPTY, THROW, SHIM, WRAP})
+    assert torch.libraries is not None
+    assert {"libamdhip64.so", "libamdhip64.so.7", "libc10.so", "libtorch.so"} <= torch.libraries
+
+
+def test_a_directory_that_is_no_torch(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="no directory"):
+        read_torch(tmp_path / "gone")
+    with pytest.raises(UsageError, match="no library of torch"):
+        read_torch(tmp_path)
+
+
+def test_symbols_that_torch_has(make_wheel: MakeWheel, compile_object: Compile, torch_lib: Path) -> None:
+    wheel = wheel_of(make_wheel, compile_object, uses(EMPTY, THROW, SHIM, WRAP))
+    report = audit_wheel(wheel, Expected(torch=read_torch(torch_lib)))
+    assert report.errors == []
+    assert report.contents.symbols[OP].needs == {EMPTY, THROW, SHIM, WRAP}
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["_ZN2at4zeroEv", "_ZTIN3c104BaseE", "_ZN5torch3jitEv", "aoti_torch_gone", "THPGone", "_Z7THPGonev"],
+)
+def test_a_symbol_that_torch_has_not(
+    name: str, make_wheel: MakeWheel, compile_object: Compile, torch_lib: Path
+) -> None:
+    wheel = wheel_of(make_wheel, compile_object, uses(EMPTY, name))
+    assert audit_wheel(wheel).verdict == "sound"
+    (error,) = audit_wheel(wheel, Expected(torch=read_torch(torch_lib))).errors
+    assert error.id == "torch-symbol-missing"
+    assert error.evidence == {"member": OP, "symbol": name, "count": "1"}
+    assert "torch 2.13.0+rocm7.2" in error.text
+    weak = wheel_of(make_wheel, compile_object, uses(EMPTY, name, weak=True))
+    assert audit_wheel(weak, Expected(torch=read_torch(torch_lib))).errors == []
+
+
+def test_symbols_of_others_are_not_asked_of_torch(
+    make_wheel: MakeWheel, compile_object: Compile, torch_lib: Path
+) -> None:
+    source = uses("_ZN3foo3barEv", "_ZN12atlast3barEv", "_Z3barN2at6TensorE", "PyLong_FromLong", "hipMalloc")
+    wheel = wheel_of(make_wheel, compile_object, source)
+    assert audit_wheel(wheel, Expected(torch=read_torch(torch_lib))).errors == []
+
+
+def test_a_symbol_that_another_object_of_the_wheel_has(
+    make_wheel: MakeWheel, compile_object: Compile, torch_lib: Path
+) -> None:
+    files = {
+        OP: compile_object("op.so", uses("_ZN2at3ownEv")).read_bytes(),
+        "tiny/libown.so": compile_object("libown.so", defines("_ZN2at3ownEv")).read_bytes(),
+    }
+    wheel = make_wheel(files=files, tags=TAGS)
+    assert audit_wheel(wheel, Expected(torch=read_torch(torch_lib))).errors == []
+
+
+def test_many_missing_symbols_are_counted_and_named_readably(
+    make_wheel: MakeWheel, compile_object: Compile, torch_lib: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = [f"_ZN2at{len(f'gone{n}')}gone{n}Ev" for n in range(9)]
+    wheel = wheel_of(make_wheel, compile_object, uses(*names))
+    expected = Expected(torch=read_torch(torch_lib))
+    (error,) = audit_wheel(wheel, expected).errors
+    assert error.evidence["count"] == "9"
+    assert "at::gone0()" in error.text
+    assert "and 4 more" in error.text
+    monkeypatch.setattr(needs, "output_of", lambda _: "")  # no c++filt
+    (error,) = audit_wheel(wheel, expected).errors
+    assert names[0] in error.text
+
+
+@given(table=st.binary(max_size=200), names=st.binary(max_size=100), bits=st.sampled_from([32, 64]))
+def test_any_symbol_table_ends_in_an_answer(table: bytes, names: bytes, bits: int) -> None:
+    found = read_symbols(table, names, bits)
+    assert len(found.needs | found.gives) <= len(table) // 16
+
+
+NEWER = """
+#include <stdio.h>
+int fmt(const char *, ...) __asm__("_ZSt24__throw_out_of_range_fmtPKcz");
+int init(void) __asm__("__cxa_init_primary_exception");
+int use(void) { return puts("x") + fmt("x") + init(); }
+"""
+"""Asks for GLIBCXX_3.4.20 and CXXABI_1.3.11, as code compiled by GCC 7 does."""
+
+
+@pytest.mark.parametrize(
+    ("facts", "wanted"),
+    [
+        ({"glibc": "2.0"}, ["glibc-too-new"]),
+        ({"glibcxx": "3.4"}, ["libstdcxx-too-new"]),
+        ({"glibcxx": "GLIBCXX_3.4.99", "glibc": "2.99", "gcc": "99"}, []),
+        ({"cxxabi": "1.0"}, ["libstdcxx-too-new"]),
+    ],
+)
+def test_newer_symbol_versions_than_there_are(
+    facts: dict[str, str], wanted: list[str], make_wheel: MakeWheel, compile_object: Compile
+) -> None:
+    library = compile_object("op.so", NEWER, "-lstdc++")
+    wheel = make_wheel(files={OP: library.read_bytes()}, tags=TAGS)
+    report = audit_wheel(wheel, Expected(providers=(image_provider(facts),)))
+    assert {"GLIBC", "GLIBCXX", "CXXABI"} <= set(report.objects[0].versions)
+    assert [one.id for one in report.errors] == wanted
+    assert all("the base image has" in one.text for one in report.errors)
+
+
+def test_a_conda_environment_with_an_older_libstdcxx(
+    tmp_path: Path, make_wheel: MakeWheel, compile_object: Compile
+) -> None:
+    """Its libraries are made here, with the version definitions of a libstdc++ of long ago."""
+    lib = tmp_path / "older" / "lib"
+    lib.mkdir(parents=True)
+    script = tmp_path / "versions"
+    script.write_text("GLIBCXX_3.4 { a; };\nGLIBCXX_3.4.9 { b; };\nCXXABI_1.3 { c; };\n")
+    source = "int a, b, c;"
+    built = compile_object("libstdc++.so.6", source, f"-Wl,--version-script={script}")
+    (lib / "libstdc++.so.6").write_bytes(built.read_bytes())
+    conda = read_conda(lib.parent)
+    assert conda.floors == {"GLIBCXX": "3.4.9", "CXXABI": "1.3"}
+    assert conda.libraries == frozenset({"libstdc++.so.6"})
+    library = compile_object("op.so", NEWER, "-lstdc++")
+    wheel = make_wheel(files={OP: library.read_bytes()}, tags=TAGS)
+    image = image_provider({"glibcxx": "3.4.99"})
+    errors = audit_wheel(wheel, Expected(providers=(image, conda))).errors
+    assert {one.id for one in errors} == {"libstdcxx-too-new"}
+    assert all("the conda environment older" in one.text for one in errors)
+    strange = compile_object("libstrange.so", "int give(void) { return 1; }", "-Wl,-soname,libstrange.so")
+    source = "int give(void); int take(void) { return give(); }"
+    wheel = wheel_of(make_wheel, compile_object, source, str(strange), "-Wl,--no-as-needed")
+    beside = audit_wheel(wheel, Expected(providers=(conda,)))
+    assert beside.errors == []  # the image below it may have the library
+    assert "need-elsewhere" in [one.id for one in beside.findings]
+    with pytest.raises(UsageError, match="no directory"):
+        read_conda(tmp_path / "gone")
+    (lib / "libstdc++.so.6").write_bytes(b"no library")
+    with pytest.raises(UsageError, match="Cannot read"):
+        read_conda(lib.parent)
+
+
+def test_facts_of_an_image_from_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "facts.json"
+    path.write_text(json.dumps({"image": {"glibc": "2.31", "libraries": ["libc.so.6"], "other": 1}}))
+    image = read_image_facts(path, {"glibcxx": "3.4.28"})
+    assert image.floors == {"GLIBC": "2.31", "GLIBCXX": "3.4.28"}
+    assert image.libraries == frozenset({"libc.so.6"})
+    for text, said in (
+        ("{", "Cannot read"),
+        ("[]", "does not hold"),
+        ("{}", "neither its glibc"),
+        ('{"glibc": "new"}', "no version of glibc"),
+    ):
+        path.write_text(text)
+        with pytest.raises(UsageError, match=said):
+            read_image_facts(path, {})
+    with pytest.raises(UsageError, match="Cannot read"):
+        read_image_facts(tmp_path / "gone", {})
+
+
+def test_a_module_is_read_and_never_run() -> None:
+    assert literals(b"a = {'x': [1, 2]}\nb = print('run')\nc: int = 3\nd = e = None\nf[0] = 1") == {
+        "a": {"x": [1, 2]},
+        "c": 3,
+        "d": None,
+        "e": None,
+    }
+    assert literals(b"a = (") == {}
+    assert literals(b"\0") == {}
+    assert literals(b"a = " + b"(" * 100_000) == {}
+
+
+def test_what_is_not_known_of_a_torch_is_not_compared(make_wheel: MakeWheel, compile_object: Compile) -> None:
+    wheel = wheel_of(make_wheel, compile_object, uses("_ZN2at4zeroEv"))
+    assert audit_wheel(wheel, Expected(torch=Torch("2.13.0"))).errors == []

@@ -1,0 +1,263 @@
+"""Layers and the environments on them, with real interpreters, real pip and tiny wheels."""
+
+from __future__ import annotations
+
+import os
+import resource
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from builders.cache import cache_root
+from builders.containers.place import HostPlace, run_in
+from builders.environments.layer import make_layer
+from builders.environments.python import TargetPython, find_python
+from builders.environments.task import (
+    BuildEnvironment,
+    Fetching,
+    Layers,
+    fetch_for,
+    fresh_environment,
+    make_layers,
+    task_environment,
+)
+from builders.host import running_python
+from resolver.errors import EnvironmentLacksError
+
+pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("links")]
+
+PLACE = HostPlace()
+TORCH = "torch==2.9.1+rocm6.4"
+SAY = "import sys; print('program of', sys.prefix)\n"
+
+
+@pytest.fixture(autouse=True)
+def shared(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Share a cache, as builds do: the wheels are the same in every test, to the byte."""
+    shared = tmp_path_factory.getbasetemp() / "shared"
+    monkeypatch.setenv("XDG_CACHE_HOME", str(shared))
+    return shared / "matrix"
+
+
+@pytest.fixture
+def own_cache(shared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Give a test that harms or counts a cache of its own, but for pip, which takes long to make."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    cache_root().mkdir(parents=True)
+    (shared / "tools").mkdir(parents=True, exist_ok=True)
+    (cache_root() / "tools").symlink_to(shared / "tools")
+    return cache_root()
+
+
+@pytest.fixture(scope="session")
+def python() -> TargetPython:
+    return find_python(PLACE, running_python())
+
+
+@pytest.fixture
+def links(tmp_path: Path, make_wheel: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Wheels on disk, which pip's own configuration names: stand-ins for torch and build requirements."""
+    make_wheel(
+        "torch",
+        "2.9.1+rocm6.4",
+        {
+            "torch/__init__.py": b"VALUE = 'torch'\n",
+            "sub.pth": b"import os; os.environ['SEEN'] = 'nested'\n",
+            "torch-2.9.1+rocm6.4.data/scripts/torchtool": f"#!python\n{SAY}".encode(),
+        },
+        executable=("torch-2.9.1+rocm6.4.data/scripts/torchtool",),
+        metadata="Metadata-Version: 2.1\nName: torch\nVersion: 2.9.1+rocm6.4\nRequires-Dist: setuptools\n",
+    )
+    make_wheel("setuptools", "80.0", {"setuptools.py": b"VALUE = 80\n"})
+    make_wheel("setuptools", "70.0", {"setuptools.py": b"VALUE = 70\n"})
+    script = "tool-1.0.data/scripts/tool"
+    make_wheel("tool", "1.0", {"tool.py": b"", script: f"#!python\n{SAY}".encode()}, executable=(script,))
+    needing = "Metadata-Version: 2.1\nName: needing\nVersion: 1.0\nRequires-Dist: torch\n"
+    make_wheel("needing", "1.0", metadata=needing)
+    make_wheel("torch", "2.9.1", {"torch/__init__.py": b"VALUE = 'not this one'\n"})
+    for name in [name for name in os.environ if name.startswith("PIP_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path / "made"))
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    return tmp_path / "made"
+
+
+@pytest.fixture
+def how(tmp_path: Path) -> Fetching:
+    return Fetching(log=tmp_path / "log", say=print)
+
+
+def run(environment: BuildEnvironment, code: str, tmp_path: Path) -> str:
+    """Run some code in an environment, and give what it prints."""
+    log = tmp_path / "run.log"
+    log.unlink(missing_ok=True)
+    run_in(PLACE, [str(environment.python), "-c", code], environment.view, what="Trying", log=log)
+    return log.read_text().partition("\n")[2].strip()
+
+
+def test_a_build_sees_torch_and_what_it_asked_for(
+    links: Path, how: Fetching, python: TargetPython, tmp_path: Path
+) -> None:
+    layers = make_layers(PLACE, python, torch=TORCH, requirements=["setuptools<75", "tool"], how=how)
+    made = task_environment(PLACE, python, layers.all, root=tmp_path / "env", log=how.log)
+    assert made.installed == {"setuptools": "70.0", "tool": "1.0", "torch": "2.9.1+rocm6.4"}
+    code = (
+        "import os, sys, torch, setuptools as s; print(torch.VALUE, s.VALUE, os.environ['SEEN'], sys.prefix)"
+    )
+    assert run(made, code, tmp_path) == f"torch 70 nested {made.root}"
+    assert layers.torch is not None
+    where = "import torch; print(torch.__file__)"
+    assert run(made, where, tmp_path) == str(layers.torch.packages / "torch" / "__init__.py")
+    assert set(made.wheels) == {path.name for path in links.iterdir()} - {
+        "torch-2.9.1-py3-none-any.whl",
+        "needing-1.0-py3-none-any.whl",
+    }
+    assert not (made.root / "bin" / "pip").exists()
+
+
+def test_programs_of_layers_are_on_path_and_run(how: Fetching, python: TargetPython, tmp_path: Path) -> None:
+    layers = make_layers(PLACE, python, torch=TORCH, requirements=["tool"], how=how)
+    made = task_environment(PLACE, python, layers.all, root=tmp_path / "env", log=how.log)
+    code = "import subprocess; print([subprocess.getoutput(name) for name in ('tool', 'torchtool')])"
+    assert layers.torch is not None
+    assert layers.requirements is not None
+    assert run(made, code, tmp_path) == str(
+        [f"program of {layers.requirements.root}", f"program of {layers.torch.root}"]
+    )
+
+
+def test_the_callers_packages_are_not_seen(
+    how: Fetching, python: TargetPython, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own" / "intruder.py").touch()
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "own"))
+    made = task_environment(PLACE, python, (), root=tmp_path / "env", log=how.log)
+    assert made.installed == {}
+    code = "import importlib.util as u, site; print(u.find_spec('intruder'), site.ENABLE_USER_SITE)"
+    assert run(made, code, tmp_path) == "None False"
+
+
+def test_layers_are_made_once_and_shared(links: Path, how: Fetching, python: TargetPython) -> None:
+    first = make_layers(PLACE, python, torch=TORCH, requirements=["tool"], how=how)
+    how.log.unlink(missing_ok=True)
+    for name in links.iterdir():
+        name.unlink()
+    offline = Fetching(log=how.log, say=how.say, offline=True)
+    assert make_layers(PLACE, python, torch=TORCH, requirements=["tool"], how=offline) == first
+    assert not how.log.exists()
+    assert not any(path.stat().st_mode & 0o222 for path in first.all[1].packages.rglob("*.py"))
+
+
+def test_what_needs_torch_gets_the_pinned_one(how: Fetching, python: TargetPython) -> None:
+    layers = make_layers(PLACE, python, torch=TORCH, requirements=["needing"], how=how)
+    assert layers.requirements is not None
+    assert [one.name for one in layers.requirements.wheels] == ["needing"]
+    code = "import torch; print(torch.VALUE)"
+    own = str(layers.requirements.root / "bin" / "python")
+    assert subprocess.run([own, "-c", code], check=True, capture_output=True, text=True).stdout == "torch\n"
+
+
+def test_without_torch(how: Fetching, python: TargetPython) -> None:
+    layers = make_layers(PLACE, python, torch=None, requirements=["tool"], how=how)
+    assert layers.torch is None
+    assert make_layers(PLACE, python, torch=None, requirements=[], how=how) == Layers(None, None)
+    with pytest.raises(EnvironmentLacksError, match="no torch is pinned"):
+        make_layers(PLACE, python, torch=None, requirements=["needing"], how=how)
+
+
+def test_a_wheel_is_tried_in_an_environment_of_its_own(
+    how: Fetching, python: TargetPython, make_wheel: Callable[..., Path], tmp_path: Path
+) -> None:
+    layers = make_layers(PLACE, python, torch=TORCH, requirements=[], how=how)
+    wheel = make_wheel("tried", "1.0", {"tried.py": b"import torch\nVALUE = torch.VALUE\n"}, folder="dist")
+    before = {path: path.stat().st_mtime_ns for path in layers.all[0].root.rglob("*")}
+    made = fresh_environment(PLACE, python, layers.all, [wheel], root=tmp_path / "env", log=how.log)
+    assert made.installed["tried"] == "1.0"
+    assert run(made, "import tried; print(tried.VALUE)", tmp_path) == "torch"
+    assert {path: path.stat().st_mtime_ns for path in layers.all[0].root.rglob("*")} == before
+    again = fresh_environment(PLACE, python, layers.all, [], root=tmp_path / "env", log=how.log)
+    assert "tried" not in again.installed
+
+
+def test_a_wheel_that_pip_refuses(
+    how: Fetching, python: TargetPython, make_wheel: Callable[..., Path], tmp_path: Path
+) -> None:
+    wheel = make_wheel("tried", tags="cp27-cp27m-win32", folder="dist")
+    with pytest.raises(EnvironmentLacksError, match="is not a supported wheel"):
+        fresh_environment(PLACE, python, (), [wheel], root=tmp_path / "env", log=how.log)
+
+
+def test_a_damaged_wheel_makes_no_layer(own_cache: Path, how: Fetching, python: TargetPython) -> None:
+    fetch_for(PLACE, python, torch=TORCH, requirements=[], how=how)
+    (wheel,) = (own_cache / "wheels").glob("*/setuptools-80.0-*.whl")
+    wheel.chmod(0o644)
+    wheel.write_bytes(wheel.read_bytes()[::-1])
+    with pytest.raises(EnvironmentLacksError, match=r"no longer holds what was fetched: setuptools-80\.0"):
+        make_layers(PLACE, python, torch=TORCH, requirements=[], how=how)
+    assert not any(one.is_dir() for one in (own_cache / "layers").iterdir())
+    assert make_layers(PLACE, python, torch=TORCH, requirements=[], how=how).torch is not None
+
+
+@pytest.fixture
+def _little_room() -> Iterator[None]:
+    """Stand in for a full disk: no file may grow beyond 100 kB."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, hard))
+    yield
+    resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_no_room_for_a_layer(
+    own_cache: Path,
+    how: Fetching,
+    python: TargetPython,
+    make_wheel: Callable[..., Path],
+    request: pytest.FixtureRequest,
+) -> None:
+    make_wheel("large", files={"large.py": b"#" * 200_000})
+    make_layers(PLACE, python, torch=None, requirements=["tool"], how=how)  # pip itself is there
+    request.getfixturevalue("_little_room")
+    with pytest.raises(EnvironmentLacksError, match="no room left") as caught:
+        make_layers(PLACE, python, torch=None, requirements=["large"], how=how)
+    assert "XDG_CACHE_HOME" in caught.value.hint
+    assert len([one for one in (own_cache / "layers").iterdir() if one.is_dir()]) == 1
+
+
+SAME_LAYER = """
+import sys
+from pathlib import Path
+from builders.containers.place import HostPlace
+from builders.environments.python import find_python
+from builders.environments.task import Fetching, make_layers
+how = Fetching(log=Path(sys.argv[1]), say=print)
+python = find_python(HostPlace(), sys.argv[2])
+print(make_layers(HostPlace(), python, torch=sys.argv[3], requirements=["tool"], how=how).all[0].root)
+"""
+
+
+@pytest.mark.usefixtures("own_cache")
+def test_two_at_once_make_it_once(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", SAME_LAYER]
+    both = [
+        subprocess.Popen(
+            [*command, str(tmp_path / name), running_python(), TORCH], stdout=subprocess.PIPE, text=True
+        )
+        for name in ("one.log", "two.log")
+    ]
+    said = [one.communicate(timeout=120)[0].splitlines() for one in both]
+    assert [one.returncode for one in both] == [0, 0]
+    assert said[0][-1] == said[1][-1]
+    steps = [line.split()[0] for lines in said for line in lines[:-1]]
+    assert sorted(steps) == ["fetch", "fetch", "install", "install"]
+
+
+def test_a_layer_of_other_wheels_is_another(how: Fetching, python: TargetPython) -> None:
+    layers = make_layers(PLACE, python, torch=TORCH, requirements=["tool"], how=how)
+    assert layers.torch is not None
+    wheels = layers.torch.wheels
+    assert make_layer(PLACE, python, wheels[::-1], log=how.log, say=print).root == layers.torch.root
+    assert make_layer(PLACE, python, wheels[:1], log=how.log, say=print).root != layers.torch.root

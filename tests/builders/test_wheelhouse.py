@@ -1,0 +1,286 @@
+"""Wheels fetched once: what is kept, what is refused, and what is said where there is no network."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from builders.cache import cache_root
+from builders.containers.place import HostPlace, Place, View
+from builders.environments import wheelhouse
+from builders.environments.python import TargetPython
+from builders.environments.wheelhouse import Wheel, Wheelhouse, damaged, fetch_wheels
+from builders.files import sha256_of
+from builders.run import CommandError
+from resolver.errors import EnvironmentLacksError, UsageError
+
+Fetch = Callable[..., Wheelhouse]
+PYTHON = TargetPython(
+    path=Path("/usr/bin/python3.12"),
+    prefix=Path("/usr"),
+    version="3.12.3",
+    abi="cp312",
+    glibc="2.39",
+    machine="x86_64",
+    build="3.12.3 (main)",
+    where="host",
+)
+
+
+class FakePip:
+    """Stands in for ``pip download``: copies what it is given into the directory it is asked for."""
+
+    def __init__(self) -> None:
+        self.gives: list[Path] = []
+        self.commands: list[list[str]] = []
+        self.views: list[View] = []
+        self.constraints = ""
+        self.fails: Sequence[str] = ()
+
+    def __call__(self, _: Place, command: Sequence[str], view: View, *, what: str, log: Path) -> None:
+        self.commands.append(list(command))
+        self.views.append(view)
+        options = dict(word.split("=", 1) for word in command if word.startswith("--"))
+        self.constraints = Path(options["--constraint"]).read_text()
+        assert list(Path(options["--dest"]).iterdir()) == []
+        if self.fails:
+            log.write_text("\n".join(self.fails))
+            raise CommandError(what, code=1, log=log, lines=["ERROR: No matching distribution found"])
+        for wheel in self.gives:
+            shutil.copy(wheel, options["--dest"])
+
+
+@pytest.fixture
+def pip(monkeypatch: pytest.MonkeyPatch) -> FakePip:
+    fake = FakePip()
+    monkeypatch.setattr(wheelhouse, "run_in", fake)
+    monkeypatch.setattr(wheelhouse, "pip_of", lambda *_, **__: Path("/tools/pip"))
+    monkeypatch.setattr(wheelhouse, "reachable", lambda url: "unreachable" not in url)
+    return fake
+
+
+@pytest.fixture
+def said() -> list[str]:
+    return []
+
+
+@pytest.fixture
+def fetch(tmp_path: Path, said: list[str]) -> Fetch:
+    def call(
+        *requirements: str,
+        indexes: Sequence[str] = (),
+        over: Sequence[Wheel] = (),
+        offline: bool = False,
+        mirrored: Callable[[str], str] = str,
+    ) -> Wheelhouse:
+        return fetch_wheels(
+            HostPlace(),
+            PYTHON,
+            requirements,
+            log=tmp_path / "log",
+            say=said.append,
+            indexes=indexes,
+            over=over,
+            offline=offline,
+            mirrored=mirrored,
+        )
+
+    return call
+
+
+def test_wheels_are_kept_with_their_hashes(
+    pip: FakePip, fetch: Fetch, make_wheel: Callable[..., Path]
+) -> None:
+    made = [make_wheel("zeta"), make_wheel("alpha", "2.0")]
+    pip.gives = made
+    house = fetch("zeta>=1", "alpha")
+    assert [(one.name, one.version) for one in house.wheels] == [("alpha", "2.0"), ("zeta", "1.0")]
+    for one, source in zip(house.wheels, reversed(made), strict=True):
+        assert one.path.read_bytes() == source.read_bytes()
+        assert one.path.parent.name == one.sha256 == sha256_of(source)
+        assert one.path.stat().st_mode & 0o222 == 0
+    (manifest,) = (cache_root() / "wheelhouses").glob("*.json")
+    assert [one["file"] for one in json.loads(manifest.read_text())["wheels"]] == [
+        "alpha-2.0-py3-none-any.whl",
+        "zeta-1.0-py3-none-any.whl",
+    ]
+    assert list((cache_root() / "wheelhouses").glob("*.part")) == []
+    assert fetch("alpha", "zeta>=1", offline=True) == house
+    assert len(pip.commands) == 1
+
+
+def test_pip_runs_with_network_and_takes_only_wheels(
+    pip: FakePip, fetch: Fetch, make_wheel: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PIP_TARGET", "/elsewhere")
+    pip.gives = [make_wheel("zeta")]
+    fetch("zeta", indexes=["http://one/simple"])
+    (command,), (view,) = pip.commands, pip.views
+    assert command[:4] == ["/usr/bin/python3.12", "/tools/pip", "download", "--only-binary=:all:"]
+    assert "--extra-index-url=http://one/simple" in command
+    assert view.network
+    part = Path(view.env["PIP_CACHE_DIR"]).parent
+    assert [bind.path for bind in view.binds if bind.writable] == [part]
+    assert Path(view.env["TMPDIR"]).parent == part
+    assert "PIP_TARGET" not in view.env
+
+
+@pytest.mark.parametrize("harm", ["manifest", "wheel gone", "wheel cut", "unknown key"])
+def test_what_is_not_whole_is_fetched_again(
+    harm: str, pip: FakePip, fetch: Fetch, make_wheel: Callable[..., Path]
+) -> None:
+    pip.gives = [make_wheel("zeta")]
+    house = fetch("zeta")
+    (manifest,) = (cache_root() / "wheelhouses").glob("*.json")
+    path = house.wheels[0].path
+    if harm == "manifest":
+        manifest.write_text(manifest.read_text()[:-10])
+    elif harm == "unknown key":
+        manifest.write_text(manifest.read_text().replace('"above"', '"below"'))
+    elif harm == "wheel gone":
+        path.unlink()
+    else:
+        path.chmod(0o644)
+        path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(EnvironmentLacksError):
+        fetch("zeta", offline=True)
+    assert fetch("zeta") == house
+    assert sha256_of(path) == house.wheels[0].sha256
+    assert len(pip.commands) == 2
+
+
+def test_a_changed_wheel_is_found_and_removed(
+    pip: FakePip, fetch: Fetch, make_wheel: Callable[..., Path]
+) -> None:
+    pip.gives = [make_wheel("zeta"), make_wheel("alpha")]
+    alpha, zeta = fetch("zeta", "alpha").wheels
+    zeta.path.chmod(0o644)
+    zeta.path.write_bytes(zeta.path.read_bytes()[::-1])
+    assert damaged([alpha, zeta]) == [zeta]
+    assert alpha.path.exists()
+    assert not zeta.path.exists()
+
+
+def test_a_failure_keeps_what_was_downloaded_and_nothing_else(
+    pip: FakePip, fetch: Fetch, make_wheel: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pip.gives = [make_wheel("zeta"), make_wheel("alpha")]
+
+    def interrupted(file: Path) -> Wheel:
+        (file.parent.parent / "pip").mkdir()
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(wheelhouse, "_store", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            fetch("zeta", "alpha")
+    (part,) = (cache_root() / "wheelhouses").glob("*.part")
+    assert {one.name for one in part.iterdir()} == {"pip", "constraints.txt"}
+    with pytest.raises(EnvironmentLacksError):
+        fetch("zeta", "alpha", offline=True)
+    assert len(fetch("zeta", "alpha").wheels) == 2
+    assert not part.exists()
+
+
+def test_what_a_kill_left_is_not_taken(
+    pip: FakePip, fetch: Fetch, make_wheel: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pip.gives = [make_wheel("zeta")]
+    with monkeypatch.context() as patch:
+        patch.setattr(wheelhouse, "_remove_all", lambda _: None)  # what SIGKILL leaves no time for
+        patch.setattr(wheelhouse, "_check", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            fetch("zeta")
+    (part,) = (cache_root() / "wheelhouses").glob("*.part")
+    assert list((part / "files").iterdir())
+    assert len(fetch("zeta").wheels) == 1  # the fake sees that the directory is empty when it begins
+    assert not part.exists()
+
+
+def test_offline_says_what_to_do(pip: FakePip, fetch: Fetch) -> None:
+    with pytest.raises(EnvironmentLacksError, match=r"torch==2\.9\.1\+rocm6\.4.* not in the cache") as caught:
+        fetch("torch==2.9.1+rocm6.4", offline=True)
+    assert "matrix fetch" in caught.value.hint
+    assert pip.commands == []
+
+
+@pytest.mark.parametrize("name", ["nvidia_cublas", "cuda_toolkit"])
+def test_cuda_is_refused(name: str, pip: FakePip, fetch: Fetch, make_wheel: Callable[..., Path]) -> None:
+    pip.gives = [make_wheel("zeta"), make_wheel(name)]
+    with pytest.raises(EnvironmentLacksError, match=f"{name}.*CUDA"):
+        fetch("zeta")
+    with pytest.raises(EnvironmentLacksError, match="not in the cache"):
+        fetch("zeta", offline=True)
+
+
+def test_a_torch_that_nobody_asked_for_is_refused(
+    pip: FakePip, fetch: Fetch, make_wheel: Callable[..., Path]
+) -> None:
+    pip.gives = [make_wheel("zeta"), make_wheel("torch", "2.9.1")]
+    with pytest.raises(EnvironmentLacksError, match="no torch is pinned"):
+        fetch("zeta")
+
+
+def test_sources_are_refused(pip: FakePip, fetch: Fetch, tmp_path: Path) -> None:
+    sdist = tmp_path / "zeta-1.0.tar.gz"
+    sdist.touch()
+    pip.gives = [sdist]
+    with pytest.raises(EnvironmentLacksError, match=r"zeta-1\.0\.tar\.gz, which is no wheel"):
+        fetch("zeta")
+
+
+def test_over_torch(pip: FakePip, fetch: Fetch, make_wheel: Callable[..., Path]) -> None:
+    """Torch comes in no other version, and what needs it does not bring it again."""
+    torch, shared = make_wheel("torch", "2.9.1+rocm6.4"), make_wheel("shared")
+    pip.gives = [torch, shared]
+    base = fetch("torch==2.9.1+rocm6.4").wheels
+    assert pip.constraints == ""
+    pip.gives = [shared, make_wheel("zeta")]
+    alone = fetch("zeta", over=base)
+    assert pip.constraints == "torch==2.9.1+rocm6.4\n"
+    assert f"--find-links={base[1].path.parent}" in pip.commands[-1]
+    assert ([one.name for one in alone.wheels], alone.above) == (["shared", "zeta"], False)
+    pip.gives = [torch, shared, make_wheel("extra")]
+    needing = fetch("extra", over=base)
+    assert ([one.name for one in needing.wheels], needing.above) == (["extra"], True)
+
+
+def test_what_could_not_be_reached_is_named(pip: FakePip, fetch: Fetch, said: list[str]) -> None:
+    broken = "NewConnectionError(\"HTTPSConnection(host='pkgs.example', port=443): Failed\")"
+    pip.fails = [
+        f"WARNING: Retrying after connection broken by '{broken}'",
+        "ERROR: No matching distribution",
+    ]
+    with pytest.raises(EnvironmentLacksError, match="No matching distribution") as caught:
+        fetch("torch==2.9.1+rocm6.4", indexes=["https://unreachable.example/whl"])
+    hint = caught.value.hint
+    assert hint.startswith("Not reached from here: https://unreachable.example/whl, pkgs.example. ")
+    assert "[mirrors]" in hint
+    assert "PIP_FIND_LINKS" in hint
+    assert caught.value.exit_code == 3
+    assert said[-1].startswith("https://unreachable.example/whl cannot be reached")
+    assert not any("extra-index-url" in word for word in pip.commands[0])
+
+
+def test_what_is_nowhere(pip: FakePip, fetch: Fetch) -> None:
+    pip.fails = ["ERROR: No matching distribution found for zeta"]
+    with pytest.raises(EnvironmentLacksError) as caught:
+        fetch("zeta")
+    assert "No index that pip knows has such wheels" in caught.value.hint
+
+
+def test_indexes_have_mirrors(pip: FakePip, fetch: Fetch, make_wheel: Callable[..., Path]) -> None:
+    pip.gives = [make_wheel("zeta")]
+    fetch("zeta", indexes=["https://unreachable.example/whl"], mirrored=lambda _: "http://mirror/whl")
+    assert "--extra-index-url=http://mirror/whl" in pip.commands[0]
+
+
+@pytest.mark.parametrize("text", ["-r file", "--index-url=x", "zeta=1", ""])
+def test_what_is_no_requirement(text: str, pip: FakePip, fetch: Fetch) -> None:
+    with pytest.raises(UsageError, match="is no requirement"):
+        fetch(text)
+    assert pip.commands == []

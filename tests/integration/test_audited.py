@@ -1,0 +1,61 @@
+"""The audit against the real torch, with the real op of DeepSpeed that was built for it."""
+
+from __future__ import annotations
+
+import zipfile
+from pathlib import Path
+
+import pytest
+from wheel.wheelfile import WheelFile
+
+from builders.audit import Expected, Torch, audit_wheel, read_torch
+from builders.cache import cache_root
+from tests.support.built import Built
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture(scope="session")
+def torch(built: Built) -> Torch:
+    """Read the torch that the op was built against, where its build left it."""
+    assert built.wheel.exists()
+    for directory in cache_root().glob("layers/*/**/torch/lib"):
+        found = read_torch(directory)
+        if found.version == "2.13.0+cpu":
+            return found
+    pytest.fail(f"no torch 2.13.0+cpu under {cache_root()}")
+
+
+def test_what_the_real_torch_exports(torch: Torch) -> None:
+    assert torch.rocm == ""
+    assert torch.exports is not None
+    assert len(torch.exports) > 20_000
+    assert {"aoti_torch_delete_tensor_object", "THPVariableClass"} <= torch.exports
+    assert torch.libraries is not None
+    assert {"libc10.so", "libtorch_cpu.so", "libtorch_python.so"} <= torch.libraries
+
+
+def test_the_real_op_finds_all_its_symbols(built: Built, torch: Torch) -> None:
+    report = audit_wheel(built.wheel, Expected(torch=torch))
+    needs = frozenset[str]().union(*(one.needs for one in report.contents.symbols.values()))
+    assert any(name.startswith("_ZN3c10") for name in needs)
+    assert [one.id for one in report.errors] == []
+
+
+def test_the_real_op_with_a_symbol_that_torch_has_not(built: Built, torch: Torch, tmp_path: Path) -> None:
+    """One name in its string table is changed, as if another torch had it."""
+    changed = tmp_path / built.wheel.name
+    with zipfile.ZipFile(built.wheel) as source:
+        (op,) = (name for name in source.namelist() if "cpu_adam_op" in name and ".so" in name)
+        source.extractall(tmp_path / "content")
+    held = audit_wheel(built.wheel).contents.symbols[op].needs
+    name = min(one for one in held if one.startswith("_ZN3c10"))
+    path = tmp_path / "content" / op
+    data = path.read_bytes()
+    assert b"\0" + name.encode() + b"\0" in data
+    path.write_bytes(data.replace(b"\0" + name.encode() + b"\0", b"\0" + name[:-1].encode() + b"z\0"))
+    with WheelFile(str(changed), "w") as sink:
+        sink.write_files(str(tmp_path / "content"))
+    (error,) = audit_wheel(changed, Expected(torch=torch)).errors
+    assert error.id == "torch-symbol-missing"
+    assert error.evidence == {"member": op, "symbol": name[:-1] + "z", "count": "1"}

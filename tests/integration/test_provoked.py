@@ -1,0 +1,130 @@
+"""Failures provoked with the real tools, and what is said of them."""
+
+from __future__ import annotations
+
+import os
+import resource
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from builders.diagnosis import Context, diagnose
+from builders.environments.pipconfig import pip_environment
+from tests.support.built import Built
+
+pytestmark = pytest.mark.integration
+
+BIG = '#include <regex>\n#include <iostream>\nint main() { std::regex r("a"); std::cout << r.flags(); }\n'
+Run = Callable[..., int]
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    return tmp_path / "log"
+
+
+@pytest.fixture
+def run(tmp_path: Path, log: Path) -> Run:
+    """Run a program with its output in the log; gives its exit code."""
+
+    def start(*command: str, memory: int = 0, env: dict[str, str] | None = None) -> int:
+        def limit() -> None:
+            if memory:
+                resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
+
+        with log.open("wb") as sink:
+            return subprocess.run(
+                command, cwd=tmp_path, stdout=sink, stderr=sink, check=False, env=env, preexec_fn=limit
+            ).returncode
+
+    return start
+
+
+def ids(log: Path, context: Context | None = None) -> list[str]:
+    return [one.id for one in diagnose(log, context)]
+
+
+def isolated(requirement: str) -> list[str]:
+    """Build a sdist as pip does by itself, in an isolated environment, so without torch."""
+    command = [sys.executable, "-m", "pip", "wheel", "-v", "--no-deps", "--use-pep517", "--no-cache-dir"]
+    return [*command, "-w", "out", requirement]
+
+
+def test_flash_attn_built_in_isolation_lacks_torch(run: Run, log: Path) -> None:
+    assert run(*isolated("flash_attn==2.8.3"), env=pip_environment()) != 0
+    assert ids(log) == ["torch-missing"]
+
+
+def test_deepspeed_built_in_isolation_ends_well_without_ops(run: Run, log: Path, tmp_path: Path) -> None:
+    code = run(*isolated("deepspeed==0.19.8"), env=pip_environment())
+    assert code == 0
+    (wheel,) = (tmp_path / "out").iterdir()
+    assert wheel.name.endswith("-none-any.whl")
+    assert ids(log, Context(exit_code=code)) == ["deepspeed-torch-missing"]
+
+
+def test_the_log_of_the_good_build_of_deepspeed_says_nothing(built: Built) -> None:
+    for path in (built.index / ".matrix" / "logs").glob("deepspeed-*.log"):
+        assert path.stat().st_size > 10_000
+        assert ids(path, Context(package="deepspeed", backend="cpu")) == []
+        assert ids(path) == []
+
+
+@pytest.mark.parametrize(
+    ("source", "wanted"),
+    [
+        ("#include <Python.h>\n", "no-python-header"),
+        ("#include <oneapi/ccl.hpp>\n", "deepspeed-cpu-accelerator"),
+        ("#include <ck_tile/core.hpp>\n", "composable-kernel-missing"),
+        ("#include <hipblas/hipblas.h>\n", "rocm-header-missing"),
+        ("#include <cuda_runtime.h>\n", "cuda-header"),
+        ("#include <no/such/header.h>\n", "header-missing"),
+        ("int f() { return not_declared; }\n", "compile-error"),
+        ("int f();\nint main() { return f(); }\n", "link-undefined"),
+    ],
+)
+def test_what_a_compiler_refuses(run: Run, log: Path, tmp_path: Path, source: str, wanted: str) -> None:
+    (tmp_path / "x.cpp").write_text(source)
+    assert run("g++", "-fno-diagnostics-color", "x.cpp", "-o", "x") != 0
+    assert ids(log) == [wanted]
+    assert run("g++", "-fdiagnostics-color=always", "x.cpp", "-o", "x") != 0
+    assert ids(log) == [wanted]
+
+
+def test_a_compiler_without_memory(run: Run, log: Path, tmp_path: Path) -> None:
+    (tmp_path / "x.cpp").write_text(BIG)
+    assert run("g++", "-O2", "-c", "x.cpp", memory=120 * 2**20) != 0
+    assert ids(log) == ["out-of-memory"]
+
+
+def test_a_disk_that_is_full(run: Run, log: Path) -> None:
+    assert run(sys.executable, "-c", "open('/dev/full', 'wb', 0).write(b'x')") != 0
+    assert ids(log) == ["disk-full"]
+
+
+def test_a_library_that_is_nowhere(run: Run, log: Path) -> None:
+    assert run(sys.executable, "-c", "import ctypes; ctypes.CDLL('libof_nobody.so.1')") != 0
+    assert ids(log) == ["library-missing"]
+    assert run(sys.executable, "-c", "import ctypes; ctypes.CDLL('libamdhip64.so.99')") != 0
+    assert ids(log) == ["rocm-library-missing"]
+
+
+def test_an_extension_that_wants_a_function_torch_does_not_have(run: Run, log: Path, tmp_path: Path) -> None:
+    name = "_ZN3c1012of_no_torchEv"
+    (tmp_path / "x.c").write_text(f"int {name}(void);\nint g(void) {{ return {name}(); }}\n")
+    assert run("gcc", "-shared", "-fPIC", "x.c", "-o", "x.so") == 0
+    assert run(sys.executable, "-c", "import ctypes, os; ctypes.CDLL('./x.so', os.RTLD_NOW)") != 0
+    assert ids(log) == ["undefined-torch-symbol"]
+
+
+def test_a_build_that_tries_the_network_where_it_has_none(run: Run, log: Path) -> None:
+    asks = "import urllib.request; urllib.request.urlopen('http://wheels.example.org/x.whl')"
+    direct = {name: value for name, value in os.environ.items() if "proxy" not in name.lower()}
+    code = run("unshare", "--map-root-user", "--net", sys.executable, "-c", asks, env=direct)
+    assert code == 1, log.read_text()
+    assert "URLError" in log.read_text()
+    assert ids(log, Context(network=False)) == ["network-in-build"]
+    assert ids(log) == ["no-network"]

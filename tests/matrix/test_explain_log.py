@@ -1,0 +1,69 @@
+"""``matrix explain --log``: what a support engineer sees of a user's log."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+
+import pytest
+
+from builders.diagnosis import as_document, diagnose
+from matrix.cli import main
+
+Capture = pytest.CaptureFixture[str]
+LOGS = Path(__file__).parents[1] / "builders" / "data" / "logs"
+
+
+@pytest.fixture(autouse=True)
+def _in_an_empty_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+def test_a_log_is_explained_with_cause_cure_lines_and_source(capsys: Capture) -> None:
+    assert main(["explain", "--log", str(LOGS / "sdist-without-kernels.log")]) == 0
+    said = capsys.readouterr().out
+    assert said.startswith("What this is: The sdist lacks the sources that it wants to compile.\n")
+    assert "What to do: Build from the git tag" in said
+    assert "csrc/causal_conv1d.cpp" in said
+    assert "https://github.com/Dao-AILab/causal-conv1d/issues/99" in said
+
+
+def test_the_json_is_one_document_with_the_lines(capsys: Capture) -> None:
+    log = LOGS / "cxx-17.log"
+    assert main(["explain", "--log", str(log), "--format", "json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document == {"schema": 1, "log": str(log), "diagnosis": as_document(diagnose(log))}
+    assert [one["line"] for one in document["diagnosis"][0]["evidence"]] == [3, 4, 13]
+
+
+def test_a_log_is_read_from_a_pipe(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    raw = io.BytesIO((LOGS / "disk-full--python.log").read_bytes())
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(raw))
+    assert main(["explain", "--log", "-"]) == 0
+    assert "A disk is full." in capsys.readouterr().out
+
+
+def test_what_the_log_does_not_tell_is_given_by_name_and_backend(capsys: Capture, tmp_path: Path) -> None:
+    log = LOGS / "deepspeed-cpu-accelerator-silent.log"
+    assert main(["explain", "--log", str(log)]) == 1
+    captured = capsys.readouterr()
+    assert "Nothing in this log is a failure that is known here." in captured.out
+    assert "--backend rocm" in captured.err
+    assert main(["explain", "--log", str(log), "--backend", "rocm"]) == 0
+    assert "Set DS_ACCELERATOR=cuda" in capsys.readouterr().out
+    (tmp_path / "x.log").write_text("AttributeError: 'NoneType' object has no attribute 'split'\n")
+    assert main(["explain", "vllm", "--log", "x.log"]) == 1
+    assert main(["explain", "Apex", "--log", "x.log"]) == 0
+    assert "Apex's setup needs a ROCm build of torch" in capsys.readouterr().out
+
+
+def test_nothing_known_is_the_answer_no_also_in_json(capsys: Capture) -> None:
+    assert main(["explain", "--log", str(LOGS / "good" / "deepspeed-cpu.log"), "--format", "json"]) == 1
+    assert json.loads(capsys.readouterr().out)["diagnosis"] == []
+
+
+def test_a_log_that_is_not_there_is_bad_input(capsys: Capture) -> None:
+    assert main(["explain", "--log", "none.log"]) == 2
+    assert "The log none.log cannot be read" in capsys.readouterr().err

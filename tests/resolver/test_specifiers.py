@@ -1,0 +1,148 @@
+"""Specifiers as intervals allow what `packaging` allows, of one version and of many at once."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import event, example, given
+from hypothesis import strategies as st
+from packaging.requirements import Requirement as Pep508
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from packaging.utils import canonicalize_name
+from packaging.version import Version
+
+import resolver
+from resolver.errors import UsageError
+from resolver.names import exact_requirement, normalised, required_name
+from resolver.requirements import parse_requirement
+from resolver.specifiers import Versions, read_specifier
+from resolver.versions import sort_key
+from tests.resolver.universe import EXAMPLES
+
+NUMBERS = st.sampled_from(["0", "1", "2", "10"])
+RELEASES = st.lists(NUMBERS, min_size=1, max_size=4).map(".".join)
+SUFFIXES = st.sampled_from(
+    ["", "", "", "a1", "rc2", ".dev3", ".post1", "a1.post2", "rc1.dev1", ".post1.dev2"]
+)
+LOCALS = st.sampled_from(["", "", "+cpu", "+rocm6.2", "+RocM6-2", "+1"])
+VERSIONS = st.builds("{}{}{}{}".format, st.sampled_from(["", "", "", "1!"]), RELEASES, SUFFIXES, LOCALS)
+OPERATORS = st.sampled_from(["==", "!=", "<=", ">=", "<", ">", "~=", "==="])
+CLAUSES = st.builds(
+    "{}{}{}{}".format,
+    OPERATORS,
+    st.sampled_from(["", " "]),
+    RELEASES | VERSIONS,
+    st.sampled_from(["", "", ".*"]),
+)
+SPECIFIERS = st.lists(CLAUSES, max_size=3).map(",".join)
+
+
+@EXAMPLES
+@given(SPECIFIERS, st.lists(VERSIONS, unique=True, max_size=8))
+@example("~=1.0", ["1.0a1", "1", "1.99", "2a1", "2"])
+@example("<1", ["1a1", "1.dev0", "0.9.post1", "1+cpu"])
+@example(">1", ["1.post1", "1+cpu", "1.post1.dev1", "1.0.1.dev1"])
+@example("==1.0.*", ["1", "1a1", "1.0.9", "1.1.dev0", "1!1.0"])
+@example("!=1+cpu", ["1", "1+cpu", "1.0+CPU"])
+@example(">=1", ["1.post1.dev1", "1a1.post1", "1rc1.dev1"])
+@example("<1a2", ["1a1", "1a2.dev1", "1a2", "0.9"])
+@example("<=1a2+cpu", ["1a1"])
+@example("==2.5.0a0+gitf0da167", ["2.5.0a0", "2.5.0a0+gitf0da167", "2.5.0"])
+@example("==1a0.*", ["1a0"])
+def test_a_specifier_allows_what_packaging_says(text: str, versions: list[str]) -> None:
+    try:
+        known = SpecifierSet(text, prereleases=True)
+    except InvalidSpecifier:
+        assert read_specifier(text) is None
+        event("refused")
+        return
+    found = read_specifier(text)
+    assert found is not None
+    event("left to packaging" if found.other is not None else "plain")
+    allowed = {one: known.contains(Version(one), prereleases=True) for one in versions}
+    assert {one: found.allows(one) for one in versions} == allowed
+    masks = {version: 1 << place for place, version in enumerate(versions)} | {"ubuntu.sif": 1 << 60}
+    assert Versions(masks).allowed_by(found) == sum(masks[one] for one in versions if allowed[one])
+
+
+@EXAMPLES
+@given(SPECIFIERS)
+@example(">= 2.4 , < 3")
+@example("==1,==1")
+@example("==2,")
+def test_it_is_written_as_packaging_writes_it(text: str) -> None:
+    found = read_specifier(text)
+    if found is not None:
+        assert str(SpecifierSet(str(found))) == str(SpecifierSet(text))
+        assert sorted((one.operator, one.version) for one in found) == sorted(
+            (one.operator, one.version) for one in SpecifierSet(str(found))
+        )
+
+
+@EXAMPLES
+@given(st.lists(VERSIONS, max_size=8))
+def test_versions_are_ordered_as_packaging_orders_them(versions: list[str]) -> None:
+    assert [Version(one) for one in sorted(versions, key=sort_key)] == sorted(map(Version, versions))
+
+
+@EXAMPLES
+@given(st.text(alphabet="abZ09._-", min_size=1, max_size=12))
+def test_a_name_is_normalised_as_packaging_does(name: str) -> None:
+    assert normalised(name) == canonicalize_name(name)
+
+
+@EXAMPLES
+@given(
+    st.sampled_from(["apex", "Flash_Attn", "a.b-c", " torch "]),
+    st.sampled_from(["", "[all]"]),
+    SPECIFIERS | st.just("@ https://example.org/a.whl"),
+    st.sampled_from(["", "; python_version < '3.12'"]),
+)
+def test_a_requirement_is_read_as_packaging_reads_it(name: str, extra: str, rest: str, marker: str) -> None:
+    text = f"{name}{extra}{rest}{marker}"
+    try:
+        known = Pep508(text)
+    except ValueError:
+        with pytest.raises(UsageError, match="cannot be read as a requirement"):
+            parse_requirement(text)
+        return
+    assert required_name(text) == canonicalize_name(known.name)
+    pins = [one.version for one in known.specifier if one.operator == "=="]
+    if len(known.specifier) == 1 and pins and not known.extras and known.marker is None:
+        assert exact_requirement(text) == ((required_name(text), pins[0]) if "*" not in pins[0] else None)
+    else:
+        assert exact_requirement(text) is None
+    if known.extras or known.marker or known.url:
+        with pytest.raises(UsageError, match="which matrix does not resolve"):
+            parse_requirement(text)
+        return
+    found = parse_requirement(text)
+    assert (found.name, found.text) == (canonicalize_name(known.name), text.strip())
+    assert str(SpecifierSet(str(found.specifier or ""))) == str(known.specifier)
+
+
+SLOW = {"packaging.specifiers", "packaging.requirements", "dataclasses", "subprocess", "logging"}
+"""`packaging.specifiers` brings half of the standard library, `dataclasses` brings `inspect`."""
+
+
+def test_ordinary_requests_are_answered_without_slow_imports(tmp_path: Path) -> None:
+    asked = ["resolve", "torch>=2.4", "apex", "--site", "lumi-g", "--date", "2026-03-01", "--quiet"]
+    code = (
+        f"import sys; from matrix.cli import main; code = main({asked});"
+        f"print(*sorted({SLOW} & sys.modules.keys()), file=sys.stderr); sys.exit(code)"
+    )
+    own = {
+        **os.environ,
+        "XDG_CACHE_HOME": str(tmp_path),
+        "PYTHONPATH": str(Path(resolver.__file__).parent.parent),
+    }
+    for _ in range(2):  # the first time the catalog is read from its files, which takes more
+        done = subprocess.run(
+            [sys.executable, "-c", code], cwd=tmp_path, env=own, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stderr
+    assert done.stderr.splitlines()[-1] == ""
