@@ -44,7 +44,7 @@ def docs(session: nox.Session) -> None:
 
 @nox.session(default=False)
 def bench(session: nox.Session) -> None:
-    """Time the commands, the index, and the search against other resolvers; prints JSON. Takes half an hour.
+    """Time commands, index, environments, and the search against other resolvers; prints JSON. Half an hour.
 
     Arguments after -- go to the search, such as ``--sizes 12x12 --timeout 10``.
     """
@@ -53,4 +53,5 @@ def bench(session: nox.Session) -> None:
     session.run("python", "-m", "benchmarks.indexing")
     session.run("python", "-m", "benchmarks.audit")
     session.run("python", "-m", "benchmarks.audit", "--packed")
+    session.run("python", "benchmarks/environments.py")
     session.run("python", "-m", "benchmarks.resolving", *session.posargs)

@@ -2,15 +2,15 @@
 
 Both start from the same wheels on disk, so that no network is timed: the shared layers are made once and
 then linked, and the rival makes a virtual environment and has pip install everything into it, each time.
-Arguments: torch's pin (default ``torch==2.13.0+cpu``) and build requirements, as pip has them.
+On this machine, or in a base image: ``--base-image FILE --torch torch==2.9.1+rocm6.4``.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -18,9 +18,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from builders.containers.place import HostPlace
+from builders.containers.choosing import choose_place
+from builders.containers.image import find_image
+from builders.containers.place import Bind, View, run_in
 from builders.environments.kept import remove
-from builders.environments.python import find_python
+from builders.environments.python import find_python, python_view
 from builders.environments.task import Fetching, fetch_for, make_layers, task_environment
 from builders.host import running_python
 
@@ -46,10 +48,15 @@ def timed(times: dict[str, list[float]], what: str) -> Iterator[None]:
     times.setdefault(what, []).append(time.perf_counter() - started)
 
 
-def main(torch: str, *requirements: str) -> None:
+def main() -> None:
     """Time layers, environments on them, and the rival; print medians and ratios."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--base-image", type=Path, help="measure in it")
+    parser.add_argument("--torch", default=TORCH, help=f"torch with its label (default {TORCH})")
+    args = parser.parse_args()
+    torch, wanted = args.torch, REQUIREMENTS
     times: dict[str, list[float]] = {}
-    place, wanted = HostPlace(), [*requirements] or REQUIREMENTS
+    place = choose_place(None, find_image(args.base_image) if args.base_image else None)
     python = find_python(place, running_python())
     with tempfile.TemporaryDirectory() as directory:
         work = Path(directory)
@@ -61,15 +68,25 @@ def main(torch: str, *requirements: str) -> None:
         for run in range(RUNS):
             with timed(times, "environment"):
                 made = task_environment(place, python, layers.all, root=work / f"env{run}", log=how.log)
+        # Of what both layers hold, an environment sees the one that it asked for.
+        files = {one.name: one.path for one in wheels}
+        rival = work / "rival"
+        rival.mkdir()
+        pip = [
+            *f"{rival}/bin/python -m pip install -qq --no-index --no-deps".split(),
+            *map(str, files.values()),
+        ]
+        view = python_view(python, binds=[Bind(work, writable=True)])
         with timed(times, "venv and pip"):
-            subprocess.run([python.path, "-m", "venv", work / "rival"], check=True)
-            # Of what both layers hold, an environment sees the one that it asked for.
-            files = {one.name: str(one.path) for one in wheels}.values()
-            pip = f"{work}/rival/bin/python -m pip install -qq --no-index --no-deps".split()
-            subprocess.run([*pip, *files], check=True)
+            for command in ([str(python.path), "-m", "venv", str(rival)], pip):
+                run_in(place, command, view, what="The rival", log=how.log)
+        for _ in range(RUNS):
+            with timed(times, "start of a program"):
+                run_in(place, ["/bin/true"], View(), what="A program", log=how.log)
         seconds = {what: round(statistics.median(taken), 2) for what, taken in times.items()}
         document = {
             "schema": 1,
+            "place": place.kind,
             "python": python.version,
             "torch": torch,
             "seconds": seconds,
@@ -78,7 +95,7 @@ def main(torch: str, *requirements: str) -> None:
             "MiB": {
                 "layers": round(sum(mebibytes(one.root) for one in layers.all), 2),
                 "environment": mebibytes(made.root),
-                "venv and pip": mebibytes(work / "rival"),
+                "venv and pip": mebibytes(rival),
             },
         }
         remove(work / "cache")  # its directories are read-only
@@ -86,4 +103,4 @@ def main(torch: str, *requirements: str) -> None:
 
 
 if __name__ == "__main__":
-    main(*(sys.argv[1:] or [TORCH]))
+    main()

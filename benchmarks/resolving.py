@@ -15,8 +15,9 @@ whole command
     ``uv pip compile`` and ``pip install --dry-run`` over an index of it on disk. The first run finds
     no cache, the others do.
 
-Milliseconds are medians; ratios are to ours of the same group in the same run. Memory is the peak of
-the resident set, interpreter included (Linux only).
+Milliseconds are medians; ratios are to ours of the same group in the same run. Of whole commands also
+the least CPU time of all runs is given, of all their threads: other work on the machine changes it less.
+Memory is the peak of the resident set, interpreter included (Linux only).
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ import argparse
 import json
 import os
 import platform
+import resource
 import shutil
 import statistics
 import subprocess
@@ -75,6 +77,7 @@ class Result(TypedDict, total=False):
     runs: int
     ratio: float
     memory: float
+    cpu: float
     note: str
 
 
@@ -86,6 +89,11 @@ def main() -> None:
         default=",".join(f"{one}x{other}" for one, other in SIZES),
         help="extensions x versions (%(default)s)",
     )
+    parser.add_argument(
+        "--only",
+        default=",".join([*IN_PROCESS, *COMMANDS]),
+        help="which resolvers, of those that are measured by default (%(default)s)",
+    )
     parser.add_argument("--timeout", type=float, default=60.0, help="seconds for each (%(default)s)")
     parser.add_argument("--child", nargs=3, metavar=("WHAT", "SIZE", "KIND"), help=argparse.SUPPRESS)
     args = parser.parse_args()
@@ -93,11 +101,11 @@ def main() -> None:
         print(json.dumps(_child(*args.child)))
         return
     with tempfile.TemporaryDirectory() as directory:
-        report = _measured(args.sizes.split(","), args.timeout, Path(directory))
+        report = _measured(args.sizes.split(","), args.only.split(","), args.timeout, Path(directory))
     print(json.dumps(report, indent=2))
 
 
-def _measured(sizes: Sequence[str], timeout: float, directory: Path) -> dict[str, Any]:
+def _measured(sizes: Sequence[str], only: Sequence[str], timeout: float, directory: Path) -> dict[str, Any]:
     cases = []
     for size in sizes:
         for kind in KINDS:
@@ -106,16 +114,17 @@ def _measured(sizes: Sequence[str], timeout: float, directory: Path) -> dict[str
             universe = _universe(size, kind)
             _write(universe, place)
             groups: dict[str, dict[str, Result]] = {"in process": {}, "whole command": {}}
-            for name in IN_PROCESS:
+            for name in (one for one in IN_PROCESS if one in only):
                 if name != "matrix core" or kind == "unsatisfiable":
                     groups["in process"][name] = _in_child(name, size, kind, place, timeout)
-            for name in COMMANDS:
+            for name in (one for one in COMMANDS if one in only):
                 groups["whole command"][name] = _command(name, universe, place, timeout)
             for group, results in groups.items():
                 _compare(results, REFERENCE[group])
             _show(f"{size} {kind}", groups)
             cases.append({"size": size, "kind": kind, "groups": groups})
-    targets = _targets(cases)
+    whole = {*IN_PROCESS, *COMMANDS} <= {*only}
+    targets = _targets(cases) if whole else []
     for one in targets:
         print(f"{'met ' if one['met'] else 'MISSED'} {one['target']}: {one['value']}", file=sys.stderr)
     return {
@@ -130,7 +139,7 @@ def _measured(sizes: Sequence[str], timeout: float, directory: Path) -> dict[str
 
 
 def _compare(results: Mapping[str, Result], reference: str) -> None:
-    ours = results[reference]
+    ours = results.get(reference, {})
     for result in results.values():
         if "median" in result and "median" in ours:
             result["ratio"] = round(result["median"] / ours["median"], 2)
@@ -144,6 +153,7 @@ def _show(title: str, groups: Mapping[str, Mapping[str, Result]]) -> None:
                 ratio = f"{one['ratio']:8.2f} x" if "ratio" in one else " " * 10
                 said = f"{one['median']:10.1f} ms {ratio}  first {one['first']:10.1f} ms"
                 said += f"  {one['memory']:6.0f} MiB" if "memory" in one else ""
+                said += f"  cpu {one['cpu']:8.1f} ms" if "cpu" in one else ""
                 said += "" if one["state"] == "right" else f"  {one['state']}"
             else:
                 said = f"{one['state']:>10} {one.get('note', '')}"
@@ -248,8 +258,9 @@ def _command(name: str, universe: Universe, place: Path, timeout: float) -> Resu
     }
     command = [program, *words[name].split(), *(wanted if name == "matrix resolve" else [])]
     times: list[float] = []
+    cpu: list[float] = []
     while len(times) <= RUNS and sum(times) < LONG:
-        started = time.perf_counter()
+        before, started = _cpu_of_children(), time.perf_counter()
         try:
             done = subprocess.run(
                 command,
@@ -263,7 +274,15 @@ def _command(name: str, universe: Universe, place: Path, timeout: float) -> Resu
         except subprocess.TimeoutExpired:
             return {"state": "timeout", "note": f"not done after {timeout:g} s"}
         times.append(time.perf_counter() - started)
-    return _result(times, _answer_of(name, done), universe)
+        cpu.append(_cpu_of_children() - before)
+    result = _result(times, _answer_of(name, done), universe)
+    return {**result, "cpu": round(1000 * min(cpu), 2)}
+
+
+def _cpu_of_children() -> float:
+    """Give the seconds of CPU time that finished children have had."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def _uv() -> str | None:

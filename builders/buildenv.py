@@ -9,15 +9,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import shutil
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from builders.cache import cache_root
-from builders.environments.pipconfig import reachable
+from builders.environments.pipconfig import pip_environment, reachable
 from builders.files import only_one, write_atomic
-from builders.run import CommandError, clean_environment, output_of, run
+from builders.run import CommandError, output_of, run
 from resolver.errors import EnvironmentLacksError
 
 if TYPE_CHECKING:
@@ -137,19 +136,3 @@ def _make(
         raise EnvironmentLacksError(
             error.message, hint=f"pip could not install the build requirements.{where}"
         ) from None
-
-
-def pip_environment() -> dict[str, str]:
-    """Give the environment pip runs in: cleaned, but with the user's own configuration of pip."""
-    own = {name: value for name, value in os.environ.items() if name.startswith("PIP_")}
-    # These would change what is installed or where, rather than where it comes from.
-    for name in (
-        "PIP_TARGET",
-        "PIP_PREFIX",
-        "PIP_USER",
-        "PIP_ROOT",
-        "PIP_REQUIRE_VIRTUALENV",
-        "PIP_PYTHON",
-    ):
-        own.pop(name, None)
-    return clean_environment(own | {"PIP_DISABLE_PIP_VERSION_CHECK": "1"})

@@ -15,8 +15,7 @@ import time
 from pathlib import Path
 
 from builders import host
-from builders.buildenv import pip_environment
-from builders.environments.pipconfig import reachable
+from builders.environments.pipconfig import pip_environment, reachable
 from builders.index import Index
 from resolver.errors import EnvironmentLacksError
 from resolver.lock import Lock, read_lock

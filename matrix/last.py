@@ -11,11 +11,12 @@ from typing import Any
 from zlib import crc32
 
 from builders.cache import cache_root
-from builders.files import write_atomic
 
 
 def keep_conflict(document: dict[str, Any]) -> None:
     """Keep a conflict, as it is printed with ``--format json``, for the working directory."""
+    from builders.files import write_atomic  # noqa: PLC0415  not needed to forget one
+
     place = _place()
     try:
         place.parent.mkdir(parents=True, exist_ok=True)

@@ -11,8 +11,8 @@ from resolver.solve import MOST_STEPS
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from resolver.network import Proof
     from resolver.problem import Problem, Relation
+    from resolver.proof import Proof
 
 _Item = Demand | int
 """A demand, or the number of a relation."""

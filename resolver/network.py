@@ -11,6 +11,8 @@ taken back together (conflict-directed backjumping [4]_).
 .. [2] D. Sabin, E. C. Freuder, "Contradicting conventional wisdom in constraint satisfaction",
    ECAI (1994).
 .. [3] F. Boussemart et al., "Boosting systematic search by weighting constraints", ECAI (2004).
+.. [4] P. Prosser, "Hybrid algorithms for the constraint satisfaction problem", Computational
+   Intelligence 9 (1993).
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from typing import TYPE_CHECKING
 
 from resolver.errors import MatrixError
 from resolver.problem import ABSENT, bits
+from resolver.proof import Proof
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -43,80 +46,8 @@ def too_large(steps: int) -> TooLargeError:
     return TooLargeError(msg, hint="Ask for fewer packages, or pin torch or ROCm.")
 
 
-_CHOICE = -1
-"""Stands for a relation where the search dropped candidates to try one of them."""
 _MOST_ANSWERS = 250
 """How many answers are kept for each relation: a bound on memory."""
-
-
-class Proof:
-    """Why there is no solution: what has a part in any of the contradictions that were met.
-
-    With the demands on these variables and these relations alone there is no solution either. Other
-    sets may prove the same, smaller ones among them.
-
-    Attributes
-    ----------
-    links
-        Numbers of relations.
-    variables
-        Numbers of variables whose candidates matter.
-    """
-
-    __slots__ = ("_trail", "links", "variables")
-
-    def __init__(self) -> None:
-        self.links: set[int] = set()
-        self.variables: set[int] = set()
-        self._trail: list[tuple[int, int, int]] = []
-        """What dropped candidates since the start: the variable, the relation, and its other variable."""
-
-    def note(self, variable: int, link: int, other: int) -> None:
-        """Note that a relation dropped candidates of a variable because of those of another."""
-        self._trail.append((variable, link, other))
-
-    def choose(self, variable: int) -> None:
-        """Note that the search tries one candidate of a variable."""
-        self._trail.append((variable, _CHOICE, variable))
-
-    @property
-    def length(self) -> int:
-        """The number of notes."""
-        return len(self._trail)
-
-    def forget(self, length: int) -> None:
-        """Take back all notes but the first ones."""
-        del self._trail[length:]
-
-    def contradiction(self, link: int, variables: Iterable[int]) -> int:
-        """Trace a contradiction to what led to it.
-
-        Parameters
-        ----------
-        link
-            The relation that left a variable without candidates; negative if a demand did.
-        variables
-            The variables of that relation.
-
-        Returns
-        -------
-        int
-            The place in the notes of the last choice that has a part in it; -1 if none has.
-        """
-        needed, last = set(variables), -1
-        if link >= 0:
-            self.links.add(link)
-        for place in range(len(self._trail) - 1, -1, -1):
-            variable, reason, other = self._trail[place]
-            if variable not in needed:
-                continue
-            if reason == _CHOICE:
-                last = max(last, place)
-            else:
-                self.links.add(reason)
-                needed.add(other)
-        self.variables |= needed
-        return last
 
 
 class Network:

@@ -2,51 +2,32 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
-from functools import partial
 from itertools import chain, islice
 from typing import TYPE_CHECKING
 
-import msgspec
 from msgspec.structs import replace
 
+from resolver.changes import changes_of
 from resolver.compiling import compile_problem
 from resolver.compiling.asked import asked_text
 from resolver.core import minimal_demands
 from resolver.errors import MatrixError
-from resolver.model import PLATFORM, Suggestion
+from resolver.model import Suggestion
 from resolver.network import Network
 from resolver.solve import MOST_STEPS, preferred_within
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-    from datetime import date
+    from collections.abc import Collection, Iterable, Iterator, Sequence
 
+    from resolver.changes import Change
     from resolver.facts.catalog import Catalog
-    from resolver.facts.schema import Window
-    from resolver.model import Request, Requirement
+    from resolver.model import Request
     from resolver.problem import Demand, Problem
 
 MOST_SUGGESTIONS = 3
-_MOST_DAYS = 3
-"""How many days on which a site's base images changed are tried on each side of the day asked for."""
 _MOST_PAIRS = 60
 """How many pairs of changes are tried before everything is let go that can be."""
 _OF_THE_SITE = {"kernel-driver", "base-image"}
-
-
-class _Change(msgspec.Struct, frozen=True):
-    """Something that could be asked for instead."""
-
-    text: str
-    apply: Callable[[Request], Request]
-    name: str = ""
-    """The component whose requirement it changes; empty when it changes the target."""
-    frees_a_pin: bool = False
-    day: bool = False
-    """Another day; of several that resolve only the nearest is worth naming."""
-    last: bool = False
-    """Too far from what was asked to be offered while anything nearer resolves."""
 
 
 def suggestions_for(
@@ -67,7 +48,7 @@ def suggestions_for(
     """
     blamed = {demand.variable.name for demand in core if demand.kind == "request"}
     sited = any(demand.kind == "fact" and demand.variable.name in _OF_THE_SITE for demand in core)
-    changes = _changes(catalog, request, sited=sited)
+    changes = changes_of(catalog, request, sited=sited)
     near = [one for one in changes if not one.last and (one.name in blamed or not one.name)]
     trials = _Trials(catalog, request, problem)
     found: list[Suggestion] = []
@@ -85,7 +66,7 @@ def suggestions_for(
     return tuple(dict.fromkeys(found))
 
 
-def _together(changes: Sequence[_Change], near: Sequence[_Change]) -> Iterator[list[_Change]]:
+def _together(changes: Sequence[Change], near: Sequence[Change]) -> Iterator[list[Change]]:
     """Yield pairs of changes, then all pins let go at once, alone and with a change of the target."""
     others = [one for one in changes if not one.last]
     pairs = ([one, other] for one in near for other in others if one is not other)
@@ -95,14 +76,14 @@ def _together(changes: Sequence[_Change], near: Sequence[_Change]) -> Iterator[l
     yield from ([*pins, one] for one in others if not one.name)
 
 
-def _elsewhere_too(changes: Sequence[_Change]) -> Iterator[list[_Change]]:
+def _elsewhere_too(changes: Sequence[Change]) -> Iterator[list[Change]]:
     """Yield what is far from what was asked: another site, with the pins and without."""
     pins = [one for one in changes if one.frees_a_pin]
     yield from ([one] for one in changes if one.last)
     yield from ([*pins, one] for one in changes if one.last)
 
 
-class _Compiled:
+class Compiled:
     """The problem of a target, with what is known of its relaxed forms."""
 
     def __init__(self, problem: Problem) -> None:
@@ -142,9 +123,9 @@ class _Trials:
     def __init__(self, catalog: Catalog, request: Request, problem: Problem) -> None:
         self._catalog = catalog
         self._request = request
-        self._compiled: dict[Request, _Compiled | None] = {request: _Compiled(problem)}
+        self._compiled: dict[Request, Compiled | None] = {request: Compiled(problem)}
 
-    def resolving(self, combinations: Iterable[Sequence[_Change]]) -> Iterator[Suggestion]:
+    def resolving(self, combinations: Iterable[Sequence[Change]]) -> Iterator[Suggestion]:
         """Yield the suggestions that combinations of changes make, as far as they lead to a solution."""
         for changes in combinations:
             other = self._changed(changes)
@@ -156,8 +137,8 @@ class _Trials:
                 yield Suggestion(text + outcome, request_arguments(other))
 
     def one_clash_after_another(
-        self, changes: Sequence[_Change], blamed: Collection[str]
-    ) -> Iterator[list[_Change]]:
+        self, changes: Sequence[Change], blamed: Collection[str]
+    ) -> Iterator[list[Change]]:
         """Let go what clashes, and what clashes then, until the rest resolves; yield that, if it does.
 
         What turns out not to be needed then is taken back.
@@ -169,7 +150,7 @@ class _Trials:
         blamed
             The components of which the request asks what clashes first.
         """
-        made: list[_Change] = []
+        made: list[Change] = []
         compiled = self._compiled[self._request]
         while compiled and self._outcome(self._changed(made)) is None:
             if made:
@@ -186,7 +167,7 @@ class _Trials:
                 made = fewer
         yield made
 
-    def _changed(self, changes: Iterable[_Change]) -> Request:
+    def _changed(self, changes: Iterable[Change]) -> Request:
         other = self._request
         for change in changes:
             other = change.apply(other)
@@ -206,10 +187,10 @@ class _Trials:
         ]
         return f" (gives {' and '.join(map(str, named))})" if named else ""
 
-    def _problem(self, request: Request) -> _Compiled | None:
+    def _problem(self, request: Request) -> Compiled | None:
         if request not in self._compiled:
             try:
-                self._compiled[request] = _Compiled(compile_problem(self._catalog, request))
+                self._compiled[request] = Compiled(compile_problem(self._catalog, request))
             except MatrixError:
                 self._compiled[request] = None
         return self._compiled[request]
@@ -227,112 +208,6 @@ class _Trials:
             else:
                 demands.append(demand)
         return demands
-
-
-def _changes(catalog: Catalog, request: Request, *, sited: bool) -> list[_Change]:
-    """Give every single change there is, the cheapest first."""
-    asked, target = request.requirements, request.target
-    changes = [_free(one) for one in asked if one.specifier is not None]
-    if target.base_image:
-        changes.append(_Change("any base image of the site", partial(_retarget, base_image="")))
-    if target.driver and catalog.windows_of(target.site):
-        changes.append(_Change(f"the driver that {target.site} has", partial(_retarget, driver="")))
-    if sited:
-        changes += _other_days(catalog, request)
-    if request.keep:
-        text = "without keeping what is installed"
-        changes.append(_Change(text, lambda one: replace(one, keep=None)))
-    if request.support != "any":
-        changes.append(_Change("trust also what is inferred", lambda one: replace(one, support="any")))
-    if len(target.gfx) > 1:
-        changes += [_Change(f"without {gfx}", partial(_without_target, gfx=gfx)) for gfx in target.gfx]
-    changes += [_leave_out(one) for one in asked if one.name not in PLATFORM and len(asked) > 1]
-    changes += [
-        _Change(
-            f"for {site.name}, {site.title}", partial(_elsewhere, to=site.name, catalog=catalog), last=True
-        )
-        for site in catalog.site.values()
-        if site.name != target.site and (site.backend, site.gfx) != (target.backend, target.gfx)
-    ]
-    return changes
-
-
-def _other_days(catalog: Catalog, request: Request) -> Iterator[_Change]:
-    """Give days on which the site had another driver or other base images, the nearest first."""
-    target = request.target
-    for window in catalog.windows_of(target.site) if not target.driver else []:
-        if not window.since <= target.date < (window.until or target.date + timedelta(days=1)):
-            day = _last_day(catalog, window)
-            text = f"{target.site} as it was on {day} (driver {window.driver})"
-            yield _Change(text, partial(_retarget, day=day), day=True)
-    rows = [row for row in catalog.site_image.values() if row.site == target.site]
-    later = sorted({row.since for row in rows if row.since and row.since > target.date})
-    ended = {row.until - timedelta(days=1) for row in rows if row.until and row.until <= target.date}
-    for day in [*later[:_MOST_DAYS], *sorted(ended, reverse=True)[:_MOST_DAYS]]:
-        yield _Change(f"{target.site} with its base images of {day}", partial(_retarget, day=day), day=True)
-
-
-def _free(wanted: Requirement) -> _Change:
-    freed = replace(wanted, specifier=None, text=wanted.name)
-
-    def apply(request: Request) -> Request:
-        kept = (freed if one == wanted else one for one in request.requirements)
-        return replace(request, requirements=tuple(kept))
-
-    return _Change(
-        f"any version of {wanted.name} instead of {wanted.text}", apply, wanted.name, frees_a_pin=True
-    )
-
-
-def _leave_out(wanted: Requirement) -> _Change:
-    def apply(request: Request) -> Request:
-        kept = (one for one in request.requirements if one.name != wanted.name)
-        return replace(request, requirements=tuple(kept))
-
-    return _Change(f"without {wanted.text}", apply, wanted.name)
-
-
-def _retarget(
-    request: Request, *, day: date | None = None, base_image: str | None = None, driver: str | None = None
-) -> Request:
-    """Change a part of the target; an empty text takes the part out."""
-    target = request.target
-    changed = replace(
-        target,
-        date=day or target.date,
-        base_image=target.base_image if base_image is None else base_image or None,
-        driver=target.driver if driver is None else driver or None,
-    )
-    return replace(request, target=changed)
-
-
-def _without_target(request: Request, *, gfx: str) -> Request:
-    kept = tuple(one for one in request.target.gfx if one != gfx)
-    return replace(request, target=replace(request.target, gfx=kept))
-
-
-def _elsewhere(request: Request, *, to: str, catalog: Catalog) -> Request:
-    """Ask for another site, as it is on that day; what was said of the machine does not hold there."""
-    row = catalog.site[to]
-    target = replace(
-        request.target,
-        backend=row.backend,
-        gfx=row.gfx if row.backend == "rocm" else (),
-        site=to,
-        driver=None,
-        base_image=None,
-        python=None,
-        glibc=None,
-    )
-    return replace(request, target=target, site_file="")
-
-
-def _last_day(catalog: Catalog, window: Window) -> date:
-    """Give the day in a driver window on which most of what is known of the site holds."""
-    if window.until:
-        return window.until - timedelta(days=1)
-    images = [row.since for row in catalog.site_image.values() if row.site == window.site and row.since]
-    return max([window.since, *images])
 
 
 def request_arguments(request: Request) -> tuple[str, ...]:

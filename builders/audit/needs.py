@@ -12,7 +12,7 @@ from builders.audit.contents import requirements_of
 from builders.audit.elf import version_key
 from builders.audit.findings import Finding
 from builders.audit.platforms import promised_glibc
-from builders.audit.promises import TORCH_PROVIDES
+from builders.audit.promises import ROCM_LIBRARIES, TORCH_PROVIDES
 from builders.run import output_of
 
 if TYPE_CHECKING:
@@ -22,11 +22,6 @@ if TYPE_CHECKING:
     from builders.audit.elf import SharedObject
     from builders.audit.findings import Severity
 
-ROCM_LIBRARIES = (
-    "libamdhip64.so*", "libamd_comgr.so*", "libhip*.so*", "libhsa-runtime64.so*", "libMIOpen*.so*",
-    "libroc*.so*", "librccl.so*",
-)  # fmt: skip
-"""Libraries of ROCm, which torch's ROCm wheel brings, or else the base image."""
 OTHER_BACKENDS = (
     "libcu*.so*", "libnv*.so*", "libnccl.so*", "libsycl.so*", "libze_loader.so*", "libmkl_sycl*.so*",
 )  # fmt: skip

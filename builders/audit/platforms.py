@@ -6,7 +6,7 @@ import platform
 import re
 from typing import TYPE_CHECKING
 
-from builders.audit.promises import TORCH_PROVIDES
+from builders.audit.promises import ROCM_LIBRARIES, TORCH_PROVIDES
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -41,14 +41,14 @@ def machine_of_tag(platform_tag: str) -> str:
 def platform_tag(wheel: Path) -> str:
     """Find the platform tag a wheel deserves, by the symbol versions that its objects need.
 
-    auditwheel knows the policies. What torch provides counts as given. A wheel without compiled
+    auditwheel knows the policies. What torch and ROCm provide counts as given. A wheel without compiled
     code keeps ``any``.
     """
     from auditwheel.error import NonPlatformWheelError  # noqa: PLC0415  imports slowly
     from auditwheel.libc import Libc  # noqa: PLC0415
     from auditwheel.wheel_abi import analyze_wheel_abi  # noqa: PLC0415
 
-    given = frozenset(TORCH_PROVIDES)
+    given = frozenset([*TORCH_PROVIDES, *ROCM_LIBRARIES])
     try:
         report = analyze_wheel_abi(
             Libc.GLIBC, None, wheel, given, disable_isa_ext_check=True, allow_graft=False

@@ -18,6 +18,11 @@ SHARED_OBJECT = re.compile(r"\.so(\.\d+)*$")
 
 TORCH_PROVIDES = ("libc10*.so*", "libtorch*.so*")
 """Libraries that come with the pinned torch and are loaded before the extension."""
+ROCM_LIBRARIES = (
+    "libamdhip64.so*", "libamd_comgr.so*", "libhip*.so*", "libhsa-runtime64.so*", "libMIOpen*.so*",
+    "libroc*.so*", "librccl.so*",
+)  # fmt: skip
+"""Libraries of ROCm, which torch's ROCm wheel brings, or else the base image."""
 
 
 def check_contents(objects: Sequence[str], recipe: Recipe) -> Iterator[Finding]:

@@ -70,7 +70,7 @@ def driver(said: str, catalog: Catalog) -> Point:
             topic="kernel-driver",
             state="lack",
             found="no AMD kernel driver says its version",
-            means="Wheels can be built here, but nothing can run on a GPU. A site's driver is in the catalog.",
+            means="Wheels can be built here, but nothing runs on a GPU. A site's driver is in the catalog.",
             cure="Nothing to do on a login node. Elsewhere name the driver with --driver.",
         )
     try:

@@ -122,7 +122,7 @@ def cache_errors() -> Iterator[None]:
 
 def _no_room(what: str) -> EnvironmentLacksError:
     msg = f"There is no room left for the cache {cache_root()}: {what}"
-    hint = "Free some space, or let XDG_CACHE_HOME name a directory with more; nothing half-made was kept."
+    hint = "Free some space, or let XDG_CACHE_HOME name a directory with more; what was half made is removed."
     return EnvironmentLacksError(msg, hint=hint)
 
 

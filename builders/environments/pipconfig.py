@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
 from builders.containers.place import Bind
+from builders.run import clean_environment
 from resolver.errors import UsageError
 
 if TYPE_CHECKING:
@@ -73,6 +74,22 @@ def pip_settings(mirrored: Callable[[str], str] = str, *, default_index: str = "
         binds[netrc] = Bind(netrc)
     own = {"PIP_CONFIG_FILE": os.devnull, "PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_NO_INPUT": "1"}
     return PipSettings(env | own, tuple(binds.values()))
+
+
+def pip_environment() -> dict[str, str]:
+    """Give the environment a pip of this machine runs in: cleaned, but with the user's own configuration."""
+    own = {name: value for name, value in os.environ.items() if name.startswith("PIP_")}
+    # These would change what is installed or where, rather than where it comes from.
+    for name in (
+        "PIP_TARGET",
+        "PIP_PREFIX",
+        "PIP_USER",
+        "PIP_ROOT",
+        "PIP_REQUIRE_VIRTUALENV",
+        "PIP_PYTHON",
+    ):
+        own.pop(name, None)
+    return clean_environment(own | {"PIP_DISABLE_PIP_VERSION_CHECK": "1"})
 
 
 def reachable(url: str, *, timeout: float = 5.0) -> bool:

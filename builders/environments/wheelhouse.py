@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import re
 import shutil
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -32,7 +33,7 @@ from builders.run import CommandError
 from resolver.errors import EnvironmentLacksError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from builders.containers.place import Place
     from builders.environments.python import TargetPython
@@ -133,26 +134,42 @@ def fetch_wheels(
     with cache_errors(), only_one(manifest.with_suffix(".lock")):
         if found := _read(manifest):
             return found
-        part = manifest.with_suffix(".part")
-        for name in ("files", "tmp"):
-            shutil.rmtree(part / name, ignore_errors=True)
-            (part / name).mkdir(parents=True)
-        limits = "".join(f"{one.name}=={one.version}\n" for one in pinned.values())
-        (part / "constraints.txt").write_text(limits)
-        say(f"fetch {', '.join(wanted)} and what they need")
-        links = [str(one.path.parent) for one in over]
-        _download(
-            place, python, wanted, part, log=log, say=say, indexes=indexes, mirrored=mirrored, links=links
-        )
-        files = sorted((part / "files").iterdir())
-        _check(files, wanted, [*pinned])
-        wheels = sorted(map(_store, files), key=lambda one: one.name)
-        # What does not need torch is whole in itself, so that builds against any torch can share it.
-        above = any(one in wheels for one in pinned.values())
-        house = Wheelhouse(wanted, tuple(one for one in wheels if not above or one not in over), above)
-        write_atomic(manifest, msgspec.json.format(msgspec.json.encode(house), indent=1).decode() + "\n")
-        shutil.rmtree(part, ignore_errors=True)
+        with _staging(manifest.with_suffix(".part")) as part:
+            limits = "".join(f"{one.name}=={one.version}\n" for one in pinned.values())
+            (part / "constraints.txt").write_text(limits)
+            say(f"fetch {', '.join(wanted)} and what they need")
+            links = [str(one.path.parent) for one in over]
+            _download(
+                place, python, wanted, part, log=log, say=say, indexes=indexes, mirrored=mirrored, links=links
+            )
+            files = sorted((part / "files").iterdir())
+            _check(files, wanted, [*pinned])
+            wheels = sorted(map(_store, files), key=lambda one: one.name)
+            # What does not need torch is whole in itself, so that builds against any torch can share it.
+            above = any(one in wheels for one in pinned.values())
+            house = Wheelhouse(wanted, tuple(one for one in wheels if not above or one not in over), above)
+            write_atomic(manifest, msgspec.json.format(msgspec.json.encode(house), indent=1).decode() + "\n")
         return house
+
+
+@contextmanager
+def _staging(part: Path) -> Iterator[Path]:
+    """Give the directory of a fetch; what pip had downloaded whole stays there when the fetch fails."""
+    half = [part / "files", part / "tmp"]
+    _remove_all(half)
+    for directory in half:
+        directory.mkdir(parents=True)
+    try:
+        yield part
+    except BaseException:
+        _remove_all(half)
+        raise
+    _remove_all([part])
+
+
+def _remove_all(directories: Sequence[Path]) -> None:
+    for directory in directories:
+        shutil.rmtree(directory, ignore_errors=True)
 
 
 def damaged(wheels: Sequence[Wheel]) -> list[Wheel]:
@@ -239,11 +256,11 @@ def _cure(log: Path, start: int, unreached: Sequence[str]) -> str:
     failed = [line for line in said.splitlines() if _UNREACHED.search(line)]
     silent = [host for line in failed for host in _HOST.findall(line)]
     if failed and not silent:
-        silent = ["An index that pip is configured to use"]
+        silent = ["an index that pip is configured to use"]
     away = [*unreached, *dict.fromkeys(host for host in silent if not any(host in url for url in unreached))]
     if away:
         return (
-            f"{', '.join(away)} could not be reached from here. Run this where there is network, map the "
+            f"Not reached from here: {', '.join(away)}. Run this where there is network, map the "
             f"address to a mirror ([mirrors] in matrix.toml), or put the wheels into a directory and name "
             f"it in PIP_FIND_LINKS."
         )

@@ -122,7 +122,7 @@ class Headers:
 
 
 def _header(name: str, value: str, end: bytes) -> Header:
-    return Header(name.lower(), f"{name}: {value}".encode(errors="surrogateescape") + end)
+    return Header(name.lower(), f"{name}: {value}".encode() + end)
 
 
 def _ended(raw: bytes, end: bytes) -> bytes:

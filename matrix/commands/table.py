@@ -56,6 +56,11 @@ def execute(args: argparse.Namespace, console: Console) -> int:
         raise UsageError(msg, hint="For one cell, ask matrix resolve for its torch, Python and base image.")
     settings = merge(read_settings(), args)
     settings.requirements = settings.requirements or ["torch"]
+    if settings.keep_installed:
+        console.warn(
+            "A table keeps nothing that is installed: each cell is answered as for a bare environment."
+        )
+        settings.keep_installed = None
     catalog = load_catalog(settings)
     today = datetime.datetime.now(tz=datetime.UTC).date()
     table = Table(catalog, make_request(settings, catalog, today), together=args.together)

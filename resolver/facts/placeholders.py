@@ -51,7 +51,7 @@ def complaint(text: str) -> str:
     Examples
     --------
     >>> complaint("{gfx}"), complaint("{jfx}")
-    ('', "has the placeholder {jfx}; known: gfx, jobs, rocm, rocm-path")
+    ('', 'has the placeholder {jfx}; known: gfx, jobs, rocm, rocm-path')
     """
     for name, form in placeholders(text):
         if name not in FORMS:

@@ -12,9 +12,8 @@ from pathlib import Path
 import pytest
 
 from builders import buildenv
-from builders.buildenv import BuildEnvironment, build_environment, pip_environment
+from builders.buildenv import BuildEnvironment, build_environment
 from builders.cache import cache_root
-from builders.environments.pipconfig import reachable
 from builders.run import CommandError, output_of
 from resolver.errors import EnvironmentLacksError
 
@@ -128,20 +127,6 @@ class Quiet(http.server.BaseHTTPRequestHandler):
         """Say nothing."""
 
 
-def test_a_directory_needs_no_server() -> None:
-    assert reachable("file:///not/there")
-
-
-def test_pip_keeps_the_users_places_and_not_his_targets(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:1/simple")
-    monkeypatch.setenv("PIP_TARGET", "/elsewhere")
-    monkeypatch.setenv("PIP_USER", "1")
-    monkeypatch.setenv("PYTHONPATH", "/elsewhere")
-    env = pip_environment()
-    assert env["PIP_INDEX_URL"] == "http://127.0.0.1:1/simple"
-    assert not {"PIP_TARGET", "PIP_USER", "PYTHONPATH"} & set(env)
-
-
 @pytest.mark.integration
 def test_a_real_environment_and_its_list(make: Make) -> None:
     one = make("packaging")
@@ -149,12 +134,3 @@ def test_a_real_environment_and_its_list(make: Make) -> None:
     code = "import packaging, sys; print(sys.prefix)"
     said = subprocess.run([str(one.python), "-c", code], check=True, capture_output=True, text=True).stdout
     assert said == f"{one.root}\n"
-
-
-@pytest.mark.parametrize("base", ["", "not/absolute"])
-def test_the_cache_is_below_home_without_xdg(
-    base: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", base)
-    monkeypatch.setenv("HOME", str(tmp_path))
-    assert cache_root() == tmp_path / ".cache" / "matrix"

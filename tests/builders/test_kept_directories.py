@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from builders.cache import cache_root
 from builders.environments.kept import digest, is_complete, keep, remove
 from builders.run import CommandError
 from resolver.errors import EnvironmentLacksError
@@ -135,3 +136,12 @@ def test_the_name_tells_all_parts_apart() -> None:
 def test_removing_what_is_not_there(tmp_path: Path) -> None:
     remove(tmp_path / "nothing")
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("base", ["", "not/absolute"])
+def test_the_cache_is_below_home_without_xdg(
+    base: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", base)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert cache_root() == tmp_path / ".cache" / "matrix"

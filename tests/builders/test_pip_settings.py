@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import http.server
 import os
+import threading
 from pathlib import Path
 
 import pytest
 
 from builders.containers.place import Bind
 from builders.environments import pipconfig
-from builders.environments.pipconfig import local_directory, pip_settings
+from builders.environments.pipconfig import local_directory, pip_environment, pip_settings, reachable
 from resolver.errors import UsageError
 
 
@@ -118,3 +120,35 @@ def test_an_index_in_a_directory(tmp_path: Path) -> None:
     (tmp_path / "simple").mkdir()
     assert local_directory((tmp_path / "simple").as_uri()) == Bind(tmp_path)
     assert local_directory("https://host/simple") is None
+
+
+def test_pip_keeps_the_users_places_and_not_his_targets(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:1/simple")
+    monkeypatch.setenv("PIP_TARGET", "/elsewhere")
+    monkeypatch.setenv("PIP_USER", "1")
+    monkeypatch.setenv("PYTHONPATH", "/elsewhere")
+    env = pip_environment()
+    assert env["PIP_INDEX_URL"] == "http://127.0.0.1:1/simple"
+    assert not {"PIP_TARGET", "PIP_USER", "PYTHONPATH"} & set(env)
+
+
+def test_whether_a_server_answers() -> None:
+    with http.server.HTTPServer(("127.0.0.1", 0), Quiet) as server:
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        there = f"http://127.0.0.1:{server.server_port}/"
+        assert reachable(there)
+        server.shutdown()
+    assert not reachable(there)
+
+
+class Quiet(http.server.BaseHTTPRequestHandler):
+    def do_HEAD(self) -> None:
+        self.send_response(200)
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+
+def test_a_directory_needs_no_server() -> None:
+    assert reachable("file:///not/there")

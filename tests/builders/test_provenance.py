@@ -310,6 +310,13 @@ def test_a_document_that_contradicts_itself_is_refused(old: str, new: str, said:
         read_statement(text.replace(old, new).encode())
 
 
+def test_an_artifact_without_any_identity_is_refused() -> None:
+    document = written()
+    document["predicate"]["runDetails"]["byproducts"].append({"name": "core"})
+    with pytest.raises(ProvenanceError, match="core has neither URI nor digest"):
+        read_statement(document)
+
+
 @settings(deadline=None, max_examples=60)
 @given(st.binary(max_size=60) | st.integers(0, 2000).map(lambda end: json.dumps(written()).encode()[:end]))
 def test_what_is_cut_short_or_something_else_is_refused(data: bytes) -> None:

@@ -177,9 +177,8 @@ def test_compilers_come_from_the_image() -> None:
     made = apply_recipe(recipe(), build("gfx90a", compilers=LUMI, cxx_standard="17")).environment
     assert (made["CC"], made["CXX"]) == ("gcc-12", "g++-12")
     assert apply_recipe(recipe(), build("gfx90a", compilers=LUMI)).environment["CXX"] == "g++"
-    known = apply_recipe(
-        recipe(), build("gfx90a", compilers=LUMI, preferred=("gcc-12", "g++-12"))
-    ).environment
+    named = build("gfx90a", compilers=LUMI, preferred=("gcc-12", "g++-12"))
+    known = apply_recipe(recipe(), named).environment
     assert (known["CC"], known["CXX"]) == ("gcc-12", "g++-12")
 
 

@@ -165,24 +165,39 @@ def test_a_changed_wheel_is_found_and_removed(
     assert not zeta.path.exists()
 
 
-def test_a_kill_leaves_nothing_that_is_taken_for_complete(
+def test_a_failure_keeps_what_was_downloaded_and_nothing_else(
     pip: FakePip, fetch: Fetch, make_wheel: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pip.gives = [make_wheel("zeta"), make_wheel("alpha")]
 
-    def killed(_: Path) -> Wheel:
+    def interrupted(file: Path) -> Wheel:
+        (file.parent.parent / "pip").mkdir()
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(wheelhouse, "_store", killed)
+        patch.setattr(wheelhouse, "_store", interrupted)
         with pytest.raises(KeyboardInterrupt):
             fetch("zeta", "alpha")
     (part,) = (cache_root() / "wheelhouses").glob("*.part")
-    assert len(list((part / "files").iterdir())) == 2
-    (part / "pip").mkdir()
+    assert {one.name for one in part.iterdir()} == {"pip", "constraints.txt"}
     with pytest.raises(EnvironmentLacksError):
         fetch("zeta", "alpha", offline=True)
-    assert len(fetch("zeta", "alpha").wheels) == 2  # the fake sees that the files of the first try are gone
+    assert len(fetch("zeta", "alpha").wheels) == 2
+    assert not part.exists()
+
+
+def test_what_a_kill_left_is_not_taken(
+    pip: FakePip, fetch: Fetch, make_wheel: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pip.gives = [make_wheel("zeta")]
+    with monkeypatch.context() as patch:
+        patch.setattr(wheelhouse, "_remove_all", lambda _: None)  # what SIGKILL leaves no time for
+        patch.setattr(wheelhouse, "_check", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            fetch("zeta")
+    (part,) = (cache_root() / "wheelhouses").glob("*.part")
+    assert list((part / "files").iterdir())
+    assert len(fetch("zeta").wheels) == 1  # the fake sees that the directory is empty when it begins
     assert not part.exists()
 
 
@@ -243,7 +258,7 @@ def test_what_could_not_be_reached_is_named(pip: FakePip, fetch: Fetch, said: li
     with pytest.raises(EnvironmentLacksError, match="No matching distribution") as caught:
         fetch("torch==2.9.1+rocm6.4", indexes=["https://unreachable.example/whl"])
     hint = caught.value.hint
-    assert hint.startswith("https://unreachable.example/whl, pkgs.example could not be reached")
+    assert hint.startswith("Not reached from here: https://unreachable.example/whl, pkgs.example. ")
     assert "[mirrors]" in hint
     assert "PIP_FIND_LINKS" in hint
     assert caught.value.exit_code == 3

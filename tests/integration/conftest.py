@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from builders.buildenv import pip_environment
+from builders.environments.pipconfig import pip_environment
 from tests.support.built import Built, matrix
 
 

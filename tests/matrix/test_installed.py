@@ -214,3 +214,26 @@ def test_the_request_file_may_say_it_and_the_lock_remembers(capsys: Capture) -> 
     pins = [line for line in environment.splitlines() if line.strip().startswith("- ")]
     assert not any("torch==" in line or "apex==" in line for line in pins)
     assert any("deepspeed==" in line for line in pins)
+
+
+def test_a_table_says_that_it_keeps_nothing(capsys: Capture) -> None:
+    Path("list.txt").write_text("torch==2.9.1+rocm6.4\nnumpy==1.26.4\n")
+    asked = [
+        "table",
+        "deepspeed",
+        "torch==2.9.1",
+        "--python",
+        "3.12",
+        "--date",
+        "2026-05-01",
+        "--format",
+        "csv",
+    ]
+    assert main(asked) == 0
+    bare = capsys.readouterr()
+    assert "keeps nothing" not in bare.err
+    Path("matrix.toml").write_text('keep-installed = "list.txt"\n')
+    assert main(asked) == 0
+    said = capsys.readouterr()
+    assert said.out == bare.out
+    assert "A table keeps nothing that is installed" in said.err

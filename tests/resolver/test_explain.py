@@ -8,15 +8,18 @@ from pathlib import Path
 
 import pytest
 from hypothesis import event, given
+from hypothesis import strategies as st
 
 from resolver.compiling import compile_problem
-from resolver.core import minimal_core
+from resolver.core import minimal_core, minimal_demands
 from resolver.facts.catalog import Catalog
 from resolver.facts.loading import load
 from resolver.model import Conflict, Request, Resolution
+from resolver.network import Network
 from resolver.problem import Demand, Problem, Relation
 from resolver.resolve import resolve
-from resolver.suggest import MOST_SUGGESTIONS, request_arguments
+from resolver.solve import solve_preferred
+from resolver.suggest import MOST_SUGGESTIONS, Compiled, request_arguments
 from tests.resolver.asking import again, ask
 from tests.resolver.solving import solve
 from tests.resolver.universe import EXAMPLES, Universe, universes
@@ -42,6 +45,33 @@ def test_a_core_is_impossible_and_without_any_one_item_it_is_not(universe: Unive
     event(f"items: {len(fewer)}")
     assert not core.solvable()
     assert [one for one in fewer if not one.solvable()] == []
+
+
+@EXAMPLES
+@given(universes().filter(lambda universe: not universe.solvable()))
+def test_demands_are_to_blame_if_without_any_one_of_them_there_is_a_solution(
+    universe: Universe,
+) -> None:
+    problem = universe.problem()
+    blamed = minimal_demands(Network(problem), problem.demands)
+    assert solve(problem.restricted(blamed, problem.relations)) is None
+    for one in blamed:
+        rest = [other for other in blamed if other is not one]
+        assert solve(problem.restricted(rest, problem.relations)) is not None
+
+
+@EXAMPLES
+@given(universes(), st.lists(st.sets(st.integers(0, 5)), min_size=2, max_size=8))
+def test_what_is_learnt_from_failed_trials_changes_no_answer(
+    universe: Universe, trials: list[set[int]]
+) -> None:
+    problem = universe.problem()
+    compiled = Compiled(problem)
+    for left_out in trials:
+        demands = [one for number, one in enumerate(problem.demands) if number not in left_out]
+        found = compiled.solve(demands)
+        event(f"solved: {found is not None}")
+        assert found == solve_preferred(problem.restricted(demands, problem.relations))
 
 
 def _conflict(catalog: Catalog, request: Request) -> Conflict:

@@ -1,0 +1,103 @@
+"""Build environments inside the rig's base image, with the stand-in for torch's ROCm build."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import pytest
+
+from builders.containers.choosing import choose_place
+from builders.containers.image import find_image
+from builders.containers.place import run_in
+from builders.environments.python import find_python
+from builders.environments.task import Fetching, make_layers, task_environment
+from resolver.errors import EnvironmentLacksError
+
+if TYPE_CHECKING:
+    from builders.containers.place import Place
+
+pytestmark = pytest.mark.integration
+
+
+class Rig(Protocol):
+    """What the fixture gives: the base image, and a directory with the stand-in for torch."""
+
+    image: Path
+    wheels: Path
+
+
+TORCH = "torch==2.13.0+rocm7.2"
+ASK = """
+import json, os, pathlib, shutil, subprocess, sys
+import setuptools, torch
+def refused(path):
+    try:
+        path.touch()
+    except OSError as error:
+        return error.strerror
+print("answer " + json.dumps({
+    "torch": torch.__version__, "hip": torch.version.hip, "from": torch.__file__,
+    "setuptools": setuptools.__version__,
+    "ninja": shutil.which("ninja"), "runs": subprocess.call(["ninja", "--version"], stdout=2) == 0,
+    "refused": refused(pathlib.Path(torch.__file__).parent / "new"), "prefix": sys.prefix,
+}))
+"""
+
+
+@pytest.fixture(scope="session")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Give one cache to all tests here: torch's layer takes most of a minute."""
+    return tmp_path_factory.mktemp("rig-cache")
+
+
+@pytest.fixture
+def place(rig: Rig, cache: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
+    monkeypatch.setenv("PIP_FIND_LINKS", str(rig.wheels))
+    return choose_place("apptainer", find_image(rig.image))
+
+
+def answer(log: Path) -> dict[str, Any]:
+    (line,) = (one for one in log.read_text().splitlines() if one.startswith("answer "))
+    found: dict[str, Any] = json.loads(line.partition(" ")[2])
+    return found
+
+
+def test_torch_and_build_requirements_in_the_image(place: Place, cache: Path, tmp_path: Path) -> None:
+    python = find_python(place, "3.11")
+    assert python.where == "image"
+    said: list[str] = []
+    how = Fetching(log=tmp_path / "log", say=said.append)
+    wanted = ["setuptools<80", "ninja"]
+    layers = make_layers(place, python, torch=TORCH, requirements=wanted, how=how)
+    assert layers.torch is not None
+    assert layers.torch.root.is_relative_to(cache)
+
+    made = task_environment(place, python, layers.all, root=tmp_path / "env", log=how.log)
+    run_in(place, [str(made.python), "-c", ASK], made.view, what="Asking", log=tmp_path / "asked")
+    found = answer(tmp_path / "asked")
+    assert found["torch"] == made.installed["torch"] == "2.13.0+rocm7.2"
+    assert found["hip"].startswith("7.2")
+    assert Path(found["from"]).is_relative_to(layers.torch.root)
+    assert found["setuptools"] == made.installed["setuptools"]
+    assert int(found["setuptools"].split(".")[0]) < 80
+    assert found["ninja"].startswith(str(cache))
+    assert found["runs"] is True
+    assert found["refused"] == "Read-only file system"
+    assert found["prefix"] == str(made.root)
+    assert sum(path.lstat().st_blocks for path in made.root.rglob("*")) * 512 < 50e6
+
+    said.clear()
+    offline = Fetching(log=how.log, say=said.append, offline=True)
+    assert make_layers(place, python, torch=TORCH, requirements=wanted, how=offline) == layers
+    with pytest.raises(EnvironmentLacksError, match="not in the cache"):
+        make_layers(place, python, torch=TORCH, requirements=["setuptools<70"], how=offline)
+    assert said == []
+
+
+def test_an_image_without_that_python(place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("UV_PYTHON_INSTALL_DIR", str(tmp_path))
+    with pytest.raises(EnvironmentLacksError, match=r"Python 3\.8 is needed .* has none"):
+        find_python(place, "3.8")

@@ -1,0 +1,213 @@
+"""Wheels for gfx90a, compiled in a base image by an ordinary user, and what is refused.
+
+The image holds a real HIP compiler; torch is the rig's stand-in, and there is no GPU. So the code objects
+are real, and that their kernels run is not shown.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.rig.rig import Rig
+from tests.support.fusedtiny import Repository, make_repository
+
+pytestmark = pytest.mark.integration
+TORCH = "torch==2.13.0"
+LABEL = "rocm7.2.torch2.13.0.gfx90a"
+
+
+class Site:
+    """An ordinary user's directory with a lock, from which wheels are built in the image."""
+
+    def __init__(self, rig: Rig, *requirements: str, targets: tuple[str, ...] = ("--gfx90a",)) -> None:
+        self.rig, self.requirements, self.targets = rig, requirements, targets
+        self.work = rig.work()
+        self.index = self.work / "index"
+
+    def matrix(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        return self.rig.matrix(*arguments, cwd=self.work, env={"PIP_FIND_LINKS": str(self.rig.wheels)})
+
+    def resolve(self, *more: str) -> None:
+        done = self.matrix(
+            "resolve", *self.requirements, TORCH, "--site", "local", "--backend", "rocm", *self.targets,
+            "--base-image", str(self.rig.image), "--driver", "30.30", "--python", "3.11", *more,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+
+    def build(self, *more: str) -> subprocess.CompletedProcess[str]:
+        return self.matrix("build-wheels", *more)
+
+    def wheel(self, project: str) -> Path:
+        (wheel,) = (self.index / "simple" / project).glob("*.whl")
+        return wheel
+
+    def audit(self, wheel: Path, *more: str) -> dict[str, Any]:
+        done = self.matrix("audit", str(wheel), *more, "--format", "json")
+        (one,) = json.loads(done.stdout)["wheels"]
+        assert isinstance(one, dict)
+        return one
+
+    def record(self) -> dict[str, Any]:
+        (path,) = (self.index / "provenance").iterdir()
+        document = json.loads(path.read_text())
+        assert isinstance(document, dict)
+        return document
+
+
+MakeSite = Callable[..., Site]
+
+
+@pytest.fixture(scope="module")
+def repository(rig: Rig) -> Repository:
+    """Give the repository of the small extension, which the user may read."""
+    folder = rig.work()
+    found = make_repository(folder)
+    subprocess.run(["chmod", "-R", "a+rX", str(folder)], check=True)
+    subprocess.run(["chown", "-R", "--reference", str(folder), str(folder)], check=True)
+    return found
+
+
+@pytest.fixture
+def tiny(rig: Rig, repository: Repository) -> MakeSite:
+    """Resolve for the small extension with some fault in its build."""
+
+    def make(
+        *, version: str = "1.0", targets: tuple[str, ...] = ("--gfx90a",), **catalog: Any
+    ) -> Site:
+        site = Site(rig, f"fusedtiny=={version}", targets=targets)
+        repository.catalog(site.work / "facts", **catalog)
+        (site.work / "matrix.toml").write_text('catalog = ["facts"]\n')
+        site.resolve()
+        return site
+
+    return make
+
+
+def refused(site: Site, *, code: int = 1) -> str:
+    """Build what must not be published; give what was said, and see that nothing was."""
+    done = site.build()
+    assert done.returncode == code, done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
+    assert not list(site.index.glob("simple/*/*.whl"))
+    return done.stderr
+
+
+def test_git_with_a_submodule_becomes_a_wheel_for_exactly_that_target(tiny: MakeSite) -> None:
+    site = tiny()
+    done = site.build()
+    assert done.returncode == 0, done.stderr
+    wheel = site.wheel("fusedtiny")
+    assert re.fullmatch(
+        rf"fusedtiny-1\.0\+{re.escape(LABEL)}-cp311-cp311-manylinux_2_\d+_x86_64\.whl", wheel.name
+    )
+    found = site.audit(wheel, "--gfx90a")
+    assert found["verdict"] == "sound"
+    assert set(map(tuple, found["code_objects"].values())) == {("gfx90a",)}
+    record = site.record()
+    assert record["network"] == "off"
+    assert "probe-object" in {one["id"] for one in record["findings"]}
+    assert "up to date" in site.build().stdout
+
+
+def test_one_build_for_two_targets(tiny: MakeSite) -> None:
+    site = tiny(targets=("--gfx90a", "--gfx942"))
+    assert site.build().returncode == 0
+    found = site.audit(site.wheel("fusedtiny"), "--gfx90a", "--gfx942")
+    assert set(map(tuple, found["code_objects"].values())) == {("gfx90a", "gfx942")}
+    assert site.wheel("fusedtiny").name.startswith("fusedtiny-1.0+rocm7.2.torch2.13.0.gfx90a.gfx942-")
+
+
+def test_the_older_flags_are_for_the_older_commit(tiny: MakeSite) -> None:
+    site = tiny(version="0.9")
+    done = site.build()
+    assert done.returncode == 0, done.stderr
+    assert site.audit(site.wheel("fusedtiny"), "--gfx90a")["verdict"] == "sound"
+
+
+def test_older_flags_on_a_newer_commit_stop_before_anything_is_compiled(
+    tiny: MakeSite, repository: Repository
+) -> None:
+    said = refused(tiny(version="0.9", old=repository.new))
+    assert "nothing was compiled" in said
+    assert "FUSEDTINY_BUILD_CUDA_OPS" in said
+
+
+@pytest.mark.parametrize("guard", [False])
+def test_a_wheel_that_compiles_when_it_runs_is_refused(
+    tiny: MakeSite, repository: Repository, guard: bool
+) -> None:
+    """The shape of Apex with flags that mean nothing: it imports, and holds no kernel."""
+    said = refused(tiny(version="0.9", old=repository.new, guard=guard))
+    assert "it holds no shared object at all" in said
+
+
+@pytest.mark.parametrize(
+    ("fault", "says"),
+    [
+        ("cpu-only", "No GPU code object"),
+        ("other-gfx", "gfx942"),
+        ("undefined-symbol", "no_such_function_of_torch"),
+        ("lost-library", "libnobody.so"),
+        ("network", "network"),
+    ],
+)
+def test_what_ends_well_and_is_wrong_is_refused(tiny: MakeSite, fault: str, says: str) -> None:
+    assert says in refused(tiny(fault=fault))
+
+
+def test_libraries_that_are_too_new_for_an_older_image(tiny: MakeSite) -> None:
+    """What was compiled here needs more than LUMI's SUSE images have: their libstdc++ is of GCC 7 to 12."""
+    site = tiny()
+    assert site.build().returncode == 0
+    older = ["--glibc", "2.2"]
+    found = site.audit(site.wheel("fusedtiny"), *older)
+    assert found["verdict"] == "defective"
+    assert "glibc-too-new" in {one["id"] for one in found["findings"]}
+
+
+def test_a_build_without_network_after_everything_was_fetched(tiny: MakeSite) -> None:
+    site = tiny()
+    assert site.matrix("fetch").returncode == 0
+    done = site.build("--offline")
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_changed_image_stops_with_both_digests(tiny: MakeSite) -> None:
+    site = tiny()
+    lock = site.work / "matrix.lock"
+    digest = re.search(r'digest = "(sha256:[0-9a-f]{64})"', lock.read_text())
+    assert digest is not None
+    small = site.work / "other"
+    (small / "usr").mkdir(parents=True)
+    done = site.build("--base-image", str(small))
+    assert done.returncode in {1, 2, 3}
+    assert not site.index.joinpath("simple").exists()
+
+
+def test_deepspeed_with_one_fused_op(rig: Rig) -> None:
+    site = Site(rig, "deepspeed==0.19.8")
+    site.resolve()
+    done = site.build("--ops", "deepspeed:fused_adam")
+    assert done.returncode == 0, done.stderr
+    found = site.audit(site.wheel("deepspeed"), "--gfx90a")
+    assert found["verdict"] == "sound"
+    assert set(map(tuple, found["code_objects"].values())) == {("gfx90a",)}
+    record = site.record()
+    assert record["inputs"]["source"]["sha256"]
+    assert any("fused_adam" in one["text"] for one in record["findings"] if one["id"] == "probe-ops")
+
+
+def test_flash_attention_by_the_triton_path_is_told_as_a_pure_wheel(rig: Rig) -> None:
+    site = Site(rig, "flash-attn==2.8.3")
+    site.resolve()
+    done = site.build()
+    assert done.returncode == 0, done.stderr
+    assert "pure Python and holds no GPU code" in done.stderr
+    assert site.wheel("flash-attn").name.endswith("-none-any.whl")

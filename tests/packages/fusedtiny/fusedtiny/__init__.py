@@ -1,0 +1,1 @@
+"""Imports whether or not anything was compiled, as Apex does."""

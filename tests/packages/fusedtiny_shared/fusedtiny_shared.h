@@ -1,0 +1,1 @@
+#define FUSEDTINY_SHARED 0

@@ -1,0 +1,226 @@
+"""The rig: a base image with a real HIP compiler, a stand-in torch, and an ordinary user to build as.
+
+Made once and kept under ``~/.cache/rocm-matrix-rig``, named by a digest of what makes it. What it can
+show and what it cannot stands in ``make-base-image.sh`` and ``standin_torch.py``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from builders.files import only_one
+from resolver.facts.catalog import load
+from tests.rig.standin_torch import make
+
+HERE = Path(__file__).parent
+PROJECT = HERE.parent.parent
+USER = "hpc"
+TORCH = "2.13.0+cpu"
+_MADE_BY = ("make-base-image.sh", "mirror.sh", "standin_torch.py")
+_TOOLS = {
+    "apptainer": "run tests/rig/install-apptainer.sh as root",
+    "debootstrap": "apt-get install debootstrap",
+    "gcc": "apt-get install gcc",
+    "runuser": "apt-get install util-linux",
+}
+_PASSED = ("PIP_", "SSL_CERT_", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
+_PROXIES = ("http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY")
+
+
+class RigError(Exception):
+    """The rig cannot be made; a test that needs it fails, it is not skipped."""
+
+
+@dataclass(frozen=True)
+class Rig:
+    """What tests of container builds work with."""
+
+    image: Path
+    """The base image, a SIF."""
+    wheels: Path
+    """Directory with the stand-in torch wheel."""
+    root: Path
+    """Directory of this session; the user may read it, and write to what `work` gives."""
+
+    @property
+    def torch(self) -> Path:
+        """The stand-in torch wheel."""
+        (wheel,) = self.wheels.glob("torch-*.whl")
+        return wheel
+
+    @property
+    def python(self) -> str:
+        """An interpreter that the ordinary user may start, of this one's minor version."""
+        name = f"python{sys.version_info.major}.{sys.version_info.minor}"
+        for path in (os.path.realpath(sys.executable), f"/usr/bin/{name}", f"/usr/local/bin/{name}"):
+            if Path(path).exists() and _as_user([path, "-c", "1"], cwd=self.root).returncode == 0:
+                return path
+        msg = f"{USER} can start no {name}: apt-get install {name}"
+        raise RigError(msg)
+
+    def work(self) -> Path:
+        """Make a directory that belongs to the user."""
+        path = Path(tempfile.mkdtemp(dir=self.root, prefix="work-"))
+        if os.geteuid() == 0:
+            shutil.chown(path, USER, USER)
+        return path
+
+    def run_as_user(
+        self, command: Sequence[str], cwd: Path | None = None, env: Mapping[str, str] | None = None
+    ) -> subprocess.CompletedProcess[str]:
+        """Run a program as the ordinary user, with nothing of this environment but how to reach indexes.
+
+        Parameters
+        ----------
+        cwd
+            Where it runs; a new directory of the user's when None.
+        env
+            Variables besides.
+        """
+        return _as_user(command, cwd=cwd or self.work(), env={**self.user_environment(), **(env or {})})
+
+    def user_environment(self) -> dict[str, str]:
+        """Give the user's variables: a home of this session, and this machine's way to package indexes."""
+        kept = {
+            name: value for name, value in os.environ.items() if name.startswith(_PASSED) or name in _PROXIES
+        }
+        return kept | {
+            "HOME": str(self.root / "home"),
+            "PATH": "/usr/local/bin:/usr/bin:/bin",
+            "LANG": "C.UTF-8",
+        }
+
+    def matrix(
+        self, *arguments: str, cwd: Path, env: Mapping[str, str] | None = None
+    ) -> subprocess.CompletedProcess[str]:
+        """Run the real program as the ordinary user."""
+        return self.run_python("-m", "matrix", *arguments, cwd=cwd, env=env)
+
+    def run_python(
+        self, *arguments: str, cwd: Path, env: Mapping[str, str] | None = None
+    ) -> subprocess.CompletedProcess[str]:
+        """Run Python as the ordinary user, with the project and what it needs."""
+        own = {"PYTHONPATH": str(self.root / "site"), "PYTHONDONTWRITEBYTECODE": "1"}
+        return self.run_as_user([self.python, *arguments], cwd=cwd, env={**own, **(env or {})})
+
+
+@contextmanager
+def the_rig() -> Iterator[Rig]:
+    """Make the rig unless it is there, and a directory of this session for the user.
+
+    Raises
+    ------
+    RigError
+        It cannot be made; with the last lines of the log.
+    """
+    kept = _made()
+    root = Path(tempfile.mkdtemp(prefix="rocm-matrix-rig-"))
+    try:
+        root.chmod(0o755)
+        (root / "home").mkdir()
+        if os.geteuid() == 0:
+            shutil.chown(root / "home", USER, USER)
+        (root / "wheels").mkdir()
+        for file in (kept / "base.sif", *kept.glob("torch-*.whl")):
+            _link(file, root / "wheels" / file.name if file.suffix == ".whl" else root / file.name)
+        _copy_site(root / "site")
+        yield Rig(root / "base.sif", root / "wheels", root)
+    finally:
+        shutil.rmtree(root, ignore_errors=True)
+
+
+def _made() -> Path:
+    digest = hashlib.sha256(b"".join((HERE / name).read_bytes() for name in _MADE_BY)).hexdigest()[:16]
+    kept = Path.home() / ".cache" / "rocm-matrix-rig" / digest
+    with only_one(kept.parent / f"{digest}.lock"):
+        if not kept.exists():
+            _require_tools()
+            with tempfile.TemporaryDirectory(dir=kept.parent, prefix=".tmp-") as name:
+                made = Path(name) / "made"
+                made.mkdir()
+                _make(made, kept.parent / f"{digest}.log")
+                made.rename(kept)
+    return kept
+
+
+def _require_tools() -> None:
+    missing = [f"{name}: {cure}" for name, cure in _TOOLS.items() if not shutil.which(name)]
+    if os.geteuid() != 0:
+        missing.insert(0, "root: debootstrap makes a root filesystem; run the tests once as root")
+    if missing:
+        msg = "The rig cannot be made here. It needs\n  " + "\n  ".join(missing)
+        raise RigError(msg)
+
+
+def _make(folder: Path, log: Path) -> None:
+    with log.open("w") as sink:
+        command = [str(HERE / "make-base-image.sh"), str(folder / "base.sif")]
+        done = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=sink,
+            stderr=sink,
+            check=False,
+            env={**os.environ, "RIG_USER": USER},
+        )
+        if done.returncode:
+            raise RigError(_told("The base image could not be made", log))
+        downloads = folder / "downloads"
+        _download(downloads, sink.fileno(), log)
+        (wheel,) = downloads.glob("torch-*.whl")
+        make(wheel, folder)
+        shutil.rmtree(downloads)
+
+
+def _download(folder: Path, sink: int, log: Path) -> None:
+    """Get the CPU wheel from where pip is told to look, else from the index that the catalog names."""
+    index = load().torch[TORCH].index
+    for more in ((), ("--extra-index-url", index)):
+        command = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--only-binary=:all:", *more]
+        command += ["-d", str(folder), f"torch=={TORCH}"]
+        if subprocess.run(command, stdout=sink, stderr=sink, check=False).returncode == 0:
+            return
+    raise RigError(_told(f"torch {TORCH} could not be downloaded", log))
+
+
+def _told(what: str, log: Path) -> str:
+    lines = log.read_text(errors="replace").splitlines()[-30:]
+    return "\n  ".join([f"{what}. Log: {log}", *lines])
+
+
+def _as_user(
+    command: Sequence[str], *, cwd: Path, env: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    words = ["runuser", "-u", USER, "--", *command] if os.geteuid() == 0 else list(command)
+    return subprocess.run(
+        words, cwd=cwd, env=env, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL
+    )
+
+
+def _link(source: Path, target: Path) -> None:
+    """Let the user read a file that lies in root's home, without a copy where that can be."""
+    try:
+        target.hardlink_to(source)
+    except OSError:
+        shutil.copyfile(source, target)
+    target.chmod(0o644)
+
+
+def _copy_site(target: Path) -> None:
+    """Copy the project and what is installed beside it: the user may not look into root's directories."""
+    skipped = shutil.ignore_patterns("__pycache__", "pip", "mypy", "mypyc", "ruff*", "torch")
+    shutil.copytree(sysconfig.get_path("purelib"), target, ignore=skipped)
+    for name in ("resolver", "builders", "matrix"):
+        shutil.copytree(PROJECT / name, target / name, ignore=skipped, dirs_exist_ok=True)
+    for path in (target, *target.rglob("*")):
+        path.chmod(path.stat().st_mode | 0o444 | (0o111 if path.is_dir() else 0))

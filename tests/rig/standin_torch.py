@@ -1,0 +1,119 @@
+"""A STAND-IN for a ROCm torch, made from the CPU wheel: sources that extend torch compile against it.
+
+It has the metadata and version of a ROCm wheel, the headers turned into HIP by torch's own hipify, and
+empty HIP libraries with the right names. Nothing of it runs on a GPU, and what is linked against the
+empty libraries does not need them, as it would with the real ones.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import zipfile
+from pathlib import Path
+
+HIP = "7.2.53211"
+ROCM = "7.2.4"
+_SOURCES = {"ATen": "aten/src/ATen", "c10": "c10", "torch": "torch"}
+_CONFIG = """\
+#pragma once
+#define AT_CUDNN_ENABLED() 0
+#define AT_ROCM_ENABLED() 1
+#define AT_MAGMA_ENABLED() 0
+#define NVCC_FLAGS_EXTRA ""
+"""
+_NO_GPU = """\
+if not hasattr(torch._C, "_cuda_getDeviceCount"):  # stand-in: a machine without a GPU
+    torch._C._cuda_getDeviceCount = lambda: 0
+    torch._C._nccl_version = lambda: (2 << 32) | (27 << 16) | 7
+    torch._C._nccl_version_suffix = lambda: b""
+
+
+"""
+_HIPIFY = """\
+import json, sys
+sys.path.insert(0, sys.argv[1])
+from hipify import hipify_python
+hipify_python.hipify(project_directory=sys.argv[2], output_directory=sys.argv[2], show_progress=False,
+    hip_clang_launch=True, includes=json.loads(sys.argv[3]), ignores=json.loads(sys.argv[4]))
+"""
+
+
+def make(cpu_wheel: Path, folder: Path) -> Path:
+    """Make the stand-in wheel in a directory; gives its path."""
+    with tempfile.TemporaryDirectory(dir=folder) as name:
+        tree = Path(name)
+        with zipfile.ZipFile(cpu_wheel) as archive:
+            archive.extractall(tree)
+        version = _rename(tree)
+        _hipify(tree)
+        for library in ("c10_hip", "torch_hip"):
+            file = tree / "torch" / "lib" / f"lib{library}.so"
+            command = ["gcc", "-shared", "-nostdlib", f"-Wl,-soname,{file.name}", "-o", str(file), "-x", "c"]
+            subprocess.run([*command, "/dev/null"], check=True)
+        wheel = folder / cpu_wheel.name.replace("+cpu", version[version.index("+") :])
+        _pack(tree, tree / f"torch-{version}.dist-info", wheel)
+    return wheel
+
+
+def _rename(tree: Path) -> str:
+    """Give it a ROCm wheel's version, and let it look like a HIP build on a machine without GPU."""
+    module = tree / "torch" / "version.py"
+    text = module.read_text()
+    found = re.search(r"__version__ = '([^+]+)\+cpu'", text)
+    assert found is not None, text
+    version = f"{found[1]}+rocm{'.'.join(ROCM.split('.')[:2])}"
+    text = text.replace(f"{found[1]}+cpu", version)
+    text = text.replace("hip: Optional[str] = None", f"hip: Optional[str] = '{HIP}'")
+    module.write_text(text.replace("rocm: Optional[str] = None", f"rocm: Optional[str] = '{ROCM}'"))
+    info = (tree / f"torch-{found[1]}+cpu.dist-info").rename(tree / f"torch-{version}.dist-info")
+    metadata = info / "METADATA"
+    lines = metadata.read_text()
+    metadata.write_text(lines.replace(f"Version: {found[1]}+cpu", f"Version: {version}", 1))
+    cuda = tree / "torch" / "cuda" / "__init__.py"
+    cuda.write_text(cuda.read_text().replace("def _is_compiled()", f"{_NO_GPU}def _is_compiled()", 1))
+    return version
+
+
+def _hipify(tree: Path) -> None:
+    """Lay the headers out as in torch's sources, and turn them into HIP as tools/amd_build does."""
+    include, source = tree / "torch" / "include", tree / "_source"
+    for name, place in _SOURCES.items():
+        shutil.copytree(include / name, source / place)
+    aten = "aten/src/ATen"
+    below = ("cuda", "native/cuda", "native/cudnn", "native/nested/cuda", "native/sparse/cuda")
+    below += ("native/quantized/cuda", "native/transformers/cuda")
+    includes = [f"{source}/{one}/*" for one in ("c10/cuda", *(f"{aten}/{one}" for one in below), "torch")]
+    ignores = ["*/hip/*", f"{source}/{aten}/core/*"]
+    command = [sys.executable, "-c", _HIPIFY, str(tree / "torch" / "utils"), str(source)]
+    subprocess.run(
+        [*command, json.dumps(includes), json.dumps(ignores)], check=True, stdout=subprocess.DEVNULL
+    )
+    for name, place in _SOURCES.items():
+        shutil.copytree(source / place, include / name, dirs_exist_ok=True)
+    shutil.rmtree(source)
+    macros = include / "c10" / "hip" / "impl" / "hip_cmake_macros.h"
+    macros.parent.mkdir(parents=True, exist_ok=True)
+    macros.write_text("#pragma once\n#define C10_HIP_BUILD_SHARED_LIBS\n")
+    (include / "ATen" / "hip" / "HIPConfig.h").write_text(_CONFIG)
+    (include / "ATen" / "cuda" / "CUDAConfig.h").write_text(_CONFIG)
+
+
+def _pack(tree: Path, info: Path, wheel: Path) -> None:
+    """Zip it with a new RECORD, quickly rather than small."""
+    record, rows = info / "RECORD", []
+    with zipfile.ZipFile(wheel, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
+        for file in sorted(tree.rglob("*")):
+            if not file.is_file() or file == record or "__pycache__" in file.parts:
+                continue
+            name, data = file.relative_to(tree).as_posix(), file.read_bytes()
+            archive.write(file, name)
+            digest = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
+            rows.append(f"{name},sha256={digest},{len(data)}")
+        archive.writestr(f"{info.name}/RECORD", "\n".join([*rows, f"{info.name}/RECORD,,", ""]))

@@ -1,0 +1,121 @@
+"""A local git repository with a HIP extension of Apex's build shape, and the catalog rows that know it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+PACKAGES = Path(__file__).resolve().parent.parent / "packages"
+_GIT = {
+    "GIT_AUTHOR_NAME": "Tests", "GIT_AUTHOR_EMAIL": "tests@example.org", "GIT_CONFIG_GLOBAL": os.devnull,
+    "GIT_COMMITTER_NAME": "Tests", "GIT_COMMITTER_EMAIL": "tests@example.org", "GIT_CONFIG_NOSYSTEM": "1",
+}  # fmt: skip
+
+CATALOG = """
+schema = 1
+[[package]]
+name = "fusedtiny"
+title = "a small HIP extension"
+import-name = "fusedtiny"
+status = "observed"
+source = "tests"
+{releases}
+[[recipe]]
+package = "fusedtiny"
+backend = "rocm"
+releases = "<1.0"
+undeclared = ["setuptools", "wheel", "torch", "ninja"]
+environment = {{ FORCE_CUDA = "1" }}
+options = ["--cuda_ext"]
+must-contain = ["fusedtiny_cuda*.so"]
+{guard_old}
+status = "observed"
+source = "tests"
+[[recipe]]
+package = "fusedtiny"
+backend = "rocm"
+releases = ">=1.0"
+undeclared = ["setuptools", "wheel", "torch", "ninja"]
+environment = {{ FORCE_CUDA = "1", FUSEDTINY_FAULT = "{fault}", FUSEDTINY_BUILD_CUDA_OPS = "{ops}" }}
+must-contain = ["fusedtiny_cuda*.so"]
+source-says = {{ "setup.py" = "FUSEDTINY_BUILD_CUDA_OPS" }}
+status = "observed"
+source = "tests"
+"""
+_RELEASE = """
+[[release]]
+package = "fusedtiny"
+version = "{version}"
+git = {{ url = "{url}", commit = "{commit}", submodules = ["shared"] }}
+backend = ["rocm"]
+status = "observed"
+source = "tests"
+"""
+_GUARD = 'source-lacks = { "setup.py" = "FUSEDTINY_BUILD_CUDA_OPS" }'
+
+
+@dataclass(frozen=True)
+class Repository:
+    """The repository, with the commits of both flag styles."""
+
+    url: str
+    old: str
+    new: str
+
+    def catalog(
+        self, directory: Path, *, fault: str = "", ops: str = "1", old: str = "", guard: bool = True
+    ) -> Path:
+        """Write the rows that know it into a directory.
+
+        Parameters
+        ----------
+        fault
+            What is to go wrong in the build of 1.0.
+        ops
+            Value of the variable that asks for kernels.
+        old
+            Commit that the rows give for 0.9, when not the one that it is.
+        guard
+            Whether the old recipe looks at what its source understands.
+        """
+        commits = {"0.9": old or self.old, "1.0": self.new}
+        releases = "".join(
+            _RELEASE.format(version=version, url=self.url, commit=commit)
+            for version, commit in commits.items()
+        )
+        directory.mkdir(parents=True, exist_ok=True)
+        text = CATALOG.format(releases=releases, fault=fault, ops=ops, guard_old=_GUARD if guard else "")
+        (directory / "fusedtiny.toml").write_text(text)
+        return directory
+
+
+def make_repository(folder: Path) -> Repository:
+    """Make the repository, its submodule beside it, and a commit of each flag style."""
+    shared, main = folder / "shared.git", folder / "fusedtiny.git"
+    shutil.copytree(PACKAGES / "fusedtiny_shared", shared)
+    _commit(shared, "the header")
+    shutil.copytree(PACKAGES / "fusedtiny", main)
+    new = (main / "setup.py").read_text()
+    (main / "setup_old.py").rename(main / "setup.py")
+    _git(main, "init", "-q", "-b", "main")
+    _git(main, "-c", "protocol.file.allow=always", "submodule", "--quiet", "add", shared.as_uri(), "shared")
+    old_commit = _commit(main, "kernels by a flag")
+    (main / "setup.py").write_text(new)
+    return Repository(main.as_uri(), old_commit, _commit(main, "kernels by a variable"))
+
+
+def _commit(folder: Path, message: str) -> str:
+    if not (folder / ".git").exists():
+        _git(folder, "init", "-q", "-b", "main")
+    _git(folder, "add", "-A")
+    _git(folder, "commit", "-q", "-m", message)
+    return _git(folder, "rev-parse", "HEAD").strip()
+
+
+def _git(folder: Path, *arguments: str) -> str:
+    env = {**os.environ, **_GIT}
+    done = subprocess.run(["git", *arguments], cwd=folder, env=env, check=True, capture_output=True, text=True)
+    return done.stdout
