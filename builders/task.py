@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import shutil
-import time
+import uuid
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
 from importlib.metadata import version as installed_version
 from typing import TYPE_CHECKING, Any
 
@@ -14,10 +14,11 @@ from builders import host
 from builders.compilation import FRONTEND, BuildError, compile_wheel
 from builders.diagnosis import Context, explained
 from builders.environments.task import Fetching, make_layers, task_environment
-from builders.files import only_one
+from builders.files import only_one, sha256_of
 from builders.index import NameTakenError
 from builders.labelling import Labels, label_wheel, runtime_pins
 from builders.proof import prove
+from builders.provenance import SBOM_NAME, Run, materials_of, sbom, statement
 from builders.recipes import Build, apply_recipe, check_source
 from builders.sources import mirrored, obtain
 
@@ -25,11 +26,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
-    from builders.environments.task import BuildEnvironment, Layers
+    from builders.environments.task import Layers
     from builders.index import Index
+    from builders.labelling import Labelled
     from builders.plan import Task
+    from builders.provenance import Materials
     from builders.recipes import Application
-    from builders.sources import Source
 
 __all__ = ["BuildError", "Limits", "build_wheel", "fetching_of", "requirements_of"]
 
@@ -77,7 +79,7 @@ def build_wheel(task: Task, index: Index, limits: Limits, say: Callable[[str], N
     log = index.state / "logs" / f"{task.pick.name}-{task.build_key[:12]}.log"
     log.parent.mkdir(parents=True, exist_ok=True)
     log.unlink(missing_ok=True)
-    started = time.monotonic()
+    started = datetime.now(tz=UTC)
     workshop = task.workshop
 
     say(f"fetch {task.pick.sdist.file if task.pick.sdist else task.title}")
@@ -98,7 +100,7 @@ def build_wheel(task: Task, index: Index, limits: Limits, say: Callable[[str], N
         check_source(task.recipe, tree, task.title, task.others)
 
         jobs = host.compile_jobs(task.recipe.memory_per_job, jobs=limits.jobs, memory=limits.memory)
-        application = _application(task, jobs=jobs, work=work)
+        application = _application(task, layers, jobs=jobs, work=work)
         for note in application.notes:
             say(note)
         if not workshop.place.isolates_network:
@@ -117,16 +119,18 @@ def build_wheel(task: Task, index: Index, limits: Limits, say: Callable[[str], N
 
         say("prove")
         report, findings = prove(task, raw, layers, work=work, log=log)
-        record = _provenance(
-            task, source, layers, environment, application,
-            seconds=time.monotonic() - started, jobs=jobs,
-        )  # fmt: skip
-        record |= {
-            "platform_tag": report.platform_tag,
-            "objects": json.loads(json.dumps([asdict(one) for one in report.objects])),
-            "findings": [asdict(one) for one in findings],
-        }
-        return _publish(task, index, raw=raw, platform=report.platform_tag, record=record, work=work)
+        materials = materials_of(task, source, layers)
+        publication = _Publication(
+            raw=raw,
+            platform=report.platform_tag,
+            materials=materials,
+            started=started,
+            log=log,
+            environment=dict(application.environment),
+            jobs=jobs,
+            findings=[asdict(one) for one in findings],
+        )
+        return _publish(task, index, publication, work / "labelled")
 
 
 def requirements_of(task: Task) -> tuple[str | None, list[str]]:
@@ -149,9 +153,11 @@ def fetching_of(task: Task, limits: Limits, *, log: Path, say: Callable[[str], N
     return Fetching(log=log, say=say, indexes=indexes, mirrored=instead, offline=limits.offline)
 
 
-def _application(task: Task, *, jobs: int, work: Path) -> Application:
+def _application(task: Task, layers: Layers, *, jobs: int, work: Path) -> Application:
     """Apply the recipe to this build."""
     workshop = task.workshop
+    # Paths of torch's headers get into what is compiled as well.
+    moved = {str(one.root): "/matrix/layer" for one in layers.all}
     build = Build(
         name=task.pick.name,
         version=task.pick.version,
@@ -165,7 +171,7 @@ def _application(task: Task, *, jobs: int, work: Path) -> Application:
         preferred=workshop.preferred,
         cpu=workshop.cpu,
         jobs=jobs,
-        moved={str(work): "/matrix"},
+        moved={str(work): "/matrix", **moved},
     )
     return apply_recipe(task.recipe, build)
 
@@ -185,6 +191,21 @@ def _context(task: Task) -> Context:
     )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Publication:
+    """A proven wheel, and what its record says."""
+
+    raw: Path
+    platform: str
+    """Platform tag that the audit found."""
+    materials: Materials
+    started: datetime
+    log: Path
+    environment: dict[str, str]
+    jobs: int
+    findings: list[dict[str, Any]]
+
+
 @contextmanager
 def _build_directory(index: Index, task: Task) -> Iterator[Path]:
     """Give an empty directory; what a failed build leaves there stays until the next try."""
@@ -196,48 +217,54 @@ def _build_directory(index: Index, task: Task) -> Iterator[Path]:
         shutil.rmtree(work, ignore_errors=True)
 
 
-def _publish(
-    task: Task, index: Index, *, raw: Path, platform: str, record: Mapping[str, Any], work: Path
-) -> Path:
+def _publish(task: Task, index: Index, made: _Publication, directory: Path) -> Path:
     """Label and publish; if another build takes the name at that moment, take the next build tag."""
     others = {name: version for name, version in task.runtime.items() if name != "torch"}
     pins = runtime_pins(task.runtime.get("torch", ""), others)
+    program = installed_version("rocm-matrix")
+    sboms = {SBOM_NAME: sbom(made.materials, program=program)}
     while True:
         number = index.next_build_number(task.pick.name, task.pick.pinned)
-        labels = Labels(version=task.pick.pinned, platform=platform, build_number=number, pins=pins)
-        labelled = label_wheel(raw, labels, work / "labelled")
-        changes = [asdict(one) for one in labelled.requirements]
-        said = {"requirements": changes, "notes": labelled.notes, "dropped_local": labelled.dropped_local}
+        labels = Labels(
+            version=task.pick.pinned, platform=made.platform, build_number=number, pins=pins, sboms=sboms
+        )
+        labelled = label_wheel(made.raw, labels, directory)
         try:
-            return index.publish(labelled.path, {**record, "labelling": said})
+            return index.publish(labelled.path, _statement(task, made, labelled, program))
         except NameTakenError:
             if index.next_build_number(task.pick.name, task.pick.pinned) == number:
                 raise
 
 
-def _provenance(
-    task: Task,
-    source: Source,
-    layers: Layers,
-    environment: BuildEnvironment,
-    application: Application,
-    *,
-    seconds: float,
-    jobs: int,
-) -> dict[str, Any]:
-    image = task.workshop.place.image
-    return {
-        "schema": 1,
-        "build_key": task.build_key,
-        "inputs": task.inputs,
-        "source": source.inputs,
-        "installed": environment.installed,
-        "wheels": environment.wheels,
-        "environment": dict(application.environment),
-        "base_image": {"name": image.name, "sha256": image.sha256} if image else None,
-        "network": "off" if task.workshop.place.isolates_network else "not taken away",
-        "torch": [one.file for one in layers.torch.wheels if one.name == "torch"] if layers.torch else [],
-        "builder": {"rocm-matrix": installed_version("rocm-matrix")},
-        "jobs": jobs,
-        "seconds": round(seconds, 1),
-    }
+def _statement(task: Task, made: _Publication, labelled: Labelled, program: str) -> dict[str, Any]:
+    """Write the provenance of a labelled wheel."""
+    place = task.workshop.place
+    finished = datetime.now(tz=UTC)
+    run = Run(
+        place=place.kind,
+        invocation=uuid.uuid4().urn,
+        started=made.started,
+        finished=finished,
+        versions={"rocm-matrix": program},
+        measured={"seconds": round((finished - made.started).total_seconds(), 1), "jobs": made.jobs},
+        log=made.log.name,
+        log_sha256=sha256_of(made.log),
+        results={
+            "findings": made.findings,
+            "network": "off" if place.isolates_network else "not taken away",
+            "labels": {
+                "requirements": [asdict(one) for one in labelled.requirements],
+                "notes": list(labelled.notes),
+                "dropped_local": labelled.dropped_local,
+            },
+        },
+    )
+    return statement(
+        wheel=labelled.path.name,
+        sha256=sha256_of(labelled.path),
+        materials=made.materials,
+        asked={"name": task.pick.name, "version": task.pick.pinned, "gfx": list(task.gfx)},
+        build_key=task.build_key,
+        inputs={**task.inputs, "environment": made.environment},
+        run=run,
+    )

@@ -89,6 +89,8 @@ class Requirement(msgspec.Struct, frozen=True):
     specifier: Specifier | None
     text: str
     """As it was written."""
+    variant: str = ""
+    """The only variant of its releases that will do, as in ``flash-attn[triton]``; any when empty."""
 
 
 class Target(msgspec.Struct, frozen=True):

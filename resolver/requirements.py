@@ -16,7 +16,9 @@ _PLAIN = re.compile(
 
 
 def parse_requirement(text: str) -> Requirement:
-    """Read what a user asks for, such as ``torch>=2.4`` or ``rocm==6.2.*``.
+    """Read what a user asks for, such as ``torch>=2.4``, ``rocm==6.2.*`` or ``flash-attn[triton]``.
+
+    Where PEP 508 has an extra stands the variant of a release: extras are left to pip.
 
     Raises
     ------
@@ -50,8 +52,10 @@ def _any_requirement(text: str) -> Requirement:
         raise UsageError(
             msg, hint="Write a name, or a name and versions: apex, torch>=2.4, rocm==6.2.*"
         ) from None
+    if len(parsed.extras) > 1:
+        msg = f"{shorten(text)!r} asks for several variants at once."
+        raise UsageError(msg, hint="What is in the brackets is one variant of the catalog's releases.")
     for what, said in (
-        ("extras", parsed.extras),
         ("a marker", parsed.marker),
         ("a URL", parsed.url),
     ):
@@ -59,4 +63,4 @@ def _any_requirement(text: str) -> Requirement:
             msg = f"{shorten(text)!r} has {what}, which matrix does not resolve."
             raise UsageError(msg, hint="Leave it out here and add it in the environment file.")
     specifier = parse_specifier(str(parsed.specifier)) if str(parsed.specifier) else None
-    return Requirement(normalised(parsed.name), specifier, text.strip())
+    return Requirement(normalised(parsed.name), specifier, text.strip(), next(iter(parsed.extras), ""))

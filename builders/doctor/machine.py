@@ -20,7 +20,7 @@ from resolver.errors import UsageError
 from resolver.versions import newest_first, spell
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
 
     from resolver.facts.catalog import Catalog
 
@@ -245,9 +245,9 @@ def _compiler() -> Point:
     return Point(topic="compiler", state="ok", found=identity)
 
 
-def network(what: str, url: str, answers: Callable[[str], bool] = reachable) -> Point:
+def network(what: str, url: str) -> Point:
     """Say whether the server of something that is fetched answers."""
-    if answers(url):
+    if reachable(url):
         return Point(topic="network", state="ok", found=f"{what}: {url} answers", data={"url": url})
     return Point(
         topic="network",

@@ -49,6 +49,7 @@ from builders.index.pages import (
     root_html,
     root_json,
 )
+from builders.provenance import build_key_of
 from resolver.errors import MatrixError
 
 if TYPE_CHECKING:
@@ -106,7 +107,7 @@ class Index:
     def find(self, project: str, build_key: str) -> Published | None:
         """Find the wheel that was built under a build key."""
         return next(
-            (one for one in self.published(project) if one.provenance.get("build_key") == build_key),
+            (one for one in self.published(project) if build_key_of(one.provenance) == build_key),
             None,
         )
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from builders.index import Index
 from builders.index.pages import JSON_PAGE, known_files
+from builders.provenance import build_key_of
 from matrix.console import table
 from resolver.errors import UsageError
 from resolver.lock import read_lock
@@ -147,7 +148,7 @@ def _rows(index: Index, project: str) -> list[dict[str, Any]]:
                 "upload_time": entry.upload_time if entry else "",
                 "yanked": entry.yanked if entry else False,
                 "listed": entry is not None,
-                "build_key": record.get("build_key", ""),
+                "build_key": build_key_of(record),
             }
         )
     return rows

@@ -9,11 +9,11 @@ from resolver.errors import UsageError, did_you_mean
 from resolver.versions import newest_first, shorten, spell
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from resolver.compiling.draft import Draft
     from resolver.facts import schema
-    from resolver.model import Requirement
+    from resolver.model import Candidate, Requirement
 
 
 def compile_request(draft: Draft) -> None:
@@ -79,12 +79,34 @@ def _require(draft: Draft, wanted: Requirement) -> None:
     variable = draft.variables.get(wanted.name)
     if variable is None:
         raise unknown_component(wanted.name, {*draft.variables, *draft.catalog.package, *PAIRED})
-    permits = allowed_by([str(wanted.specifier)] if wanted.specifier is not None else [])
+    permits = _permits(wanted, variable.candidates)
     if not any(permits(one) for one in variable.candidates):
         versions = [one.version for one in variable.candidates]
         msg = f"No known version of {wanted.name} matches {shorten(wanted.text)!r}."
         raise UsageError(msg, hint=_closest(wanted, versions))
     draft.ask(wanted.name, permits, asked_text(wanted))
+
+
+def _permits(wanted: Requirement, candidates: Sequence[Candidate]) -> Callable[[Candidate], bool]:
+    """Give what a requirement allows: versions, and one variant if it names one.
+
+    Raises
+    ------
+    UsageError
+        No release has that variant.
+    """
+    versions = allowed_by([str(wanted.specifier)] if wanted.specifier is not None else [])
+    if not wanted.variant:
+        return versions
+    known = sorted({one.variant for one in candidates} - {""})
+    if wanted.variant not in known:
+        msg = f"{wanted.name} has no variant {shorten(wanted.variant)!r}."
+        if known:
+            raise UsageError(msg, hint=did_you_mean(wanted.variant, known))
+        raise UsageError(
+            msg, hint="matrix resolves no extras: leave it out here, add it in the environment file."
+        )
+    return lambda one: one.variant == wanted.variant and versions(one)
 
 
 def asked_text(wanted: Requirement) -> str:

@@ -78,9 +78,7 @@ def repository(rig: Rig) -> Repository:
 def tiny(rig: Rig, repository: Repository) -> MakeSite:
     """Resolve for the small extension with some fault in its build."""
 
-    def make(
-        *, version: str = "1.0", targets: tuple[str, ...] = ("--gfx90a",), **catalog: Any
-    ) -> Site:
+    def make(*, version: str = "1.0", targets: tuple[str, ...] = ("--gfx90a",), **catalog: Any) -> Site:
         site = Site(rig, f"fusedtiny=={version}", targets=targets)
         repository.catalog(site.work / "facts", **catalog)
         (site.work / "matrix.toml").write_text('catalog = ["facts"]\n')

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from builders.buildenv import pip_environment
 from builders.diagnosis import Context, diagnose
+from builders.environments.pipconfig import pip_environment
 from tests.support.built import Built
 
 pytestmark = pytest.mark.integration

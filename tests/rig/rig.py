@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from builders.files import only_one
-from resolver.facts.catalog import load
+from resolver.facts.loading import load
 from tests.rig.standin_torch import make
 
 HERE = Path(__file__).parent
@@ -201,7 +201,8 @@ def _told(what: str, log: Path) -> str:
 def _as_user(
     command: Sequence[str], *, cwd: Path, env: Mapping[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
-    words = ["runuser", "-u", USER, "--", *command] if os.geteuid() == 0 else list(command)
+    runuser = shutil.which("runuser") or "runuser"  # the user's PATH has no sbin
+    words = [runuser, "-u", USER, "--", *command] if os.geteuid() == 0 else list(command)
     return subprocess.run(
         words, cwd=cwd, env=env, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL
     )

@@ -1,8 +1,9 @@
 """A STAND-IN for a ROCm torch, made from the CPU wheel: sources that extend torch compile against it.
 
 It has the metadata and version of a ROCm wheel, the headers turned into HIP by torch's own hipify, and
-empty HIP libraries with the right names. Nothing of it runs on a GPU, and what is linked against the
-empty libraries does not need them, as it would with the real ones.
+HIP libraries with the right names that hold traps: functions of torch's HIP part that abort when they are
+called, those that the tests' extensions ask for. So these link and load as beside the real one. Nothing of
+it runs on a GPU.
 """
 
 from __future__ import annotations
@@ -36,6 +37,33 @@ if not hasattr(torch._C, "_cuda_getDeviceCount"):  # stand-in: a machine without
 
 
 """
+_TRAPS = (
+    "_ZN3c104cuda12device_countEv",
+    "_ZN3c104cuda14ExchangeDeviceEa",
+    "_ZN3c104cuda14MaybeSetDeviceEa",
+    "_ZN3c104cuda17getStreamFromPoolEba",
+    "_ZN3c104cuda17getStreamFromPoolEia",
+    "_ZN3c104cuda20getCurrentCUDAStreamEa",
+    "_ZN3c104cuda20getDefaultCUDAStreamEa",
+    "_ZN3c104cuda20setCurrentCUDAStreamENS0_10CUDAStreamE",
+    "_ZN3c104cuda29c10_cuda_check_implementationEiPKcS2_jb",
+    "_ZN3c104cuda9GetDeviceEPa",
+    "_ZN3c104cuda9SetDeviceEab",
+    "_ZNK3c104cuda10CUDAStream11synchronizeEv",
+    "_ZNK3c104cuda10CUDAStream5queryEv",
+    "_ZNK3c104cuda10CUDAStream6streamEv",
+)
+_DATA = ["_ZN3c104cuda20CUDACachingAllocator9allocatorE"]
+"""Symbols of libc10_hip that DeepSpeed's fused_adam asks for, functions and data."""
+_PRELOAD = """
+
+# stand-in: a ROCm torch is linked against these, so that they are there once it is imported
+import ctypes as _ctypes
+from pathlib import Path as _Path
+
+for _name in ("libc10_hip.so", "libtorch_hip.so"):
+    _ctypes.CDLL(str(_Path(__file__).with_name("lib") / _name), mode=_ctypes.RTLD_GLOBAL)
+"""
 _HIPIFY = """\
 import json, sys
 sys.path.insert(0, sys.argv[1])
@@ -53,13 +81,24 @@ def make(cpu_wheel: Path, folder: Path) -> Path:
             archive.extractall(tree)
         version = _rename(tree)
         _hipify(tree)
-        for library in ("c10_hip", "torch_hip"):
+        for library, source in (("c10_hip", _traps()), ("torch_hip", "")):
             file = tree / "torch" / "lib" / f"lib{library}.so"
             command = ["gcc", "-shared", "-nostdlib", f"-Wl,-soname,{file.name}", "-o", str(file), "-x", "c"]
-            subprocess.run([*command, "/dev/null"], check=True)
+            subprocess.run([*command, "-"], check=True, input=source, text=True)
+        with (tree / "torch" / "__init__.py").open("a") as module:
+            module.write(_PRELOAD)
         wheel = folder / cpu_wheel.name.replace("+cpu", version[version.index("+") :])
         _pack(tree, tree / f"torch-{version}.dist-info", wheel)
     return wheel
+
+
+def _traps() -> str:
+    """Give C source with a function that aborts for each symbol."""
+    lines = [f'void *data{number} __asm__("{name}") = 0;' for number, name in enumerate(_DATA)]
+    for number, name in enumerate(_TRAPS):
+        lines.append(f'void trap{number}(void) __asm__("{name}");')
+        lines.append(f"void trap{number}(void) {{ __builtin_trap(); }}")
+    return "\n".join(lines)
 
 
 def _rename(tree: Path) -> str:
@@ -87,8 +126,8 @@ def _hipify(tree: Path) -> None:
     for name, place in _SOURCES.items():
         shutil.copytree(include / name, source / place)
     aten = "aten/src/ATen"
-    below = ("cuda", "native/cuda", "native/cudnn", "native/nested/cuda", "native/sparse/cuda")
-    below += ("native/quantized/cuda", "native/transformers/cuda")
+    below = ["cuda", "native/cuda", "native/cudnn", "native/nested/cuda", "native/sparse/cuda"]
+    below += ["native/quantized/cuda", "native/transformers/cuda"]
     includes = [f"{source}/{one}/*" for one in ("c10/cuda", *(f"{aten}/{one}" for one in below), "torch")]
     ignores = ["*/hip/*", f"{source}/{aten}/core/*"]
     command = [sys.executable, "-c", _HIPIFY, str(tree / "torch" / "utils"), str(source)]

@@ -117,5 +117,7 @@ def _commit(folder: Path, message: str) -> str:
 
 def _git(folder: Path, *arguments: str) -> str:
     env = {**os.environ, **_GIT}
-    done = subprocess.run(["git", *arguments], cwd=folder, env=env, check=True, capture_output=True, text=True)
+    done = subprocess.run(
+        ["git", *arguments], cwd=folder, env=env, check=True, capture_output=True, text=True
+    )
     return done.stdout

@@ -1,7 +1,7 @@
-"""A small HIP extension of Apex's build shape: torch not declared, kernels only by flag, a submodule's header.
+"""A small HIP extension of Apex's build shape: torch not declared, kernels by flag, a submodule's header.
 
-What is compiled is said by FUSEDTINY_BUILD_CUDA_OPS; the older flag is read by setup_old.py. What goes wrong, if
-anything, is said by FUSEDTINY_FAULT.
+What is compiled is said by FUSEDTINY_BUILD_CUDA_OPS; the older flag is read by setup_old.py. What goes
+wrong, if anything, is said by FUSEDTINY_FAULT.
 """
 # mypy: ignore-errors
 

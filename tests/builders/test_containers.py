@@ -1,0 +1,337 @@
+"""Command lines for containers, and what a program in one is given; runtimes are stand-ins here."""
+
+from __future__ import annotations
+
+import gc
+import os
+import resource
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from builders.containers import apptainer, choosing
+from builders.containers.apptainer import ApptainerPlace
+from builders.containers.choosing import choose_place
+from builders.containers.image import Image
+from builders.containers.inside import Temporary, binds, script
+from builders.containers.namespaces import only_loopback
+from builders.containers.place import Bind, HostPlace, View, output_in, run_in
+from builders.containers.podman import PodmanPlace
+from resolver.errors import EnvironmentLacksError, UsageError
+
+ONLY_LO = "Inter-|\n face |\n    lo: 0 0\n"
+MORE = ONLY_LO + "  eth0: 1 2\n"
+
+
+def in_shell(view: View, *command: str, path: str = "/usr/bin:/bin") -> str:
+    """Run the script as a container's shell does, with nothing but the image's PATH around it."""
+    line = ["/bin/sh", "-c", script(view), "sh", *command]
+    return subprocess.run(line, env={"PATH": path}, check=True, capture_output=True, text=True).stdout
+
+
+@pytest.fixture
+def image(tmp_path: Path) -> Image:
+    """An unpacked image that holds nothing."""
+    root = tmp_path / "image"
+    (root / "usr").mkdir(parents=True)
+    return Image("base", root, "ab" * 32)
+
+
+@pytest.fixture
+def runtimes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A directory for stand-ins of container runtimes, first on PATH; the real ones are out of sight."""
+    folder = tmp_path / "runtimes"
+    folder.mkdir()
+    for name in ("sh", "cat", "unshare"):
+        found = shutil.which(name)
+        assert found
+        (folder / name).symlink_to(found)
+    monkeypatch.setenv("PATH", str(folder))
+    return folder
+
+
+def put(folder: Path, name: str, body: str) -> None:
+    path = folder / name
+    path.write_text(f"#!/bin/sh\n{body}\n")
+    path.chmod(0o755)
+
+
+class TestScript:
+    def test_variables_arrive_as_they_are(self) -> None:
+        odd = "a 'quoted' \"word\" $HOME `id`\nsecond line, with: all; of it"
+        told = in_shell(View(env={"ODD": odd, "HOME": "/else"}), "env", "-0")
+        seen = dict(one.split("=", 1) for one in told.split("\0") if one)
+        assert seen["ODD"] == odd
+        assert seen["HOME"] == "/else"
+        assert (seen["PYTHONNOUSERSITE"], seen["TMPDIR"], seen["LANG"]) == ("1", "/tmp", "C.UTF-8")
+
+    def test_directories_come_before_the_images_own_path(self) -> None:
+        view = View(path=[Path("/first dir"), Path("/second")])
+        assert in_shell(view, "/bin/sh", "-c", 'echo "$PATH"', path="/of/image:/bin") == (
+            "/first dir:/second:/of/image:/bin\n"
+        )
+
+    def test_arguments_and_working_directory(self, tmp_path: Path) -> None:
+        here = tmp_path / "with space"
+        here.mkdir()
+        told = in_shell(View(cwd=here), "/bin/sh", "-c", 'pwd; printf "[%s]" "$@"', "sh", "a b", "*", "")
+        assert told == f"{here}\n[a b][*][]"
+
+    def test_a_working_directory_that_is_not_there_ends_it(self, tmp_path: Path) -> None:
+        view = View(cwd=tmp_path / "gone")
+        done = subprocess.run(
+            ["/bin/sh", "-c", script(view), "sh", "echo", "ran"], capture_output=True, check=False
+        )
+        assert done.returncode != 0
+        assert done.stdout == b""
+
+    def test_proxies_and_certificates_only_with_network(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        bundle = tmp_path / "bundle.pem"
+        bundle.touch()
+        monkeypatch.setenv("SSL_CERT_FILE", str(bundle))
+        monkeypatch.setenv("https_proxy", "http://127.0.0.1:9")
+        on, off = script(View(network=True)), script(View())
+        assert f"SSL_CERT_FILE={bundle}" in on
+        assert "https_proxy=http://127.0.0.1:9" in on
+        assert str(bundle) not in off
+        assert "https_proxy" not in off
+        assert Bind(bundle) in binds(View(network=True))
+        assert binds(View()) == []
+
+    @pytest.mark.parametrize(("code", "first_process"), [(7, False), (7, True)])
+    def test_the_exit_code_is_the_programs(self, code: int, first_process: bool) -> None:
+        line = script(View(), first_process=first_process)
+        done = subprocess.run(["/bin/sh", "-c", line, "sh", "/bin/sh", "-c", f"exit {code}"], check=False)
+        assert done.returncode == code
+
+
+class TestBinds:
+    def test_parents_stand_before_what_is_in_them(self, tmp_path: Path) -> None:
+        inner = tmp_path / "a" / "b"
+        inner.mkdir(parents=True)
+        wanted = [Bind(inner, writable=True), Bind(tmp_path)]
+        assert binds(View(binds=wanted)) == [Bind(tmp_path), Bind(inner, writable=True)]
+
+    def test_a_path_through_a_link_is_there_under_both_names(self, tmp_path: Path) -> None:
+        real, link = tmp_path / "real", tmp_path / "link"
+        real.mkdir()
+        link.symlink_to(real)
+        assert binds(View(binds=[Bind(link, writable=True)])) == [
+            Bind(link, writable=True),
+            Bind(real, writable=True),
+        ]
+
+    def test_once_writable_is_writable(self, tmp_path: Path) -> None:
+        assert binds(View(binds=[Bind(tmp_path), Bind(tmp_path, writable=True)])) == [
+            Bind(tmp_path, writable=True)
+        ]
+
+    @pytest.mark.parametrize("name", ["a:b", "a,b", "a\\b"])
+    def test_names_that_runtimes_cannot_take(self, tmp_path: Path, name: str) -> None:
+        (tmp_path / name).mkdir()
+        with pytest.raises(UsageError, match="cannot be bound"):
+            binds(View(binds=[Bind(tmp_path / name)]))
+
+    def test_what_does_not_exist(self, tmp_path: Path) -> None:
+        with pytest.raises(UsageError, match="does not exist"):
+            binds(View(binds=[Bind(tmp_path / "gone")]))
+
+
+class TestTemporary:
+    def test_binds_below_tmp_get_their_mount_points(self, tmp_path: Path) -> None:
+        temporary = Temporary(tmp_path)
+        with tempfile.NamedTemporaryFile(dir="/tmp") as handle:
+            file = Path(handle.name)
+            pairs = {inside: outside for outside, inside in temporary.mounts([Bind(file)])}
+        assert set(pairs) == {Path("/tmp"), Path("/var/tmp")}
+        assert (pairs[Path("/tmp")] / file.name).is_file()
+        assert (pairs[Path("/tmp")] / "home").is_dir()
+
+    def test_whoever_binds_tmp_itself_gets_the_machines(self, tmp_path: Path) -> None:
+        inside = [inside for _, inside in Temporary(tmp_path).mounts([Bind(Path("/tmp"))])]
+        assert inside == [Path("/var/tmp")]
+
+    def test_it_goes_with_its_holder(self, tmp_path: Path) -> None:
+        temporary = Temporary(tmp_path)
+        root = temporary.root
+        (root / "tmp" / "left").touch()
+        assert root.exists()
+        del temporary
+        gc.collect()
+        assert not root.exists()
+
+
+class TestApptainer:
+    def test_nothing_of_the_caller_reaches_the_runtime(
+        self, image: Image, runtimes: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        put(runtimes, "apptainer", f"printf '{ONLY_LO}'")
+        for name in ("SINGULARITY_BIND", "APPTAINERENV_CFLAGS", "PYTHONPATH", "SINGULARITY_CACHEDIR"):
+            monkeypatch.setenv(name, "/of/the/caller")
+        _, env = ApptainerPlace(image).command(["true"], View())
+        assert [name for name, value in env.items() if value == "/of/the/caller"] == ["SINGULARITY_CACHEDIR"]
+
+    def test_the_command_line(self, image: Image, runtimes: Path, tmp_path: Path) -> None:
+        put(runtimes, "apptainer", f"printf '{ONLY_LO}'; echo yes")
+        own = tmp_path / "own"
+        own.mkdir()
+        view = View(binds=[Bind(own, writable=True), Bind(tmp_path)])
+        line, _ = ApptainerPlace(image, tmp=tmp_path).command(["cc", "-c"], view)
+        at = line.index("apptainer")
+        options = line[at : line.index(str(image.path))]
+        assert {"--cleanenv", "--containall"} <= set(options)
+        assert "home,cwd,bind-paths,hostfs" in options
+        mounts = [line[number + 1] for number, word in enumerate(line) if word == "--bind"]
+        assert mounts[-2:] == [f"{tmp_path}:{tmp_path}:ro", f"{own}:{own}"]
+        assert [mount.rpartition(":")[2] for mount in mounts[:2]] == ["/tmp", "/var/tmp"]
+        assert line[-3:] == ["sh", "cc", "-c"]
+
+    def test_the_network_is_cut_by_the_runtime_if_that_works(self, image: Image, runtimes: Path) -> None:
+        put(
+            runtimes,
+            "apptainer",
+            f"case \"$*\" in *--network*) printf '{ONLY_LO}';; *) printf '{MORE}';; esac",
+        )
+        place = ApptainerPlace(image)
+        assert place.isolates_network
+        assert "--net" in place.command(["true"], View())[0]
+        assert "--net" not in place.command(["true"], View(network=True))[0]
+
+    def test_it_is_cut_around_the_runtime_if_only_that_works(
+        self, image: Image, runtimes: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        put(runtimes, "around", f"printf '{ONLY_LO}'")
+        put(runtimes, "apptainer", "exit 1")
+        monkeypatch.setattr(apptainer, "without_network", lambda: ("around",))
+        place = ApptainerPlace(image)
+        assert place.isolates_network
+        line = place.command(["true"], View())[0]
+        assert line.index("around") < line.index("apptainer")
+        assert "--net" not in line
+
+    def test_it_does_not_claim_what_it_cannot(
+        self, image: Image, runtimes: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        put(runtimes, "apptainer", f"printf '{MORE}'")
+        monkeypatch.setattr(apptainer, "without_network", tuple)
+        assert not ApptainerPlace(image).isolates_network
+
+
+class TestPodman:
+    def test_the_command_line(self, image: Image, runtimes: Path, tmp_path: Path) -> None:
+        put(runtimes, "podman", f"printf '{ONLY_LO}'")
+        place = PodmanPlace(image, tmp=tmp_path)
+        line, env = place.command(["cc", "-c"], View(binds=[Bind(tmp_path)]))
+        assert line[:2] == ["podman", "run"]
+        assert {"--rm", "--http-proxy=false", "--network=none"} <= set(line)
+        assert ("--userns=keep-id" in line) == (os.geteuid() != 0)
+        assert f"{tmp_path}:{tmp_path}:ro" in line
+        assert line[line.index("--rootfs") + 1] == f"{image.path}:O"
+        assert "--network=host" in place.command(["cc"], View(network=True))[0]
+        assert "PYTHONPATH" not in env
+        assert place.isolates_network
+
+    def test_runc_where_the_default_runtime_does_not_work(self, image: Image, runtimes: Path) -> None:
+        put(runtimes, "podman", f"case \"$*\" in *'--runtime runc'*) printf '{ONLY_LO}';; *) exit 125;; esac")
+        put(runtimes, "runc", "true")
+        place = PodmanPlace(image)
+        assert place.command(["true"], View())[0][1:4] == ["--runtime", "runc", "run"]
+        assert place.isolates_network
+
+    def test_limits_are_never_above_what_the_user_may_have(
+        self, image: Image, runtimes: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        put(runtimes, "podman", f"printf '{ONLY_LO}'")
+        monkeypatch.setattr(resource, "getrlimit", lambda _: (100, 1000))
+        assert "nofile=1000:1000" in PodmanPlace(image).command(["true"], View())[0]
+        monkeypatch.setattr(resource, "getrlimit", lambda _: (-1, -1))
+        assert "nproc=8192:8192" in PodmanPlace(image).command(["true"], View())[0]
+
+    def test_its_shell_ends_what_runs_when_it_is_told_to(self) -> None:
+        """Without a trap, process 1 of a container would not hear SIGTERM at all."""
+        lines = script(View(), first_process=True).splitlines()
+        assert any(line.startswith("trap ") and "TERM INT HUP" in line for line in lines)
+        assert not any(line.startswith("exec ") for line in lines)
+
+
+class TestHost:
+    def test_without_network(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("builders.containers.place.without_network", lambda: ("cut", "off"))
+        assert HostPlace().command(["cc"], View())[0] == ["cut", "off", "cc"]
+        assert HostPlace().command(["cc"], View(network=True))[0] == ["cc"]
+        assert HostPlace().isolates_network
+
+    def test_where_namespaces_cannot_be_made(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("builders.containers.place.without_network", tuple)
+        assert HostPlace().command(["cc"], View())[0] == ["cc"]
+        assert not HostPlace().isolates_network
+
+    def test_it_runs_where_it_is_told(self, tmp_path: Path) -> None:
+        log = tmp_path / "log"
+        run_in(HostPlace(), ["/bin/sh", "-c", "pwd"], View(cwd=tmp_path, network=True), what="One", log=log)
+        assert log.read_text().splitlines()[-1] == str(tmp_path)
+        assert output_in(HostPlace(), ["/bin/echo", "said"], View(network=True)) == "said\n"
+
+
+class TestChoosing:
+    def test_without_image_it_is_this_machine(self) -> None:
+        assert choose_place(None, None).kind == "host"
+
+    @pytest.mark.parametrize(
+        ("installed", "kind", "chosen"),
+        [
+            (["apptainer", "singularity", "podman"], None, "apptainer"),
+            (["singularity"], None, "apptainer"),
+            (["podman"], None, "podman"),
+            (["apptainer", "podman"], "podman", "podman"),
+            (["apptainer"], "host", "host"),
+        ],
+    )
+    def test_what_is_installed_decides(
+        self, image: Image, runtimes: Path, installed: list[str], kind: str | None, chosen: str
+    ) -> None:
+        for name in installed:
+            put(runtimes, name, "true")
+        place = choose_place(kind, image)
+        assert place.kind == chosen
+        if isinstance(place, ApptainerPlace):
+            assert place.program == str(runtimes / installed[0])
+
+    @pytest.mark.usefixtures("runtimes")
+    @pytest.mark.parametrize(("kind", "named"), [(None, "apptainer or singularity"), ("podman", "podman")])
+    def test_a_missing_runtime_says_what_to_load(self, image: Image, kind: str | None, named: str) -> None:
+        with pytest.raises(EnvironmentLacksError, match=named) as caught:
+            choose_place(kind, image)
+        assert caught.value.exit_code == 3
+        assert "module avail" in caught.value.hint
+
+    def test_a_container_needs_an_image(self) -> None:
+        with pytest.raises(UsageError, match="base image is needed"):
+            choose_place("apptainer", None)
+
+    def test_there_are_no_other_places(self, image: Image) -> None:
+        with pytest.raises(UsageError, match="'docker'"):
+            choose_place("docker", image)
+
+    def test_podman_cannot_run_what_only_apptainer_can(
+        self, image: Image, runtimes: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        put(runtimes, "podman", "true")
+        put(runtimes, "apptainer", "true")
+        monkeypatch.setattr(choosing, "form_of", lambda _: "sif")
+        with pytest.raises(UsageError, match="it is a sif file"):
+            choose_place("podman", image)
+        monkeypatch.setattr(choosing, "form_of", lambda _: "archive")
+        assert choose_place(None, image).kind == "podman"
+        with pytest.raises(UsageError, match="it is an archive file"):
+            choose_place("apptainer", image)
+
+
+@pytest.mark.parametrize(("devices", "only"), [(ONLY_LO, True), (MORE, False), ("", False), ("x", False)])
+def test_a_network_that_cannot_be_seen_counts_as_there(devices: str, only: bool) -> None:
+    assert only_loopback(devices) is only

@@ -1,0 +1,226 @@
+"""What is read out of the answer of a base image, and what follows from it."""
+
+from __future__ import annotations
+
+import json
+import platform
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+import msgspec
+import pytest
+
+from builders import host
+from builders.containers import inspect
+from builders.containers.facts import as_row, gcc_of
+from builders.containers.image import Image
+from builders.containers.inspect import inspect_image, look_into, read_answer, remembered
+from builders.containers.place import View
+from builders.recipes.build import Compiler
+from builders.run import CommandError
+from resolver.errors import MatrixError, UsageError
+from resolver.facts.catalog import load
+
+IMAGE = Image("base", Path("/images/base.sif"), "ab" * 32)
+PYTHON = {
+    "version": "3.12.1", "path": "/opt/venv/bin/python3", "prefix": "/opt/venv", "base": "/usr",
+    "implementation": "cpython", "headers": True, "venv": True,
+    "holds": {"torch": "2.9.1+rocm6.4", "Typing_Extensions": "4.1"},
+}  # fmt: skip
+SAID = [
+    ("os-id", "sles"), ("os-version", "15.5"), ("os", "SUSE BCI 15.5"), ("architecture", "x86_64"),
+    ("glibc", "glibc 2.31"),
+    ("library", "libz.so.1", "/lib64/libz.so.1"), ("library", "libz.so.1", "/opt/rocm/lib/libz.so.1"),
+    ("library", "librccl.so.1", "/opt/rocm/lib/librccl.so.1"),
+    ("symbol", "libstdc++.so.6", "GLIBCXX_3.4.9"), ("symbol", "libstdc++.so.6", "GLIBCXX_3.4.30"),
+    ("symbol", "libstdc++.so.6", "CXXABI_1.3.13"), ("symbol", "libgcc_s.so.1", "GCC_4.2.0"),
+    ("symbol", "libgcc_s.so.1", "GCC_12.0.0"),
+    ("rocm", "/opt/rocm", "6.2.4-120"), ("rocm", "/opt/rocm-6.2.4", "6.2.4"),
+    ("hipcc", "/opt/rocm/bin/hipcc", "HIP version: 6.2.41134-65d174c3e"),
+    ("hipcc", "/opt/rocm/bin/hipcc", "AMD clang version 18.0.0git (https://example/llvm roc-6.2.4)"),
+    ("gpu-tool", "rocminfo", "/opt/rocm/bin/rocminfo"),
+    ("compiler", "/usr/bin/gcc-12", "12.3.0", "gcc-12 (SUSE Linux) 12.3.0"),
+    ("compiler", "/usr/bin/g++-12", "12.3.0", "g++-12 (SUSE Linux) 12.3.0"),
+    ("compiler", "/usr/bin/g++", "", "g++ (SUSE Linux) 7.5.0"), ("compiler", "/bin/g++", "9", "g++ 9"),
+    ("tool", "cmake", "/usr/bin/cmake", "cmake version 3.28.3"),
+    ("conda", "/opt/conda"), ("python", "/usr/bin/python3", ""),
+    ("python", "/opt/venv/bin/python3", json.dumps(PYTHON)), ("labels", '{"a": "b"}'), ("end",),
+]  # fmt: skip
+
+
+def answer(said: Sequence[Sequence[str]] = SAID, *, noise: bool = False) -> str:
+    lines = ["\t".join(["@fact", *values]) for values in said]
+    return (
+        "\n".join(f"no newline at the end: {line}\nWARNING: x" for line in lines)
+        if noise
+        else "\n".join(lines)
+    )
+
+
+def without(*keys: str) -> list[Sequence[str]]:
+    return [values for values in SAID if values[0] not in keys]
+
+
+@pytest.mark.parametrize("noise", [False, True])
+def test_what_is_read(noise: bool) -> None:
+    facts = read_answer(answer(noise=noise), IMAGE)
+    assert (facts.name, facts.path, facts.digest) == ("base", "/images/base.sif", "sha256:" + "ab" * 32)
+    assert (facts.os, facts.os_id, facts.os_version) == ("SUSE BCI 15.5", "sles", "15.5")
+    assert (facts.glibc, facts.glibcxx, facts.cxxabi, facts.gcc) == ("2.31", "3.4.30", "1.3.13", "12.0.0")
+    assert facts.libstdcxx == "12.1"
+    assert (facts.rocm, facts.rocm_path, facts.hipcc, facts.clang) == (
+        "6.2.4",
+        "/opt/rocm",
+        "6.2.41134",
+        "18.0.0",
+    )
+    assert facts.libraries == ("librccl.so.1", "libz.so.1")
+    assert Compiler("g++", "7.5.0", "/usr/bin/g++") in facts.compilers
+    assert facts.tools["cmake"].version == "3.28.3"
+    (python,) = facts.pythons
+    assert (python.path, python.base, python.headers) == ("/opt/venv/bin/python3", "/usr", True)
+    assert python.holds["typing-extensions"] == "4.1"
+    assert facts.torch == {"/opt/venv/bin/python3": "2.9.1+rocm6.4"}
+    assert facts.labels == {"a": "b"}
+    assert facts.lacks() == []
+
+
+@pytest.mark.parametrize(
+    ("said", "says"),
+    [
+        (without("end"), "its end is missing"),
+        ([], "its end is missing"),
+        ([*SAID, ("os", "again")], "is not what the script prints"),
+        ([("glibc", "1", "2"), *SAID], "is not what the script prints"),
+        ([("nonsense", "1"), *SAID], "is not what the script prints"),
+        ([("glibc", "glibc 2.38"), *SAID], "2 values of glibc"),
+        ([("python", "/bin/python3", '{"version": "3'), *SAID], "/bin/python3 answered"),
+        ([("python", "/bin/python3", '{"version": "3.12"}'), *SAID], "/bin/python3 answered"),
+        ([("python", "/bin/python3", "3"), *SAID], "/bin/python3 answered"),
+        ([*without("labels", "end"), ("labels", "[1]"), ("end",)], "labels"),
+        ([*without("labels", "end"), ("labels", "{"), ("end",)], "Expecting"),
+    ],
+)
+def test_a_damaged_answer_is_no_answer(said: Sequence[Sequence[str]], says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        read_answer(answer(said), IMAGE)
+
+
+def test_an_image_that_holds_next_to_nothing() -> None:
+    facts = read_answer(answer([("architecture", "aarch64"), ("end",)]), IMAGE)
+    assert (facts.glibc, facts.rocm, facts.pythons) == ("", "", ())
+    lacks = facts.lacks()
+    assert [one.partition(":")[0].partition(";")[0] for one in lacks] == [
+        "no ROCm",
+        "there is no C++ compiler that knows C++17",
+        "it is for aarch64",
+        "no glibc",
+    ]
+
+
+def test_rocm_without_its_compiler() -> None:
+    (lack,) = read_answer(answer(without("hipcc")), IMAGE).lacks()
+    assert lack.startswith("no hipcc")
+
+
+def test_another_interpreter_than_cpython_is_not_counted() -> None:
+    pypy = {**PYTHON, "implementation": "pypy", "prefix": "/opt/pypy"}
+    said = [("python", "/opt/pypy/bin/python3", json.dumps(pypy)), *SAID]
+    assert [one.prefix for one in read_answer(answer(said), IMAGE).pythons] == ["/opt/venv"]
+
+
+class TestRow:
+    def test_it_says_that_somebody_looked(self) -> None:
+        row = as_row(read_answer(answer(), IMAGE), load())
+        assert (row.name, row.rocm, row.glibc, row.libstdcxx) == ("base", "6.2.4", "2.31", "12.1")
+        assert (row.status, row.source) == ("observed", f"inspection of base.sif {IMAGE.digest}")
+        assert row.digest == IMAGE.digest
+        assert row.compilers == ("gcc-12", "g++-12")  # g++ 7 does not know C++17
+        assert row.python == ("3.12",)
+        assert row.holds == {"torch": "2.9.1+rocm6.4"}
+
+    def test_what_only_documents_say_stays(self) -> None:
+        catalog = load()
+        name = "lumi-rocm-rocm-5.7.3.sif"
+        facts = msgspec.structs.replace(read_answer(answer(), IMAGE), name=name)
+        assert as_row(facts, catalog).dockerhash == catalog.image[name].dockerhash != ""
+
+    def test_an_empty_image_is_a_row_as_well(self) -> None:
+        row = as_row(read_answer(answer([("end",)]), IMAGE), load())
+        assert (row.rocm, row.compilers, row.python, row.holds) == ("", (), (), {})
+
+
+def test_gcc_releases() -> None:
+    assert [gcc_of(one) for one in ("3.4.28", "3.4.29", "3.4.33", "")] == ["9.3", "11.1", "14.1", ""]
+
+
+@dataclass(frozen=True)
+class Standin:
+    """A STAND-IN for a container: it runs the shell on this machine and prints an answer."""
+
+    kind: ClassVar[str] = "stand-in"
+    image: Image | None = IMAGE
+    says: str = ""
+    code: int = 0
+
+    def command(self, command: Sequence[str], view: View) -> tuple[list[str], Mapping[str, str]]:
+        assert command[:2] == ["/bin/sh", "-c"]
+        assert not view.network
+        line = ["/bin/sh", "-c", f'printf "%s\\n" "$SAYS"; exit {self.code}']
+        return line, {"PATH": "/bin:/usr/bin", "SAYS": self.says}
+
+    @property
+    def isolates_network(self) -> bool:
+        return True
+
+
+class TestInspecting:
+    def test_it_is_remembered_under_the_digest(self) -> None:
+        assert remembered(IMAGE) is None
+        facts = inspect_image(Standin(says=answer()))  # type: ignore[arg-type]
+        renamed = Image("other", Path("/else/other.sif"), IMAGE.sha256)
+        again = look_into(renamed)
+        assert again == msgspec.structs.replace(facts, name="other", path="/else/other.sif")
+        assert remembered(Image("base", IMAGE.path, "cd" * 32)) is None
+
+    def test_another_script_looks_again(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        inspect_image(Standin(says=answer()))  # type: ignore[arg-type]
+        (tmp_path / "inspect.sh").write_text("say end")
+        monkeypatch.setattr(inspect, "_SCRIPT", tmp_path / "inspect.sh")
+        assert remembered(IMAGE) is None
+
+    def test_a_damaged_answer_names_the_log_and_is_not_kept(self) -> None:
+        with pytest.raises(MatrixError, match="its end is missing") as caught:
+            inspect_image(Standin(says="no fact"))  # type: ignore[arg-type]
+        log = Path(caught.value.message.rpartition("Log: ")[2])
+        assert "no fact" in log.read_text()
+        assert remembered(IMAGE) is None
+
+    def test_an_image_in_which_nothing_runs(self) -> None:
+        with pytest.raises(CommandError, match="Looking into the base image base") as caught:
+            inspect_image(Standin(says="FATAL: no such image", code=255))  # type: ignore[arg-type]
+        assert "FATAL: no such image" in caught.value.message
+
+    def test_this_machine_is_no_image(self) -> None:
+        with pytest.raises(UsageError):
+            inspect_image(Standin(image=None))  # type: ignore[arg-type]
+
+
+@pytest.mark.integration
+def test_the_script_says_of_this_machine_what_is_there() -> None:
+    """The real script, run by this machine's own shell."""
+    script = Path(inspect.__file__).with_name("inspect.sh").read_text()
+    done = subprocess.run(["/bin/sh", "-c", script], capture_output=True, text=True, check=True)
+    facts = read_answer(done.stdout, IMAGE)
+    assert facts.glibc == host.glibc_version()
+    assert facts.architecture == platform.machine()
+    assert facts.os == platform.freedesktop_os_release()["PRETTY_NAME"]
+    compiler = next(one for one in facts.compilers if one.name == "g++")
+    assert compiler.version in host.compiler_identity()
+    assert facts.glibcxx.startswith("3.4.")
+    assert "libc.so.6" in facts.libraries
+    assert all(one.version.startswith("3.") for one in facts.pythons)
+    assert facts.pythons
