@@ -54,7 +54,4 @@ def bench(session: nox.Session) -> None:
     session.run("python", "-m", "benchmarks.audit")
     session.run("python", "-m", "benchmarks.audit", "--packed")
     session.run("python", "benchmarks/environments.py")
-<<<<<<< HEAD
-=======
->>>>>>> h_F
     session.run("python", "-m", "benchmarks.resolving", *session.posargs)
