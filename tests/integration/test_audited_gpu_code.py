@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import re
-import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from wheel.wheelfile import WheelFile
@@ -15,6 +13,7 @@ from builders.audit import Expected, audit_wheel
 from builders.audit.elf import read_object
 from builders.audit.fatbin import read_code_objects
 from builders.audit.wheels import WheelAudit
+from tests.rig.rig import Rig
 
 pytestmark = pytest.mark.integration
 
@@ -39,22 +38,20 @@ TAGS = "cp311-cp311-linux_x86_64"
 
 
 @pytest.fixture(scope="session")
-def compiled(rig: Any) -> Iterator[Path]:
+def compiled(rig: Rig) -> Path:
     """Compile all variants in the image, and let llvm-objdump say what is in each."""
-    # pytest's own directories are closed to the ordinary user who runs the image.
-    with tempfile.TemporaryDirectory(prefix="hip-") as directory:
-        work = Path(directory)
-        work.chmod(0o777)
-        (work / "k.hip").write_text(SOURCE)
-        (work / "other.hip").write_text(SOURCE.replace("scale", "other").replace("launch", "launch_other"))
-        lines = ["set -e"]
-        for name, flags in VARIANTS.items():
-            lines.append(f"hipcc -O1 -shared -fPIC k.hip {flags} -o {name}.so")
-            lines.append(f"{OBJDUMP} --offloading {name}.so > {name}.txt 2>&1")
-        (work / "script").write_text("\n".join([*lines, ""]))
-        bind = ["--bind", f"{work}:/mnt", "--pwd", "/mnt"]
-        rig.run_as_user(["apptainer", "exec", *bind, str(rig.image), "sh", "script"], cwd=work, env=None)
-        yield work
+    work = rig.work()
+    (work / "k.hip").write_text(SOURCE)
+    (work / "other.hip").write_text(SOURCE.replace("scale", "other").replace("launch", "launch_other"))
+    lines = ["set -e"]
+    for name, flags in VARIANTS.items():
+        lines.append(f"hipcc -O1 -shared -fPIC k.hip {flags} -o {name}.so")
+        lines.append(f"{OBJDUMP} --offloading {name}.so > {name}.txt 2>&1")
+    (work / "script").write_text("\n".join([*lines, ""]))
+    bind = ["--bind", f"{work}:/mnt", "--pwd", "/mnt"]
+    done = rig.run_as_user(["apptainer", "exec", *bind, str(rig.image), "sh", "script"], cwd=work)
+    assert done.returncode == 0, done.stderr
+    return work
 
 
 def said_by_objdump(text: str) -> list[str]:
