@@ -14,6 +14,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
+from builders.containers.ending import ended_with_program
 from builders.containers.image import Image  # noqa: TC001
 from builders.containers.inside import Temporary, binds, script
 from builders.containers.namespaces import only_loopback, with_mounts, without_network
@@ -50,7 +51,7 @@ class ApptainerPlace:
     def command(self, command: Sequence[str], view: View) -> tuple[list[str], dict[str, str]]:
         """Give the command line of the runtime, and the environment of the runtime itself."""
         cut = _Cut() if view.network else self._cut
-        return self._line(command, view, cut), _environment()
+        return ended_with_program(self._line(command, view, cut)), _environment()
 
     @property
     def isolates_network(self) -> bool:

@@ -248,11 +248,11 @@ def _compiler() -> Point:
 def network(what: str, url: str) -> Point:
     """Say whether the server of something that is fetched answers."""
     if reachable(url):
-        return Point(topic="network", state="ok", found=f"{what}: {url} answers", data={"url": url})
+        return Point(topic=f"network-{what}", state="ok", found=f"{url} answers", data={"url": url})
     return Point(
-        topic="network",
+        topic=f"network-{what}",
         state="lack",
-        found=f"{what}: {url} does not answer",
+        found=f"{url} does not answer",
         means="What is not in the cache yet cannot be fetched from here.",
         cure="Run matrix fetch where there is a network, with the same XDG_CACHE_HOME, then build "
         "--offline; or name a mirror in matrix.toml.",

@@ -16,8 +16,8 @@ from builders.sources import index_url
 from builders.sources.mirrors import mirrored
 from matrix.imaging import image_name
 from matrix.options import load_catalog, merge, read_settings
-from resolver.errors import EnvironmentLacksError
-from resolver.versions import sort_key
+from resolver.errors import EnvironmentLacksError, UsageError, did_you_mean
+from resolver.versions import shorten, sort_key
 
 if TYPE_CHECKING:
     import argparse
@@ -81,7 +81,7 @@ def servers(catalog: Catalog, mirrors: Mapping[str, str]) -> dict[str, str]:
     found = {"sdists": index_url(), "torch": newest.index}
     remotes = [urlsplit(row.git.url) for row in catalog.release.values() if row.git]
     for number, host in enumerate(dict.fromkeys(f"{one.scheme}://{one.netloc}/" for one in remotes)):
-        found[f"git sources ({number + 1})" if number else "git sources"] = host
+        found[f"git-{number + 1}" if number else "git"] = host
     return {what: mirrored(url, mirrors) for what, url in found.items()}
 
 
@@ -89,7 +89,10 @@ def _look_into(given: str, catalog: Catalog, where: str | None) -> ImageFacts:
     name = image_name(given, catalog)
     path = Path(given)
     row = catalog.image.get(name)
-    if not path.exists() and row is not None:
+    if not path.exists():
+        if row is None:
+            msg = f"There is no file {shorten(given)}, and the catalog knows no base image of that name."
+            raise UsageError(msg, hint=did_you_mean(name, catalog.image))
         path = Path(row.path)
         if not row.path.startswith("/") or not path.exists():
             place = f": {row.path}" if row.path else ", and the catalog does not say where it is"

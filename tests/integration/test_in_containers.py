@@ -1,0 +1,273 @@
+"""Programs in a real base image, run by the real Apptainer as an ordinary user."""
+
+from __future__ import annotations
+
+import functools
+import http.server
+import json
+import os
+import shutil
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.rig.rig import Rig
+
+pytestmark = pytest.mark.integration
+
+# What the user's Python runs: a place for the image of argv[1], and a view that is told as JSON.
+RUN = """
+import json, sys
+from pathlib import Path
+from builders.containers.choosing import choose_place
+from builders.containers.image import Image
+from builders.containers.place import Bind, View, run_in
+image, told = Image("base", Path(sys.argv[1]), "0" * 64), json.loads(sys.argv[2])
+binds = [Bind(Path(path), writable) for path, writable in told.get("binds", {}).items()]
+cwd = Path(told["cwd"]) if "cwd" in told else None
+paths = list(map(Path, told.get("path", [])))
+view = View(told.get("env", {}), paths, cwd, binds, told.get("network", False))
+place = choose_place(told.get("kind"), None if told.get("kind") == "host" else image)
+run_in(place, told["command"], view, what="Trying", log=Path(told["log"]))
+print(place.isolates_network)
+"""
+
+
+class Ran:
+    """What a program in the image printed, and what was said of its place."""
+
+    def __init__(self, done: subprocess.CompletedProcess[str], log: Path) -> None:
+        self.code, self.errors, self.said = done.returncode, done.stderr, done.stdout.strip()
+        lines = log.read_text().splitlines()
+        at = next(number for number, line in reversed(list(enumerate(lines))) if line.startswith("$ "))
+        self.printed = lines[at:]
+
+    def text(self) -> str:
+        assert self.code == 0, self.errors
+        return "\n".join(self.printed)
+
+
+def run(rig: Rig, command: list[str], *, env: dict[str, str] | None = None, **view: Any) -> Ran:
+    work = rig.work()
+    told = {"command": command, "log": str(work / "log"), **view}
+    done = rig.run_python("-c", RUN, str(rig.image), json.dumps(told), cwd=work, env=env)
+    return Ran(done, work / "log")
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[int]:
+    """A web server on this machine; gives its port."""
+    (tmp_path / "page").write_text("reached")
+    handler = functools.partial(_Quiet, directory=str(tmp_path))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as one:
+        threading.Thread(target=one.serve_forever, daemon=True).start()
+        yield one.server_port
+        one.shutdown()
+
+
+class _Quiet(http.server.SimpleHTTPRequestHandler):
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+
+def test_nothing_of_the_callers_environment_leaks_in(rig: Rig) -> None:
+    leaks = {
+        "SECRET": "leaked", "APPTAINERENV_CFLAGS": "leaked", "SINGULARITYENV_CFLAGS": "leaked",
+        "PYTHONPATH_OF_MINE": "leaked", "APPTAINER_BIND": "/usr/share/leaked",
+    }  # fmt: skip
+    ran = run(rig, ["sh", "-c", "env; ls -d /home/* /root/* 2>/dev/null; echo end"], env=leaks)
+    text = ran.text().partition("exec ")[2]
+    assert "leaked" not in text
+    assert "end" in text
+    assert "ROCM_PATH=/opt/rocm" in ran.printed
+    assert "HOME=/tmp/home" in ran.printed
+    assert ran.printed[-1] == "end"
+
+
+def test_the_view_is_seen_at_the_same_paths(rig: Rig) -> None:
+    work, beside = rig.work(), rig.work()
+    script = "pwd; echo $PATH; touch made; touch $1/no; touch /tmp/mine && ls /tmp"
+    ran = run(
+        rig,
+        ["sh", "-c", script, "sh", str(beside)],
+        env={},
+        cwd=str(work),
+        binds={str(work): True, str(beside): False},
+        path=["/first"],
+    )
+    text = ran.text()
+    assert str(work) in ran.printed
+    assert any(line.startswith("/first:/opt/python3.11/bin:") for line in ran.printed)
+    assert "Read-only file system" in text
+    assert (work / "made").exists()
+    assert not list(beside.iterdir())
+    assert not Path("/tmp/mine").exists()
+    owner = (work / "made").stat()
+    assert (owner.st_uid, owner.st_gid) == (work.stat().st_uid, work.stat().st_gid)
+
+
+def test_variables_of_the_view_win(rig: Rig) -> None:
+    work = rig.work()
+    told = {
+        "command": ["sh", "-c", 'echo "$ODD|$ROCM_PATH"'],
+        "log": str(work / "log"),
+        "env": {"ODD": "a, b: 'c'", "ROCM_PATH": "/else"},
+    }
+    done = rig.run_python("-c", RUN, str(rig.image), json.dumps(told), cwd=work)
+    assert Ran(done, work / "log").printed[-1] == "a, b: 'c'|/else"
+
+
+@pytest.mark.parametrize("kind", ["apptainer", "host"])
+def test_the_network_is_really_off_unless_asked_for(rig: Rig, server: int, kind: str) -> None:
+    python = "python3" if kind == "apptainer" else rig.python
+    code = (
+        "import urllib.request as u; opener = u.build_opener(u.ProxyHandler({}));"
+        f"print(opener.open('http://127.0.0.1:{server}/page', timeout=10).read().decode())"
+    )
+    on = run(rig, [python, "-c", code], kind=kind, network=True)
+    assert on.text().endswith("reached")
+    off = run(rig, [python, "-c", code], kind=kind)
+    assert off.code != 0
+    assert "Errno" in "\n".join(off.printed)
+    silent = run(rig, ["true"], kind=kind)
+    assert silent.said == "True"  # and it says so of itself
+
+
+def test_a_failure_is_the_programs_own(rig: Rig) -> None:
+    ran = run(rig, ["sh", "-c", "echo 'error: of the compiler'; exit 9"])
+    assert ran.code != 0
+    assert "Trying ended with exit code 9" in ran.errors
+    assert "error: of the compiler" in ran.errors
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_whatever_ends_the_program_ends_what_runs_inside(rig: Rig, number: signal.Signals) -> None:
+    work = rig.work()
+    mark = f"{90000 + os.getpid()}.{int(number)}"
+    told = {"command": ["sh", "-c", f"sleep {mark} & sleep {mark}"], "log": str(work / "log")}
+    runuser = shutil.which("runuser")
+    line = [rig.python, "-c", RUN, str(rig.image), json.dumps(told)]
+    if os.geteuid() == 0:
+        assert runuser
+        line = [runuser, "-u", "hpc", "--", *line]
+    env = {**rig.user_environment(), "PYTHONPATH": str(rig.root / "site")}
+    program = subprocess.Popen(line, cwd=work, env=env, stderr=subprocess.DEVNULL)
+    assert _until(lambda: len(_sleeping(mark)) == 2), (work / "log").read_text()
+    os.kill(_python_of(program.pid, RUN), number)
+    program.wait(timeout=60)
+    assert _until(lambda: not _sleeping(mark)), "it goes on inside"
+
+
+def _until(true: Any) -> bool:
+    for _ in range(300):
+        if true():
+            return True
+        time.sleep(0.1)
+    return False
+
+
+def _processes() -> Iterator[tuple[int, list[str]]]:
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            words = path.read_text(errors="replace").split("\0")[:-1]
+        except OSError:
+            continue
+        yield int(path.parent.name), words
+
+
+def _sleeping(mark: str) -> list[int]:
+    return [pid for pid, words in _processes() if words == ["sleep", mark]]
+
+
+def _python_of(pid: int, script: str) -> int:
+    """Find the interpreter that runs a script as a process or as its child (runuser stands between)."""
+    for one, words in _processes():
+        if words[1:2] == ["-c"] and words[2:3] == [script]:
+            status = Path(f"/proc/{one}/status").read_text()
+            parent = int(next(line for line in status.splitlines() if line.startswith("PPid")).split()[1])
+            if pid in {one, parent}:
+                return one
+    pytest.fail("the program is not there")
+
+
+def doctor(rig: Rig, image: Path, work: Path) -> tuple[int, Any, str]:
+    done = rig.matrix("doctor", "--base-image", str(image), "--format", "json", cwd=work)
+    return done.returncode, json.loads(done.stdout or "null"), done.stderr
+
+
+def test_doctor_finds_what_is_in_the_image(rig: Rig) -> None:
+    code, told, errors = doctor(rig, rig.image, rig.work())
+    assert code == 0, errors
+    image = told["image"]
+    assert (image["rocm"], image["rocm_path"], image["os_id"]) == ("7.2.4", "/opt/rocm", "debian")
+    assert image["can_build"] is True
+    assert image["lacks"] == []
+    assert image["clang"]
+    assert float(image["glibc"]) >= 2.4
+    assert image["glibcxx"].startswith("3.4.")
+    assert {"gcc", "g++"} <= {one["name"] for one in image["compilers"]}
+    assert {"cmake", "ninja", "git"} <= set(image["tools"])
+    assert {"rocminfo", "amdgpu-arch"} <= set(image["gpu_tools"])
+    python = next(one for one in image["pythons"] if one["prefix"] == "/opt/python3.11")
+    assert (python["version"][:4], python["headers"], python["venv"]) == ("3.11", True, True)
+    assert {"libamdhip64.so.7", "libc.so.6", "libstdc++.so.6"} <= set(image["libraries"])
+    assert image["labels"]["rocm.version"] == "7.2.4"
+    assert {one["topic"] for one in told["host"]} >= {
+        "kernel-driver",
+        "gpus",
+        "container-runtimes",
+        "network",
+    }
+
+
+def test_doctor_says_what_an_image_lacks(rig: Rig) -> None:
+    """An unpacked image with a shell and nothing else."""
+    root = rig.work() / "tiny"
+    for name in ("bin", "etc", "usr", "proc", "sys", "dev", "tmp", "var/tmp"):
+        (root / name).mkdir(parents=True)
+    shell = Path(os.path.realpath("/bin/sh"))
+    listed = subprocess.run(["ldd", str(shell)], capture_output=True, text=True, check=True).stdout.split()
+    for library in [shell, *(Path(word) for word in listed if word.startswith("/"))]:
+        target = root / str(library).lstrip("/")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(library, target)
+    if not (root / "bin" / "sh").exists():
+        shutil.copy(shell, root / "bin" / "sh")
+    code, told, errors = doctor(rig, root, rig.work())
+    assert code == 3, errors
+    assert told["image"]["can_build"] is False
+    lacks = " ".join(told["image"]["lacks"])
+    assert "no ROCm" in lacks
+    assert "no C++ compiler" in lacks
+
+
+def test_a_lock_for_a_file_has_its_path_and_digest(rig: Rig) -> None:
+    work = rig.work()
+    (work / "latest.sif").symlink_to(rig.image)
+    request = ("torch==2.13.0", "deepspeed", "--python", "3.11", "--gfx90a", "--driver", "30.30")
+    done = rig.matrix("resolve", *request, "--base-image", "latest.sif", "--format", "json", cwd=work)
+    assert done.returncode == 0, done.stderr
+    picks = {pick["name"]: pick for pick in json.loads(done.stdout)["picks"]}
+    assert (picks["base-image"]["version"], picks["base-image"]["support"]) == ("latest", "observed")
+    assert picks["rocm"]["version"] == "7.2.4"
+    lock = (work / "matrix.lock").read_text()
+    assert f'path = "{rig.image}"' in lock
+    assert 'digest = "sha256:' in lock
+    explained = rig.matrix("explain", "rocm", cwd=work)
+    assert "latest holds ROCm 7.2.4" in explained.stdout
+    assert explained.returncode == 0
+
+
+def test_without_a_runtime_it_says_what_to_load(rig: Rig) -> None:
+    work = rig.work()
+    env = {"PATH": "/nowhere", "XDG_CACHE_HOME": str(work / "cache")}  # where nobody looked into it before
+    done = rig.matrix("resolve", "torch", "--base-image", str(rig.image), cwd=work, env=env)
+    assert done.returncode == 3
+    assert "apptainer or singularity is needed" in done.stderr
+    assert not (work / "matrix.lock").exists()
