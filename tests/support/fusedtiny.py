@@ -39,7 +39,7 @@ package = "fusedtiny"
 backend = "rocm"
 releases = ">=1.0"
 undeclared = ["setuptools", "wheel", "torch", "ninja"]
-environment = {{ FORCE_CUDA = "1", PYTORCH_ROCM_ARCH = "{{gfx}}", FUSEDTINY_FAULT = "{fault}", FUSEDTINY_BUILD_CUDA_OPS = "{ops}" }}
+environment = {{ FORCE_CUDA = "1", PYTORCH_ROCM_ARCH = "{{gfx}}", {own} }}
 must-contain = ["fusedtiny_cuda*.so"]
 source-says = {{ "setup.py" = "FUSEDTINY_BUILD_CUDA_OPS" }}
 status = "observed"
@@ -89,7 +89,8 @@ class Repository:
             for version, commit in commits.items()
         )
         directory.mkdir(parents=True, exist_ok=True)
-        text = CATALOG.format(releases=releases, fault=fault, ops=ops, guard_old=_GUARD if guard else "")
+        own = f'FUSEDTINY_FAULT = "{fault}", FUSEDTINY_BUILD_CUDA_OPS = "{ops}"'
+        text = CATALOG.format(releases=releases, own=own, guard_old=_GUARD if guard else "")
         (directory / "fusedtiny.toml").write_text(text)
         return directory
 
