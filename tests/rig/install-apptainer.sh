@@ -15,6 +15,7 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 cd "$work"
 export DEBIAN_FRONTEND=noninteractive
+apt-get update -qq
 apt-get install -y -qq --no-install-recommends \
     ca-certificates curl fuse2fs fuse3 patchelf squashfs-tools squashfuse uidmap xz-utils >/dev/null
 curl -fsS "$mirror/dists/sid/main/binary-amd64/Packages.xz" | xz -dc >Packages

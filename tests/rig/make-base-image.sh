@@ -66,6 +66,7 @@ ln -s /usr/share/hip $rocm/share/hip           # without share/hip/version clang
 # 3. Python: Debian's packages, moved to a prefix of their own, with the usual paths instead of Debian's.
 mkdir "$work/debs" "$work/unpacked"
 chmod 777 "$work/debs"
+apt-get update -qq
 (cd "$work/debs" && apt-get download -qq libpython3.11-dev libpython3.11-minimal libpython3.11-stdlib \
     python3-distutils python3-pip-whl python3-setuptools-whl python3.11-minimal python3.11-venv)
 for deb in "$work"/debs/*.deb; do dpkg -x "$deb" "$work/unpacked"; done
