@@ -219,21 +219,28 @@ def _environment(place: Path) -> dict[str, str]:
     return {**kept, **own}
 
 
+def _run(
+    command: Sequence[str], directory: Path, place: Path, timeout: float
+) -> subprocess.CompletedProcess[str]:
+    """Run a program in a directory, with caches at the place of a universe."""
+    return subprocess.run(
+        command,
+        cwd=directory,
+        env=_environment(place),
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        check=False,
+    )
+
+
 def _in_child(what: str, size: str, kind: str, place: Path, timeout: float) -> Result:
     """Run one measurement in a process of its own."""
     if find_spec(NEEDS.get(what, "json")) is None:
         return {"state": "missing"}
     command = [sys.executable, "-m", "benchmarks.resolving", "--child", what, size, kind]
     try:
-        done = subprocess.run(
-            command,
-            cwd=ROOT,
-            env=_environment(place),
-            capture_output=True,
-            text=True,
-            timeout=timeout,
-            check=False,
-        )
+        done = _run(command, ROOT, place, timeout)
     except subprocess.TimeoutExpired:
         return {"state": "timeout", "note": f"not done after {timeout:g} s"}
     if done.returncode:
@@ -262,15 +269,7 @@ def _command(name: str, universe: Universe, place: Path, timeout: float) -> Resu
     while len(times) <= RUNS and sum(times) < LONG:
         before, started = _cpu_of_children(), time.perf_counter()
         try:
-            done = subprocess.run(
-                command,
-                cwd=place,
-                env=_environment(place),
-                capture_output=True,
-                text=True,
-                timeout=timeout,
-                check=False,
-            )
+            done = _run(command, place, place, timeout)
         except subprocess.TimeoutExpired:
             return {"state": "timeout", "note": f"not done after {timeout:g} s"}
         times.append(time.perf_counter() - started)

@@ -11,9 +11,10 @@ from importlib.metadata import version as installed_version
 from typing import TYPE_CHECKING, Any
 
 from builders import host
+from builders.cache import cache_root
 from builders.compilation import FRONTEND, BuildError, compile_wheel
 from builders.diagnosis import Context, explained
-from builders.environments.task import Fetching, make_layers, task_environment
+from builders.environments.task import Fetching, fetch_for, make_layers, task_environment
 from builders.files import only_one, sha256_of
 from builders.index import NameTakenError
 from builders.labelling import Labels, label_wheel, runtime_pins
@@ -27,13 +28,14 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from builders.environments.task import Layers
+    from builders.environments.wheelhouse import Wheel
     from builders.index import Index
     from builders.labelling import Labelled
     from builders.plan import Task
     from builders.provenance import Materials
     from builders.recipes import Application
 
-__all__ = ["BuildError", "Limits", "build_wheel", "fetching_of", "requirements_of"]
+__all__ = ["BuildError", "Limits", "build_wheel", "fetching_of", "requirements_of", "wheels_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +143,23 @@ def requirements_of(task: Task) -> tuple[str | None, list[str]]:
         del wanted["torch"]
         torch = f"torch=={task.torch.version}"
     return torch, sorted(wanted)
+
+
+def wheels_of(
+    task: Task, limits: Limits, log: Path, say: Callable[[str], None]
+) -> tuple[set[str], tuple[Wheel, ...]]:
+    """Fetch torch and the build requirements of a task; give the hashes that were there before, and all.
+
+    Raises
+    ------
+    EnvironmentLacksError
+        Something could not be had.
+    """
+    torch, wanted = requirements_of(task)
+    before = {path.name for path in (cache_root() / "wheels").glob("*")}
+    how = fetching_of(task, limits, log=log, say=say)
+    workshop = task.workshop
+    return before, fetch_for(workshop.place, workshop.python, torch=torch, requirements=wanted, how=how)
 
 
 def fetching_of(task: Task, limits: Limits, *, log: Path, say: Callable[[str], None]) -> Fetching:

@@ -7,13 +7,10 @@ import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from builders.containers.choosing import choose_place
-from builders.containers.image import locked_image
 from builders.files import write_atomic
 from builders.index import Index
 from builders.plan import chosen, plan
 from builders.task import Limits
-from builders.workshop import host_workshop, image_workshop
 from matrix.answers import show_conflict
 from matrix.commands.resolve import LOCK
 from matrix.imaging import image_name, with_known_digest
@@ -26,6 +23,7 @@ from matrix.options import (
     merge,
     read_settings,
 )
+from matrix.workshops import add_workshop_options, find_workshop
 from resolver.errors import EnvironmentLacksError, MatrixError, UsageError
 from resolver.lock import dumps, make_lock, read_lock
 from resolver.model import Conflict
@@ -57,13 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--index", metavar="DIR", type=Path, default=INDEX, help="the index (default: %(default)s)"
     )
-    parser.add_argument("--in", dest="where", choices=("host", "apptainer", "podman"), help="where to build")
-    parser.add_argument(
-        "--python-from",
-        metavar="DIR",
-        type=Path,
-        help="prefix of the Python to build for, such as a conda environment, where the image has none",
-    )
+    add_workshop_options(parser)
     parser.add_argument(
         "--ops",
         metavar="NAME:A,B",
@@ -71,9 +63,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=_ops,
         default=[],
         help="compile these ops of a package instead of the recipe's, such as deepspeed:fused_adam",
-    )
-    parser.add_argument(
-        "--cpu", metavar="NAME", default="", help="CPU that host code is compiled for, as -march has it"
     )
     parser.add_argument("--executor", choices=("local", "slurm"), default="local")
     parser.add_argument(
@@ -207,32 +196,6 @@ def _refuse_what_is_not_there(args: argparse.Namespace) -> None:
     if args.executor == "slurm":
         msg = "Builds by Slurm jobs are not there yet in this version. Nothing was built."
         raise EnvironmentLacksError(msg, hint="--executor local builds here.")
-
-
-def find_workshop(lock: Lock, args: argparse.Namespace) -> Workshop:
-    """Find where the wheels of a lock are built.
-
-    Raises
-    ------
-    EnvironmentLacksError
-        This machine lacks something for it: a container runtime, the base image, a Python.
-    ImageChangedError
-        The base image is another than the lock's.
-    """
-    python, image = lock.version_of("python"), lock.target.base_image
-    if lock.target.backend == "cpu" and (args.where in {None, "host"} or image is None):
-        return host_workshop(python, given=args.python_from, cpu=args.cpu)
-    if image is None:
-        msg = "The lock names no base image, and wheels for ROCm are compiled inside one."
-        raise EnvironmentLacksError(msg, hint="Resolve with --base-image NAME or PATH.")
-    if args.where == "host":
-        msg = (
-            f"Wheels for {', '.join(lock.target.gfx)} are compiled inside a base image, not on this machine."
-        )
-        raise EnvironmentLacksError(msg, hint="Leave --in out, or say --in apptainer or --in podman.")
-    given = Path(args.base_image) if args.base_image and Path(args.base_image).exists() else None
-    place = choose_place(args.where, locked_image(image, given))
-    return image_workshop(place, python, given=args.python_from, cpu=args.cpu)
 
 
 def _workshop(lock: Lock, names: Sequence[str], args: argparse.Namespace) -> Workshop:

@@ -1,21 +1,27 @@
-"""``matrix fetch``: all sources that the lock builds from into the cache; after it none needs the network."""
+"""``matrix fetch``: all that the lock is built from into the cache; after it builds need no network."""
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from builders.cache import cache_root
-from builders.sources import fetch_all
+from builders.sources import Item, Missing, fetch_all
 from matrix.commands.resolve import LOCK
 from matrix.options import check_names, load_catalog, merge, read_settings
+from matrix.workshops import add_workshop_options
+from resolver.errors import MatrixError
 from resolver.lock import read_lock
 
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Iterator, Mapping, Sequence
 
-    from builders.sources import Haul, Item
+    from builders.sources import Haul
     from matrix.console import Console
+    from resolver.facts.catalog import Catalog
+    from resolver.lock import Lock, LockedPick
 
 EXAMPLE = "matrix fetch --lock matrix.lock && matrix build-wheels --offline"
 _STEP = 1024
@@ -30,6 +36,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--lock", metavar="FILE", type=Path, default=LOCK, help="the lock (default: %(default)s)"
     )
+    parser.add_argument(
+        "--only-sources", action="store_true", help="leave torch and the build requirements to the build"
+    )
+    add_workshop_options(parser)
     parser.add_argument(
         "--offline", action="store_true", help="fetch nothing, only say whether the cache has everything"
     )
@@ -47,12 +57,15 @@ def execute(args: argparse.Namespace, console: Console) -> int:
     settings = merge(read_settings(), args)
     names = check_names(args.names)
     lock = read_lock(args.lock, tell=console.say)
+    catalog = load_catalog(settings)
+    wheels = partial(_wheels, catalog=catalog, mirrors=settings.mirrors, args=args, console=console)
     haul = fetch_all(
         lock,
-        load_catalog(settings),
+        catalog,
         names,
         mirrors=settings.mirrors,
         offline=args.offline,
+        wheels=None if args.only_sources else wheels,
         say=console.step,
     )
     for remark in haul.remarks:
@@ -64,6 +77,48 @@ def execute(args: argparse.Namespace, console: Console) -> int:
     else:
         _text(haul, console)
     return max((missing.error.exit_code for missing in haul.missing), default=0)
+
+
+def _wheels(
+    lock: Lock,
+    picks: Sequence[LockedPick],
+    *,
+    catalog: Catalog,
+    mirrors: Mapping[str, str],
+    args: argparse.Namespace,
+    console: Console,
+) -> Iterator[Item | Missing]:
+    """Fetch torch and the build requirements of each pick, with the Python and in the image of the lock."""
+    from builders.index import Index  # noqa: PLC0415  only where wheels are fetched
+    from builders.plan import plan  # noqa: PLC0415
+    from builders.task import Limits, wheels_of  # noqa: PLC0415
+    from matrix.workshops import find_workshop  # noqa: PLC0415
+
+    log = cache_root() / "logs" / "fetch.log"
+    log.unlink(missing_ok=True)
+    if not picks:
+        return
+    try:
+        workshop = find_workshop(lock, args)
+        tasks = plan(lock, catalog, Index(cache_root() / "no-index"), workshop, [one.name for one in picks])
+    except MatrixError as error:
+        yield Missing("torch", lock.version_of("torch"), "wheels of torch and the build requirements", error)
+        return
+    seen: set[str] = set()
+    for task in tasks:
+        try:
+            before, wheels = wheels_of(task, Limits(offline=args.offline, mirrors=mirrors), log, console.step)
+        except MatrixError as error:
+            yield Missing(task.pick.name, task.pick.pinned, "torch and the build requirements", error)
+            continue
+        for wheel in wheels:
+            if wheel.sha256 not in seen:
+                seen.add(wheel.sha256)
+                state: Literal["cached", "fetched"] = "cached" if wheel.sha256 in before else "fetched"
+                yield Item(
+                    wheel.name, wheel.version, "wheel", wheel.file, state,
+                    wheel.size, wheel.path, f"sha256:{wheel.sha256}",
+                )  # fmt: skip
 
 
 def _document(haul: Haul, console: Console) -> None:

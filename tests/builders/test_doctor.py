@@ -168,7 +168,14 @@ def test_every_lack_says_what_it_means(
     monkeypatch.setattr(machine, "with_mounts", tuple)
     points = list(look(catalog, tmp_path / "index", {"sdists": "https://no.example/"}))
     lacks = {point.topic for point in points if point.state == "lack"}
-    assert lacks >= {"container-runtimes", "user-namespaces", "slurm", "pythons", "compiler", "network-sdists"}
+    assert lacks >= {
+        "container-runtimes",
+        "user-namespaces",
+        "slurm",
+        "pythons",
+        "compiler",
+        "network-sdists",
+    }
     assert all(point.means for point in points if point.state == "lack")
     assert len({point.topic for point in points}) == len(points)
     assert not list(programs.iterdir())

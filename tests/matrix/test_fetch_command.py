@@ -85,7 +85,7 @@ def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> Wo
 
 
 def fetched(capsys: Capture, *arguments: str, code: int = 0) -> Any:
-    assert main(["fetch", *arguments, "--format", "json"]) == code
+    assert main(["fetch", "--only-sources", *arguments, "--format", "json"]) == code
     return json.loads(capsys.readouterr().out)
 
 
@@ -141,7 +141,7 @@ def test_only_what_is_named(capsys: Capture) -> None:
 
 def test_what_cannot_be_had_is_named_and_the_rest_is_fetched(work: Work, capsys: Capture) -> None:
     """Without the mirrors nothing can be reached: the hosts do not exist."""
-    assert main(["fetch", "tiny", "-q"]) == 0
+    assert main(["fetch", "tiny", "-q", "--only-sources"]) == 0
     (work.root / "matrix.toml").write_text('catalog = ["facts"]\n')
     capsys.readouterr()
     said = fetched(capsys, code=3)
@@ -150,7 +150,7 @@ def test_what_cannot_be_had_is_named_and_the_rest_is_fetched(work: Work, capsys:
     assert (missing["name"], missing["id"]) == ("fromgit", "environment")
     assert "git.invalid" in missing["message"]
     shutil.rmtree(cache_root())
-    assert main(["fetch", "--offline"]) == 3
+    assert main(["fetch", "--offline", "--only-sources"]) == 3
     told = capsys.readouterr()
     assert "tiny 1.0  missing: tiny-1.0.tar.gz" in told.out
     assert f"fromgit 1.0  missing: https://git.invalid/group/outer@{work.commit}" in told.out

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hypothesis import event, given
+from hypothesis import event, example, given
 from hypothesis import strategies as st
 
 from resolver.compiling import compile_problem
@@ -22,7 +22,7 @@ from resolver.solve import solve_preferred
 from resolver.suggest import MOST_SUGGESTIONS, Compiled, request_arguments
 from tests.resolver.asking import again, ask
 from tests.resolver.solving import solve
-from tests.resolver.universe import EXAMPLES, Universe, universes
+from tests.resolver.universe import EXAMPLES, Limit, Link, Universe, universes
 
 
 def _part(universe: Universe, problem: Problem, core: tuple[list[Demand], list[Relation]]) -> list[Universe]:
@@ -61,13 +61,24 @@ def test_demands_are_to_blame_if_without_any_one_of_them_there_is_a_solution(
 
 
 @EXAMPLES
-@given(universes(), st.lists(st.sets(st.integers(0, 5)), min_size=2, max_size=8))
+@given(
+    universes().filter(lambda universe: not universe.solvable()),
+    st.lists(st.sets(st.integers(0, 5), min_size=1), min_size=1, max_size=8),
+)
+@example(
+    Universe(
+        {"torch": 2, "apex": 2},
+        (Limit("torch", frozenset({0}), False), Limit("apex", frozenset({0}), False)),
+        (Link("apex", "torch", ((frozenset({0}), frozenset({1})),), False),),
+    ),
+    [{0}, {1}, {0, 1}],
+)
 def test_what_is_learnt_from_failed_trials_changes_no_answer(
     universe: Universe, trials: list[set[int]]
 ) -> None:
     problem = universe.problem()
     compiled = Compiled(problem)
-    for left_out in trials:
+    for left_out in [set[int](), *trials]:
         demands = [one for number, one in enumerate(problem.demands) if number not in left_out]
         found = compiled.solve(demands)
         event(f"solved: {found is not None}")

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 from hypothesis import event, given
 from hypothesis import strategies as st
 
 from resolver.network import propagate
 from resolver.problem import ABSENT, Relation, Row, Variable, bits
-from tests.resolver.universe import EXAMPLES, FACT, Link, Universe, candidate, universes
+from tests.resolver.universe import EXAMPLES, FACT, Limit, Link, Universe, candidate, universes
 
 
 def _variable(name: str, size: int) -> Variable:
@@ -94,3 +96,16 @@ def test_a_limited_problem_shares_the_variables_and_leaves_the_original_alone() 
     part = problem.restricted([], [relation])
     assert part.variables is problem.variables
     assert (part.relations, problem.relations) == ([relation], [])
+
+
+def test_what_is_dropped_at_the_end_of_a_chain_is_felt_at_its_beginning() -> None:
+    """Each relation is looked at again when another one has changed what it speaks of."""
+    both = frozenset({0, 1})
+    rows = ((frozenset({0}), frozenset({0})), (frozenset({1}), frozenset({1})))
+    chain = ("deepspeed", "apex", "torch", "rocm")
+    universe = Universe(
+        dict.fromkeys(chain, 2),
+        (*(Limit(name, both, False) for name in chain), Limit("rocm", frozenset({1}), False)),
+        tuple(Link(one, other, rows, False) for one, other in pairwise(chain)),
+    )
+    assert propagate(universe.problem()) == dict.fromkeys(chain, 0b100)

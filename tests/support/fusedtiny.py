@@ -28,7 +28,7 @@ package = "fusedtiny"
 backend = "rocm"
 releases = "<1.0"
 undeclared = ["setuptools", "wheel", "torch", "ninja"]
-environment = {{ FORCE_CUDA = "1" }}
+environment = {{ FORCE_CUDA = "1", PYTORCH_ROCM_ARCH = "{{gfx}}" }}
 options = ["--cuda_ext"]
 must-contain = ["fusedtiny_cuda*.so"]
 {guard_old}
@@ -39,7 +39,7 @@ package = "fusedtiny"
 backend = "rocm"
 releases = ">=1.0"
 undeclared = ["setuptools", "wheel", "torch", "ninja"]
-environment = {{ FORCE_CUDA = "1", FUSEDTINY_FAULT = "{fault}", FUSEDTINY_BUILD_CUDA_OPS = "{ops}" }}
+environment = {{ FORCE_CUDA = "1", PYTORCH_ROCM_ARCH = "{{gfx}}", {own} }}
 must-contain = ["fusedtiny_cuda*.so"]
 source-says = {{ "setup.py" = "FUSEDTINY_BUILD_CUDA_OPS" }}
 status = "observed"
@@ -79,17 +79,18 @@ class Repository:
         ops
             Value of the variable that asks for kernels.
         old
-            Commit that the rows give for 0.9, when not the one that it is.
+            Commit that the rows give for 0.9, when not the one that it is; then there is no 1.0.
         guard
             Whether the old recipe looks at what its source understands.
         """
-        commits = {"0.9": old or self.old, "1.0": self.new}
+        commits = {"0.9": old} if old else {"0.9": self.old, "1.0": self.new}
         releases = "".join(
             _RELEASE.format(version=version, url=self.url, commit=commit)
             for version, commit in commits.items()
         )
         directory.mkdir(parents=True, exist_ok=True)
-        text = CATALOG.format(releases=releases, fault=fault, ops=ops, guard_old=_GUARD if guard else "")
+        own = f'FUSEDTINY_FAULT = "{fault}", FUSEDTINY_BUILD_CUDA_OPS = "{ops}"'
+        text = CATALOG.format(releases=releases, own=own, guard_old=_GUARD if guard else "")
         (directory / "fusedtiny.toml").write_text(text)
         return directory
 

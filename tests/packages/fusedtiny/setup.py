@@ -6,15 +6,18 @@ wrong, if anything, is said by FUSEDTINY_FAULT.
 # mypy: ignore-errors
 
 import os
+import sys
 import urllib.request
 
 from setuptools import setup
 from torch.utils.cpp_extension import BuildExtension, CppExtension, CUDAExtension
 
+# As Apex does: the flags of the older commits are thrown away without a word.
+sys.argv = [word for word in sys.argv if word != "--cuda_ext"]
 fault = os.environ.get("FUSEDTINY_FAULT", "")
 here = os.path.dirname(os.path.abspath(__file__))
 sources = ["csrc/binding.cpp", "csrc/kernel.cu"]
-macros, libraries = [], []
+macros, link = [], []
 if fault == "network":
     urllib.request.urlopen("https://wheels.example/fusedtiny-1.0.whl", timeout=10)
 if fault == "other-gfx":
@@ -23,7 +26,7 @@ if fault == "undefined-symbol":
     macros.append(("FUSEDTINY_UNDEFINED", "1"))
 if fault == "lost-library":
     os.system(f"printf 'void nobody(void) {{}}' | gcc -shared -fPIC -x c - -o {here}/libnobody.so")
-    libraries.append("nobody")
+    link = ["-Wl,--no-as-needed", f"-L{here}", "-lnobody"]
 kind = CUDAExtension
 if fault == "cpu-only":
     kind, sources = CppExtension, ["csrc/binding.cpp", "csrc/host.cpp"]
@@ -36,9 +39,7 @@ if os.environ.get("FUSEDTINY_BUILD_CUDA_OPS") == "1":
             sources,
             include_dirs=[os.path.join(here, "shared")],
             define_macros=macros,
-            libraries=libraries,
-            library_dirs=[here],
-            extra_link_args=["-Wl,--no-as-needed"] if libraries else [],
+            extra_link_args=link,
         )
     )
 
