@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 from matrix.checking.about_lines import finding
-from matrix.checking.findings import Edit, Finding
+from matrix.checking.findings import Edit
 from matrix.checking.piplines import is_place
 
 if TYPE_CHECKING:
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from matrix.checking.document import Document, Entry
     from matrix.checking.expected import Expected
+    from matrix.checking.findings import Finding
 
 _NAME = re.compile(r"(?:[\w./-]+::)?([A-Za-z0-9_.-]+)")
 _TORCH = {"torch", "pytorch", "pytorch-gpu", "torchvision", "torchaudio"}
@@ -60,8 +61,8 @@ def _python(document: Document, entry: Entry | None, expected: Expected) -> Iter
     if entry is None:
         if document.conda or document.entries:
             first = (document.conda or document.entries)[0]
-            yield Finding(id="python-unpinned", line=first.first, text=first.text, consequence=told,
-                          corrected=new, remedy="Add Python with its version to the dependencies.")  # fmt: skip
+            remedy = "Add Python with its version to the dependencies."
+            yield finding("python-unpinned", first, told, corrected=new, remedy=remedy)
     elif _versionless(entry):
         yield finding("python-unpinned", entry, told, corrected=new,
                       edit=document.rewritten(entry, new) if new else None)  # fmt: skip
@@ -79,9 +80,10 @@ def _pip(document: Document, entry: Entry | None) -> Iterator[Finding]:
     if entry is None and document.has_pip_section and document.entries:
         first = document.entries[0]
         told = "conda complains and adds a pip of its own choice."
-        yield Finding(id="pip-not-listed", line=first.first, text=first.text, consequence=told,
-                      corrected=("pip",), edit=_pip_edit(document),
-                      remedy="List pip among the dependencies, before the pip section.")  # fmt: skip
+        remedy = "List pip among the dependencies, before the pip section."
+        yield finding(
+            "pip-not-listed", first, told, corrected=("pip",), edit=_pip_edit(document), remedy=remedy
+        )
 
 
 def _pip_edit(document: Document) -> Edit | None:

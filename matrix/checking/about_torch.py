@@ -122,8 +122,8 @@ def _unlabelled(document: Document, entry: Entry, expected: Expected, indexes: I
     label = "CPU" if expected.backend == "cpu" else "ROCm"
     if named or indexes.own:
         told = (
-            f"An index of the file may have it for {label}, and then pip takes that; where the index cannot be "
-            "read, it is PyPI's, which is built for CUDA. With the label it fails instead."
+            f"An index of the file may have it for {label}, and then pip takes that; where it cannot be read, "
+            "it is PyPI's, which is built for CUDA. With the label it fails instead."
         )
         return finding("unlabelled-torch", entry, told, corrected=corrected, edit=certain)
     told = f"Nothing in the file has it for {label}: pip takes PyPI's {line.name}, which is built for CUDA."

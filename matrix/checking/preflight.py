@@ -23,6 +23,7 @@ from packaging.version import Version
 from builders.host import running_python
 from builders.run import CommandError, TooSlowError, output_of, run
 from matrix.checking.about_indexes import TORCH_FAMILY, TRITONS
+from matrix.checking.piplines import PipLine
 from resolver.versions import is_version
 
 if TYPE_CHECKING:
@@ -38,12 +39,14 @@ _OLDEST_PIP = Version("22.3")
 _GLIBC = "2.39"
 """Where nothing is known of the base image: that of the newest in use, which refuses the least."""
 _OLDEST_GLIBC_MINOR = 5  # manylinux1
-_NOISE = re.compile(r"\$ |Looking in|Collecting|Obtaining|Downloading|Using cached|Would install|Requirement already"
-                    r"|\s*(━|-)|Reading|\s*Preparing|Discarding|\[notice\]|DEPRECATION")  # fmt: skip
+_NOISE = re.compile(
+    r"\s*(\$ |Looking in|Collecting|Obtaining|Downloading|Using cached|Would install|Requirement already|━|-+$"
+    r"|Reading|Preparing|Discarding|\[notice\]|DEPRECATION)"
+)
 _UNREACHED = re.compile(
-    r"Could not fetch URL (?P<url>\S+): (connection error|timed out|There was a problem confirming|"
-    r"HTTPS?ConnectionPool|5\d\d |.*Temporary failure|.*Max retries)|(?P<hard>NewConnectionError|NameResolutionError|"
-    r"failed to connect|Connection to \S+ timed out|ConnectTimeoutError)"
+    r"Could not fetch URL (?P<url>\S+): (connection error|timed out|There was a problem confirming"
+    r"|HTTPS?ConnectionPool|5\d\d |.*Temporary failure|.*Max retries)"
+    r"|NewConnectionError|NameResolutionError|ConnectTimeoutError|[Ff]ailed to connect"
 )
 _MISSING = re.compile(r"No matching distribution found for ([A-Za-z0-9][\w.-]*)")
 
@@ -77,15 +80,21 @@ def preflight(document: Document, expected: Expected, *, index: Path, seconds: f
     """
     if any(one.id in {"yaml-map", "not-text", "pip-not-list", "duplicate-key"} for one in document.found):
         return _not_run("conda does not get as far as pip")
-    asked = [entry for entry in document.entries if not _builds(entry)]
     left = tuple(entry.first for entry in document.entries if _builds(entry))
-    if not any(entry.pip.wanted for entry in asked):
+    texts = [_seen_here(entry.text, index) for entry in document.entries if not _builds(entry)]
+    if not any(PipLine(text).wanted for text in texts):
         return _not_run("there is no requirement to ask about" + (" but what would be built" if left else ""))
-    texts = [_seen_here(entry.text, index) for entry in asked]
     missing = next(_not_here(texts), "")
     if missing:
         hint = "; name the index with --index" if missing.startswith(MOUNTED) else ""
         return _not_run(f"{missing} is not on this machine{hint}")
+    return _ask(document, expected, texts, left, seconds)
+
+
+def _ask(
+    document: Document, expected: Expected, texts: list[str], left: tuple[int, ...], seconds: float
+) -> Preflight:
+    """Ask pip about lines."""
     python = _python_of(document) or expected.python or running_python()
     found = _find_pip(python)
     if found is None:
@@ -103,9 +112,8 @@ def preflight(document: Document, expected: Expected, *, index: Path, seconds: f
             return _not_run(f"pip had no answer within {seconds:g} s", left=left)
         except CommandError as error:
             return _refused(log, work / "pip.log", error.code, expected, left)
-    same = f"{version[0]} for Python {python}" + (
-        "" if version[1] == python else f" (markers as for {version[1]})"
-    )
+    same = f"{version[0]} for Python {python}"
+    same += "" if version[1] == python else f" (markers as for {version[1]})"
     told = f"pip {same} finds a set of wheels for all lines"
     told += f" but {_spell(left)}, which it would build" if left else ""
     return Preflight(outcome="passed", told=f"{told}.", left_out=left)
@@ -193,8 +201,10 @@ def _refused(said: Path, log: Path, code: int, expected: Expected, left: tuple[i
     missing = _MISSING.search(text)
     name = canonicalize_name(missing[1]) if missing else ""
     if name and name not in expected.catalog.package and name not in (*TORCH_FAMILY, *TRITONS):
-        told = (f"pip finds no wheel of {name} for this Python and glibc. It may have a source archive, which was "
-                "not looked at: nothing is built here.")  # fmt: skip
+        told = (
+            f"pip finds no wheel of {name} for this Python and glibc. It may have a source archive, which "
+            "was not looked at: nothing is built here."
+        )
         return Preflight(outcome="unclear", told=told, output=output, left_out=left)
     told = f"pip ended with exit code {code}; so it will where the file is used."
     return Preflight(outcome="refused", told=told, output=output, left_out=left)

@@ -21,7 +21,6 @@ from resolver.lock import read_lock
 if TYPE_CHECKING:
     import argparse
 
-    from matrix.checking.document import Document
     from matrix.checking.expected import Consumer, Expected
     from matrix.checking.findings import Finding
     from matrix.checking.preflight import Preflight
@@ -74,7 +73,7 @@ def execute(args: argparse.Namespace, console: Console) -> int:
     """Run the command."""
     text = read_file(args.file, pipes=not args.fix)
     document = read_document(text, str(args.file))
-    consumer = args.consumer or ("cotainr" if document.kind == "conda" else "pip")
+    consumer: Consumer = args.consumer or ("cotainr" if document.kind == "conda" else "pip")
     expected = _expected(args, consumer, console)
     changed = ""
     if args.fix:
@@ -103,7 +102,8 @@ def execute(args: argparse.Namespace, console: Console) -> int:
             }
         )
     else:
-        _show(document, findings, said, changed, expected, console)
+        _show(document.name, findings, said, changed, console)
+        console.say(summary(findings, expected.against))
     return 1 if wrong else 0
 
 
@@ -129,17 +129,10 @@ def _write(path: Path, text: str) -> None:
     path.chmod(mode)
 
 
-def _show(
-    document: Document,
-    findings: list[Finding],
-    said: Preflight | None,
-    changed: str,
-    expected: Expected,
-    console: Console,
-) -> None:
+def _show(name: str, findings: list[Finding], said: Preflight | None, changed: str, console: Console) -> None:
     shown = [one for one in findings if console.verbosity >= 0 or one.severity == "error"]
     parts = [changed] if changed else []
-    parts += [as_text(one, document.name) for one in shown]
+    parts += [as_text(one, name) for one in shown]
     if said is not None and said.output:
         parts.append("What pip says:\n" + "\n".join(f"    {line}" for line in said.output.splitlines()))
     if parts:
@@ -148,4 +141,3 @@ def _show(
         console.warn(said.told)
     elif said is not None:
         console.say(said.told)
-    console.say(summary(findings, expected.against))
