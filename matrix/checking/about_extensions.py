@@ -11,7 +11,10 @@ from packaging.version import Version
 
 from matrix.checking.about_indexes import TORCH_FAMILY, Indexes
 from matrix.checking.about_lines import finding
-from resolver.versions import is_version
+from matrix.checking.about_torch import rocm_of
+from matrix.checking.piplines import PipLine
+from resolver.facts.selecting import applies
+from resolver.versions import is_version, satisfies, spell
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,7 +32,7 @@ _GFX_LABEL = re.compile(r"gfx[0-9a-f]+")
 def check_extensions(document: Document, expected: Expected) -> Iterator[Finding]:
     """Check every extension package of the catalog that a file names."""
     indexes = Indexes(document)
-    torch = next((entry.pip.public for entry in document.entries if entry.pip.name == "torch"), "")
+    torch = next((entry.pip for entry in document.entries if entry.pip.name == "torch"), PipLine(""))
     for entry in document.entries:
         line = entry.pip
         yield from _spelling(document, entry)
@@ -46,7 +49,8 @@ def check_extensions(document: Document, expected: Expected) -> Iterator[Finding
             yield finding("built-from-source", indexes.source[line.name], told, remedy=_BUILD)
         if line.requirement is not None and line.name not in expected.pins:
             yield from _wanted(document, entry, package, expected, indexes)
-        yield from _target(entry, torch, expected)
+        yield from _target(entry, torch.public, expected)
+        yield from _published_for(entry, rocm_of(torch.local), expected)
         yield from _only_binary(document, entry, indexes)
         if line.local and not indexes.any:
             told = "PyPI has no labelled versions, and the file names no index that could have this one."
@@ -77,6 +81,21 @@ def _repository(place: str) -> str:
     """
     path = urlsplit(place).path.split("@")[0].rstrip("/")
     return canonicalize_name(path.rpartition("/")[2].removesuffix(".git")) if "+" in place else ""
+
+
+def _published_for(entry: Entry, rocm: str, expected: Expected) -> Iterator[Finding]:
+    """Say whether a wheel that its makers published holds what it needs for the ROCm of torch."""
+    line = entry.pip
+    for release in expected.catalog.releases_of(line.name):
+        if not rocm or not release.wheel or release.version != line.pinned:
+            continue
+        rows = [row for row in expected.catalog.requires if row.on == "rocm" and applies(row, release)]
+        known = [version for row in rows if row.kind == "run" for version in row.versions]
+        if known and not any(satisfies(rocm, version) for version in known):
+            told = (
+                f"The wheel of {line.name} {line.pinned} is for ROCm {spell(known)}, and torch is for {rocm}."
+            )
+            yield finding("other-rocm", entry, told, remedy="Take a version that is for this ROCm.")
 
 
 def _spelling(document: Document, entry: Entry) -> Iterator[Finding]:

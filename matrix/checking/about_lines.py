@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from matrix.checking.findings import Finding
@@ -18,8 +19,13 @@ INDEXES = ("--index-url", "--pypi-url", "--extra-index-url")
 _VARIABLE = re.compile(r"\$(?!\{[A-Z0-9_]+\})(\{?\w+\}?)")
 _ONE_EQUALS = re.compile(r"(?P<name>[A-Za-z0-9][\w.-]*(\[[\w,.-]+\])?)\s*=\s*(?P<version>\d[\w.+!-]*)")
 _ASSIGNMENT = re.compile(r"(export\s+)?[A-Z_][A-Z0-9_]*=")
-_COMMAND = re.compile(r"((python\S*\s+-m\s+)?pip3?\s+install|conda\s+install|uv\s+pip\s+install)\s+")
+_COMMAND = re.compile(r"((python\S*\s+-m\s+)?pip3?\s+install|conda\s+install|uv\s+pip\s+install)(\s+|$)")
 _PIP_COMMAND = re.compile(r"(python\S*\s+-m\s+)?pip3?\s+install\s+")
+_ALONE = {
+    "--no-build-isolation", "--no-use-pep517", "--use-pep517", "--no-deps", "--upgrade", "-U", "--user",
+    "--no-cache-dir", "--force-reinstall", "--ignore-installed", "-I", "-q", "-v",
+}  # fmt: skip
+"""Options of pip's command line without a value, so that the word behind one of them is a requirement."""
 _ISOLATION = re.compile(r"build.isolation")
 
 
@@ -69,7 +75,14 @@ def _refused(document: Document, entry: Entry, flag: str) -> Finding:
     if _ISOLATION.search(flag):
         told += " Nothing in a file switches build isolation off."
         remedy = "Install wheels that are built already: matrix build-wheels makes them, with an index."
-    return finding("refused-option", entry, told, remedy=remedy, edit=document.commented(entry))
+    line = entry.pip
+    if not line.dropped:
+        edit = document.commented(entry)
+        return finding("refused-option", entry, told, remedy=remedy, edit=edit)
+    sure = all(one in _ALONE for one, _ in line.options)
+    if sure and all(requirement_of(word) is not None for word in line.dropped):
+        return replace(_rewrite("refused-option", document, entry, told, line.dropped), remedy=remedy)
+    return finding("refused-option", entry, told, remedy=remedy)
 
 
 def _dropped(document: Document, entry: Entry) -> Finding:
@@ -147,10 +160,16 @@ def _unreadable(document: Document, entry: Entry) -> Finding:
         told += " A file sets no variables."
         remedy = "Set the variable where cotainr or pip runs."
         return finding("not-a-requirement", entry, told, remedy=remedy)
-    if len(words) > 1 and not entry.pip.options and all(requirement_of(word) is not None for word in words):
+    # Words without versions may as well be prose, and what they name would be installed.
+    if len(words) > 1 and not entry.pip.options and all(_has_version(word) for word in words):
         told += " Each requirement wants a line of its own."
         return _rewrite("not-a-requirement", document, entry, told, words)
     return finding("not-a-requirement", entry, told)
+
+
+def _has_version(word: str) -> bool:
+    one = requirement_of(word)
+    return one is not None and bool(one.specifier)
 
 
 def _variables(entry: Entry) -> Iterator[Finding]:
@@ -170,8 +189,8 @@ def _void_settings(document: Document, entry: Entry) -> Iterator[Finding]:
         told = ("pip hands this to the package's build backend, which knows nothing of it: "
                 "the build stays isolated, without torch.")  # fmt: skip
         if not line.wanted:
-            edit = document.commented(entry)
-            yield finding("void-setting", entry, told, edit=edit)
+            alone = not line.dropped and len(void) == len(line.options)
+            yield finding("void-setting", entry, told, edit=document.commented(entry) if alone else None)
             return
         kept = [_option(flag, value) for flag, value in line.options if (flag, value) not in void]
         yield _rewrite("void-setting", document, entry, told, [" ".join([line.wanted, *kept])])
@@ -211,7 +230,7 @@ def _twice(document: Document) -> Iterator[Finding]:
         former = seen.setdefault(line.name, entry)
         if former is not entry:
             told = f"{line.name} is on line {former.first}, too: pip ends with: Double requirement given."
-            if former.pip.wanted == line.wanted:
+            if former.text == entry.text:
                 told = f"{line.name} is on line {former.first} in the same words; one of the two is enough."
                 yield finding("duplicate-requirement", entry, told, edit=document.commented(entry))
             else:

@@ -122,7 +122,7 @@ def _unlabelled(document: Document, entry: Entry, expected: Expected, indexes: I
     label = "CPU" if expected.backend == "cpu" else "ROCm"
     if named or indexes.own:
         told = (
-            f"An index of the file may have it for {label}, and then pip takes that; where it cannot be read, "
+            f"An index of the file may have it for {label}, and then pip takes that; where it cannot be read "
             "it is PyPI's, which is built for CUDA. With the label it fails instead."
         )
         return finding("unlabelled-torch", entry, told, corrected=corrected, edit=certain)

@@ -38,7 +38,9 @@ def fixed(text: str, name: str, expected: Expected) -> str:
     """
     for _ in range(_MOST_ROUNDS):
         document = read_document(text, name)
-        edits = [one.edit for one in check(document, expected) if one.edit is not None]
+        # What cannot be read hides what it says, so that comes first.
+        unread = [one.edit for one in document.found if one.edit is not None]
+        edits = unread or [one.edit for one in check(document, expected) if one.edit is not None]
         new = "\n".join(edited(document.lines, edits)) if edits else text
         if new == text:
             break
@@ -48,5 +50,5 @@ def fixed(text: str, name: str, expected: Expected) -> str:
 
 def difference(old: str, new: str, name: str) -> str:
     """Show what was changed, as a unified diff."""
-    before, after = ([f"{line}\n" for line in text.split("\n")] for text in (old, new))
+    before, after = ([f"{line}\n" for line in text.removesuffix("\n").split("\n")] for text in (old, new))
     return "".join(difflib.unified_diff(before, after, name, f"{name} (corrected)", n=1)).rstrip("\n")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
-from resolver.compiling.draft import window_of
+from resolver.compiling.draft import check_target, window_of
 from resolver.versions import minor, sort_key, spell
 
 if TYPE_CHECKING:
@@ -65,9 +65,10 @@ def expect_request(request: Request, catalog: Catalog, consumer: Consumer) -> Ex
     Raises
     ------
     UsageError
-        The site's driver of that day, or the driver or image, is not known.
+        The site's driver of that day, or the driver, image or offload target that is named, is not known.
     """
     target = request.target
+    check_target(catalog, target)
     rocm, exact, because = _rocm(request, catalog)
     image = catalog.image.get(target.base_image or "")
     told = f"{target.site} on {target.date}" + (f", {target.base_image}" if target.base_image else "")

@@ -124,6 +124,8 @@ def in_order(findings: Sequence[Finding]) -> list[Finding]:
 def edited(lines: Sequence[str], edits: Sequence[Edit]) -> list[str]:
     """Apply changes that do not touch the same lines; of those that do, only the first.
 
+    What is only put in between is put in once.
+
     Examples
     --------
     >>> edited(["a", "b", "c"], [Edit(2, 2, ("B", "b")), Edit(1, 0, ("0",))])
@@ -132,7 +134,10 @@ def edited(lines: Sequence[str], edits: Sequence[Edit]) -> list[str]:
     taken: list[Edit] = []
     for edit in edits:
         span = range(edit.first, max(edit.first, edit.last) + 1)
-        if not any(one.first <= span[-1] and span[0] <= max(one.first, one.last) for one in taken):
+        again = edit.last < edit.first and any(one.lines == edit.lines for one in taken)
+        if not again and not any(
+            one.first <= span[-1] and span[0] <= max(one.first, one.last) for one in taken
+        ):
             taken.append(edit)
     result = list(lines)
     for edit in sorted(taken, key=lambda one: one.first, reverse=True):

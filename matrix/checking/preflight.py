@@ -40,8 +40,8 @@ _GLIBC = "2.39"
 """Where nothing is known of the base image: that of the newest in use, which refuses the least."""
 _OLDEST_GLIBC_MINOR = 5  # manylinux1
 _NOISE = re.compile(
-    r"\s*(\$ |Looking in|Collecting|Obtaining|Downloading|Using cached|Would install|Requirement already|━|-+$"
-    r"|Reading|Preparing|Discarding|\[notice\]|DEPRECATION)"
+    r"\s*(\$ |Looking in|Collecting|Obtaining|Downloading|Using cached|Would install|Requirement already|━"
+    r"|-+$|Reading|Preparing|Discarding|\[notice\]|DEPRECATION)"
 )
 _UNREACHED = re.compile(
     r"Could not fetch URL (?P<url>\S+): (connection error|timed out|There was a problem confirming"
@@ -157,7 +157,7 @@ def _python_of(document: Document) -> str:
 
 
 def _find_pip(python: str) -> tuple[str, tuple[str, str]] | None:
-    """Find an interpreter with a pip, of the wanted minor where there is one; with pip's version and its own."""
+    """Find an interpreter with a pip, of the wanted minor if there is one; with pip's version and its own."""
     for one in (shutil.which(f"python{python}"), sys.executable, shutil.which("python3")):
         said = output_of([one, "-m", "pip", "--version"]) if one else ""
         found = re.match(r"pip (\S+) from .*\(python (\d+\.\d+)\)", said)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import datetime
 from codecs import BOM_UTF8
 from pathlib import Path
@@ -17,10 +18,9 @@ from matrix.commands.build_wheels import INDEX
 from matrix.options import add_site_options, load_catalog, make_request, merge, read_settings
 from resolver.errors import UsageError
 from resolver.lock import read_lock
+from resolver.versions import shorten
 
 if TYPE_CHECKING:
-    import argparse
-
     from matrix.checking.expected import Consumer, Expected
     from matrix.checking.findings import Finding
     from matrix.checking.preflight import Preflight
@@ -63,10 +63,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _seconds(text: str) -> float:
-    seconds = float(text)
-    if not 0 < seconds < float("inf"):
-        raise ValueError
-    return seconds
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if 0 < seconds < float("inf"):
+        return seconds
+    msg = f"{shorten(text)!r} is no number of seconds"
+    raise argparse.ArgumentTypeError(msg)
 
 
 def execute(args: argparse.Namespace, console: Console) -> int:
