@@ -199,7 +199,15 @@ def is_known(flag: str) -> bool:
 
 
 def requirement_of(text: str) -> Requirement | None:
-    """Read a requirement; None for anything else."""
+    """Read a requirement; None for anything else, such as the name of a file that pip would take.
+
+    Examples
+    --------
+    >>> requirement_of("torch-2.9.1-cp312-cp312-linux_x86_64.whl") is None
+    True
+    """
+    if "@" not in text and text.lower().endswith((".whl", *_SOURCE)):
+        return None
     try:
         return Requirement(text)
     except InvalidRequirement:

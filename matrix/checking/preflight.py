@@ -12,7 +12,7 @@ import re
 import shutil
 import sys
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 from urllib.parse import unquote, urlsplit
@@ -23,11 +23,10 @@ from packaging.version import Version
 from builders.host import running_python
 from builders.run import CommandError, TooSlowError, output_of, run
 from matrix.checking.about_indexes import TORCH_FAMILY, TRITONS
-from matrix.checking.piplines import PipLine
 from resolver.versions import is_version
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator, Mapping
 
     from matrix.checking.document import Document, Entry
     from matrix.checking.expected import Expected
@@ -41,7 +40,7 @@ _GLIBC = "2.39"
 _OLDEST_GLIBC_MINOR = 5  # manylinux1
 _NOISE = re.compile(
     r"\s*(\$ |Looking in|Collecting|Obtaining|Downloading|Using cached|Would install|Requirement already|━"
-    r"|-+$|Reading|Preparing|Discarding|\[notice\]|DEPRECATION)"
+    r"|-+$|Processing|Reading|Preparing|Discarding|\[notice\]|DEPRECATION)"
 )
 _UNREACHED = re.compile(
     r"Could not fetch URL (?P<url>\S+): (connection error|timed out|There was a problem confirming"
@@ -81,20 +80,19 @@ def preflight(document: Document, expected: Expected, *, index: Path, seconds: f
     if any(one.id in {"yaml-map", "not-text", "pip-not-list", "duplicate-key"} for one in document.found):
         return _not_run("conda does not get as far as pip")
     left = tuple(entry.first for entry in document.entries if _builds(entry))
-    texts = [_seen_here(entry.text, index) for entry in document.entries if not _builds(entry)]
-    if not any(PipLine(text).wanted for text in texts):
+    asked = [entry for entry in document.entries if not _builds(entry)]
+    if not any(entry.pip.wanted for entry in asked):
         return _not_run("there is no requirement to ask about" + (" but what would be built" if left else ""))
-    missing = next(_not_here(texts), "")
+    texts = {entry.first: _seen_here(entry.text, index) for entry in asked}
+    missing = next(_not_here(texts.values()), "")
     if missing:
         hint = "; name the index with --index" if missing.startswith(MOUNTED) else ""
         return _not_run(f"{missing} is not on this machine{hint}")
-    return _ask(document, expected, texts, left, seconds)
+    return replace(_ask(document, expected, texts, seconds), left_out=left)
 
 
-def _ask(
-    document: Document, expected: Expected, texts: list[str], left: tuple[int, ...], seconds: float
-) -> Preflight:
-    """Ask pip about lines."""
+def _ask(document: Document, expected: Expected, texts: Mapping[int, str], seconds: float) -> Preflight:
+    """Ask pip about lines, each with its place in the file."""
     python = _python_of(document) or expected.python or running_python()
     found = _find_pip(python)
     if found is None:
@@ -102,35 +100,51 @@ def _ask(
     interpreter, version = found
     with tempfile.TemporaryDirectory(prefix="matrix-check-") as name:
         work = Path(name)
-        (work / "requirements.txt").write_text("\n".join(texts) + "\n", encoding="utf-8")
+        (work / "requirements.txt").write_text("\n".join(texts.values()) + "\n", encoding="utf-8")
         command = [interpreter, *_options(work, python, expected.glibc or _GLIBC)]
         cwd = Path(document.name).absolute().parent if expected.consumer == "pip" else work
         log = work / "said.log"
         try:
             run(command, what="pip", log=log, cwd=cwd, env=_environment(expected), timeout=seconds)
         except TooSlowError:
-            return _not_run(f"pip had no answer within {seconds:g} s", left=left)
+            return _not_run(f"pip had no answer within {seconds:g} s")
         except CommandError as error:
-            return _refused(log, work / "pip.log", error.code, expected, left)
+            details = work / "pip.log"
+            said = _in_places(log.read_text(encoding="utf-8", errors="replace"), work, texts, document.name)
+            more = details.read_text(encoding="utf-8", errors="replace") if details.exists() else ""
+            return _refused(said, more, error.code, expected)
     same = f"{version[0]} for Python {python}"
     same += "" if version[1] == python else f" (markers as for {version[1]})"
-    told = f"pip {same} finds a set of wheels for all lines"
-    told += f" but {_spell(left)}, which it would build" if left else ""
-    return Preflight(outcome="passed", told=f"{told}.", left_out=left)
+    return Preflight(outcome="passed", told=f"pip {same} finds a set of wheels for what it was asked.")
 
 
-def _not_run(why: str, *, left: tuple[int, ...] = ()) -> Preflight:
-    return Preflight(outcome="not-run", told=f"pip was not asked, or did not answer: {why}.", left_out=left)
+def _in_places(said: str, work: Path, texts: Mapping[int, str], name: str) -> str:
+    """Put the user's file in the place of the one that pip was given."""
+    places = list(texts)
+
+    def place(found: re.Match[str]) -> str:
+        number = int(found[1])
+        return f"{name} (line {places[number - 1]})" if number <= len(places) else found[0]
+
+    given = re.escape(str(work / "requirements.txt"))
+    return re.sub(rf"{given} \(line (\d+)\)", place, said).replace(str(work / "requirements.txt"), name)
 
 
-def _spell(lines: tuple[int, ...]) -> str:
-    return f"line {lines[0]}" if len(lines) == 1 else f"lines {', '.join(map(str, lines))}"
+def _not_run(why: str, output: str = "") -> Preflight:
+    return Preflight(outcome="not-run", told=f"pip was not asked, or did not answer: {why}.", output=output)
 
 
 def _builds(entry: Entry) -> bool:
-    """Whether pip would have to build something, or read a file that may say so."""
+    """Whether pip would have to build something, or read a file that may say so.
+
+    Building runs what a stranger wrote, so whatever is not surely a name or a wheel counts, too.
+    """
     line = entry.pip
-    return bool(line.is_source or line.values("--editable", "--requirement", "--no-binary"))
+    named = line.requirement is not None or not line.wanted or line.place.partition("#")[0].endswith(".whl")
+    free = ":none:" in " ".join(line.values("--only-binary"))  # would undo what pip is told here
+    several = len(entry.text.splitlines()) > 1
+    asked = line.values("--editable", "--requirement", "--no-binary")
+    return bool(line.is_source or asked or free or several or not named)
 
 
 def _seen_here(text: str, index: Path) -> str:
@@ -140,7 +154,7 @@ def _seen_here(text: str, index: Path) -> str:
     return text.replace(MOUNTED, (index / "simple").absolute().as_uri())
 
 
-def _not_here(texts: list[str]) -> Iterator[str]:
+def _not_here(texts: Iterable[str]) -> Iterator[str]:
     for text in texts:
         for word in text.split():
             url = word.partition("=")[2] if word.startswith("--") else word
@@ -188,23 +202,28 @@ def _environment(expected: Expected) -> dict[str, str]:
     return kept | {"PYTHONNOUSERSITE": "1"}
 
 
-def _refused(said: Path, log: Path, code: int, expected: Expected, left: tuple[int, ...]) -> Preflight:
-    text = said.read_text(encoding="utf-8", errors="replace")
-    kept = [line.rstrip() for line in text.splitlines() if line.strip() and not _NOISE.match(line)]
+def _refused(said: str, details: str, code: int, expected: Expected) -> Preflight:
+    """Say what a failure of pip means.
+
+    Parameters
+    ----------
+    said
+        What it printed.
+    details
+        Its own log, which names the addresses that it could not read.
+    """
+    kept = [line.rstrip() for line in said.splitlines() if line.strip() and not _NOISE.match(line)]
     output = "\n".join(kept)
-    details = log.read_text(encoding="utf-8", errors="replace") if log.exists() else text
-    unreached = _UNREACHED.search(details)
+    unreached = _UNREACHED.search(details or said)
     if unreached:
-        where = unreached["url"] or "an index"
-        told = f"pip was not asked, or did not answer: {where} could not be reached."
-        return Preflight(outcome="not-run", told=told, output=output, left_out=left)
-    missing = _MISSING.search(text)
+        return _not_run(f"{unreached['url'] or 'an index'} could not be reached", output)
+    missing = _MISSING.search(said)
     name = canonicalize_name(missing[1]) if missing else ""
     if name and name not in expected.catalog.package and name not in (*TORCH_FAMILY, *TRITONS):
         told = (
             f"pip finds no wheel of {name} for this Python and glibc. It may have a source archive, which "
             "was not looked at: nothing is built here."
         )
-        return Preflight(outcome="unclear", told=told, output=output, left_out=left)
+        return Preflight(outcome="unclear", told=told, output=output)
     told = f"pip ended with exit code {code}; so it will where the file is used."
-    return Preflight(outcome="refused", told=told, output=output, left_out=left)
+    return Preflight(outcome="refused", told=told, output=output)

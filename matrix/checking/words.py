@@ -58,7 +58,14 @@ def preflight_json(said: Preflight | None) -> dict[str, Any]:
     }
 
 
-def summary(findings: Sequence[Finding], against: str) -> str:
+def preflight_text(said: Preflight) -> str:
+    """Write pip's answer as a sentence or two."""
+    left = ", ".join(map(str, said.left_out))
+    lines = f" Not asked about, as it would be built: line {left}." if left else ""
+    return said.told + lines
+
+
+def summary(findings: Sequence[Finding], against: str, *, refused: bool = False) -> str:
     """Count findings in a sentence.
 
     Examples
@@ -69,6 +76,7 @@ def summary(findings: Sequence[Finding], against: str) -> str:
     counted = Counter(one.severity for one in findings)
     parts = [f"{counted[one]} {one}{_plural(one, counted[one])}" for one in SEVERITIES if counted[one]]
     sure = sum(one.edit is not None for one in findings)
+    parts += ["pip refuses it"] if refused else []
     told = ", ".join(parts) if parts else "Nothing found"
     told += f"; --fix corrects {sure}" if sure else ""
     return f"{told}. Checked against {against}."

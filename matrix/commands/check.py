@@ -13,7 +13,7 @@ from matrix.checking.check import check, difference, fixed
 from matrix.checking.expected import CONSUMERS, expect_lock, expect_request
 from matrix.checking.preflight import preflight
 from matrix.checking.reading import read_document, read_file
-from matrix.checking.words import as_json, as_text, preflight_json, summary
+from matrix.checking.words import as_json, as_text, preflight_json, preflight_text, summary
 from matrix.commands.build_wheels import INDEX
 from matrix.options import add_site_options, load_catalog, make_request, merge, read_settings
 from resolver.errors import UsageError
@@ -107,7 +107,8 @@ def execute(args: argparse.Namespace, console: Console) -> int:
         )
     else:
         _show(document.name, findings, said, changed, console)
-        console.say(summary(findings, expected.against))
+        refused = said is not None and said.outcome == "refused"
+        console.say(summary(findings, expected.against, refused=refused))
     return 1 if wrong else 0
 
 
@@ -142,6 +143,6 @@ def _show(name: str, findings: list[Finding], said: Preflight | None, changed: s
     if parts:
         console.data("\n\n".join(parts))
     if said is not None and said.outcome != "passed":
-        console.warn(said.told)
+        console.warn(preflight_text(said))
     elif said is not None:
-        console.say(said.told)
+        console.say(preflight_text(said))

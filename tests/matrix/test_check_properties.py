@@ -18,12 +18,61 @@ from resolver.facts.loading import load
 from resolver.model import Request, Target
 
 _WORDS = st.sampled_from(
-    "torch torch==2.9.1 torch==2.9.1+ROCm6.4 apex apex==1.9.0+rocm6.4.torch2.9.1.gfx90a deepspeed==0.18.2 numpy=1.26"
-    " --extra-index-url --index-url --only-binary --no-build-isolation --config-settings --hash=sha256:00 :all: apex,"
-    " file:///mnt/simple https://download.pytorch.org/whl/rocm6.3 git+https://github.com/ROCm/apex ./x.whl -e -r . \\"
-    " 'a \"b $HOME ${X} # #c \t - : , [ ] { } | > & * ! % @ == ; nvidia-nccl-cu12 --pre --global-option=no-build-isolation"
-    " tqdm==4.67.1 --target pip install".split(" ")
-)
+    [
+        "torch",
+        "torch==2.9.1",
+        "torch==2.9.1+ROCm6.4",
+        "apex",
+        "apex==1.9.0+rocm6.4.torch2.9.1.gfx90a",
+        "deepspeed==0.18.2",
+        "numpy=1.26",
+        "tqdm==4.67.1",
+        "nvidia-nccl-cu12",
+        "--extra-index-url",
+        "--index-url",
+        "--only-binary",
+        "--no-build-isolation",
+        "--config-settings",
+        "--hash=sha256:00",
+        "--pre",
+        "--global-option=no-build-isolation",
+        "--target",
+        ":all:",
+        "apex,",
+        "pip",
+        "install",
+        "file:///mnt/simple",
+        "https://download.pytorch.org/whl/rocm6.3",
+        "git+https://github.com/ROCm/apex",
+        "./x.whl",
+        "-e",
+        "-r",
+        ".",
+        "\\",
+        "'a",
+        '"b',
+        "$HOME",
+        "${X}",
+        "#",
+        "#c",
+        "-",
+        ":",
+        ",",
+        "[",
+        "]",
+        "{",
+        "}",
+        "|",
+        ">",
+        "&",
+        "*",
+        "!",
+        "%",
+        "@",
+        "==",
+        ";",
+    ]
+) | st.just("\t")
 _LINES = st.lists(st.lists(_WORDS, max_size=5).map(" ".join), max_size=8)
 _ENDS = st.sampled_from(["\n", "\r\n"])
 _HEAD = "channels: [conda-forge]\ndependencies:\n  - python=3.12\n  - pip:\n"
