@@ -99,7 +99,7 @@ def _dropped(document: Document, entry: Entry) -> Finding:
             return _rewrite("requirement-beside-option", document, entry, told, texts)
         return finding("requirement-beside-option", entry, told, remedy="Give each a line of its own.")
     told = f"pip takes one value for an option and leaves out the rest without a message: {', '.join(words)}."
-    if single and all(is_place(word) for word in words):
+    if single and line.options[0][1] and all(is_place(word) for word in words):
         texts = [_option(line.options[0][0], value) for value in (line.options[0][1], *words)]
         return _rewrite("second-value", document, entry, told, texts)
     return finding("second-value", entry, told, remedy="Give each a line of its own.")

@@ -106,11 +106,11 @@ def test_a_pipe_can_be_checked_and_not_corrected(capsys: Capture) -> None:
 
 def test_a_correction_keeps_permissions_mark_line_ends_and_all_else() -> None:
     path = Path("real.txt")
-    path.write_bytes(BOM_UTF8 + b"# \xc3\xa4\r\n  numpy=1.26.4   # why\r\n\r\n--pre\r\nscipy")
+    path.write_bytes(BOM_UTF8 + b"# \xc3\xa4\r\n  numpy=1.26.4   # why\r\n\r\n--pre tqdm==4.67.1\r\nscipy")
     path.chmod(0o600)
     Path("list.txt").symlink_to(path)
     assert main(["check", "list.txt", "--fix", *LOOK]) == 0
-    wanted = BOM_UTF8 + b"# \xc3\xa4\r\n  numpy==1.26.4   # why\r\n\r\n--pre\r\nscipy"
+    wanted = BOM_UTF8 + b"# \xc3\xa4\r\n  numpy==1.26.4   # why\r\n\r\n--pre\r\ntqdm==4.67.1\r\nscipy"
     assert path.read_bytes() == wanted
     assert path.stat().st_mode & 0o777 == 0o600
     assert Path("list.txt").is_symlink()

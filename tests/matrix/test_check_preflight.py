@@ -56,7 +56,7 @@ def test_pip_is_asked_for_the_python_of_the_file_and_only_about_what_it_need_not
         "  - tiny-1.0.tar.gz\n"
         "  - --no-binary numpy\n"
         '  - "--only-binary :none:"\n'
-        '  - "six==1.17.0\\u2028git+https://example.org/b"\n'
+        '  - "--index-url https://example.org/\\u2028git+https://example.org/b"\n'
         "  - wheels/a [x]\n"
     )
     _, said = checked(capsys, "env.yml")
