@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 from functools import cache
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from matrix.checking.check import check, fixed
@@ -86,6 +86,7 @@ def lumi(consumer: str) -> Expected:
     return expect_request(Request(target, ()), load(), kind)  # type: ignore[arg-type]
 
 
+@settings(deadline=None)
 @given(st.text(), st.sampled_from(["a.yml", "a.txt", "a"]))
 def test_any_text_gives_findings_or_a_sentence(text: str, name: str) -> None:
     try:
@@ -97,6 +98,7 @@ def test_any_text_gives_findings_or_a_sentence(text: str, name: str) -> None:
         assert 1 <= one.line <= len(document.lines)
 
 
+@settings(deadline=None)
 @given(_LINES, _ENDS)
 def test_a_corrected_requirements_file_needs_no_correction(lines: list[str], end: str) -> None:
     text = end.join(lines)
@@ -106,6 +108,7 @@ def test_a_corrected_requirements_file_needs_no_correction(lines: list[str], end
     assert new.count("\n") >= text.count("\n")
 
 
+@settings(deadline=None)
 @given(_LINES, _ENDS)
 def test_a_corrected_environment_file_is_one_still(lines: list[str], end: str) -> None:
     text = (_HEAD + "".join(f"    - {line}\n" for line in lines)).replace("\n", end)
@@ -120,6 +123,7 @@ def test_a_corrected_environment_file_is_one_still(lines: list[str], end: str) -
     assert end == "\n" or new.count("\n") == new.count("\r\n")
 
 
+@settings(deadline=None)
 @given(_LINES)
 def test_lines_without_a_finding_stay_as_they_are(lines: list[str]) -> None:
     text = "\n".join(lines)
@@ -131,6 +135,7 @@ def test_lines_without_a_finding_stay_as_they_are(lines: list[str]) -> None:
     assert all(line in rest for line in kept)  # in this order
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(1, 9), st.integers(0, 2)), max_size=6))
 def test_changes_that_overlap_are_made_one_at_a_time(spans: list[tuple[int, int]]) -> None:
     lines = [str(number) for number in range(1, 12)]
