@@ -59,6 +59,12 @@ class CommandError(MatrixError):
         self.code = code
 
 
+class TooSlowError(CommandError):
+    """A program was stopped because it took longer than it was given."""
+
+    id: ClassVar[str] = "too-slow"
+
+
 def clean_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
     """Give the environment for a build: what it needs of the caller's, then what the recipe sets."""
     kept = {name: os.environ[name] for name in _KEPT_VARIABLES if name in os.environ}
@@ -73,6 +79,7 @@ def run(
     log: Path,
     cwd: Path | None = None,
     env: Mapping[str, str] | None = None,
+    timeout: float | None = None,
 ) -> None:
     """Run a program with everything it prints going to a log.
 
@@ -86,11 +93,15 @@ def run(
         File that the output is appended to.
     env
         The whole environment; the caller's when None.
+    timeout
+        Seconds after which it is stopped; None gives it all the time it wants.
 
     Raises
     ------
     CommandError
         It failed; the error names the log and the lines that tell most.
+    TooSlowError
+        It was stopped after `timeout`.
     """
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("ab") as sink:
@@ -112,15 +123,24 @@ def run(
             lines = [f"{command[0]}: {error.strerror}"]
             raise CommandError(what, code=_NOT_FOUND, log=log, lines=lines) from None
         try:
-            code = process.wait()
+            code = process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            _end(process)
+            lines = telling_lines(log, start=start)
+            raise TooSlowError(what, code=-signal.SIGTERM, log=log, lines=lines) from None
         except BaseException:
             # A compiler left behind would go on writing into the build directory.
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGTERM)
-            process.wait()
+            _end(process)
             raise
     if code:
         raise CommandError(what, code=code, log=log, lines=telling_lines(log, start=start))
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Stop a program and all that it started."""
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGTERM)
+    process.wait()
 
 
 def _end_with_parent() -> None:

@@ -28,6 +28,7 @@ COMMANDS = {
     "audit": "say what is in a wheel and what is wrong with it",
     "index": "list, check, tend and serve the local index",
     "env": "write the file that a consumer of the index reads",
+    "check": "say what pip will refuse, drop or get wrong in an environment file",
     "doctor": "say what this machine and a base image have, and what each lack means",
     "catalog": "list the facts, check a file of them, or look for new ones",
 }
