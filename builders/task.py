@@ -131,6 +131,10 @@ def build_wheel(task: Task, index: Index, limits: Limits, say: Callable[[str], N
             environment=dict(application.environment),
             jobs=jobs,
             findings=[asdict(one) for one in findings],
+            objects=[
+                {"path": one.path, "needed": list(one.needed), "versions": dict(one.versions)}
+                for one in report.objects
+            ],
         )
         return _publish(task, index, publication, work / "labelled")
 
@@ -223,6 +227,7 @@ class _Publication:
     environment: dict[str, str]
     jobs: int
     findings: list[dict[str, Any]]
+    objects: list[dict[str, Any]]
 
 
 @contextmanager
@@ -270,6 +275,7 @@ def _statement(task: Task, made: _Publication, labelled: Labelled, program: str)
         log_sha256=sha256_of(made.log),
         results={
             "findings": made.findings,
+            "objects": made.objects,
             "network": "off" if place.isolates_network else "not taken away",
             "labels": {
                 "requirements": [asdict(one) for one in labelled.requirements],

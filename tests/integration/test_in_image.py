@@ -19,6 +19,7 @@ import pytest
 from builders.provenance import read_statement
 from tests.rig.rig import Rig
 from tests.support.fusedtiny import Repository, make_repository
+from tests.support.records import materials_of, results_of
 
 pytestmark = pytest.mark.integration
 TORCH = "torch==2.13.0"
@@ -63,18 +64,6 @@ class Site:
         assert read_statement(document).is_about(wheel, document["sha256"])
         assert isinstance(document, dict)
         return document
-
-    def results(self) -> dict[str, Any]:
-        """Give what was found of the wheel, as its provenance says."""
-        products = self.statement()["predicate"]["runDetails"]["byproducts"]
-        said = {one["name"]: one["annotations"] for one in products}
-        return {name: one["result"] for name, one in said.items() if one["role"] == "result"}
-
-    def materials(self) -> list[dict[str, Any]]:
-        """Give what the wheel was made from, as its provenance says."""
-        found = self.statement()["predicate"]["buildDefinition"]["resolvedDependencies"]
-        assert isinstance(found, list)
-        return found
 
 
 MakeSite = Callable[..., Site]
@@ -126,10 +115,12 @@ def test_git_with_a_submodule_becomes_a_wheel_for_exactly_that_target(
     found = site.audit(wheel, "--gfx90a")
     assert found["verdict"] == "sound"
     assert set(map(tuple, found["code_objects"].values())) == {("gfx90a",)}
-    results = site.results()
+    results = results_of(site.statement())
     assert results["network"] == "off"
     assert "probe-object" in {one["id"] for one in results["findings"]}
-    sources = [one for one in site.materials() if one["annotations"]["role"] in {"source", "submodule"}]
+    sources = [
+        one for one in materials_of(site.statement()) if one["annotations"]["role"] in {"source", "submodule"}
+    ]
     assert [one["digest"]["gitCommit"] for one in sources] == [repository.new, repository.shared]
     names = zipfile.ZipFile(wheel).namelist()
     assert any(name.endswith(".dist-info/sboms/rocm-matrix.cdx.json") for name in names)
@@ -216,7 +207,7 @@ def test_deepspeed_with_one_fused_op(rig: Rig) -> None:
     found = site.audit(site.wheel("deepspeed"), "--gfx90a")
     assert found["verdict"] == "sound"
     assert set(map(tuple, found["code_objects"].values())) == {("gfx90a",)}
-    findings = site.results()["findings"]
+    findings = results_of(site.statement())["findings"]
     assert any("fused_adam" in one["text"] for one in findings if one["id"] == "probe-ops")
 
 
