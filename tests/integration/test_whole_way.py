@@ -49,7 +49,8 @@ def test_provenance_says_what_went_in_and_what_was_proven(built: Built) -> None:
     assert record["sha256"] == sha256_of(built.wheel)
     assert inputs_of(record)["torch"] == "2.13.0+cpu"
     assert inputs_of(record)["source"]["file"] == "deepspeed-0.19.8.tar.gz"
-    assert any(one["name"].startswith("torch-2.13.0+cpu") for one in materials_of(record))
+    (torch,) = (one for one in materials_of(record) if one["name"] == "torch")
+    assert "2.13.0" in torch["uri"]
     results = results_of(record)
     assert any("cpu_adam_op" in one["path"] for one in results["objects"])
     assert {"object-found", "probe-object"} <= {one["id"] for one in results["findings"]}
