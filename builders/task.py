@@ -290,6 +290,6 @@ def _statement(task: Task, made: _Publication, labelled: Labelled, program: str)
         materials=made.materials,
         asked={"name": task.pick.name, "version": task.pick.pinned, "gfx": list(task.gfx)},
         build_key=task.build_key,
-        inputs={**task.inputs, "environment": made.environment},
+        inputs={**task.inputs, "variables": made.environment},
         run=run,
     )
