@@ -142,7 +142,9 @@ def test_a_sound_project_is_built_labelled_proven_and_published(
     assert findings["object-found"] == "info"
     assert "error" not in findings.values()
 
-    assert [step.split()[0] for step in steps] == ["fetch", "prepare", "unpack", "compile", "prove"]
+    words = list(dict.fromkeys(step.split()[0] for step in steps))
+    main_steps = ["fetch", "prepare", "unpack", "compile", "prove"]
+    assert [word for word in words if word in main_steps] == main_steps
     (log,) = (index.state / "logs").iterdir()
     assert "native.c" in log.read_text()
     assert list((index.state / "builds").iterdir()) == []
