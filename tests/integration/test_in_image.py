@@ -68,6 +68,20 @@ class Site:
 
 MakeSite = Callable[..., Site]
 
+FORGETFUL = """
+schema = 1
+[[recipe]]
+package = "deepspeed"
+backend = "rocm"
+releases = "==0.19.8"
+undeclared = ["torch", "setuptools", "wheel", "packaging", "psutil", "py-cpuinfo", "ninja"]
+environment = { PYTORCH_ROCM_ARCH = "{gfx}", DS_ENABLE_NINJA = "1", DS_BUILD_FUSED_ADAM = "1" }
+op-table = "deepspeed/git_version_info_installed.py"
+must-contain = ["deepspeed/ops/adam/fused_adam_op*.so"]
+status = "observed"
+source = "tests"
+"""
+
 
 @pytest.fixture(scope="module")
 def repository(rig: Rig) -> Repository:
@@ -170,11 +184,10 @@ def test_what_ends_well_and_is_wrong_is_refused(tiny: MakeSite, fault: str, says
 
 
 def test_libraries_that_are_too_new_for_an_older_image(tiny: MakeSite) -> None:
-    """What was compiled here needs more than LUMI's SUSE images have: their libstdc++ is of GCC 7 to 12."""
+    """What is compiled here is held against an image whose glibc is older than it needs."""
     site = tiny()
     assert site.build().returncode == 0
-    older = ["--glibc", "2.2"]
-    found = site.audit(site.wheel("fusedtiny"), *older)
+    found = site.audit(site.wheel("fusedtiny"), "--glibc", "2.2")
     assert found["verdict"] == "defective"
     assert "glibc-too-new" in {one["id"] for one in found["findings"]}
 
@@ -206,8 +219,20 @@ def test_deepspeed_with_one_fused_op(rig: Rig) -> None:
     found = site.audit(site.wheel("deepspeed"), "--gfx90a")
     assert found["verdict"] == "sound"
     assert set(map(tuple, found["code_objects"].values())) == {("gfx90a",)}
+    older = site.audit(site.wheel("deepspeed"), "--glibcxx", "3.4.1")
+    assert "libstdcxx-too-new" in {one["id"] for one in older["findings"]}
     findings = results_of(site.statement())["findings"]
     assert any("fused_adam" in one["text"] for one in findings if one["id"] == "probe-ops")
+
+
+def test_deepspeed_without_its_accelerator_variable_is_caught(rig: Rig) -> None:
+    """It ends with exit code 0, and fused_adam is there: for the CPU."""
+    site = Site(rig, "deepspeed==0.19.8")
+    (site.work / "facts.toml").write_text(FORGETFUL)
+    (site.work / "matrix.toml").write_text('catalog = ["facts.toml"]\n')
+    site.resolve()
+    said = refused(site)
+    assert "accelerator" in said or "No GPU code object" in said
 
 
 def test_flash_attention_by_the_triton_path_is_told_as_a_pure_wheel(rig: Rig) -> None:
