@@ -43,8 +43,10 @@ def find_workshop(lock: Lock, args: argparse.Namespace) -> Workshop:
     from builders.workshop import host_workshop, image_workshop  # noqa: PLC0415
 
     python, image = lock.version_of("python"), lock.target.base_image
-    if lock.target.backend == "cpu" and (args.where in {None, "host"} or image is None):
+    if lock.target.backend == "cpu" and args.where in {None, "host"}:
         return host_workshop(python, given=args.python_from, cpu=args.cpu)
+    if image is None and lock.target.backend == "cpu":
+        choose_place(args.where, None)  # says that an image is needed
     if image is None:
         msg = "The lock names no base image, and wheels for ROCm are compiled inside one."
         raise EnvironmentLacksError(msg, hint="Resolve with --base-image NAME or PATH.")

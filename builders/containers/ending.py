@@ -13,15 +13,18 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _SHELL = """\
-"$@" &
-runtime=$!
 end() {
+    [ "$runtime" ] || exit 143
     kill -TERM $runtime
     for second in 1 2 3 4 5; do kill -0 $runtime 2>/dev/null && sleep 1; done
     kill -KILL $runtime 2>/dev/null
+    wait $runtime
     exit 143
 }
+runtime=
 trap end TERM INT HUP
+"$@" &
+runtime=$!
 wait $runtime"""
 
 

@@ -5,6 +5,7 @@ Source: unshare(1) of util-linux, user_namespaces(7), network_namespaces(7).
 
 from __future__ import annotations
 
+import shutil
 from functools import cache
 
 from builders.run import output_of
@@ -18,7 +19,7 @@ _MAPPINGS = ("--map-current-user", "--map-root-user")  # util-linux before 2.35 
 def without_network() -> tuple[str, ...]:
     """Give the words that, before a command, cut it off from every network; none if that cannot be had."""
     for mapping in _MAPPINGS:
-        words = ("unshare", "--user", mapping, "--net")
+        words = (shutil.which("unshare") or "unshare", "--user", mapping, "--net")
         if only_loopback(output_of([*words, *_DEVICES])):
             return words
     return ()
@@ -28,7 +29,7 @@ def without_network() -> tuple[str, ...]:
 def with_mounts() -> tuple[str, ...]:
     """Give the words before a command that let it mount as an ordinary user may; none if it cannot."""
     for mapping in _MAPPINGS:
-        words = ("unshare", "--user", mapping, "--mount")
+        words = (shutil.which("unshare") or "unshare", "--user", mapping, "--mount")
         if output_of([*words, "echo", "yes"]).strip() == "yes":
             return words
     return ()

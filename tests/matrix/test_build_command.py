@@ -53,10 +53,19 @@ def test_gfx90a_is_the_rocm_target_even_where_a_cpu_lock_lies(capsys: Capture, t
     assert not (tmp_path / "index").exists()
 
 
-@pytest.mark.parametrize("arguments", [["--executor", "slurm"], ["--in", "apptainer"], ["--in", "podman"]])
-def test_what_this_version_cannot_do_is_exit_3(arguments: list[str], capsys: Capture, tmp_path: Path) -> None:
-    assert main(["build-wheels", "deepspeed", "--backend", "cpu", *arguments]) == 3
-    assert "Nothing was built" in capsys.readouterr().err
+@pytest.mark.parametrize(
+    ("arguments", "code", "says"),
+    [
+        (["--executor", "slurm"], 3, "Nothing was built"),
+        (["--in", "apptainer"], 2, "a base image is needed"),
+        (["--in", "podman"], 2, "a base image is needed"),
+    ],
+)
+def test_where_it_cannot_be_built_is_told(
+    arguments: list[str], code: int, says: str, capsys: Capture, tmp_path: Path
+) -> None:
+    assert main(["build-wheels", "deepspeed", "--backend", "cpu", *arguments]) == code
+    assert says in capsys.readouterr().err
     assert not (tmp_path / "index").exists()
 
 

@@ -116,12 +116,13 @@ def test_a_requirement_is_read_as_packaging_reads_it(name: str, extra: str, rest
         assert exact_requirement(text) == ((required_name(text), pins[0]) if "*" not in pins[0] else None)
     else:
         assert exact_requirement(text) is None
-    if known.extras or known.marker or known.url:
+    if known.marker or known.url:
         with pytest.raises(UsageError, match="which matrix does not resolve"):
             parse_requirement(text)
         return
     found = parse_requirement(text)
     assert (found.name, found.text) == (canonicalize_name(known.name), text.strip())
+    assert {found.variant} - {""} == known.extras
     assert str(SpecifierSet(str(found.specifier or ""))) == str(known.specifier)
 
 

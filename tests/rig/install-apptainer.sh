@@ -4,6 +4,7 @@
 # pointed at them. Any ordinary user can then run images through user namespaces, as on an HPC login node.
 set -euo pipefail
 if [ -e /dev/fuse ]; then chmod 666 /dev/fuse; fi # or an ordinary user cannot mount a SIF
+[ -e /etc/hosts ] || echo "127.0.0.1 localhost" >/etc/hosts # a minimal Debian has none, and it is wanted
 if command -v apptainer >/dev/null; then
     apptainer --version
     exit 0
