@@ -79,7 +79,7 @@ def compile_wheel(
     """
     out = work / "raw"
     out.mkdir()
-    view = _view(place, environment, application, work=work, source=source, variables=variables)
+    view = build_view(place, environment, application, work=work, source=source, variables=variables)
     try:
         for words in application.prepare:
             run_in(place, words, view, what=f"Preparing {title} ({shlex.join(words)})", log=log)
@@ -101,7 +101,7 @@ def compile_wheel(
     return wheels[0]
 
 
-def _view(
+def build_view(
     place: Place,
     environment: BuildEnvironment,
     application: Application,
@@ -110,7 +110,15 @@ def _view(
     source: Path,
     variables: Mapping[str, str],
 ) -> View:
-    """Give what the build sees: its environment, its directory, stand-ins first on PATH."""
+    """Give what the build sees: its environment, its directory, stand-ins first on PATH.
+
+    Parameters are those of `compile_wheel`.
+
+    Raises
+    ------
+    EnvironmentLacksError
+        As `compile_wheel`.
+    """
     programs = work / "programs"
     _write_programs(programs, application.programs)
     temporary = work / "tmp"

@@ -7,46 +7,16 @@ are real, and that their kernels run is not shown.
 from __future__ import annotations
 
 import re
-import subprocess
 import zipfile
-from collections.abc import Callable
-from typing import Any
 
 import pytest
 
 from tests.rig.rig import Rig
-from tests.support.fusedtiny import Repository, make_repository
-from tests.support.site import Site
+from tests.support.fusedtiny import Repository
+from tests.support.site import MakeSite, Site
 
 pytestmark = pytest.mark.integration
 LABEL = "rocm7.2.torch2.13.0.gfx90a"
-
-
-MakeSite = Callable[..., Site]
-
-
-@pytest.fixture(scope="module")
-def repository(rig: Rig) -> Repository:
-    """Give the repository of the small extension, which the user may read."""
-    folder = rig.work()
-    found = make_repository(folder)
-    subprocess.run(["chmod", "-R", "a+rX", str(folder)], check=True)
-    subprocess.run(["chown", "-R", "--reference", str(folder), str(folder)], check=True)
-    return found
-
-
-@pytest.fixture
-def tiny(rig: Rig, repository: Repository) -> MakeSite:
-    """Resolve for the small extension with some fault in its build."""
-
-    def make(*, version: str = "1.0", targets: tuple[str, ...] = ("--gfx90a",), **catalog: Any) -> Site:
-        site = Site(rig, f"fusedtiny=={version}", targets=targets)
-        repository.catalog(site.work / "facts", **catalog)
-        (site.work / "matrix.toml").write_text('catalog = ["facts"]\n')
-        site.resolve()
-        return site
-
-    return make
 
 
 def refused(site: Site, *, code: int = 1) -> str:
