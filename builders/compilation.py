@@ -5,15 +5,15 @@ from __future__ import annotations
 import re
 import shlex
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from builders.containers.place import Bind, View, output_in, run_in
 from builders.run import CommandError
-from resolver.errors import MatrixError
+from resolver.errors import EnvironmentLacksError, MatrixError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
-    from pathlib import Path
 
     from builders.containers.place import Place
     from builders.environments.task import BuildEnvironment
@@ -74,10 +74,12 @@ def compile_wheel(
     ------
     BuildError
         It failed; the error names the log and the lines that tell most.
+    EnvironmentLacksError
+        A program that the source asks for its target cannot be put where it looks for it.
     """
     out = work / "raw"
     out.mkdir()
-    view = _view(place, environment, application, work=work, source=source, variables=variables)
+    view = build_view(place, environment, application, work=work, source=source, variables=variables)
     try:
         for words in application.prepare:
             run_in(place, words, view, what=f"Preparing {title} ({shlex.join(words)})", log=log)
@@ -99,7 +101,7 @@ def compile_wheel(
     return wheels[0]
 
 
-def _view(
+def build_view(
     place: Place,
     environment: BuildEnvironment,
     application: Application,
@@ -108,7 +110,15 @@ def _view(
     source: Path,
     variables: Mapping[str, str],
 ) -> View:
-    """Give what the build sees: its environment, its directory, stand-ins first on PATH."""
+    """Give what the build sees: its environment, its directory, stand-ins first on PATH.
+
+    Parameters are those of `compile_wheel`.
+
+    Raises
+    ------
+    EnvironmentLacksError
+        As `compile_wheel`.
+    """
     programs = work / "programs"
     _write_programs(programs, application.programs)
     temporary = work / "tmp"
@@ -121,7 +131,7 @@ def _view(
         **variables,
         **application.environment,
     }
-    covers = [] if place.image is None else list(_covers(place, programs, application.covers))
+    covers = [] if place.image is None else list(_covers(place, programs, application))
     return replace(
         base,
         env=env,
@@ -139,10 +149,9 @@ def _write_programs(directory: Path, programs: Mapping[str, str]) -> None:
         path.chmod(0o755)
 
 
-def _covers(place: Place, programs: Path, covers: Mapping[str, str]) -> Iterator[Bind]:
-    """Lay stand-ins over those files that the image has; what it has not cannot be bound over."""
-    from pathlib import Path  # noqa: PLC0415
-
+def _covers(place: Place, programs: Path, application: Application) -> Iterator[Bind]:
+    """Lay stand-ins over those files that the image has, and where a source looks for them only there."""
+    covers = application.covers
     look = 'for one do if [ -e "$one" ]; then readlink -f "$one" && echo "$one"; fi; done'
     said = output_in(place, ["/bin/sh", "-c", look, "sh", *covers]).splitlines()
     seen = set()
@@ -150,6 +159,31 @@ def _covers(place: Place, programs: Path, covers: Mapping[str, str]) -> Iterator
         if real not in seen:  # a link and what it leads to are one file
             seen.add(real)
             yield Bind(programs / covers[named], target=Path(real))
+    for path in application.only_at:
+        if path not in said[1::2]:
+            bind = Bind(programs / covers[path], target=Path(path))
+            _require_answer(place, bind)
+            yield bind
+
+
+def _require_answer(place: Place, bind: Bind) -> None:
+    """See that a stand-in answers where the image has no such file; not every runtime can bind it there.
+
+    Raises
+    ------
+    EnvironmentLacksError
+        It does not; the source would take what it says for a machine without a GPU.
+    """
+    if output_in(place, [str(bind.inside)], View(binds=[bind])):
+        return
+    image = place.image.name if place.image else place.kind
+    msg = (
+        f"This source asks {bind.inside} which GPU it is built for, and looks nowhere else; the base image "
+        f"{image} has no such file, and {place.kind} cannot put one there. Without an answer it would be "
+        f"built for another wave size, which shows only when it runs."
+    )
+    hint = "Take a release of the package that also looks on PATH, or an image that has the file."
+    raise EnvironmentLacksError(msg, hint=hint)
 
 
 def _linkers(place: Place, environment: BuildEnvironment, application: Application) -> dict[str, str]:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 TEMPORARY_PREFIX = ".tmp-"
 
@@ -81,11 +81,24 @@ def write_atomic(target: Path, text: str | bytes) -> None:
 
 
 @contextmanager
-def only_one(path: Path) -> Iterator[None]:
-    """Let one process at a time do what the lock file stands for; the kernel lets go when it dies."""
+def only_one(path: Path, *, waiting: Callable[[], None] | None = None) -> Iterator[None]:
+    """Let one process at a time do what the lock file stands for; the kernel lets go when it dies.
+
+    Parameters
+    ----------
+    path
+        The lock file.
+    waiting
+        Called if another process is at it, before it is waited for.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w") as handle:
-        fcntl.flock(handle, fcntl.LOCK_EX)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if waiting is not None:
+                waiting()
+            fcntl.flock(handle, fcntl.LOCK_EX)
         yield
 
 

@@ -78,10 +78,14 @@ def expected_of(task: Task, layers: Layers) -> Expected:
 
 
 def _ask(task: Task, wheel: Path, layers: Layers, *, work: Path, log: Path) -> Answer:
-    """Install the wheel beside its torch, and run the probe's script there."""
+    """Install the wheel beside its torch, and run the probe's script there.
+
+    The build requirements are lent to it, since nothing else of its run requirements is there, and the
+    answer says what was used of them.
+    """
     place, python = task.workshop.place, task.workshop.python
-    above = [layers.torch] if layers.torch is not None else []
-    environment = fresh_environment(place, python, above, [wheel], root=work / "probe", log=log)
+    environment = fresh_environment(place, python, layers.all, [wheel], root=work / "probe", log=log)
+    lent = str(layers.requirements.packages) if layers.requirements else ""
     script = work / "probe" / "probe.py"
     script.write_text(probe_script(), encoding="utf-8")
     base = environment.view
@@ -92,7 +96,7 @@ def _ask(task: Task, wheel: Path, layers: Layers, *, work: Path, log: Path) -> A
         binds=base.binds,
     )
     start = log.stat().st_size if log.exists() else 0
-    command = [str(environment.python), str(script), probe_questions(task.recipe)]
+    command = [str(environment.python), str(script), probe_questions(task.recipe, lent)]
     try:
         run_in(place, command, view, what=f"Probing {task.title}", log=log)
     except CommandError as error:

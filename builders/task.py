@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import uuid
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from importlib.metadata import version as installed_version
@@ -21,10 +20,11 @@ from builders.labelling import Labels, label_wheel, runtime_pins
 from builders.proof import prove
 from builders.provenance import SBOM_NAME, Run, materials_of, sbom, statement
 from builders.recipes import Build, apply_recipe, check_source
+from builders.refusals import index_refusals
 from builders.sources import mirrored, obtain
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
     from builders.environments.task import Layers
@@ -79,10 +79,36 @@ def build_wheel(task: Task, index: Index, limits: Limits, say: Callable[[str], N
         The source or the build requirements could not be had.
     """
     log = index.state / "logs" / f"{task.pick.name}-{task.build_key[:12]}.log"
-    log.parent.mkdir(parents=True, exist_ok=True)
-    log.unlink(missing_ok=True)
+    work = index.state / "builds" / task.build_key[:20]
+
+    def waiting() -> None:
+        say("another run is building this; waiting for it")
+
+    with (
+        index_refusals(index.root, work),
+        only_one(index.state / "locks" / f"{work.name}.lock", waiting=waiting),
+    ):
+        found = index.find(task.pick.name, task.build_key)
+        if found is not None:
+            say("another run has built it meanwhile")
+            return found.path
+        log.parent.mkdir(parents=True, exist_ok=True)
+        log.unlink(missing_ok=True)
+        shutil.rmtree(work, ignore_errors=True)
+        work.mkdir(parents=True)
+        wheel = _build(task, index, limits, say, work=work, log=log)
+        shutil.rmtree(work, ignore_errors=True)  # what a failed build leaves there stays until the next try
+        return wheel
+
+
+def _build(
+    task: Task, index: Index, limits: Limits, say: Callable[[str], None], *, work: Path, log: Path
+) -> Path:
+    """Build in a directory that nobody else uses."""
     started = datetime.now(tz=UTC)
     workshop = task.workshop
+    if task.recipe.must_contain:
+        workshop.require_compilers(task.title, task.recipe.backend)
 
     say(f"fetch {task.pick.sdist.file if task.pick.sdist else task.title}")
     source = obtain(task.pick, offline=limits.offline, mirrors=limits.mirrors, patches=task.patches)
@@ -92,7 +118,7 @@ def build_wheel(task: Task, index: Index, limits: Limits, say: Callable[[str], N
     how = fetching_of(task, limits, log=log, say=say)
     layers = make_layers(workshop.place, workshop.python, torch=torch, requirements=wanted, how=how)
 
-    with explained(log, _context(task)), _build_directory(index, task) as work:
+    with explained(log, _context(task)):
         environment = task_environment(
             workshop.place, workshop.python, layers.all, root=work / "env", log=log
         )
@@ -228,17 +254,6 @@ class _Publication:
     jobs: int
     findings: list[dict[str, Any]]
     objects: list[dict[str, Any]]
-
-
-@contextmanager
-def _build_directory(index: Index, task: Task) -> Iterator[Path]:
-    """Give an empty directory; what a failed build leaves there stays until the next try."""
-    work = index.state / "builds" / task.build_key[:20]
-    with only_one(index.state / "locks" / f"{work.name}.lock"):
-        shutil.rmtree(work, ignore_errors=True)
-        work.mkdir(parents=True, exist_ok=True)
-        yield work
-        shutil.rmtree(work, ignore_errors=True)
 
 
 def _publish(task: Task, index: Index, made: _Publication, directory: Path) -> Path:

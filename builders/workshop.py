@@ -14,12 +14,14 @@ from builders.audit import image_provider
 from builders.containers.inspect import inspect_image
 from builders.containers.place import HostPlace
 from builders.environments.python import find_python
+from resolver.errors import EnvironmentLacksError
 from resolver.versions import minor
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from builders.audit import Provider
+    from builders.containers.facts import ImageFacts
     from builders.containers.place import Place
     from builders.environments.python import TargetPython
     from builders.recipes import Compiler
@@ -46,6 +48,30 @@ class Workshop:
     """CPU that host code is compiled for, as ``-march`` names it; empty: the one that builds."""
     variables: Mapping[str, str] = field(default_factory=dict)
     """What builds are told besides their recipe."""
+    image: ImageFacts | None = None
+    """What is in the base image; None on this machine."""
+
+    def require_compilers(self, title: str, backend: str) -> None:
+        """See that the base image can compile, so that no build begins that cannot end well.
+
+        Parameters
+        ----------
+        title
+            What is to be built, for the message.
+        backend
+            ``rocm`` or ``cpu``.
+
+        Raises
+        ------
+        EnvironmentLacksError
+            It lacks something for it.
+        """
+        lacks = self.image.lacks(rocm=backend == "rocm") if self.image else []
+        if self.image and lacks:
+            listed = "".join(f"\n  - {one}" for one in lacks)
+            msg = f"{title} cannot be compiled in the base image {self.image.name}; it lacks{listed}"
+            hint = "Take another image: matrix doctor --base-image IMAGE says what one has."
+            raise EnvironmentLacksError(msg, hint=hint)
 
 
 def host_workshop(version: str, *, given: Path | None = None, cpu: str = "") -> Workshop:
@@ -115,4 +141,5 @@ def image_workshop(place: Place, version: str, *, given: Path | None = None, cpu
         rocm_path=facts.rocm_path or "/opt/rocm",
         provider=image_provider(msgspec.to_builtins(facts)),
         cpu=cpu,
+        image=facts,
     )

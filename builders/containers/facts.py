@@ -89,10 +89,18 @@ class ImageFacts(msgspec.Struct, frozen=True, kw_only=True):
         """Path of each Python that can import torch, and its version."""
         return {one.path: one.holds["torch"] for one in self.pythons if "torch" in one.holds}
 
-    def lacks(self) -> list[str]:
-        """Name what a build for ROCm needs of the image and is not there."""
+    def lacks(self, *, rocm: bool = True) -> list[str]:
+        """Name what a build needs of the image and is not there.
+
+        Parameters
+        ----------
+        rocm
+            Whether it is a build for ROCm, or one for the CPU.
+        """
         found = []
-        if not self.rocm and not self.hipcc:
+        if not rocm:
+            pass
+        elif not self.rocm and not self.hipcc:
             found.append("no ROCm: neither /opt/rocm/.info/version nor hipcc")
         elif not self.hipcc:
             found.append(

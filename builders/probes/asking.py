@@ -34,6 +34,8 @@ class Said(msgspec.Struct, frozen=True):
     """First line of the error."""
     missing: str = ""
     """The module that was not found, for a ModuleNotFoundError."""
+    borrowed: list[str] = []
+    """Distributions that were only lent to the probe, and that it used."""
 
 
 class Torch(msgspec.Struct, frozen=True):
@@ -43,6 +45,8 @@ class Torch(msgspec.Struct, frozen=True):
     hip: str = ""
     gpus: int = 0
     """GPUs that it sees."""
+    borrowed: list[str] = []
+    """What it used of what was lent, the start of Python included."""
     error: str = ""
     text: str = ""
     missing: str = ""
@@ -55,6 +59,8 @@ class Distribution(msgspec.Struct, frozen=True):
     version: str
     top: list[str]
     """Names that it puts into site-packages."""
+    requires: list[str] = []
+    """Its run requirements, as its metadata has them."""
 
 
 class OpTable(msgspec.Struct, frozen=True):
@@ -92,14 +98,24 @@ def probe_script() -> str:
     return Path(__file__).with_name("payload.py").read_text(encoding="utf-8")
 
 
-def probe_questions(recipe: Recipe) -> str:
-    """Give the script's one argument: what is asked of a wheel that was built by this recipe."""
+def probe_questions(recipe: Recipe, lent: str = "") -> str:
+    """Give the script's one argument: what is asked of a wheel that was built by this recipe.
+
+    Parameters
+    ----------
+    recipe
+        What was promised.
+    lent
+        Directory of packages that the environment sees although the wheel does not bring them: the build
+        requirements, of which many are run requirements as well. What is used of them is reported.
+    """
     asked = {
         "distribution": recipe.package,
         "imports": list(recipe.imports),
         "attributes": list(recipe.attributes),
         "objects": list(recipe.must_contain),
         "op_table": recipe.op_table,
+        "lent": lent,
     }
     return json.dumps(asked)
 

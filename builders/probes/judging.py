@@ -10,10 +10,13 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.utils import canonicalize_name
+
 from builders.audit.findings import Finding
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from builders.probes.asking import Answer, OpTable, Said, Torch
     from resolver.facts.schema import Recipe
@@ -50,6 +53,7 @@ def judge_probe(answer: Answer, recipe: Recipe) -> list[Finding]:
         return [Finding("probe-not-installed", "error", text, "Look at the log of its installation.")]
     findings = [
         *(_judge(said, answer, "import", f"import {said.name}") for said in answer.imports),
+        *_borrowed(answer),
         *_objects(answer),
         *_attributes(answer, recipe),
         *_ops(answer, recipe),
@@ -83,6 +87,36 @@ def _not_judged(said: Said | OpTable, answer: Answer) -> str:
     if _NO_GPU.search(said.text):
         return f"since there is no GPU here ({said.text})"
     return ""
+
+
+def _borrowed(answer: Answer) -> Iterator[Finding]:
+    """Say what the imports took of the build requirements: whoever installs the wheel may not have those."""
+    own = answer.torch.borrowed
+    used = {name for said in answer.imports for name in said.borrowed if name not in own}
+    if not used or answer.distribution is None:
+        return
+    required = set(_required(answer.distribution.requires))
+    undeclared = sorted(name for name in used if canonicalize_name(name) not in required)
+    if undeclared:
+        listed = ", ".join(undeclared)
+        text = f"It imports {listed}, which the build brought along and the wheel does not require."
+        cure = f"Install {listed} beside it."
+        yield Finding("probe-undeclared", "warning", text, cure, {"distributions": listed})
+    else:
+        listed = ", ".join(sorted(used))
+        text = f"It was imported beside build requirements that it needs to run as well: {listed}"
+        yield Finding("probe-beside", "info", text)
+
+
+def _required(requires: Sequence[str]) -> Iterator[str]:
+    """Give the names of what a distribution always requires; what belongs to an extra does not count."""
+    for text in requires:
+        try:
+            one = Requirement(text)
+        except InvalidRequirement:
+            continue
+        if one.marker is None or one.marker.evaluate({"extra": ""}):
+            yield canonicalize_name(one.name)
 
 
 def _objects(answer: Answer) -> Iterator[Finding]:

@@ -43,13 +43,14 @@ def main(arguments: list[str]) -> None:
 def everything(asked: dict[str, Any]) -> dict[str, Any]:
     """Answer all questions; the keys are those of builders.probes.Answer."""
     files, distribution = installed(asked["distribution"])
+    lent = asked["lent"]
     imports: list[dict[str, Any]] = []
     objects: list[dict[str, Any]] = []
     answer = {
         "schema": 1,
         "python": platform.python_version(),
         "distribution": distribution,
-        "torch": in_child("torch", ""),
+        "torch": in_child("torch", lent),
         "imports": imports,
         "objects": objects,
         "op_table": op_table(files, asked["op_table"]),
@@ -58,7 +59,7 @@ def everything(asked: dict[str, Any]) -> dict[str, Any]:
     for module in modules:
         names = [name.partition(":") for name in asked["attributes"]]
         wanted = [attribute for owner, _, attribute in names if owner == module]
-        imports.append(dict(in_child("import", [module, wanted]), name=module))
+        imports.append(dict(in_child("import", [module, wanted, lent]), name=module))
     for glob in asked["objects"]:
         found = [path for name, path in sorted(files.items()) if fnmatch.fnmatchcase(name, glob)]
         objects += [dict(in_child("object", path), name=glob, file=path) for path in found]
@@ -75,7 +76,12 @@ def installed(name: str) -> tuple[dict[str, str], dict[str, Any] | None]:
         return {}, None
     files = {str(one): str(found.locate_file(one)) for one in found.files or []}
     top = sorted({one.split("/")[0].split(".")[0] for one in files if one.endswith((".py", ".so"))})
-    return files, {"name": found.metadata["Name"], "version": found.version, "top": top}
+    return files, {
+        "name": found.metadata["Name"],
+        "version": found.version,
+        "top": top,
+        "requires": found.requires or [],
+    }
 
 
 def in_child(kind: str, value: object) -> dict[str, Any]:
@@ -94,34 +100,69 @@ def in_child(kind: str, value: object) -> dict[str, Any]:
     return {"error": reason, "text": said[-1][:LONGEST] if said else ""}
 
 
-def torch_says(_: object) -> dict[str, Any]:
-    """Give version, HIP version and visible GPUs of the installed torch."""
+def torch_says(lent: str) -> dict[str, Any]:
+    """Give version, HIP version and visible GPUs of torch, and what it took of what is lent."""
     try:
         import torch
     except BaseException as error:
-        return failure(error)
-    return {"version": torch.__version__, "hip": torch.version.hip or "", "gpus": torch.cuda.device_count()}
+        return dict(failure(error), borrowed=borrowed(lent))
+    return {
+        "version": torch.__version__,
+        "hip": torch.version.hip or "",
+        "gpus": torch.cuda.device_count(),
+        "borrowed": borrowed(lent),
+    }
 
 
-def import_says(value: tuple[str, list[str]]) -> dict[str, Any]:
-    """Import a module, and give attributes of it as text."""
-    name, attributes = value
+def import_says(value: tuple[str, list[str], str]) -> dict[str, Any]:
+    """Import a module; give attributes of it as text, and what it took of the packages that are only lent."""
+    name, attributes, lent = value
     try:
+        if is_extension(name):
+            import_torch()
         module = importlib.import_module(name)
         values = {one: str(getattr(module, one)) for one in attributes}
     except BaseException as error:
-        return failure(error)
-    return {"file": getattr(module, "__file__", None) or "", "values": values}
+        return dict(failure(error), borrowed=borrowed(lent))
+    return {"file": getattr(module, "__file__", None) or "", "values": values, "borrowed": borrowed(lent)}
+
+
+def is_extension(name: str) -> bool:
+    """Tell whether a module is a shared object itself, which finds torch's libraries only after torch."""
+    spec = importlib.util.find_spec(name)
+    return spec is not None and isinstance(spec.loader, importlib.machinery.ExtensionFileLoader)
+
+
+def import_torch() -> None:
+    """Import torch where it is installed; where it is not, nothing needs it."""
+    try:
+        import torch  # noqa: F401  its libraries are what the object needs
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+
+
+def borrowed(lent: str) -> list[str]:
+    """Give the distributions of a directory of which this process has imported something."""
+    if not lent:
+        return []
+    root = Path(lent).resolve()
+    used = set()
+    for module in list(sys.modules.values()):
+        file = getattr(module, "__file__", None)
+        if file and root in Path(file).resolve().parents:
+            used.add(Path(file).resolve().relative_to(root).as_posix())
+    return sorted(
+        one.metadata["Name"]
+        for one in importlib.metadata.distributions(path=[lent])
+        if any(str(file) in used for file in one.files or [])
+    )
 
 
 def object_says(path: str) -> dict[str, Any]:
     """Load a shared object beside torch: a module of Python as such, another library by its path."""
     try:
-        import torch  # noqa: F401  its libraries are what the object needs
-    except BaseException as error:
-        if getattr(error, "name", "") != "torch":  # where it is not installed, nothing needs it
-            return failure(error)
-    try:
+        import_torch()
         if any(path.endswith(one) and one != ".so" for one in importlib.machinery.EXTENSION_SUFFIXES):
             loader = importlib.machinery.ExtensionFileLoader(Path(path).name.split(".")[0], path)
             spec = importlib.util.spec_from_loader(loader.name, loader)

@@ -8,6 +8,7 @@ from builders.recipes import standins
 from builders.recipes.build import SOURCE_DATE_EPOCH, Application, RecipeError
 from builders.recipes.compilers import choose_compilers
 from resolver.facts.placeholders import fill, placeholders
+from resolver.versions import satisfies
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -55,8 +56,10 @@ def apply_recipe(recipe: Recipe, build: Build) -> Application:
         environment |= _rocm(build)
     environment |= {name: filled(text) for name, text in recipe.environment.items()}
     programs: dict[str, str] = {}
+    covers: dict[str, str] = {}
     if build.backend == "rocm":
         programs |= standins.programs(build.gfx)
+        covers |= standins.covers(build.rocm_path)
     if build.cpu and recipe.native_cpu and chosen:
         for one in (chosen.cxx, chosen.cc):
             if one is not None:
@@ -66,7 +69,12 @@ def apply_recipe(recipe: Recipe, build: Build) -> Application:
         options=tuple(filled(text) for text in recipe.options),
         prepare=tuple(tuple(filled(word) for word in command) for command in recipe.prepare),
         programs=programs,
-        covers=standins.covers(build.rocm_path) if build.backend == "rocm" else {},
+        covers=covers,
+        only_at=tuple(
+            path
+            for path, releases in recipe.only_at.items()
+            if path in covers and satisfies(build.version, releases)
+        ),
         notes=tuple(_notes(recipe, build, standing_in=chosen is not None)),
     )
 

@@ -89,5 +89,7 @@ class Application:
     """Stand-ins: name to the text of a shell script, in a directory that comes first on PATH."""
     covers: Mapping[str, str] = field(default_factory=dict, hash=False)
     """Files of the image that a source calls by their path: path to the stand-in that must lie there."""
+    only_at: tuple[str, ...] = ()
+    """Those of `covers` that the source finds there or not at all."""
     notes: tuple[str, ...] = ()
     """What a person should know of this build, one sentence each."""

@@ -366,6 +366,8 @@ class Recipe(Row, frozen=True, kw_only=True):
     """File of the source to a text it must not hold, or this source wants other flags."""
     one_wave_size: bool = False
     """The source asks rocminfo for the wave size and compiles it in, one for all targets."""
+    only_at: dict[str, str] = {}
+    """Program that the source calls by this path and looks for nowhere else, to the releases that do so."""
     plain_targets: bool = False
     """The source compares targets with a list of names, so features (``:xnack+``) cannot be asked."""
     native_cpu: bool = False

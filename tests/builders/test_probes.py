@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import sysconfig
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,19 @@ from builders.probes import Answer, judge_probe, probe_questions, probe_script, 
 from builders.probes.asking import Distribution, OpTable, ProbeError, Said, Torch
 from resolver.facts.schema import Op, Recipe
 
+STAND_IN = """__version__ = "2.9.1"  # a stand-in for torch
+class version: hip = None
+class cuda: device_count = staticmethod(lambda: 0)
+"""
+IMPORTED_AFTER_TORCH = """
+#include <Python.h>
+static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, "tiny_C", 0, -1, 0};
+PyMODINIT_FUNC PyInit_tiny_C(void) {
+    PyObject *torch = PyDict_GetItemString(PyImport_GetModuleDict(), "torch");
+    if (!torch) { PyErr_SetString(PyExc_ImportError, "libc10.so: cannot open"); return 0; }
+    return PyModule_Create(&definition);
+}
+"""
 TORCH = Torch("2.9.1+rocm6.4", "6.4.43482", 0)
 HERE = Distribution("tiny", "1.0", ["tiny", "tiny_C"])
 
@@ -122,6 +136,21 @@ def test_attributes_are_compared() -> None:
     assert [one.id for one in failed] == ["probe-import-failed"]
 
 
+def test_what_was_lent_and_is_not_required_is_told() -> None:
+    wheel = Distribution(
+        "tiny", "1.0", ["tiny"], ["psutil>=5", 'hjson; extra == "dev"', "not: a requirement"]
+    )
+    took = [Said("tiny", "/x", borrowed=["psutil"]), Said("tiny.ops", "/x", borrowed=["hjson", "ninja"])]
+    beside = Torch("2.9.1", borrowed=["ninja", "setuptools"])
+    found = judge_probe(answer(distribution=wheel, torch=beside, imports=took), recipe())
+    told = {one.id: one for one in found}["probe-undeclared"]
+    assert told.severity == "warning"
+    assert told.evidence == {"distributions": "hjson"}  # psutil is required, and torch took ninja itself
+    fine = judge_probe(answer(distribution=wheel, torch=beside, imports=took[:1]), recipe())
+    assert [one.id for one in fine] == ["probe-import", "probe-beside"]
+    assert "psutil" in fine[1].text
+
+
 # --- DeepSpeed's op table -----------------------------------------------------------------------------
 
 OPS = recipe(
@@ -180,13 +209,13 @@ def site(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def ask(site: Path, one: Recipe) -> Answer:
+def ask(site: Path, one: Recipe, lent: str = "") -> Answer:
     """Run the script as a build does: one file, by a Python of its own."""
     script = site / "ask" / "probe.py"
     script.parent.mkdir(exist_ok=True)
     script.write_text(probe_script())
-    env = {"PATH": os.defpath, "PYTHONPATH": str(site)}
-    command = [sys.executable, str(script), probe_questions(one)]
+    env = {"PATH": os.defpath, "PYTHONPATH": os.pathsep.join([str(site), *filter(None, [lent])])}
+    command = [sys.executable, str(script), probe_questions(one, lent)]
     done = subprocess.run(command, env=env, check=True, capture_output=True, text=True, cwd=script.parent)
     return read_answer(done.stdout)
 
@@ -222,11 +251,7 @@ def test_the_script_reads_an_op_table_without_running_it(site: Path) -> None:
 
 
 def test_the_script_loads_objects(site: Path, compile_object: Callable[..., Path]) -> None:
-    stand_in = """__version__ = "2.9.1"
-class version: hip = None
-class cuda: device_count = staticmethod(lambda: 0)
-"""
-    (site / "torch.py").write_text(stand_in)
+    (site / "torch.py").write_text(STAND_IN)
     good = compile_object("libgood.so", "int answer(void) { return 42; }\n")
     source = "int no_such_function(void);\nint answer(void) { return no_such_function(); }\n"
     bad = compile_object("libbad.so", source, "-Wl,-z,now")
@@ -244,6 +269,38 @@ class cuda: device_count = staticmethod(lambda: 0)
         "tiny/libgone*.so": "probe-object-missing",
     }
     assert "undefined symbol: no_such_function" in said.objects[1].text
+
+
+def test_the_script_says_what_it_took_of_what_was_lent(
+    site: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    lent = tmp_path_factory.mktemp("lent")
+    for name in ("used", "idle"):
+        info = lent / f"{name}-1.0.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+        (info / "RECORD").write_text(f"{name}.py,,\n")
+        (lent / f"{name}.py").write_text("")
+    (site / "tiny" / "__init__.py").write_text("import used\n")
+    (site / "tiny" / "needs.py").write_text("import used, not_there_at_all\n")
+    said = ask(site, recipe(imports=("tiny", "tiny.needs")), str(lent))
+    assert [one.borrowed for one in said.imports] == [["used"], ["used"]]
+    assert said.torch.borrowed == []
+    assert ask(site, recipe(imports=("tiny",)), "").imports[0].missing == "used"
+
+
+def test_a_module_that_is_itself_compiled_is_imported_after_torch(
+    site: Path, compile_object: Callable[..., Path]
+) -> None:
+    """``import causal_conv1d_cuda`` alone finds no libc10.so, and nobody imports it without torch."""
+    (site / "torch.py").write_text(STAND_IN)
+    module = compile_object("tiny_C.so", IMPORTED_AFTER_TORCH, f"-I{sysconfig.get_path('include')}")
+    suffix = sysconfig.get_config_var("EXT_SUFFIX")
+    (site / f"tiny_C{suffix}").write_bytes(module.read_bytes())
+    (site / "tiny" / "__init__.py").write_text("import sys\nassert 'torch' in sys.modules, 'forgot torch'\n")
+    compiled, package = ask(site, recipe(imports=("tiny_C", "tiny"))).imports
+    assert compiled.error == ""
+    assert package.text == "forgot torch"  # a package has to import torch itself
 
 
 def test_a_distribution_that_is_not_installed(site: Path) -> None:

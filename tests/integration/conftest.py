@@ -9,11 +9,15 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from builders.environments.pipconfig import pip_environment
+from tests.rig.rig import Rig
 from tests.support.built import Built, matrix
+from tests.support.fusedtiny import Repository, make_repository
+from tests.support.site import MakeSite, Site
 
 
 @pytest.fixture(scope="session")
@@ -66,5 +70,29 @@ def fresh_environment(tmp_path: Path) -> Callable[..., Path]:
         done = subprocess.run(command, capture_output=True, text=True, check=False, env=pip_environment())
         assert done.returncode == 0, done.stderr
         return python
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def repository(rig: Rig) -> Repository:
+    """Give the repository of the small extension, which the user may read."""
+    folder = rig.work()
+    found = make_repository(folder)
+    subprocess.run(["chmod", "-R", "a+rX", str(folder)], check=True)
+    subprocess.run(["chown", "-R", "--reference", str(folder), str(folder)], check=True)
+    return found
+
+
+@pytest.fixture
+def tiny(rig: Rig, repository: Repository) -> MakeSite:
+    """Resolve for the small extension with some fault in its build."""
+
+    def make(*, version: str = "1.0", targets: tuple[str, ...] = ("--gfx90a",), **catalog: Any) -> Site:
+        site = Site(rig, f"fusedtiny=={version}", targets=targets)
+        repository.catalog(site.work / "facts", **catalog)
+        (site.work / "matrix.toml").write_text('catalog = ["facts"]\n')
+        site.resolve()
+        return site
 
     return make

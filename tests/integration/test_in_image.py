@@ -6,68 +6,18 @@ are real, and that their kernels run is not shown.
 
 from __future__ import annotations
 
-import json
 import re
-import subprocess
 import zipfile
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import pytest
 
-from builders.provenance import read_statement
 from tests.rig.rig import Rig
-from tests.support.fusedtiny import Repository, make_repository
+from tests.support.fusedtiny import Repository
 from tests.support.records import materials_of, results_of
+from tests.support.site import MakeSite, Site
 
 pytestmark = pytest.mark.integration
-TORCH = "torch==2.13.0"
 LABEL = "rocm7.2.torch2.13.0.gfx90a"
-
-
-class Site:
-    """An ordinary user's directory with a lock, from which wheels are built in the image."""
-
-    def __init__(self, rig: Rig, *requirements: str, targets: tuple[str, ...] = ("--gfx90a",)) -> None:
-        self.rig, self.requirements, self.targets = rig, requirements, targets
-        self.work = rig.work()
-        self.index = self.work / "index"
-
-    def matrix(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        return self.rig.matrix(*arguments, cwd=self.work, env={"PIP_FIND_LINKS": str(self.rig.wheels)})
-
-    def resolve(self, *more: str) -> None:
-        done = self.matrix(
-            "resolve", *self.requirements, TORCH, "--site", "local", "--backend", "rocm", *self.targets,
-            "--base-image", str(self.rig.image), "--driver", "30.30", "--python", "3.11", *more,
-        )  # fmt: skip
-        assert done.returncode == 0, done.stderr
-
-    def build(self, *more: str) -> subprocess.CompletedProcess[str]:
-        return self.matrix("build-wheels", *more)
-
-    def wheel(self, project: str) -> Path:
-        (wheel,) = (self.index / "simple" / project).glob("*.whl")
-        return wheel
-
-    def audit(self, wheel: Path, *more: str) -> dict[str, Any]:
-        done = self.matrix("audit", str(wheel), *more, "--format", "json")
-        (one,) = json.loads(done.stdout)["wheels"]
-        assert isinstance(one, dict)
-        return one
-
-    def statement(self) -> dict[str, Any]:
-        (path,) = (self.index / "provenance").iterdir()
-        document = json.loads(path.read_text())
-        wheel = path.name.removesuffix(".json").rpartition(".")[0]
-        assert read_statement(document).is_about(wheel, document["sha256"])
-        assert isinstance(document, dict)
-        return document
-
-
-MakeSite = Callable[..., Site]
-
 FORGETFUL = """
 schema = 1
 [[recipe]]
@@ -81,30 +31,6 @@ must-contain = ["deepspeed/ops/adam/fused_adam_op*.so"]
 status = "observed"
 source = "tests"
 """
-
-
-@pytest.fixture(scope="module")
-def repository(rig: Rig) -> Repository:
-    """Give the repository of the small extension, which the user may read."""
-    folder = rig.work()
-    found = make_repository(folder)
-    subprocess.run(["chmod", "-R", "a+rX", str(folder)], check=True)
-    subprocess.run(["chown", "-R", "--reference", str(folder), str(folder)], check=True)
-    return found
-
-
-@pytest.fixture
-def tiny(rig: Rig, repository: Repository) -> MakeSite:
-    """Resolve for the small extension with some fault in its build."""
-
-    def make(*, version: str = "1.0", targets: tuple[str, ...] = ("--gfx90a",), **catalog: Any) -> Site:
-        site = Site(rig, f"fusedtiny=={version}", targets=targets)
-        repository.catalog(site.work / "facts", **catalog)
-        (site.work / "matrix.toml").write_text('catalog = ["facts"]\n')
-        site.resolve()
-        return site
-
-    return make
 
 
 def refused(site: Site, *, code: int = 1) -> str:

@@ -1,0 +1,169 @@
+"""What `matrix build-wheels` costs over a bare ``pip wheel`` of the same source; prints JSON.
+
+Both compile the same unpacked source in the rig's image, with the same torch, build requirements, variables
+and number of jobs. The bare one is ``pip wheel --no-build-isolation --no-deps`` alone, its environment made
+before and not counted. The other is the whole command from start to exit: it reads the lock, makes the
+environment, unpacks, compiles, audits, probes, labels and publishes. They run in turn; the torch layer is
+there, but for the first run (*cold*), which fetches and installs everything. Target: at most 10 % and 5 s.
+
+``python -m benchmarks.building [--only NAME] [--runs N] [--jobs N]``; some ten minutes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import statistics
+import sys
+import time
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from tests.rig.rig import the_rig
+from tests.support.site import Site
+
+if TYPE_CHECKING:
+    from tests.rig.rig import Rig
+
+ALLOWED_SHARE = 0.10
+ALLOWED_SECONDS = 5.0
+
+
+class Case(NamedTuple):
+    """What is built: its requirement, and which ops."""
+
+    requirement: str
+    ops: str = ""
+
+    @property
+    def arguments(self) -> list[str]:
+        """What the command is told of it."""
+        return ["--ops", f"{self.requirement.partition('==')[0]}:{self.ops}"] if self.ops else []
+
+
+CASES = {
+    "deepspeed fused_adam": Case("deepspeed==0.19.8", "fused_adam"),
+    "flash-attn, pure Python": Case("flash-attn[triton]==2.8.3"),
+}
+"""The second compiles nothing, so that all but the fixed part of the cost is gone."""
+
+# Both are run by the user's Python. The program is the real one; the bare build takes the place of the
+# step that compiles, with all that this step is given, and ends there.
+WHOLE = """
+import json, sys, time
+from matrix.cli import main
+from matrix.console import Console
+steps, said = [], Console.step
+def step(self, text):
+    steps.append((text.split(";")[0].split(" with ")[0], time.time()))
+    said(self, text)
+Console.step = step
+started = time.time()
+code = main(sys.argv[1:])
+steps.append(("", time.time()))
+taken = {"start": steps[0][1] - started}
+for (text, at), (_, then) in zip(steps, steps[1:]):
+    taken[text.split()[0]] = taken.get(text.split()[0], 0) + then - at
+print("@" + json.dumps({name: round(one, 2) for name, one in taken.items()}), file=sys.stderr)
+sys.exit(code)
+"""
+BARE = """
+import sys, time
+from builders import task
+from builders.compilation import build_view
+from builders.containers.place import Bind, run_in
+from builders.environments.piptool import pip_of
+from dataclasses import replace
+from matrix.cli import main
+make, known = task.task_environment, []
+def remember(place, python, *rest, **more):
+    known.append(python)
+    return make(place, python, *rest, **more)
+def bare(title, place, environment, application, *, source, work, variables, log):
+    pip = pip_of(place, known[0], log=log)
+    view = build_view(
+        place, environment, application, work=work, source=source, variables=variables
+    )
+    view = replace(view, binds=[*view.binds, Bind(pip.parent)])
+    line = [str(environment.python), str(pip), "wheel", "--no-build-isolation", "--no-deps", "--no-index"]
+    line += ["--no-cache-dir", "--disable-pip-version-check", "-w", str(work / "bare"), str(source)]
+    started = time.time()
+    run_in(place, line, view, what="The bare build", log=log)
+    print(f"@{time.time() - started:.2f}", file=sys.stderr)
+    assert len(list((work / "bare").glob("*.whl"))) == 1
+    sys.exit(0)
+task.task_environment, task.compile_wheel = remember, bare
+main(sys.argv[1:])
+"""
+
+
+def run(site: Site, script: str, arguments: list[str]) -> tuple[float, str]:
+    """Run one of the scripts on an empty index; gives wall seconds and what it measured itself."""
+    shutil.rmtree(site.index, ignore_errors=True)
+    command = ["-c", script, "build-wheels", *arguments]
+    started = time.perf_counter()
+    done = site.rig.run_python(*command, cwd=site.work, env=site.env)
+    seconds = time.perf_counter() - started
+    lines = [line[1:] for line in done.stderr.splitlines() if line.startswith("@")]
+    if done.returncode or len(lines) != 1:
+        sys.exit(f"It failed with exit code {done.returncode}:\n{done.stderr}")
+    return seconds, lines[0]
+
+
+def measure(rig: Rig, case: Case, *, runs: int, jobs: int) -> dict[str, Any]:
+    """Measure one case.
+
+    Parameters
+    ----------
+    runs
+        How often each is run, after the cold run.
+    jobs
+        Compile jobs at once.
+    """
+    site = Site(rig, case.requirement)
+    site.env["XDG_CACHE_HOME"] = str(site.work / "cache")
+    site.resolve()
+    arguments = [*case.arguments, "--jobs", str(jobs)]
+    cold, cold_steps = run(site, WHOLE, arguments)
+    bare, whole, steps = [], [], []
+    for _ in range(runs):
+        bare.append(float(run(site, BARE, arguments)[1]))
+        seconds, taken = run(site, WHOLE, arguments)
+        whole.append(seconds)
+        steps.append(json.loads(taken))
+    plain, ours = statistics.median(bare), statistics.median(whole)
+    allowed = plain * (1 + ALLOWED_SHARE) + ALLOWED_SECONDS
+    return {
+        "bare": [round(one, 1) for one in bare],
+        "build-wheels": [round(one, 1) for one in whole],
+        "over": round(ours - plain, 1),
+        "ratio": round(ours / plain, 2),
+        "allowed": round(allowed, 1),
+        "met": ours <= allowed,
+        "cold": round(cold, 1),
+        "seconds of each step": {
+            name: round(statistics.median(one[name] for one in steps), 2) for name in steps[0]
+        },
+        "cold steps": json.loads(cold_steps),
+    }
+
+
+def main() -> None:
+    """Measure all cases one after the other."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", action="append", metavar="NAME", help="only these (repeatable)")
+    parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--jobs", type=int, default=2, help="compile jobs at once")
+    args = parser.parse_args()
+    document: dict[str, Any] = {"schema": 1, "load before": round(os.getloadavg()[0], 1), "cases": {}}
+    with the_rig() as rig:
+        for name, case in CASES.items():
+            if not args.only or name in args.only:
+                document["cases"][name] = measure(rig, case, runs=args.runs, jobs=args.jobs)
+    document["load after"] = round(os.getloadavg()[0], 1)
+    print(json.dumps(document, indent=1))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,119 @@
+"""Real extensions that take minutes to compile, built by the real command in the rig's image; prints JSON.
+
+Nothing here is timed against anything: it shows which of the real sources become sound wheels for gfx90a,
+how long that takes and in how much memory. torch is the rig's stand-in and there is no GPU, so that the
+code objects are real and nothing of them is run. A build that fails is a row like the others.
+
+``python -m benchmarks.heavy [--only NAME] [--jobs N]``, by hand: half an hour and more.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import resource
+import sys
+import time
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from tests.rig.rig import the_rig
+from tests.support.site import Site
+
+if TYPE_CHECKING:
+    from tests.rig.rig import Rig
+
+MIB = 1 << 20
+
+
+class Build(NamedTuple):
+    """What is built: a name for it, its requirement, and which ops."""
+
+    title: str
+    requirement: str
+    ops: str = ""
+
+    @property
+    def project(self) -> str:
+        """The distribution's name."""
+        return self.requirement.partition("==")[0]
+
+
+DEEPSPEED = "deepspeed==0.19.8"
+BUILDS = [
+    Build("causal-conv1d", "causal-conv1d==1.7.0"),
+    *(
+        Build(f"deepspeed {op}", DEEPSPEED, op)
+        for op in (
+            "fused_adam", "fused_lamb", "fused_lion", "cpu_adam", "cpu_adagrad", "cpu_lion", "utils",
+            "pin_memory", "quantizer", "random_ltd", "spatial_inference", "transformer",
+            "stochastic_transformer", "transformer_inference", "ragged_ops", "ragged_device_ops",
+            "inference_core_ops", "dc",
+        )
+    ),
+]  # fmt: skip
+"""One op a wheel, so that one that does not compile takes no other with it. async_io needs libaio, which
+the image lacks."""
+
+
+def attempt(rig: Rig, build: Build, jobs: int) -> dict[str, Any]:
+    """Resolve and build one in a directory of its own, and say what came of it.
+
+    Parameters
+    ----------
+    jobs
+        Compile jobs at once.
+    """
+    site = Site(rig, build.requirement)
+    site.resolve()
+    chosen = ["--ops", f"{build.project}:{build.ops}"] if build.ops else []
+    started = time.perf_counter()
+    done = site.build(*chosen, "--jobs", str(jobs))
+    row: dict[str, Any] = {
+        "build": build.title,
+        "requirement": build.requirement,
+        "exit code": done.returncode,
+        "seconds": round(time.perf_counter() - started, 1),
+    }
+    if done.returncode:
+        return row | {"said": last_words(done.stderr)}
+    wheel = site.wheel(build.project)
+    audited = site.audit(wheel, "--gfx90a")
+    findings = site.results()["findings"]
+    return row | {
+        "wheel": wheel.name,
+        "wheel MiB": round(wheel.stat().st_size / MIB, 2),
+        "verdict": audited["verdict"],
+        "targets": sorted({gfx for found in audited["code_objects"].values() for gfx in found}),
+        "objects": sorted(audited["code_objects"]),
+        "probed": [one["text"] for one in findings if one["id"].startswith("probe")],
+        "warnings": [one["id"] for one in findings if one["severity"] == "warning"],
+    }
+
+
+def last_words(said: str) -> list[str]:
+    """Give the failure as the command told it, without the paths of this machine."""
+    lines = said.splitlines()
+    first = next((number for number, line in enumerate(lines) if line.startswith("error")), 0)
+    return [re.sub(r"/\S*?/(?=work-)", "", line) for line in lines[first:]]
+
+
+def main() -> None:
+    """Build all of them one after the other."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", action="append", metavar="NAME", help="only these (repeatable)")
+    parser.add_argument("--jobs", type=int, default=2, help="compile jobs at once")
+    args = parser.parse_args()
+    rows = []
+    with the_rig() as rig:
+        for build in BUILDS:
+            if args.only and build.title not in args.only:
+                continue
+            rows.append(attempt(rig, build, args.jobs))
+            print(json.dumps(rows[-1]), file=sys.stderr, flush=True)
+    peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
+    print(json.dumps({"schema": 1, "largest process MiB": round(peak / 1024), "builds": rows}, indent=1))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,298 @@
+"""What goes wrong around a build in the image: words, exit codes, nothing half published or left running."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import tarfile
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.rig.rig import USER, Rig
+from tests.support.fusedtiny import Repository
+from tests.support.site import MakeSite, Site, pid_of
+
+pytestmark = pytest.mark.integration
+
+
+def refused(site: Site, code: int, *more: str) -> str:
+    """Build what cannot be built; give what was said, and see that nothing was published."""
+    done = site.build(*more)
+    assert done.returncode == code, done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
+    assert nothing_published(site)
+    return done.stderr
+
+
+def nothing_published(site: Site) -> bool:
+    """Tell whether the index holds neither wheels nor records of one nor half of one."""
+    found = [*site.index.glob("simple/*/*"), *site.index.glob("provenance/*"), *site.index.rglob(".tmp-*")]
+    return not [path for path in found if path.suffix != ".html"]
+
+
+@contextmanager
+def mounted(target: Path, *words: str) -> Iterator[None]:
+    """Mount something, as root, for as long as the block runs."""
+    subprocess.run(["mount", *words, str(target)], check=True)
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "--lazy", str(target)], check=True)
+
+
+# Sources
+
+
+def broken(kind: str) -> bytes:
+    """Make an sdist that is cut short, or leads out of the directory that it is unpacked into."""
+    sink = io.BytesIO()
+    with tarfile.open(fileobj=sink, mode="w:gz") as archive:
+
+        def put(name: str, text: str = "", link: str = "") -> None:
+            member = tarfile.TarInfo(f"fusedtiny-2.0/{name}")
+            member.size = len(text)
+            if link:
+                member.type, member.linkname = tarfile.SYMTYPE, link
+            archive.addfile(member, io.BytesIO(text.encode()))
+
+        put("setup.py", "import setuptools  # FUSEDTINY_BUILD_CUDA_OPS\n")
+        if kind == "path":
+            put("../../../../escaped", "out")
+        if kind == "link":
+            put("out", link="../../../../..")
+            put("out/escaped", "out")
+        put("long", "x" * 100_000)
+    data = sink.getvalue()
+    return data[: len(data) // 2] if kind == "cut" else data
+
+
+@pytest.mark.parametrize("kind", ["cut", "path", "link"])
+def test_a_hostile_or_damaged_sdist(rig: Rig, repository: Repository, kind: str) -> None:
+    site = Site(rig, "fusedtiny==2.0")
+    data = broken(kind)
+    project = site.work / "simple" / "fusedtiny"
+    project.mkdir(parents=True)
+    (project / "fusedtiny-2.0.tar.gz").write_bytes(data)
+    (project / "index.html").write_text('<a href="fusedtiny-2.0.tar.gz">fusedtiny-2.0.tar.gz</a>\n')
+    facts = repository.catalog(site.work / "facts")
+    with (facts / "fusedtiny.toml").open("a") as rows:
+        rows.write(
+            '[[release]]\npackage = "fusedtiny"\nversion = "2.0"\nbackend = ["rocm"]\nstatus = "observed"\n'
+            f'sdist = {{ file = "fusedtiny-2.0.tar.gz", sha256 = "{hashlib.sha256(data).hexdigest()}" }}\n'
+            'source = "a test"\n'
+        )
+    (site.work / "matrix.toml").write_text('catalog = ["facts"]\n')
+    site.resolve()
+    site.env["PIP_INDEX_URL"] = (site.work / "simple").as_uri()
+    assert site.matrix("fetch", "--only-sources").returncode == 0
+    del site.env["PIP_INDEX_URL"]
+    said = refused(site, 1)
+    assert "fusedtiny-2.0.tar.gz" in said
+    assert not list(site.work.rglob("escaped"))
+
+
+def test_without_network_and_without_what_was_fetched(tiny: MakeSite) -> None:
+    site = tiny()
+    site.env["XDG_CACHE_HOME"] = str(site.work / "cache")
+    assert "matrix fetch" in refused(site, 3, "--offline")
+
+
+# The machine
+
+
+def test_without_a_container_runtime(tiny: MakeSite) -> None:
+    site = tiny()
+    site.env["PATH"] = "/nowhere"
+    said = refused(site, 3)
+    assert "apptainer or singularity is needed" in said
+    assert "fusedtiny" in said
+    assert not site.index.exists()
+
+
+@pytest.mark.parametrize("size", ["96k", "1200k"])
+def test_a_full_disk_below_the_index(tiny: MakeSite, size: str) -> None:
+    """The smaller one is full before anything is compiled, the other while it is."""
+    site = tiny()
+    site.index.mkdir()
+    with mounted(site.index, "-t", "tmpfs", "-o", f"size={size},mode=777", "tmpfs"):
+        said = refused(site, 3)
+        assert "no room left" in said
+        assert "--index DIR" in said
+        assert not list(site.index.glob(".matrix/builds/*"))
+
+
+def test_a_full_disk_below_the_cache(tiny: MakeSite) -> None:
+    site = tiny()
+    cache = site.work / "cache"
+    cache.mkdir()
+    site.env["XDG_CACHE_HOME"] = str(cache)
+    with mounted(cache, "-t", "tmpfs", "-o", "size=20m,mode=777", "tmpfs"):
+        said = refused(site, 3)
+        assert "no room left for the cache" in said
+        assert not list(cache.rglob("torch-*.whl"))
+
+
+def test_an_index_that_may_not_be_written(tiny: MakeSite) -> None:
+    site = tiny()
+    site.index.mkdir(mode=0o555)
+    said = refused(site, 3)
+    assert "cannot be written" in said
+    assert str(site.index) in said
+    assert list(site.index.iterdir()) == []
+
+
+def test_a_cache_that_may_not_be_written_and_lacks_something(tiny: MakeSite) -> None:
+    site = tiny()
+    cache = site.work / "cache"
+    cache.mkdir(mode=0o555)
+    site.env["XDG_CACHE_HOME"] = str(cache)
+    assert "cannot be written" in refused(site, 3)
+    assert list(cache.iterdir()) == []
+
+
+def test_a_cache_that_may_not_be_written_and_has_everything(tiny: MakeSite) -> None:
+    """As a site shares it with its users."""
+    site = tiny()
+    cache = site.work / "cache"
+    cache.mkdir()
+    shutil.chown(cache, USER, USER)
+    site.env["XDG_CACHE_HOME"] = str(cache)
+    fetched = site.matrix("fetch")
+    assert fetched.returncode == 0, fetched.stderr
+    assert site.build().returncode == 0
+    shutil.rmtree(site.index)
+    with mounted(cache, "--bind", "-o", "ro", str(cache)):
+        done = site.build()
+    assert done.returncode == 0, done.stderr
+    assert site.wheel("fusedtiny").exists()
+
+
+# The image
+
+
+def test_an_image_that_changed_after_the_lock_was_made(rig: Rig, repository: Repository) -> None:
+    site = Site(rig, "fusedtiny==1.0")
+    repository.catalog(site.work / "facts")
+    (site.work / "matrix.toml").write_text('catalog = ["facts"]\n')
+    image = site.work / "own.sif"
+    shutil.copyfile(rig.image, image)
+    site.resolve("--base-image", str(image))
+    with image.open("ab") as file:
+        file.write(b"changed")
+    said = refused(site, 1)
+    digests = set(re.findall(r"sha256:[0-9a-f]{64}", said))
+    assert len(digests) == 2
+    assert f"sha256:{hashlib.sha256(image.read_bytes()).hexdigest()}" in digests
+    assert "resolve again" in said
+
+
+def test_an_image_without_the_python_of_the_lock(tiny: MakeSite) -> None:
+    site = tiny()
+    site.resolve("--python", "3.12")
+    said = refused(site, 3)
+    assert "Python 3.12" in said
+    assert "--python-from" in said
+
+
+# Runs
+
+
+def compiling(site: Site) -> list[int]:
+    """Give the processes that compile below the site's directory, and whatever else runs there."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            words = path.read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if any(b"clang" in word for word in words[:1]) and os.fsencode(site.index) in b" ".join(words):
+            found.append(int(path.parent.name))
+    return found
+
+
+def running(site: Site) -> list[str]:
+    """Give the command lines that name the site's build directory."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            line = path.read_text(errors="replace").replace("\0", " ")
+        except OSError:
+            continue
+        if f"{site.index}/.matrix/builds" in line:
+            found.append(line[:200])
+    return found
+
+
+def until(true: Callable[[], object], seconds: float) -> bool:
+    deadline = time.monotonic() + seconds
+    while not true():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.05)
+    return True
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_ending_it_while_it_compiles_and_running_it_again(tiny: MakeSite, number: signal.Signals) -> None:
+    site = tiny()
+    program = site.start("build-wheels")
+    assert until(lambda: compiling(site) or program.poll() is not None, 300)
+    assert program.poll() is None, program.communicate()
+    os.kill(pid_of(program), number)
+    _, said = program.communicate(timeout=60)
+    if number is not signal.SIGKILL:
+        assert program.returncode == 130
+        assert "Interrupted" in said
+        assert "Traceback" not in said
+    assert until(lambda: not running(site), 30), running(site)
+    assert nothing_published(site)
+    done = site.build()
+    assert done.returncode == 0, done.stderr
+    assert not list(site.index.glob(".matrix/builds/*"))
+
+
+def test_two_at_once_build_one_wheel(tiny: MakeSite) -> None:
+    site = tiny()
+    with ThreadPoolExecutor(2) as both:
+        first, second = both.map(lambda _: site.build(), range(2))
+    for done in (first, second):
+        assert done.returncode == 0, done.stderr
+    assert site.wheel("fusedtiny").exists()  # which fails where there are two
+    said = first.stderr + second.stderr
+    assert said.count("another run is building this") == 1
+    assert said.count("another run has built it meanwhile") == 1
+    assert said.count("compile with") == 1
+
+
+def test_going_on_with_the_others_when_one_fails(rig: Rig, repository: Repository) -> None:
+    site = Site(rig, "fusedtiny==0.9", "flash-attn[triton]==2.8.3")
+    repository.catalog(site.work / "facts", old=repository.new)
+    (site.work / "matrix.toml").write_text('catalog = ["facts"]\n')
+    site.resolve()
+    done = site.build("--keep-going", "--format", "json")
+    assert done.returncode == 1, done.stderr
+    states = {one["name"]: one["state"] for one in json.loads(done.stdout)["wheels"]}
+    assert states == {"fusedtiny": "failed", "flash-attn": "built"}
+    assert "nothing was compiled" in done.stderr
+    again = site.build("--dry-run").stdout
+    assert "flash-attn 2.8.3" in again
+    assert "up to date" in again
+
+
+def test_a_dry_run_says_what_would_be_done_and_does_nothing(tiny: MakeSite) -> None:
+    site = tiny()
+    done = site.build("--dry-run")
+    assert done.returncode == 0, done.stderr
+    assert "to build: the index has none" in done.stdout
+    assert not site.index.exists()

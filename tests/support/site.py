@@ -1,0 +1,83 @@
+"""A directory of the rig's ordinary user with a lock, from which wheels are built in the image."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from builders.provenance import read_statement
+from tests.rig.rig import USER, Rig
+
+TORCH = "torch==2.13.0"
+
+
+class Site:
+    """An ordinary user's directory with a lock, from which wheels are built in the image."""
+
+    def __init__(self, rig: Rig, *requirements: str, targets: tuple[str, ...] = ("--gfx90a",)) -> None:
+        self.rig, self.requirements, self.targets = rig, requirements, targets
+        self.work = rig.work()
+        self.index = self.work / "index"
+        self.env = {"PIP_FIND_LINKS": str(self.rig.wheels)}
+        """Variables that the program is started with besides the user's."""
+
+    def matrix(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        return self.rig.matrix(*arguments, cwd=self.work, env=self.env)
+
+    def resolve(self, *more: str) -> None:
+        done = self.matrix(
+            "resolve", *self.requirements, TORCH, "--site", "local", "--backend", "rocm", *self.targets,
+            "--base-image", str(self.rig.image), "--driver", "30.30", "--python", "3.11", *more,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+
+    def build(self, *more: str) -> subprocess.CompletedProcess[str]:
+        return self.matrix("build-wheels", *more)
+
+    def start(self, *arguments: str) -> subprocess.Popen[str]:
+        """Start the program and do not wait; `pid_of` gives its process."""
+        python = [self.rig.python, "-m", "matrix", *arguments]
+        runuser = [shutil.which("runuser") or "runuser", "-u", USER, "--"] if os.geteuid() == 0 else []
+        own = {"PYTHONPATH": str(self.rig.root / "site"), "PYTHONDONTWRITEBYTECODE": "1"}
+        return subprocess.Popen(
+            [*runuser, *python],
+            cwd=self.work,
+            env={**self.rig.user_environment(), **own, **self.env},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def wheel(self, project: str) -> Path:
+        (wheel,) = (self.index / "simple" / project).glob("*.whl")
+        return wheel
+
+    def audit(self, wheel: Path, *more: str) -> dict[str, Any]:
+        done = self.matrix("audit", str(wheel), *more, "--format", "json")
+        (one,) = json.loads(done.stdout)["wheels"]
+        assert isinstance(one, dict)
+        return one
+
+    def statement(self) -> dict[str, Any]:
+        (path,) = (self.index / "provenance").iterdir()
+        document = json.loads(path.read_text())
+        wheel = path.name.removesuffix(".json").rpartition(".")[0]
+        assert read_statement(document).is_about(wheel, document["sha256"])
+        assert isinstance(document, dict)
+        return document
+
+
+MakeSite = Callable[..., Site]
+"""Gives a directory with a lock for the small extension; what goes wrong in its build is said by keywords."""
+
+
+def pid_of(started: subprocess.Popen[str]) -> int:
+    """Give the process of the program itself: as root, runuser stands before it."""
+    children = Path(f"/proc/{started.pid}/task/{started.pid}/children").read_text().split()
+    return int(children[0]) if os.geteuid() == 0 else started.pid
