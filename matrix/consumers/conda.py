@@ -8,18 +8,12 @@ the base image, so it must not be older.
 
 from __future__ import annotations
 
+from shlex import quote
 from typing import TYPE_CHECKING
 
 from matrix.consumers.output import MARK, MOUNTED, MOUNTED_INDEX, File
 from matrix.consumers.requirements import kept_remark, requirement_lines, requirements_file
-from matrix.consumers.shell import (
-    UNSET,
-    check_installed,
-    image_checks,
-    index_checks,
-    quote,
-    script_head,
-)
+from matrix.consumers.shell import fill, head, image_checks, index_checks, installed_check
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -45,7 +39,9 @@ def cotainr_files(pins: Pins, where: Where) -> list[File]:
     url = where.mounted_url
     told = [f"Build the container with: bash {SCRIPT}", *kept_remark(pins)]
     if url == MOUNTED_INDEX:
-        told[1:1] = [f"While cotainr builds, the index {where.index} is bound to {MOUNTED}; {SCRIPT} does that."]
+        told[1:1] = [
+            f"While cotainr builds, the index {where.index} is bound to {MOUNTED}; {SCRIPT} does that."
+        ]
     environment = _environment(pins, told, "cotainr", requirement_lines(pins, url))
     return [File(where.main, environment), File(SCRIPT, _build_script(pins, where), executable=True)]
 
@@ -68,20 +64,23 @@ def _environment(pins: Pins, told: Sequence[str], consumer: str, lines: Sequence
     """Write YAML; every line is a plain scalar, as no URL or pin holds what YAML reads otherwise."""
     head = [f"{pins.heading}; {MARK} --for {consumer}`.", *told, *_libstdcxx_remark(pins)]
     known = pins.image.libstdcxx if pins.image else ""
-    return "\n".join(
-        [
-            *(f"# {one}" for one in head),
-            "name: matrix",
-            "channels:",
-            "  - conda-forge",
-            "dependencies:",
-            f"  - python={pins.python}",
-            f"  - pip={PIP}",
-            f"  - libstdcxx-ng>={known}" if known else "  - libstdcxx-ng",
-            *(["  - pip:"] if lines else []),
-            *(f"      - {line}" for line in lines),
-        ]
-    ) + "\n"
+    return (
+        "\n".join(
+            [
+                *(f"# {one}" for one in head),
+                "name: matrix",
+                "channels:",
+                "  - conda-forge",
+                "dependencies:",
+                f"  - python={pins.python}",
+                f"  - pip={PIP}",
+                f"  - libstdcxx-ng>={known}" if known else "  - libstdcxx-ng",
+                *(["  - pip:"] if lines else []),
+                *(f"      - {line}" for line in lines),
+            ]
+        )
+        + "\n"
+    )
 
 
 def _libstdcxx_remark(pins: Pins) -> list[str]:
@@ -89,7 +88,9 @@ def _libstdcxx_remark(pins: Pins) -> list[str]:
         return []
     if pins.image.libstdcxx:
         return [f"libstdcxx-ng is not older than the base image's libstdc++ (GCC {pins.image.libstdcxx})."]
-    return ["Nobody documented the libstdc++ of this base image: conda's newest is taken, which no image's is."]
+    return [
+        "Nobody documented the libstdc++ of this base image: conda's newest is taken, which no image's is."
+    ]
 
 
 def _build_script(pins: Pins, where: Where) -> str:
@@ -98,46 +99,17 @@ def _build_script(pins: Pins, where: Where) -> str:
         *_site_hints(pins),
         "MATRIX_INDEX and MATRIX_BASE_IMAGE name the index and the base image where they have moved.",
     ]
-    load = ", on LUMI: module load LUMI cotainr" if pins.site.startswith("lumi") else ""
-    bound = not where.url
-    lines = [
-        *script_head(pins, "cotainr", told, SCRIPT),
-        f"environment=$here/{quote(where.main)}",
-        "target=${1:-container.sif}",
-        'if [ "$#" -gt 0 ]; then shift; fi',
-        *UNSET,
-        "export PYTHONNOUSERSITE=1",
-        "# pip's cache would end up inside the container.",
-        "export PIP_NO_CACHE_DIR=1",
-        "# The container sees no other directory that TMPDIR may name.",
-        'case "$(realpath -m -- "${TMPDIR:-/tmp}")/" in',
-        "    /tmp/*|/var/tmp/*) ;;",
-        "    *) printf '%s: TMPDIR=%s cannot be seen inside, /tmp is used\\n' "
-        f'{SCRIPT} "$TMPDIR" >&2; export TMPDIR=/tmp ;;',
-        "esac",
-        f'command -v cotainr >/dev/null || fail "cotainr is not on PATH{load}"',
-        'command -v singularity >/dev/null || fail "neither SingularityCE nor Apptainer is on PATH"',
-        '[ -f "$environment" ] || fail "there is no $environment"',
-        *image_checks(pins),
-        *(index_checks(str(where.index), pins.built) if bound else []),
-        *(_BIND if bound else []),
-        'rm -f -- "$target"',
-        'cotainr build "$target" --base-image "$image" --conda-env "$environment" --accept-licenses "$@"',
-        "unset SINGULARITY_BIND APPTAINER_BIND",
-        "singularity exec \"$target\" python - <<'CHECK'",
-    ]
-    return "\n".join(lines) + "\n" + check_installed(pins.pins) + "CHECK\n"
-
-
-_BIND = [
-    "# With --writable no mount point is made: /mnt must be there, or the whole build dies.",
-    'case "$image" in',
-    "    *://*) ;;",
-    '    *) singularity exec "$image" test -d /mnt || '
-    'fail "$image has no /mnt to bind the index to; use: matrix run -- cotainr build ..." ;;',
-    "esac",
-    f'export SINGULARITY_BIND="$index:{MOUNTED}:ro" APPTAINER_BIND="$index:{MOUNTED}:ro"',
-]
+    bound = [index_checks(str(where.index), pins.built), fill("bind.sh")] if not where.url else []
+    text = fill(
+        "build.sh",
+        head=head(pins, "cotainr", SCRIPT, told),
+        main=quote(where.main),
+        unset=fill("unset.sh"),
+        load=", on LUMI: module load LUMI cotainr" if pins.site.startswith("lumi") else "",
+        checks="\n".join([image_checks(pins), *bound]),
+        check=installed_check(pins.pins),
+    )
+    return f"{text}\n"
 
 
 def _site_hints(pins: Pins) -> list[str]:

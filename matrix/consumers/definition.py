@@ -8,11 +8,12 @@ LUMI-training-materials docs/2day-20260422/205-Containers.md ("unprivileged proo
 
 from __future__ import annotations
 
+from shlex import quote
 from typing import TYPE_CHECKING
 
 from matrix.consumers.output import MARK, File
 from matrix.consumers.requirements import constraint_lines, kept_remark, requirement_lines
-from matrix.consumers.shell import environment_steps, quote
+from matrix.consumers.shell import environment_steps
 from resolver.errors import MatrixError, UsageError
 
 if TYPE_CHECKING:
@@ -51,7 +52,9 @@ def definition_files(pins: Pins, where: Where, *, wheelhouse: Path | None = None
     copied, lines = _sources(pins, where, wheelhouse)
     for path in (pins.image_path, *(source for source, _ in copied)):
         if any(one.isspace() or one in "*?[]{}\"'\\" for one in path):
-            msg = f"A definition file cannot name {path!r}: it holds spaces or characters with a meaning there."
+            msg = (
+                f"A definition file cannot name {path!r}: it holds spaces or characters with a meaning there."
+            )
             raise UsageError(msg, hint="Move it, or name it by another path.")
     bootstrap, _, address = pins.image_path.rpartition("://")
     told = [
@@ -89,8 +92,7 @@ def definition_files(pins: Pins, where: Where, *, wheelhouse: Path | None = None
         *(f"org.matrix.{pin.name} {pin.version}" for pin in pins.on_top),
         "",
         "%test",
-        f"{PREFIX}/bin/python -c 'import sys; sys.exit(sys.version_info[:2] != "
-        f"({pins.python.replace('.', ', ')}))'",
+        f"{PREFIX}/bin/python -m pip --version",
     ]
     return [File(where.main, "\n".join(text) + "\n")]
 
@@ -102,7 +104,9 @@ def _sources(pins: Pins, where: Where, wheelhouse: Path | None) -> tuple[list[tu
             msg = f"There are no wheels in {wheelhouse}."
             raise MatrixError(msg, hint="`pip download -r requirements.txt -d DIR` brings them together.")
         found = f"{_FILES}/wheels"
-        pinned = [line for line in requirement_lines(pins, "", pins.on_top) if "--extra-index-url" not in line]
+        pinned = [
+            line for line in requirement_lines(pins, "", pins.on_top) if "--extra-index-url" not in line
+        ]
         return [(str(wheelhouse.resolve()), found)], ["--no-index", f"--find-links {found}", *pinned]
     if where.url:
         return [], requirement_lines(pins, where.url, pins.on_top)

@@ -34,17 +34,15 @@ def easybuild_files(pins: Pins, where: Where) -> list[File]:
     """
     require_torch_of_image(pins, "easybuild")
     url = where.local_url
-    wrong = sorted({one for one in (str(where.index) if not where.url else "") + url.partition("://")[2]} & {*_SPECIAL})
-    if wrong and not where.url:
-        msg = f"EasyBuild or the shell would change {' '.join(wrong)!r} in the path of the index, {where.index}."
+    if not where.url and {*str(where.index)} & {*_SPECIAL}:
+        msg = f"EasyBuild or the shell would change characters in the path of the index, {where.index}."
         raise UsageError(msg, hint="Put the index where the path has only letters, digits, - _ . and /.")
     bind = f"{where.index}:{where.index}:ro"
     lines = [
         f"# {pins.heading}; {MARK} --for easybuild`.",
-        "# Take these lines into the easyconfig of the container, after local_singularity_bind, local_sif and",
-        "# local_conda_env, and put local_matrix_install where it installs into the virtual environment.",
-        "# What the image holds is not installed; constraints keep it: "
-        + ", ".join(map(str, pins.kept)),
+        "# Take these lines into the container's easyconfig, below local_singularity_bind, local_sif and",
+        "# local_conda_env; local_matrix_install belongs where it installs into the virtual environment.",
+        "# What the image holds is not installed; constraints keep it: " + ", ".join(map(str, pins.kept)),
         'local_pip_requirements = """',
         *requirement_lines(pins, url, pins.on_top),
         "",

@@ -51,7 +51,9 @@ def constraint_lines(pins: Pins, chosen: Sequence[Pin] | None = None) -> list[st
     return [str(pin) for pin in sorted([*chosen, *pins.kept, *pins.installed], key=_name)]
 
 
-def requirements_file(name: str, pins: Pins, lines: Iterable[str], told: Iterable[str], consumer: str) -> File:
+def requirements_file(
+    name: str, pins: Pins, lines: Iterable[str], told: Iterable[str], consumer: str
+) -> File:
     """Make a requirements file.
 
     Parameters

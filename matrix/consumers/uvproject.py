@@ -8,6 +8,7 @@ versions against whatever a dependency says of them. Source: uv's documentation,
 
 from __future__ import annotations
 
+import json
 import re
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,8 @@ from matrix.consumers.output import MARK, File
 from resolver.errors import UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from matrix.consumers.output import Where
     from matrix.consumers.pins import Pins
 
@@ -30,46 +33,46 @@ def uv_files(pins: Pins, where: Where) -> list[File]:
     UsageError
         The lock keeps what a base image holds, which an environment of uv's does not see.
     """
-    import tomli_w  # noqa: PLC0415
-
     if pins.kept:
         kept = ", ".join(map(str, pins.kept))
         msg = f"The lock keeps {kept} of the base image, and uv's environments see nothing of an image."
         raise UsageError(msg, hint="Use --for venv or --for apptainer, or resolve without --keep-installed.")
     names = _index_names(pins)
-    sources = {
-        pin.name: {"index": OURS if pin.built else names[pin.index]}
-        for pin in pins.pins
-        if pin.built or pin.index
-    }
+    pinned = [str(pin) for pin in pins.pins]
     indexes = [(OURS, where.local_url)] if pins.built else []
-    data = {
-        "project": {
-            "name": "matrix-environment",
-            "version": "0",
-            "requires-python": f"=={pins.python}.*",
-            "dependencies": [str(pin) for pin in pins.pins],
-        },
-        "tool": {
-            "uv": {
-                "package": False,
-                "environments": ["sys_platform == 'linux' and platform_machine == 'x86_64'"],
-                "no-build-package": [pin.name for pin in pins.pins if pin.wheel_only],
-                "override-dependencies": [str(pin) for pin in pins.pins],
-                "sources": sources,
-                "index": [
-                    {"name": name, "url": url, "explicit": True}
-                    for name, url in [*indexes, *((name, url) for url, name in names.items())]
-                ],
-            }
-        },
-    }
-    head = [
-        f"{pins.heading}; {MARK} --for uv`.",
-        "Install with: uv sync. To use it in a project of your own, take over dependencies and [tool.uv].",
+    lines = [
+        f"# {pins.heading}; {MARK} --for uv`.",
+        "# Install with: uv sync. For a project of your own, take over the dependencies and all of [tool.uv].",
+        "[project]",
+        'name = "matrix-environment"',
+        'version = "0"',
+        f'requires-python = "=={pins.python}.*"',
+        *_array("dependencies", pinned),
+        "",
+        "[tool.uv]",
+        "package = false",
+        *_array("environments", ["sys_platform == 'linux' and platform_machine == 'x86_64'"]),
+        "# A wheel that is missing fails at once; nobody's setup.py is run.",
+        *_array("no-build-package", [pin.name for pin in pins.pins if pin.wheel_only]),
+        "# Whatever a dependency says of them, these are the versions.",
+        *_array("override-dependencies", pinned),
+        "",
+        "[tool.uv.sources]",
+        *(
+            f"{pin.name} = {{ index = {json.dumps(OURS if pin.built else names[pin.index])} }}"
+            for pin in pins.pins
+            if pin.built or pin.index
+        ),
     ]
-    text = tomli_w.dumps(data, multiline_strings=False)
-    return [File(where.main, "\n".join(f"# {one}" for one in head) + "\n" + text)]
+    for name, url in [*indexes, *((name, url) for url, name in names.items())]:
+        lines += ["", "[[tool.uv.index]]", f"name = {json.dumps(name)}", f"url = {json.dumps(url)}"]
+        lines.append("explicit = true")
+    return [File(where.main, "\n".join(lines) + "\n")]
+
+
+def _array(key: str, items: Sequence[str]) -> list[str]:
+    """Write an array of texts; what JSON quotes, TOML reads (all of it is ASCII without controls)."""
+    return [f"{key} = [", *(f"    {json.dumps(item)}," for item in items), "]"]
 
 
 def _index_names(pins: Pins) -> dict[str, str]:
@@ -79,6 +82,8 @@ def _index_names(pins: Pins) -> dict[str, str]:
         base = re.sub(r"[^A-Za-z0-9._-]+", "-", url.rstrip("/").rpartition("/")[2]).strip("-._") or "wheels"
         taken = {OURS, *names.values()}
         names[url] = next(
-            name for number in range(len(taken) + 1) if (name := f"{base}-{number}" if number else base) not in taken
+            name
+            for number in range(len(taken) + 1)
+            if (name := f"{base}-{number}" if number else base) not in taken
         )
     return names

@@ -8,6 +8,7 @@ paths in its scripts stay right. Source: Lumi-supercomputer/LUMI-AI-Guide 02-set
 
 from __future__ import annotations
 
+from shlex import quote
 from typing import TYPE_CHECKING
 
 from matrix.consumers.output import MOUNTED, File
@@ -17,13 +18,7 @@ from matrix.consumers.requirements import (
     requirement_lines,
     requirements_file,
 )
-from matrix.consumers.shell import (
-    UNSET,
-    environment_steps,
-    image_checks,
-    index_checks,
-    script_head,
-)
+from matrix.consumers.shell import environment_steps, fill, head, image_checks, index_checks
 from resolver.errors import UsageError
 
 if TYPE_CHECKING:
@@ -33,7 +28,6 @@ if TYPE_CHECKING:
 PLACE = "/user-software"
 """Where the environment is inside the container."""
 _MAKE, _PACK, _RUN = "create_venv.sh", "create_squashfs.sh", "run.sh"
-_VENV = "venv=${MATRIX_VENV:-$here/matrix-venv}"
 
 
 def require_torch_of_image(pins: Pins, consumer: str) -> None:
@@ -49,7 +43,9 @@ def require_torch_of_image(pins: Pins, consumer: str) -> None:
     torch = next((str(pin) for pin in pins.pins if pin.name == "torch"), "")
     what = f"The lock installs {torch}, which would replace" if torch else "The lock does not keep"
     msg = f"{what} the torch of the base image; --for {consumer} writes nothing that does that."
-    hint = "Resolve with --keep-installed image (or a list of what `pip list` says in it), or use --for cotainr."
+    hint = (
+        "Resolve with --keep-installed image (or a list of what `pip list` says in it), or use --for cotainr."
+    )
     raise UsageError(msg, hint=hint)
 
 
@@ -78,88 +74,39 @@ def venv_files(pins: Pins, where: Where) -> list[File]:
 
 
 def _make(pins: Pins, where: Where) -> str:
-    bound = not where.url
     told = [
         f"Usage: bash {_MAKE}",
-        "MATRIX_VENV names the directory of the environment, MATRIX_INDEX and MATRIX_BASE_IMAGE the index and",
-        "the base image where they have moved.",
+        "MATRIX_VENV names the directory of the environment; MATRIX_INDEX and MATRIX_BASE_IMAGE name the",
+        "index and the base image where they have moved.",
     ]
-    index = f' -B "$index:{MOUNTED}:ro"' if bound else ""
-    lines = [
-        *script_head(pins, "venv", told, _MAKE),
-        _VENV,
-        *UNSET,
-        'command -v singularity >/dev/null || fail "neither SingularityCE nor Apptainer is on PATH"',
-        *image_checks(pins),
-        *(index_checks(str(where.index), pins.built) if bound else []),
-        'case "$here$venv" in *[:,]*) fail "a path with : or , cannot be bound: $here, $venv" ;; esac',
-        '[ ! -e "$venv" ] || fail "$venv is there already: remove it, or name another with MATRIX_VENV=DIR"',
-        'files=$(mktemp -d)',
-        'trap \'rm -rf -- "$files"\' EXIT',
-        f'cp -- "$here/{where.main}" "$files/requirements.txt"',
-        'cp -- "$here/constraints.txt" "$files/constraints.txt"',
-        'mkdir -p -- "$venv"',
-        "# What is half made is of no use.",
-        'trap \'rm -rf -- "$files" "$venv"\' EXIT',
-        f'singularity exec -B "$venv:{PLACE}" -B "$files:{PLACE}-files:ro"{index} "$image" sh -s <<\'INSIDE\'',
-        environment_steps(pins, PLACE, f"{PLACE}-files"),
-        "INSIDE",
-        'trap \'rm -rf -- "$files"\' EXIT',
-        f"printf 'Made %s. Pack it with: bash {_PACK}\\n' \"$venv\"",
-    ]
-    return "\n".join(lines) + "\n"
+    bound = [index_checks(str(where.index), pins.built)] if not where.url else []
+    text = fill(
+        _MAKE,
+        head=head(pins, "venv", _MAKE, told),
+        unset=fill("unset.sh"),
+        checks="\n".join([image_checks(pins), *bound]),
+        main=quote(where.main),
+        bind=f' -B "$index:{MOUNTED}:ro"' if bound else "",
+        steps=environment_steps(pins, PLACE, f"{PLACE}-files"),
+    )
+    return f"{text}\n"
 
 
 def _pack(pins: Pins) -> str:
-    lines = [
-        *script_head(pins, "venv", [f"Usage: bash {_PACK}"], _PACK),
-        _VENV,
-        '[ -x "$venv/bin/pip" ] || [ -L "$venv/bin/python" ] || '
-        f'fail "there is no environment $venv: bash {_MAKE} makes it"',
-        'command -v mksquashfs >/dev/null || fail "mksquashfs is not on PATH (package squashfs-tools)"',
-        'packed=$venv.sqsh',
-        'half=$packed.$$',
-        'trap \'rm -f -- "$half"\' EXIT',
-        'mksquashfs "$venv" "$half" -noappend -no-progress -processors 1 -no-xattrs',
-        'mv -f -- "$half" "$packed"',
-        'rm -rf -- "$venv"',
-        "printf 'Made %s, and removed the directory.\\n' \"$packed\"",
-    ]
-    return "\n".join(lines) + "\n"
+    return fill(_PACK, head=head(pins, "venv", _PACK, [f"Usage: bash {_PACK}"])) + "\n"
 
 
 def _run(pins: Pins) -> str:
     """Write the script that starts programs in the environment; bind variables of modules stay as they are.
 
     Source of the variables for LUMI: LUMI-EasyBuild-containers (conda-python-distributed of the
-    PyTorch easyconfigs): MIOpen cannot lock files on Lustre, RCCL must use the Slingshot interfaces.
+    PyTorch easyconfigs).
     """
-    lumi = [
-        "# MIOpen cannot lock files on Lustre; RCCL must use the Slingshot interfaces.",
-        'export MIOPEN_USER_DB_PATH="${MIOPEN_USER_DB_PATH:-/tmp/$(id -un)-miopen-cache-${SLURM_NODEID:-0}}"',
-        'export MIOPEN_CUSTOM_CACHE_DIR="${MIOPEN_CUSTOM_CACHE_DIR:-$MIOPEN_USER_DB_PATH}"',
-        'mkdir -p -- "$MIOPEN_USER_DB_PATH"',
-        'export NCCL_SOCKET_IFNAME="${NCCL_SOCKET_IFNAME:-hsn0,hsn1,hsn2,hsn3}"',
-        'export NCCL_NET_GDR_LEVEL="${NCCL_NET_GDR_LEVEL:-3}"',
-    ]
     told = [f"Usage: bash {_RUN} COMMAND..., such as: srun ... bash {_RUN} python train.py"]
-    lines = [
-        *script_head(pins, "venv", told, _RUN),
-        _VENV,
-        '[ "$#" -gt 0 ] || fail "say what to run"',
-        *image_checks(pins, digest=False),
-        'if [ -f "$venv.sqsh" ]; then',
-        f'    bind=$venv.sqsh:{PLACE}:image-src=/',
-        'elif [ -d "$venv" ]; then',
-        f'    bind=$venv:{PLACE}',
-        "else",
-        f'    fail "there is neither $venv.sqsh nor $venv: bash {_MAKE} makes it"',
-        "fi",
-        "# A ~/.local of this machine would leak in, and so would its PYTHONPATH.",
-        "unset PYTHONPATH PYTHONHOME",
-        "export SINGULARITYENV_PYTHONNOUSERSITE=1 APPTAINERENV_PYTHONNOUSERSITE=1",
-        f"export SINGULARITYENV_PREPEND_PATH={PLACE}/bin APPTAINERENV_PREPEND_PATH={PLACE}/bin",
-        *(lumi if pins.site == "lumi-g" else []),
-        'exec singularity exec -B "$bind" "$image" "$@"',
-    ]
-    return "\n".join(lines) + "\n"
+    text = fill(
+        _RUN,
+        head=head(pins, "venv", _RUN, told),
+        checks=image_checks(pins, digest=False),
+        site=fill("lumi-g.sh") if pins.site == "lumi-g" else "",
+    )
+    return f"{text}\n"
