@@ -56,27 +56,27 @@ class Member:
     """Of the wheels that may be installed."""
 
 
-class _Archive(msgspec.Struct):
+class _Archive(msgspec.Struct, frozen=True):
     hash: str = ""
     hashes: dict[str, str] = {}
 
 
-class _Download(msgspec.Struct):
+class _Download(msgspec.Struct, frozen=True):
     url: str
     archive_info: _Archive = _Archive()
 
 
-class _Metadata(msgspec.Struct):
+class _Metadata(msgspec.Struct, frozen=True):
     name: str
     version: str
 
 
-class _Item(msgspec.Struct):
+class _Item(msgspec.Struct, frozen=True):
     download_info: _Download
     metadata: _Metadata
 
 
-class _Report(msgspec.Struct):
+class _Report(msgspec.Struct, frozen=True):
     install: list[_Item]
 
 

@@ -36,6 +36,8 @@ MAIN = {
 """Every consumer with the name of its main file."""
 HASHED = ("cotainr", "tykky", "pip")
 """Who reads lines with hashes from us."""
+_URL = re.compile(r"""(?:[a-z+]+://|(?=\$))(?:[^\s'"\\`$]|\$\{[A-Z0-9_]+\})+""")
+"""What the files can hold: pip and uv fill in ``${VARIABLE}`` themselves."""
 EXAMPLE = "matrix env --for cotainr -o env.yml"
 
 
@@ -93,7 +95,7 @@ def execute(args: argparse.Namespace, console: Console) -> int:
         console.data(files[0].text.rstrip())
         if files[1:]:
             beside = ", ".join(file.name for file in files[1:])
-            console.warn(f"{beside} belong{'s' * (len(files) == 2)} to it; -o DIR writes all of them.")  # noqa: PLR2004
+            console.say(f"Beside it belong: {beside}. -o DIR writes all of them.")
         return 0
     for path in write_files(files, folder, named=not args.output.is_dir()):
         console.say(f"Wrote {path}")
@@ -101,9 +103,7 @@ def execute(args: argparse.Namespace, console: Console) -> int:
 
 
 def _check_options(args: argparse.Namespace) -> None:
-    if args.index_url is not None and not re.fullmatch(
-        r"[a-z+]+://[^\s'\"\\`]+|\$\{[A-Z0-9_]+\}\S*", args.index_url
-    ):
+    if args.index_url is not None and not _URL.fullmatch(args.index_url):
         msg = f"--index-url {args.index_url!r} is no URL."
         raise UsageError(msg, hint="Such as https://wheels.example/simple, or file:///scratch/index/simple.")
     if args.wheelhouse is not None and args.consumer != "apptainer":

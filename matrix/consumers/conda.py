@@ -37,7 +37,8 @@ def cotainr_files(pins: Pins, where: Where) -> list[File]:
         Where the files and the index are.
     """
     url = where.mounted_url
-    told = [f"Build the container with: bash {SCRIPT}", *kept_remark(pins)]
+    on = f", on the base image {pins.image_path}" if pins.image_path else ""
+    told = [f"Build the container with: bash {SCRIPT}{on}", *kept_remark(pins)]
     if url == MOUNTED_INDEX:
         told[1:1] = [
             f"While cotainr builds, the index {where.index} is bound to {MOUNTED}; {SCRIPT} does that."

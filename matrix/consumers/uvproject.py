@@ -42,7 +42,7 @@ def uv_files(pins: Pins, where: Where) -> list[File]:
     indexes = [(OURS, where.local_url)] if pins.built else []
     lines = [
         f"# {pins.heading}; {MARK} --for uv`.",
-        "# Install with: uv sync. For a project of your own, take over the dependencies and all of [tool.uv].",
+        "# Install with: uv sync. For your own project, take over the dependencies and all of [tool.uv].",
         "[project]",
         'name = "matrix-environment"',
         'version = "0"',
