@@ -105,7 +105,7 @@ def test_the_op_from_the_index_trains_like_torch(
     """Install exactly the lines of the conda file's pip section, as conda does, and train."""
     done = built.matrix("env", "--for", "cotainr", "--index-url", file_url)
     assert done.returncode == 0, done.stderr
-    assert done.stderr == ""  # nothing is missing from the index
+    assert "is not in" not in done.stderr  # nothing is missing from the index
     (section,) = (one["pip"] for one in yaml.safe_load(done.stdout)["dependencies"] if isinstance(one, dict))
     # PyTorch's own index cannot be reached on every machine; pip's configuration then provides torch.
     reachable = [line for line in section if "download.pytorch.org" not in line]
