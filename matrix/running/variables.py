@@ -37,7 +37,7 @@ _REMARKED = {
     "PIP_NO_INDEX": "stays, and keeps pip from reading any index, this one included",
     "PIP_FIND_LINKS": "stays; what lies there competes with the index",
     "PIP_CONSTRAINT": "stays, and limits what pip may choose",
-    "PIP_NO_BUILD_ISOLATION": 'stays; pip reads it the other way round: only "0" or "false" turns isolation off',
+    "PIP_NO_BUILD_ISOLATION": "stays; pip reads it the other way round: only 0 or false turns isolation off",
 }
 _PROXIES = ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY")
 _LOOPBACK = "127.0.0.1"
