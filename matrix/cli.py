@@ -29,6 +29,7 @@ COMMANDS = {
     "index": "list, check, tend and serve the local index",
     "env": "write the file that a consumer of the index reads",
     "run": "run a command that sees the index, such as cotainr",
+    "verify": "say whether a built container or environment is what the lock says",
     "doctor": "say what this machine and a base image have, and what each lack means",
     "catalog": "list the facts, check a file of them, or look for new ones",
 }
