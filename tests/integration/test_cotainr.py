@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -61,7 +60,8 @@ PyMODINIT_FUNC PyInit_tinyext(void) { return PyModule_Create(&module); }
 """
 COMPILE = """
 cd /work && hipcc -x hip --offload-arch=gfx90a -O1 -shared -fPIC \
-    -I"$(python3.11 -c 'import sysconfig; print(sysconfig.get_path("include"))')" tinyext.hip -o tinyext.abi3.so
+    -I"$(python3.11 -c 'import sysconfig; print(sysconfig.get_path("include"))')" \
+    tinyext.hip -o tinyext.abi3.so
 """
 PUBLISH = """
 import sys
@@ -91,7 +91,7 @@ class Project:
             "PIP_RETRIES": "0",  # PyTorch's own index cannot be reached here, and is not needed
             "SINGULARITY_BIND": "/var/spool:/nowhere",  # what a site module sets
             "SINGULARITYENV_PYTHONPATH": str(self.rig.root / "site"),
-            "TMPDIR": str(Path("/opt")),
+            "TMPDIR": "/opt",
             "PIP_USER": "1",
         }
         command = [str(self.cotainr), "build", sif, "--base-image", str(self.rig.image)]
@@ -129,24 +129,8 @@ def project(rig: Rig, cotainr: Path) -> Project:
     (one.work / "facts").mkdir()
     (one.work / "facts" / "tinyext.toml").write_text(FACTS)
     (one.work / "matrix.toml").write_text('catalog = ["facts"]\n')
-    good(
-        one.matrix(
-            "resolve",
-            "tinyext",
-            "torch==2.13.0",
-            "--site",
-            "local",
-            "--backend",
-            "rocm",
-            "--gfx90a",
-            "--base-image",
-            str(rig.image),
-            "--driver",
-            "30.30",
-            "--python",
-            "3.11",
-        )  # fmt: skip
-    )
+    target = ["--site", "local", "--backend", "rocm", "--gfx90a", "--driver", "30.30", "--python", "3.11"]
+    good(one.matrix("resolve", "tinyext", "torch==2.13.0", *target, "--base-image", str(rig.image)))
     (one.work / "made").mkdir()
     (one.work / "made" / "tinyext.hip").write_text(SOURCE)
     subprocess.run(["chown", "-R", "--reference", str(one.work), str(one.work)], check=True)
@@ -175,14 +159,12 @@ def wheel(folder: Path, name: str, version: str, tag: str, *files: Path, note: s
     """Make a wheel of some files; one with files needs torch."""
     stem = f"{name.replace('-', '_')}-{version}"
     needs = f"Requires-Dist: torch=={TORCH}\n" if files else ""
-    members: Mapping[str, bytes] = {
-        **{file.name: file.read_bytes() for file in files},
-        f"{stem}.dist-info/METADATA": (
-            f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n{needs}\n{note}\n".encode()
-        ),
-        f"{stem}.dist-info/WHEEL": (
-            f"Wheel-Version: 1.0\nGenerator: tests\nRoot-Is-Purelib: {str(not files).lower()}\nTag: {tag}\n".encode()
-        ),
+    metadata = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n{needs}\n{note}\n"
+    about = f"Wheel-Version: 1.0\nGenerator: tests\nRoot-Is-Purelib: {str(not files).lower()}\nTag: {tag}\n"
+    members = {file.name: file.read_bytes() for file in files}
+    members |= {
+        f"{stem}.dist-info/METADATA": metadata.encode(),
+        f"{stem}.dist-info/WHEEL": about.encode(),
     }
     path = folder / f"{stem}-{tag}.whl"
     with WheelFile(str(path), "w") as sink:
