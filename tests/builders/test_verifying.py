@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -16,6 +17,7 @@ from builders.probes import Answer as Probe
 from builders.probes import judge_probe
 from builders.probes.asking import Distribution, Said, Torch
 from builders.run import CommandError
+from builders.verifying import judging
 from builders.verifying.asking import (
     Answer,
     Asking,
@@ -366,3 +368,17 @@ def test_submitting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     standin_sbatch(tmp_path / "bin", "echo done")
     with pytest.raises(MatrixError, match="named no job"):
         submit(script, log)
+
+
+# --- the docs -----------------------------------------------------------------------------------------
+
+
+def test_every_finding_is_explained() -> None:
+    source = Path(judging.__file__)
+    given = re.findall(r'Finding\(\s*"([a-z-]+)",\s*"([a-z]+)"', source.read_text())
+    rows = re.findall(
+        r"(?m)^\| `(verify-[a-z-]+)` \| ([a-z]+) \|",
+        (source.parents[2] / "docs" / "verifying.md").read_text(),
+    )
+    assert sorted(set(given)) == sorted(rows)
+    assert len(rows) == source.read_text().count('"verify-')
