@@ -61,13 +61,20 @@ _TARGET_FLAG = re.compile(r"--(gfx\d+[0-9a-z-]*)")
 def expand_target_flags(arguments: Iterable[str]) -> list[str]:
     """Let every offload target be a flag of its own, also one that only an overlay knows.
 
+    What stands behind ``--`` belongs to another program.
+
     Examples
     --------
     >>> expand_target_flags(["resolve", "--gfx90a"])
     ['resolve', '--gfx', 'gfx90a']
+    >>> expand_target_flags(["run", "--", "make", "--gfx90a"])
+    ['run', '--', 'make', '--gfx90a']
     """
     expanded: list[str] = []
-    for argument in arguments:
+    rest = iter(arguments)
+    for argument in rest:
+        if argument == "--":
+            return [*expanded, argument, *rest]
         flag = _TARGET_FLAG.fullmatch(argument)
         expanded += ["--gfx", flag[1]] if flag else [argument]
     return expanded

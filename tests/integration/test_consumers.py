@@ -123,7 +123,7 @@ def test_a_wheel_that_is_missing_fails_and_nothing_else_is_taken(
 ) -> None:
     for path in (work / "index" / "simple" / "deepspeed").iterdir():
         path.unlink()
-    Index(work / "index").refresh()
+    Index(work / "index").refresh_all()
     assert main(["env", "--for", "pip", "-o", "requirements.txt"]) == 0
     assert "is not in" in capsys.readouterr().err
     done = pip(pips, version, work, "-r", "requirements.txt")
@@ -244,7 +244,7 @@ def test_uv_sync_takes_each_name_from_its_index_alone(work: Path, how: str) -> N
 def test_uv_fails_where_a_wheel_is_missing(work: Path) -> None:
     for path in (work / "index" / "simple" / "deepspeed").iterdir():
         path.unlink()
-    Index(work / "index").refresh()
+    Index(work / "index").refresh_all()
     (work / "project").mkdir()
     assert main(["env", "--for", "uv", "-o", "project"]) == 0
     done = run(
