@@ -69,6 +69,6 @@ def heavy(session: nox.Session) -> None:
 
 @nox.session(default=False)
 def overhead(session: nox.Session) -> None:
-    """Time build-wheels against a bare pip wheel in the rig's image; prints JSON. Root, a quarter of an hour."""
+    """Time build-wheels against a bare pip wheel in the rig's image; prints JSON. Root, 15 minutes."""
     session.install("-q", "-e", ".[test]")
     session.run("python", "-m", "benchmarks.building", *session.posargs)
