@@ -55,3 +55,20 @@ def bench(session: nox.Session) -> None:
     session.run("python", "-m", "benchmarks.audit", "--packed")
     session.run("python", "benchmarks/environments.py")
     session.run("python", "-m", "benchmarks.resolving", *session.posargs)
+
+
+@nox.session(default=False)
+def heavy(session: nox.Session) -> None:
+    """Build real extensions that take minutes in the rig's image, by hand; prints JSON. Root, half an hour.
+
+    Arguments after -- choose, such as ``--only causal-conv1d``. Results: docs/heavy-builds.md.
+    """
+    session.install("-q", "-e", ".[test]")
+    session.run("python", "-m", "benchmarks.heavy", *session.posargs)
+
+
+@nox.session(default=False)
+def overhead(session: nox.Session) -> None:
+    """Time build-wheels against a bare pip wheel in the rig's image; prints JSON. Root, 15 minutes."""
+    session.install("-q", "-e", ".[test]")
+    session.run("python", "-m", "benchmarks.building", *session.posargs)

@@ -9,8 +9,10 @@ import signal
 import sys
 from importlib import import_module
 from itertools import pairwise, takewhile
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from builders.cache import cache_root
 from matrix.console import Console
 from matrix.options import expand_target_flags
 from resolver.errors import EnvironmentLacksError, MatrixError, UsageError, did_you_mean
@@ -85,7 +87,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         if console.verbosity > 1:
             raise
         where = f" {error.filename}" if error.filename else ""
-        failure = EnvironmentLacksError(f"The system refused: {error.strerror or error}{where}.")
+        hint = ""
+        if error.filename and Path(str(error.filename)).is_relative_to(cache_root()):
+            hint = "That is the cache: let XDG_CACHE_HOME name a directory that can be written."
+        failure = EnvironmentLacksError(f"The system refused: {error.strerror or error}{where}.", hint=hint)
         return _fail(failure, arguments, console)
     except Exception as error:
         if console.verbosity > 1:

@@ -31,6 +31,7 @@ _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _REFUSED = {errno.EROFS, errno.EACCES, errno.EPERM}
 _FULL_WORDS = re.compile("|".join(re.escape(os.strerror(number)) for number in sorted(_FULL)))
 _REFUSED_WORDS = re.compile(re.escape(os.strerror(errno.EROFS)))
+_NO_ROOM = 1 << 20  # bytes; whatever failed with less free failed for that
 _WRITE = stat.S_IWUSR | stat.S_IWGRP | stat.S_IWOTH
 
 
@@ -113,11 +114,20 @@ def cache_errors() -> Iterator[None]:
             raise _not_writable(str(error)) from None
         raise
     except CommandError as error:
-        if any(_FULL_WORDS.search(line) for line in error.lines):
+        # ensurepip says only that something failed.
+        if any(_FULL_WORDS.search(line) for line in error.lines) or _room() < _NO_ROOM:
             raise _no_room(error.message) from None
         if any(_REFUSED_WORDS.search(line) for line in error.lines):
             raise _not_writable(error.message) from None
         raise
+
+
+def _room() -> int:
+    """Give the bytes that are free where the cache is; many where that cannot be seen."""
+    try:
+        return shutil.disk_usage(cache_root()).free
+    except OSError:
+        return _NO_ROOM
 
 
 def _no_room(what: str) -> EnvironmentLacksError:

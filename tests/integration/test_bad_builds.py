@@ -37,8 +37,8 @@ def refused(site: Site, code: int, *more: str) -> str:
 
 def nothing_published(site: Site) -> bool:
     """Tell whether the index holds neither wheels nor records of one nor half of one."""
-    found = [*site.index.glob("simple/*/*"), *site.index.glob("provenance/*"), *site.index.rglob(".tmp-*")]
-    return not [path for path in found if path.suffix != ".html"]
+    found = [*site.index.glob("simple/*/*"), *site.index.glob("provenance/*")]
+    return not [path for path in found if not path.name.startswith("index.")]
 
 
 @contextmanager
@@ -120,7 +120,7 @@ def test_without_a_container_runtime(tiny: MakeSite) -> None:
     assert not site.index.exists()
 
 
-@pytest.mark.parametrize("size", ["96k", "1200k"])
+@pytest.mark.parametrize("size", ["96k", "200k"])
 def test_a_full_disk_below_the_index(tiny: MakeSite, size: str) -> None:
     """The smaller one is full before anything is compiled, the other while it is."""
     site = tiny()
@@ -157,7 +157,9 @@ def test_a_cache_that_may_not_be_written_and_lacks_something(tiny: MakeSite) -> 
     cache = site.work / "cache"
     cache.mkdir(mode=0o555)
     site.env["XDG_CACHE_HOME"] = str(cache)
-    assert "cannot be written" in refused(site, 3)
+    said = refused(site, 3)
+    assert str(cache) in said
+    assert "XDG_CACHE_HOME" in said
     assert list(cache.iterdir()) == []
 
 
@@ -201,8 +203,8 @@ def test_an_image_without_the_python_of_the_lock(tiny: MakeSite) -> None:
     site = tiny()
     site.resolve("--python", "3.12")
     said = refused(site, 3)
-    assert "Python 3.12" in said
-    assert "--python-from" in said
+    assert "Python 3.12 is needed" in said
+    assert "uv python install 3.12" in said
 
 
 # Runs
