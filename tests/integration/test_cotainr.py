@@ -133,6 +133,7 @@ def project(rig: Rig, cotainr: Path) -> Project:
     good(one.matrix("resolve", "tinyext", "torch==2.13.0", *target, "--base-image", str(rig.image)))
     (one.work / "made").mkdir()
     (one.work / "made" / "tinyext.hip").write_text(SOURCE)
+    (one.work / "made" / "triton.py").write_text('"""A stand-in for triton, with nothing in it."""\n')
     subprocess.run(["chown", "-R", "--reference", str(one.work), str(one.work)], check=True)
     bound = ["--bind", f"{one.work / 'made'}:/work"]
     line = ["apptainer", "--silent", "exec", "--containall", *bound, str(rig.image), "sh", "-c", COMPILE]
@@ -142,9 +143,7 @@ def project(rig: Rig, cotainr: Path) -> Project:
     wheels = [
         rig.torch,
         wheel(one.work, "tinyext", PINNED, "cp311-abi3-linux_x86_64", one.work / "made" / "tinyext.abi3.so"),
-        wheel(
-            one.work, triton.name, triton.pinned, "py3-none-any", note="A stand-in without anything in it."
-        ),
+        wheel(one.work, triton.name, triton.pinned, "py3-none-any", one.work / "made" / "triton.py"),
     ]
     good(rig.run_python("-c", PUBLISH, "index", *map(str, wheels), cwd=one.work))
     good(one.matrix("env", "--for", "cotainr", "-o", "env.yml"))
@@ -155,14 +154,15 @@ def good(done: subprocess.CompletedProcess[str]) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def wheel(folder: Path, name: str, version: str, tag: str, *files: Path, note: str = "") -> Path:
-    """Make a wheel of some files; one with files needs torch."""
+def wheel(folder: Path, name: str, version: str, tag: str, file: Path) -> Path:
+    """Make a wheel of one file."""
     stem = f"{name.replace('-', '_')}-{version}"
-    needs = f"Requires-Dist: torch=={TORCH}\n" if files else ""
-    metadata = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n{needs}\n{note}\n"
-    about = f"Wheel-Version: 1.0\nGenerator: tests\nRoot-Is-Purelib: {str(not files).lower()}\nTag: {tag}\n"
-    members = {file.name: file.read_bytes() for file in files}
-    members |= {
+    needs = f"Requires-Dist: torch=={TORCH}\n" if file.suffix == ".so" else ""
+    metadata = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n{needs}"
+    pure = str(file.suffix == ".py").lower()
+    about = f"Wheel-Version: 1.0\nGenerator: tests\nRoot-Is-Purelib: {pure}\nTag: {tag}\n"
+    members = {
+        file.name: file.read_bytes(),
         f"{stem}.dist-info/METADATA": metadata.encode(),
         f"{stem}.dist-info/WHEEL": about.encode(),
     }
@@ -185,7 +185,7 @@ def test_cotainr_builds_a_container_in_which_the_extension_imports(project: Proj
         assert f"unset {name}:" in said
     code, answer = project.verify(sif)
     found = {one["id"]: one for one in answer["findings"]}
-    assert code == 0, answer["findings"]
+    assert code == 0, [one for one in answer["findings"] if one["severity"] == "error"]
     assert answer["verdict"] == "sound"
     assert answer["distributions"]["tinyext"] == PINNED
     assert answer["distributions"]["torch"] == TORCH

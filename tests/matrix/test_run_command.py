@@ -144,13 +144,13 @@ def test_a_kill_ends_server_and_command(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("index")
 def test_in_a_terminal_the_command_has_it_and_gets_one_interrupt(tmp_path: Path) -> None:
     code = """
-import os, signal, sys, time
-seen = []
-signal.signal(signal.SIGINT, lambda number, frame: seen.append(number))
+import os, signal, sys
+# Blocked, so that a second one stays to be counted after the first was taken.
+signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
 print("terminal", os.isatty(0), os.isatty(1), flush=True)
-while not seen: time.sleep(0.05)
-time.sleep(0.5)
-sys.exit(len(seen))
+count = 0
+while signal.sigtimedwait({signal.SIGINT}, 1 if count else 60): count += 1
+sys.exit(count)
 """
     parent, child = pty.fork()
     if parent == 0:
@@ -216,6 +216,8 @@ def test_an_image_that_is_not_here(tmp_path: Path) -> None:
     chosen = choose_route("auto", command, "")
     assert chosen.route == "loopback"
     assert "is an address" in chosen.why
+    with pytest.raises(EnvironmentLacksError, match="is an address"):
+        choose_route("bind", command, "")
     with pytest.raises(EnvironmentLacksError, match="no base image"):
         choose_route("auto", command, str(tmp_path / "none.sif"))
 
@@ -319,6 +321,12 @@ def test_bad_usage(tmp_path: Path, capsys: Capture, arguments: list[str], code: 
     (tmp_path / "not-a-program").chmod(0o755)
     assert main(["run", *arguments]) == code
     assert text in capsys.readouterr().err
+
+
+def test_the_format_of_another_program_is_not_ours(capsys: Capture) -> None:
+    assert main(["run", "--index", "nowhere", "--", "true", "--format", "json"]) == 2
+    said = capsys.readouterr()
+    assert (said.out, "There is no index" in said.err) == ("", True)
 
 
 def test_what_makes_a_container() -> None:
