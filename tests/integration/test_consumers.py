@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -11,13 +12,17 @@ from pathlib import Path
 
 import pytest
 import uv
+from msgspec.structs import replace
 
+import builders.closure
 from builders.host import running_python
 from builders.index import Index
 from builders.index.serving import serving
 from matrix.cli import main
-from resolver.lock import dumps, read_lock
-from tests.support.locks import with_index
+from resolver.errors import EnvironmentLacksError
+from resolver.lock import LockedImage, dumps, read_lock
+from tests.rig.rig import USER, Rig
+from tests.support.locks import with_image, with_index, with_kept
 from tests.support.tiny import tiny_index, tiny_wheel
 
 pytestmark = pytest.mark.integration
@@ -92,6 +97,13 @@ def installed(folder: Path) -> dict[str, str]:
     return {name: version for name, _, version in found}
 
 
+def empty(index: Index) -> None:
+    """Take the wheel away, as if it had not been built."""
+    for path in (index.simple / "deepspeed").glob("*.whl"):
+        path.unlink()
+    index.refresh("deepspeed")
+
+
 EXPECTED = {"deepspeed": LABELLED, "torch": "2.13.0+cpu", "sympy": "1.14.0", "mpmath": "1.3.0"}
 
 
@@ -121,9 +133,7 @@ def test_pip_installs_exactly_the_pins_whatever_else_the_indexes_have(
 def test_a_wheel_that_is_missing_fails_and_nothing_else_is_taken(
     work: Path, pips: Path, version: str, capsys: Capture
 ) -> None:
-    for path in (work / "index" / "simple" / "deepspeed").iterdir():
-        path.unlink()
-    Index(work / "index").refresh_all()
+    empty(Index(work / "index"))
     assert main(["env", "--for", "pip", "-o", "requirements.txt"]) == 0
     assert "is not in" in capsys.readouterr().err
     done = pip(pips, version, work, "-r", "requirements.txt")
@@ -176,9 +186,6 @@ def test_with_hashes_the_whole_closure_is_named_and_pip_checks_it(
 def test_without_the_python_of_the_lock_uv_finds_the_closure(
     work: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
-    import builders.closure  # noqa: PLC0415
-    from resolver.errors import EnvironmentLacksError  # noqa: PLC0415
-
     def nowhere(*_: object, **__: object) -> None:
         msg = "Python 3.11 is needed to build for it, and this machine has none."
         raise EnvironmentLacksError(msg)
@@ -242,9 +249,7 @@ def test_uv_sync_takes_each_name_from_its_index_alone(work: Path, how: str) -> N
 
 
 def test_uv_fails_where_a_wheel_is_missing(work: Path) -> None:
-    for path in (work / "index" / "simple" / "deepspeed").iterdir():
-        path.unlink()
-    Index(work / "index").refresh_all()
+    empty(Index(work / "index"))
     (work / "project").mkdir()
     assert main(["env", "--for", "uv", "-o", "project"]) == 0
     done = run(
@@ -258,8 +263,70 @@ def test_uv_fails_where_a_wheel_is_missing(work: Path) -> None:
 def test_uv_pip_reads_the_requirements(work: Path) -> None:
     assert main(["env", "--for", "pip", "-o", "requirements.txt"]) == 0
     command = [uv.find_uv_bin(), "pip", "install", "--no-cache", "--python", sys.executable]
-    # uv takes a name from the first index that has it, which here is not ours.
-    command += ["--index-strategy", "unsafe-best-match", "--target", "installed"]
-    done = run([*command, "-r", "requirements.txt", "-c", "constraints.txt"], work)
+    # uv takes a name from the first index that has it, and ours comes first.
+    done = run([*command, "--target", "installed", "-r", "requirements.txt", "-c", "constraints.txt"], work)
     assert done.returncode == 0, done.stderr
     assert installed(work / "installed") == EXPECTED
+
+
+def test_a_definition_and_an_environment_on_top_of_an_image(rig: Rig, work: Path) -> None:
+    """Build an image from our definition as an ordinary user, then an environment on top of what it holds.
+
+    The image is left unpacked, as packing one takes minutes and shows nothing. The lock says that torch is
+    in the image, which then is so; its Python is one of an environment, as in LUMI's AI images.
+    """
+    lock = read_lock(Path("matrix.lock"))
+    place = rig.work()
+    wheels = place / "wheels"
+    tiny_wheel(wheels, "torch", "2.13.0+cpu", requires=["sympy"])
+    tiny_wheel(wheels, "sympy", "1.14.0")
+    index = Index(place / "index")
+    index.publish(tiny_wheel(wheels, "deepspeed", LABELLED, requires=["torch"]), {"build_key": "x"})
+
+    image = LockedImage(name="base", path=str(rig.image))
+    bare = with_image(lock, image)
+    torch_only = replace(bare, pick=tuple(one for one in bare.pick if one.name != "deepspeed"))
+    torch_only = replace(torch_only, edge=(), order=(("torch",),))
+    Path("torch.lock").write_text(dumps(torch_only))
+    made = place / "container.def"
+    asked = ["env", "--for", "apptainer", "--lock", "torch.lock", "--wheelhouse", str(wheels)]
+    assert main([*asked, "-o", str(made)]) == 0
+    unpacked = place / "with-torch"
+    done = rig.run_as_user(["apptainer", "build", "--sandbox", str(unpacked), str(made)], place)
+    assert done.returncode == 0, done.stderr
+    assert "1 distributions are as the lock says." in done.stdout + done.stderr
+    assert not (unpacked / "opt" / "matrix-files").exists()
+    run_in = rig.run_as_user(["apptainer", "exec", str(unpacked), "python", "-c", "import torch"], place)
+    assert run_in.returncode == 0, run_in.stderr
+
+    kept = with_kept(with_image(lock, LockedImage(name="top", path=str(unpacked))), "torch")
+    Path("kept.lock").write_text(dumps(kept))
+    (place / "venv").mkdir()
+    asked = ["env", "--for", "venv", "--lock", "kept.lock", "--index", str(place / "index")]
+    assert main([*asked, "-o", str(place / "venv")]) == 0
+    shutil.copytree(work / "trap", place / "trap")
+    offline = {"PIP_INDEX_URL": (place / "trap" / "simple").as_uri(), "PIP_CONFIG_FILE": os.devnull}
+    for path in [place, *place.rglob("*")]:
+        if not path.is_relative_to(unpacked) and os.geteuid() == 0:
+            shutil.chown(path, USER, USER)
+    done = rig.run_as_user(["bash", "venv/create_venv.sh"], place, offline)
+    assert done.returncode == 0, done.stderr
+    assert "2 distributions are as the lock says." in done.stdout
+    done = rig.run_as_user(["bash", "venv/create_squashfs.sh"], place)
+    assert done.returncode == 0, done.stderr
+    assert not (place / "venv" / "matrix-venv").exists()
+    program = "import deepspeed, sys, torch; print(deepspeed.VERSION, torch.__file__, sys.prefix)"
+    done = rig.run_as_user(["bash", "venv/run.sh", "python", "-c", program], place)
+    assert done.stdout.split() == [
+        LABELLED,
+        f"/opt/matrix/lib/python{running_python()}/site-packages/torch.py",
+        "/user-software",
+    ], done.stderr
+
+    # Once more, with an image whose torch is another one: nothing is made.
+    (metadata,) = unpacked.glob("opt/matrix/lib/*/site-packages/torch-2.13.0+cpu.dist-info/METADATA")
+    metadata.write_text(metadata.read_text().replace("2.13.0+cpu", "2.12.0+cpu"))
+    done = rig.run_as_user(["bash", "venv/create_venv.sh"], place, offline)
+    assert done.returncode == 3
+    assert f"no Python {running_python()} with torch 2.13.0+cpu" in done.stderr
+    assert not (place / "venv" / "matrix-venv").exists()

@@ -289,8 +289,8 @@ def test_options_that_do_not_go_together(work: Path, capsys: Capture, arguments:
     assert not (work / "out").exists()
 
 
-@pytest.mark.usefixtures("work")
-def test_an_index_url_may_hold_what_pip_fills_in() -> None:
+def test_an_index_url_may_hold_what_pip_fills_in(work: Path) -> None:
+    del work
     for url in ("http://127.0.0.1:${PORT}/simple", "${INDEX_URL}"):
         assert env("pip", "--index-url", url, "-o", "out.txt") == 0
         assert content("out.txt")[0] == f"--extra-index-url {url}"
