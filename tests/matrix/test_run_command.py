@@ -145,25 +145,26 @@ def test_a_kill_ends_server_and_command(tmp_path: Path) -> None:
 def test_in_a_terminal_the_command_has_it_and_gets_one_interrupt(tmp_path: Path) -> None:
     code = """
 import os, signal, sys
-# Blocked, so that a second one stays to be counted after the first was taken.
 signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
 print("terminal", os.isatty(0), os.isatty(1), flush=True)
 count = 0
-while signal.sigtimedwait({signal.SIGINT}, 1 if count else 60): count += 1
+while signal.sigtimedwait({signal.SIGINT}, 3 if count else 60):
+    count += 1
+    print("interrupt", flush=True)
 sys.exit(count)
 """
-    parent, child = pty.fork()
-    if parent == 0:
+    matrix, terminal = pty.fork()
+    if matrix == 0:
         os.chdir(tmp_path)
         os.environ["PYTHONPATH"] = str(HERE)
         os.execv(sys.executable, [sys.executable, "-m", "matrix", "run", "-q", *python(code)])
-    said = b""
-    while b"terminal" not in said or not said.endswith(b"\n"):
-        said += os.read(child, 1000)
-    os.write(child, b"\x03")
-    _, status = os.waitpid(parent, 0)
-    os.close(child)
-    assert b"terminal True True" in said
+    with os.fdopen(terminal, "rb", buffering=0) as said:
+        assert any(b"terminal True True" in line for line in iter(said.readline, b""))
+        os.kill(matrix, signal.SIGSTOP)  # so that what it passes on, if anything, comes as a second one
+        os.write(terminal, b"\x03")
+        assert any(b"interrupt" in line for line in iter(said.readline, b""))
+        os.kill(matrix, signal.SIGCONT)
+        _, status = os.waitpid(matrix, 0)
     assert os.waitstatus_to_exitcode(status) == 1
 
 
