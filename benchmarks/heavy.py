@@ -18,6 +18,7 @@ import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tests.rig.rig import the_rig
+from tests.support.records import results_of
 from tests.support.site import Site
 
 if TYPE_CHECKING:
@@ -79,7 +80,7 @@ def attempt(rig: Rig, build: Build, jobs: int) -> dict[str, Any]:
         return row | {"said": last_words(done.stderr)}
     wheel = site.wheel(build.project)
     audited = site.audit(wheel, "--gfx90a")
-    findings = site.results()["findings"]
+    findings = results_of(site.statement())["findings"]
     return row | {
         "wheel": wheel.name,
         "wheel MiB": round(wheel.stat().st_size / MIB, 2),

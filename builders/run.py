@@ -8,14 +8,16 @@ import re
 import signal
 import subprocess
 from collections import deque
-from contextlib import suppress
+from contextlib import contextmanager, nullcontext, suppress
 from typing import TYPE_CHECKING, ClassVar
 
-from resolver.errors import MatrixError
+from resolver.errors import EnvironmentLacksError, MatrixError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
+    from contextlib import AbstractContextManager
     from pathlib import Path
+    from types import FrameType
 
 _KEPT_VARIABLES = (
     "HOME", "LANG", "LC_ALL", "LOGNAME", "PATH", "SHELL", "TERM", "TMPDIR", "TZ", "USER", "XDG_CACHE_HOME",
@@ -30,6 +32,7 @@ _TELLING = re.compile(
 )
 _PR_SET_PDEATHSIG = 1  # from linux/prctl.h
 _NOT_FOUND = 127  # what a shell answers for a program that it cannot start
+_SIGNALLED = 128  # what a shell adds to the number of a signal
 _WIDEST = 240  # characters of a line that are shown
 _NOISE = re.compile(
     r"not a git repository|error: Command '?\[|CalledProcessError|\[WARNING\]|\bnote:"
@@ -59,6 +62,12 @@ class CommandError(MatrixError):
         self.code = code
 
 
+class TooSlowError(CommandError):
+    """A program was stopped because it took longer than it was given."""
+
+    id: ClassVar[str] = "too-slow"
+
+
 def clean_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
     """Give the environment for a build: what it needs of the caller's, then what the recipe sets."""
     kept = {name: os.environ[name] for name in _KEPT_VARIABLES if name in os.environ}
@@ -73,6 +82,7 @@ def run(
     log: Path,
     cwd: Path | None = None,
     env: Mapping[str, str] | None = None,
+    timeout: float | None = None,
 ) -> None:
     """Run a program with everything it prints going to a log.
 
@@ -86,11 +96,15 @@ def run(
         File that the output is appended to.
     env
         The whole environment; the caller's when None.
+    timeout
+        Seconds after which it is stopped; None gives it all the time it wants.
 
     Raises
     ------
     CommandError
         It failed; the error names the log and the lines that tell most.
+    TooSlowError
+        It was stopped after `timeout`.
     """
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("ab") as sink:
@@ -112,15 +126,99 @@ def run(
             lines = [f"{command[0]}: {error.strerror}"]
             raise CommandError(what, code=_NOT_FOUND, log=log, lines=lines) from None
         try:
-            code = process.wait()
+            code = process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            _end(process)
+            lines = telling_lines(log, start=start)
+            raise TooSlowError(what, code=-signal.SIGTERM, log=log, lines=lines) from None
         except BaseException:
             # A compiler left behind would go on writing into the build directory.
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGTERM)
-            process.wait()
+            _end(process)
             raise
     if code:
         raise CommandError(what, code=code, log=log, lines=telling_lines(log, start=start))
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Stop a program and all that it started."""
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGTERM)
+    process.wait()
+
+
+def run_in_foreground(
+    command: Sequence[str],
+    *,
+    env: Mapping[str, str],
+    beside: AbstractContextManager[object] | None = None,
+) -> int:
+    """Run a program in the program's place: with its terminal, its stdin and its signals.
+
+    It stays in the same process group, so that job control and Ctrl-C reach it as if the shell had
+    started it. Signals that were sent to this process alone are passed on.
+
+    Parameters
+    ----------
+    env
+        The whole environment.
+    beside
+        Entered when the program has been started, and left when it has ended. It may start threads; a
+        process that already has some must not be forked by hand.
+
+    Returns
+    -------
+    int
+        Its exit code, or 128 and the number of the signal that killed it, as a shell says it.
+
+    Raises
+    ------
+    EnvironmentLacksError
+        It cannot be started.
+    """
+    try:
+        process = subprocess.Popen(command, env=env, preexec_fn=_end_with_parent)  # noqa: PLW1509  no threads yet
+    except OSError as error:
+        msg = f"{command[0]} cannot be started: {error.strerror}."
+        raise EnvironmentLacksError(msg, hint="Load or install it, or name it with its path.") from None
+    try:
+        with _signals_go_to(process), beside or nullcontext():
+            code = process.wait()
+    except BaseException:
+        process.terminate()
+        process.wait()
+        raise
+    return _SIGNALLED - code if code < 0 else code
+
+
+@contextmanager
+def _signals_go_to(process: subprocess.Popen[bytes]) -> Iterator[None]:
+    """Pass signals on to a program; an interrupt from the terminal has reached it already."""
+
+    def pass_on(number: int, _: FrameType | None) -> None:
+        if number != signal.SIGINT or not _is_before_terminal():
+            process.send_signal(number)
+
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = [(number, signal.signal(number, pass_on)) for number in numbers]
+    try:
+        yield
+    finally:
+        for number, handler in before:
+            signal.signal(number, handler)
+
+
+def _is_before_terminal() -> bool:
+    """Tell whether this process group is the one that the terminal sends its signals to (tcgetpgrp(3))."""
+    try:
+        terminal = os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY)
+    except OSError:
+        return False
+    try:
+        return os.tcgetpgrp(terminal) == os.getpgrp()
+    except OSError:
+        return False
+    finally:
+        os.close(terminal)
 
 
 def _end_with_parent() -> None:

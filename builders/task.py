@@ -157,6 +157,10 @@ def _build(
             environment=dict(application.environment),
             jobs=jobs,
             findings=[asdict(one) for one in findings],
+            objects=[
+                {"path": one.path, "needed": list(one.needed), "versions": dict(one.versions)}
+                for one in report.objects
+            ],
         )
         return _publish(task, index, publication, work / "labelled")
 
@@ -249,6 +253,7 @@ class _Publication:
     environment: dict[str, str]
     jobs: int
     findings: list[dict[str, Any]]
+    objects: list[dict[str, Any]]
 
 
 def _publish(task: Task, index: Index, made: _Publication, directory: Path) -> Path:
@@ -285,6 +290,7 @@ def _statement(task: Task, made: _Publication, labelled: Labelled, program: str)
         log_sha256=sha256_of(made.log),
         results={
             "findings": made.findings,
+            "objects": made.objects,
             "network": "off" if place.isolates_network else "not taken away",
             "labels": {
                 "requirements": [asdict(one) for one in labelled.requirements],
@@ -299,6 +305,6 @@ def _statement(task: Task, made: _Publication, labelled: Labelled, program: str)
         materials=made.materials,
         asked={"name": task.pick.name, "version": task.pick.pinned, "gfx": list(task.gfx)},
         build_key=task.build_key,
-        inputs={**task.inputs, "environment": made.environment},
+        inputs={**task.inputs, "variables": made.environment},
         run=run,
     )

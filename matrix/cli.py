@@ -8,7 +8,7 @@ import re
 import signal
 import sys
 from importlib import import_module
-from itertools import pairwise
+from itertools import pairwise, takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -30,6 +30,9 @@ COMMANDS = {
     "audit": "say what is in a wheel and what is wrong with it",
     "index": "list, check, tend and serve the local index",
     "env": "write the file that a consumer of the index reads",
+    "check": "say what pip will refuse, drop or get wrong in an environment file",
+    "run": "run a command that sees the index, such as cotainr",
+    "verify": "say whether a built container or environment is what the lock says",
     "doctor": "say what this machine and a base image have, and what each lack means",
     "catalog": "list the facts, check a file of them, or look for new ones",
 }
@@ -175,4 +178,5 @@ def _fail(error: MatrixError, arguments: Sequence[str], console: Console) -> int
 
 
 def _wants_json(arguments: Sequence[str]) -> bool:
-    return "--format=json" in arguments or ("--format", "json") in pairwise(arguments)
+    own = list(takewhile(lambda one: one != "--", arguments))
+    return "--format=json" in own or ("--format", "json") in pairwise(own)

@@ -61,13 +61,20 @@ _TARGET_FLAG = re.compile(r"--(gfx\d+[0-9a-z-]*)")
 def expand_target_flags(arguments: Iterable[str]) -> list[str]:
     """Let every offload target be a flag of its own, also one that only an overlay knows.
 
+    What stands behind ``--`` belongs to another program.
+
     Examples
     --------
     >>> expand_target_flags(["resolve", "--gfx90a"])
     ['resolve', '--gfx', 'gfx90a']
+    >>> expand_target_flags(["run", "--", "make", "--gfx90a"])
+    ['run', '--', 'make', '--gfx90a']
     """
     expanded: list[str] = []
-    for argument in arguments:
+    rest = iter(arguments)
+    for argument in rest:
+        if argument == "--":
+            return [*expanded, argument, *rest]
         flag = _TARGET_FLAG.fullmatch(argument)
         expanded += ["--gfx", flag[1]] if flag else [argument]
     return expanded
@@ -75,6 +82,15 @@ def expand_target_flags(arguments: Iterable[str]) -> list[str]:
 
 def add_target_options(parser: argparse.ArgumentParser) -> None:
     """Add the options that say what is resolved and built for."""
+    group = add_site_options(parser)
+    group.add_argument("--rocm", metavar="SPEC", help="ROCm, such as 6.2 or '>=6.2,<6.5'")
+    group.add_argument("--python", metavar="SPEC", help="Python, such as 3.12")
+    group.add_argument("--support", choices=SUPPORT, help="how far to trust (default: any)")
+    group.add_argument("--prefer", choices=PREFER, help="which of all solutions (default: newest)")
+
+
+def add_site_options(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
+    """Add those of them that name a site, a machine or an image, and what is known of it."""
     group = parser.add_argument_group("target")
     group.add_argument(
         "--site",
@@ -93,19 +109,16 @@ def add_target_options(parser: argparse.ArgumentParser) -> None:
         help="offload targets (default: the site's); each is a flag of its own, too: --gfx90a",
     )
     group.add_argument("--driver", metavar="VERSION", help="AMD kernel driver, instead of the site's")
-    group.add_argument("--rocm", metavar="SPEC", help="ROCm, such as 6.2 or '>=6.2,<6.5'")
-    group.add_argument("--python", metavar="SPEC", help="Python, such as 3.12")
     group.add_argument(
         "--base-image", metavar="NAME|PATH", help="base image: a name of the catalog, or a file"
     )
-    group.add_argument("--support", choices=SUPPORT, help="how far to trust (default: any)")
-    group.add_argument("--prefer", choices=PREFER, help="which of all solutions (default: newest)")
     group.add_argument(
         "--catalog",
         metavar="DIR",
         action="append",
         help="facts to lay over the shipped ones (repeatable)",
     )
+    return group
 
 
 def _day(text: str) -> datetime.date:

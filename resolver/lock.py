@@ -123,7 +123,11 @@ def _lock_target(resolution: Resolution) -> LockedTarget:
         python_abi=abi_tag(versions.get("python", "")),
         driver=driver,
         base_image=LockedImage(
-            name=image.name, path=image.path, digest=image.digest, dockerhash=image.dockerhash
+            name=image.name,
+            path=image.path,
+            digest=image.digest,
+            dockerhash=image.dockerhash,
+            libstdcxx=image.libstdcxx,
         )
         if image
         else None,

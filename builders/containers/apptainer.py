@@ -75,7 +75,7 @@ class ApptainerPlace:
         """What cuts the network off here; nothing if nothing does."""
         for cut in (_Cut(options=_NO_NETWORK), _Cut(before=without_network())):
             line = self._line(["cat", "/proc/net/dev"], View(), cut)
-            if any(cut) and only_loopback(output_of(line, env=_environment())):
+            if only_loopback(output_of(line, env=_environment())):
                 return cut
         return _Cut()
 

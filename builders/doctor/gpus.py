@@ -1,7 +1,7 @@
 """The GPUs that the kernel knows; no ROCm has to be installed for it.
 
-Source: the kernel's ``drivers/gpu/drm/amd/amdkfd/kfd_topology.c``: one directory a node, a GPU has
-``simd_count`` above 0; ``gfx_target_version`` is major * 10000 + minor * 100 + step.
+Source: the kernel's ``drivers/gpu/drm/amd/amdkfd/kfd_topology.c``: one directory a node;
+``gfx_target_version`` is major * 10000 + minor * 100 + step, and 0 for a CPU.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def gpus(topology: Path = TOPOLOGY) -> Counter[str]:
         except OSError:
             continue  # a node that this user may not use
         number = values.get("gfx_target_version", "")
-        if values.get("simd_count", "0") != "0" and number.isdecimal() and int(number):
+        if number.isdecimal() and int(number):
             found[target_of(int(number))] += 1
     return found
 

@@ -197,13 +197,43 @@ def serving(index: Index, *, host: str = "127.0.0.1", port: int = 0, threads: in
     EnvironmentLacksError
         The port cannot be had.
     """
+    listening = listen(host, port)
+    with serving_on(listening, index, threads=threads):
+        yield address_of(listening)
+
+
+def listen(host: str = "127.0.0.1", port: int = 0) -> socket.socket:
+    """Take a port; who connects before anything serves there waits.
+
+    Raises
+    ------
+    EnvironmentLacksError
+        The port cannot be had.
+    """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        listening = socket.create_server((host, port), family=family)
+        return socket.create_server((host, port), family=family)
     except (OSError, OverflowError) as error:
         msg = f"Cannot listen on {host}:{port}: {error}."
         hint = "Another program may use that port; choose one with --port."
         raise EnvironmentLacksError(msg, hint=hint) from None
+
+
+def address_of(listening: socket.socket) -> str:
+    """Give the address of the index on a port."""
+    host, port = listening.getsockname()[:2]
+    return f"http://{f'[{host}]' if ':' in host else host}:{port}/simple/"
+
+
+@contextmanager
+def serving_on(listening: socket.socket, index: Index, *, threads: int = 8) -> Iterator[None]:
+    """Serve an index on a port until the block ends, which gives the port back.
+
+    Parameters
+    ----------
+    threads
+        How many requests are answered at once.
+    """
     channels: dict[int, object] = {}
     server = create_server(
         IndexApplication(index), map=channels, sockets=[listening], threads=threads, ident=None
@@ -211,8 +241,7 @@ def serving(index: Index, *, host: str = "127.0.0.1", port: int = 0, threads: in
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
     try:
-        shown = f"[{host}]" if ":" in host else host
-        yield f"http://{shown}:{listening.getsockname()[1]}/simple/"
+        yield
     finally:
         # In the server's own thread: its loop ends when nothing is open any more.
         server.trigger.pull_trigger(lambda: wasyncore.close_all(channels))

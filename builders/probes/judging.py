@@ -32,7 +32,7 @@ _NO_GPU = re.compile(
 """What torch, HIP and triton say where there is no GPU."""
 
 
-def judge_probe(answer: Answer, recipe: Recipe) -> list[Finding]:
+def judge_probe(answer: Answer, recipe: Recipe, *, complete: bool = False) -> list[Finding]:
     """Say what a probe shows of a wheel.
 
     Parameters
@@ -41,6 +41,8 @@ def judge_probe(answer: Answer, recipe: Recipe) -> list[Finding]:
         What the script said.
     recipe
         What was promised.
+    complete
+        Whether everything is there that will be there when it runs; then only the GPU may be missing.
 
     Returns
     -------
@@ -52,21 +54,24 @@ def judge_probe(answer: Answer, recipe: Recipe) -> list[Finding]:
         text = f"{recipe.package} is not installed in the environment that was probed."
         return [Finding("probe-not-installed", "error", text, "Look at the log of its installation.")]
     findings = [
-        *(_judge(said, answer, "import", f"import {said.name}") for said in answer.imports),
+        *(
+            _judge(said, answer, "import", f"import {said.name}", complete=complete)
+            for said in answer.imports
+        ),
         *_borrowed(answer),
-        *_objects(answer),
+        *_objects(answer, complete=complete),
         *_attributes(answer, recipe),
         *_ops(answer, recipe),
     ]
     return findings or [Finding("probe-nothing", "warning", f"Nothing is known to ask of {recipe.package}.")]
 
 
-def _judge(said: Said, answer: Answer, kind: str, what: str) -> Finding:
+def _judge(said: Said, answer: Answer, kind: str, what: str, *, complete: bool) -> Finding:
     """Judge one thing that was loaded; the finding's id is made of the kind and the outcome."""
     evidence = {"member": said.file} if said.file else {}
     if not said.error:
         return Finding(f"probe-{kind}", "info", f"{what}: loads", evidence=evidence)
-    reason = _not_judged(said, answer)
+    reason = _not_judged(said, answer, complete=complete)
     if reason:
         text = f"{what}: not judged, {reason}"
         return Finding("probe-not-judged", "warning", text, "matrix verify on a GPU node tells.", evidence)
@@ -74,18 +79,20 @@ def _judge(said: Said, answer: Answer, kind: str, what: str) -> Finding:
     return Finding(f"probe-{kind}-failed", "error", text, "Look at the build's log.", evidence)
 
 
-def _not_judged(said: Said | OpTable, answer: Answer) -> str:
+def _not_judged(said: Said | OpTable, answer: Answer, *, complete: bool) -> str:
     """Say why a failure tells nothing about the wheel; empty if it does tell."""
     if answer.torch.error and said.text == answer.torch.text:
         return f"since torch itself does not load here ({answer.torch.error}: {answer.torch.text})"
+    if _NO_GPU.search(said.text):
+        return f"since there is no GPU here ({said.text})"
+    if complete:
+        return ""
     own = answer.distribution.top if answer.distribution else []
     if said.missing and said.missing.partition(".")[0] not in own:
         return f"since {said.missing} is not installed beside it"
     library = _NO_RUNTIME.search(said.text)
     if library:
         return f"since {library[0].partition(':')[0]} is not there: this place has no ROCm runtime"
-    if _NO_GPU.search(said.text):
-        return f"since there is no GPU here ({said.text})"
     return ""
 
 
@@ -119,7 +126,7 @@ def _required(requires: Sequence[str]) -> Iterator[str]:
             yield canonicalize_name(one.name)
 
 
-def _objects(answer: Answer) -> Iterator[Finding]:
+def _objects(answer: Answer, *, complete: bool) -> Iterator[Finding]:
     for said in answer.objects:
         if said.error == "missing":
             text = f"{said.name} is not among the installed files, whatever imports."
@@ -127,7 +134,7 @@ def _objects(answer: Answer) -> Iterator[Finding]:
                 "probe-object-missing", "error", text, "The build compiled nothing; its log says why."
             )
         else:
-            yield _judge(said, answer, "object", said.name)
+            yield _judge(said, answer, "object", said.name, complete=complete)
 
 
 def _attributes(answer: Answer, recipe: Recipe) -> Iterator[Finding]:

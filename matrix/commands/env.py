@@ -1,32 +1,49 @@
-"""``matrix env``: the file that a consumer of the index reads."""
+"""``matrix env``: the files that a consumer of the index reads."""
 
 from __future__ import annotations
 
+import re
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from builders.files import write_atomic
 from builders.index import Index
 from matrix.commands.build_wheels import INDEX
 from matrix.commands.resolve import LOCK
-from matrix.consumers.conda import MOUNTED_INDEX, conda_environment
-from resolver.errors import UsageError
+from matrix.consumers.output import MOUNTED_INDEX, Where, split, write_files
+from matrix.consumers.pins import pins_of
+from resolver.errors import MatrixError, UsageError
 from resolver.lock import read_lock
 
 if TYPE_CHECKING:
     import argparse
 
     from matrix.console import Console
+    from matrix.consumers.output import File
+    from matrix.consumers.pins import Pin, Pins
     from resolver.lock import Lock
 
-CONSUMERS = ("cotainr", "pylock")
+MAIN = {
+    "cotainr": "env.yml",
+    "tykky": "env.yml",
+    "pip": "requirements.txt",
+    "uv": "pyproject.toml",
+    "easybuild": "easyconfig-lines.py",
+    "venv": "requirements.txt",
+    "apptainer": "container.def",
+    "pylock": "pylock.toml",
+}
+"""Every consumer with the name of its main file."""
+HASHED = ("cotainr", "tykky", "pip")
+"""Who reads lines with hashes from us."""
+_URL = re.compile(r"""(?:[a-z+]+://|(?=\$))(?:[^\s'"\\`$]|\$\{[A-Z0-9_]+\})+""")
+"""What the files can hold: pip and uv fill in ``${VARIABLE}`` themselves."""
 EXAMPLE = "matrix env --for cotainr -o env.yml"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
-    parser.add_argument("--for", dest="consumer", choices=CONSUMERS, required=True, help="who reads it")
+    parser.add_argument("--for", dest="consumer", choices=MAIN, required=True, help="who reads it")
     parser.add_argument(
         "--lock", metavar="FILE", type=Path, default=LOCK, help="the lock (default: %(default)s)"
     )
@@ -36,46 +53,164 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--index-url",
         metavar="URL",
-        help=f"the index as the consumer sees it (default: {MOUNTED_INDEX} for cotainr, "
-        "paths relative to the file for pylock)",
+        help=f"the index as the consumer sees it (default: {MOUNTED_INDEX} for cotainr and venv, else by "
+        "its path; for pylock by paths relative to the file)",
     )
-    parser.add_argument("-o", "--output", metavar="FILE", type=Path, help="where to write (default: stdout)")
+    parser.add_argument(
+        "--hashes",
+        action="store_true",
+        help="name everything that will be installed, with hashes; a real resolver is asked what that is",
+    )
+    parser.add_argument(
+        "--python", metavar="PATH", type=Path, help="interpreter or prefix that --hashes resolves with"
+    )
+    parser.add_argument(
+        "--wheelhouse",
+        metavar="DIR",
+        type=Path,
+        help="for apptainer: wheels of all that is installed; nothing is downloaded then",
+    )
+    parser.add_argument(
+        "-o",
+        "--output",
+        metavar="FILE|DIR",
+        type=Path,
+        help="where to write; other files stand beside it (default: the main file to stdout)",
+    )
 
 
 def execute(args: argparse.Namespace, console: Console) -> int:
     """Run the command."""
+    _check_options(args)
     lock = read_lock(args.lock, tell=console.say)
-    write = {"cotainr": _cotainr, "pylock": _pylock}[args.consumer]
-    text = write(lock, Index(args.index), args, console)
-    if args.output is None:
-        console.data(text.rstrip())
+    default = MAIN[args.consumer]
+    folder, main = split(args.output, default) if args.output else (Path(), default)
+    where = Where(main, Index(args.index).root.resolve(), (args.index_url or "").rstrip("/"))
+    if args.consumer == "pylock":
+        files = [_pylock(lock, args, folder, main, console)]
     else:
-        write_atomic(args.output, text)
-        console.say(f"Wrote {args.output}")
+        files = _files(lock, args, where, console)
+    # What is no file, such as /dev/stdout, has nothing beside it.
+    if args.output is None or (args.output.exists() and not (args.output.is_file() or args.output.is_dir())):
+        console.data(files[0].text.rstrip())
+        if files[1:]:
+            beside = ", ".join(file.name for file in files[1:])
+            console.say(f"Beside it belong: {beside}. -o DIR writes all of them.")
+        return 0
+    for path in write_files(files, folder, named=not args.output.is_dir()):
+        console.say(f"Wrote {path}")
     return 0
 
 
-def _cotainr(lock: Lock, index: Index, args: argparse.Namespace, console: Console) -> str:
-    text = conda_environment(lock, index_url=args.index_url or MOUNTED_INDEX, index_path=str(index.root))
-    for pick in lock.built():
-        if not any(f"-{pick.pinned}-" in path.name for path in index.wheels(pick.name)):
-            console.warn(
-                f"{pick.name} {pick.pinned} is not in {index.root} yet; matrix build-wheels makes it."
-            )
-    return text
+def _check_options(args: argparse.Namespace) -> None:
+    if args.index_url is not None and not _URL.fullmatch(args.index_url):
+        msg = f"--index-url {args.index_url!r} is no URL."
+        raise UsageError(msg, hint="Such as https://wheels.example/simple, or file:///scratch/index/simple.")
+    if args.wheelhouse is not None and args.consumer != "apptainer":
+        msg = "--wheelhouse goes with --for apptainer."
+        raise UsageError(msg)
+    if args.hashes and args.consumer not in HASHED:
+        own = {
+            "uv": "uv writes hashes into its own uv.lock: `uv lock` in the directory of the file.",
+            "pylock": "pylock.toml has a hash for every file in any case.",
+        }
+        msg = f"--hashes is not for {args.consumer}."
+        hint = own.get(args.consumer, "What is installed there depends on what the image holds already.")
+        raise UsageError(msg, hint=hint)
+    if args.python is not None and not args.hashes:
+        msg = "--python names the interpreter that --hashes resolves with."
+        raise UsageError(msg, hint="The Python of the lock is decided by matrix resolve --python.")
 
 
-def _pylock(lock: Lock, index: Index, args: argparse.Namespace, console: Console) -> str:
+def _files(lock: Lock, args: argparse.Namespace, where: Where, console: Console) -> list[File]:
+    """Write the files of every consumer but pylock; each module is imported for its own only."""
+    pins = pins_of(lock)
+    if args.hashes:
+        pins = _with_closure(pins, args, where, console)
+    files = _emit(pins, args, where)
+    if pins.kept and args.consumer in ("cotainr", "tykky"):
+        kept = ", ".join(map(str, pins.kept))
+        console.warn(
+            f"conda's Python does not see {kept} of the base image, and the file does not install it: "
+            f"use --for venv or --for apptainer, or resolve without --keep-installed."
+        )
+    index = Index(args.index)
+    for pin in _missing(pins, index):
+        console.warn(f"{pin.name} {pin.version} is not in {index.root} yet; matrix build-wheels makes it.")
+    return files
+
+
+def _emit(pins: Pins, args: argparse.Namespace, where: Where) -> list[File]:
+    match args.consumer:
+        case "cotainr":
+            from matrix.consumers.conda import cotainr_files as emit  # noqa: PLC0415
+        case "tykky":
+            from matrix.consumers.conda import tykky_files as emit  # noqa: PLC0415
+        case "pip":
+            from matrix.consumers.requirements import pip_files as emit  # noqa: PLC0415
+        case "uv":
+            from matrix.consumers.uvproject import uv_files as emit  # noqa: PLC0415
+        case "easybuild":
+            from matrix.consumers.easybuild import easybuild_files as emit  # noqa: PLC0415
+        case "venv":
+            from matrix.consumers.venv import venv_files as emit  # noqa: PLC0415
+        case _:
+            from matrix.consumers.definition import definition_files  # noqa: PLC0415
+
+            emit = partial(definition_files, wheelhouse=args.wheelhouse)
+    return emit(pins, where)
+
+
+def _missing(pins: Pins, index: Index) -> list[Pin]:
+    return [
+        pin
+        for pin in pins.built
+        if not any(f"-{pin.version}-" in path.name for path in index.wheels(pin.name))
+    ]
+
+
+def _with_closure(pins: Pins, args: argparse.Namespace, where: Where, console: Console) -> Pins:
+    """Add everything that the pins need, as a real resolver finds it."""
+    from dataclasses import replace  # noqa: PLC0415
+
+    from builders.cache import cache_root  # noqa: PLC0415
+    from builders.closure import closure_of  # noqa: PLC0415
+    from matrix.consumers.pins import Hashed  # noqa: PLC0415
+    from matrix.consumers.requirements import requirement_lines  # noqa: PLC0415
+
+    if pins.kept:
+        msg = "--hashes names everything that is installed, and this lock keeps what the base image holds."
+        raise UsageError(msg, hint="Resolve without --keep-installed, or leave out --hashes.")
+    missing = _missing(pins, Index(args.index))
+    if missing:
+        msg = f"The index {where.index} lacks {', '.join(map(str, missing))}, so there is nothing to hash."
+        raise MatrixError(msg, hint="matrix build-wheels makes them.")
+    # Here the index is seen by its path, wherever the consumer sees it.
+    url = (where.index / "simple").as_uri()
+    members = closure_of(
+        requirement_lines(pins, url),
+        python=pins.python,
+        log=cache_root() / "logs" / "hashes.log",
+        say=console.step,
+        given=args.python,
+        glibc=pins.glibc,
+    )
+    rank = {pin.name: number for number, pin in enumerate(pins.pins)}
+    members.sort(key=lambda one: (rank.get(one.name, len(rank)), one.name))
+    return replace(pins, closure=tuple(Hashed(one.name, one.version, one.sha256) for one in members))
+
+
+def _pylock(lock: Lock, args: argparse.Namespace, folder: Path, main: str, console: Console) -> File:
     from packaging.pylock import is_valid_pylock_path  # noqa: PLC0415
 
     from builders.published import published_wheels  # noqa: PLC0415
+    from matrix.consumers.output import File  # noqa: PLC0415
     from matrix.consumers.pylock import left_out, pylock  # noqa: PLC0415
 
-    if args.output is not None and not is_valid_pylock_path(args.output):
-        msg = f"Installers read no lock that is called {args.output.name}."
+    if not is_valid_pylock_path(Path(main)):
+        msg = f"Installers read no lock that is called {main}."
         raise UsageError(msg, hint="Call it pylock.toml, or pylock.NAME.toml.")
     find = partial(published_wheels, python=lock.target.python)
-    beside = (args.output.parent if args.output else Path()).absolute()
-    text = pylock(lock, index, find, beside=beside, index_url=args.index_url or "")
+    text = pylock(lock, Index(args.index), find, beside=folder.absolute(), index_url=args.index_url or "")
     console.warn(left_out(lock))
-    return text
+    return File(main, text)

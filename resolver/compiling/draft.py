@@ -68,7 +68,7 @@ class Draft:
         self.catalog = catalog
         self.request = request
         self.target = request.target
-        _check_target(catalog, self.target)
+        check_target(catalog, self.target)
         self.window = window_of(catalog, request)
         self.driver = self.target.driver or (self.window.driver if self.window else None)
         asked = [*(one.name for one in request.requirements), *kept_names(catalog, request)]
@@ -215,7 +215,7 @@ def reachable(catalog: Catalog, backend: Backend, asked: Iterable[str]) -> froze
     return frozenset(found)
 
 
-def _check_target(catalog: Catalog, target: Target) -> None:
+def check_target(catalog: Catalog, target: Target) -> None:
     """See that the target names only what the catalog knows."""
     known: tuple[tuple[str, Sequence[str | None], Mapping[str, object]], ...] = (
         ("offload target", target.gfx, catalog.gfx),

@@ -48,6 +48,8 @@ class LockedImage(_Part, frozen=True, kw_only=True):
     digest: str = ""
     dockerhash: str = ""
     """First digits of the digest of the image it was made from."""
+    libstdcxx: str = ""
+    """GCC release of its libstdc++, where that is known."""
 
 
 class LockedTarget(_Part, frozen=True, kw_only=True):

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from builders.run import CommandError, clean_environment, output_of, run, telling_lines
+from builders.run import CommandError, TooSlowError, clean_environment, output_of, run, telling_lines
 from resolver.errors import MatrixError
 
 FATAL = "foo.cpp:3:10: fatal error: x.h: No such file or directory"
@@ -29,6 +29,17 @@ def test_the_log_holds_the_command_and_all_it_printed(tmp_path: Path) -> None:
     assert lines[0].startswith(f"$ {sys.executable} -c ")
     assert sorted(lines[1:3]) == ["to stderr", "to stdout"]
     assert lines[-1] == str(tmp_path)
+
+
+def test_what_takes_longer_than_it_may_is_stopped_with_all_it_started(tmp_path: Path) -> None:
+    log, child = tmp_path / "one.log", tmp_path / "child"
+    start = "import subprocess, time; p = subprocess.Popen(['sleep', '600'])"
+    code = f"{start}; open({str(child)!r}, 'w').write(str(p.pid))"
+    with pytest.raises(TooSlowError) as caught:
+        run(python(f"{code}; time.sleep(600)"), what="One", log=log, timeout=2)
+    assert caught.value.code == -signal.SIGTERM
+    state = Path(f"/proc/{child.read_text()}/stat")
+    assert not state.exists() or state.read_text().split()[2] == "Z"
 
 
 def test_a_failure_names_code_log_and_the_telling_line(tmp_path: Path) -> None:

@@ -222,7 +222,7 @@ def test_doctor_finds_what_is_in_the_image(rig: Rig) -> None:
         "kernel-driver",
         "gpus",
         "container-runtimes",
-        "network",
+        "network-torch",
     }
 
 

@@ -13,10 +13,24 @@ import pytest
 
 from tests.rig.rig import Rig
 from tests.support.fusedtiny import Repository
+from tests.support.records import materials_of, results_of
 from tests.support.site import MakeSite, Site
 
 pytestmark = pytest.mark.integration
 LABEL = "rocm7.2.torch2.13.0.gfx90a"
+FORGETFUL = """
+schema = 1
+[[recipe]]
+package = "deepspeed"
+backend = "rocm"
+releases = "==0.19.8"
+undeclared = ["torch", "setuptools", "wheel", "packaging", "psutil", "py-cpuinfo", "ninja"]
+environment = { PYTORCH_ROCM_ARCH = "{gfx}", DS_ENABLE_NINJA = "1", DS_BUILD_FUSED_ADAM = "1" }
+op-table = "deepspeed/git_version_info_installed.py"
+must-contain = ["deepspeed/ops/adam/fused_adam_op*.so"]
+status = "observed"
+source = "tests"
+"""
 
 
 def refused(site: Site, *, code: int = 1) -> str:
@@ -41,11 +55,12 @@ def test_git_with_a_submodule_becomes_a_wheel_for_exactly_that_target(
     found = site.audit(wheel, "--gfx90a")
     assert found["verdict"] == "sound"
     assert set(map(tuple, found["code_objects"].values())) == {("gfx90a",)}
-    results = site.results()
+    results = results_of(site.statement())
     assert results["network"] == "off"
     assert "probe-object" in {one["id"] for one in results["findings"]}
-    sources = [one for one in site.materials() if one["annotations"]["role"] in {"source", "submodule"}]
-    assert [one["digest"]["gitCommit"] for one in sources] == [repository.new, repository.shared]
+    materials = materials_of(site.statement())
+    commits = [one["digest"]["gitCommit"] for one in materials if "gitCommit" in one["digest"]]
+    assert commits == [repository.new, repository.shared]
     names = zipfile.ZipFile(wheel).namelist()
     assert any(name.endswith(".dist-info/sboms/rocm-matrix.cdx.json") for name in names)
     assert "up to date" in site.build().stdout
@@ -95,11 +110,10 @@ def test_what_ends_well_and_is_wrong_is_refused(tiny: MakeSite, fault: str, says
 
 
 def test_libraries_that_are_too_new_for_an_older_image(tiny: MakeSite) -> None:
-    """What was compiled here needs more than LUMI's SUSE images have: their libstdc++ is of GCC 7 to 12."""
+    """What is compiled here is held against an image whose glibc is older than it needs."""
     site = tiny()
     assert site.build().returncode == 0
-    older = ["--glibc", "2.2"]
-    found = site.audit(site.wheel("fusedtiny"), *older)
+    found = site.audit(site.wheel("fusedtiny"), "--glibc", "2.2")
     assert found["verdict"] == "defective"
     assert "glibc-too-new" in {one["id"] for one in found["findings"]}
 
@@ -131,8 +145,20 @@ def test_deepspeed_with_one_fused_op(rig: Rig) -> None:
     found = site.audit(site.wheel("deepspeed"), "--gfx90a")
     assert found["verdict"] == "sound"
     assert set(map(tuple, found["code_objects"].values())) == {("gfx90a",)}
-    findings = site.results()["findings"]
+    older = site.audit(site.wheel("deepspeed"), "--glibcxx", "3.4.1")
+    assert "libstdcxx-too-new" in {one["id"] for one in older["findings"]}
+    findings = results_of(site.statement())["findings"]
     assert any("fused_adam" in one["text"] for one in findings if one["id"] == "probe-ops")
+
+
+def test_deepspeed_without_its_accelerator_variable_is_caught(rig: Rig) -> None:
+    """It ends with exit code 0, and fused_adam is there: for the CPU."""
+    site = Site(rig, "deepspeed==0.19.8")
+    (site.work / "facts.toml").write_text(FORGETFUL)
+    (site.work / "matrix.toml").write_text('catalog = ["facts.toml"]\n')
+    site.resolve()
+    said = refused(site)
+    assert "accelerator" in said or "No GPU code object" in said
 
 
 def test_flash_attention_by_the_triton_path_is_told_as_a_pure_wheel(rig: Rig) -> None:

@@ -22,6 +22,7 @@ from uv import find_uv_bin
 from builders.environments.pipconfig import pip_environment
 from builders.files import sha256_of
 from tests.support.built import LABELLED, Built
+from tests.support.records import inputs_of, materials_of, results_of
 
 pytestmark = pytest.mark.integration
 
@@ -46,11 +47,14 @@ def test_the_wheel_is_labelled_and_holds_the_compiled_op(built: Built) -> None:
 def test_provenance_says_what_went_in_and_what_was_proven(built: Built) -> None:
     (record,) = (json.loads(path.read_text()) for path in (built.index / "provenance").iterdir())
     assert record["sha256"] == sha256_of(built.wheel)
-    assert record["inputs"]["torch"] == record["installed"]["torch"] == "2.13.0+cpu"
-    assert record["inputs"]["source"]["file"] == "deepspeed-0.19.8.tar.gz"
-    assert any("cpu_adam_op" in one["path"] for one in record["objects"])
-    assert any(one["id"] == "object-found" for one in record["findings"])
-    needed = {library for one in record["objects"] for library in one["needed"]}
+    assert inputs_of(record)["torch"] == "2.13.0+cpu"
+    assert inputs_of(record)["source"]["file"] == "deepspeed-0.19.8.tar.gz"
+    (torch,) = (one for one in materials_of(record) if one["name"] == "torch")
+    assert "2.13.0" in torch["uri"]
+    results = results_of(record)
+    assert any("cpu_adam_op" in one["path"] for one in results["objects"])
+    assert {"object-found", "probe-object"} <= {one["id"] for one in results["findings"]}
+    needed = {library for one in results["objects"] for library in one["needed"]}
     assert any(library.startswith("libtorch") for library in needed), needed
 
 
@@ -101,7 +105,7 @@ def test_the_op_from_the_index_trains_like_torch(
     """Install exactly the lines of the conda file's pip section, as conda does, and train."""
     done = built.matrix("env", "--for", "cotainr", "--index-url", file_url)
     assert done.returncode == 0, done.stderr
-    assert done.stderr == ""  # nothing is missing from the index
+    assert "is not in" not in done.stderr  # nothing is missing from the index
     (section,) = (one["pip"] for one in yaml.safe_load(done.stdout)["dependencies"] if isinstance(one, dict))
     # PyTorch's own index cannot be reached on every machine; pip's configuration then provides torch.
     reachable = [line for line in section if "download.pytorch.org" not in line]

@@ -1,14 +1,22 @@
-"""The conda environment file: what YAML, conda and pip make of its lines."""
+"""The conda environment files and the build script: what YAML, conda, pip and bash make of them."""
 
 from __future__ import annotations
 
+import hashlib
+import subprocess
+import sys
+import zipfile
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from builders.index import Index
 from matrix.cli import main
+from resolver.lock import LockedImage, dumps, read_lock
+from tests.support.locks import with_image
+from tests.support.tiny import tiny_wheel
 
 
 @pytest.fixture
@@ -30,7 +38,11 @@ def pip_lines(environment: Any) -> list[str]:
 
 def test_python_and_pip_are_dependencies(environment: Any) -> None:
     assert environment["dependencies"][0] == "python=3.12"
-    assert "pip" in environment["dependencies"]
+    assert "pip=25.*" in environment["dependencies"]  # the pip of the environment installs the lines
+
+
+def test_libstdcxx_is_not_older_than_the_base_image_s(environment: Any) -> None:
+    assert "libstdcxx-ng>=14" in environment["dependencies"]  # that of Ubuntu 24.04
 
 
 def test_every_option_stands_alone_on_its_line(environment: Any) -> None:
@@ -61,6 +73,173 @@ def test_pins_are_exact_and_what_is_built_is_pinned_by_label_and_binary_only(env
 def test_the_base_image_and_the_bind_are_in_the_instructions(environment: Any) -> None:
     del environment
     text = Path("env.yml").read_text()
-    assert "cotainr build" in text
-    assert "--base-image lumi-multitorch" in text
-    assert "/index:/mnt:ro" in text
+    assert (
+        "bash build.sh, on the base image /appl/local/containers/cotainr-baseimages/lumi-multitorch" in text
+    )
+    assert f"the index {Path('index').resolve()} is bound to /mnt" in text
+
+
+@pytest.fixture
+def cpu_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Path:
+    monkeypatch.chdir(tmp_path)
+    assert main(["resolve", "deepspeed==0.19.8", "torch==2.13.0", "--backend", "cpu", "-q"]) == 0
+    capsys.readouterr()
+    return tmp_path
+
+
+COTAINR = """#!/bin/sh
+# Stand-in for cotainr: writes down what it was given and makes a container that is a file.
+{ printf '%s\\n' "$@"; echo "bind=$SINGULARITY_BIND,$APPTAINER_BIND,${SINGULARITY_BINDPATH-unset}"
+  echo "tmp=$TMPDIR python=${PYTHONPATH-unset} cache=$PIP_NO_CACHE_DIR"; } > said.txt
+echo new > "$2"
+"""
+SINGULARITY = """#!/bin/sh
+# Stand-in for singularity: nothing is contained; a Python says that all is installed as pinned.
+shift 2
+if [ "$1" = python ]; then cat > check.py; echo checked; exit 0; fi
+if [ "$1" = test ]; then [ -z "$NO_MNT" ]; exit; fi
+exec "$@"
+"""
+
+
+def run_script(folder: Path, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Run build.sh as a user does, with stand-ins for cotainr and singularity on PATH."""
+    programs = folder / "programs"
+    programs.mkdir(exist_ok=True)
+    for name, text in (("cotainr", COTAINR), ("singularity", SINGULARITY)):
+        (programs / name).write_text(text)
+        (programs / name).chmod(0o755)
+    environment = {"PATH": f"{programs}:/usr/bin:/bin", "HOME": str(folder), **variables}
+    return subprocess.run(
+        ["bash", "env/build.sh", *arguments],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.fixture
+def scripted(cpu_lock: Path) -> Path:
+    """Write env.yml and build.sh, with an index that has the wheel and a base image."""
+    wheel = tiny_wheel(cpu_lock / "made", "deepspeed", "0.19.8+cpu.torch2.13.0")
+    Index(cpu_lock / "an index").publish(wheel, {"build_key": "x"})
+    (cpu_lock / "env").mkdir()
+    assert main(["env", "--for", "cotainr", "--index", "an index", "-o", "env"]) == 0
+    (cpu_lock / "base image.sif").touch()
+    return cpu_lock
+
+
+def test_the_script_gives_cotainr_a_clean_environment_and_the_index(scripted: Path) -> None:
+    (scripted / "old.sif").write_text("old")
+    done = run_script(
+        scripted,
+        "old.sif",
+        "-vv",
+        MATRIX_BASE_IMAGE=str(scripted / "base image.sif"),
+        SINGULARITY_BINDPATH="/var/spool/slurmd",
+        PYTHONPATH="/somewhere",
+        TMPDIR="/scratch/p",
+    )
+    assert done.returncode == 0, done.stderr
+    bind = f"{scripted / 'an index'}:/mnt:ro"
+    assert (scripted / "said.txt").read_text().splitlines() == [
+        "build",
+        "old.sif",
+        "--base-image",
+        str(scripted / "base image.sif"),
+        "--conda-env",
+        str(scripted / "env" / "env.yml"),
+        "--accept-licenses",
+        "-vv",
+        f"bind={bind},{bind},unset",
+        "tmp=/tmp python=unset cache=1",
+    ]
+    assert "TMPDIR=/scratch/p cannot be seen" in done.stderr
+    assert (scripted / "old.sif").read_text() == "new\n"  # cotainr would have asked
+    assert "checked" in done.stdout
+
+
+def test_the_check_of_the_container_compares_versions(scripted: Path) -> None:
+    image = str(scripted / "base image.sif")
+    assert run_script(scripted, MATRIX_BASE_IMAGE=image).returncode == 0
+    check = scripted / "check.py"
+    wrong = subprocess.run(
+        [sys.executable, "-I", "-S", str(check)], capture_output=True, text=True, check=False
+    )
+    assert wrong.returncode == 1
+    assert "deepspeed: nothing instead of 0.19.8+cpu.torch2.13.0" in wrong.stderr
+    site = scripted / "site"
+    for name, version in (("deepspeed", "0.19.8+cpu.torch2.13.0"), ("torch", "2.13.0+cpu")):
+        with zipfile.ZipFile(tiny_wheel(scripted / "made", name, version)) as archive:
+            archive.extractall(site)
+    command = [sys.executable, "-S", str(check)]
+    environment = {"PYTHONPATH": str(site), "PATH": "/usr/bin:/bin"}
+    right = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert (right.returncode, right.stderr) == (0, "")
+    with zipfile.ZipFile(tiny_wheel(scripted / "made", "nvidia-cublas-cu12", "12.8")) as archive:
+        archive.extractall(site)
+    cuda = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert "nvidia-cublas-cu12 12.8 is for CUDA" in cuda.stderr
+
+
+def test_the_script_says_what_is_missing_before_anything_starts(scripted: Path) -> None:
+    image = str(scripted / "base image.sif")
+    cases: list[tuple[dict[str, str], str]] = [
+        ({}, "the lock names no base image: say it with MATRIX_BASE_IMAGE=PATH"),
+        ({"MATRIX_BASE_IMAGE": "/no/such.sif"}, "there is no base image /no/such.sif"),
+        ({"MATRIX_BASE_IMAGE": image, "MATRIX_INDEX": "/no/index"}, "there is no index at /no/index"),
+        ({"MATRIX_BASE_IMAGE": image, "NO_MNT": "1"}, "has no /mnt"),
+    ]
+    for variables, said in cases:
+        done = run_script(scripted, **variables)
+        assert done.returncode == 3
+        assert said in done.stderr
+    (wheel,) = (scripted / "an index" / "simple" / "deepspeed").glob("*.whl")
+    wheel.unlink()
+    done = run_script(scripted, MATRIX_BASE_IMAGE=image)
+    assert (done.returncode, "lacks deepspeed 0.19.8+cpu.torch2.13.0" in done.stderr) == (3, True)
+    assert not (scripted / "said.txt").exists()  # cotainr was never started
+
+
+def test_the_script_knows_the_base_image_by_its_digest(scripted: Path) -> None:
+    image = scripted / "base image.sif"
+    lock = read_lock(Path("matrix.lock"))
+    digest = hashlib.sha256(image.read_bytes()).hexdigest()
+    locked = LockedImage(name="base", path=str(image), digest=f"sha256:{digest}")
+    Path("matrix.lock").write_text(dumps(with_image(lock, locked)))
+    assert main(["env", "--for", "cotainr", "--index", "an index", "-o", "env"]) == 0
+    assert run_script(scripted).returncode == 0
+    image.write_text("another")
+    done = run_script(scripted)
+    assert done.returncode == 3
+    assert f"the lock was resolved for {digest}" in done.stderr
+
+
+def test_a_served_index_is_not_bound(scripted: Path) -> None:
+    url = "https://wheels.example/simple"
+    assert main(["env", "--for", "cotainr", "--index-url", url, "-o", "env"]) == 0
+    assert f"- --extra-index-url {url}" in (scripted / "env" / "env.yml").read_text()
+    done = run_script(scripted, MATRIX_BASE_IMAGE=str(scripted / "base image.sif"))
+    assert done.returncode == 0, done.stderr
+    assert "bind=,,unset" in (scripted / "said.txt").read_text()
+
+
+def test_tykky_reads_the_index_by_its_real_path(cpu_lock: Path) -> None:
+    (cpu_lock / "real").mkdir()
+    (cpu_lock / "link").symlink_to("real")
+    assert main(["env", "--for", "tykky", "--index", "link", "-o", "env.yml"]) == 0
+    environment = yaml.safe_load(Path("env.yml").read_text())
+    assert environment["dependencies"] == ["python=3.11", "pip=25.*", "libstdcxx-ng"]
+    lines = [line for line in Path("req.txt").read_text().splitlines() if not line.startswith("#")]
+    assert lines[0] == f"--extra-index-url file://{cpu_lock}/real/simple"
+    assert lines[-2:] == ["torch==2.13.0+cpu", "deepspeed==0.19.8+cpu.torch2.13.0"]
+
+
+def test_the_floor_of_libstdcxx_is_that_of_the_lock(cpu_lock: Path) -> None:
+    lock = read_lock(Path("matrix.lock"))
+    lock = with_image(lock, LockedImage(name="base", libstdcxx="13.2"))
+    (cpu_lock / "other.lock").write_text(dumps(lock))
+    assert main(["env", "--for", "cotainr", "--lock", "other.lock", "-o", "other.yml"]) == 0
+    assert "libstdcxx-ng>=13.2" in yaml.safe_load(Path("other.yml").read_text())["dependencies"]

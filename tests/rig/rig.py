@@ -94,11 +94,8 @@ class Rig:
         kept = {
             name: value for name, value in os.environ.items() if name.startswith(_PASSED) or name in _PROXIES
         }
-        return kept | {
-            "HOME": str(self.root / "home"),
-            "PATH": "/usr/local/bin:/usr/bin:/bin",
-            "LANG": "C.UTF-8",
-        }
+        own = {"HOME": str(self.root / "home"), "TMPDIR": str(self.root / "tmp"), "LANG": "C.UTF-8"}
+        return kept | own | {"PATH": "/usr/local/bin:/usr/bin:/bin"}
 
     def matrix(
         self, *arguments: str, cwd: Path, env: Mapping[str, str] | None = None
@@ -127,9 +124,10 @@ def the_rig() -> Iterator[Rig]:
     root = Path(tempfile.mkdtemp(prefix="rocm-matrix-rig-"))
     try:
         root.chmod(0o755)
-        (root / "home").mkdir()
-        if os.geteuid() == 0:
-            shutil.chown(root / "home", USER, USER)
+        for name in ("home", "tmp"):
+            (root / name).mkdir()
+            if os.geteuid() == 0:
+                shutil.chown(root / name, USER, USER)
         (root / "wheels").mkdir()
         for file in (kept / "base.sif", *kept.glob("torch-*.whl")):
             _link(file, root / "wheels" / file.name if file.suffix == ".whl" else root / file.name)

@@ -72,18 +72,6 @@ class Site:
         assert isinstance(document, dict)
         return document
 
-    def results(self) -> dict[str, Any]:
-        """Give what was found of the wheel, as its provenance says."""
-        products = self.statement()["predicate"]["runDetails"]["byproducts"]
-        said = {one["name"]: one["annotations"] for one in products}
-        return {name: one["result"] for name, one in said.items() if one["role"] == "result"}
-
-    def materials(self) -> list[dict[str, Any]]:
-        """Give what the wheel was made from, as its provenance says."""
-        found = self.statement()["predicate"]["buildDefinition"]["resolvedDependencies"]
-        assert isinstance(found, list)
-        return found
-
 
 MakeSite = Callable[..., Site]
 """Gives a directory with a lock for the small extension; what goes wrong in its build is said by keywords."""

@@ -1,0 +1,148 @@
+"""``matrix check``: what pip will refuse, silently drop or get wrong in a file, before cotainr hides it."""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+from codecs import BOM_UTF8
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from builders.files import write_atomic
+from matrix.checking.check import check, difference, fixed
+from matrix.checking.expected import CONSUMERS, expect_lock, expect_request
+from matrix.checking.preflight import preflight
+from matrix.checking.reading import read_document, read_file
+from matrix.checking.words import as_json, as_text, preflight_json, preflight_text, summary
+from matrix.commands.build_wheels import INDEX
+from matrix.options import add_site_options, load_catalog, make_request, merge, read_settings
+from resolver.errors import UsageError
+from resolver.lock import read_lock
+from resolver.versions import shorten
+
+if TYPE_CHECKING:
+    from matrix.checking.expected import Consumer, Expected
+    from matrix.checking.findings import Finding
+    from matrix.checking.preflight import Preflight
+    from matrix.console import Console
+
+EXAMPLE = "matrix check env.yml --site lumi-g --fix"
+_SECONDS = 120.0
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's arguments."""
+    parser.add_argument(
+        "file", metavar="FILE", type=Path, help="a conda environment file (.yml), or a pip requirements file"
+    )
+    parser.add_argument(
+        "--fix", action="store_true", help="write what has one certain correction into the file; show a diff"
+    )
+    parser.add_argument(
+        "--for",
+        dest="consumer",
+        choices=CONSUMERS,
+        help="who reads it (default: cotainr for an environment file, pip for requirements)",
+    )
+    parser.add_argument("--lock", metavar="FILE", type=Path, help="the lock whose versions it should have")
+    parser.add_argument(
+        "--no-preflight", dest="preflight", action="store_false", help="do not ask pip for its answer"
+    )
+    parser.add_argument(
+        "--index",
+        metavar="DIR",
+        type=Path,
+        default=INDEX,
+        help="what file:///mnt/simple stands for when pip is asked (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--timeout", metavar="SECONDS", type=_seconds, default=_SECONDS, help="how long pip may take (120)"
+    )
+    parser.add_argument("--format", choices=("text", "json"), default="text")
+    add_site_options(parser)
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if 0 < seconds < float("inf"):
+        return seconds
+    msg = f"{shorten(text)!r} is no number of seconds"
+    raise argparse.ArgumentTypeError(msg)
+
+
+def execute(args: argparse.Namespace, console: Console) -> int:
+    """Run the command."""
+    text = read_file(args.file, pipes=not args.fix)
+    document = read_document(text, str(args.file))
+    consumer: Consumer = args.consumer or ("cotainr" if document.kind == "conda" else "pip")
+    expected = _expected(args, consumer, console)
+    changed = ""
+    if args.fix:
+        new = fixed(text, document.name, expected)
+        changed = difference(text, new, document.name)
+        if new != text:
+            _write(args.file, new)
+            document = read_document(new, document.name)
+    findings = check(document, expected)
+    said = preflight(document, expected, index=args.index, seconds=args.timeout) if args.preflight else None
+    wrong = any(one.severity == "error" for one in findings) or (
+        said is not None and said.outcome == "refused"
+    )
+    if args.format == "json":
+        console.document(
+            {
+                "schema": 1,
+                "status": "errors" if wrong else "ok",
+                "file": document.name,
+                "kind": document.kind,
+                "for": consumer,
+                "against": expected.against,
+                "findings": [as_json(one) for one in findings],
+                "preflight": preflight_json(said),
+                "diff": changed,
+            }
+        )
+    else:
+        _show(document.name, findings, said, changed, console)
+        refused = said is not None and said.outcome == "refused"
+        console.say(summary(findings, expected.against, refused=refused))
+    return 1 if wrong else 0
+
+
+def _expected(args: argparse.Namespace, consumer: Consumer, console: Console) -> Expected:
+    settings = merge(read_settings(), args)
+    catalog = load_catalog(settings)
+    if args.lock is None:
+        today = datetime.datetime.now(tz=datetime.UTC).date()
+        return expect_request(make_request(settings, catalog, today), catalog, consumer)
+    named = [one for one in ("site", "date", "backend", "driver", "base_image", "gfx") if getattr(args, one)]
+    if named:
+        msg = f"--lock says what the file is for, and so does --{named[0].replace('_', '-')}."
+        raise UsageError(msg, hint="Leave out one of the two.")
+    return expect_lock(read_lock(args.lock, tell=console.say), str(args.lock), catalog, consumer)
+
+
+def _write(path: Path, text: str) -> None:
+    """Put the new text in the place of the old; permissions and a byte order mark stay."""
+    mode = path.stat().st_mode & 0o7777
+    with path.open("rb") as source:
+        mark = source.read(len(BOM_UTF8)) == BOM_UTF8
+    write_atomic(path, (BOM_UTF8 if mark else b"") + text.encode())
+    path.chmod(mode)
+
+
+def _show(name: str, findings: list[Finding], said: Preflight | None, changed: str, console: Console) -> None:
+    shown = [one for one in findings if console.verbosity >= 0 or one.severity == "error"]
+    parts = [changed] if changed else []
+    parts += [as_text(one, name) for one in shown]
+    if said is not None and said.output:
+        parts.append("What pip says:\n" + "\n".join(f"    {line}" for line in said.output.splitlines()))
+    if parts:
+        console.data("\n\n".join(parts))
+    if said is not None and said.outcome != "passed":
+        console.warn(preflight_text(said))
+    elif said is not None:
+        console.say(preflight_text(said))

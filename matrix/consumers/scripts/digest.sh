@@ -1,0 +1,6 @@
+if [ -f "$image" ]; then
+    # sha256sum puts a backslash before the digest where it had to escape the name.
+    digest=$(sha256sum -- "$image"); digest=${digest%% *}; digest=${digest#\\}
+    [ "$digest" = @DIGEST@ ] ||
+        fail "the base image has changed: $image is $digest, the lock was resolved for @DIGEST@"
+fi

@@ -1,0 +1,17 @@
+@HEAD@
+venv=${MATRIX_VENV:-$here/matrix-venv}
+[ "$#" -gt 0 ] || fail "say what to run"
+@CHECKS@
+if [ -f "$venv.sqsh" ]; then
+    bind=$venv.sqsh:/user-software:image-src=/
+elif [ -d "$venv" ]; then
+    bind=$venv:/user-software
+else
+    fail "there is neither $venv.sqsh nor $venv: bash create_venv.sh makes it"
+fi
+# A ~/.local of this machine would leak in, and so would its PYTHONPATH.
+unset PYTHONPATH PYTHONHOME
+export SINGULARITYENV_PYTHONNOUSERSITE=1 APPTAINERENV_PYTHONNOUSERSITE=1
+export SINGULARITYENV_PREPEND_PATH=/user-software/bin APPTAINERENV_PREPEND_PATH=/user-software/bin
+@SITE@
+exec singularity exec -B "$bind" "$image" "$@"

@@ -1,0 +1,1 @@
+"""Running a command so that it sees the index: which way, and with which variables."""

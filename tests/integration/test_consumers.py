@@ -1,0 +1,332 @@
+"""The files of ``matrix env``, read by the real pip, uv and apptainer, with tiny wheels as stand-ins."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import uv
+from msgspec.structs import replace
+
+import builders.closure
+from builders.host import running_python
+from builders.index import Index
+from builders.index.serving import serving
+from matrix.cli import main
+from resolver.errors import EnvironmentLacksError
+from resolver.lock import LockedImage, dumps, read_lock
+from tests.rig.rig import USER, Rig
+from tests.support.locks import with_image, with_index, with_kept
+from tests.support.tiny import tiny_index, tiny_wheel
+
+pytestmark = pytest.mark.integration
+Capture = pytest.CaptureFixture[str]
+LABELLED = "0.19.8+cpu.torch2.13.0"
+OLDEST, NEWEST = "22.3", ""
+
+
+@pytest.fixture(scope="module")
+def pips(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Fetch the oldest supported pip and the newest; a pip runs out of its own wheel."""
+    folder = tmp_path_factory.mktemp("pips")
+    for version in (OLDEST, NEWEST):
+        wanted = f"pip=={version}" if version else "pip"
+        command = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--only-binary=:all:"]
+        subprocess.run([*command, "-d", str(folder / (version or "newest")), wanted], check=True)
+    return folder
+
+
+@pytest.fixture
+def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> Path:
+    """Give a lock for this machine, its wheel in our index, torch in another, and traps in a third.
+
+    ``trap`` is what pip is configured to use: it has the same names with higher versions.
+    """
+    monkeypatch.chdir(tmp_path)
+    assert main(["resolve", "deepspeed==0.19.8", "torch==2.13.0", "--backend", "cpu", "-q"]) == 0
+    torch = tiny_index(
+        tmp_path / "torch",
+        {"torch": [("2.13.0+cpu", ["sympy"]), ("99.0+cpu", [])], "deepspeed": [("99.0", [])]},
+    )
+    lock = with_index(read_lock(Path("matrix.lock")), (torch / "simple").as_uri(), "torch")
+    Path("matrix.lock").write_text(dumps(lock))
+    tiny_index(
+        tmp_path / "trap",
+        {
+            "deepspeed": [("0.19.8", []), ("0.19.9", []), ("99.0", [])],
+            "torch": [("2.13.0", ["nvidia-cublas-cu12"]), ("99.0", [])],
+            "nvidia-cublas-cu12": [("12.8", [])],
+            "sympy": [("1.14.0", ["mpmath"])],
+            "mpmath": [("1.3.0", [])],
+        },
+    )
+    wheel = tiny_wheel(tmp_path / "made", "deepspeed", LABELLED, requires=["torch", "sympy"])
+    Index(tmp_path / "index").publish(wheel, {"build_key": "x"})
+    capsys.readouterr()
+    return tmp_path
+
+
+def clean(work: Path) -> dict[str, str]:
+    """Give an environment in which the index with the traps is pip's and uv's own."""
+    trap = (work / "trap" / "simple").as_uri()
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("PIP_", "UV_"))}
+    own = {"PIP_CONFIG_FILE": os.devnull, "PIP_INDEX_URL": trap, "UV_DEFAULT_INDEX": trap}
+    return (
+        kept | own | {"PIP_DISABLE_PIP_VERSION_CHECK": "1", "NO_PROXY": "127.0.0.1", "no_proxy": "127.0.0.1"}
+    )
+
+
+def run(command: list[str], work: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command, cwd=work, env=clean(work), capture_output=True, text=True, check=False)
+
+
+def pip(pips: Path, version: str, work: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    (wheel,) = (pips / (version or "newest")).glob("pip-*.whl")
+    command = [sys.executable, f"{wheel}/pip", "install", "--no-cache-dir", "--target", "installed"]
+    return run([*command, *arguments], work)
+
+
+def installed(folder: Path) -> dict[str, str]:
+    found = (path.name.removesuffix(".dist-info").rpartition("-") for path in folder.glob("*.dist-info"))
+    return {name: version for name, _, version in found}
+
+
+def empty(index: Index) -> None:
+    """Take the wheel away, as if it had not been built."""
+    for path in (index.simple / "deepspeed").glob("*.whl"):
+        path.unlink()
+    index.refresh("deepspeed")
+
+
+EXPECTED = {"deepspeed": LABELLED, "torch": "2.13.0+cpu", "sympy": "1.14.0", "mpmath": "1.3.0"}
+
+
+@contextlib.contextmanager
+def reached(work: Path, how: str) -> Iterator[list[str]]:
+    """Give the options with which ``matrix env`` names our index in one of two ways."""
+    if how == "file":
+        yield []
+    else:
+        with serving(Index(work / "index")) as url:
+            yield ["--index-url", url]
+
+
+@pytest.mark.parametrize("how", ["file", "http"])
+@pytest.mark.parametrize("version", [OLDEST, NEWEST], ids=["oldest", "newest"])
+def test_pip_installs_exactly_the_pins_whatever_else_the_indexes_have(
+    work: Path, pips: Path, version: str, how: str
+) -> None:
+    with reached(work, how) as options:
+        assert main(["env", "--for", "pip", "-o", "requirements.txt", *options]) == 0
+        done = pip(pips, version, work, "-r", "requirements.txt", "-c", "constraints.txt")
+    assert done.returncode == 0, done.stderr
+    assert installed(work / "installed") == EXPECTED
+
+
+@pytest.mark.parametrize("version", [OLDEST, NEWEST], ids=["oldest", "newest"])
+def test_a_wheel_that_is_missing_fails_and_nothing_else_is_taken(
+    work: Path, pips: Path, version: str, capsys: Capture
+) -> None:
+    empty(Index(work / "index"))
+    assert main(["env", "--for", "pip", "-o", "requirements.txt"]) == 0
+    assert "is not in" in capsys.readouterr().err
+    done = pip(pips, version, work, "-r", "requirements.txt")
+    assert done.returncode == 1
+    assert f"deepspeed=={LABELLED}" in done.stderr
+    assert not (work / "installed").exists()
+
+
+def test_the_constraints_hold_later_installs_back(work: Path, pips: Path) -> None:
+    assert main(["env", "--for", "pip", "-o", "requirements.txt"]) == 0
+    tiny_index(work / "more", {"later": [("1.0", ["torch"])]})
+    more = ["--extra-index-url", (work / "more" / "simple").as_uri()]
+    more += ["--extra-index-url", (work / "torch" / "simple").as_uri()]
+    done = pip(pips, NEWEST, work, "later", "-c", "constraints.txt", *more)
+    assert done.returncode == 0, done.stderr
+    assert installed(work / "installed")["torch"] == "2.13.0+cpu"
+
+
+@pytest.mark.parametrize("consumer", ["pip", "cotainr", "tykky"])
+def test_with_hashes_the_whole_closure_is_named_and_pip_checks_it(
+    work: Path, pips: Path, consumer: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in clean(work).items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.delenv("PIP_FIND_LINKS", raising=False)
+    (work / "out").mkdir()
+    python = ["--python", sys.executable]
+    assert main(["env", "--for", consumer, "--hashes", *python, "-o", "out"]) == 0
+    text = (
+        work / "out" / {"pip": "requirements.txt", "tykky": "req.txt"}.get(consumer, "env.yml")
+    ).read_text()
+    lines = [line.strip().removeprefix("- ") for line in text.splitlines()]
+    pinned = dict(line.split(" --hash=sha256:") for line in lines if "--hash" in line)
+    assert set(pinned) == {f"{name}=={version}" for name, version in EXPECTED.items()}
+    requirements = work / "section.txt"
+    section = [
+        line.replace("file:///mnt", f"file://{work}/index")
+        for line in lines
+        if "==" in line or line[:2] == "--"
+    ]
+    requirements.write_text("\n".join(section) + "\n")
+    done = pip(pips, OLDEST, work, "--require-hashes", "-r", "section.txt")
+    assert done.returncode == 0, done.stderr
+    assert installed(work / "installed") == EXPECTED
+    # Another file under the same name is refused.
+    tiny_index(work / "trap", {"mpmath": [("1.3.0", ["sympy>1"])]})
+    assert "do not match the hashes" in pip(pips, NEWEST, work, "-I", "-r", "section.txt").stderr.lower()
+
+
+def test_without_the_python_of_the_lock_uv_finds_the_closure(
+    work: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    def nowhere(*_: object, **__: object) -> None:
+        msg = "Python 3.11 is needed to build for it, and this machine has none."
+        raise EnvironmentLacksError(msg)
+
+    for name, value in clean(work).items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.delenv("PIP_FIND_LINKS", raising=False)
+    monkeypatch.setattr(builders.closure, "find_python", nowhere)
+    monkeypatch.setenv("PATH", f"{Path(uv.find_uv_bin()).parent}:{os.environ['PATH']}")
+    assert main(["env", "--for", "pip", "--hashes", "-o", "requirements.txt"]) == 0
+    pinned = [
+        line.split(" --hash")[0] for line in Path("requirements.txt").read_text().splitlines() if "==" in line
+    ]
+    assert set(pinned) == {f"{name}=={version}" for name, version in EXPECTED.items()}
+    monkeypatch.setenv("PATH", "/nowhere")
+    capsys.readouterr()
+    assert main(["env", "--for", "pip", "--hashes", "-o", "other.txt"]) == 3
+    said = capsys.readouterr().err
+    assert "to resolve for it" in said
+    assert "put uv on PATH" in said
+    assert not Path("other.txt").exists()
+
+
+def test_an_index_that_cannot_be_reached_is_exit_3(
+    work: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    for name, value in clean(work).items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.delenv("PIP_FIND_LINKS", raising=False)
+    lock = with_index(read_lock(Path("matrix.lock")), "http://127.0.0.1:9/whl/cpu", "torch")
+    Path("matrix.lock").write_text(dumps(lock))
+    assert (
+        main(["env", "--for", "pip", "--hashes", "--python", sys.executable, "-o", "requirements.txt"]) == 3
+    )
+    assert "Not reached: http://127.0.0.1:9/whl/cpu" in capsys.readouterr().err
+    assert not Path("requirements.txt").exists()
+
+
+def test_what_is_for_cuda_is_refused(work: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+    for name, value in clean(work).items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.delenv("PIP_FIND_LINKS", raising=False)
+    tiny_index(work / "trap", {"sympy": [("1.14.0", ["mpmath", "nvidia-cublas-cu12"])]})
+    assert (
+        main(["env", "--for", "pip", "--hashes", "--python", sys.executable, "-o", "requirements.txt"]) == 1
+    )
+    assert "nvidia-cublas-cu12 12.8: that is for CUDA" in capsys.readouterr().err
+    assert not Path("requirements.txt").exists()
+
+
+@pytest.mark.parametrize("how", ["file", "http"])
+def test_uv_sync_takes_each_name_from_its_index_alone(work: Path, how: str) -> None:
+    (work / "project").mkdir()
+    with reached(work, how) as options:
+        assert main(["env", "--for", "uv", "-o", "project", *options]) == 0
+        command = [uv.find_uv_bin(), "sync", "--no-cache", "--project", "project", "--python", sys.executable]
+        done = run(command, work)
+    assert done.returncode == 0, done.stderr
+    site = work / "project" / ".venv" / "lib" / f"python{running_python()}" / "site-packages"
+    assert installed(site) == EXPECTED
+
+
+def test_uv_fails_where_a_wheel_is_missing(work: Path) -> None:
+    empty(Index(work / "index"))
+    (work / "project").mkdir()
+    assert main(["env", "--for", "uv", "-o", "project"]) == 0
+    done = run(
+        [uv.find_uv_bin(), "sync", "--no-cache", "--project", "project", "--python", sys.executable], work
+    )
+    assert done.returncode == 1
+    assert "deepspeed" in done.stderr
+    assert not list((work / "project").glob(".venv/lib/*/site-packages/deepspeed*"))
+
+
+def test_uv_pip_reads_the_requirements(work: Path) -> None:
+    assert main(["env", "--for", "pip", "-o", "requirements.txt"]) == 0
+    command = [uv.find_uv_bin(), "pip", "install", "--no-cache", "--python", sys.executable]
+    # uv takes a name from the first index that has it, and ours comes first.
+    done = run([*command, "--target", "installed", "-r", "requirements.txt", "-c", "constraints.txt"], work)
+    assert done.returncode == 0, done.stderr
+    assert installed(work / "installed") == EXPECTED
+
+
+def test_a_definition_and_an_environment_on_top_of_an_image(rig: Rig, work: Path) -> None:
+    """Build an image from our definition as an ordinary user, then an environment on top of what it holds.
+
+    The image is left unpacked, as packing one takes minutes and shows nothing. The lock says that torch is
+    in the image, which then is so; its Python is one of an environment, as in LUMI's AI images.
+    """
+    lock = read_lock(Path("matrix.lock"))
+    place = rig.work()
+    wheels = place / "wheels"
+    tiny_wheel(wheels, "torch", "2.13.0+cpu", requires=["sympy"])
+    tiny_wheel(wheels, "sympy", "1.14.0")
+    index = Index(place / "index")
+    index.publish(tiny_wheel(wheels, "deepspeed", LABELLED, requires=["torch"]), {"build_key": "x"})
+
+    image = LockedImage(name="base", path=str(rig.image))
+    bare = with_image(lock, image)
+    torch_only = replace(bare, pick=tuple(one for one in bare.pick if one.name != "deepspeed"))
+    torch_only = replace(torch_only, edge=(), order=(("torch",),))
+    Path("torch.lock").write_text(dumps(torch_only))
+    made = place / "container.def"
+    asked = ["env", "--for", "apptainer", "--lock", "torch.lock", "--wheelhouse", str(wheels)]
+    assert main([*asked, "-o", str(made)]) == 0
+    unpacked = place / "with-torch"
+    done = rig.run_as_user(["apptainer", "build", "--sandbox", str(unpacked), str(made)], place)
+    assert done.returncode == 0, done.stderr
+    assert "1 distributions are as the lock says." in done.stdout + done.stderr
+    assert not (unpacked / "opt" / "matrix-files").exists()
+    run_in = rig.run_as_user(["apptainer", "exec", str(unpacked), "python", "-c", "import torch"], place)
+    assert run_in.returncode == 0, run_in.stderr
+
+    kept = with_kept(with_image(lock, LockedImage(name="top", path=str(unpacked))), "torch")
+    Path("kept.lock").write_text(dumps(kept))
+    (place / "venv").mkdir()
+    asked = ["env", "--for", "venv", "--lock", "kept.lock", "--index", str(place / "index")]
+    assert main([*asked, "-o", str(place / "venv")]) == 0
+    shutil.copytree(work / "trap", place / "trap")
+    offline = {"PIP_INDEX_URL": (place / "trap" / "simple").as_uri(), "PIP_CONFIG_FILE": os.devnull}
+    for path in [place, *place.rglob("*")]:
+        if not path.is_relative_to(unpacked) and os.geteuid() == 0:
+            shutil.chown(path, USER, USER)
+    done = rig.run_as_user(["bash", "venv/create_venv.sh"], place, offline)
+    assert done.returncode == 0, done.stderr
+    assert "2 distributions are as the lock says." in done.stdout
+    done = rig.run_as_user(["bash", "venv/create_squashfs.sh"], place)
+    assert done.returncode == 0, done.stderr
+    assert not (place / "venv" / "matrix-venv").exists()
+    program = "import deepspeed, sys, torch; print(deepspeed.VERSION, torch.__file__, sys.prefix)"
+    done = rig.run_as_user(["bash", "venv/run.sh", "python", "-c", program], place)
+    assert done.stdout.split() == [
+        LABELLED,
+        f"/opt/matrix/lib/python{running_python()}/site-packages/torch.py",
+        "/user-software",
+    ], done.stderr
+
+    # Once more, with an image whose torch is another one: nothing is made.
+    (metadata,) = unpacked.glob("opt/matrix/lib/*/site-packages/torch-2.13.0+cpu.dist-info/METADATA")
+    metadata.write_text(metadata.read_text().replace("2.13.0+cpu", "2.12.0+cpu"))
+    done = rig.run_as_user(["bash", "venv/create_venv.sh"], place, offline)
+    assert done.returncode == 3
+    assert f"no Python {running_python()} with torch 2.13.0+cpu" in done.stderr
+    assert not (place / "venv" / "matrix-venv").exists()

@@ -1,0 +1,219 @@
+"""The real cotainr, with the real Apptainer as an ordinary user, builds a container from our index.
+
+Three things are stand-ins and say so: Miniforge's installer (``tests/rig/standin_miniforge.sh``), torch (the
+rig's) and triton. The extension holds real code for gfx90a, compiled in the same base image; nothing runs on
+a GPU.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from wheel.wheelfile import WheelFile
+
+from resolver.lock import read_lock
+from tests.rig.rig import HERE as RIG
+from tests.rig.rig import Rig
+from tests.rig.standin_download import VARIABLE
+
+pytestmark = pytest.mark.integration
+COTAINR = "cotainr==2025.7.1"
+TORCH = "2.13.0+rocm7.2"
+PINNED = "1.0+rocm7.2.torch2.13.0.gfx90a"
+FACTS = """
+schema = 1
+[[package]]
+name = "tinyext"
+title = "an extension with one kernel"
+import-name = "tinyext"
+status = "observed"
+source = "tests"
+[[release]]
+package = "tinyext"
+version = "1.0"
+git = { url = "https://example.org/tinyext.git", commit = "0123456789012345678901234567890123456789" }
+backend = ["rocm"]
+status = "observed"
+source = "tests"
+[[recipe]]
+package = "tinyext"
+backend = "rocm"
+undeclared = ["setuptools", "torch"]
+imports = ["tinyext"]
+must-contain = ["tinyext.abi3.so"]
+status = "observed"
+source = "tests"
+"""
+SOURCE = """
+#define Py_LIMITED_API 0x030b0000
+#include <Python.h>
+#include <hip/hip_runtime.h>
+__global__ void twice(float *x) { x[threadIdx.x] *= 2; }
+static PyModuleDef module = {PyModuleDef_HEAD_INIT, "tinyext", 0, -1, 0, 0, 0, 0, 0};
+PyMODINIT_FUNC PyInit_tinyext(void) { return PyModule_Create(&module); }
+"""
+COMPILE = """
+cd /work && hipcc -x hip --offload-arch=gfx90a -O1 -shared -fPIC \
+    -I"$(python3.11 -c 'import sysconfig; print(sysconfig.get_path("include"))')" \
+    tinyext.hip -o tinyext.abi3.so
+"""
+PUBLISH = """
+import sys
+from pathlib import Path
+from builders.index import Index
+for wheel in sys.argv[2:]:
+    Index(Path(sys.argv[1])).publish(Path(wheel), {})
+"""
+
+
+@dataclass(frozen=True)
+class Project:
+    """A user's directory with lock, index and environment file, and the user's cotainr."""
+
+    rig: Rig
+    work: Path
+    cotainr: Path
+
+    def matrix(self, *arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
+        return self.rig.matrix(*arguments, cwd=self.work, env=env)
+
+    def build(self, sif: str, *more: str) -> subprocess.CompletedProcess[str]:
+        """Build a container by ``matrix run``, among variables that let a real user's build fail."""
+        given = {
+            VARIABLE: str(RIG / "standin_miniforge.sh"),
+            "APPTAINER_MKSQUASHFS_ARGS": "-comp zstd -Xcompression-level 1",
+            "PIP_RETRIES": "0",  # PyTorch's own index cannot be reached here, and is not needed
+            "SINGULARITY_BIND": "/var/spool:/nowhere",  # what a site module sets
+            "SINGULARITYENV_PYTHONPATH": str(self.rig.root / "site"),
+            "TMPDIR": "/opt",
+            "PIP_USER": "1",
+        }
+        command = [str(self.cotainr), "build", sif, "--base-image", str(self.rig.image)]
+        command += ["--conda-env", "env.yml", "--accept-licenses", "-v", "--no-color"]
+        return self.matrix("run", *more, "--", *command, **given)
+
+    def verify(self, sif: str, **env: str) -> tuple[int, dict[str, Any]]:
+        """Ask the container what it holds; gives exit code and answer."""
+        done = self.matrix("verify", "--image", sif, "--format", "json", **env)
+        document = json.loads(done.stdout)
+        assert isinstance(document, dict), done.stderr
+        return done.returncode, document
+
+
+@pytest.fixture(scope="module")
+def cotainr(rig: Rig) -> Path:
+    """Install the real cotainr into an environment of the user's."""
+    folder = rig.work() / "cotainr"
+    for command in (
+        [rig.python, "-m", "venv", str(folder)],
+        [str(folder / "bin" / "pip"), "install", "-q", COTAINR],
+    ):
+        done = rig.run_as_user(command)
+        assert done.returncode == 0, done.stderr
+    (packages,) = folder.glob("lib/python3*/site-packages")
+    shutil.copy(RIG / "standin_download.py", packages)
+    (packages / "standin_download.pth").write_text("import standin_download\n")
+    return folder / "bin" / "cotainr"
+
+
+@pytest.fixture(scope="module")
+def project(rig: Rig, cotainr: Path) -> Project:
+    """Resolve, compile the extension in the base image, publish it and the stand-ins, write env.yml."""
+    one = Project(rig, rig.work(), cotainr)
+    (one.work / "facts").mkdir()
+    (one.work / "facts" / "tinyext.toml").write_text(FACTS)
+    (one.work / "matrix.toml").write_text('catalog = ["facts"]\n')
+    target = ["--site", "local", "--backend", "rocm", "--gfx90a", "--driver", "30.30", "--python", "3.11"]
+    good(one.matrix("resolve", "tinyext", "torch==2.13.0", *target, "--base-image", str(rig.image)))
+    (one.work / "made").mkdir()
+    (one.work / "made" / "tinyext.hip").write_text(SOURCE)
+    (one.work / "made" / "triton.py").write_text('"""A stand-in for triton, with nothing in it."""\n')
+    subprocess.run(["chown", "-R", "--reference", str(one.work), str(one.work)], check=True)
+    bound = ["--bind", f"{one.work / 'made'}:/work"]
+    line = ["apptainer", "--silent", "exec", "--containall", *bound, str(rig.image), "sh", "-c", COMPILE]
+    good(rig.run_as_user(line, cwd=one.work))
+    lock = read_lock(one.work / "matrix.lock")
+    triton = next(pick for pick in lock.pick if pick.name.startswith(("triton", "pytorch-triton")))
+    wheels = [
+        rig.torch,
+        wheel(one.work, "tinyext", PINNED, "cp311-abi3-linux_x86_64", one.work / "made" / "tinyext.abi3.so"),
+        wheel(one.work, triton.name, triton.pinned, "py3-none-any", one.work / "made" / "triton.py"),
+    ]
+    good(rig.run_python("-c", PUBLISH, "index", *map(str, wheels), cwd=one.work))
+    good(one.matrix("env", "--for", "cotainr", "-o", "env.yml"))
+    return one
+
+
+def good(done: subprocess.CompletedProcess[str]) -> None:
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def wheel(folder: Path, name: str, version: str, tag: str, file: Path) -> Path:
+    """Make a wheel of one file."""
+    stem = f"{name.replace('-', '_')}-{version}"
+    needs = f"Requires-Dist: torch=={TORCH}\n" if file.suffix == ".so" else ""
+    metadata = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n{needs}"
+    pure = str(file.suffix == ".py").lower()
+    about = f"Wheel-Version: 1.0\nGenerator: tests\nRoot-Is-Purelib: {pure}\nTag: {tag}\n"
+    members = {
+        file.name: file.read_bytes(),
+        f"{stem}.dist-info/METADATA": metadata.encode(),
+        f"{stem}.dist-info/WHEEL": about.encode(),
+    }
+    path = folder / f"{stem}-{tag}.whl"
+    with WheelFile(str(path), "w") as sink:
+        for member, data in members.items():
+            sink.writestr(member, data)
+    path.chmod(0o644)
+    return path
+
+
+@pytest.mark.parametrize("route", ["bind", "loopback"])
+def test_cotainr_builds_a_container_in_which_the_extension_imports(project: Project, route: str) -> None:
+    sif = f"{route}.sif"
+    done = project.build(sif, *(["--route", route] if route == "loopback" else []))
+    said = done.stdout + done.stderr
+    assert done.returncode == 0, said[-4000:]
+    assert f"by {route}:" in said
+    for name in ("SINGULARITY_BIND", "SINGULARITYENV_PYTHONPATH", "TMPDIR", "PIP_USER"):
+        assert f"unset {name}:" in said
+    code, answer = project.verify(sif)
+    found = {one["id"]: one for one in answer["findings"]}
+    assert code == 0, [one for one in answer["findings"] if one["severity"] == "error"]
+    assert answer["verdict"] == "sound"
+    assert answer["distributions"]["tinyext"] == PINNED
+    assert answer["distributions"]["torch"] == TORCH
+    assert answer["python"]["path"].startswith("/opt/cotainr/conda/envs/conda_container_env/")
+    assert found["verify-pins"]["text"].startswith("3 of 3 ")
+    assert found["probe-object"]["evidence"]["member"].endswith("/site-packages/tinyext.abi3.so")
+    assert any(path.endswith("/site-packages/tinyext.abi3.so") for path in answer["libraries"])
+    assert {"verify-pip-check", "verify-library", "verify-gpu-not-judged"} <= found.keys()
+    assert answer["not_judged"] >= 1
+
+
+def test_what_is_wrong_in_a_container_is_found(project: Project) -> None:
+    """The base image itself lacks all that the lock pins, and the user's own packages would shadow it."""
+    own = project.work / "own" / "lib" / "python3.11" / "site-packages"
+    (own / "pip-99.dist-info").mkdir(parents=True)
+    (own / "pip-99.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: pip\nVersion: 99\n")
+    code, answer = project.verify(str(project.rig.image), PYTHONUSERBASE=str(project.work / "own"))
+    found = [one["id"] for one in answer["findings"]]
+    assert (code, answer["verdict"]) == (1, "defective")
+    assert found.count("verify-pin-missing") == 3
+    assert "verify-torch-failed" in found
+    assert {"verify-user-site", "verify-user-site-adds"} & set(found)
+
+
+def test_a_failed_build_keeps_its_exit_code(project: Project) -> None:
+    command = [str(project.cotainr), "build", "x.sif", "--base-image", "no-such.sif"]
+    bare = project.rig.run_as_user(command, cwd=project.work)
+    done = project.matrix("run", "--", *command)
+    assert bare.returncode != 0
+    assert done.returncode == bare.returncode
+    assert "no-such.sif" in done.stdout + done.stderr

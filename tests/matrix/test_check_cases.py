@@ -1,0 +1,67 @@
+"""The cases in ``checks/``: a file, and beside it what is to be found in it.
+
+``NAME.expected`` holds the options of the command, a line ``LINE ID`` for each finding (with ``fixed`` where
+there is one certain correction), and after ``----`` the corrected file, where it differs.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+from matrix.checking.findings import RULES
+from matrix.cli import main
+
+HERE = Path(__file__).parent / "checks"
+CASES = sorted(path for path in HERE.iterdir() if path.suffix != ".expected")
+Capture = pytest.CaptureFixture[str]
+
+
+@pytest.fixture(autouse=True)
+def _alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def expected(case: Path) -> tuple[list[str], list[str], str]:
+    """Give options, findings and the corrected text of a case."""
+    head, _, fixed = case.with_name(f"{case.name}.expected").read_text(encoding="utf-8").partition("----\n")
+    options, *findings = head.splitlines()
+    return options.removeprefix("options: ").split(), findings, fixed or case.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_a_case_is_seen_as_its_author_saw_it(case: Path, capsys: Capture) -> None:
+    options, wanted, fixed = expected(case)
+    copy = Path(shutil.copy(case, case.name))
+    code = main(["check", str(copy), "--no-preflight", "--format", "json", *options])
+    document = json.loads(capsys.readouterr().out)
+    found = document["findings"]
+    assert [f"{one['line']} {one['id']}{' fixed' if one['fixable'] else ''}" for one in found] == wanted
+    assert code == any(one["severity"] == "error" for one in found)
+    assert all(one["consequence"] and one["text"] for one in found)
+    assert copy.read_text(encoding="utf-8") == case.read_text(encoding="utf-8")
+
+    main(["check", str(copy), "--no-preflight", "--format", "json", "--fix", *options])
+    document = json.loads(capsys.readouterr().out)
+    assert copy.read_text(encoding="utf-8") == fixed
+    assert not [one for one in document["findings"] if one["fixable"]]
+    assert bool(document["diff"]) == (fixed != case.read_text(encoding="utf-8"))
+
+    main(["check", str(copy), "--no-preflight", "--format", "json", "--fix", *options])
+    assert json.loads(capsys.readouterr().out)["diff"] == ""
+    assert copy.read_text(encoding="utf-8") == fixed
+
+
+def test_every_rule_has_a_case() -> None:
+    seen = {line.split()[1] for case in CASES for line in expected(case)[1]}
+    assert set(RULES) - seen == {"not-the-lock", "other-python"}  # with a lock: test_check_command.py
+
+
+def test_the_table_in_the_docs_has_every_rule() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "checking.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `([\w-]+)` \| (\w+) \| (.*?) \|", page, re.MULTILINE)
+    assert rows == [(name, rule.severity, rule.title) for name, rule in RULES.items()]

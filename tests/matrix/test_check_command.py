@@ -1,0 +1,175 @@
+"""``matrix check``: files as they come, a lock as the measure, and what is written."""
+
+from __future__ import annotations
+
+import json
+import os
+from codecs import BOM_UTF8
+from pathlib import Path
+
+import pytest
+
+from matrix.cli import main
+
+Capture = pytest.CaptureFixture[str]
+LOOK = ["--no-preflight", "--date", "2026-03-01"]
+TORCH = "--extra-index-url https://download.pytorch.org/whl/rocm6.4\ntorch==2.9.1+rocm6.4\n"
+
+
+@pytest.fixture(autouse=True)
+def _alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+BAD = [
+    ("env.yml", b"a: [1\n", "env.yml:2", "not valid YAML"),
+    ("env.yml", b"dependencies:\n\t- a\n", "env.yml:2", "YAML takes no tabs"),
+    ("env.yml", b"dependencies:\n- a\x01b\n", "env.yml:2", "may not stand"),
+    ("env.yml", b"dependencies: [" * 5000, "env.yml", "nested too deeply"),
+    ("env.yml", b"- a\n", "env.yml:1", "a list"),
+    ("env.yml", b"text\n", "env.yml:1", "a text"),
+    ("env.yml", b"# only a comment\n", "env.yml:1", "nothing"),
+    ("env.yml", b"name: x\n", "env.yml:1", "no dependencies"),
+    ("env.yml", b"name: x\ndependencies: 3\n", "env.yml:2", "no list"),
+    ("env.yml", b"a: 1\n---\nb: 2\n", "env.yml:2", "not valid YAML"),
+    ("env.yml", b" \n", "env.yml", "empty"),
+    ("list.txt", b"\x7fELF\0\0", "list.txt", "binary"),
+    ("list.txt", b"# \xff\n", "list.txt:1", "not UTF-8"),
+    ("list.txt", b"#" * (2**20 + 1), "list.txt", "more than 1 MiB"),
+]
+
+
+@pytest.mark.parametrize(("name", "data", "where", "what"), BAD, ids=[f"{what}" for *_, what in BAD])
+def test_what_is_no_such_file_is_named_with_its_line(
+    name: str, data: bytes, where: str, what: str, capsys: Capture
+) -> None:
+    Path(name).write_bytes(data)
+    assert main(["check", name, "--fix", *LOOK]) == 2
+    said = capsys.readouterr()
+    assert where in said.err
+    assert what in said.err
+    assert "Traceback" not in said.err
+    assert Path(name).read_bytes() == data
+
+
+def test_what_is_not_there_and_what_contradicts(capsys: Capture) -> None:
+    assert main(["check", "none.yml"]) == 2
+    assert "There is no file none.yml" in capsys.readouterr().err
+    assert main(["check", "."]) == 2
+    assert "is a directory" in capsys.readouterr().err
+    Path("list.txt").write_text(TORCH)
+    assert main(["check", "list.txt", "--lock", "matrix.lock", "--site", "lumi-g"]) == 2
+    assert "--lock says what the file is for, and so does --site" in capsys.readouterr().err
+    assert main(["check", "list.txt", "--timeout", "0"]) == 2
+    assert "'0' is no number of seconds" in capsys.readouterr().err
+    assert main(["check", "list.txt", "--base-image", "lumi-rocm-rocm-6.2.5.sif", *LOOK]) == 2
+
+
+def test_a_file_without_faults_says_so(capsys: Capture) -> None:
+    Path("list.txt").write_text(TORCH)
+    assert main(["check", "list.txt", *LOOK]) == 0
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert "Nothing found. Checked against lumi-g on 2026-03-01." in said.err
+
+
+def test_a_finding_as_text_has_line_consequence_and_correction(capsys: Capture) -> None:
+    Path("list.txt").write_text("--extra-index-url https://example.org/simple numpy==1.26.4\n")
+    assert main(["check", "list.txt", *LOOK]) == 1
+    said = capsys.readouterr()
+    assert said.out.splitlines() == [
+        "list.txt:1: error: an option and a requirement on one line [requirement-beside-option]",
+        "    --extra-index-url https://example.org/simple numpy==1.26.4",
+        "  pip takes this as options only: numpy==1.26.4 is not installed, and nothing says so.",
+        "  Instead:",
+        "    --extra-index-url https://example.org/simple",
+        "    numpy==1.26.4",
+    ]
+    assert "1 error; --fix corrects 1." in said.err
+
+
+def test_control_characters_do_not_reach_the_terminal(capsys: Capture) -> None:
+    Path("list.txt").write_text("\x1b[31m\x07 x\n")
+    assert main(["check", "list.txt", *LOOK]) == 1
+    assert "\x1b" not in capsys.readouterr().out
+
+
+def test_a_pipe_can_be_checked_and_not_corrected(capsys: Capture) -> None:
+    for fix, code in (([], 1), (["--fix"], 2)):
+        reading, writing = os.pipe()
+        os.write(writing, b"--pre numpy\n")
+        os.close(writing)
+        assert main(["check", f"/dev/fd/{reading}", *fix, *LOOK]) == code
+        os.close(reading)
+    assert "no regular file" in capsys.readouterr().err
+
+
+def test_a_correction_keeps_permissions_mark_line_ends_and_all_else() -> None:
+    path = Path("real.txt")
+    path.write_bytes(BOM_UTF8 + b"# \xc3\xa4\r\n  numpy=1.26.4   # why\r\n\r\n--pre tqdm==4.67.1\r\nscipy")
+    path.chmod(0o600)
+    Path("list.txt").symlink_to(path)
+    assert main(["check", "list.txt", "--fix", *LOOK]) == 0
+    wanted = BOM_UTF8 + b"# \xc3\xa4\r\n  numpy==1.26.4   # why\r\n\r\n--pre\r\ntqdm==4.67.1\r\nscipy"
+    assert path.read_bytes() == wanted
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert Path("list.txt").is_symlink()
+    assert sorted(one.name for one in Path().iterdir()) == ["list.txt", "real.txt"]
+
+
+def test_without_a_correction_nothing_is_written() -> None:
+    path = Path("list.txt")
+    path.write_text(TORCH)
+    before = path.stat()
+    assert main(["check", "list.txt", "--fix", *LOOK]) == 0
+    assert (path.stat().st_ino, path.stat().st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
+
+
+def test_pins_come_from_the_lock(capsys: Capture) -> None:
+    assert main(["resolve", "torch", "apex", "--python", "3.12", "--date", "2026-03-01"]) == 0
+    assert main(["env", "--for", "cotainr", "-o", "given.yml"]) == 0
+    capsys.readouterr()
+    assert main(["check", "given.yml", "--lock", "matrix.lock", "--no-preflight"]) == 0
+    assert "[pip-unpinned]" in capsys.readouterr().out
+    pins = {
+        line.strip("- ").partition("==")[0]: line.strip("- \n")
+        for line in Path("given.yml").read_text().splitlines()
+        if "==" in line
+    }
+    Path("env.yml").write_text(
+        "channels: [conda-forge]\n"
+        "dependencies:\n"
+        "  - python=3.9 # old\n"
+        "  - pip\n"
+        "  - pip:\n"
+        "      - --extra-index-url file:///mnt/simple\n"
+        "      - torch==1.0 # here\n"
+        "      - apex ; python_version > '3'\n"
+        "      - numpy\n"
+    )
+    assert (
+        main(["check", "env.yml", "--lock", "matrix.lock", "--no-preflight", "--fix", "--format", "json"])
+        == 0
+    )
+    document = json.loads(capsys.readouterr().out)
+    assert document["against"].startswith("matrix.lock, for lumi-g on 2026-03-01")
+    lines = Path("env.yml").read_text().splitlines()
+    assert lines[2] == "  - python=3.12 # old"
+    assert lines[6] == f"      - {pins['torch']} # here"
+    assert lines[7] == "      - --only-binary apex"
+    assert lines[8] == f'      - {pins["apex"]} ; python_version > "3"'
+    assert {one["id"] for one in document["findings"]} == {"pip-unpinned"}
+
+
+def test_another_version_than_the_lock_is_an_error(capsys: Capture) -> None:
+    assert main(["resolve", "torch", "--python", "3.12", "--date", "2026-03-01"]) == 0
+    Path("env.yml").write_text("dependencies:\n  - python=3.9\n  - pip=26.*\n  - pip:\n    - torch==2.1.0\n")
+    capsys.readouterr()
+    code = main(["check", "env.yml", "--lock", "matrix.lock", "--no-preflight", "--format", "json"])
+    found = json.loads(capsys.readouterr().out)["findings"]
+    assert code == 1
+    assert [(one["line"], one["id"], one["fixable"]) for one in found] == [
+        (2, "other-python", True),
+        (5, "not-the-lock", True),
+    ]
+    assert found[0]["corrected"] == ["python=3.12"]

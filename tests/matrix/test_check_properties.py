@@ -1,0 +1,146 @@
+"""Whatever stands in a file, checking it ends with findings or a sentence, and corrections come to an end."""
+
+from __future__ import annotations
+
+import datetime
+from functools import cache
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from matrix.checking.check import check, fixed
+from matrix.checking.document import read_requirements
+from matrix.checking.expected import Expected, expect_request
+from matrix.checking.findings import Edit, edited
+from matrix.checking.reading import read_document
+from resolver.errors import UsageError
+from resolver.facts.loading import load
+from resolver.model import Request, Target
+
+_WORDS = st.sampled_from(
+    [
+        "torch",
+        "torch==2.9.1",
+        "torch==2.9.1+ROCm6.4",
+        "apex",
+        "apex==1.9.0+rocm6.4.torch2.9.1.gfx90a",
+        "deepspeed==0.18.2",
+        "numpy=1.26",
+        "tqdm==4.67.1",
+        "nvidia-nccl-cu12",
+        "--extra-index-url",
+        "--index-url",
+        "--only-binary",
+        "--no-build-isolation",
+        "--config-settings",
+        "--hash=sha256:00",
+        "--pre",
+        "--global-option=no-build-isolation",
+        "--target",
+        ":all:",
+        "apex,",
+        "pip",
+        "install",
+        "file:///mnt/simple",
+        "https://download.pytorch.org/whl/rocm6.3",
+        "git+https://github.com/ROCm/apex",
+        "./x.whl",
+        "-e",
+        "-r",
+        ".",
+        "\\",
+        "'a",
+        '"b',
+        "$HOME",
+        "${X}",
+        "#",
+        "#c",
+        "-",
+        ":",
+        ",",
+        "[",
+        "]",
+        "{",
+        "}",
+        "|",
+        ">",
+        "&",
+        "*",
+        "!",
+        "%",
+        "@",
+        "==",
+        ";",
+    ]
+) | st.just("\t")
+_LINES = st.lists(st.lists(_WORDS, max_size=5).map(" ".join), max_size=8)
+_ENDS = st.sampled_from(["\n", "\r\n"])
+_HEAD = "channels: [conda-forge]\ndependencies:\n  - python=3.12\n  - pip:\n"
+
+
+@cache
+def lumi(consumer: str) -> Expected:
+    """What fits LUMI-G in March 2026."""
+    target = Target(backend="rocm", gfx=("gfx90a",), site="lumi-g", date=datetime.date(2026, 3, 1))
+    kind = "cotainr" if consumer == "cotainr" else "pip"
+    return expect_request(Request(target, ()), load(), kind)  # type: ignore[arg-type]
+
+
+@settings(deadline=None)
+@given(st.text(), st.sampled_from(["a.yml", "a.txt", "a"]))
+def test_any_text_gives_findings_or_a_sentence(text: str, name: str) -> None:
+    try:
+        document = read_document(text, name)
+    except UsageError as error:
+        assert name in error.message  # noqa: PT017  a text that is no file of either kind
+        return
+    for one in check(document, lumi("cotainr")):
+        assert 1 <= one.line <= len(document.lines)
+
+
+@settings(deadline=None)
+@given(_LINES, _ENDS)
+def test_a_corrected_requirements_file_needs_no_correction(lines: list[str], end: str) -> None:
+    text = end.join(lines)
+    new = fixed(text, "a.txt", lumi("pip"))
+    assert fixed(new, "a.txt", lumi("pip")) == new
+    assert not [one for one in check(read_document(new, "a.txt"), lumi("pip")) if one.edit]
+    assert new.count("\n") >= text.count("\n")
+
+
+@settings(deadline=None)
+@given(_LINES, _ENDS)
+def test_a_corrected_environment_file_is_one_still(lines: list[str], end: str) -> None:
+    text = (_HEAD + "".join(f"    - {line}\n" for line in lines)).replace("\n", end)
+    try:
+        read_document(text, "a.yml")
+    except UsageError:
+        return
+    new = fixed(text, "a.yml", lumi("cotainr"))
+    assert new.startswith(_HEAD.partition("  - pip:")[0].replace("\n", end))
+    assert not [one for one in check(read_document(new, "a.yml"), lumi("cotainr")) if one.edit]
+    assert new.count("\n") >= text.count("\n")
+    assert end == "\n" or new.count("\n") == new.count("\r\n")
+
+
+@settings(deadline=None)
+@given(_LINES)
+def test_lines_without_a_finding_stay_as_they_are(lines: list[str]) -> None:
+    text = "\n".join(lines)
+    document = read_requirements(text, "a.txt")
+    edits = [one.edit for one in check(document, lumi("pip")) if one.edit]
+    touched = {number for one in edits for number in range(one.first, one.last + 1)}
+    kept = [line for number, line in enumerate(document.lines, start=1) if number not in touched]
+    rest = iter(edited(document.lines, edits))
+    assert all(line in rest for line in kept)  # in this order
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(st.integers(1, 9), st.integers(0, 2)), max_size=6))
+def test_changes_that_overlap_are_made_one_at_a_time(spans: list[tuple[int, int]]) -> None:
+    lines = [str(number) for number in range(1, 12)]
+    edits = [Edit(first, first + more - 1, (f"<{first}>",)) for first, more in spans]
+    result = edited(lines, edits)
+    numbers = [int(line) for line in result if line.isdigit()]
+    assert numbers == sorted(set(numbers))
+    assert len(result) >= len(lines) - sum(more for _, more in spans)

@@ -1,0 +1,334 @@
+"""``matrix env`` for pip, uv, EasyBuild, virtual environments and definition files; where they go."""
+
+from __future__ import annotations
+
+import subprocess
+import tomllib
+from pathlib import Path
+
+import pytest
+import yaml
+from msgspec.structs import replace
+from packaging.requirements import Requirement
+
+from matrix.cli import main
+from matrix.commands.env import MAIN
+from matrix.consumers.pins import pins_of
+from matrix.consumers.shell import fill
+from resolver.errors import UsageError
+from resolver.lock import LockedImage, dumps, read_lock
+from tests.support.locks import with_image, with_kept
+from tests.support.tiny import tiny_wheel
+
+Capture = pytest.CaptureFixture[str]
+GOLDEN = ["apex", "deepspeed", "flash-attn", "bitsandbytes", "torchvision", "torchaudio"]
+LABEL = "+rocm6.4.torch2.9.1.gfx90a"
+TORCH_INDEX = "https://download.pytorch.org/whl/rocm6.4"
+LAIF = "lumi-multitorch-torch-u24r64f21m43t29-20260319_153422.sif"
+
+
+@pytest.fixture(scope="module")
+def resolved(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Resolve the golden set for LUMI twice: on a bare image, and on one that holds torch."""
+    folder = tmp_path_factory.mktemp("locks")
+    asked = [*GOLDEN, "--date", "2026-03-01", "--python", "3.12"]
+    assert main(["resolve", *asked, "-o", str(folder / "bare.lock"), "-q"]) == 0
+    asked = ["xformers", "deepspeed", "--date", "2026-06-01", "--python", "3.12", "--base-image", LAIF]
+    assert main(["resolve", *asked, "--keep-installed", "image", "-o", str(folder / "kept.lock"), "-q"]) == 0
+    return folder
+
+
+@pytest.fixture
+def work(resolved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Give a directory with both locks."""
+    for lock in ("bare.lock", "kept.lock"):
+        (tmp_path / lock).write_bytes((resolved / lock).read_bytes())
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def env(consumer: str, *more: str, lock: str = "bare.lock") -> int:
+    return main(["env", "--for", consumer, "--lock", lock, *more])
+
+
+def content(path: str) -> list[str]:
+    return [line for line in Path(path).read_text().splitlines() if line and not line.startswith("#")]
+
+
+def pins(lines: list[str]) -> dict[str, str]:
+    found = [Requirement(line) for line in lines if not line.startswith("-")]
+    for one in found:
+        (specifier,) = one.specifier
+        assert specifier.operator == "==", one
+    return {one.name: str(one.specifier).removeprefix("==") for one in found}
+
+
+def test_pip_gets_requirements_that_are_whole_and_constraints(work: Path) -> None:
+    assert env("pip", "-o", "requirements.txt") == 0
+    lines = content("requirements.txt")
+    assert lines[:2] == [
+        f"--extra-index-url file://{work}/index/simple",
+        f"--extra-index-url {TORCH_INDEX}",
+    ]
+    found = pins(lines)
+    assert found["torch"] == "2.9.1+rocm6.4"
+    assert (found["torchvision"], found["torchaudio"]) == ("0.24.1+rocm6.4", "2.9.1+rocm6.4")
+    assert found["pytorch-triton-rocm"] == "3.5.1"
+    assert [found[name][-len(LABEL) :] for name in ("apex", "deepspeed", "flash-attn")] == [LABEL] * 3
+    only = {line.split()[1] for line in lines if line.startswith("--only-binary")}
+    assert only == {"apex", "bitsandbytes", "deepspeed", "flash-attn"}
+    assert not any("nvidia" in line for line in lines)
+    assert pins(content("constraints.txt")) == found
+
+
+def test_what_the_image_holds_is_a_constraint_and_no_requirement(work: Path) -> None:
+    assert env("pip", "-o", str(work), lock="kept.lock") == 0
+    required, limits = pins(content("requirements.txt")), pins(content("constraints.txt"))
+    assert set(required) == {"deepspeed", "xformers"}  # triton belongs to the torch of the image
+    assert limits["torch"] == "2.9.1+rocm6.4"
+    assert limits["torchvision"] == "0.24.1+rocm6.4"
+    assert required.items() <= limits.items()
+    assert TORCH_INDEX not in Path("requirements.txt").read_text()
+
+
+def test_uv_binds_each_name_to_its_index_and_asks_no_index_for_another(work: Path) -> None:
+    assert env("uv", "-o", "pyproject.toml") == 0
+    data = tomllib.loads(Path("pyproject.toml").read_text())
+    assert data["project"]["requires-python"] == "==3.12.*"
+    tool = data["tool"]["uv"]
+    assert all(one["explicit"] is True for one in tool["index"])
+    assert {one["name"]: one["url"] for one in tool["index"]} == {
+        "matrix": f"file://{work}/index/simple",
+        "rocm6.4": TORCH_INDEX,
+    }
+    sources = {name: one["index"] for name, one in tool["sources"].items()}
+    assert (sources["apex"], sources["torch"]) == ("matrix", "rocm6.4")
+    assert "bitsandbytes" not in sources  # which is on pip's own index
+    assert pins(tool["override-dependencies"]) == pins(data["project"]["dependencies"])
+    assert {"apex", "deepspeed", "flash-attn"} <= set(tool["no-build-package"])
+
+
+@pytest.mark.parametrize("consumer", ["venv", "easybuild"])
+def test_nothing_is_written_that_would_replace_the_torch_of_an_image(
+    work: Path, capsys: Capture, consumer: str
+) -> None:
+    assert env(consumer, "-o", str(work)) == 2
+    said = capsys.readouterr().err
+    assert "torch==2.9.1+rocm6.4, which would replace the torch of the base image" in said
+    assert "--keep-installed image" in said
+    assert sorted(one.name for one in work.iterdir()) == ["bare.lock", "kept.lock"]
+
+
+def test_uv_does_not_see_what_an_image_holds(work: Path, capsys: Capture) -> None:
+    assert env("uv", "-o", str(work), lock="kept.lock") == 2
+    assert "--for venv" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("consumer", ["cotainr", "tykky"])
+def test_conda_s_python_does_not_see_what_an_image_holds_and_that_is_said(
+    work: Path, capsys: Capture, consumer: str
+) -> None:
+    (work / "out").mkdir()
+    assert env(consumer, "-o", "out", lock="kept.lock") == 0
+    assert "conda's Python does not see torch==2.9.1+rocm6.4" in capsys.readouterr().err
+
+
+def test_easybuild_s_lines_are_python_that_stops_at_a_failing_pip(work: Path) -> None:
+    assert env("easybuild", "-o", "lines.py", lock="kept.lock") == 0
+    names: dict[str, object] = {"local_singularity_bind": "/pfs", "local_sif": "image.sif"}
+    exec(compile(Path("lines.py").read_text(), "lines.py", "exec"), names)
+    requirements = str(names["local_pip_requirements"]).split("\n")
+    assert set(pins([line for line in requirements if line])) == {"deepspeed", "xformers"}
+    assert "torch==2.9.1+rocm6.4" in str(names["local_pip_constraints"]).split("\n")
+    steps = names["local_matrix_install"]
+    assert isinstance(steps, list)
+    assert steps[0].endswith(f"{names['local_pip_requirements']}EOF")
+    assert f"--bind /pfs --bind {work}/index:{work}/index:ro " in steps[-1]
+    assert steps[-1].endswith("|| exit 1' || exit 1")
+    assert subprocess.run(["bash", "-n", "-c", steps[-1] % {"installdir": "/i"}], check=False).returncode == 0
+
+
+def test_a_path_that_easybuild_would_change_is_refused(work: Path, capsys: Capture) -> None:
+    assert env("easybuild", "--index", "100%", "-o", "lines.py", lock="kept.lock") == 2
+    assert "100%" in capsys.readouterr().err
+    assert not (work / "lines.py").exists()
+
+
+def test_venv_is_requirements_and_three_scripts(work: Path) -> None:
+    assert env("venv", "-o", str(work), lock="kept.lock") == 0
+    lines = content("requirements.txt")
+    assert lines[0] == "--extra-index-url file:///mnt/simple"
+    assert set(pins(lines)) == {"deepspeed", "xformers"}
+    assert pins(content("constraints.txt"))["torch"] == "2.9.1+rocm6.4"
+    for name in ("create_venv.sh", "create_squashfs.sh", "run.sh"):
+        assert Path(name).stat().st_mode & 0o111, name
+    make, run = Path("create_venv.sh").read_text(), Path("run.sh").read_text()
+    assert f"/appl/local/laifs/containers/lumi-multitorch-u24r64f21m43t29-20260319_153422/{LAIF}" in make
+    assert "need xformers 0.0.33.post2+rocm6.4.torch2.9.1.gfx90a" in make
+    assert "SINGULARITYENV_PYTHONNOUSERSITE=1" in run
+    assert "NCCL_SOCKET_IFNAME" in run
+
+
+def test_a_definition_copies_what_it_needs_of_the_index_and_removes_it(work: Path) -> None:
+    assert env("apptainer", "-o", "container.def") == 0
+    lines = Path("container.def").read_text().splitlines()
+    assert "Bootstrap: localimage" in lines
+    assert any(line.startswith("From: /appl/local/containers/cotainr-baseimages/") for line in lines)
+    copied = lines[lines.index("%files") + 1 : lines.index("%post") - 1]
+    assert [line.split()[0] for line in copied] == [
+        f"{work}/index/simple/{name}" for name in ("apex", "deepspeed", "flash-attn")
+    ]
+    post = lines[lines.index("%post") + 1 : lines.index("%environment")]
+    assert "rm -rf /opt/matrix-files" in post
+    assert "--extra-index-url file:///opt/matrix-files/simple" in post
+    (work / "post.sh").write_text("\n".join(post))
+    assert subprocess.run(["sh", "-n", "post.sh"], check=False).returncode == 0
+
+
+def test_a_definition_with_a_wheelhouse_downloads_nothing(work: Path, capsys: Capture) -> None:
+    assert env("apptainer", "--wheelhouse", "wheels", "-o", "container.def") == 1
+    assert "no wheels in wheels" in capsys.readouterr().err
+    tiny_wheel(work / "wheels", "apex", "1.9.0")
+    assert env("apptainer", "--wheelhouse", "wheels", "-o", "container.def") == 0
+    text = Path("container.def").read_text()
+    assert "--no-index\n--find-links /opt/matrix-files/wheels\n--only-binary" in text
+    assert "--extra-index-url" not in text
+    assert f"    {work}/wheels /opt/matrix-files/wheels\n" in text
+
+
+def test_a_definition_names_no_path_with_spaces(work: Path, capsys: Capture) -> None:
+    assert env("apptainer", "--index", "an index", "-o", "container.def") == 2
+    assert "an index/simple/apex" in capsys.readouterr().err
+    assert not (work / "container.def").exists()
+
+
+def test_a_definition_of_a_pulled_image_bootstraps_from_the_registry(work: Path) -> None:
+    lock = with_image(read_lock(work / "bare.lock"), LockedImage(name="amd", path="docker://rocm/dev:6.4"))
+    (work / "docker.lock").write_text(dumps(lock))
+    assert env("apptainer", "-o", "container.def", lock="docker.lock") == 0
+    assert "Bootstrap: docker\nFrom: rocm/dev:6.4\n" in Path("container.def").read_text()
+
+
+@pytest.mark.parametrize("consumer", ["cotainr", "venv"])
+def test_every_script_can_be_read_by_bash(work: Path, consumer: str) -> None:
+    folder = work / "it's here"
+    folder.mkdir()
+    lock = "bare.lock" if consumer == "cotainr" else "kept.lock"
+    assert env(consumer, "-o", str(folder), "--index", "in dex'", lock=lock) == 0
+    scripts = list(folder.glob("*.sh"))
+    assert scripts
+    for path in scripts:
+        done = subprocess.run(["bash", "-n", str(path)], capture_output=True, text=True, check=False)
+        assert (done.returncode, done.stderr) == (0, "")
+        assert "@" not in path.read_text().replace('"${binds[@]}"', "").replace('"$@"', "").replace(
+            "#found[@]", ""
+        )
+
+
+def test_the_main_file_may_have_any_name_and_the_script_knows_it(work: Path) -> None:
+    (work / "deep").mkdir()
+    assert env("cotainr", "-o", "deep/my env.yml") == 0
+    assert yaml.safe_load((work / "deep" / "my env.yml").read_text())["name"] == "matrix"
+    assert "environment=$here/'my env.yml'" in (work / "deep" / "build.sh").read_text()
+
+
+def test_on_stdout_there_is_the_main_file_and_the_others_are_named(work: Path, capsys: Capture) -> None:
+    del work
+    assert env("venv", lock="kept.lock") == 0
+    said = capsys.readouterr()
+    assert pins([line for line in said.out.splitlines() if line[:1] != "#"])["xformers"]
+    assert "constraints.txt, create_venv.sh, create_squashfs.sh, run.sh. -o DIR writes all" in said.err
+
+
+def test_a_file_of_somebody_else_is_left_as_it_is_and_nothing_is_written(work: Path, capsys: Capture) -> None:
+    (work / "build.sh").write_text("make\n")
+    assert env("cotainr", "-o", "env.yml") == 2
+    assert "build.sh is there and was not written by this command" in capsys.readouterr().err
+    assert not (work / "env.yml").exists()
+    assert (work / "build.sh").read_text() == "make\n"
+    (work / "build.sh").unlink()
+    (work / "env.yml").write_text("old\n")
+    assert env("cotainr", "-o", ".") == 2  # in a directory the main file is not named either
+    assert env("cotainr", "-o", "env.yml") == 0  # here it is
+    assert env("cotainr", "-o", ".") == 0  # and what is ours may be replaced
+    assert "name: matrix" in (work / "env.yml").read_text()
+
+
+def test_a_device_gets_the_main_file_alone(work: Path) -> None:
+    assert env("cotainr", "-o", "/dev/null") == 0
+    assert not (work / "build.sh").exists()
+    assert not Path("/dev/build.sh").exists()
+
+
+def test_the_same_lock_gives_the_same_bytes(work: Path) -> None:
+    for consumer in ("cotainr", "tykky", "pip", "uv", "apptainer"):
+        texts = []
+        for folder in ("one", "two"):
+            (work / folder / consumer).mkdir(parents=True)
+            assert env(consumer, "-o", f"{folder}/{consumer}") == 0
+            texts.append({one.name: one.read_bytes() for one in (work / folder / consumer).iterdir()})
+        assert texts[0] == texts[1]
+        assert MAIN[consumer] in texts[0]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ("venv --hashes", "depends on what the image holds"),
+        ("uv --hashes", "uv lock"),
+        ("pylock --hashes", "a hash for every file"),
+        ("pip --python /usr/bin/python3", "--hashes resolves with"),
+        ("pip --wheelhouse x", "--for apptainer"),
+        ("pip --index-url /scratch/index", "is no URL"),
+        ("cotainr --index-url https://x/$(reboot)", "is no URL"),
+    ],
+)
+def test_options_that_do_not_go_together(work: Path, capsys: Capture, arguments: str, said: str) -> None:
+    assert env(*arguments.split(), "-o", "out") == 2
+    assert said in capsys.readouterr().err
+    assert not (work / "out").exists()
+
+
+def test_an_index_url_may_hold_what_pip_fills_in(work: Path) -> None:
+    del work
+    for url in ("http://127.0.0.1:${PORT}/simple", "${INDEX_URL}"):
+        assert env("pip", "--index-url", url, "-o", "out.txt") == 0
+        assert content("out.txt")[0] == f"--extra-index-url {url}"
+
+
+def test_hashes_need_the_wheels(work: Path, capsys: Capture) -> None:
+    assert env("pip", "--hashes", "-o", "out.txt") == 1
+    said = capsys.readouterr().err
+    assert f"lacks apex==1.9.0{LABEL}" in said
+    assert "matrix build-wheels" in said
+    assert not (work / "out.txt").exists()
+
+
+def test_hashes_of_a_lock_that_keeps_an_image_s_torch_are_refused(work: Path, capsys: Capture) -> None:
+    assert env("pip", "--hashes", "-o", str(work), lock="kept.lock") == 2
+    assert "keeps what the base image holds" in capsys.readouterr().err
+
+
+def test_only_what_is_kept_decides_what_comes_with_it(work: Path) -> None:
+    bare, kept = read_lock(work / "bare.lock"), read_lock(work / "kept.lock")
+    assert pins_of(bare).needed_by_kept == frozenset()
+    assert pins_of(kept).needed_by_kept == {"pytorch-triton-rocm"}
+    # Somebody asked for it: then it is installed, whoever needs it besides.
+    asked = with_kept(bare, "torch")
+    assert "torchvision" in {pin.name for pin in pins_of(asked).on_top}
+
+
+def test_a_lock_without_python_is_refused(work: Path) -> None:
+    data = read_lock(work / "bare.lock")
+    without = replace(
+        data,
+        target=replace(data.target, python=""),
+        pick=tuple(one for one in data.pick if one.name != "python"),
+    )
+    with pytest.raises(UsageError, match="no Python"):
+        pins_of(without)
+
+
+def test_a_place_that_nobody_fills_is_a_fault() -> None:
+    with pytest.raises(KeyError):
+        fill("head.sh", script="x")

@@ -1,0 +1,335 @@
+"""``matrix run``: the command sees the index, nothing disturbs it, and it ends as if the shell had run it."""
+
+from __future__ import annotations
+
+import os
+import pty
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import requests
+
+from builders.index import Index
+from matrix.cli import main
+from matrix.running.routes import base_image_of, choose_route
+from matrix.running.variables import applied, disturbing, for_container, makes_container, remarks, telling
+from resolver.errors import EnvironmentLacksError, UsageError
+from tests.builders.conftest import make_wheel
+
+Capture = pytest.CaptureFixture[str]
+Patch = pytest.MonkeyPatch
+MakeWheel = Callable[..., Path]
+__all__ = ["make_wheel"]  # the fixture
+HERE = Path(__file__).parent.parent.parent
+DISTURBING = ("PYTHONPATH", "SINGULARITY_BIND", "APPTAINER_BINDPATH", "PIP_USER", "PIP_TARGET")
+
+
+@pytest.fixture
+def index(tmp_path: Path, make_wheel: MakeWheel, monkeypatch: Patch) -> Index:
+    for name in ("PIP_EXTRA_INDEX_URL", "UV_INDEX", "TMPDIR", "no_proxy", "NO_PROXY", *DISTURBING):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.chdir(tmp_path)
+    one = Index(tmp_path / "index")
+    one.publish(make_wheel("tiny", "1.0+cpu"), {})
+    return one
+
+
+def image(folder: Path, *, mount: bool) -> Path:
+    """Make what passes for an unpacked image."""
+    for name in ("usr", *(["mnt"] if mount else [])):
+        (folder / name).mkdir(parents=True)
+    return folder
+
+
+def started(tmp_path: Path, *arguments: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "matrix", "run", *arguments]
+    env = {**os.environ, "PYTHONPATH": str(HERE)}
+    pipe = subprocess.PIPE
+    return subprocess.Popen(
+        command,
+        cwd=tmp_path,
+        env=env,
+        stdin=pipe,
+        stdout=pipe,
+        stderr=pipe,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def python(code: str) -> list[str]:
+    return ["--", sys.executable, "-c", code]
+
+
+@pytest.mark.usefixtures("index")
+def test_the_exit_code_the_arguments_and_stdin_pass_through(tmp_path: Path) -> None:
+    code = "import sys; print(sys.argv[1:], sys.stdin.read()); print('err', file=sys.stderr); sys.exit(7)"
+    with started(tmp_path, "-q", *python(code), "--gfx90a", "--", "-v", "--format", "json") as process:
+        out, err = process.communicate("typed")
+    assert process.returncode == 7
+    assert out == "['--gfx90a', '--', '-v', '--format', 'json'] typed\n"
+    assert err.splitlines()[-1] == "err"
+
+
+@pytest.mark.usefixtures("index")
+def test_a_command_that_was_killed_says_so_as_a_shell_does(tmp_path: Path) -> None:
+    with started(tmp_path, *python("import os; os.kill(os.getpid(), 9)")) as process:
+        process.communicate()
+    assert process.returncode == 137
+
+
+@pytest.mark.usefixtures("index")
+def test_the_index_is_served_as_long_as_the_command_runs(tmp_path: Path) -> None:
+    code = """
+import os, urllib.request
+url = os.environ["MATRIX_INDEX_URL"]
+assert url == os.environ["PIP_EXTRA_INDEX_URL"] == os.environ["UV_INDEX"], url
+print(url, "tiny-1.0" in urllib.request.urlopen(url + "tiny/").read().decode())
+"""
+    with started(tmp_path, *python(code)) as process:
+        out, err = process.communicate()
+    url, there = out.split()
+    assert (process.returncode, there) == (0, "True"), err
+    assert f"PIP_EXTRA_INDEX_URL={url}" in err
+    with pytest.raises(requests.ConnectionError):
+        requests.get(url, timeout=5)
+
+
+WAITS = """
+import os, signal, sys, time
+def end(number, frame):
+    print("got", number, flush=True)
+    sys.exit(5)
+signal.signal(signal.SIGTERM, end)
+signal.signal(signal.SIGINT, end)
+print(os.getpid(), os.environ["MATRIX_INDEX_URL"], flush=True)
+while True: time.sleep(0.05)
+"""
+
+
+@pytest.mark.usefixtures("index")
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_reaches_the_command_which_decides(tmp_path: Path, number: signal.Signals) -> None:
+    with started(tmp_path, *python(WAITS)) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        process.send_signal(number)
+        out, _ = process.communicate()
+    assert (process.returncode, out) == (5, f"got {int(number)}\n")
+
+
+@pytest.mark.usefixtures("index")
+def test_a_kill_ends_server_and_command(tmp_path: Path) -> None:
+    with started(tmp_path, *python(WAITS)) as process:
+        assert process.stdout is not None
+        child, url = process.stdout.readline().split()
+        assert requests.get(url, timeout=5).status_code == 200
+        process.kill()
+        process.wait()
+        # The kernel sends the command SIGTERM; what it prints then ends its output.
+        assert process.stdout.read() == "got 15\n"
+    until = time.monotonic() + 20
+    while Path(f"/proc/{child}").exists() and time.monotonic() < until:
+        time.sleep(0.05)
+    assert not Path(f"/proc/{child}").exists()
+    with pytest.raises(requests.ConnectionError):
+        requests.get(url, timeout=5)
+
+
+@pytest.mark.usefixtures("index")
+def test_in_a_terminal_the_command_has_it_and_gets_one_interrupt(tmp_path: Path) -> None:
+    code = """
+import os, signal, sys
+signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+print("terminal", os.isatty(0), os.isatty(1), flush=True)
+count = 0
+while signal.sigtimedwait({signal.SIGINT}, 3 if count else 60):
+    count += 1
+    print("interrupt", flush=True)
+sys.exit(count)
+"""
+    matrix, terminal = pty.fork()
+    if matrix == 0:
+        os.chdir(tmp_path)
+        os.environ["PYTHONPATH"] = str(HERE)
+        os.execv(sys.executable, [sys.executable, "-m", "matrix", "run", "-q", *python(code)])
+    with os.fdopen(terminal, "rb", buffering=0) as said:
+        assert any(b"terminal True True" in line for line in iter(said.readline, b""))
+        os.kill(matrix, signal.SIGSTOP)  # so that what it passes on, if anything, comes as a second one
+        os.write(terminal, b"\x03")
+        assert any(b"interrupt" in line for line in iter(said.readline, b""))
+        os.kill(matrix, signal.SIGCONT)
+        _, status = os.waitpid(matrix, 0)
+    assert os.waitstatus_to_exitcode(status) == 1
+
+
+def test_bound_where_the_base_image_of_the_command_has_a_mount_point(
+    index: Index, tmp_path: Path, capsys: Capture
+) -> None:
+    base = image(tmp_path / "base", mount=True)
+    assert main(["run", "--dry-run", "--", "true", "build", "x.sif", f"--base-image={base}"]) == 0
+    said = capsys.readouterr().err
+    assert f"SINGULARITY_BIND={index.root}:/mnt:ro" in said
+    assert f"APPTAINER_BIND={index.root}:/mnt:ro" in said
+    assert "MATRIX_INDEX_URL=file:///mnt/simple/" in said
+    assert "127.0.0.1" not in said
+
+
+@pytest.mark.usefixtures("index")
+def test_a_path_that_no_runtime_can_bind(tmp_path: Path, make_wheel: MakeWheel, capsys: Capture) -> None:
+    Index(tmp_path / "a:b").publish(make_wheel("tiny", "1.0+cpu"), {})
+    assert main(["run", "--index", "a:b", "--route", "bind", "--", "true"]) == 2
+    assert "a:b' cannot be bound" in capsys.readouterr().err
+    assert main(["run", "--index", "a:b", "-q", "--", "true"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("wanted", "mount", "given", "route"),
+    [
+        ("auto", True, True, "bind"),
+        ("auto", False, True, "loopback"),
+        ("auto", False, False, "loopback"),
+        ("bind", True, True, "bind"),
+        ("bind", False, False, "bind"),
+        ("loopback", True, True, "loopback"),
+    ],
+)
+def test_routes(tmp_path: Path, wanted: str, mount: bool, given: bool, route: str) -> None:
+    base = str(image(tmp_path / "base", mount=mount)) if given else ""
+    assert choose_route(wanted, ["true"], base).route == route
+
+
+def test_an_image_without_a_mount_point_cannot_be_bound_to(tmp_path: Path) -> None:
+    base = image(tmp_path / "base", mount=False)
+    with pytest.raises(UsageError, match="has no directory /mnt") as caught:
+        choose_route("bind", ["true"], str(base))
+    assert "--route loopback" in caught.value.hint
+
+
+def test_an_image_that_is_not_here(tmp_path: Path) -> None:
+    command = ["cotainr", "build", "x.sif", "--base-image", "docker://ubuntu:24.04"]
+    assert base_image_of(command) == "docker://ubuntu:24.04"
+    chosen = choose_route("auto", command, "")
+    assert chosen.route == "loopback"
+    assert "is an address" in chosen.why
+    with pytest.raises(EnvironmentLacksError, match="is an address"):
+        choose_route("bind", command, "")
+    with pytest.raises(EnvironmentLacksError, match="no base image"):
+        choose_route("auto", command, str(tmp_path / "none.sif"))
+
+
+@pytest.mark.parametrize("wanted", ["auto", "loopback"])
+def test_a_server_on_this_node_is_no_use_to_a_command_on_another(wanted: str) -> None:
+    with pytest.raises(UsageError, match="another node") as caught:
+        choose_route(wanted, ["/usr/bin/srun", "-n", "1", "cotainr", "build", "x.sif"], "")
+    assert "srun ... matrix run" in caught.value.hint
+
+
+def test_behind_srun_it_is_bound_where_that_can_be(tmp_path: Path) -> None:
+    base = image(tmp_path / "base", mount=True)
+    command = ["srun", "cotainr", "build", "x.sif", "--base-image", str(base)]
+    assert choose_route("auto", command, "").route == "bind"
+
+
+def test_what_disturbs_is_taken_away_unless_it_is_to_stay() -> None:
+    env = dict.fromkeys((*DISTURBING, "APPTAINERENV_PYTHONPATH", "PATH"), "/x")
+    assert set(applied(env, disturbing(env))) == {"PATH"}
+    assert set(applied(env, disturbing(env, ["PYTHONPATH"]))) == {"PATH", "PYTHONPATH"}
+    assert all(change.why for change in disturbing(env))
+
+
+def test_a_container_gets_no_cache_and_no_hidden_temporary_directory() -> None:
+    env = {"TMPDIR": "/scratch/me", "TMP": "/tmp/mine"}
+    after = applied(env, for_container(env))
+    assert after == {"TMP": "/tmp/mine", "PIP_NO_CACHE_DIR": "1"}
+    assert applied(env, for_container(env, ["TMPDIR"]))["TMPDIR"] == "/scratch/me"
+    assert applied({"PIP_NO_CACHE_DIR": "0"}, for_container({"PIP_NO_CACHE_DIR": "0"})) == {
+        "PIP_NO_CACHE_DIR": "0"
+    }
+
+
+def test_the_caller_s_own_indexes_stay() -> None:
+    env = {"PIP_EXTRA_INDEX_URL": "https://a/simple https://b/simple"}
+    after = applied(env, telling(env, "file:///mnt/simple/"))
+    assert after["PIP_EXTRA_INDEX_URL"] == "https://a/simple https://b/simple file:///mnt/simple/"
+    assert applied(after, telling(after, "file:///mnt/simple/")) == after
+
+
+@pytest.mark.parametrize(
+    ("env", "expected"),
+    [
+        ({}, None),
+        ({"http_proxy": "http://p"}, "127.0.0.1"),
+        ({"http_proxy": "http://p", "no_proxy": "a.b"}, "a.b,127.0.0.1"),
+        ({"HTTP_PROXY": "http://p", "no_proxy": "*"}, "*"),
+        ({"http_proxy": "http://p", "no_proxy": "127.0.0.1,x"}, "127.0.0.1,x"),
+    ],
+)
+def test_a_proxy_is_not_asked_for_the_loopback_address(env: dict[str, str], expected: str | None) -> None:
+    assert applied(env, telling(env, "http://127.0.0.1:80/simple/")).get("no_proxy") == expected
+    assert applied(env, telling(env, "file:///mnt/simple/")).get("no_proxy") == env.get("no_proxy")
+
+
+def test_what_stays_and_may_surprise_is_said() -> None:
+    assert remarks({"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": "", "PATH": "/bin"}) == [
+        "PIP_NO_INDEX stays, and keeps pip from reading any index, this one included"
+    ]
+
+
+@pytest.mark.usefixtures("index")
+def test_certificates_are_copied_to_where_a_container_sees_them(tmp_path: Path, monkeypatch: Patch) -> None:
+    hidden = Path(os.__file__)  # some file that is neither in /tmp nor in /var/tmp
+    monkeypatch.setenv("SSL_CERT_FILE", str(hidden))
+    monkeypatch.setenv("PIP_CERT", str(tmp_path / "seen.pem"))
+    (tmp_path / "seen.pem").write_text("seen")
+    cotainr = tmp_path / "cotainr"  # stands in for the real one: it says what it was given
+    cotainr.write_text(
+        '#!/bin/sh\ncp "$SSL_CERT_FILE" copied\n'
+        'printf "%s\\n" "$SSL_CERT_FILE" "$PIP_CERT" "$PIP_NO_CACHE_DIR"\n'
+    )
+    cotainr.chmod(0o755)
+    with started(tmp_path, "--", str(cotainr)) as process:
+        out, err = process.communicate()
+    bundle, seen, cache = out.splitlines()
+    assert bundle.startswith("/tmp/matrix-run-"), err
+    assert (tmp_path / "copied").read_bytes() == hidden.read_bytes()
+    assert (seen, cache) == (str(tmp_path / "seen.pem"), "1")
+    assert not Path(bundle).exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "text"),
+    [
+        ([], 2, "no command to run"),
+        (["--"], 2, "no command to run"),
+        (["--", "--index", "x"], 2, "is no program"),
+        (["--", "no-such-program"], 3, "no-such-program is not on PATH"),
+        (["--index", "nowhere", "--", "true"], 2, "There is no index at"),
+        (["--rout", "bind", "--", "true"], 2, "--rout"),
+        (["--", "./a-directory"], 3, "a-directory is not on PATH"),
+        (["--", "./not-a-program"], 3, "cannot be started: Exec format error"),
+    ],
+)
+@pytest.mark.usefixtures("index")
+def test_bad_usage(tmp_path: Path, capsys: Capture, arguments: list[str], code: int, text: str) -> None:
+    (tmp_path / "a-directory").mkdir()
+    (tmp_path / "not-a-program").write_bytes(b"\0\1\2")
+    (tmp_path / "not-a-program").chmod(0o755)
+    assert main(["run", *arguments]) == code
+    assert text in capsys.readouterr().err
+
+
+def test_the_format_of_another_program_is_not_ours(capsys: Capture) -> None:
+    assert main(["run", "--index", "nowhere", "--", "true", "--format", "json"]) == 2
+    said = capsys.readouterr()
+    assert (said.out, "There is no index" in said.err) == ("", True)
+
+
+def test_what_makes_a_container() -> None:
+    assert makes_container(["env", "A=b", "/opt/cotainr/bin/cotainr", "build"])
+    assert not makes_container(["pip", "install", "cotainr-extras"])

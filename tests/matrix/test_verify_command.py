@@ -1,0 +1,90 @@
+"""``matrix verify``: this machine's Python against a lock, and the job for a GPU node."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from matrix.cli import main
+
+Capture = pytest.CaptureFixture[str]
+Patch = pytest.MonkeyPatch
+
+
+@pytest.fixture(autouse=True)
+def _here(tmp_path: Path, monkeypatch: Patch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("PYTHONUSERBASE", str(tmp_path / "own"))
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def python(tmp_path: Path) -> str:
+    """Make an environment with nothing in it."""
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(tmp_path / "env")], check=True)
+    return str(tmp_path / "env" / "bin" / "python")
+
+
+def resolved(capsys: Capture, *more: str) -> None:
+    assert main(["resolve", "torch", "apex", "--site", "lumi-g", "--date", "2026-03-01", *more]) == 0
+    capsys.readouterr()
+
+
+def test_an_empty_environment_is_defective(capsys: Capture, python: str) -> None:
+    resolved(capsys)
+    assert main(["verify", "--python", python, "--format", "json"]) == 1
+    document = json.loads(capsys.readouterr().out)
+    found = [one["id"] for one in document["findings"]]
+    assert document["verdict"] == "defective"
+    assert document["python"]["path"] == python
+    assert {"verify-pin-missing", "verify-torch-failed", "verify-pip-check-not-judged"} <= set(found)
+    assert document["not_judged"] == sum("not-judged" in one for one in found)
+
+
+def test_text_without_a_lock(capsys: Capture, python: str) -> None:
+    assert main(["verify", "--python", python]) == 1
+    out = capsys.readouterr().out
+    assert "torch does not answer" in out
+    assert "[verify-pins-not-judged]" in out
+    assert out.splitlines()[-1].startswith("1 error. Not judged: ")
+
+
+def test_the_script_of_a_job(capsys: Capture, tmp_path: Path) -> None:
+    resolved(capsys)
+    (tmp_path / "my image.sif").write_bytes(b"")
+    assert main(["verify", "--gpu", "--dry-run", "--image", "my image.sif", "--account", "project_1"]) == 0
+    text = (tmp_path / "matrix-verify.sbatch").read_text()
+    assert "#SBATCH --partition=dev-g\n#SBATCH --account=project_1\n" in text
+    assert f"--need-gpu --image '{tmp_path}/my image.sif' --lock {tmp_path}/matrix.lock" in text
+    subprocess.run(["bash", "-n", "matrix-verify.sbatch"], check=True)
+
+
+def test_without_slurm_the_script_stays(capsys: Capture, tmp_path: Path, monkeypatch: Patch) -> None:
+    resolved(capsys)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert main(["verify", "--gpu", "-o", "job.sh"]) == 3
+    assert "sbatch is not on PATH" in capsys.readouterr().err
+    assert (tmp_path / "job.sh").is_file()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "text"),
+    [
+        (["--image", "none.sif"], 3, "There is no base image"),
+        (["--lock", "none.lock"], 2, "none.lock"),
+        (["--dry-run"], 2, "--dry-run goes with --gpu"),
+        (["--gpu"], 2, "no GPU partition"),
+        (["--gpu", "--partition", "p", "--time", "soon"], 2, "no time"),
+        (["--gpu", "--partition", "p q"], 2, "no value for sbatch's --partition"),
+        (["--python", "/none"], 1, "Asking the environment"),
+    ],
+)
+def test_bad_usage(capsys: Capture, tmp_path: Path, arguments: list[str], code: int, text: str) -> None:
+    assert main(["verify", *arguments]) == code
+    assert text in capsys.readouterr().err
+    assert not (tmp_path / "matrix-verify.sbatch").exists()

@@ -1,0 +1,32 @@
+"""Answers one download with a STAND-IN: that of Miniforge's installer, by cotainr's own Python.
+
+Copied into the environment that cotainr is installed in, with a ``.pth`` file that imports it at the start.
+cotainr itself stays as it is: it asks urllib for the same address, and gets `standin_miniforge.sh`, whose
+path is in the variable. Every other address is asked for as ever.
+"""
+
+import os
+import urllib.request
+import urllib.response
+from pathlib import Path
+
+VARIABLE = "STANDIN_MINIFORGE"
+ADDRESS = "https://github.com/conda-forge/miniforge/releases/latest/download/Miniforge3-Linux-x86_64.sh"
+
+
+class StandIn(urllib.request.BaseHandler):
+    """Comes before the handler that would go to the network."""
+
+    handler_order = 100
+
+    def https_open(self, request: urllib.request.Request) -> urllib.response.addinfourl | None:
+        """Answer the one address; None leaves another to the next handler."""
+        if request.full_url != ADDRESS:
+            return None
+        installer = Path(os.environ[VARIABLE]).open("rb")  # noqa: SIM115  the reader closes it
+        answer = urllib.response.addinfourl(installer, {}, ADDRESS, 200)  # type: ignore[arg-type]
+        answer.msg = "OK"  # type: ignore[attr-defined]
+        return answer
+
+
+urllib.request.install_opener(urllib.request.build_opener(StandIn))

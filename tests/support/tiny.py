@@ -1,0 +1,63 @@
+"""Tiny wheels and indexes of them: stand-ins for what takes hours to build and gigabytes to fetch."""
+
+from __future__ import annotations
+
+import hashlib
+import zipfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+
+def tiny_wheel(
+    folder: Path, name: str, version: str, *, requires: Sequence[str] = (), tags: str = "py3-none-any"
+) -> Path:
+    """Make a pure wheel whose only module says its version.
+
+    Parameters
+    ----------
+    folder
+        Where to.
+    name, version
+        Of the distribution; the module has its name.
+    requires
+        Its requirements.
+    tags
+        Interpreter, ABI and platform.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    module = name.replace("-", "_")
+    info = f"{module}-{version}.dist-info"
+    needs = "".join(f"Requires-Dist: {one}\n" for one in requires)
+    members = {
+        f"{module}.py": f"VERSION = {version!r}\n",
+        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n{needs}",
+        f"{info}/WHEEL": f"Wheel-Version: 1.0\nGenerator: tests\nRoot-Is-Purelib: true\nTag: {tags}\n",
+    }
+    record = "".join(f"{member},,\n" for member in [*members, f"{info}/RECORD"])
+    path = folder / f"{module}-{version}-{tags}.whl"
+    with zipfile.ZipFile(path, "w") as archive:
+        for member, text in (members | {f"{info}/RECORD": record}).items():
+            archive.writestr(member, text)
+    return path
+
+
+def tiny_index(root: Path, wheels: Mapping[str, Sequence[tuple[str, Sequence[str]]]]) -> Path:
+    """Make an index as a stranger's server would have it: HTML pages with hashes, nothing else.
+
+    Parameters
+    ----------
+    root
+        Its directory; the pages are below ``simple``.
+    wheels
+        Project to versions, each with its requirements.
+    """
+    for name, versions in wheels.items():
+        folder = root / "simple" / name
+        links = []
+        for version, requires in versions:
+            path = tiny_wheel(folder, name, version, requires=requires)
+            digest = hashlib.sha256(path.read_bytes()).hexdigest()
+            links.append(f'<a href="{path.name.replace("+", "%2B")}#sha256={digest}">{path.name}</a>')
+        (folder / "index.html").write_text(f"<!DOCTYPE html><html><body>{''.join(links)}</body></html>")
+    (root / "simple").mkdir(parents=True, exist_ok=True)
+    return root
