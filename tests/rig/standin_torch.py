@@ -17,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 import zipfile
+from collections.abc import Sequence
 from pathlib import Path
 
 HIP = "7.2.53211"
@@ -55,6 +56,16 @@ _TRAPS = (
 )
 _DATA = ["_ZN3c104cuda20CUDACachingAllocator9allocatorE"]
 """Symbols of libc10_hip that DeepSpeed's fused_adam asks for, functions and data."""
+_MATHS = (
+    "hipblasCreate",
+    "hipblasDestroy",
+    "hipblasGemmEx",
+    "hipblasGemmStridedBatchedEx",
+    "hipblasSetStream",
+    "hiprandCreateGenerator",
+    "hiprandSetPseudoRandomGeneratorSeed",
+)
+"""What DeepSpeed's transformer ops ask of hipBLAS and hipRAND, which a ROCm torch brings and loads."""
 _PRELOAD = """
 
 # stand-in: a ROCm torch is linked against these, so that they are there once it is imported
@@ -81,7 +92,7 @@ def make(cpu_wheel: Path, folder: Path) -> Path:
             archive.extractall(tree)
         version = _rename(tree)
         _hipify(tree)
-        for library, source in (("c10_hip", _traps()), ("torch_hip", "")):
+        for library, source in (("c10_hip", _traps(_TRAPS, _DATA)), ("torch_hip", _traps(_MATHS))):
             file = tree / "torch" / "lib" / f"lib{library}.so"
             command = ["gcc", "-shared", "-nostdlib", f"-Wl,-soname,{file.name}", "-o", str(file), "-x", "c"]
             subprocess.run([*command, "-"], check=True, input=source, text=True)
@@ -92,10 +103,10 @@ def make(cpu_wheel: Path, folder: Path) -> Path:
     return wheel
 
 
-def _traps() -> str:
-    """Give C source with a function that aborts for each symbol."""
-    lines = [f'void *data{number} __asm__("{name}") = 0;' for number, name in enumerate(_DATA)]
-    for number, name in enumerate(_TRAPS):
+def _traps(functions: Sequence[str], data: Sequence[str] = ()) -> str:
+    """Give C source with a function that aborts for each symbol, and with data."""
+    lines = [f'void *data{number} __asm__("{name}") = 0;' for number, name in enumerate(data)]
+    for number, name in enumerate(functions):
         lines.append(f'void trap{number}(void) __asm__("{name}");')
         lines.append(f"void trap{number}(void) {{ __builtin_trap(); }}")
     return "\n".join(lines)
