@@ -92,7 +92,7 @@ def test_an_index_out_of_reach_is_left_out_and_named(monkeypatch: pytest.MonkeyP
 def test_a_python_that_the_user_names_is_not_replaced_by_uv(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(closure.shutil, "which", lambda name: f"/usr/bin/{name}")
+    monkeypatch.setattr("shutil.which", lambda name: f"/usr/bin/{name}")
     nothing = tmp_path / "nothing"
     with pytest.raises(MatrixError) as raised:
         closure.closure_of(["torch==1"], python="3.11", log=tmp_path / "log", say=print, given=nothing)
