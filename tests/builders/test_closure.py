@@ -10,7 +10,7 @@ import pytest
 from builders import closure
 from builders.closure import Member, platform_tags
 from builders.run import CommandError
-from resolver.errors import MatrixError
+from resolver.errors import EnvironmentLacksError, MatrixError
 
 DIGEST = "a" * 64
 
@@ -92,8 +92,16 @@ def test_an_index_out_of_reach_is_left_out_and_named(monkeypatch: pytest.MonkeyP
 def test_a_python_that_the_user_names_is_not_replaced_by_uv(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("shutil.which", lambda name: f"/usr/bin/{name}")
-    nothing = tmp_path / "nothing"
-    with pytest.raises(MatrixError) as raised:
-        closure.closure_of(["torch==1"], python="3.11", log=tmp_path / "log", say=print, given=nothing)
-    assert str(nothing) in raised.value.message
+    def refuse(*_: object, **__: object) -> None:
+        msg = "Python 3.11 is needed to build for it, and that is another."
+        raise EnvironmentLacksError(msg)
+
+    program = tmp_path / "uv"
+    program.write_text("#!/bin/sh\nexit 9\n")  # a stand-in that must not be started
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    monkeypatch.setattr(closure, "find_python", refuse)
+    with pytest.raises(EnvironmentLacksError, match="needed to resolve for it, and that is another"):
+        closure.closure_of(
+            ["torch==1"], python="3.11", log=tmp_path / "log", say=print, given=tmp_path / "python"
+        )
