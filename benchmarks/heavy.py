@@ -48,8 +48,7 @@ BUILDS = [
         for op in (
             "fused_adam,cpu_adam,cpu_adagrad,cpu_lion,utils,pin_memory", "fused_lamb", "fused_lion",
             "quantizer", "random_ltd", "spatial_inference", "transformer", "stochastic_transformer",
-            "transformer_inference", "ragged_ops", "ragged_device_ops",
-            "inference_core_ops", "dc",
+            "transformer_inference", "ragged_ops", "ragged_device_ops", "inference_core_ops", "fused_adam,dc",
         )
     ),
 ]  # fmt: skip

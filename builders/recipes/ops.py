@@ -47,7 +47,7 @@ def with_ops(recipe: Recipe, names: Sequence[str], version: str) -> Recipe:
     RecipeError
         The package has no ops to choose from.
     UsageError
-        An op is unknown, or this release cannot build it.
+        An op is unknown, or this release cannot build it; or none of them has code for a GPU, on ROCm.
     """
     if not recipe.ops:
         msg = f"{recipe.package} {version} has no ops to choose from: its recipe compiles one thing."
@@ -62,6 +62,11 @@ def with_ops(recipe: Recipe, names: Sequence[str], version: str) -> Recipe:
             msg = f"{recipe.package} {version} cannot build {name} for {recipe.backend}."
             raise UsageError(msg, hint=f"{name} can be built in {known[name].releases}.")
     wanted = [there[name] for name in dict.fromkeys(names)]
+    if recipe.backend == "rocm" and all(op.host for op in wanted):
+        listed = ", ".join(op.name for op in wanted)
+        msg = f"Nothing of {listed} is compiled for a GPU, and the label of the wheel would name one."
+        gpu = next((op.name for op in there.values() if not op.host), "another")
+        raise UsageError(msg, hint=f"Ask for an op with GPU code besides, such as {gpu}.")
     return msgspec.structs.replace(
         recipe,
         environment=_environment(recipe, wanted),

@@ -319,6 +319,8 @@ class Op(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False):
     """Glob of the shared object it gives."""
     releases: str = ""
     """Specifier over the releases that have it and can build it; empty means all of the recipe's."""
+    host: bool = False
+    """Nothing of it is compiled for a GPU, as DeepSpeed's ``cpu_adam``."""
 
 
 class Recipe(Row, frozen=True, kw_only=True):

@@ -250,6 +250,19 @@ def test_ops_that_cannot_be_chosen() -> None:
         with_ops(recipe(), ["a"], "1.0")
 
 
+def test_ops_without_gpu_code_do_not_stand_alone_under_a_gpus_label(catalog: Catalog) -> None:
+    """They used to be compiled for minutes, and then refused for what is no fault of theirs."""
+    release = catalog.release["deepspeed", "0.19.8", ""]
+    rocm, cpu = (recipe_for(catalog, release, backend) for backend in ("rocm", "cpu"))
+    assert rocm is not None
+    assert cpu is not None
+    with pytest.raises(UsageError, match="cpu_adam, dc") as caught:
+        with_ops(rocm, ["cpu_adam", "dc"], "0.19.8")
+    assert "fused_adam" in caught.value.hint
+    assert with_ops(rocm, ["cpu_adam", "fused_lion"], "0.19.8").environment["DS_BUILD_CPU_ADAM"] == "1"
+    assert with_ops(cpu, ["cpu_adam"], "0.19.8").environment["DS_BUILD_CPU_ADAM"] == "1"
+
+
 def test_deepspeeds_ops(catalog: Catalog) -> None:
     release = catalog.release["deepspeed", "0.19.8", ""]
     shipped = recipe_for(catalog, release, "rocm")
