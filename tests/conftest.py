@@ -6,7 +6,15 @@ from collections.abc import Iterator
 
 import pytest
 
+from builders.containers import namespaces
 from tests.rig.rig import Rig, the_rig
+
+
+@pytest.fixture(autouse=True)
+def _namespaces_are_tried_anew() -> None:
+    """What a test found under a PATH of its own is not believed by the next."""
+    namespaces.without_network.cache_clear()
+    namespaces.with_mounts.cache_clear()
 
 
 @pytest.fixture(scope="session")

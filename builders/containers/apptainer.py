@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple
 from builders.containers.ending import ended_with_program
 from builders.containers.image import Image  # noqa: TC001
 from builders.containers.inside import Temporary, binds, script
-from builders.containers.namespaces import only_loopback, with_mounts, without_network
+from builders.containers.namespaces import only_loopback, without_network
 from builders.containers.place import Bind, View
 from builders.run import clean_environment, output_of
 
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 _SHUT = ("--cleanenv", "--containall", "--no-mount", "home,cwd,bind-paths,hostfs")
 _NO_NETWORK = ("--net", "--network", "none")
 _OWN_VARIABLES = ("APPTAINER_TMPDIR", "APPTAINER_CACHEDIR", "SINGULARITY_TMPDIR", "SINGULARITY_CACHEDIR")
+_OF_ROOT = (("--no-privs",), ("--userns",))
 _HOSTS = Path("/etc/hosts")
 
 
@@ -63,12 +64,19 @@ class ApptainerPlace:
         return Temporary(self.tmp)
 
     @cached_property
-    def _first(self) -> tuple[str, ...]:
-        """Words before the runtime: root in a container itself may lack rights that the runtime wants."""
-        line = [self.program, "exec", *_SHUT, str(self.image.path), "echo", "yes"]
-        if os.geteuid() != 0 or output_of(line, env=_environment()).strip() == "yes":
+    def _privileges(self) -> tuple[str, ...]:
+        """Options by which root runs a program with no more rights than a build needs.
+
+        By default the runtime hands root's capabilities on, and fails where root itself, in a
+        container of its own, has not all of them.
+        """
+        if os.geteuid() != 0:
             return ()
-        return with_mounts()
+        for options in _OF_ROOT:
+            line = [self.program, "exec", *_SHUT, *options, str(self.image.path), "/bin/sh", "-c", "echo yes"]
+            if output_of(line, env=_environment()).strip() == "yes":
+                return options
+        return _OF_ROOT[0]
 
     @cached_property
     def _cut(self) -> _Cut:
@@ -85,7 +93,7 @@ class ApptainerPlace:
             bound.insert(0, Bind(_HOSTS))  # with ``bind-paths`` off the runtime does not bind it
         mounts = [f"{outside}:{inside}" for outside, inside in self._temporary.mounts(bound)]
         mounts += [f"{bind.path}:{bind.inside}{'' if bind.writable else ':ro'}" for bind in bound]
-        line = [*self._first, *cut.before, self.program, "--quiet", "exec", *_SHUT, *cut.options]
+        line = [*cut.before, self.program, "--quiet", "exec", *_SHUT, *self._privileges, *cut.options]
         for mount in mounts:
             line += ["--bind", mount]
         return [*line, str(self.image.path), "/bin/sh", "-c", script(view), "sh", *command]

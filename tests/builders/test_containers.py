@@ -193,6 +193,21 @@ class TestApptainer:
         assert [mount.rpartition(":")[2] for mount in mounts[:2]] == ["/tmp", "/var/tmp"]
         assert line[-3:] == ["sh", "cc", "-c"]
 
+    @pytest.mark.parametrize(
+        ("works", "options"), [("--no-privs", ["--no-privs"]), ("--userns", ["--userns"])]
+    )
+    def test_root_runs_with_no_more_rights_than_a_build_needs(
+        self, image: Image, runtimes: Path, monkeypatch: pytest.MonkeyPatch, works: str, options: list[str]
+    ) -> None:
+        """Root in a container has not all capabilities, and the runtime fails when it wants to hand them on."""
+        put(runtimes, "apptainer", f'case "$*" in *{works}*"echo yes") echo yes;; *) exit 255;; esac')
+        monkeypatch.setattr(os, "geteuid", lambda: 0)
+        line = ApptainerPlace(image).command(["true"], View(network=True))[0]
+        assert [one for one in line if one in {"--no-privs", "--userns"}] == options
+        monkeypatch.setattr(os, "geteuid", lambda: 1000)
+        line = ApptainerPlace(image).command(["true"], View(network=True))[0]
+        assert not {"--no-privs", "--userns"} & set(line)
+
     def test_the_network_is_cut_by_the_runtime_if_that_works(self, image: Image, runtimes: Path) -> None:
         put(
             runtimes,

@@ -29,7 +29,8 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
     assert resolved.returncode == 0, resolved.stderr
     done = matrix(work, "build-wheels", "--backend", "cpu")
     assert done.returncode == 0, done.stderr
-    return Built(work, done.stdout + done.stderr)
+    (log,) = (work / "index" / ".matrix" / "logs").glob("deepspeed-*.log")
+    return Built(work, done.stdout + done.stderr, log)
 
 
 @pytest.fixture

@@ -18,6 +18,8 @@ class Built:
 
     work: Path
     said: str
+    log: Path
+    """Of the build that made the wheel; other tests build in the same index, and fail there on purpose."""
 
     @property
     def index(self) -> Path:
