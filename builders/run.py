@@ -8,7 +8,7 @@ import re
 import signal
 import subprocess
 from collections import deque
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from typing import TYPE_CHECKING, ClassVar
 
 from resolver.errors import EnvironmentLacksError, MatrixError
@@ -33,6 +33,7 @@ _TELLING = re.compile(
 _PR_SET_PDEATHSIG = 1  # from linux/prctl.h
 _NOT_FOUND = 127  # what a shell answers for a program that it cannot start
 _SIGNALLED = 128  # what a shell adds to the number of a signal
+_PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _WIDEST = 240  # characters of a line that are shown
 _NOISE = re.compile(
     r"not a git repository|error: Command '?\[|CalledProcessError|\[WARNING\]|\bnote:"
@@ -181,7 +182,9 @@ def run_in_foreground(
         msg = f"{command[0]} cannot be started: {error.strerror}."
         raise EnvironmentLacksError(msg, hint="Load or install it, or name it with its path.") from None
     try:
-        with _signals_go_to(process), beside or nullcontext():
+        with _signals_go_to(process), ExitStack() as held:
+            with _signals_blocked():
+                held.enter_context(beside or nullcontext())
             code = process.wait()
     except BaseException:
         process.terminate()
@@ -198,13 +201,25 @@ def _signals_go_to(process: subprocess.Popen[bytes]) -> Iterator[None]:
         if number != signal.SIGINT or not _is_before_terminal():
             process.send_signal(number)
 
-    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    before = [(number, signal.signal(number, pass_on)) for number in numbers]
+    before = [(number, signal.signal(number, pass_on)) for number in _PASSED_ON]
     try:
         yield
     finally:
         for number, handler in before:
             signal.signal(number, handler)
+
+
+@contextmanager
+def _signals_blocked() -> Iterator[None]:
+    """Keep signals from the threads that are started meanwhile.
+
+    A signal that another thread takes would not wake this one from its waiting (signal(7)).
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _PASSED_ON)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _is_before_terminal() -> bool:

@@ -89,6 +89,7 @@ def cpu_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Cap
 
 COTAINR = """#!/bin/sh
 # Stand-in for cotainr: writes down what it was given and makes a container that is a file.
+if [ -e "$2" ]; then echo "Overwrite $2? [y/N]"; exit 1; fi
 { printf '%s\\n' "$@"; echo "bind=$SINGULARITY_BIND,$APPTAINER_BIND,${SINGULARITY_BINDPATH-unset}"
   echo "tmp=$TMPDIR python=${PYTHONPATH-unset} cache=$PIP_NO_CACHE_DIR"; } > said.txt
 echo new > "$2"

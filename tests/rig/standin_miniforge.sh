@@ -37,7 +37,8 @@ create() { # conda env create -f FILE -n NAME [-q]
         shift
     done
     python=$(sed -n 's/^ *- *"\{0,1\}python *=*= *\([0-9]*\.[0-9]*\).*/\1/p' "$file")
-    sed -n '/^  - [a-z]/p' "$file" | sed 's/^/stand-in for conda: not installed by it: /'
+    sed -n '/^  - [a-z]/p' "$file" | grep -v -e '- python' -e '- pip' |
+        sed 's/^/stand-in for conda, not installed: /' || :
     "python$python" -m venv "$prefix/envs/$name"
     requirements=$(mktemp "$(dirname "$file")/condaenv.XXXXXXXX.requirements.txt")
     # The pip section: what is indented below "- pip:", without the quotes of YAML.

@@ -314,8 +314,11 @@ def test_only_what_is_kept_decides_what_comes_with_it(work: Path) -> None:
     assert pins_of(bare).needed_by_kept == frozenset()
     assert pins_of(kept).needed_by_kept == {"pytorch-triton-rocm"}
     # Somebody asked for it: then it is installed, whoever needs it besides.
-    asked = with_kept(bare, "torch")
-    assert "torchvision" in {pin.name for pin in pins_of(asked).on_top}
+    asked = (*kept.request.requirements, "pytorch-triton-rocm")
+    asking = replace(kept, request=replace(kept.request, requirements=asked))
+    assert pins_of(asking).needed_by_kept == frozenset()
+    # What else needs it decides as well.
+    assert pins_of(with_kept(bare, "torchvision")).needed_by_kept == frozenset()
 
 
 def test_a_lock_without_python_is_refused(work: Path) -> None:

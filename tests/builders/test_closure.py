@@ -1,0 +1,107 @@
+"""What resolvers print, read into a closure, and their failures told apart."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from builders import closure
+from builders.closure import Member, platform_tags
+from builders.run import CommandError
+from resolver.errors import EnvironmentLacksError, MatrixError
+
+DIGEST = "a" * 64
+
+
+def item(archive: object) -> closure._Item:
+    data = {
+        "download_info": {"url": "https://x.example/Torch-1.whl", "archive_info": archive},
+        "metadata": {"name": "Py_Torch", "version": "1.0+cpu", "requires_dist": []},
+    }
+    return msgspec.convert(data, closure._Item)
+
+
+@pytest.mark.parametrize("archive", [{"hashes": {"sha256": DIGEST}}, {"hash": f"sha256={DIGEST}"}])
+def test_the_report_of_old_and_new_pip(archive: object) -> None:
+    assert closure._member(item(archive)) == Member("py-torch", "1.0+cpu", (DIGEST,))
+
+
+@pytest.mark.parametrize("archive", [{}, {"hash": f"md5={DIGEST[:32]}"}, {"hashes": {"sha512": DIGEST * 2}}])
+def test_a_file_without_a_sha256_is_refused(archive: object) -> None:
+    with pytest.raises(MatrixError, match="has no SHA-256"):
+        closure._member(item(archive))
+
+
+def test_what_uv_writes() -> None:
+    text = (
+        f"torch==2.13.0+cpu \\\n    --hash=sha256:{DIGEST}\n"
+        f"Flash_Attn==2.8.3 \\\n    --hash=sha256:{DIGEST} \\\n    --hash=sha256:{'b' * 64}\n# a comment\n"
+    )
+    assert closure._compiled(text) == [
+        Member("torch", "2.13.0+cpu", (DIGEST,)),
+        Member("flash-attn", "2.8.3", (DIGEST, "b" * 64)),
+    ]
+
+
+def test_tags_are_all_that_a_glibc_runs_newest_first() -> None:
+    tags = platform_tags("2.28")
+    assert tags[0] == "manylinux_2_28_x86_64"
+    assert {"manylinux2014_x86_64", "manylinux2010_x86_64", "manylinux1_x86_64"} < set(tags)
+    assert "manylinux_2_29_x86_64" not in tags
+    assert tags[-1] == "linux_x86_64"
+
+
+@pytest.mark.parametrize("name", ["nvidia-cublas-cu12", "cuda-bindings"])
+def test_cuda_is_refused_by_name(name: str) -> None:
+    with pytest.raises(MatrixError, match=f"{name} 1: that is for CUDA"):
+        closure._check([Member("torch", "1", (DIGEST,)), Member(name, "1", (DIGEST,))])
+    with pytest.raises(MatrixError, match="no hash for torch"):
+        closure._check([Member("torch", "1", ())])
+
+
+@pytest.mark.parametrize(
+    ("said", "away", "code"),
+    [
+        ("ERROR: No matching distribution found for torch", [], 1),
+        ("ERROR: No matching distribution found for torch", ["https://x.example"], 3),
+        ("WARNING: ... NewConnectionError('...')", [], 3),
+        ("no such option: --report", [], 3),
+    ],
+)
+def test_an_index_that_is_away_is_no_conflict(tmp_path: Path, said: str, away: list[str], code: int) -> None:
+    log = tmp_path / "log"
+    log.write_text("NewConnectionError of an earlier run\n")
+    start = log.stat().st_size
+    log.write_text(log.read_text() + said + "\n")
+    error = CommandError("Resolving", code=1, log=log, lines=[said])
+    assert closure._failure(error, log, start, away).exit_code == code
+
+
+def test_an_index_out_of_reach_is_left_out_and_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(closure, "reachable", lambda url: "near" in url)
+    heard: list[str] = []
+    lines = ["--extra-index-url https://far.example", "--extra-index-url https://near.example", "torch==1"]
+    kept, away = closure._within_reach(lines, heard.append)
+    assert kept == lines[1:]
+    assert away == ["https://far.example"]
+    assert "far.example" in heard[0]
+
+
+def test_a_python_that_the_user_names_is_not_replaced_by_uv(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        msg = "Python 3.11 is needed to build for it, and that is another."
+        raise EnvironmentLacksError(msg)
+
+    program = tmp_path / "uv"
+    program.write_text("#!/bin/sh\nexit 9\n")  # a stand-in that must not be started
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    monkeypatch.setattr(closure, "find_python", refuse)
+    with pytest.raises(EnvironmentLacksError, match="needed to resolve for it, and that is another"):
+        closure.closure_of(
+            ["torch==1"], python="3.11", log=tmp_path / "log", say=print, given=tmp_path / "python"
+        )
