@@ -1,6 +1,6 @@
 """What `matrix build-wheels` costs over a bare ``pip wheel`` of the same source; prints JSON.
 
-Both compile the same unpacked source in the rig's image, with the same torch, build requirements, variables
+Both compile the same sdist in the rig's image, with the same torch, build requirements, variables
 and number of jobs. The bare one is ``pip wheel --no-build-isolation --no-deps`` alone, its environment made
 before and not counted. The other is the whole command from start to exit: it reads the lock, makes the
 environment, unpacks, compiles, audits, probes, labels and publishes. They run in turn; the torch layer is
@@ -76,24 +76,28 @@ from builders.containers.place import Bind, run_in
 from builders.environments.piptool import pip_of
 from dataclasses import replace
 from matrix.cli import main
-make, known = task.task_environment, []
+make, get, known = task.task_environment, task.obtain, {}
 def remember(place, python, *rest, **more):
-    known.append(python)
+    known["python"] = python
     return make(place, python, *rest, **more)
+def obtain(*rest, **more):
+    known["source"] = get(*rest, **more)
+    return known["source"]
 def bare(title, place, environment, application, *, source, work, variables, log):
-    pip = pip_of(place, known[0], log=log)
+    pip = pip_of(place, known["python"], log=log)
+    sdist = known["source"].archive
     view = build_view(
         place, environment, application, work=work, source=source, variables=variables
     )
-    view = replace(view, binds=[*view.binds, Bind(pip.parent)])
+    view = replace(view, binds=[*view.binds, Bind(pip.parent), Bind(sdist)])
     line = [str(environment.python), str(pip), "wheel", "--no-build-isolation", "--no-deps", "--no-index"]
-    line += ["--no-cache-dir", "--disable-pip-version-check", "-w", str(work / "bare"), str(source)]
+    line += ["--no-cache-dir", "--disable-pip-version-check", "-w", str(work / "bare"), str(sdist)]
     started = time.time()
     run_in(place, line, view, what="The bare build", log=log)
     print(f"@{time.time() - started:.2f}", file=sys.stderr)
     assert len(list((work / "bare").glob("*.whl"))) == 1
     sys.exit(0)
-task.task_environment, task.compile_wheel = remember, bare
+task.task_environment, task.obtain, task.compile_wheel = remember, obtain, bare
 main(sys.argv[1:])
 """
 

@@ -14,9 +14,11 @@ import importlib.machinery
 import importlib.metadata
 import importlib.util
 import json
+import os
 import platform
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
 
 MARK = "rocm-matrix-probe: "
 LONGEST = 600  # characters of an error that are kept
+AT_ONCE = 4  # processes; each that imports torch takes half a gigabyte
 PATIENCE = 900  # seconds that one import may take: file systems of clusters can be slow
 
 
@@ -44,28 +47,37 @@ def everything(asked: dict[str, Any]) -> dict[str, Any]:
     """Answer all questions; the keys are those of builders.probes.Answer."""
     files, distribution = installed(asked["distribution"])
     lent = asked["lent"]
-    imports: list[dict[str, Any]] = []
-    objects: list[dict[str, Any]] = []
-    answer = {
+    names = [name.partition(":") for name in asked["attributes"]]
+    modules = list(dict.fromkeys([*asked["imports"], *(module for module, _, _ in names)]))
+    found = [
+        (glob, path)
+        for glob in asked["objects"]
+        for path in [one for name, one in sorted(files.items()) if fnmatch.fnmatchcase(name, glob)] or [""]
+    ]
+    wanted = {module: [what for owner, _, what in names if owner == module] for module in modules}
+    questions: list[tuple[str, Any]] = [("torch", lent)]
+    questions += [("import", [module, wanted[module], lent]) for module in modules]
+    questions += [("object", path) for _, path in found if path]
+    # Each imports torch, which takes most of the time.
+    with ThreadPoolExecutor(min(AT_ONCE, len(os.sched_getaffinity(0)))) as several:
+        told = several.map(lambda question: in_child(*question), questions)
+        torch = next(told)
+        imports = [dict(next(told), name=module) for module in modules]
+        objects = [
+            dict(next(told), name=glob, file=path)
+            if path
+            else {"name": glob, "error": "missing", "text": "", "file": ""}
+            for glob, path in found
+        ]
+    return {
         "schema": 1,
         "python": platform.python_version(),
         "distribution": distribution,
-        "torch": in_child("torch", lent),
+        "torch": torch,
         "imports": imports,
         "objects": objects,
         "op_table": op_table(files, asked["op_table"]),
     }
-    modules = dict.fromkeys([*asked["imports"], *(name.partition(":")[0] for name in asked["attributes"])])
-    for module in modules:
-        names = [name.partition(":") for name in asked["attributes"]]
-        wanted = [attribute for owner, _, attribute in names if owner == module]
-        imports.append(dict(in_child("import", [module, wanted, lent]), name=module))
-    for glob in asked["objects"]:
-        found = [path for name, path in sorted(files.items()) if fnmatch.fnmatchcase(name, glob)]
-        objects += [dict(in_child("object", path), name=glob, file=path) for path in found]
-        if not found:
-            objects.append({"name": glob, "error": "missing", "text": "", "file": ""})
-    return answer
 
 
 def installed(name: str) -> tuple[dict[str, str], dict[str, Any] | None]:
