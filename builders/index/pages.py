@@ -32,6 +32,7 @@ State = Literal["active", "archived", "deprecated"]
 _PAGE = """<!DOCTYPE html>
 <html>
 <head>
+<meta charset="utf-8">
 <meta name="pypi:repository-version" content="{version}">
 {meta}<title>{title}</title>
 </head>

@@ -19,6 +19,7 @@ import platform
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -38,7 +39,7 @@ def main(arguments: list[str]) -> None:
         answers: dict[str, Callable[[Any], dict[str, Any]]]
         answers = {"torch": torch_says, "import": import_says, "object": object_says}
         print(MARK + json.dumps(answers[kind](value)), flush=True)
-        return
+        os._exit(0)  # it has said all; what torch takes down at the end takes time
     asked = json.loads(arguments[0])
     print(MARK + json.dumps(everything(asked)), flush=True)
 
@@ -158,12 +159,16 @@ def borrowed(lent: str) -> list[str]:
     """Give the distributions of a directory of which this process has imported something."""
     if not lent:
         return []
-    root = Path(lent).resolve()
+    root = os.path.realpath(lent) + os.sep
+    real = cache(os.path.realpath)  # of a folder: torch alone has a thousand modules in a few
     used = set()
     for module in list(sys.modules.values()):
         file = getattr(module, "__file__", None)
-        if file and root in Path(file).resolve().parents:
-            used.add(Path(file).resolve().relative_to(root).as_posix())
+        if file:
+            folder, _, name = file.rpartition("/")
+            whole = f"{real(folder)}/{name}"
+            if whole.startswith(root):
+                used.add(whole.removeprefix(root))
     return sorted(
         one.metadata["Name"]
         for one in importlib.metadata.distributions(path=[lent])

@@ -199,7 +199,7 @@ class TestApptainer:
     def test_root_runs_with_no_more_rights_than_a_build_needs(
         self, image: Image, runtimes: Path, monkeypatch: pytest.MonkeyPatch, works: str, options: list[str]
     ) -> None:
-        """Root in a container has not all capabilities, and the runtime fails when it wants to hand them on."""
+        """Root in a container has not all capabilities; the runtime fails when it wants to hand them on."""
         put(runtimes, "apptainer", f'case "$*" in *{works}*"echo yes") echo yes;; *) exit 255;; esac')
         monkeypatch.setattr(os, "geteuid", lambda: 0)
         line = ApptainerPlace(image).command(["true"], View(network=True))[0]

@@ -1,0 +1,112 @@
+"""The index as a person sees it: a real browser without a window opens it, served and as plain files."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+from urllib.request import url2pathname
+
+import pytest
+from selenium.common.exceptions import WebDriverException
+from selenium.webdriver import Chrome, ChromeOptions, ChromeService
+from selenium.webdriver.common.by import By
+
+from builders.index import Index
+from builders.index.serving import serving
+from builders.index.tending import yank
+from tests.support.tiny import tiny_wheel
+
+pytestmark = pytest.mark.integration
+
+LABELLED = "1.3.0+rocm6.0.torch2.3.1.gfx90a"
+REASON = 'the "naïve" path & <b>hipcc</b> – gone'
+FETCHED = """
+const tell = arguments[arguments.length - 1];
+(async () => {
+  const answer = await fetch(arguments[0]);
+  const digest = await crypto.subtle.digest("SHA-256", await answer.arrayBuffer());
+  tell(Array.from(new Uint8Array(digest), one => one.toString(16).padStart(2, "0")).join(""));
+})();
+"""
+SHOWN = "return [document.contentType, document.compatMode, document.characterSet];"
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Chrome]:
+    """Start Chromium, whose package and driver the system has."""
+    options = ChromeOptions()
+    for option in ("--headless=new", "--no-sandbox", "--disable-dev-shm-usage", "--no-proxy-server"):
+        options.add_argument(option)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    try:
+        driver = Chrome(options=options, service=ChromeService("/usr/bin/chromedriver"))
+    except WebDriverException as error:
+        pytest.fail(f"Chromium does not start (Debian: apt-get install chromium-driver): {error.msg}")
+    with driver:
+        yield driver
+
+
+@pytest.fixture
+def index(tmp_path: Path) -> Index:
+    """Make an index whose names are hard on links: a plus sign, a folder with a space and a hash sign."""
+    index = Index(tmp_path / "an index #1")
+    for name, version in (("apex", LABELLED), ("apex", "1.2.0"), ("flash-attn", "2.8.3")):
+        index.publish(tiny_wheel(tmp_path / "made", name, version), {"build_key": version})
+    (old,) = (index.simple / "apex").glob("apex-1.2.0-*.whl")
+    yank(index, [old], REASON)
+    return index
+
+
+@pytest.fixture(params=["served", "files"])
+def address(request: pytest.FixtureRequest, index: Index) -> Iterator[str]:
+    """The first page in both ways."""
+    with ExitStack() as stack:
+        if request.param == "served":
+            yield stack.enter_context(serving(index))
+        else:
+            yield (index.simple / "index.html").as_uri()
+
+
+def links(browser: Chrome) -> dict[str, str]:
+    """Give the text of every link on the page, and where the browser says that it leads."""
+    return {one.text: str(one.get_attribute("href")) for one in browser.find_elements(By.TAG_NAME, "a")}
+
+
+def test_a_browser_finds_every_wheel_and_gets_it_whole(browser: Chrome, index: Index, address: str) -> None:
+    browser.get(address)
+    assert browser.execute_script(SHOWN) == ["text/html", "CSS1Compat", "UTF-8"]
+    assert list(links(browser)) == ["apex", "flash-attn"]
+    browser.find_element(By.LINK_TEXT, "apex").click()
+    if urlsplit(address).scheme == "file":  # what a server does by itself
+        browser.get_log("browser")  # its own page of the folder has complaints, which are not ours
+        browser.get(f"{browser.current_url}index.html")
+    assert browser.execute_script(SHOWN) == ["text/html", "CSS1Compat", "UTF-8"]
+    assert "apex" in browser.title
+    found = links(browser)
+    wheels = {path.name: path for path in (index.simple / "apex").glob("*.whl")}
+    assert set(found) == set(wheels)
+    for name, path in wheels.items():
+        digest = hashlib.sha256(path.read_bytes()).hexdigest()
+        parts = urlsplit(found[name])
+        assert parts.fragment == f"sha256={digest}"
+        if parts.scheme == "file":
+            assert Path(url2pathname(parts.path)) == path
+        else:
+            assert unquote(parts.path) == f"/simple/apex/{name}"
+            assert browser.execute_async_script(FETCHED, found[name]) == digest
+    yanked = browser.find_element(By.PARTIAL_LINK_TEXT, "apex-1.2.0-")
+    assert yanked.get_attribute("data-yanked") == REASON
+    complaints = [one["message"] for one in browser.get_log("browser") if "favicon" not in one["message"]]
+    assert complaints == []
+
+
+def test_a_person_who_types_only_the_host_is_led_to_the_index(browser: Chrome, index: Index) -> None:
+    with serving(index) as url:
+        browser.get(url.removesuffix("simple/"))
+        assert browser.current_url == url
+        browser.get(f"{url}Flash_Attn")
+        assert browser.current_url == f"{url}flash-attn/"
+        assert [name.partition("-")[0] for name in links(browser)] == ["flash_attn"]
