@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from builders.index import Index
+    from builders.labelling import Loosening
     from builders.workshop import Workshop
     from resolver.facts.catalog import Catalog
     from resolver.facts.schema import Recipe
@@ -54,6 +55,8 @@ class Task:
     """Other recipes of the package, to name the right one where this one does not fit the source."""
     runtime: Mapping[str, str] = field(default_factory=dict)
     """Distributions that must be the very ones that will run, with their locked versions."""
+    pinning: Loosening = "exact"
+    """How strictly the wheel's metadata requires those."""
 
     @property
     def build_key(self) -> str:
@@ -97,6 +100,7 @@ def plan(
     names: Sequence[str] = (),
     *,
     ops: Mapping[str, Sequence[str]] | None = None,
+    pinning: Loosening = "exact",
 ) -> list[Task]:
     """Say for every wheel that the lock builds whether the index has it.
 
@@ -114,6 +118,8 @@ def plan(
         Only these; all when empty.
     ops
         Package to the ops that are to be compiled, instead of the recipe's own choice.
+    pinning
+        How strictly the wheels are to require the torch that they are built against.
 
     Returns
     -------
@@ -131,14 +137,25 @@ def plan(
         if name not in {pick.name for pick in picks}:
             msg = f"Ops of {name} were asked for, and {name} is not built."
             raise UsageError(msg, hint=did_you_mean(name, [pick.name for pick in picks]))
-    tasks = [_task(pick, lock, catalog, workshop, chosen_ops.get(pick.name, ())) for pick in picks]
+    tasks = [
+        _task(pick, lock, catalog, workshop, ops=chosen_ops.get(pick.name, ()), pinning=pinning)
+        for pick in picks
+    ]
     found = [index.find(task.pick.name, task.build_key) for task in tasks]
     return [
         task if one is None else replace(task, wheel=one.path) for task, one in zip(tasks, found, strict=True)
     ]
 
 
-def _task(pick: LockedPick, lock: Lock, catalog: Catalog, workshop: Workshop, ops: Sequence[str]) -> Task:
+def _task(
+    pick: LockedPick,
+    lock: Lock,
+    catalog: Catalog,
+    workshop: Workshop,
+    *,
+    ops: Sequence[str],
+    pinning: Loosening,
+) -> Task:
     release = catalog.release.get((pick.name, pick.version, pick.variant))
     recipe = recipe_for(catalog, release, lock.target.backend) if release else None
     if recipe is None:
@@ -163,6 +180,8 @@ def _task(pick: LockedPick, lock: Lock, catalog: Catalog, workshop: Workshop, op
     }
     if not recipe.native_cpu:
         inputs.pop("cpu", None)  # nothing of it is in such a wheel
+    if pinning != "exact":
+        inputs["pinning"] = pinning
     row = catalog.torch.get(torch.version) if torch else None
     return Task(
         pick,
@@ -179,4 +198,5 @@ def _task(pick: LockedPick, lock: Lock, catalog: Catalog, workshop: Workshop, op
             for name in (*recipe.match_runtime, *_TRITONS)
             if (found := lock.find(name)) is not None
         },
+        pinning=pinning,
     )

@@ -265,7 +265,12 @@ def _publish(task: Task, index: Index, made: _Publication, directory: Path) -> P
     while True:
         number = index.next_build_number(task.pick.name, task.pick.pinned)
         labels = Labels(
-            version=task.pick.pinned, platform=made.platform, build_number=number, pins=pins, sboms=sboms
+            version=task.pick.pinned,
+            platform=made.platform,
+            build_number=number,
+            pins=pins,
+            loosening=task.pinning,
+            sboms=sboms,
         )
         labelled = label_wheel(made.raw, labels, directory)
         try:

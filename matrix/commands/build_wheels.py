@@ -64,6 +64,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=[],
         help="compile these ops of a package instead of the recipe's, such as deepspeed:fused_adam",
     )
+    parser.add_argument(
+        "--torch-pin",
+        choices=("exact", "release", "none"),
+        default="exact",
+        help="what the wheels require: the very torch they are built against (default), any build of that "
+        "release, or what their source says",
+    )
     parser.add_argument("--executor", choices=("local", "slurm"), default="local")
     parser.add_argument(
         "--jobs",
@@ -110,7 +117,7 @@ def execute(args: argparse.Namespace, console: Console) -> int:
     tasks = []
     if chosen(lock, names):
         workshop = _workshop(lock, names, args)
-        tasks = plan(lock, catalog, index, workshop, names, ops=dict(args.ops))
+        tasks = plan(lock, catalog, index, workshop, names, ops=dict(args.ops), pinning=args.torch_pin)
     results = [_report(task, index) for task in tasks]
     for task in tasks:
         if task.wheel is not None:

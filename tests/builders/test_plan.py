@@ -13,6 +13,7 @@ import pytest
 
 from builders import host
 from builders.index import Index
+from builders.labelling import Loosening
 from builders.plan import Task, plan
 from builders.workshop import Workshop, host_workshop
 from resolver.errors import EnvironmentLacksError, LockError, UsageError
@@ -169,6 +170,13 @@ def test_the_cpu_counts_only_where_code_is_made_for_this_very_cpu(
     before = deepspeed(lock, portable, index).build_key
     monkeypatch.setattr(host, "cpu_identity", lambda: "another")
     assert deepspeed(lock, portable, index).build_key == before
+
+
+def test_another_pin_of_torch_is_another_wheel(lock: Lock, catalog: Catalog, index: Index) -> None:
+    pins: tuple[Loosening, ...] = ("exact", "release", "none")
+    keys = {one: plan(lock, catalog, index, here(), pinning=one)[0].build_key for one in pins}
+    assert len(set(keys.values())) == 3
+    assert keys["exact"] == deepspeed(lock, catalog, index).build_key
 
 
 def test_a_wheel_with_that_build_key_makes_it_up_to_date(

@@ -42,6 +42,14 @@ def refused(site: Site, *, code: int = 1) -> str:
     return done.stderr
 
 
+def requirements(site: Site) -> list[str]:
+    """Give what the small extension's wheel requires, as its metadata says."""
+    with zipfile.ZipFile(site.wheel("fusedtiny")) as archive:
+        (name,) = (one for one in archive.namelist() if one.endswith(".dist-info/METADATA"))
+        metadata = archive.read(name).decode()
+    return re.findall(r"(?m)^Requires-Dist: (.*)$", metadata)
+
+
 def test_git_with_a_submodule_becomes_a_wheel_for_exactly_that_target(
     tiny: MakeSite, repository: Repository
 ) -> None:
@@ -63,12 +71,14 @@ def test_git_with_a_submodule_becomes_a_wheel_for_exactly_that_target(
     assert commits == [repository.new, repository.shared]
     names = zipfile.ZipFile(wheel).namelist()
     assert any(name.endswith(".dist-info/sboms/rocm-matrix.cdx.json") for name in names)
+    assert "torch==2.13.0+rocm7.2" in requirements(site)
     assert "up to date" in site.build().stdout
 
 
-def test_one_build_for_two_targets(tiny: MakeSite) -> None:
+def test_one_build_for_two_targets_and_for_any_torch_of_that_release(tiny: MakeSite) -> None:
     site = tiny(targets=("--gfx90a", "--gfx942"))
-    assert site.build().returncode == 0
+    assert site.build("--torch-pin", "release").returncode == 0
+    assert "torch==2.13.0" in requirements(site)
     found = site.audit(site.wheel("fusedtiny"), "--gfx90a", "--gfx942")
     assert set(map(tuple, found["code_objects"].values())) == {("gfx90a", "gfx942")}
     assert site.wheel("fusedtiny").name.startswith("fusedtiny-1.0+rocm7.2.torch2.13.0.gfx90a.gfx942-")

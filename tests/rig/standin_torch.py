@@ -41,12 +41,15 @@ if not hasattr(torch._C, "_cuda_getDeviceCount"):  # stand-in: a machine without
 _TRAPS = (
     "_ZN3c104cuda12device_countEv",
     "_ZN3c104cuda14ExchangeDeviceEa",
+    "_ZN3c104cuda14current_deviceEv",
     "_ZN3c104cuda14MaybeSetDeviceEa",
+    "_ZN3c104cuda18device_synchronizeEv",
     "_ZN3c104cuda17getStreamFromPoolEba",
     "_ZN3c104cuda17getStreamFromPoolEia",
     "_ZN3c104cuda20getCurrentCUDAStreamEa",
     "_ZN3c104cuda20getDefaultCUDAStreamEa",
     "_ZN3c104cuda20setCurrentCUDAStreamENS0_10CUDAStreamE",
+    "_ZN3c104cuda21warn_or_error_on_syncEv",
     "_ZN3c104cuda29c10_cuda_check_implementationEiPKcS2_jb",
     "_ZN3c104cuda9GetDeviceEPa",
     "_ZN3c104cuda9SetDeviceEab",
@@ -55,8 +58,9 @@ _TRAPS = (
     "_ZNK3c104cuda10CUDAStream6streamEv",
 )
 _DATA = ["_ZN3c104cuda20CUDACachingAllocator9allocatorE"]
-"""Symbols of libc10_hip that DeepSpeed's fused_adam asks for, functions and data."""
+"""Symbols of libc10_hip that DeepSpeed's fused_adam and dc ask for, functions and data."""
 _MATHS = (
+    "_ZN2at6native17resize_bytes_cudaEPN3c1011StorageImplEm",
     "hipblasCreate",
     "hipblasDestroy",
     "hipblasGemmEx",
@@ -65,7 +69,7 @@ _MATHS = (
     "hiprandCreateGenerator",
     "hiprandSetPseudoRandomGeneratorSeed",
 )
-"""What DeepSpeed's transformer ops ask of hipBLAS and hipRAND, which a ROCm torch brings and loads."""
+"""What DeepSpeed's dc asks of libtorch_hip, and its transformer ops of what that loads: hipBLAS, hipRAND."""
 _PRELOAD = """
 
 # stand-in: a ROCm torch is linked against these, so that they are there once it is imported
