@@ -1,0 +1,54 @@
+"""``matrix verify --gpu``: its job in the hands of a real Slurm, whose GPU is a stand-in that only counts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.rig.rig import Rig
+from tests.rig.slurm import PARTITION, Slurm, one_node
+
+pytestmark = pytest.mark.integration
+VERIFY = ("verify", "--gpu", "--python", "/opt/python3.11/bin/python3.11", "--time", "00:05:00")
+
+
+@pytest.fixture(scope="module")
+def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slurm]:
+    """Start Slurm where the ordinary user can reach its files."""
+    root = tmp_path_factory.mktemp("slurm")
+    for folder in (root, *root.parents[:2]):
+        folder.chmod(0o755)
+    with one_node(root) as made:
+        yield made
+
+
+def test_the_job_looks_into_the_image_on_the_node_and_says_what_is_wrong_with_it(
+    rig: Rig, slurm: Slurm
+) -> None:
+    work = rig.work()
+    image = ("--image", str(rig.image), "--partition", PARTITION)
+    done = rig.matrix(*VERIFY, *image, cwd=work, env=slurm.env)
+    assert done.returncode == 0, done.stderr
+    number = done.stdout.strip()
+    assert f"Submitted job {number}" in done.stderr
+    said = slurm.ended(number)
+    output = Path(work, f"matrix-verify-{number}.out")
+    assert str(output) in done.stderr
+    text = output.read_text()
+    assert "base.sif" in text
+    assert "[verify-torch-failed]" in text  # the base image holds none, and that is what was asked
+    assert "Traceback" not in text
+    assert (said["JobState"], said["ExitCode"]) == ("FAILED", "1:0")
+    assert said["Partition"] == PARTITION
+    assert said["TresPerNode"] == "gres:gpu:1"
+
+
+def test_what_slurm_refuses_is_told_in_its_words_and_the_script_stays(rig: Rig, slurm: Slurm) -> None:
+    work = rig.work()
+    done = rig.matrix(*VERIFY, "--partition", "nowhere", cwd=work, env=slurm.env)
+    assert done.returncode == 1
+    assert "invalid partition specified: nowhere" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert (work / "matrix-verify.sbatch").is_file()
