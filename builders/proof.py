@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from builders.audit import AuditError, Expected, audit_wheel, read_torch
+from builders.audit import AuditError, Expected, Finding, audit_wheel, read_torch
 from builders.containers.place import View, run_in
+from builders.diagnosis import diagnose
 from builders.environments.task import fresh_environment
 from builders.probes import judge_probe, probe_questions, probe_script, read_answer
 from builders.run import CommandError
@@ -14,7 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from builders.audit import Finding, WheelAudit
+    from builders.audit import WheelAudit
+    from builders.diagnosis import Context
     from builders.environments.task import Layers
     from builders.plan import Task
     from builders.probes import Answer
@@ -25,9 +28,9 @@ _STILL_TO_COME = {"no-label", "plain-platform-tag", "torch-not-pinned"}
 
 
 def prove(
-    task: Task, wheel: Path, layers: Layers, *, work: Path, log: Path
+    task: Task, wheel: Path, layers: Layers, *, work: Path, log: Path, context: Context
 ) -> tuple[WheelAudit, list[Finding]]:
-    """Judge a wheel by its content, then by asking it in a fresh environment.
+    """Judge a wheel by its content, by what its build said, then by asking it in a fresh environment.
 
     Parameters
     ----------
@@ -40,7 +43,9 @@ def prove(
     work
         Directory of this build.
     log
-        Where the output of installing and probing goes.
+        What the build printed; the output of installing and probing goes there, too.
+    context
+        What is known of the build besides.
 
     Returns
     -------
@@ -54,11 +59,21 @@ def prove(
     """
     report = audit_wheel(wheel, expected_of(task, layers))
     _refuse(task, wheel, report.errors, log)
+    _refuse(task, wheel, told_in_passing(log, context), log)
     answer = _ask(task, wheel, layers, work=work, log=log)
     probed = judge_probe(answer, task.recipe)
     told = [one for one in report.findings if one.id not in _STILL_TO_COME]
     _refuse(task, wheel, [one for one in probed if one.severity == "error"], log)
     return report, [*told, *probed]
+
+
+def told_in_passing(log: Path, context: Context) -> list[Finding]:
+    """Give the failures that a build mentions, and ends well all the same.
+
+    Some show nowhere else: which wave size was compiled in is seen in the compiler's options alone.
+    """
+    found = diagnose(log, replace(context, exit_code=0))
+    return [Finding(f"log-{one.id}", "error", one.what) for one in found]
 
 
 def expected_of(task: Task, layers: Layers) -> Expected:

@@ -118,7 +118,8 @@ def _build(
     how = fetching_of(task, limits, log=log, say=say)
     layers = make_layers(workshop.place, workshop.python, torch=torch, requirements=wanted, how=how)
 
-    with explained(log, _context(task)):
+    context = _context(task)
+    with explained(log, context):
         environment = task_environment(
             workshop.place, workshop.python, layers.all, root=work / "env", log=log
         )
@@ -146,7 +147,7 @@ def _build(
         )
 
         say("prove")
-        report, findings = prove(task, raw, layers, work=work, log=log)
+        report, findings = prove(task, raw, layers, work=work, log=log, context=context)
         materials = materials_of(task, source, layers)
         publication = _Publication(
             raw=raw,

@@ -112,6 +112,7 @@ def test_a_wheel_that_compiles_when_it_runs_is_refused(tiny: MakeSite, repositor
         ("other-gfx", "gfx942"),
         ("undefined-symbol", "no_such_function_of_torch"),
         ("lost-library", "libnobody.so"),
+        ("wave-size", "waves of 32 lanes"),
         ("network", "network"),
     ],
 )

@@ -24,6 +24,8 @@ if fault == "other-gfx":
     os.environ["PYTORCH_ROCM_ARCH"] = "gfx942"
 if fault == "undefined-symbol":
     macros.append(("FUSEDTINY_UNDEFINED", "1"))
+if fault == "wave-size":  # what DeepSpeed compiles in where rocminfo sees no GPU
+    macros.append(("ROCM_WAVEFRONT_SIZE", "32"))
 if fault == "lost-library":
     os.system(f"printf 'void nobody(void) {{}}' | gcc -shared -fPIC -x c - -o {here}/libnobody.so")
     link = ["-Wl,--no-as-needed", f"-L{here}", "-lnobody"]
