@@ -124,7 +124,7 @@ def closure_of(
     except EnvironmentLacksError as error:
         uv = shutil.which("uv")
         if uv is None or given is not None:
-            hint = f"Name one with --python PATH, or put uv on PATH. {error.hint}"
+            hint = f"Name one with --python-from PATH, or put uv on PATH. {error.hint}"
             raise EnvironmentLacksError(
                 error.message.replace("to build for it", "to resolve for it"), hint=hint
             ) from None
@@ -249,7 +249,7 @@ def _failure(error: CommandError, log: Path, start: int, away: Sequence[str]) ->
         said = source.read().decode(errors="replace")
     if "no such option: --report" in said:
         msg = "The pip that this Python brings is older than 22.2 and cannot say what it would install."
-        return EnvironmentLacksError(msg, hint="Name a newer Python of that version with --python PATH.")
+        return EnvironmentLacksError(msg, hint="Name a newer Python of that version with --python-from PATH.")
     if away or _UNREACHED.search(said):
         where = f" Not reached: {', '.join(away)}." if away else ""
         hint = "Run this where there is network, or set PIP_INDEX_URL or PIP_FIND_LINKS to a mirror."

@@ -203,7 +203,7 @@ def overlays(settings: Settings) -> list[Path]:
         raise UsageError(msg)
     site = [SITE_FACTS] if SITE_FACTS.exists() else []
     site += [Path(own)] if own else []
-    named = _site_file(settings)
+    named = site_file(settings.site)
     if named and not Path(named).is_file():
         msg = f"There is no file {named}, which --site names."
         raise UsageError(msg, hint="Name a site, or a file of facts that describes one.")
@@ -211,15 +211,20 @@ def overlays(settings: Settings) -> list[Path]:
     return [*site, *(Path(one) for one in settings.catalog)]
 
 
-def _site_file(settings: Settings) -> str:
-    """Give the file that ``--site`` names; empty where it names a site."""
-    site = settings.site or ""
-    return site if "/" in site or site.endswith(".toml") else ""
+def site_file(site: str | None) -> str:
+    """Give the file that ``--site`` names; empty where it names a site, or nothing."""
+    return site if site and ("/" in site or site.endswith(".toml")) else ""
 
 
 def load_catalog(settings: Settings) -> Catalog:
     """Load the shipped catalog with its overlays."""
     return facts.load(overlays(settings), cache=cache_root() / "catalog")
+
+
+def site_named(site: str | None, catalog: Catalog) -> str | None:
+    """Give the name of the site that ``--site`` means: the name itself, or a file that describes it."""
+    path = site_file(site)
+    return _site_of_file(path, catalog) if path else site
 
 
 def make_request(settings: Settings, catalog: Catalog, today: datetime.date) -> Request:
@@ -252,7 +257,7 @@ def make_request(settings: Settings, catalog: Catalog, today: datetime.date) -> 
         tuple(requirements),
         settings.support or "any",
         settings.prefer or "newest",
-        site_file=_site_file(settings),
+        site_file=site_file(settings.site),
         catalogs=tuple(settings.catalog),
         keep=keep,
     )
@@ -273,9 +278,7 @@ def _site_of_file(path: str, catalog: Catalog) -> str:
 
 
 def _target(settings: Settings, catalog: Catalog, today: datetime.date) -> Target:
-    path = _site_file(settings)
-    site_name = settings.site or ("local" if settings.backend == "cpu" else "lumi-g")
-    site_name = _site_of_file(path, catalog) if path else site_name
+    site_name = site_named(settings.site, catalog) or ("local" if settings.backend == "cpu" else "lumi-g")
     site = catalog.site.get(site_name)
     if site is None:
         msg = f"There is no site {shorten(site_name)!r}."

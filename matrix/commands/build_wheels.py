@@ -13,22 +13,22 @@ from builders.plan import chosen, plan
 from builders.task import Limits
 from matrix.answers import show_conflict
 from matrix.commands.resolve import LOCK
-from matrix.imaging import image_name, with_known_digest
+from matrix.imaging import with_known_digest
+from matrix.locking import catalog_of, same_target
 from matrix.options import (
     add_target_options,
     check_names,
-    driver_line,
     load_catalog,
     make_request,
     merge,
     read_settings,
 )
 from matrix.workshops import add_workshop_options, find_workshop
-from resolver.errors import EnvironmentLacksError, MatrixError, UsageError
+from resolver.errors import EnvironmentLacksError, MatrixError
 from resolver.lock import dumps, make_lock, read_lock
 from resolver.model import Conflict
 from resolver.resolve import resolve
-from resolver.versions import allows, parse_specifier, shorten
+from resolver.versions import shorten
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -107,9 +107,8 @@ def _positive(text: str) -> int:
 def execute(args: argparse.Namespace, console: Console) -> int:
     """Run the command."""
     settings = merge(read_settings(), args)
-    catalog = load_catalog(settings)
     names = check_names(args.names)
-    lock = _lock(args, settings, catalog, names, console)
+    lock, catalog = _lock(args, settings, names, console)
     if lock is None:
         return 1
     _refuse_what_is_not_there(args)
@@ -140,63 +139,26 @@ def execute(args: argparse.Namespace, console: Console) -> int:
 
 
 def _lock(
-    args: argparse.Namespace,
-    settings: Settings,
-    catalog: Catalog,
-    names: Sequence[str],
-    console: Console,
-) -> Lock | None:
+    args: argparse.Namespace, settings: Settings, names: Sequence[str], console: Console
+) -> tuple[Lock | None, Catalog]:
     """Read the lock, or resolve first when there is none; a lock for another target is refused."""
     if args.lock.exists():
         lock = read_lock(args.lock, tell=console.say)
+        catalog = catalog_of(lock, settings)
         same_target(lock, args, catalog)
-        return lock
+        return lock, catalog
+    catalog = load_catalog(settings)
     if names and not settings.requirements:
         settings.requirements = list(names)
     answer = resolve(catalog, make_request(settings, catalog, datetime.datetime.now(tz=datetime.UTC).date()))
     if isinstance(answer, Conflict):
         show_conflict(answer, console, as_json=args.format == "json")
-        return None
+        return None, catalog
     lock = make_lock(with_known_digest(answer))
     if not args.dry_run:
         write_atomic(args.lock, dumps(lock))
         console.say(f"There was no lock; resolved and wrote {args.lock}.")
-    return lock
-
-
-def same_target(lock: Lock, args: argparse.Namespace, catalog: Catalog) -> None:
-    """See that the options do not ask for another target than the lock's.
-
-    Raises
-    ------
-    UsageError
-        They do; nothing else is ever built in its place.
-    """
-    target = lock.target
-    asked = {
-        "backend": (args.backend or ("rocm" if args.gfx else None), target.backend),
-        "offload targets": (
-            ",".join(sorted(set(args.gfx))) if args.gfx else None,
-            ",".join(sorted(target.gfx)),
-        ),
-        "site": (args.site, target.site),
-        "date": (args.date and args.date.isoformat(), target.date.isoformat()),
-        "driver": (driver_line(args.driver, catalog), lock.version_of("kernel-driver")),
-        "base image": (
-            args.base_image and image_name(args.base_image, catalog),
-            lock.version_of("base-image"),
-        ),
-    }
-    differing = [
-        (what, wanted, locked) for what, (wanted, locked) in asked.items() if wanted not in {None, locked}
-    ]
-    for what in ("python", "rocm"):
-        wanted, locked = getattr(args, what), lock.version_of(what)
-        if wanted and not (locked and allows([parse_specifier(wanted)], locked)):
-            differing.append((what, wanted, locked))
-    for what, wanted, locked in differing:
-        msg = f"You asked for {what} {wanted}, but {args.lock} was resolved for {locked or 'none'}."
-        raise UsageError(msg, hint="Resolve for that target first, or name another file with --lock.")
+    return lock, catalog
 
 
 def _refuse_what_is_not_there(args: argparse.Namespace) -> None:

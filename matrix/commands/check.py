@@ -15,6 +15,7 @@ from matrix.checking.preflight import preflight
 from matrix.checking.reading import read_document, read_file
 from matrix.checking.words import as_json, as_text, preflight_json, preflight_text, summary
 from matrix.commands.build_wheels import INDEX
+from matrix.locking import catalog_of
 from matrix.options import add_site_options, load_catalog, make_request, merge, read_settings
 from resolver.errors import UsageError
 from resolver.lock import read_lock
@@ -114,15 +115,16 @@ def execute(args: argparse.Namespace, console: Console) -> int:
 
 def _expected(args: argparse.Namespace, consumer: Consumer, console: Console) -> Expected:
     settings = merge(read_settings(), args)
-    catalog = load_catalog(settings)
     if args.lock is None:
+        catalog = load_catalog(settings)
         today = datetime.datetime.now(tz=datetime.UTC).date()
         return expect_request(make_request(settings, catalog, today), catalog, consumer)
     named = [one for one in ("site", "date", "backend", "driver", "base_image", "gfx") if getattr(args, one)]
     if named:
         msg = f"--lock says what the file is for, and so does --{named[0].replace('_', '-')}."
         raise UsageError(msg, hint="Leave out one of the two.")
-    return expect_lock(read_lock(args.lock, tell=console.say), str(args.lock), catalog, consumer)
+    lock = read_lock(args.lock, tell=console.say)
+    return expect_lock(lock, str(args.lock), catalog_of(lock, settings), consumer)
 
 
 def _write(path: Path, text: str) -> None:

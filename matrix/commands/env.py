@@ -12,6 +12,8 @@ from matrix.commands.build_wheels import INDEX
 from matrix.commands.resolve import LOCK
 from matrix.consumers.output import MOUNTED_INDEX, Where, split, write_files
 from matrix.consumers.pins import pins_of
+from matrix.locking import catalog_of, names_target, same_target
+from matrix.options import add_target_options, merge, read_settings
 from resolver.errors import MatrixError, UsageError
 from resolver.lock import read_lock
 
@@ -62,7 +64,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="name everything that will be installed, with hashes; a real resolver is asked what that is",
     )
     parser.add_argument(
-        "--python", metavar="PATH", type=Path, help="interpreter or prefix that --hashes resolves with"
+        "--python-from",
+        metavar="PATH",
+        type=Path,
+        help="interpreter or prefix that --hashes resolves with",
     )
     parser.add_argument(
         "--wheelhouse",
@@ -77,12 +82,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=Path,
         help="where to write; other files stand beside it (default: the main file to stdout)",
     )
+    add_target_options(parser)
 
 
 def execute(args: argparse.Namespace, console: Console) -> int:
     """Run the command."""
     _check_options(args)
     lock = read_lock(args.lock, tell=console.say)
+    if names_target(args):
+        same_target(lock, args, catalog_of(lock, merge(read_settings(), args)))
     default = MAIN[args.consumer]
     folder, main = split(args.output, default) if args.output else (Path(), default)
     where = Where(main, Index(args.index).root.resolve(), (args.index_url or "").rstrip("/"))
@@ -117,8 +125,8 @@ def _check_options(args: argparse.Namespace) -> None:
         msg = f"--hashes is not for {args.consumer}."
         hint = own.get(args.consumer, "What is installed there depends on what the image holds already.")
         raise UsageError(msg, hint=hint)
-    if args.python is not None and not args.hashes:
-        msg = "--python names the interpreter that --hashes resolves with."
+    if args.python_from is not None and not args.hashes:
+        msg = "--python-from names the interpreter that --hashes resolves with."
         raise UsageError(msg, hint="The Python of the lock is decided by matrix resolve --python.")
 
 
@@ -192,7 +200,7 @@ def _with_closure(pins: Pins, args: argparse.Namespace, where: Where, console: C
         python=pins.python,
         log=cache_root() / "logs" / "hashes.log",
         say=console.step,
-        given=args.python,
+        given=args.python_from,
         glibc=pins.glibc,
     )
     rank = {pin.name: number for number, pin in enumerate(pins.pins)}

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Literal
 from builders.cache import cache_root
 from builders.sources import Item, Missing, fetch_all
 from matrix.commands.resolve import LOCK
-from matrix.options import check_names, load_catalog, merge, read_settings
+from matrix.locking import catalog_of
+from matrix.options import check_names, merge, read_settings
 from matrix.workshops import add_workshop_options
 from resolver.errors import MatrixError
 from resolver.lock import read_lock
@@ -57,7 +58,7 @@ def execute(args: argparse.Namespace, console: Console) -> int:
     settings = merge(read_settings(), args)
     names = check_names(args.names)
     lock = read_lock(args.lock, tell=console.say)
-    catalog = load_catalog(settings)
+    catalog = catalog_of(lock, settings)
     wheels = partial(_wheels, catalog=catalog, mirrors=settings.mirrors, args=args, console=console)
     haul = fetch_all(
         lock,

@@ -11,6 +11,7 @@ from builders.files import write_atomic
 from matrix.answers import show_conflict
 from matrix.commands.resolve import LOCK
 from matrix.console import can_encode
+from matrix.locking import catalog_of, names_target, same_target
 from matrix.options import (
     add_target_options,
     load_catalog,
@@ -39,7 +40,6 @@ if TYPE_CHECKING:
 
 EXAMPLE = "matrix graph --format svg -o graph.svg"
 FORMATS = ("text", "dot", "mermaid", "svg", "json", "fromager")
-_TARGET = ("site", "date", "backend", "gfx", "driver", "rocm", "python", "base_image")
 _SHOWN = {"rocm": "ROCm", "python": "Python"}
 """Platform components that the title names."""
 
@@ -101,10 +101,8 @@ def _lock(args: argparse.Namespace, console: Console) -> Lock | None:
     settings = merge(read_settings(), args)
     if args.lock.exists():
         lock = read_lock(args.lock, tell=console.say)
-        if any(getattr(args, name) for name in _TARGET):
-            from matrix.commands.build_wheels import same_target  # noqa: PLC0415  imports slowly
-
-            same_target(lock, args, load_catalog(settings))
+        if names_target(args):
+            same_target(lock, args, catalog_of(lock, settings))
         return lock
     catalog = load_catalog(settings)
     today = datetime.datetime.now(tz=datetime.UTC).date()

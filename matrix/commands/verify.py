@@ -16,6 +16,7 @@ from builders.probes import judge_probe
 from builders.verifying.asking import Asking, in_user_site
 from builders.verifying.judging import NOT_JUDGED, judge
 from matrix.commands.resolve import LOCK
+from matrix.locking import catalog_of
 from matrix.options import load_catalog, merge, read_settings
 from resolver.errors import UsageError
 from resolver.facts.schema import Recipe
@@ -73,8 +74,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace, console: Console) -> int:
     """Run the command."""
-    catalog = load_catalog(merge(read_settings(), args))
+    settings = merge(read_settings(), args)
     lock = _lock(args.lock, console)
+    catalog = catalog_of(lock, settings) if lock else load_catalog(settings)
     if args.gpu:
         return _submit(args, lock, catalog, console)
     if args.dry_run:

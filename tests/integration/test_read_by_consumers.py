@@ -28,6 +28,7 @@ pytestmark = pytest.mark.integration
 Capture = pytest.CaptureFixture[str]
 LABELLED = "0.19.8+cpu.torch2.13.0"
 OLDEST, NEWEST = "22.3", ""
+HASHED = ("env", "--for", "pip", "--hashes", "--python-from", sys.executable)
 
 
 @pytest.fixture(scope="module")
@@ -159,7 +160,7 @@ def test_with_hashes_the_whole_closure_is_named_and_pip_checks_it(
         monkeypatch.setenv(name, value)
     monkeypatch.delenv("PIP_FIND_LINKS", raising=False)
     (work / "out").mkdir()
-    python = ["--python", sys.executable]
+    python = ["--python-from", sys.executable]
     assert main(["env", "--for", consumer, "--hashes", *python, "-o", "out"]) == 0
     text = (
         work / "out" / {"pip": "requirements.txt", "tykky": "req.txt"}.get(consumer, "env.yml")
@@ -217,7 +218,8 @@ def test_an_index_that_cannot_be_reached_is_exit_3(
     lock = with_index(read_lock(Path("matrix.lock")), "http://127.0.0.1:9/whl/cpu", "torch")
     Path("matrix.lock").write_text(dumps(lock))
     assert (
-        main(["env", "--for", "pip", "--hashes", "--python", sys.executable, "-o", "requirements.txt"]) == 3
+        main(["env", "--for", "pip", "--hashes", "--python-from", sys.executable, "-o", "requirements.txt"])
+        == 3
     )
     assert "Not reached: http://127.0.0.1:9/whl/cpu" in capsys.readouterr().err
     assert not Path("requirements.txt").exists()
@@ -229,7 +231,8 @@ def test_what_is_for_cuda_is_refused(work: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.delenv("PIP_FIND_LINKS", raising=False)
     tiny_index(work / "trap", {"sympy": [("1.14.0", ["mpmath", "nvidia-cublas-cu12"])]})
     assert (
-        main(["env", "--for", "pip", "--hashes", "--python", sys.executable, "-o", "requirements.txt"]) == 1
+        main(["env", "--for", "pip", "--hashes", "--python-from", sys.executable, "-o", "requirements.txt"])
+        == 1
     )
     assert "nvidia-cublas-cu12 12.8: that is for CUDA" in capsys.readouterr().err
     assert not Path("requirements.txt").exists()

@@ -277,7 +277,7 @@ def test_the_same_lock_gives_the_same_bytes(work: Path) -> None:
         ("venv --hashes", "depends on what the image holds"),
         ("uv --hashes", "uv lock"),
         ("pylock --hashes", "a hash for every file"),
-        ("pip --python /usr/bin/python3", "--hashes resolves with"),
+        ("pip --python-from /usr/bin/python3", "--hashes resolves with"),
         ("pip --wheelhouse x", "--for apptainer"),
         ("pip --index-url /scratch/index", "is no URL"),
         ("cotainr --index-url https://x/$(reboot)", "is no URL"),

@@ -102,3 +102,26 @@ def test_a_missing_file_is_named_and_a_plain_name_is_a_site(capsys: Capture) -> 
     assert "There is no file gone.toml" in capsys.readouterr().err
     assert main(["resolve", "apex", "--site", "lumi-gg"]) == 2
     assert "Did you mean lumi-g" in capsys.readouterr().err
+
+
+def test_a_lock_remembers_its_site_and_every_command_takes_it(
+    capsys: Capture, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    resolve = ["resolve", "apex", "--site", "site.toml", "--date", "2026-03-01"]
+    assert main(resolve) == 0
+    for more in ([], ["--site", "site.toml"], ["--site", "cirrus", "--gfx942"]):
+        assert main(["graph", *more]) == 0
+        assert main(["env", "--for", "cotainr", "-o", "out/", *more]) == 0
+        assert main(["build-wheels", "--dry-run", *more]) == 3  # only the image is missing
+        assert "ours.sif" in capsys.readouterr().err
+    assert main(["env", "--for", "cotainr", "--site", "lumi-g"]) == 2
+    assert "You asked for site lumi-g, but matrix.lock was resolved for cirrus" in capsys.readouterr().err
+    assert main(["verify", "--gpu", "--dry-run", "--partition", "p"]) == 0
+    capsys.readouterr()
+    Path("site.toml").rename("moved.toml")
+    for command in (["fetch", "--offline"], ["build-wheels", "--dry-run"], ["verify"]):
+        assert main(command) == 2
+        assert "resolved with the facts in site.toml, which are not here" in capsys.readouterr().err
+    assert main(["build-wheels", "--dry-run", "--site", "moved.toml"]) == 3
+    assert "ours.sif" in capsys.readouterr().err

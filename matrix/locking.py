@@ -1,0 +1,82 @@
+"""What a command that reads a lock asks of it: the facts it was resolved with, and the target it is for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from matrix.imaging import image_name
+from matrix.options import driver_line, load_catalog, site_file, site_named
+from resolver.errors import UsageError
+from resolver.versions import allows, parse_specifier
+
+if TYPE_CHECKING:
+    import argparse
+
+    from matrix.options import Settings
+    from resolver.facts.catalog import Catalog
+    from resolver.lock import Lock
+
+_TARGET = ("site", "date", "backend", "gfx", "driver", "rocm", "python", "base_image")
+
+
+def catalog_of(lock: Lock, settings: Settings) -> Catalog:
+    """Load the shipped catalog with its overlays and those that a lock was resolved with.
+
+    Of each kind, what the settings name counts instead of the lock's.
+
+    Raises
+    ------
+    UsageError
+        One of the lock's is not here.
+    """
+    site = "" if site_file(settings.site) else lock.request.site_file
+    catalogs = [] if settings.catalog else list(lock.request.catalogs)
+    for path in filter(None, (site, *catalogs)):
+        if not Path(path).exists():
+            msg = f"The lock was resolved with the facts in {path}, which are not here."
+            raise UsageError(msg, hint="Run this where they are, or resolve again.")
+    given = {"site": site or settings.site, "catalog": catalogs or settings.catalog}
+    return load_catalog(msgspec.structs.replace(settings, **given))
+
+
+def names_target(args: argparse.Namespace) -> bool:
+    """Tell whether options say what is resolved or built for."""
+    return any(getattr(args, name) for name in _TARGET)
+
+
+def same_target(lock: Lock, args: argparse.Namespace, catalog: Catalog) -> None:
+    """See that the options do not ask for another target than the lock's.
+
+    Raises
+    ------
+    UsageError
+        They do; nothing else is ever built in its place.
+    """
+    target = lock.target
+    asked = {
+        "backend": (args.backend or ("rocm" if args.gfx else None), target.backend),
+        "offload targets": (
+            ",".join(sorted(set(args.gfx))) if args.gfx else None,
+            ",".join(sorted(target.gfx)),
+        ),
+        "site": (site_named(args.site, catalog), target.site),
+        "date": (args.date and args.date.isoformat(), target.date.isoformat()),
+        "driver": (driver_line(args.driver, catalog), lock.version_of("kernel-driver")),
+        "base image": (
+            args.base_image and image_name(args.base_image, catalog),
+            lock.version_of("base-image"),
+        ),
+    }
+    differing = [
+        (what, wanted, locked) for what, (wanted, locked) in asked.items() if wanted not in {None, locked}
+    ]
+    for what in ("python", "rocm"):
+        wanted, locked = getattr(args, what), lock.version_of(what)
+        if wanted and not (locked and allows([parse_specifier(wanted)], locked)):
+            differing.append((what, wanted, locked))
+    for what, wanted, locked in differing:
+        msg = f"You asked for {what} {wanted}, but {args.lock} was resolved for {locked or 'none'}."
+        raise UsageError(msg, hint="Resolve for that target first, or name another file with --lock.")
