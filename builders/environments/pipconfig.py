@@ -108,6 +108,13 @@ def reachable(url: str, *, timeout: float = 5.0) -> bool:
     return True
 
 
+def linked_directories() -> list[Path]:
+    """Give the directories of this machine in which pip is configured to look for files (``find-links``)."""
+    words = (_from_files() | _from_environment()).get("find-links", "").split()
+    paths = (_bound(_absolute(word)) for word in words)
+    return [path for path in paths if path is not None and path.is_dir()]
+
+
 def local_directory(url: str) -> Bind | None:
     """Give what has to be bound in for an index or a list of links to be seen; None for a server's."""
     path = _bound(_absolute(url))

@@ -25,7 +25,7 @@ from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel
 from builders.cache import cache_root
 from builders.containers.place import Bind, View, run_in
 from builders.environments.kept import cache_errors, digest
-from builders.environments.pipconfig import local_directory, pip_settings, reachable
+from builders.environments.pipconfig import linked_directories, local_directory, pip_settings, reachable
 from builders.environments.piptool import pip_of
 from builders.environments.python import python_view
 from builders.files import only_one, sha256_of, write_atomic
@@ -126,13 +126,13 @@ def fetch_wheels(
         sorted(wheel.sha256 for wheel in over),
     )
     manifest = cache_root() / "wheelhouses" / f"{key}.json"
-    if found := _read(manifest):
+    if found := _kept(manifest, offline=offline):
         return found
     if offline:
         msg = f"The wheels of {', '.join(wanted)} for Python {python.minor} are not in the cache."
         raise EnvironmentLacksError(msg, hint="Run `matrix fetch` once where there is network.")
     with cache_errors(), only_one(manifest.with_suffix(".lock")):
-        if found := _read(manifest):
+        if found := _kept(manifest, offline=offline):  # another run was quicker
             return found
         with _staging(manifest.with_suffix(".part")) as part:
             limits = "".join(f"{one.name}=={one.version}\n" for one in pinned.values())
@@ -189,6 +189,11 @@ def _checked(text: str) -> str:
         raise UsageError(msg, hint="Write it as PEP 508 has it, such as ninja>=1.11.") from None
 
 
+def _kept(manifest: Path, *, offline: bool) -> Wheelhouse | None:
+    house = _read(manifest)
+    return house if house and (offline or not _made_anew(house)) else None
+
+
 def _read(manifest: Path) -> Wheelhouse | None:
     """Read a manifest; one that is damaged, or whose wheels are gone, counts as not there."""
     try:
@@ -197,6 +202,25 @@ def _read(manifest: Path) -> Wheelhouse | None:
     except (OSError, msgspec.MsgspecError):
         return None
     return house if whole else None
+
+
+def _made_anew(house: Wheelhouse) -> bool:
+    """Tell whether a directory that pip is told to look into has one of the wheels as another file.
+
+    On an index a file never changes; in a directory of one's own a version is built again and again.
+    """
+    folders = linked_directories()
+    return any(_differs(folder / wheel.file, wheel) for folder in folders for wheel in house.wheels)
+
+
+def _differs(file: Path, wheel: Wheel) -> bool:
+    try:
+        said, fetched = file.stat(), wheel.path.stat()
+    except OSError:
+        return False
+    if said.st_size != wheel.size:
+        return True
+    return said.st_mtime > fetched.st_mtime and sha256_of(file) != wheel.sha256
 
 
 def _store(file: Path) -> Wheel:

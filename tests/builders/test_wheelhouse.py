@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -111,6 +112,33 @@ def test_wheels_are_kept_with_their_hashes(
     assert list((cache_root() / "wheelhouses").glob("*.part")) == []
     assert fetch("alpha", "zeta>=1", offline=True) == house
     assert len(pip.commands) == 1
+
+
+def test_a_wheel_of_ones_own_that_was_built_again_is_fetched_again(
+    pip: FakePip,
+    fetch: Fetch,
+    make_wheel: Callable[..., Path],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    own = tmp_path / "own"
+    own.mkdir()
+    made = make_wheel("zeta")
+    file = own / made.name
+    file.write_bytes(made.read_bytes())
+    monkeypatch.setenv("PIP_FIND_LINKS", str(own))
+    pip.gives = [file]
+    first = fetch("zeta")
+    assert fetch("zeta") == first
+    assert len(pip.commands) == 1
+    data, seen = file.read_bytes(), first
+    for times, change in enumerate((data[:-1] + b"\1", data + b"more"), 2):
+        file.write_bytes(change)
+        os.utime(file, (2**31, 2**31))
+        assert fetch("zeta", offline=True) == seen  # what is in the cache is what there is
+        seen = fetch("zeta")
+        assert seen.wheels[0].sha256 == sha256_of(file)
+        assert len(pip.commands) == times
 
 
 def test_pip_runs_with_network_and_takes_only_wheels(
