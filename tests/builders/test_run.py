@@ -21,6 +21,13 @@ def python(code: str) -> list[str]:
     return [sys.executable, "-c", code]
 
 
+def lives(process: str) -> bool:
+    try:
+        return Path(f"/proc/{process}/stat").read_text().split()[2] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
 def test_the_log_holds_the_command_and_all_it_printed(tmp_path: Path) -> None:
     log = tmp_path / "logs" / "one.log"
     run(python("import sys; print('to stdout'); print('to stderr', file=sys.stderr)"), what="One", log=log)
@@ -38,9 +45,8 @@ def test_what_takes_longer_than_it_may_is_stopped_with_all_it_started(tmp_path: 
     with pytest.raises(TooSlowError) as caught:
         run(python(f"{code}; time.sleep(600)"), what="One", log=log, timeout=2)
     assert caught.value.code == -signal.SIGTERM
-    state = Path(f"/proc/{child.read_text()}/stat")
     until = time.monotonic() + 30  # it has got its signal; on a busy machine it dies a little later
-    while state.exists() and state.read_text().split()[2] != "Z":
+    while lives(child.read_text()):
         assert time.monotonic() < until
         time.sleep(0.05)
 
