@@ -4,7 +4,8 @@ Nothing here is timed against anything: it shows which of the real sources becom
 how long that takes and in how much memory. torch is the rig's stand-in and there is no GPU, so that the
 code objects are real and nothing of them is run. A build that fails is a row like the others.
 
-``python -m benchmarks.heavy [--only NAME] [--jobs N]``, by hand: half an hour and more.
+``python -m benchmarks.heavy [--only NAME] [--jobs N] [--settings FILE]``, by hand: half an hour and more.
+FILE is a ``matrix.toml``: with ``[mirrors]`` where GitHub, from which Apex comes, cannot be reached.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import re
 import resource
 import sys
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tests.rig.rig import the_rig
@@ -43,6 +45,7 @@ class Build(NamedTuple):
 DEEPSPEED = "deepspeed==0.19.8"
 BUILDS = [
     Build("causal-conv1d", "causal-conv1d==1.7.0"),
+    Build("apex amp_C,apex_C,fused_layer_norm_cuda", "apex==1.13.0", "amp_C,apex_C,fused_layer_norm_cuda"),
     *(
         Build(f"deepspeed {op}", DEEPSPEED, op)
         for op in (
@@ -56,15 +59,18 @@ BUILDS = [
 with one of them. async_io needs libaio, which the image lacks."""
 
 
-def attempt(rig: Rig, build: Build, jobs: int) -> dict[str, Any]:
+def attempt(rig: Rig, build: Build, jobs: int, settings: str) -> dict[str, Any]:
     """Resolve and build one in a directory of its own, and say what came of it.
 
     Parameters
     ----------
     jobs
         Compile jobs at once.
+    settings
+        Text of its ``matrix.toml``.
     """
     site = Site(rig, build.requirement)
+    (site.work / "matrix.toml").write_text(settings)
     site.resolve()
     chosen = ["--ops", f"{build.project}:{build.ops}"] if build.ops else []
     started = time.perf_counter()
@@ -103,13 +109,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", action="append", metavar="NAME", help="only these (repeatable)")
     parser.add_argument("--jobs", type=int, default=2, help="compile jobs at once")
+    parser.add_argument("--settings", metavar="FILE", type=Path, help="matrix.toml of every build")
     args = parser.parse_args()
+    settings = args.settings.read_text(encoding="utf-8") if args.settings else ""
     rows = []
     with the_rig() as rig:
         for build in BUILDS:
             if args.only and build.title not in args.only:
                 continue
-            rows.append(attempt(rig, build, args.jobs))
+            rows.append(attempt(rig, build, args.jobs, settings))
             print(json.dumps(rows[-1]), file=sys.stderr, flush=True)
     peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
     print(json.dumps({"schema": 1, "largest process MiB": round(peak / 1024), "builds": rows}, indent=1))

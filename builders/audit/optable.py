@@ -121,7 +121,7 @@ def _against_recipe(table: OpTable, recipe: Recipe, where: dict[str, str]) -> It
 
 
 def _called(table: OpTable, name: str) -> list[str]:
-    names = {name, f"{name}_cuda", _OTHER_NAMES.get(name, name)}
+    names = {one.lower() for one in (name, f"{name}_cuda", _OTHER_NAMES.get(name, name))}
     return sorted(op for op in table.ops if op.lower() in names)
 
 

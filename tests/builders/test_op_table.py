@@ -12,6 +12,7 @@ import pytest
 from builders.audit import Expected, Torch, audit_wheel
 from builders.audit.computed import bitsandbytes_library
 from builders.audit.optable import read_op_table
+from resolver.facts.loading import load
 from resolver.facts.schema import Op, Recipe
 
 MakeWheel = Callable[..., Path]
@@ -101,6 +102,21 @@ def test_an_op_that_the_recipe_knows_by_another_name(wheel_with: Callable[..., P
     asked = msgspec.structs.replace(recipe(DS_BUILD_STRANGE="1"), ops=(op,))
     assert errors(wheel_with(table({"fused_adam": 1}), ADAM), Expected(recipe=asked)) == []
     assert errors(wheel_with(table({"fused_adam": 0})), Expected(recipe=asked)) == ["op-not-installed"]
+
+
+OPS = {(found.package, op.name, op.variable) for found in load().recipe if found.op_table for op in found.ops}
+
+
+@pytest.mark.parametrize(("package", "name", "variable"), sorted(OPS))
+def test_every_op_of_the_catalog_is_found_by_its_variable(
+    wheel_with: Callable[..., Path], package: str, name: str, variable: str
+) -> None:
+    """Apex calls some of its ops in capitals."""
+    op = Op(name=name, variable=variable, object="*.so")
+    asked = msgspec.structs.replace(recipe(**{variable: "1"}), package=package, ops=(op,))
+    held = wheel_with(table({name: True}), f"deepspeed/{name}.cpython-311-x86_64-linux-gnu.so")
+    assert errors(held, Expected(recipe=asked)) == []
+    assert errors(wheel_with(table({name: False})), Expected(recipe=asked)) == ["op-not-installed"]
 
 
 def test_an_op_that_nobody_asked_for(wheel_with: Callable[..., Path]) -> None:

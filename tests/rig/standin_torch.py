@@ -60,6 +60,8 @@ _TRAPS = (
 _DATA = ["_ZN3c104cuda20CUDACachingAllocator9allocatorE"]
 """Symbols of libc10_hip that DeepSpeed's fused_adam and dc ask for, functions and data."""
 _MATHS = (
+    "_ZN2at4cuda26getCurrentDevicePropertiesEv",
+    "_ZN2at4cuda9warp_sizeEv",
     "_ZN2at6native17resize_bytes_cudaEPN3c1011StorageImplEm",
     "hipblasCreate",
     "hipblasDestroy",
@@ -69,7 +71,7 @@ _MATHS = (
     "hiprandCreateGenerator",
     "hiprandSetPseudoRandomGeneratorSeed",
 )
-"""What DeepSpeed's dc asks of libtorch_hip, and its transformer ops of what that loads: hipBLAS, hipRAND."""
+"""What Apex and DeepSpeed ask of libtorch_hip, and of hipBLAS and hipRAND, which that loads."""
 _PRELOAD = """
 
 # stand-in: a ROCm torch is linked against these, so that they are there once it is imported
