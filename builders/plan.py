@@ -70,28 +70,6 @@ class Task:
         return f"{self.pick.name} {self.pick.pinned}"
 
 
-def chosen(lock: Lock, names: Sequence[str]) -> list[LockedPick]:
-    """Give the picks that are to be built, in install order.
-
-    Parameters
-    ----------
-    names
-        Only these; all when empty.
-
-    Raises
-    ------
-    UsageError
-        A name that the lock does not build.
-    """
-    built = lock.built()
-    for name in names:
-        if name not in {pick.name for pick in built}:
-            msg = f"The lock does not build {name!r}."
-            hint = did_you_mean(name, [pick.name for pick in built]) or "Nothing in it is built."
-            raise UsageError(msg, hint=hint)
-    return [pick for pick in built if not names or pick.name in names]
-
-
 def plan(
     lock: Lock,
     catalog: Catalog,
@@ -132,7 +110,7 @@ def plan(
         A name that the lock does not build, or a lock that the catalog does not fit.
     """
     chosen_ops = ops or {}
-    picks = chosen(lock, names)
+    picks = lock.built(names)
     for name in chosen_ops:
         if name not in {pick.name for pick in picks}:
             msg = f"Ops of {name} were asked for, and {name} is not built."

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from builders.probes.marked import read_marked
 from builders.probes.payload import MARK
 from resolver.errors import MatrixError
 
@@ -128,15 +129,4 @@ def read_answer(output: str) -> Answer:
     ProbeError
         There is no answer in it, or a damaged one.
     """
-    for line in reversed(output.splitlines()):
-        if line.startswith(MARK):
-            try:
-                return msgspec.json.decode(line.removeprefix(MARK), type=Answer)
-            except msgspec.MsgspecError as error:
-                msg = f"The probe's answer cannot be read: {error}."
-                raise ProbeError(
-                    msg, hint="Look at the log; the environment's Python may be broken."
-                ) from None
-    last = next((line for line in reversed(output.splitlines()) if line.strip()), "nothing at all")
-    msg = f"The probe gave no answer; the last it said was: {last[:200]}"
-    raise ProbeError(msg, hint="Look at the log; the environment's Python may be broken.")
+    return read_marked(output, MARK, Answer, who="the probe", error=ProbeError)

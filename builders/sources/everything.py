@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 from builders.sources.obtain import obtain
 from builders.sources.patches import patches_of
-from resolver.errors import MatrixError, UsageError, did_you_mean
+from resolver.errors import MatrixError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -89,13 +89,7 @@ def fetch_all(
     UsageError
         A name that the lock does not build.
     """
-    built = lock.built()
-    for name in names:
-        if name not in {pick.name for pick in built}:
-            msg = f"The lock does not build {name!r}."
-            hint = did_you_mean(name, [pick.name for pick in built]) or "Nothing in it is built."
-            raise UsageError(msg, hint=hint)
-    picks = [pick for pick in built if not names or pick.name in names]
+    picks = lock.built(names)
     haul = Haul()
     for pick in picks:
         origin = pick.sdist.file if pick.sdist else f"{pick.git.url}@{pick.git.commit}" if pick.git else ""

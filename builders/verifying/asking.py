@@ -15,6 +15,7 @@ import msgspec
 from builders.containers.place import Bind, View, run_in
 from builders.probes import probe_questions, probe_script
 from builders.probes import read_answer as read_probe
+from builders.probes.marked import read_marked
 from builders.verifying.payload import MARK
 from resolver.errors import MatrixError
 from resolver.names import normalised
@@ -180,16 +181,7 @@ def read_answer(output: str) -> Answer:
     VerifyError
         There is no answer in it, or a damaged one.
     """
-    for line in reversed(output.splitlines()):
-        if line.startswith(MARK):
-            try:
-                return msgspec.json.decode(line.removeprefix(MARK), type=Answer)
-            except msgspec.MsgspecError as error:
-                msg = f"The environment's answer cannot be read: {error}."
-                raise VerifyError(msg, hint="Look at the log; its Python may be broken.") from None
-    last = next((line for line in reversed(output.splitlines()) if line.strip()), "nothing at all")
-    msg = f"The environment gave no answer; the last it said was: {last[:200]}"
-    raise VerifyError(msg, hint="Look at the log; its Python may be broken.")
+    return read_marked(output, MARK, Answer, who="the environment", error=VerifyError)
 
 
 def in_user_site(base: Path, minor: str) -> dict[str, str]:

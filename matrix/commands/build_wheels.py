@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from builders.files import write_atomic
 from builders.index import Index
-from builders.plan import chosen, plan
+from builders.plan import plan
 from builders.task import Limits
 from matrix.answers import show_conflict
 from matrix.commands.resolve import LOCK
@@ -114,7 +114,7 @@ def execute(args: argparse.Namespace, console: Console) -> int:
     _refuse_what_is_not_there(args)
     index = Index(args.index)
     tasks = []
-    if chosen(lock, names):
+    if lock.built(names):
         workshop = _workshop(lock, names, args)
         tasks = plan(lock, catalog, index, workshop, names, ops=dict(args.ops), pinning=args.torch_pin)
     results = [_report(task, index) for task in tasks]
@@ -172,7 +172,7 @@ def _workshop(lock: Lock, names: Sequence[str], args: argparse.Namespace) -> Wor
     try:
         return find_workshop(lock, args)
     except EnvironmentLacksError as error:
-        waiting = "".join(f"\n  - {pick.name} {pick.pinned}" for pick in chosen(lock, names))
+        waiting = "".join(f"\n  - {pick.name} {pick.pinned}" for pick in lock.built(names))
         target = ", ".join(lock.target.gfx) or "this machine's CPU"
         image = lock.version_of("base-image")
         where = f"\nBase image: {image}" if image else ""

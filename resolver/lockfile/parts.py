@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from datetime import date  # noqa: TC003  part of a struct
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
+from resolver.errors import UsageError, did_you_mean
 from resolver.facts.schema import Backend, Git, Patch, Sdist, Status  # noqa: TC001
 from resolver.model import Kind, Origin, Prefer, Support, Verdict  # noqa: TC001
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
 
 
 class _Part(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="kebab"):
@@ -161,10 +165,24 @@ class Lock(_Part, frozen=True, kw_only=True):
         pick = self.find(name)
         return pick.version if pick else ""
 
-    def built(self) -> list[LockedPick]:
-        """Give the picks that are built, in install order."""
+    def built(self, names: Collection[str] = ()) -> list[LockedPick]:
+        """Give the picks that are built, in install order.
+
+        Parameters
+        ----------
+        names
+            Only these; all when empty.
+
+        Raises
+        ------
+        UsageError
+            A name that the lock does not build.
+        """
         rank = {name: number for number, group in enumerate(self.order) for name in group}
-        return sorted(
-            (pick for pick in self.pick if pick.origin == "build"),
-            key=lambda pick: (rank.get(pick.name, len(rank)), pick.name),
-        )
+        built = {pick.name: pick for pick in self.pick if pick.origin == "build"}
+        for name in names:
+            if name not in built:
+                msg = f"The lock does not build {name!r}."
+                raise UsageError(msg, hint=did_you_mean(name, built) or "Nothing in it is built.")
+        chosen = (pick for name, pick in built.items() if not names or name in names)
+        return sorted(chosen, key=lambda pick: (rank.get(pick.name, len(rank)), pick.name))
