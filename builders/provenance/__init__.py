@@ -3,7 +3,6 @@
 `Materials` says it once; `sbom` and `statement` write it in the forms that other tools read.
 """
 
-from builders.provenance.gathering import materials_of
 from builders.provenance.materials import (
     Distribution,
     GitSource,
@@ -38,7 +37,6 @@ __all__ = [
     "Statement",
     "Submodule",
     "build_key_of",
-    "materials_of",
     "read_statement",
     "sbom",
     "statement",

@@ -14,9 +14,9 @@ from builders.containers.image import Image as BaseImage
 from builders.environments.layer import Layer
 from builders.environments.task import Layers
 from builders.environments.wheelhouse import Wheel
+from builders.gathering import materials_of
 from builders.plan import Task
 from builders.provenance import Distribution, GitSource, Image, Patch, Program, SdistSource, Submodule
-from builders.provenance.gathering import materials_of
 from builders.sources import Source
 
 A, B, C = "a" * 64, "b" * 64, "c" * 64
