@@ -5,7 +5,7 @@ how long that takes and in how much memory. torch is the rig's stand-in and ther
 code objects are real and nothing of them is run. A build that fails is a row like the others.
 
 ``python -m benchmarks.heavy [--only NAME] [--jobs N] [--settings FILE]``, by hand: half an hour and more.
-FILE is a ``matrix.toml``: with ``[mirrors]`` where GitHub, from which Apex comes, cannot be reached.
+FILE is a ``matrix.toml``: with ``[mirrors]`` where GitHub, from which two of them come, cannot be reached.
 """
 
 from __future__ import annotations
@@ -46,6 +46,7 @@ DEEPSPEED = "deepspeed==0.19.8"
 BUILDS = [
     Build("causal-conv1d", "causal-conv1d==1.7.0"),
     Build("apex amp_C,apex_C,fused_layer_norm_cuda", "apex==1.13.0", "amp_C,apex_C,fused_layer_norm_cuda"),
+    Build("bitsandbytes", "bitsandbytes==0.48.2"),
     *(
         Build(f"deepspeed {op}", DEEPSPEED, op)
         for op in (

@@ -43,6 +43,7 @@ class Task:
     recipe: Recipe
     workshop: Workshop
     torch: LockedPick | None
+    """The lock's torch."""
     inputs: dict[str, Any]
     """Everything that determines the wheel's content."""
     wheel: Path | None = None
@@ -55,6 +56,8 @@ class Task:
     """Other recipes of the package, to name the right one where this one does not fit the source."""
     runtime: Mapping[str, str] = field(default_factory=dict)
     """Distributions that must be the very ones that will run, with their locked versions."""
+    beside_torch: bool = False
+    """Whether it runs beside torch, and so is proven beside it, even if it is built without."""
     pinning: Loosening = "exact"
     """How strictly the wheel's metadata requires those."""
 
@@ -176,5 +179,8 @@ def _task(
             for name in (*recipe.match_runtime, *_TRITONS)
             if (found := lock.find(name)) is not None
         },
+        beside_torch=any(
+            (one.subject, one.object, one.kind) == (pick.name, "torch", "run") for one in lock.edge
+        ),
         pinning=pinning,
     )

@@ -168,11 +168,11 @@ def _build(
 
 
 def requirements_of(task: Task) -> tuple[str | None, list[str]]:
-    """Give what must be installed to build: torch pinned to the lock's, and everything else."""
+    """Give what must be installed to build and to prove: torch pinned to the lock's, and everything else."""
     wanted = dict.fromkeys([*task.recipe.declared, *task.recipe.undeclared, FRONTEND])
     torch = None
-    if "torch" in wanted and task.torch is not None:
-        del wanted["torch"]
+    if task.torch is not None and (task.beside_torch or "torch" in wanted):
+        wanted.pop("torch", None)
         torch = f"torch=={task.torch.version}"
     return torch, sorted(wanted)
 

@@ -272,6 +272,10 @@ def test_requirements_pin_torch_to_the_locks(task_for: MakeTask) -> None:
     recipe = msgspec.structs.replace(task.recipe, declared=("torch", "wheel"), undeclared=("wheel", "torchx"))
     with_torch = replace(task, recipe=recipe, torch=torch)
     assert requirements_of(with_torch) == ("torch==2.13.0+cpu", ["build", "torchx", "wheel"])
+    without = msgspec.structs.replace(recipe, declared=("wheel",))
+    assert requirements_of(replace(with_torch, recipe=without))[0] is None
+    beside = replace(with_torch, recipe=without, beside_torch=True)
+    assert requirements_of(beside) == ("torch==2.13.0+cpu", ["build", "torchx", "wheel"])
     assert requirements_of(replace(with_torch, torch=None)) == (None, ["build", "torch", "torchx", "wheel"])
 
 

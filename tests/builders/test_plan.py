@@ -172,6 +172,14 @@ def test_the_cpu_counts_only_where_code_is_made_for_this_very_cpu(
     assert deepspeed(lock, portable, index).build_key == before
 
 
+def test_what_runs_beside_torch_and_is_built_without_it(catalog: Catalog, index: Index) -> None:
+    target = Target(backend="rocm", gfx=("gfx90a",), site="lumi-g", date=datetime.date(2026, 3, 1))
+    wanted = {"bitsandbytes": "==0.48.2", "torch": "", "mpi4py": ""}
+    tasks = plan(locked(catalog, target, **wanted), catalog, index, here())
+    assert {task.pick.name: task.beside_torch for task in tasks} == {"bitsandbytes": True, "mpi4py": False}
+    assert all("torch" not in task.recipe.undeclared for task in tasks)
+
+
 def test_another_pin_of_torch_is_another_wheel(lock: Lock, catalog: Catalog, index: Index) -> None:
     pins: tuple[Loosening, ...] = ("exact", "release", "none")
     keys = {one: plan(lock, catalog, index, here(), pinning=one)[0].build_key for one in pins}

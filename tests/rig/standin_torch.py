@@ -70,8 +70,26 @@ _MATHS = (
     "hipblasSetStream",
     "hiprandCreateGenerator",
     "hiprandSetPseudoRandomGeneratorSeed",
+    "hipblasLtMatmul",
+    "hipblasLtMatmulAlgoGetHeuristic",
+    "hipblasLtMatmulDescCreate",
+    "hipblasLtMatmulDescDestroy",
+    "hipblasLtMatmulDescSetAttribute",
+    "hipblasLtMatmulPreferenceCreate",
+    "hipblasLtMatmulPreferenceSetAttribute",
+    "hipblasLtMatrixLayoutCreate",
+    "hipblasLtMatrixLayoutDestroy",
+    "hipsparseCreate",
+    "hipsparseCreateCoo",
+    "hipsparseCreateDnMat",
+    "hipsparseDestroyDnMat",
+    "hipsparseDestroySpMat",
+    "hipsparseGetErrorString",
+    "hipsparseSpMM",
+    "hipsparseSpMM_bufferSize",
+    "rocblas_create_handle",
 )
-"""What Apex and DeepSpeed ask of libtorch_hip, and of hipBLAS and hipRAND, which that loads."""
+"""What Apex, DeepSpeed and bitsandbytes ask of libtorch_hip and of the maths libraries that it loads."""
 _PRELOAD = """
 
 # stand-in: a ROCm torch is linked against these, so that they are there once it is imported
