@@ -96,6 +96,10 @@ _PRELOAD = """
 import ctypes as _ctypes
 from pathlib import Path as _Path
 
+try:
+    _ctypes.CDLL("libamdhip64.so.7", mode=_ctypes.RTLD_GLOBAL)  # torch brings its own; this is the image's
+except OSError:
+    pass
 for _name in ("libc10_hip.so", "libtorch_hip.so"):
     _ctypes.CDLL(str(_Path(__file__).with_name("lib") / _name), mode=_ctypes.RTLD_GLOBAL)
 """
