@@ -87,7 +87,7 @@ def execute(args: argparse.Namespace, console: Console) -> int:
             folder = Path(
                 held.enter_context(tempfile.TemporaryDirectory(prefix="matrix-run-", dir=VISIBLE[0]))
             )
-            changes += _visible_certificates(os.environ, folder, args.keep)
+            changes += [*_visible_certificates(os.environ, folder, args.keep), *_singularity(folder)]
         console.say(f"The index {index.root} by {chosen.route}: {chosen.why}.")
         for change in changes:
             console.say(f"  {change}")
@@ -122,6 +122,17 @@ def _bindable(root: Path) -> str:
         msg = f"{real!r} cannot be bound into a container: the name has one of : , \\"
         raise UsageError(msg, hint="Move or link the index elsewhere, or use --route loopback.")
     return real
+
+
+def _singularity(folder: Path) -> list[Change]:
+    """Give Apptainer the older name where it has not got it: cotainr calls ``singularity``."""
+    apptainer = shutil.which("apptainer")
+    if apptainer is None or shutil.which("singularity"):
+        return []
+    (folder / "bin").mkdir()
+    (folder / "bin" / "singularity").symlink_to(apptainer)
+    path = f"{folder / 'bin'}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
+    return [Change("PATH", path, "cotainr calls singularity, and here it is apptainer alone")]
 
 
 def _visible_certificates(env: Mapping[str, str], folder: Path, keep: list[str]) -> list[Change]:

@@ -105,7 +105,7 @@ def _build_script(pins: Pins, where: Where) -> str:
         "build.sh",
         head=head(pins, "cotainr", SCRIPT, told),
         main=quote(where.main),
-        unset=fill("unset.sh"),
+        unset=fill("unset.sh", runtime=fill("runtime.sh")),
         load=", on LUMI: module load LUMI cotainr" if pins.site.startswith("lumi") else "",
         checks="\n".join([image_checks(pins), *bound]),
         check=installed_check(pins.pins),

@@ -83,7 +83,7 @@ def _make(pins: Pins, where: Where) -> str:
     text = fill(
         _MAKE,
         head=head(pins, "venv", _MAKE, told),
-        unset=fill("unset.sh"),
+        unset=fill("unset.sh", runtime=fill("runtime.sh")),
         checks="\n".join([image_checks(pins), *bound]),
         main=quote(where.main),
         bind=f' -B "$index:{MOUNTED}:ro"' if bound else "",
@@ -106,6 +106,7 @@ def _run(pins: Pins) -> str:
     text = fill(
         _RUN,
         head=head(pins, "venv", _RUN, told),
+        runtime=fill("runtime.sh"),
         checks=image_checks(pins, digest=False),
         site=fill("lumi-g.sh") if pins.site == "lumi-g" else "",
     )

@@ -542,7 +542,8 @@ def test_a_kill_at_any_moment_leaves_a_cache_that_can_be_used(repositories: Repo
     assert interrupted
     checkout = fetch_git(pin)
     assert fetch_git(pin, offline=True).record == checkout.record
-    assert not list((cache_root() / "git").glob(f"{TEMPORARY_PREFIX}*"))
+    # Of a kill within a write of a few bytes those may stay; of an archive nothing does.
+    assert not list((cache_root() / "git").glob(f"{TEMPORARY_PREFIX}*.tar"))
 
 
 @pytest.mark.integration

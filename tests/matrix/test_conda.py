@@ -92,6 +92,7 @@ COTAINR = """#!/bin/sh
 if [ -e "$2" ]; then echo "Overwrite $2? [y/N]"; exit 1; fi
 { printf '%s\\n' "$@"; echo "bind=$SINGULARITY_BIND,$APPTAINER_BIND,${SINGULARITY_BINDPATH-unset}"
   echo "tmp=$TMPDIR python=${PYTHONPATH-unset} cache=$PIP_NO_CACHE_DIR"; } > said.txt
+singularity exec "$4" true
 echo new > "$2"
 """
 SINGULARITY = """#!/bin/sh
@@ -103,14 +104,21 @@ exec "$@"
 """
 
 
-def run_script(folder: Path, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    """Run build.sh as a user does, with stand-ins for cotainr and singularity on PATH."""
+def run_script(
+    folder: Path, *arguments: str, runtime: str = "singularity", **variables: str
+) -> subprocess.CompletedProcess[str]:
+    """Run build.sh as a user does, with stand-ins for cotainr and a container runtime on PATH."""
     programs = folder / "programs"
     programs.mkdir(exist_ok=True)
-    for name, text in (("cotainr", COTAINR), ("singularity", SINGULARITY)):
+    for name, text in (("cotainr", COTAINR), (runtime, SINGULARITY)):
         (programs / name).write_text(text)
         (programs / name).chmod(0o755)
-    environment = {"PATH": f"{programs}:/usr/bin:/bin", "HOME": str(folder), **variables}
+    system = folder / "system"  # without this machine's runtimes
+    system.mkdir(exist_ok=True)
+    for path in Path("/usr/bin").iterdir():
+        if path.name not in {"singularity", "apptainer"} and not (system / path.name).exists():
+            (system / path.name).symlink_to(path)
+    environment = {"PATH": f"{programs}:{system}", "HOME": str(folder), **variables}
     return subprocess.run(
         ["bash", "env/build.sh", *arguments],
         cwd=folder,
@@ -160,6 +168,19 @@ def test_the_script_gives_cotainr_a_clean_environment_and_the_index(scripted: Pa
     assert "TMPDIR=/scratch/p cannot be seen" in done.stderr
     assert (scripted / "old.sif").read_text() == "new\n"  # cotainr would have asked
     assert "checked" in done.stdout
+
+
+def test_an_apptainer_without_the_older_name_gets_it_for_cotainr(scripted: Path) -> None:
+    base = str(scripted / "base image.sif")
+    done = run_script(scripted, runtime="apptainer", MATRIX_BASE_IMAGE=base, TMPDIR=str(scripted))
+    assert done.returncode == 0, done.stderr
+    assert "checked" in done.stdout
+    assert "not found" not in done.stderr
+    assert not list(scripted.glob("tmp.*"))
+    (scripted / "programs" / "apptainer").unlink()
+    done = run_script(scripted, runtime="podman", MATRIX_BASE_IMAGE=base)
+    assert done.returncode == 3
+    assert "neither SingularityCE nor Apptainer is on PATH" in done.stderr
 
 
 def test_the_check_of_the_container_compares_versions(scripted: Path) -> None:

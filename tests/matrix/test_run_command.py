@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pty
+import shutil
 import signal
 import subprocess
 import sys
@@ -279,6 +280,28 @@ def test_what_stays_and_may_surprise_is_said() -> None:
     assert remarks({"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": "", "PATH": "/bin"}) == [
         "PIP_NO_INDEX stays, and keeps pip from reading any index, this one included"
     ]
+
+
+@pytest.mark.usefixtures("index")
+def test_an_apptainer_without_the_older_name_gets_it_for_cotainr(tmp_path: Path, monkeypatch: Patch) -> None:
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    texts = {"apptainer": "echo contained", "cotainr": "singularity && command -v singularity"}
+    for name, text in texts.items():
+        (programs / name).write_text(f"#!/bin/sh\n{text}\n")
+        (programs / name).chmod(0o755)
+    for name in ("sh", "mktemp"):
+        found = shutil.which(name)
+        assert found
+        (programs / name).symlink_to(found)
+    monkeypatch.setenv("PATH", str(programs))
+    with started(tmp_path, "--", str(programs / "cotainr")) as process:
+        out, err = process.communicate()
+    assert process.returncode == 0, err
+    said, where = out.splitlines()
+    assert said == "contained"
+    assert "cotainr calls singularity" in err
+    assert not Path(where).exists()
 
 
 @pytest.mark.usefixtures("index")

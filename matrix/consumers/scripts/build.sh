@@ -3,6 +3,13 @@ environment=$here/@MAIN@
 target=${1:-container.sif}
 if [ "$#" -gt 0 ]; then shift; fi
 @UNSET@
+# cotainr calls it singularity, and some Apptainers have no command of that name.
+if ! command -v singularity >/dev/null; then
+    names=$(mktemp -d)
+    trap 'rm -rf -- "$names"' EXIT
+    ln -s -- "$runtime" "$names/singularity"
+    export PATH="$names:$PATH"
+fi
 command -v cotainr >/dev/null || fail "cotainr is not on PATH@LOAD@"
 [ -f "$environment" ] || fail "there is no $environment"
 @CHECKS@
@@ -22,6 +29,6 @@ rm -f -- "$target"
 cotainr build "$target" --base-image "$image" --conda-env "$environment" --accept-licenses "$@"
 unset SINGULARITY_BIND APPTAINER_BIND
 case "$target" in /*) ;; *) target=./$target ;; esac
-singularity exec "$target" python - <<'CHECK'
+"$runtime" exec "$target" python - <<'CHECK'
 @CHECK@
 CHECK

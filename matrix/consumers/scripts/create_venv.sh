@@ -15,6 +15,6 @@ mkdir -p -- "$venv"
 # What is half made is of no use.
 trap 'rm -rf -- "$files" "$venv"' EXIT
 binds=(-B "$venv:/user-software" -B "$files:/user-software-files:ro"@BIND@)
-singularity exec "${binds[@]}" "$image" sh /user-software-files/steps.sh
+"$runtime" exec "${binds[@]}" "$image" sh /user-software-files/steps.sh
 trap 'rm -rf -- "$files"' EXIT
 printf 'Made %s. Pack it with: bash create_squashfs.sh\n' "$venv"

@@ -1,6 +1,7 @@
 @HEAD@
 venv=${MATRIX_VENV:-$here/matrix-venv}
 [ "$#" -gt 0 ] || fail "say what to run"
+@RUNTIME@
 @CHECKS@
 if [ -f "$venv.sqsh" ]; then
     bind=$venv.sqsh:/user-software:image-src=/
@@ -14,4 +15,4 @@ unset PYTHONPATH PYTHONHOME
 export SINGULARITYENV_PYTHONNOUSERSITE=1 APPTAINERENV_PYTHONNOUSERSITE=1
 export SINGULARITYENV_PREPEND_PATH=/user-software/bin APPTAINERENV_PREPEND_PATH=/user-software/bin
 @SITE@
-exec singularity exec -B "$bind" "$image" "$@"
+exec "$runtime" exec -B "$bind" "$image" "$@"

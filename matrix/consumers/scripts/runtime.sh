@@ -1,0 +1,1 @@
+runtime=$(command -v singularity || command -v apptainer) || fail "neither SingularityCE nor Apptainer is on PATH"
