@@ -50,6 +50,7 @@ must-contain = ["tinyext.abi3.so"]
 status = "observed"
 source = "tests"
 """
+INSTALLER = "standin_miniforge.sh"
 SOURCE = """
 #define Py_LIMITED_API 0x030b0000
 #include <Python.h>
@@ -86,7 +87,7 @@ class Project:
     def build(self, sif: str, *more: str) -> subprocess.CompletedProcess[str]:
         """Build a container by ``matrix run``, among variables that let a real user's build fail."""
         given = {
-            VARIABLE: str(RIG / "standin_miniforge.sh"),
+            VARIABLE: str(self.cotainr.parents[1] / INSTALLER),
             "APPTAINER_MKSQUASHFS_ARGS": "-comp zstd -Xcompression-level 1",
             "PIP_RETRIES": "0",  # PyTorch's own index cannot be reached here, and is not needed
             "SINGULARITY_BIND": "/var/spool:/nowhere",  # what a site module sets
@@ -119,6 +120,7 @@ def cotainr(rig: Rig) -> Path:
     (packages,) = folder.glob("lib/python3*/site-packages")
     shutil.copy(RIG / "standin_download.py", packages)
     (packages / "standin_download.pth").write_text("import standin_download\n")
+    shutil.copy(RIG / INSTALLER, folder)  # the user may not look into root's directories
     return folder / "bin" / "cotainr"
 
 
