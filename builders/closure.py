@@ -22,7 +22,7 @@ from builders.containers.place import HostPlace, View, run_in
 from builders.environments.pipconfig import pip_environment, pip_settings, reachable
 from builders.environments.piptool import pip_of
 from builders.environments.python import find_python
-from builders.run import CommandError, clean_environment, run
+from builders.run import CommandError, clean_environment, end_of, run, said_since
 from builders.sources import index_url
 from resolver.errors import EnvironmentLacksError, MatrixError
 
@@ -183,7 +183,7 @@ def _with_pip(
             f"--report={report}", f"--requirement={wanted}",
         ]  # fmt: skip
         view = View(env={**pip_environment(), "TMPDIR": name}, network=True)
-        start = _size(log)
+        start = end_of(log)
         try:
             run_in(place, command, view, what="Resolving what is pinned and all that it needs", log=log)
         except CommandError as error:
@@ -219,7 +219,7 @@ def _with_uv(
             *(f"--find-links={url}" for url in settings.get("PIP_FIND_LINKS", "").split()),
             f"--output-file={found}", str(wanted),
         ]  # fmt: skip
-        start = _size(log)
+        start = end_of(log)
         try:
             run(
                 command,
@@ -244,9 +244,7 @@ def _compiled(text: str) -> list[Member]:
 
 def _failure(error: CommandError, log: Path, start: int, away: Sequence[str]) -> MatrixError:
     """Tell an index that was not reached from requirements that cannot be met."""
-    with log.open("rb") as source:
-        source.seek(start)
-        said = source.read().decode(errors="replace")
+    said = said_since(log, start)
     if "no such option: --report" in said:
         msg = "The pip that this Python brings is older than 22.2 and cannot say what it would install."
         return EnvironmentLacksError(msg, hint="Name a newer Python of that version with --python-from PATH.")
@@ -267,7 +265,3 @@ def _check(members: Sequence[Member]) -> None:
     if bare:
         msg = f"There is no hash for {', '.join(bare)}."
         raise MatrixError(msg, hint="Leave out --hashes, or let the index publish hashes.")
-
-
-def _size(log: Path) -> int:
-    return log.stat().st_size if log.exists() else 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import hashlib
 import os
@@ -14,6 +15,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 TEMPORARY_PREFIX = ".tmp-"
+FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+"""What the system says where there is no room."""
+REFUSED = frozenset({errno.EACCES, errno.EIO, errno.ENOTDIR, errno.EPERM, errno.EROFS})
+"""What it says of a place that cannot be written, however much room there is."""
 
 
 @contextmanager

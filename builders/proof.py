@@ -10,7 +10,7 @@ from builders.containers.place import View, run_in
 from builders.diagnosis import diagnose
 from builders.environments.task import fresh_environment
 from builders.probes import judge_probe, probe_questions, probe_script, read_answer
-from builders.run import CommandError
+from builders.run import CommandError, end_of, said_since
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -110,15 +110,13 @@ def _ask(task: Task, wheel: Path, layers: Layers, *, work: Path, log: Path) -> A
         cwd=work / "probe",
         binds=base.binds,
     )
-    start = log.stat().st_size if log.exists() else 0
+    start = end_of(log)
     command = [str(environment.python), str(script), probe_questions(task.recipe, lent)]
     try:
         run_in(place, command, view, what=f"Probing {task.title}", log=log)
     except CommandError as error:
         raise AuditError(error.message, hint="The wheel is not published.") from None
-    with log.open("rb") as said:
-        said.seek(start)
-        return read_answer(said.read().decode(errors="replace"))
+    return read_answer(said_since(log, start))
 
 
 def _refuse(task: Task, wheel: Path, problems: Sequence[Finding], log: Path) -> None:

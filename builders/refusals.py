@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import shutil
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from builders.files import FULL, REFUSED
 from resolver.errors import EnvironmentLacksError, MatrixError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _FULL_DIAGNOSES = {"disk-full", "quota"}
 """What `builders.diagnosis` calls it when a program of the build met it."""
-_REFUSED = {errno.EACCES, errno.EIO, errno.ENOTDIR, errno.EPERM, errno.EROFS}
 
 
 @contextmanager
@@ -41,9 +39,9 @@ def index_refusals(root: Path, work: Path) -> Iterator[None]:
     except OSError as error:
         if error.filename and not Path(str(error.filename)).is_relative_to(root):
             raise  # another place than the index
-        if error.errno in _FULL:
+        if error.errno in FULL:
             raise _full(root, work, os.strerror(error.errno)) from None
-        if error.errno in _REFUSED:
+        if error.errno in REFUSED:
             where = error.filename or root
             msg = f"The index {root} cannot be written: {os.strerror(error.errno)} ({where})."
             hint = "Name a directory that you may write to: --index DIR. Nothing was published."

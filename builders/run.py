@@ -257,6 +257,18 @@ def bytes_of(command: Sequence[str], *, env: Mapping[str, str] | None = None) ->
         return None
 
 
+def end_of(log: Path) -> int:
+    """Give the length of a log in bytes, from where `said_since` reads what is still to come."""
+    return log.stat().st_size if log.exists() else 0
+
+
+def said_since(log: Path, start: int) -> str:
+    """Give what was added to a log since `end_of` gave a length."""
+    with log.open("rb") as source:
+        source.seek(start)
+        return source.read().decode(errors="replace")
+
+
 def telling_lines(log: Path, *, start: int = 0, most: int = 8) -> list[str]:
     """Choose the lines of a log that say why something failed.
 

@@ -14,7 +14,7 @@ from tests.rig.rig import Rig, the_rig
 def _namespaces_are_tried_anew() -> None:
     """What a test found under a PATH of its own is not believed by the next."""
     namespaces.without_network.cache_clear()
-    namespaces.with_mounts.cache_clear()
+    namespaces.can_mount.cache_clear()
 
 
 @pytest.fixture(scope="session")

@@ -98,13 +98,11 @@ class ImageFacts(msgspec.Struct, frozen=True, kw_only=True):
             Whether it is a build for ROCm, or one for the CPU.
         """
         found = []
-        if not rocm:
-            pass
-        elif not self.rocm and not self.hipcc:
-            found.append("no ROCm: neither /opt/rocm/.info/version nor hipcc")
-        elif not self.hipcc:
+        if rocm and not self.hipcc:
             found.append(
                 "no hipcc: it holds ROCm's runtime only; take the image with the compiler (-dev, -complete)"
+                if self.rocm
+                else "no ROCm: neither /opt/rocm/.info/version nor hipcc"
             )
         try:
             choose_compilers(self.compilers, cxx_standard=_STANDARD)

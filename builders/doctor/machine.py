@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from builders import host
 from builders.cache import cache_root
-from builders.containers.namespaces import with_mounts, without_network
+from builders.containers.namespaces import can_mount, without_network
 from builders.doctor.gpus import gpus
 from builders.doctor.points import Point
 from builders.environments.pipconfig import reachable
@@ -137,7 +137,7 @@ def runtimes() -> Point:
 
 
 def _namespaces() -> Point:
-    network, mounts = bool(without_network()), bool(with_mounts())
+    network, mounts = bool(without_network()), can_mount()
     data = {"network": network, "mounts": mounts}
     if network and mounts:
         found = "user namespaces can be made: builds are cut off from the network"

@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from builders.cache import cache_root
-from builders.files import only_one, write_atomic
+from builders.files import FULL, only_one, write_atomic
 from builders.run import CommandError
 from resolver.errors import EnvironmentLacksError
 
@@ -27,9 +27,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _MARKER = "matrix-complete.json"
-_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _REFUSED = {errno.EROFS, errno.EACCES, errno.EPERM}
-_FULL_WORDS = re.compile("|".join(re.escape(os.strerror(number)) for number in sorted(_FULL)))
+_FULL_WORDS = re.compile("|".join(re.escape(os.strerror(number)) for number in sorted(FULL)))
 _REFUSED_WORDS = re.compile(re.escape(os.strerror(errno.EROFS)))
 _NO_ROOM = 1 << 20  # bytes; whatever failed with less free failed for that
 _WRITE = stat.S_IWUSR | stat.S_IWGRP | stat.S_IWOTH
@@ -108,7 +107,7 @@ def cache_errors() -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno in _FULL:
+        if error.errno in FULL:
             raise _no_room(str(error)) from None
         if error.errno in _REFUSED:
             raise _not_writable(str(error)) from None

@@ -29,7 +29,7 @@ from builders.environments.pipconfig import linked_directories, local_directory,
 from builders.environments.piptool import pip_of
 from builders.environments.python import python_view
 from builders.files import only_one, sha256_of, write_atomic
-from builders.run import CommandError
+from builders.run import CommandError, end_of, said_since
 from resolver.errors import EnvironmentLacksError, UsageError
 
 if TYPE_CHECKING:
@@ -264,7 +264,7 @@ def _download(
         str(python.path), str(pip), "download", "--only-binary=:all:", f"--dest={part / 'files'}",
         f"--constraint={part / 'constraints.txt'}", *options, *wanted,
     ]  # fmt: skip
-    start = log.stat().st_size if log.exists() else 0
+    start = end_of(log)
     try:
         with cache_errors():
             run_in(place, command, view, what=f"Fetching {', '.join(wanted)}", log=log)
@@ -274,9 +274,7 @@ def _download(
 
 def _cure(log: Path, start: int, unreached: Sequence[str]) -> str:
     """Say what to do, by what could not be reached and what pip said."""
-    with log.open("rb") as source:
-        source.seek(max(start, log.stat().st_size - _TAIL))
-        said = source.read().decode(errors="replace")
+    said = said_since(log, max(start, end_of(log) - _TAIL))
     failed = [line for line in said.splitlines() if _UNREACHED.search(line)]
     silent = [host for line in failed for host in _HOST.findall(line)]
     if failed and not silent:

@@ -124,7 +124,7 @@ def project_json(name: str, entries: Iterable[Entry], status: Status = ACTIVE) -
         versions=list(dict.fromkeys(one.version for one in files)),
         files=files,
     )
-    return _encoder.encode(page) + b"\n"  # not indented: with 10 000 wheels that takes longer than all else
+    return _encoder.encode(page) + b"\n"  # not indented, which takes long with thousands of wheels
 
 
 def project_html(

@@ -298,9 +298,7 @@ class Index:
 
     def _state(self, project: str, without: Collection[str] = ()) -> tuple[list[str], frozenset[str], Status]:
         """Give all that a project's pages are made from, but for the content of its wheels."""
-        names = self._listed(project)
-        if without:
-            names = [name for name in names if name not in without]
+        names = [name for name in self._listed(project) if name not in without]
         yanked = frozenset(_listdir(self.yanked)).intersection(names)
         return names, yanked, self._status(project)
 
@@ -342,9 +340,7 @@ class Index:
     def _listed(self, project: str) -> list[str]:
         """Give what looks like a wheel; to look closer at each takes long where there are thousands."""
         listed = _listdir(self.simple / project)
-        wheels = [name for name in listed if name[-4:] == ".whl" and name[0] != "."]
-        wheels.sort()
-        return wheels
+        return sorted(name for name in listed if name.endswith(".whl") and not name.startswith("."))
 
 
 def _read_record(path: Path) -> dict[str, Any]:

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import errno
 import os
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, ClassVar
 from urllib.parse import urlsplit
 
+from builders.files import FULL, REFUSED
 from resolver.errors import EnvironmentLacksError, MatrixError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-_REFUSALS = {
-    errno.EACCES, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.ENOSPC, errno.ENOTDIR, errno.EPERM, errno.EROFS,
-}  # fmt: skip
 OFFLINE_HINT = "Run matrix fetch where there is network, or this command once without --offline."
 
 
@@ -44,7 +41,7 @@ def writing(directory: Path, *, hint: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno not in _REFUSALS:
+        if error.errno not in FULL | REFUSED:
             raise
         msg = f"{directory} cannot be written: {os.strerror(error.errno)}. Nothing of it was kept."
         raise EnvironmentLacksError(msg, hint=hint) from None

@@ -16,6 +16,7 @@ from builders.containers.place import Bind, View, run_in
 from builders.probes import probe_questions, probe_script
 from builders.probes import read_answer as read_probe
 from builders.probes.marked import read_marked
+from builders.run import end_of, said_since
 from builders.verifying.payload import MARK
 from resolver.errors import MatrixError
 from resolver.names import normalised
@@ -160,7 +161,7 @@ class Asking:
         return read_probe(self._run("probe.py", probe_questions(recipe), recipe.run_environment))
 
     def _run(self, script: str, question: str, env: Mapping[str, str]) -> str:
-        start = self._log.stat().st_size if self._log.exists() else 0
+        start = end_of(self._log)
         view = View(env={**self._view.env, **env}, binds=self._view.binds)
         command = [*self._first, str(self._folder / script), question]
         try:
@@ -168,9 +169,7 @@ class Asking:
         except MatrixError as error:
             error.hint = error.hint or _NO_PYTHON
             raise
-        with self._log.open("rb") as said:
-            said.seek(start)
-            return said.read().decode(errors="replace")
+        return said_since(self._log, start)
 
 
 def read_answer(output: str) -> Answer:

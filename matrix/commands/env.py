@@ -19,6 +19,7 @@ from resolver.lock import read_lock
 
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Sequence
 
     from matrix.console import Console
     from matrix.consumers.output import File
@@ -132,9 +133,10 @@ def _check_options(args: argparse.Namespace) -> None:
 
 def _files(lock: Lock, args: argparse.Namespace, where: Where, console: Console) -> list[File]:
     """Write the files of every consumer but pylock; each module is imported for its own only."""
-    pins = pins_of(lock)
+    pins, index = pins_of(lock), Index(args.index)
+    missing = _missing(pins, index)
     if args.hashes:
-        pins = _with_closure(pins, args, where, console)
+        pins = _with_closure(pins, missing, args, where, console)
     files = _emit(pins, args, where)
     if pins.kept and args.consumer in ("cotainr", "tykky"):
         kept = ", ".join(map(str, pins.kept))
@@ -142,8 +144,7 @@ def _files(lock: Lock, args: argparse.Namespace, where: Where, console: Console)
             f"conda's Python does not see {kept} of the base image, and the file does not install it: "
             f"use --for venv or --for apptainer, or resolve without --keep-installed."
         )
-    index = Index(args.index)
-    for pin in _missing(pins, index):
+    for pin in missing:
         console.warn(f"{pin.name} {pin.version} is not in {index.root} yet; matrix build-wheels makes it.")
     return files
 
@@ -177,7 +178,9 @@ def _missing(pins: Pins, index: Index) -> list[Pin]:
     ]
 
 
-def _with_closure(pins: Pins, args: argparse.Namespace, where: Where, console: Console) -> Pins:
+def _with_closure(
+    pins: Pins, missing: Sequence[Pin], args: argparse.Namespace, where: Where, console: Console
+) -> Pins:
     """Add everything that the pins need, as a real resolver finds it."""
     from dataclasses import replace  # noqa: PLC0415
 
@@ -189,7 +192,6 @@ def _with_closure(pins: Pins, args: argparse.Namespace, where: Where, console: C
     if pins.kept:
         msg = "--hashes names everything that is installed, and this lock keeps what the base image holds."
         raise UsageError(msg, hint="Resolve without --keep-installed, or leave out --hashes.")
-    missing = _missing(pins, Index(args.index))
     if missing:
         msg = f"The index {where.index} lacks {', '.join(map(str, missing))}, so there is nothing to hash."
         raise MatrixError(msg, hint="matrix build-wheels makes them.")

@@ -79,14 +79,14 @@ def execute(args: argparse.Namespace, console: Console) -> int:
 def _passed_over(lock: Lock, name: str, console: Console) -> list[Rejected]:
     """Ask again for what comes before the chosen version; the lock alone answers if that cannot be done."""
     from matrix.imaging import lay_image  # noqa: PLC0415  only for one component
-    from matrix.options import Settings, load_catalog  # noqa: PLC0415
+    from matrix.locking import catalog_of  # noqa: PLC0415
+    from matrix.options import Settings  # noqa: PLC0415
     from resolver.rejected import rejected  # noqa: PLC0415
 
     try:
         request = request_of(lock)
-        settings = Settings(site=request.site_file or None, catalog=list(request.catalogs))
         picked = {pick.name: pick.key for pick in lock.pick}
-        catalog, image = load_catalog(settings), lock.target.base_image
+        catalog, image = catalog_of(lock, Settings()), lock.target.base_image
         if image and request.target.base_image and image.path.startswith("/"):
             lay_image(image.path, catalog, image.name)
         return rejected(catalog, request, picked, name)

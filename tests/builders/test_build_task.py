@@ -32,7 +32,7 @@ from builders.task import BuildError, Limits, build_wheel, requirements_of
 from builders.workshop import host_workshop
 from resolver.errors import EnvironmentLacksError
 from resolver.facts.schema import Recipe, Sdist
-from resolver.lock import LockedPick
+from tests.support.locks import built_pick
 from tests.support.records import inputs_of, materials_of, results_of
 
 PACKAGES = Path(__file__).resolve().parent.parent / "packages"
@@ -64,13 +64,8 @@ def task_for(shared_cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         target = cache_root() / "sources" / digest[:16] / packed.name
         target.parent.mkdir(parents=True, exist_ok=True)
         packed.rename(target)
-        pick = LockedPick(
-            name=project,
-            version="1.0",
-            kind="distribution",
-            origin="build",
-            support="observed",
-            verdict="supported",
+        pick = built_pick(
+            project,
             wheel_version=LABELLED,
             sdist=Sdist(packed.name, digest),
         )

@@ -165,7 +165,7 @@ def test_every_lack_says_what_it_means(
     """On a machine that has nothing at all."""
     monkeypatch.setattr(machine, "reachable", lambda _: False)
     monkeypatch.setattr(machine, "without_network", tuple)
-    monkeypatch.setattr(machine, "with_mounts", tuple)
+    monkeypatch.setattr(machine, "can_mount", bool)
     points = list(look(catalog, tmp_path / "index", {"sdists": "https://no.example/"}))
     lacks = {point.topic for point in points if point.state == "lack"}
     assert lacks >= {

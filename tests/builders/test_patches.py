@@ -17,6 +17,7 @@ from resolver.facts.loading import load
 from resolver.facts.schema import Sdist
 from resolver.lock import LockedPick
 from tests.builders.gitrepos import commit
+from tests.support.locks import built_pick
 
 FIX = """\
 --- a/setup.py
@@ -70,13 +71,8 @@ def locked(catalog: Catalog) -> LockedPick:
     place = cache_root() / "sources" / digest[:16] / archive.name
     place.parent.mkdir(parents=True)
     shutil.move(archive, place)
-    return LockedPick(
-        name="tiny",
-        version="1.0",
-        kind="distribution",
-        origin="build",
-        support="observed",
-        verdict="supported",
+    return built_pick(
+        "tiny",
         sdist=Sdist(place.name, digest),
         patches=catalog.release["tiny", "1.0", ""].patches,
     )

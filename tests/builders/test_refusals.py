@@ -30,7 +30,7 @@ from resolver.errors import EnvironmentLacksError, MatrixError
 from resolver.facts.loading import load
 from resolver.facts.schema import Recipe, Sdist
 from resolver.facts.selecting import recipe_for
-from resolver.lock import LockedPick
+from tests.support.locks import built_pick
 
 RICH = ImageFacts(
     name="rich",
@@ -118,13 +118,8 @@ def test_who_has_to_wait_is_told(tmp_path: Path) -> None:
 def task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Task:
     """A task whose source is nowhere: nothing of it can be built."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    pick = LockedPick(
-        name="tiny",
-        version="1.0",
-        kind="distribution",
-        origin="build",
-        support="observed",
-        verdict="supported",
+    pick = built_pick(
+        "tiny",
         wheel_version="1.0+rocm6.4",
         sdist=Sdist("tiny-1.0.tar.gz", hashlib.sha256(b"").hexdigest()),
     )

@@ -1,10 +1,25 @@
-"""Locks changed as a test needs them, still whole in themselves."""
+"""Locks and picks made or changed as a test needs them, still whole in themselves."""
 
 from __future__ import annotations
+
+from typing import Any
 
 from msgspec.structs import replace
 
 from resolver.lock import Lock, LockedImage, LockedPick
+
+
+def built_pick(name: str, **more: Any) -> LockedPick:
+    """Give the pick of a distribution 1.0 that is built."""
+    return LockedPick(
+        name=name,
+        version="1.0",
+        kind="distribution",
+        origin="build",
+        support="observed",
+        verdict="supported",
+        **more,
+    )
 
 
 def with_image(lock: Lock, image: LockedImage) -> Lock:
