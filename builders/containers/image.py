@@ -126,7 +126,7 @@ def real_path(given: Path) -> Path:
         msg = f"There is no base image {given.resolve()}{link}."
         raise EnvironmentLacksError(
             msg,
-            hint="Name an image of this machine: --base-image PATH. Addresses: apptainer pull FILE ADDRESS.",
+            hint="Name the path of an image on this machine; for an address: apptainer pull FILE ADDRESS.",
         ) from None
     except (OSError, RuntimeError) as error:
         msg = f"Cannot read the base image {given}: {getattr(error, 'strerror', '') or error}."
