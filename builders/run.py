@@ -7,10 +7,12 @@ import os
 import re
 import signal
 import subprocess
+import sys
 from collections import deque
-from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from contextlib import ExitStack, contextmanager, nullcontext
 from typing import TYPE_CHECKING, ClassVar
 
+from builders import watcher
 from resolver.errors import EnvironmentLacksError, MatrixError
 
 if TYPE_CHECKING:
@@ -127,23 +129,39 @@ def run(
             lines = [f"{command[0]}: {error.strerror}"]
             raise CommandError(what, code=_NOT_FOUND, log=log, lines=lines) from None
         try:
-            code = process.wait(timeout)
+            with _watched(process.pid):
+                code = process.wait(timeout)
         except subprocess.TimeoutExpired:
             _end(process)
             lines = telling_lines(log, start=start)
             raise TooSlowError(what, code=-signal.SIGTERM, log=log, lines=lines) from None
         except BaseException:
-            # A compiler left behind would go on writing into the build directory.
             _end(process)
             raise
     if code:
         raise CommandError(what, code=code, log=log, lines=telling_lines(log, start=start))
 
 
+@contextmanager
+def _watched(session: int) -> Iterator[None]:
+    """Have what was started ended if this process is killed meanwhile."""
+    command = [sys.executable, "-I", "-S", watcher.__file__, str(session)]
+    with subprocess.Popen(
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    ) as beside:
+        try:
+            yield
+        finally:
+            beside.kill()
+
+
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """Stop a program and all that it started."""
-    with suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGTERM)
+    """Stop a program and all that it started: a compiler left behind would go on writing."""
+    watcher.end_session(process.pid)
     process.wait()
 
 

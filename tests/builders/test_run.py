@@ -145,14 +145,16 @@ def test_the_environment_is_clean_but_for_the_recipe(tmp_path: Path, monkeypatch
     assert seen["PYTHONNOUSERSITE"] == "1"
 
 
-# Runs a program that starts another one; both say who they are.
+# Runs a program that starts two others, one in a process group of its own as ninja does it; all say
+# who they are.
 PARENT = """
 import pathlib, sys
 from builders.run import run
 code = (
     "import os, subprocess, sys, time\\n"
     "child = subprocess.Popen(['sleep', '60'])\\n"
-    "open(sys.argv[1], 'w').write(f'{os.getpid()} {child.pid}\\\\n')\\n"
+    "other = subprocess.Popen(['sleep', '60'], process_group=0)\\n"
+    "open(sys.argv[1], 'w').write(f'{os.getpid()} {child.pid} {other.pid}\\\\n')\\n"
     "time.sleep(60)\\n"
     "open(sys.argv[1], 'a').write('was left alone')\\n"
 )
@@ -160,16 +162,20 @@ run([sys.executable, "-c", code, sys.argv[1]], what="Sleeping", log=pathlib.Path
 """
 
 
-def test_an_interrupt_ends_the_program_and_all_it_started(tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_whatever_ends_this_process_ends_the_program_and_all_it_started(
+    tmp_path: Path, number: signal.Signals
+) -> None:
     said = tmp_path / "pids"
     command = [*python(PARENT), str(said), str(tmp_path / "log")]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as parent:
         while not (said.exists() and said.read_text().endswith("\n")):
             assert parent.poll() is None
             time.sleep(0.01)
-        parent.send_signal(signal.SIGINT)
+        parent.send_signal(number)
         _, errors = parent.communicate()
-    assert "KeyboardInterrupt" in errors
+    assert parent.returncode == -number
+    assert ("KeyboardInterrupt" in errors) == (number == signal.SIGINT)
     assert "was left alone" not in said.read_text()
     for pid in map(int, said.read_text().split()):
         assert gone(pid)

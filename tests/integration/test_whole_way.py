@@ -138,6 +138,7 @@ def test_a_build_killed_midway_leaves_the_index_and_the_next_run_finishes(
     assert not (index / "provenance").exists()
     finished = subprocess.run(command, capture_output=True, text=True, check=False)
     assert finished.returncode == 0, finished.stderr
+    assert not _running_below(index)
     assert [path.name for path in (index / "simple" / "deepspeed").glob("*.whl")] == [built.wheel.name]
 
 
