@@ -94,8 +94,8 @@ def _check_wheels(index: Index, project: str, truth: dict[str, Entry], *, keep: 
             continue
         if problem:
             yield Damage("wheel-misnamed", where, problem)
-        elif said and entry.hashes["sha256"][:16] not in said:
-            now = entry.hashes["sha256"]
+        elif said and entry.hashes.sha256[:16] not in said:
+            now = entry.hashes.sha256
             text = f"{path.name} has another sha256 than when it was published (now {now})."
             yield Damage("wheel-changed", where, text)
         else:
@@ -109,7 +109,7 @@ def _said_hashes(index: Index, path: Path, entry: Entry | None) -> set[str]:
     Where there is a record, what only the page says is a fault of the page.
     """
     recorded = {name.stem.rpartition(".")[2] for name in index.record_paths(path)}
-    return recorded or ({entry.hashes.get("sha256", "")[:16]} if entry is not None else set())
+    return recorded or ({entry.hashes.sha256[:16]} if entry is not None else set())
 
 
 def _identity_problem(path: Path, project: str) -> str:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
 from builders.files import TEMPORARY_PREFIX, sha256_of
-from builders.index.pages import Entry, link_of
+from builders.index.pages import Entry, Hashes, link_of
 from resolver.errors import MatrixError
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def entry_of(wheel: Path) -> Entry:
     return Entry(
         filename=wheel.name,
         url=link_of(wheel.name),
-        hashes={"sha256": sha256_of(wheel)},
+        hashes=Hashes(sha256_of(wheel)),
         size=wheel.stat().st_size,
         requires_python=str(requires),
         version=str(parse_wheel_filename(wheel.name)[1]),

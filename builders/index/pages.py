@@ -29,18 +29,23 @@ API_VERSION_WITH_STATUS = "1.4"
 State = Literal["active", "archived", "deprecated"]
 """Project states of PEP 792, but for ``quarantined``, which offers nothing."""
 
-_PAGE = """<!DOCTYPE html>
+_HEAD = """<!DOCTYPE html>
 <html>
 <head>
 <meta charset="utf-8">
 <meta name="pypi:repository-version" content="{version}">
 {meta}<title>{title}</title>
 </head>
-<body>
-{links}
-</body>
+<body>"""
+_FOOT = """</body>
 </html>
 """
+
+
+class Hashes(msgspec.Struct, frozen=True, gc=False):
+    """Of a file: a struct, since thousands of small dicts take longer to read and to write."""
+
+    sha256: str
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True, rename="kebab", omit_defaults=True, gc=False):
@@ -48,8 +53,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, rename="kebab", omit_defa
 
     filename: str
     url: str
-    hashes: dict[str, str]
-    """``sha256`` of the file."""
+    hashes: Hashes
     size: int
     """In bytes."""
     upload_time: str = ""
@@ -124,7 +128,7 @@ def project_json(name: str, entries: Iterable[Entry], status: Status = ACTIVE) -
         versions=list(dict.fromkeys(one.version for one in files)),
         files=files,
     )
-    return _encoder.encode(page) + b"\n"  # not indented, which takes long with thousands of wheels
+    return _encoder.encode(page)  # not indented, which takes long with thousands of wheels
 
 
 def project_html(
@@ -138,16 +142,19 @@ def project_html(
         Whether to say that the metadata can be had beside each wheel (PEP 658 and PEP 714): only a
         server that answers for it may.
     """
-    links = "\n".join(_link(one, metadata=metadata) for one in entries)
+    links = [_link(one, metadata=metadata) for one in entries]
     meta = ""
     if status.status != "active":
         meta = f'<meta name="pypi:project-status" content="{status.status}">\n'
         if status.reason:
             said = html.escape(status.reason)
             meta += f'<meta name="pypi:project-status-reason" content="{said}">\n'
-    return _PAGE.format(
-        version=_api_version(status), meta=meta, title=f"Links for {name}", links=links
-    ).encode()
+    return _html(_api_version(status), f"Links for {name}", links, meta=meta)
+
+
+def _html(version: str, title: str, links: Iterable[str], *, meta: str = "") -> bytes:
+    head = _HEAD.format(version=version, meta=meta, title=title)
+    return "\n".join([head, *links, _FOOT]).encode()
 
 
 def _link(one: Entry, *, metadata: bool) -> str:
@@ -162,7 +169,7 @@ def _link(one: Entry, *, metadata: bool) -> str:
     # A name that needs no escapes in an address but for "+" needs none in HTML.
     plain = one.url.replace("%2B", "+") == one.filename
     name = one.filename if plain else html.escape(one.filename)
-    return f'<a href="{one.url}#sha256={one.hashes["sha256"]}"{attributes}>{name}</a><br>'
+    return f'<a href="{one.url}#sha256={one.hashes.sha256}"{attributes}>{name}</a><br>'
 
 
 @lru_cache(maxsize=64)
@@ -188,8 +195,8 @@ def root_json(names: Iterable[str]) -> bytes:
 
 def root_html(names: Iterable[str]) -> bytes:
     """Write the HTML page that lists the projects."""
-    links = "\n".join(f'<a href="{name}/">{name}</a><br>' for name in names)
-    return _PAGE.format(version=API_VERSION, meta="", title="Simple index", links=links).encode()
+    links = (f'<a href="{name}/">{name}</a><br>' for name in names)
+    return _html(API_VERSION, "Simple index", links)
 
 
 def read_project(text: bytes) -> ProjectPage | None:

@@ -144,7 +144,7 @@ def _rows(index: Index, project: str) -> list[dict[str, Any]]:
                 "file": path.name,
                 "version": entry.version if entry else "",
                 "size": path.stat().st_size,
-                "sha256": entry.hashes.get("sha256", "") if entry else "",
+                "sha256": entry.hashes.sha256 if entry else "",
                 "upload_time": entry.upload_time if entry else "",
                 "yanked": entry.yanked if entry else False,
                 "listed": entry is not None,

@@ -104,7 +104,7 @@ print(url, "tiny-1.0" in urllib.request.urlopen(url + "tiny/").read().decode())
 WAITS = """
 import os, signal, sys, time
 def end(number, frame):
-    print("got", number, flush=True)
+    os.write(1, f"got {number}\\n".encode())
     sys.exit(5)
 signal.signal(signal.SIGTERM, end)
 signal.signal(signal.SIGINT, end)
@@ -132,8 +132,9 @@ def test_a_kill_ends_server_and_command(tmp_path: Path) -> None:
         assert requests.get(url, timeout=5).status_code == 200
         process.kill()
         process.wait()
-        # The kernel sends the command SIGTERM; what it prints then ends its output.
-        assert process.stdout.read() == "got 15\n"
+        # The kernel sends the command SIGTERM, perhaps once for each thread of its parent that ends; what
+        # it prints then ends its output.
+        assert set(process.stdout.read().splitlines()) == {"got 15"}
     until = time.monotonic() + 20
     while Path(f"/proc/{child}").exists() and time.monotonic() < until:
         time.sleep(0.05)
