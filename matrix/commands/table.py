@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from matrix.console import Console
-    from resolver.table import Row
+    from resolver.table.cells import Row
 
 EXAMPLE = "matrix table apex deepspeed flash-attn 'torch>=2.7' --site lumi-g --python 3.12"
 FORMATS = ("table", "csv", "json", "html")

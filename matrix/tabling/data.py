@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from resolver.model import CoreItem, Pick
-    from resolver.table import Cell, Column, Row, Table
+    from resolver.table import Table
+    from resolver.table.cells import Cell, Column, Row
 
     Core = Callable[[Row, Column | None], list[CoreItem]]
     """Says in full why a cell, or a row, is refused."""

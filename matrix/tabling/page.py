@@ -10,7 +10,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from matrix.tabling.data import Core
-    from resolver.table import Cell, Column, Row, Table
+    from resolver.table import Table
+    from resolver.table.cells import Cell, Column, Row
 
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
 _STYLE = """

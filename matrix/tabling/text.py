@@ -16,7 +16,8 @@ from matrix.answers import title_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from resolver.table import Cell, Column, Row, Table
+    from resolver.table import Table
+    from resolver.table.cells import Cell, Column, Row
 
     Paint = Callable[[str, str], str]
     """Gives a text in a colour, by the number of the colour."""

@@ -20,7 +20,8 @@ from matrix.tabling.page import page_of
 from matrix.tabling.text import text_of
 from resolver.facts.catalog import Catalog
 from resolver.facts.loading import load
-from resolver.table import Row, Table
+from resolver.table import Table
+from resolver.table.cells import Row
 from tests.resolver.asking import ask
 
 Capture = pytest.CaptureFixture[str]

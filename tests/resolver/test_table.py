@@ -13,14 +13,14 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from resolver import resolve as resolving
-from resolver import table as tables
 from resolver.compiling import compile_problem
 from resolver.errors import UsageError
 from resolver.facts.catalog import Catalog
 from resolver.facts.loading import read_afresh
 from resolver.model import Conflict, Prefer, Request, Resolution, Support
 from resolver.resolve import resolve
-from resolver.table import Column, Row, Table, offered
+from resolver.table import Table, offered, part
+from resolver.table.cells import COMBINATION, Cell, Column, Row
 from tests.resolver.asking import ask
 from tests.resolver.solving import solve
 from tests.resolver.universe import EXAMPLES
@@ -226,7 +226,7 @@ def test_what_is_below_the_drivers_window_is_at_own_risk_and_comes_behind(tiny: 
     assert {row.rocm for row in rows if row.verdict == "at-own-risk"} == {"5.7.1"}
 
 
-def _cell(table: Table, column: str, **wanted: object) -> tables.Cell:
+def _cell(table: Table, column: str, **wanted: object) -> Cell:
     (row,) = (
         row for row in table.rows() if all(getattr(row, name) == value for name, value in wanted.items())
     )
@@ -275,7 +275,7 @@ def test_packages_that_fit_alone_and_not_together_say_so(tiny: Catalog) -> None:
     )
     assert cells["upper"].picks
     assert cells["zone"].picks
-    assert cells["upper+zone"].refused == tables.COMBINATION
+    assert cells["upper+zone"].refused == COMBINATION
 
 
 def test_the_core_of_a_refusal_is_that_of_resolve(tiny: Catalog) -> None:
@@ -319,7 +319,7 @@ def test_the_first_row_is_there_before_the_others_are_computed(
         asked.append("")
         return real(*args)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(tables, "pick_of", counting)
+    monkeypatch.setattr(part, "pick_of", counting)
     rows = Table(tiny, ask(tiny, "", site="hill")).rows()
     next(rows)
     after_one = len(asked)
