@@ -22,24 +22,35 @@ if TYPE_CHECKING:
 _TARGET = ("site", "date", "backend", "gfx", "driver", "rocm", "python", "base_image")
 
 
-def catalog_of(lock: Lock, settings: Settings) -> Catalog:
+def catalog_of(lock: Lock, path: Path, settings: Settings) -> Catalog:
     """Load the shipped catalog with its overlays and those that a lock was resolved with.
 
-    Of each kind, what the settings name counts instead of the lock's.
+    Of each kind, what the settings name counts instead of the lock's. A file that the lock names is
+    looked for beside it, and then from here, as it was when it was resolved.
+
+    Parameters
+    ----------
+    path
+        Where the lock lies.
 
     Raises
     ------
     UsageError
         One of the lock's is not here.
     """
-    site = "" if site_file(settings.site) else lock.request.site_file
-    catalogs = [] if settings.catalog else list(lock.request.catalogs)
-    for path in filter(None, (site, *catalogs)):
-        if not Path(path).exists():
-            msg = f"The lock was resolved with the facts in {path}, which are not here."
-            raise UsageError(msg, hint="Run this where they are, or resolve again.")
+    named = "" if site_file(settings.site) else lock.request.site_file
+    site = _found(named, path) if named else ""
+    catalogs = [] if settings.catalog else [_found(one, path) for one in lock.request.catalogs]
     given = {"site": site or settings.site, "catalog": catalogs or settings.catalog}
     return load_catalog(msgspec.structs.replace(settings, **given))
+
+
+def _found(named: str, lock: Path) -> str:
+    for folder in (lock.parent, Path()):
+        if (folder / named).exists():
+            return str(folder / named)
+    msg = f"The lock was resolved with the facts in {named}, which are neither here nor beside it."
+    raise UsageError(msg, hint="Bring them there, name others with --site or --catalog, or resolve again.")
 
 
 def names_target(args: argparse.Namespace) -> bool:

@@ -144,7 +144,7 @@ def _lock(
     """Read the lock, or resolve first when there is none; a lock for another target is refused."""
     if args.lock.exists():
         lock = read_lock(args.lock, tell=console.say)
-        catalog = catalog_of(lock, settings)
+        catalog = catalog_of(lock, args.lock, settings)
         same_target(lock, args, catalog)
         return lock, catalog
     catalog = load_catalog(settings)

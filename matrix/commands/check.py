@@ -124,7 +124,7 @@ def _expected(args: argparse.Namespace, consumer: Consumer, console: Console) ->
         msg = f"--lock says what the file is for, and so does --{named[0].replace('_', '-')}."
         raise UsageError(msg, hint="Leave out one of the two.")
     lock = read_lock(args.lock, tell=console.say)
-    return expect_lock(lock, str(args.lock), catalog_of(lock, settings), consumer)
+    return expect_lock(lock, str(args.lock), catalog_of(lock, args.lock, settings), consumer)
 
 
 def _write(path: Path, text: str) -> None:

@@ -91,7 +91,7 @@ def execute(args: argparse.Namespace, console: Console) -> int:
     _check_options(args)
     lock = read_lock(args.lock, tell=console.say)
     if names_target(args):
-        same_target(lock, args, catalog_of(lock, merge(read_settings(), args)))
+        same_target(lock, args, catalog_of(lock, args.lock, merge(read_settings(), args)))
     default = MAIN[args.consumer]
     folder, main = split(args.output, default) if args.output else (Path(), default)
     where = Where(main, Index(args.index).root.resolve(), (args.index_url or "").rstrip("/"))

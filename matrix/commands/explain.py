@@ -65,7 +65,7 @@ def execute(args: argparse.Namespace, console: Console) -> int:
     if not picks:
         msg = f"The lock {args.lock} has no {args.name!r}."
         raise UsageError(msg, hint=did_you_mean(args.name, [pick.name for pick in lock.pick]))
-    passed_over = _passed_over(lock, args.name, console) if args.name else []
+    passed_over = _passed_over(lock, args.lock, args.name, console) if args.name else []
     if args.format == "json":
         document = {"schema": 1, "picks": [msgspec.to_builtins(pick) for pick in picks]}
         console.document(document | {"rejected": [_rejected_document(one) for one in passed_over]})
@@ -76,7 +76,7 @@ def execute(args: argparse.Namespace, console: Console) -> int:
     return 0
 
 
-def _passed_over(lock: Lock, name: str, console: Console) -> list[Rejected]:
+def _passed_over(lock: Lock, path: Path, name: str, console: Console) -> list[Rejected]:
     """Ask again for what comes before the chosen version; the lock alone answers if that cannot be done."""
     from matrix.imaging import lay_image  # noqa: PLC0415  only for one component
     from matrix.locking import catalog_of  # noqa: PLC0415
@@ -86,7 +86,7 @@ def _passed_over(lock: Lock, name: str, console: Console) -> list[Rejected]:
     try:
         request = request_of(lock)
         picked = {pick.name: pick.key for pick in lock.pick}
-        catalog, image = catalog_of(lock, Settings()), lock.target.base_image
+        catalog, image = catalog_of(lock, path, Settings()), lock.target.base_image
         if image and request.target.base_image and image.path.startswith("/"):
             lay_image(image.path, catalog, image.name)
         return rejected(catalog, request, picked, name)

@@ -58,7 +58,7 @@ def execute(args: argparse.Namespace, console: Console) -> int:
     settings = merge(read_settings(), args)
     names = check_names(args.names)
     lock = read_lock(args.lock, tell=console.say)
-    catalog = catalog_of(lock, settings)
+    catalog = catalog_of(lock, args.lock, settings)
     wheels = partial(_wheels, catalog=catalog, mirrors=settings.mirrors, args=args, console=console)
     haul = fetch_all(
         lock,

@@ -102,7 +102,7 @@ def _lock(args: argparse.Namespace, console: Console) -> Lock | None:
     if args.lock.exists():
         lock = read_lock(args.lock, tell=console.say)
         if names_target(args):
-            same_target(lock, args, catalog_of(lock, settings))
+            same_target(lock, args, catalog_of(lock, args.lock, settings))
         return lock
     catalog = load_catalog(settings)
     today = datetime.datetime.now(tz=datetime.UTC).date()

@@ -76,7 +76,7 @@ def execute(args: argparse.Namespace, console: Console) -> int:
     """Run the command."""
     settings = merge(read_settings(), args)
     lock = _lock(args.lock, console)
-    catalog = catalog_of(lock, settings) if lock else load_catalog(settings)
+    catalog = catalog_of(lock, args.lock or LOCK, settings) if lock else load_catalog(settings)
     if args.gpu:
         return _submit(args, lock, catalog, console)
     if args.dry_run:

@@ -122,6 +122,25 @@ def test_a_lock_remembers_its_site_and_every_command_takes_it(
     Path("site.toml").rename("moved.toml")
     for command in (["fetch", "--offline"], ["build-wheels", "--dry-run"], ["verify"]):
         assert main(command) == 2
-        assert "resolved with the facts in site.toml, which are not here" in capsys.readouterr().err
+        assert "resolved with the facts in site.toml, which are neither here" in capsys.readouterr().err
     assert main(["build-wheels", "--dry-run", "--site", "moved.toml"]) == 3
     assert "ours.sif" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("where", ["beside the lock", "here"])
+def test_the_facts_of_a_lock_are_found_from_another_directory(
+    capsys: Capture, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, where: str
+) -> None:
+    """Those that lie beside the lock count, not a file of that name that happens to lie here."""
+    other = tmp_path / "other"
+    other.mkdir()
+    lock = other / "matrix.lock" if where == "here" else Path("matrix.lock").absolute()
+    assert main(["resolve", "apex", "--site", "site.toml", "--date", "2026-03-01", "-o", str(lock)]) == 0
+    if where == "beside the lock":
+        (other / "site.toml").write_text("no facts at all")
+        monkeypatch.chdir(other)
+    capsys.readouterr()
+    assert main(["build-wheels", "--dry-run", "--lock", str(lock)]) == 3  # only the image is missing
+    assert "ours.sif" in capsys.readouterr().err
+    assert main(["explain", "apex", "--lock", str(lock)]) == 0
+    assert "cannot be explained" not in capsys.readouterr().err
