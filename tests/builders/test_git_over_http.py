@@ -1,0 +1,85 @@
+"""Sources from a server that speaks git over HTTP, as the hosts of the catalog's repositories do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from builders.sources.failures import SourceError
+from builders.sources.git import fetch_git
+from builders.sources.repository import Repository
+from builders.sources.unpack import unpack_sdist
+from resolver.facts.schema import Git
+from tests.builders.gitrepos import add_submodule, commit, files_of, git
+from tests.builders.gitserver import Served, git_server
+
+SECRET = ("someone", "hunter2")
+
+
+@pytest.fixture
+def repositories(tmp_path: Path) -> Path:
+    """Give a directory with a repository of three commits whose submodule lies beside it."""
+    root = tmp_path / "repositories"
+    commit(root / "inner", {"inner.h": "int inner;\n"})
+    commit(root / "outer", {"setup.py": "print(1)\n", "large.h": "int x;\n" * 200_000})
+    add_submodule(root / "outer", "csrc/inner", root / "inner", "../inner")
+    commit(root / "outer", {"setup.py": "print(2)\n"})
+    return root
+
+
+@pytest.fixture
+def served(repositories: Path) -> Iterator[Served]:
+    with git_server(repositories) as server:
+        yield server
+
+
+def pin_of(served: Served, repositories: Path, revision: str = "HEAD") -> Git:
+    return Git(f"{served.url}/outer", git(repositories / "outer", "rev-parse", revision), ("csrc/inner",))
+
+
+@pytest.mark.parametrize(("revision", "says"), [("HEAD", "print(2)\n"), ("HEAD~1", "print(1)\n")])
+def test_a_commit_and_its_submodule_come_by_hash_and_without_history(
+    served: Served, repositories: Path, tmp_path: Path, revision: str, says: str
+) -> None:
+    pin = pin_of(served, repositories, revision)
+    checkout = fetch_git(pin)
+    files = files_of(unpack_sdist(checkout.archive, tmp_path / "out"))
+    assert (files["setup.py"], files["csrc/inner/inner.h"]) == (says, "int inner;\n")
+    assert {one.url for one in checkout.record.modules.values()} == {pin.url, f"{served.url}/inner"}
+    copy = Repository(pin.url).path
+    assert git(copy, "rev-list", "--all", "--count") == "1"
+    assert {one for one in served.asked if one.startswith("POST")} == {
+        "POST /outer/git-upload-pack",
+        "POST /inner/git-upload-pack",
+    }
+    before = list(served.asked)
+    assert not fetch_git(pin).fetched
+    assert served.asked == before
+
+
+def test_the_login_of_the_users_netrc_is_used_and_nobody_is_asked_for_one(
+    repositories: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    with git_server(repositories, login=SECRET) as server:
+        pin = pin_of(server, repositories)
+        with pytest.raises(SourceError, match="could not read Username") as caught:
+            fetch_git(pin)
+        assert "Log:" in caught.value.message
+        netrc = tmp_path / ".netrc"
+        netrc.write_text("machine 127.0.0.1 login {} password {}\n".format(*SECRET))
+        netrc.chmod(0o600)
+        assert fetch_git(pin).record.commit == pin.commit
+        assert SECRET[1] not in Repository(pin.url).log.read_text()
+
+
+def test_a_repository_that_the_server_does_not_have(served: Served) -> None:
+    with pytest.raises(SourceError, match="no repository that can be read"):
+        fetch_git(Git(f"{served.url}/nowhere", "1" * 40))
+
+
+def test_a_commit_that_the_server_does_not_have(served: Served) -> None:
+    with pytest.raises(SourceError, match=f"has no commit {'1' * 40}"):
+        fetch_git(Git(f"{served.url}/outer", "1" * 40))
