@@ -223,12 +223,12 @@ def test_a_publisher_that_writes_an_old_page_over_a_newer_one_writes_again(
 
     def write_late(target: Path, text: str) -> None:
         if target == index.simple / page:
-            monkeypatch.setattr("builders.index.store.write_atomic", write_atomic)
+            monkeypatch.setattr("builders.index.directory.write_atomic", write_atomic)
             for other in others:
                 index.publish(other, {})
         write_atomic(target, text)
 
-    monkeypatch.setattr("builders.index.store.write_atomic", write_late)
+    monkeypatch.setattr("builders.index.directory.write_atomic", write_late)
     index.publish(make_wheel(version="1.0"), {})
     assert len(index.wheels("tiny")) == 2
     agree(index, "tiny")
