@@ -1,7 +1,8 @@
 """Search behind arc consistency: whether there is a solution, and which one is preferred.
 
 A first solution is asked of resolvelib, which finds most in a few rounds, because arc consistency
-leaves little to take back. Where it needs more rounds than there are variables, or where components
+leaves little to take back. Its "no" proves nothing: when it jumps back over several choices it can
+pass solutions by. Where it finds none, needs more rounds than there are variables, or where components
 need each other in a circle (there it keeps what a dropped choice had brought in), a search that stays
 arc consistent at every step decides. From that solution on, which one is preferred takes many
 questions about one network, and so is asked of that search alone.
@@ -42,10 +43,9 @@ def _solve_within(problem: Problem, network: Network, domains: Domains, most_ste
     """Find a solution within arc consistent domains, by resolvelib if it finds one soon."""
     if not _is_circular(problem):
         most_rounds = min(most_steps, _ROUNDS_FOR_EACH * len(network.names))
-        try:
-            return ask_resolvelib(problem, network, domains, most_rounds)
-        except TooLargeError:
-            pass
+        found = ask_resolvelib(problem, network, domains, most_rounds)
+        if found is not None:
+            return found
     return network.search(domains, most_steps)
 
 

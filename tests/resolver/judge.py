@@ -8,6 +8,7 @@ universe itself, not from the masks that our search reads.
 from __future__ import annotations
 
 from benchmarks.pubgrub import Needs, Provider, as_range, resolve
+from resolver.problem import Problem
 from tests.resolver.universe import Assignment, Universe
 
 
@@ -39,3 +40,30 @@ def judged(universe: Universe) -> Assignment | None:
 
 def _versions(positions: frozenset[int], *, absent: bool) -> set[int]:
     return {position + 1 for position in positions} | ({0} if absent else set())
+
+
+def has_solution(problem: Problem) -> bool:
+    """Ask nab-resolver about a problem that was compiled from a catalog: bit by bit, 0 for absence."""
+    versions = {name: range(len(one.candidates) + 1) for name, one in problem.variables.items()}
+    asked = dict.fromkeys(versions, -1)
+    for demand in problem.demands:
+        asked[demand.variable.name] &= demand.mask
+    wanted = {name: {bit for bit in versions[name] if mask >> bit & 1} for name, mask in asked.items()}
+    if not all(wanted.values()):
+        return False
+    permitted: dict[tuple[str, int], dict[str, int]] = {}
+    for relation in problem.relations:
+        for bit, mask in enumerate(relation.table):
+            if mask != relation.object.everything:
+                needs = permitted.setdefault((relation.subject.name, bit), {})
+                needs[relation.object.name] = needs.get(relation.object.name, -1) & mask
+    ranges: dict[tuple[str, int], Needs] = {
+        which: {
+            name: as_range({bit for bit in versions[name] if mask >> bit & 1}) for name, mask in needs.items()
+        }
+        for which, needs in permitted.items()
+    }
+    return (
+        resolve(Provider(versions, ranges), {name: as_range(ones) for name, ones in wanted.items()})
+        is not None
+    )
