@@ -162,8 +162,10 @@ def request_of(lock: Lock) -> Request:
 
 def _lock_pick(pick: Pick, label: str, torch: Pick | None) -> LockedPick:
     one, release = pick.candidate, pick.candidate.release
-    # What is published and has no release of its own is published beside torch.
-    beside_torch = one.origin == "published" and release is None and torch is not None
+    # A distribution that is published and has no release of its own is published beside torch.
+    beside_torch = (
+        one.kind == "distribution" and one.origin == "published" and release is None and torch is not None
+    )
     return LockedPick(
         name=one.name,
         version=one.version,

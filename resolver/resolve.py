@@ -89,6 +89,8 @@ def _resolution(
 def pick_of(problem: Problem, solution: Mapping[str, int], name: str) -> Pick:
     """Say of one component of a solution which facts allow it, and how far they can be trusted."""
     candidate = problem.variables[name].candidate(solution[name])
+    if name == "rocm" and not _is_in_image(problem, solution):
+        candidate = replace(candidate, origin="published")  # it comes with torch's wheel
     facts: dict[str, Fact] = {candidate.fact.text: candidate.fact}
     risky = False
     weakest = candidate.fact.status
@@ -104,6 +106,15 @@ def pick_of(problem: Problem, solution: Mapping[str, int], name: str) -> Pick:
             risky = risky or best.risk
             weakest = min(weakest, best.fact.status, key=STATUS_RANK.__getitem__)
     return Pick(candidate, weakest, "at-own-risk" if risky else "supported", tuple(facts.values()))
+
+
+def _is_in_image(problem: Problem, solution: Mapping[str, int]) -> bool:
+    """Tell whether the base image of a solution, if it has one, holds ROCm."""
+    image = solution.get("base-image", 0)
+    links = [
+        one for one in problem.relations if (one.subject.name, one.object.name) == ("base-image", "rocm")
+    ]
+    return bool(image) and any(row.subjects >> image & 1 for one in links for row in one.rows)
 
 
 def _is_reason(relation: Relation, name: str, solution: Mapping[str, int]) -> bool:

@@ -54,7 +54,7 @@ def _images(draft: Draft) -> None:
     target, catalog = draft.target, draft.catalog
     if target.base_image:
         permits = version_in([target.base_image])
-        draft.ask("base-image", permits, f"the base image is {target.base_image}", optional=True)
+        draft.ask("base-image", permits, f"the base image is {target.base_image}")
         return
     offered: dict[str, schema.Row] = {}
     site = catalog.site.get(target.site)

@@ -121,6 +121,11 @@ def _fact(name: str, row: schema.Requires) -> Fact:
 
 def _building(draft: Draft, name: str, masks: _Masks) -> None:
     """Say what building needs: a base image for ROCm, and torch where it is compiled against it."""
+    images = draft.catalog.image
+
+    def has_rocm(image: Candidate) -> bool:
+        return bool(images[image.version].rocm)
+
     in_image, against_torch, in_standard = [], [], []
     standards: dict[str, tuple[Test, str]] = {}
     for one in draft.variables[name].candidates:
@@ -128,8 +133,8 @@ def _building(draft: Draft, name: str, masks: _Masks) -> None:
         if one.origin != "build" or recipe is None or one.release is None:
             continue
         this = masks.of(one.release)
-        fact = Fact.of(recipe, f"{one} is compiled in a base image", note="")
-        in_image.append(Clause(this, any_candidate, fact, to_build=True))
+        fact = Fact.of(recipe, f"{one} is compiled in a base image with ROCm", note="")
+        in_image.append(Clause(this, has_rocm, fact, to_build=True))
         if "torch" in recipe.match_runtime:
             fact = Fact.of(recipe, f"{one} is compiled against torch")
             against_torch.append(Clause(this, any_candidate, fact, to_build=True))

@@ -137,8 +137,9 @@ def _images(draft: Draft) -> None:
     rocm, glibc = [], []
     for row in images.values():
         this = version_in([row.name])
-        fact = Fact.of(row, f"{row.name} holds {_rocm_in(row)}", note="")
-        rocm.append(Clause(this, version_in([row.rocm]), fact))
+        if row.rocm:  # in another one that of torch's wheel is all there is
+            fact = Fact.of(row, f"{row.name} holds ROCm {row.rocm}", note="")
+            rocm.append(Clause(this, version_in([row.rocm]), fact))
         if row.glibc:
             fact = Fact.of(row, f"{row.name} is {row.os}, which has glibc {row.glibc}", note=_note(row))
             glibc.append(Clause(this, version_in([row.glibc]), fact))

@@ -31,8 +31,11 @@ class Case(msgspec.Struct, forbid_unknown_fields=True, rename="kebab"):
     gfx: list[str] | None = None
     python: str | None = None
     glibc: str | None = None
+    base_image: str | None = None
     picks: dict[str, str] = {}
     """Component to version, or to version and variant: the key of the candidate."""
+    origins: dict[str, str] = {}
+    """Component to where it comes from."""
     without: list[str] = []
     """Components that are no part of the set."""
     at_own_risk: list[str] = []
@@ -64,6 +67,7 @@ def test_the_catalog_answers_as_the_case_says(path: Path, catalog: Catalog) -> N
         gfx=case.gfx,
         python=case.python,
         glibc=case.glibc,
+        base_image=case.base_image,
         support=case.support,
         prefer=case.prefer,
     )
@@ -108,6 +112,7 @@ def _read(path: Path) -> Case:
 
 def _is_resolved(case: Case, request: Request, answer: Resolution, catalog: Catalog) -> None:
     picks = {pick.name: pick for pick in answer.picks}
+    assert {name: picks[name].candidate.origin for name in case.origins} == case.origins
     wanted = catalog.proven[case.proven].picks if case.proven else case.picks
     assert {name: picks[name].candidate.key for name in wanted if name in picks} == wanted
     assert picks.keys().isdisjoint(case.without)
