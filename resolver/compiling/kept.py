@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
-from resolver.compiling.draft import Clause, any_candidate, version_in
+from resolver.compiling.draft import Clause, any_candidate, line_is, version_in
 from resolver.compiling.installed import CONTRARY, images_of, kept_names, source_of
 from resolver.errors import UsageError
 from resolver.model import IMAGE, Fact, is_kept
-from resolver.versions import minor, spell
+from resolver.versions import minor, newest_first, spell
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -16,6 +17,9 @@ if TYPE_CHECKING:
     from resolver.compiling.draft import Draft
     from resolver.facts import schema
     from resolver.model import Candidate, Kept, Pick, Request
+
+
+_LABEL = re.compile(r"rocm(?P<rocm>\d+\.\d+)|(?P<other>cpu|cu\d)")
 
 
 def compile_kept(draft: Draft) -> None:
@@ -42,6 +46,33 @@ def compile_kept(draft: Draft) -> None:
             draft.state(name, version_in(_platform(draft, name, version, kept)), text, source)
         elif draft.installed(name):
             draft.state(name, is_kept, text, source)
+            if name == "torch" and not any(one.needs_of for one in draft.installed(name)):
+                _as_its_label(draft, version, source)
+
+
+def _as_its_label(draft: Draft, version: str, source: str) -> None:
+    """Take an installed torch that is like none of the catalog's for what its version says.
+
+    The label says what it was built for (``+rocm6.4``, ``+cu121``, ``+cpu``). The Pythons are those that
+    a torch of that public version is published for, unless the installed one is listed.
+    """
+    public, _, label = version.partition("+")
+    torch, said = f"the installed torch {version}", _LABEL.match(label)
+    if said and said["rocm"]:
+        text = f"{torch} is called a build for ROCm {said['rocm']}"
+        draft.state("backend", version_in(["rocm"]), text, source)
+        if draft.target.backend == "rocm":
+            draft.state("rocm", line_is(said["rocm"]), text, source)
+    elif said:
+        other = "the CPU" if said["other"] == "cpu" else "CUDA"
+        backends = ["cpu"] if said["other"] == "cpu" else []
+        draft.state("backend", version_in(backends), f"{torch} is called a build for {other}", source)
+    rows = [row for row in draft.catalog.torch.values() if row.version.partition("+")[0] == public]
+    pythons = newest_first({one for row in rows for one in row.python})[::-1]
+    listed = draft.request.keep is not None and "python" in dict(draft.request.keep.installed)
+    if pythons and not listed:
+        text = f"torch {public} is published for Python {spell(pythons, most=8, joiner='and')}"
+        draft.state("python", version_in(pythons), text, source)
 
 
 def _python_of(image: schema.Image) -> Fact:

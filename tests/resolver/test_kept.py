@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from resolver.errors import UsageError
 from resolver.facts.catalog import Catalog
+from resolver.facts.schema import Backend
 from resolver.lock import dumps, make_lock
 from resolver.model import IMAGE, Conflict, Kept, Pick, Request, Resolution
 from resolver.resolve import resolve
@@ -243,3 +244,30 @@ def test_nothing_can_be_kept_where_only_documents_are_trusted(catalog: Catalog) 
     texts = " ".join(item.text for item in answer.core)
     assert "--support documented trusts" in texts
     assert "the base image holds torch 2.8.0a0+ours" in texts
+
+
+@pytest.mark.parametrize(
+    ("version", "backend", "said"),
+    [
+        ("2.3.0+cu121", None, "torch 2.3.0+cu121 is called a build for CUDA"),
+        ("2.3.0+cpu.site", None, "torch 2.3.0+cpu.site is called a build for the CPU"),
+        ("2.9.1+rocm7.1", None, "torch 2.9.1+rocm7.1 is called a build for ROCm 7.1"),
+        ("2.4.0+rocm6.3", "cpu", "torch 2.4.0+rocm6.3 is called a build for ROCm 6.3"),
+    ],
+)
+def test_a_torch_that_is_not_known_is_what_its_label_says(
+    catalog: Catalog, version: str, backend: Backend | None, said: str
+) -> None:
+    site = "local" if backend == "cpu" else "lumi-g"
+    answer = resolve(
+        catalog, keeping(ask(catalog, "torch", site=site, backend=backend, day=DAY), torch=version)
+    )
+    assert isinstance(answer, Conflict)
+    assert said in "\n".join(one.text for one in answer.core)
+
+
+def test_a_torch_without_a_label_has_the_pythons_of_that_release(catalog: Catalog) -> None:
+    newest = pick_of(resolved(catalog, ask(catalog, "python", day=DAY)), "python").version
+    answer = resolved(catalog, keeping(ask(catalog, "torch python", day=DAY), torch="2.4.0"))
+    assert newest != "3.12"
+    assert pick_of(answer, "python").version == "3.12"
