@@ -118,6 +118,35 @@ def test_a_good_log_is_left_alone(log: Path, code: int | None) -> None:
     assert ids(log, Context(exit_code=code, backend=backend)) == []
 
 
+@pytest.mark.parametrize("package", ["", "apex"])
+@pytest.mark.parametrize("backend", ["", "rocm"])
+def test_an_apex_with_nothing_compiled_is_told_though_pip_says_that_all_went_well(
+    package: str, backend: str
+) -> None:
+    log = (
+        "Running command python setup.py bdist_wheel --cpp_ext --cuda_ext",
+        "  Created wheel for apex: filename=apex-1.10.0-py3-none-any.whl size=1 sha256=00",
+    )
+    for code in (None, 0):
+        context = Context(package=package, backend=backend, exit_code=code)
+        assert said(*log, context=context) == ["apex-pure-wheel"]
+    found = frozenset({"object-missing"})
+    assert said(*log, context=Context(package="apex", findings=found)) == ["apex-pure-wheel"]
+    compiled = log[1].replace("py3-none-any", "cp312-cp312-linux_x86_64")
+    assert said(compiled, context=Context(package=package, backend=backend)) == []
+    pyramid = log[1].replace("1.10.0", "0.9.10.dev0")
+    assert said(pyramid, context=Context(package=package, backend=backend)) == []
+
+
+def test_an_xformers_that_does_not_load_is_told_once() -> None:
+    lines = (
+        "WARNING[XFORMERS]: xFormers can't load C++/CUDA extensions. xFormers was built for:",
+        "NotImplementedError: No operator found for `memory_efficient_attention_forward` with inputs:",
+    )
+    assert said(*lines) == ["xformers-not-loaded"]
+    assert said(lines[1], context=Context(package="xformers", backend="rocm")) == ["xformers-no-operator"]
+
+
 def test_a_build_that_ended_well_has_only_silent_failures() -> None:
     well = Context(exit_code=0)
     assert ids(DATA / "logs" / "cxx-17.log", well) == []
