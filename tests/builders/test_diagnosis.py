@@ -160,6 +160,15 @@ def test_the_cpu_accelerator_is_a_failure_for_rocm_only() -> None:
     assert ids(log) == []  # nobody can tell from this log what was wanted
 
 
+def test_what_uv_installs_besides_a_cuda_torch_is_told_where_rocm_is_wanted() -> None:
+    for line in (" + nvidia-cublas-cu12==12.8.4.1", "Downloading nvidia-cublas-cu12 (561.5MiB)"):
+        (one,) = diagnose_text([line], ROCM)
+        assert (one.id, "nvidia-cublas-cu12 comes" in one.what) == ("cuda-torch-resolved", True)
+        assert said(line) == []
+        assert said(line, context=Context(backend="cpu")) == []
+    assert said(" - nvidia-cublas-cu12==12.8.4.1", context=ROCM) == []  # taken out
+
+
 def test_what_the_cpu_accelerator_lacks_is_another_failure_where_the_cpu_is_wanted() -> None:
     log = DATA / "logs" / "deepspeed-cpu-accelerator.log"
     assert ids(log, Context(backend="cpu")) == ["deepspeed-oneccl"]
