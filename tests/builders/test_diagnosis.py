@@ -192,6 +192,13 @@ def test_the_network_counts_as_forbidden_only_when_that_is_known() -> None:
     assert said(line) == ["no-network"]
 
 
+def test_a_header_that_a_source_of_the_package_includes_is_no_source_that_the_sdist_lacks() -> None:
+    assert said("csrc/x.cpp:1:10: fatal error: csrc/static_switch.h: No such file or directory") == [
+        "header-missing"
+    ]
+    assert said("cc1plus: fatal error: conftest.cpp: No such file or directory") == ["header-missing"]
+
+
 def test_a_cascade_is_told_once_by_its_first_lines() -> None:
     first = "a.h:5:2: error: #error C++20 or later compatible compiler is required to use ATen."
     rest = [f"b.h:{number}:1: error: 'x{number}' was not declared in this scope" for number in range(5000)]
