@@ -20,6 +20,7 @@ from matrix.imaging import image_name
 from resolver.errors import EnvironmentLacksError, UsageError
 from resolver.facts.loading import load
 from resolver.lock import read_lock
+from tests.builders.test_base_image import sif
 
 Capture = pytest.CaptureFixture[str]
 KNOWN = "lumi-rocm-rocm-6.2.4.sif"
@@ -171,6 +172,12 @@ class TestDoctor:
     def test_an_image_of_the_catalog_that_is_elsewhere(self, capsys: Capture) -> None:
         told = run(capsys, "doctor", "--base-image", KNOWN, code=3)
         assert "is not on this machine: /" in told["message"]
+
+    def test_what_is_no_image_is_bad_input(self, capsys: Capture, tmp_path: Path) -> None:
+        (tmp_path / "empty").mkdir()
+        assert "neither usr nor bin" in run(capsys, "doctor", "--base-image", "empty", code=2)["message"]
+        sif(tmp_path / "cut.sif", missing=1)
+        assert "is cut off" in run(capsys, "doctor", "--base-image", "cut.sif", code=2)["message"]
 
     def test_a_name_that_nobody_knows(self, capsys: Capture) -> None:
         told = run(capsys, "doctor", "--base-image", "lumi-rocm-rocm-6.2.5.sif", code=2)
