@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import msgspec
 
@@ -76,10 +76,6 @@ def same_target(lock: Lock, args: argparse.Namespace, catalog: Catalog) -> None:
         "site": (site_named(args.site, catalog), target.site),
         "date": (args.date and args.date.isoformat(), target.date.isoformat()),
         "driver": (driver_line(args.driver, catalog), lock.version_of("kernel-driver")),
-        "base image": (
-            args.base_image and image_name(args.base_image, catalog),
-            lock.version_of("base-image"),
-        ),
     }
     differing = [
         (what, wanted, locked) for what, (wanted, locked) in asked.items() if wanted not in {None, locked}
@@ -89,5 +85,24 @@ def same_target(lock: Lock, args: argparse.Namespace, catalog: Catalog) -> None:
         if wanted and not (locked and allows([parse_specifier(wanted)], locked)):
             differing.append((what, wanted, locked))
     for what, wanted, locked in differing:
-        msg = f"You asked for {what} {wanted}, but {args.lock} was resolved for {locked or 'none'}."
-        raise UsageError(msg, hint="Resolve for that target first, or name another file with --lock.")
+        _refuse(what, wanted, locked, args)
+    same_image(lock, args, catalog)
+
+
+def same_image(lock: Lock, args: argparse.Namespace, catalog: Catalog) -> None:
+    """See that ``--base-image`` does not name another image than the lock's.
+
+    Raises
+    ------
+    UsageError
+        It does.
+    """
+    wanted = args.base_image and image_name(args.base_image, catalog)
+    locked = lock.version_of("base-image")
+    if wanted not in {None, locked}:
+        _refuse("base image", wanted, locked, args)
+
+
+def _refuse(what: str, wanted: str | None, locked: str, args: argparse.Namespace) -> NoReturn:
+    msg = f"You asked for {what} {wanted}, but {args.lock} was resolved for {locked or 'none'}."
+    raise UsageError(msg, hint="Resolve for that target first, or name another file with --lock.")

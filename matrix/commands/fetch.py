@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 from builders.cache import cache_root
 from builders.sources import Item, Missing, fetch_all
 from matrix.commands.resolve import LOCK
-from matrix.locking import catalog_of
+from matrix.locking import catalog_of, same_image
 from matrix.options import check_names, merge, read_settings
 from matrix.workshops import add_workshop_options
 from resolver.errors import MatrixError
@@ -42,6 +42,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_workshop_options(parser)
     parser.add_argument(
+        "--base-image",
+        metavar="NAME|PATH",
+        help="where the lock's base image is, if not where the lock says",
+    )
+    parser.add_argument(
         "--offline", action="store_true", help="fetch nothing, only say whether the cache has everything"
     )
     parser.add_argument(
@@ -59,6 +64,7 @@ def execute(args: argparse.Namespace, console: Console) -> int:
     names = check_names(args.names)
     lock = read_lock(args.lock, tell=console.say)
     catalog = catalog_of(lock, args.lock, settings)
+    same_image(lock, args, catalog)
     wheels = partial(_wheels, catalog=catalog, mirrors=settings.mirrors, args=args, console=console)
     haul = fetch_all(
         lock,

@@ -9,17 +9,18 @@ from typing import Any
 import msgspec
 import pytest
 
-from builders.containers import inspect
+from builders.containers import choosing, inspect
 from builders.containers.facts import ImageFacts
 from builders.containers.image import Image, find_image
 from builders.doctor import machine
 from builders.recipes.build import Compiler
+from builders.sources.everything import Haul
 from matrix.cli import main
-from matrix.commands import doctor
+from matrix.commands import doctor, fetch
 from matrix.imaging import image_name
 from resolver.errors import EnvironmentLacksError, UsageError
 from resolver.facts.loading import load
-from resolver.lock import read_lock
+from resolver.lock import Lock, read_lock
 from tests.builders.test_base_image import sif
 
 Capture = pytest.CaptureFixture[str]
@@ -116,6 +117,32 @@ def test_the_catalog_itself_is_not_changed(image: Path, capsys: Capture) -> None
     run(capsys, "resolve", *ASKED, "--base-image", str(image))
     told = run(capsys, "resolve", *ASKED, "--base-image", "mine", code=2)
     assert "'mine'" in told["message"]
+
+
+def test_sources_are_fetched_with_an_image_that_is_not_where_the_lock_says(
+    image: Path, capsys: Capture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run(capsys, "resolve", *ASKED, "--base-image", str(image))
+    (tmp_path / "elsewhere").mkdir()
+    moved = image.rename(tmp_path / "elsewhere" / image.name)
+    used: list[Path] = []
+
+    def choose_place(_: object, image: Image) -> None:
+        used.append(image.path)
+        msg = "no container runtime"
+        raise EnvironmentLacksError(msg)
+
+    def only_wheels(lock: Lock, *_: object, wheels: Any, **__: object) -> Haul:
+        return Haul(missing=list(wheels(lock, lock.built())))
+
+    monkeypatch.setattr(choosing, "choose_place", choose_place)
+    monkeypatch.setattr(fetch, "fetch_all", only_wheels)
+    (lost,) = run(capsys, "fetch", code=3)["missing"]
+    assert f"no base image {image}" in lost["message"]
+    (lost,) = run(capsys, "fetch", "--base-image", str(moved), code=3)["missing"]
+    assert (lost["message"], used) == ("no container runtime", [moved])
+    told = run(capsys, "fetch", "--base-image", KNOWN, code=2)
+    assert f"You asked for base image {KNOWN}, but matrix.lock was resolved for mine." in told["message"]
 
 
 @pytest.fixture
