@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import gc
 import re
 import signal
@@ -43,6 +44,11 @@ _GARBAGE = 50_000
 """After how many new objects cycles are looked for. Nearly all that a command makes lives until its end,
 so looking as often as Python does by itself costs a tenth of the time and finds nothing."""
 
+_NO_FILE = {
+    errno.EISDIR: "is a directory, and a file is wanted",
+    errno.ENAMETOOLONG: "is longer than the name of a file may be",
+}
+"""What is wrong with a name that somebody gave, wherever it was given."""
 _EXIT_CODES = (
     "exit codes: 0 done, 1 the answer is no, 2 bad input, 3 the machine lacks something, 130 interrupted"
 )
@@ -86,12 +92,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except OSError as error:
         if console.verbosity > 1:
             raise
-        where = f" {error.filename}" if error.filename else ""
-        hint = ""
-        if error.filename and Path(str(error.filename)).is_relative_to(cache_root()):
-            hint = "That is the cache: let XDG_CACHE_HOME name a directory that can be written."
-        failure = EnvironmentLacksError(f"The system refused: {error.strerror or error}{where}.", hint=hint)
-        return _fail(failure, arguments, console)
+        return _fail(_refusal(error), arguments, console)
     except Exception as error:
         if console.verbosity > 1:
             raise
@@ -102,6 +103,21 @@ def main(argv: Sequence[str] | None = None) -> int:
             console,
         )
     return code
+
+
+def _refusal(error: OSError) -> MatrixError:
+    """Say what the system refused: what no file can be called is bad input, all else the machine's."""
+    from resolver.versions import shorten  # noqa: PLC0415  imports slowly, and only for this
+
+    name = str(error.filename or "")
+    where = f" {shorten(name)}" if name else ""
+    if name and Path(name).is_relative_to(cache_root()):
+        hint = "That is the cache: let XDG_CACHE_HOME name a directory that can be written."
+    elif name and error.errno in _NO_FILE:
+        return UsageError(f"{shorten(name)} {_NO_FILE[error.errno]}.", hint="Name a file that can be there.")
+    else:
+        hint = ""
+    return EnvironmentLacksError(f"The system refused: {error.strerror or error}{where}.", hint=hint)
 
 
 def _interrupt(number: int, frame: object) -> NoReturn:  # noqa: ARG001  what signal.signal calls

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 from pathlib import Path
 
 import pytest
 
+from builders.cache import cache_root
+from matrix import cli
 from matrix.cli import main
 
 Capture = pytest.CaptureFixture[str]
@@ -80,6 +84,35 @@ def test_with_json_asked_for_an_error_is_one_document(arguments: list[str], caps
 def test_a_name_of_ten_thousand_characters_is_refused_in_a_short_sentence(capsys: Capture) -> None:
     assert main(["resolve", "a" * 10_000]) == 2
     assert len(capsys.readouterr().err) < 1000
+
+
+@pytest.mark.parametrize("line", ["resolve torch -o", "table torch -o", "fetch --lock", "index list --index"])
+def test_a_file_name_of_ten_thousand_characters_is_bad_input(line: str, capsys: Capture) -> None:
+    assert main([*line.split(), "a" * 10_000]) == 2
+    said = capsys.readouterr().err
+    assert "is longer than the name of a file may be." in said
+    assert "aaaa" in said
+    assert len(said.splitlines()[-2]) < 200
+
+
+@pytest.mark.parametrize(("line", "name"), [("resolve torch -o", "."), ("table torch -o", "/")])
+def test_a_directory_where_a_file_is_wanted_is_bad_input(line: str, name: str, capsys: Capture) -> None:
+    assert main([*line.split(), name]) == 2
+    assert f"error: {name} is a directory, and a file is wanted.\n" in capsys.readouterr().err
+
+
+def test_a_directory_in_the_cache_is_not_what_somebody_named(
+    capsys: Capture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    place = str(cache_root() / "x")
+
+    def refuse(*_: object) -> None:
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), place)
+
+    monkeypatch.setattr(cli, "main_inner", refuse)
+    assert main(["resolve"]) == 3
+    assert f"The system refused: Is a directory {place}.\n  That is the cache" in capsys.readouterr().err
 
 
 BAD_FILES = [
