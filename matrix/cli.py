@@ -129,10 +129,19 @@ def main_inner(arguments: Sequence[str], console: Console) -> int:
     """Run the program; failures are raised."""
     parser = make_parser(called=arguments[0] if arguments else "")
     args, rest = parser.parse_known_args(expand_target_flags(arguments))
-    if rest:
+    if rest and not _taken(args, rest):
         args.parser.error(f"unrecognized arguments: {' '.join(rest)}")
     console.verbosity = -1 if args.quiet else args.verbose
     return int(args.execute(args, console))
+
+
+def _taken(args: argparse.Namespace, rest: Sequence[str]) -> bool:
+    """Give names that stand behind an option to the command's list of names, which argparse ends there."""
+    lists = [action.dest for action in args.parser._actions if action.nargs == "*"]  # noqa: SLF001
+    if not lists or any(one.startswith("-") for one in rest):
+        return False
+    setattr(args, lists[0], [*getattr(args, lists[0]), *rest])
+    return True
 
 
 def make_parser(called: str) -> argparse.ArgumentParser:

@@ -95,6 +95,24 @@ def test_a_file_name_of_ten_thousand_characters_is_bad_input(line: str, capsys: 
     assert len(said.splitlines()[-2]) < 200
 
 
+@pytest.mark.parametrize(
+    "line", ["torch==2.13.0 --backend cpu deepspeed", "--backend cpu torch==2.13.0 -q deepspeed"]
+)
+def test_names_may_stand_before_and_behind_options(line: str, capsys: Capture) -> None:
+    assert main(["resolve", *line.split(), "--format", "json"]) == 0
+    picks = {pick["name"]: pick["version"] for pick in json.loads(capsys.readouterr().out)["picks"]}
+    assert picks["torch"].startswith("2.13.0")
+    assert "deepspeed" in picks
+
+
+@pytest.mark.parametrize(
+    "line", ["resolve torch -q apex --formt json", "doctor --in podman x", "index list -q --x y"]
+)
+def test_what_is_no_name_or_has_no_place_is_still_refused(line: str, capsys: Capture) -> None:
+    assert main(line.split()) == 2
+    assert "Unrecognized arguments: " in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(("line", "name"), [("resolve torch -o", "."), ("table torch -o", "/")])
 def test_a_directory_where_a_file_is_wanted_is_bad_input(line: str, name: str, capsys: Capture) -> None:
     assert main([*line.split(), name]) == 2
