@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from itertools import combinations
 from typing import TYPE_CHECKING
 
+from resolver.compiling.draft import OTHER_TARGETS
 from resolver.core import minimal_core
 from resolver.model import PLATFORM, Conflict, CoreItem
 from resolver.network import propagate
@@ -19,6 +21,12 @@ if TYPE_CHECKING:
     from resolver.problem import Problem, Row
 
 
+MOST_ITEMS = 10
+"""A core of more things than this is said in fewer sentences."""
+
+_Said = tuple[Demand | Relation, CoreItem]
+
+
 def explain_conflict(catalog: Catalog, request: Request, problem: Problem) -> Conflict:
     """Say why a problem without a solution has none, and what would help."""
     demands, relations = minimal_core(problem)
@@ -32,17 +40,62 @@ def core_of(problem: Problem) -> list[CoreItem]:
 
 
 def _in_words(problem: Problem, demands: list[Demand], relations: list[Relation]) -> list[CoreItem]:
-    """Say a core as a chain: what was asked for, then each fact beside one that leads to it."""
+    """Say a core as a chain: what was asked for, then each fact beside one that leads to it.
+
+    The requirements come first: of the target much is what the site has, and nobody typed it.
+    """
     core = problem.restricted(demands, relations)
-    asked = [one for one in demands if one.kind == "request"]
-    items = [CoreItem(one.text, one.kind, one.source) for one in asked]
+    asked = sorted((one for one in demands if one.kind == "request"), key=_is_of_the_target)
     stated = [one for one in demands if one.kind == "fact"]
-    for fact in _chain(asked, stated, relations):
+    said: list[_Said] = []
+    for fact in [*asked, *_chain(asked, stated, relations)]:
         if isinstance(fact, Demand):
-            items.append(CoreItem(fact.text, fact.kind, fact.source))
+            said.append((fact, CoreItem(fact.text, fact.kind, fact.source)))
         else:
-            items.append(_describe(core, fact))
-    return items
+            said.append((fact, _describe(core, fact)))
+    return _joined(said)
+
+
+def _is_of_the_target(one: Demand) -> bool:
+    """Tell the demands of a target from requirements, which may be of the same component."""
+    return one.variable.name in PLATFORM and one.text.startswith("the ")
+
+
+def _joined(said: list[_Said]) -> list[CoreItem]:
+    """Put things of a long core into one sentence, those that belong together most first."""
+    for belong in (_same_pair, _same_subject, _same_kind):
+        while len(said) > MOST_ITEMS:
+            pairs = combinations(range(len(said)), 2)
+            pair = next((pair for pair in pairs if belong(*(said[one] for one in pair))), None)
+            if pair is None:
+                break
+            first, second = pair
+            said[first] = (said[first][0], _both(said[first][1], said[second][1]))
+            del said[second]
+    return [item for _, item in said]
+
+
+def _same_pair(one: _Said, other: _Said) -> bool:
+    """Tell whether two facts are about the same two components."""
+    facts = (one[0], other[0])
+    return all(isinstance(fact, Relation) for fact in facts) and {*_names(facts[0])} == {*_names(facts[1])}
+
+
+def _same_subject(one: _Said, other: _Said) -> bool:
+    """Tell whether two things are said of the same component."""
+    return _same_kind(one, other) and _names(one[0])[0] == _names(other[0])[0]
+
+
+def _same_kind(one: _Said, other: _Said) -> bool:
+    """Tell whether two things were both asked for, or are both facts."""
+    return one[1].kind == other[1].kind
+
+
+def _both(one: CoreItem, other: CoreItem) -> CoreItem:
+    """Say two things in one; neither words nor sources are lost."""
+    text = one.text if other.text == one.text else f"{one.text}; {other.text}"
+    sources = dict.fromkeys([*one.source.split(" ; "), *other.source.split(" ; ")])
+    return CoreItem(text, one.kind, " ; ".join(sources))
 
 
 def _chain(
@@ -99,6 +152,9 @@ def _summary(relation: Relation, subjects: int, rows: Sequence[Row]) -> str:
     else:
         verb = "needs" if each else "need"
     name = relation.object.name
+    if name == "gfx" and allowed == [OTHER_TARGETS]:
+        wanted = " and ".join(one.version for one in relation.object.candidates if one.version not in allowed)
+        return f"{subject} {verb} other offload targets than {wanted.replace(',', ', ')}"
     if objects & ~ABSENT == relation.object.present:
         return f"{subject} {verb} {f'a {name}' if name in PLATFORM else name}"
     return f"{subject} {verb} {name} {spell(allowed)}"

@@ -204,7 +204,7 @@ class Suggestion(msgspec.Struct, frozen=True):
 
 
 class Conflict(msgspec.Struct, frozen=True):
-    """Why there is no resolution: without any one item of the core there would be one."""
+    """Why there is no resolution: the items of the core do not fit together; without any one they would."""
 
     request: Request
     core: tuple[CoreItem, ...]

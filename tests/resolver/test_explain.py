@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -12,17 +13,18 @@ from hypothesis import strategies as st
 
 from resolver.compiling import compile_problem
 from resolver.core import minimal_core, minimal_demands
+from resolver.explain import MOST_ITEMS, core_of
 from resolver.facts.catalog import Catalog
 from resolver.facts.loading import load
-from resolver.model import Conflict, Request, Resolution
+from resolver.model import Conflict, Fact, Request, Resolution
 from resolver.network import Network
-from resolver.problem import Demand, Problem, Relation
+from resolver.problem import Demand, Problem, Relation, Row, Variable
 from resolver.resolve import resolve
 from resolver.solve import solve_preferred
 from resolver.suggest import MOST_SUGGESTIONS, Compiled, request_arguments
 from tests.resolver.asking import again, ask
 from tests.resolver.solving import solve
-from tests.resolver.universe import EXAMPLES, Limit, Link, Universe, universes
+from tests.resolver.universe import EXAMPLES, Limit, Link, Universe, candidate, universes
 
 
 def _part(universe: Universe, problem: Problem, core: tuple[list[Demand], list[Relation]]) -> list[Universe]:
@@ -136,6 +138,102 @@ def test_a_conflict_is_short_cited_and_minimal(clash: tuple[Request, Conflict], 
     for link in relations:
         others = [one for one in relations if one is not link]
         assert solve(problem.restricted(demands, others)) is not None, link.rows[0].fact.text
+
+
+def _chain(length: int) -> Problem:
+    """Make a problem whose only core is as long as one likes: each component decides the next."""
+    names = [f"c{number}" for number in range(length)]
+    ones = [Variable(name, [candidate(name, "2"), candidate(name, "1")]) for name in names]
+    relations = [
+        Relation(one, other, "run", [Row(bit, bit, fact) for bit in (0b10, 0b100)])
+        for one, other in pairwise(ones)
+        for fact in [Fact(f"{one.name} goes with {other.name}", "documented", f"page {one.name}")]
+    ]
+    first, last = ones[0], ones[-1]
+    demands = [
+        Demand(last, 0b100, "the driver is old", "fact", "page last"),
+        Demand(first, 0b10, f"you asked for {first.name}==2", "request", "the request"),
+    ]
+    return Problem({one.name: one for one in ones}, demands, relations)
+
+
+@pytest.mark.parametrize("length", [2, 8, 9, 10, 11, 12, 17, 30])
+def test_however_long_a_conflict_is_ten_items_say_all_of_it(length: int) -> None:
+    problem = _chain(length)
+    items = core_of(problem)
+    assert len(items) == min(MOST_ITEMS, length + 1) <= 10
+    assert items[0].text == "you asked for c0==2"
+    texts = "\n".join(item.text for item in items)
+    sources = {source for item in items for source in item.source.split(" ; ")}
+    for relation in problem.relations:
+        assert relation.rows[0].fact.text in texts
+        assert relation.rows[0].fact.source in sources
+    assert "the driver is old" in texts
+
+
+LONG = [
+    ("deepspeed==0.14.2", "2023-09-01", "gfx1100"),
+    ("numpy>=2 cupy torchvision python==3.14", "2023-09-01", "gfx90a"),
+]
+"""Their cores have eleven items."""
+
+
+@pytest.mark.parametrize(("wanted", "day", "gfx"), LONG)
+def test_a_long_conflict_is_said_in_ten_lines_and_loses_no_source(
+    wanted: str, day: str, gfx: str, catalog: Catalog
+) -> None:
+    request = ask(catalog, wanted, day=day, gfx=[gfx])
+    demands, relations = minimal_core(compile_problem(catalog, request))
+    assert len(demands) + len(relations) > MOST_ITEMS
+    items = core_of(compile_problem(catalog, request))
+    assert len(items) == MOST_ITEMS
+    cited = {source for item in items for source in item.source.split(" ; ")}
+    for fact in relations:
+        assert cited & {source for row in fact.rows for source in row.fact.source.split(" ; ")}
+
+
+PAIRS = st.tuples(
+    st.sets(
+        st.sampled_from(
+            [
+                "deepspeed==0.14.2",
+                "cupy",
+                "torchvision",
+                "python==3.14",
+                "numpy>=2",
+                "vllm",
+                "aiter",
+                "torch<2",
+            ]
+        ),
+        min_size=1,
+        max_size=4,
+    ),
+    st.sampled_from(["2023-09-01", "2025-06-01", "2026-06-01"]),
+    st.sampled_from(["gfx1100", "gfx90a", "gfx906"]),
+)
+
+
+@EXAMPLES
+@given(PAIRS)
+@example(({"vllm", "aiter", "python==3.14"}, "2026-06-01", "gfx90a"))
+def test_a_conflict_begins_with_what_the_user_typed(
+    catalog: Catalog, pair: tuple[set[str], str, str]
+) -> None:
+    wanted, day, gfx = pair
+    problem = compile_problem(catalog, ask(catalog, " ".join(sorted(wanted)), day=day, gfx=[gfx]))
+    if solve_preferred(problem) is not None:
+        return
+    items = core_of(problem)
+    assert len(items) <= MOST_ITEMS
+    assert items[0].text.startswith("you asked for ")
+    asked = [item.text.startswith("you asked for ") for item in items if item.kind == "request"]
+    assert asked == sorted(asked, reverse=True)
+
+
+def test_another_offload_target_is_named_as_such(catalog: Catalog) -> None:
+    texts = [item.text for item in _conflict(catalog, ask(catalog, "flash-attn", gfx=["gfx906"])).core]
+    assert "every flash-attn needs other offload targets than gfx906" in texts
 
 
 def test_every_suggestion_resolves_as_it_is_written(
