@@ -14,6 +14,7 @@ from matrix.commands.resolve import LOCK
 from matrix.last import last_conflict
 from resolver.errors import MatrixError, UsageError, did_you_mean
 from resolver.lock import read_lock, request_of
+from resolver.versions import shorten
 
 if TYPE_CHECKING:
     import argparse
@@ -63,7 +64,7 @@ def execute(args: argparse.Namespace, console: Console) -> int:
     lock = read_lock(args.lock, tell=console.say)
     picks = [pick for pick in lock.pick if args.name in {None, pick.name}]
     if not picks:
-        msg = f"The lock {args.lock} has no {args.name!r}."
+        msg = f"The lock {args.lock} has no {shorten(args.name)!r}."
         raise UsageError(msg, hint=did_you_mean(args.name, [pick.name for pick in lock.pick]))
     passed_over = _passed_over(lock, args.lock, args.name, console) if args.name else []
     if args.format == "json":
@@ -117,7 +118,7 @@ def _conflict_text(conflict: dict[str, Any]) -> str:
         lines.append(f"  - {item['text']}")
         if item["kind"] == "fact":
             lines += [f"      {source}" for source in item["source"].split(" ; ")]
-    lines += ["", "Without any one of these there would be a solution."]
+    lines += ["", "These do not fit together; without any one of them the others would."]
     for one in conflict["suggestions"]:
         lines += ["", f"{one['change']}:", f"  matrix resolve {shlex.join(one['request'])}"]
     return "\n".join(lines)

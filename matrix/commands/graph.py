@@ -26,7 +26,7 @@ from resolver.model import Conflict
 from resolver.order import CycleError
 from resolver.requirements import parse_requirement
 from resolver.resolve import resolve
-from resolver.versions import allows
+from resolver.versions import allows, shorten
 
 if TYPE_CHECKING:
     import argparse
@@ -128,11 +128,11 @@ def _part(graph: BuildGraph, lock: Lock, args: argparse.Namespace) -> BuildGraph
     for one in map(parse_requirement, args.requirements):
         version = next((pick.version for pick in lock.pick if pick.name == one.name), None)
         if version is None and graph.node(one.name) is None:
-            msg = f"The lock {args.lock} has no {one.name!r}."
+            msg = f"The lock {args.lock} has no {shorten(one.name)!r}."
             known = [*(pick.name for pick in lock.pick), *(node.name for node in graph.nodes)]
             raise UsageError(msg, hint=did_you_mean(one.name, known))
         if version is not None and one.specifier is not None and not allows([one.specifier], version):
-            msg = f"You asked for {one.text}, but {args.lock} has {one.name} {version}."
+            msg = f"You asked for {shorten(one.text)}, but {args.lock} has {one.name} {version}."
             raise UsageError(msg, hint="Resolve for it first, or name another file with --lock.")
         if graph.node(one.name) is not None:
             names.append(one.name)

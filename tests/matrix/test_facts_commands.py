@@ -165,6 +165,24 @@ def test_after_a_failed_resolve_explain_shows_the_conflict_with_all_its_sources(
     assert "kernel-driver 6.3" in capsys.readouterr().out
 
 
+def test_of_two_clashes_the_one_that_is_shown_is_not_said_to_be_all(
+    capsys: Capture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    clashes = ["torch==2.5.1", "torch==2.9.1", "apex==1.8.0", "apex==1.9.0"]
+    assert main(["resolve", *clashes, "--date", "2026-06-01", "--format", "json"]) == 1
+    core = [one["text"] for one in json.loads(capsys.readouterr().out)["core"]]
+    rest = [one for one in clashes if f"you asked for {one}" not in core]
+    assert len(rest) >= 2
+    assert main(["resolve", *clashes[1:], "--date", "2026-06-01", "--no-lock"]) == 1
+    assert main(["resolve", *clashes, "--date", "2026-06-01", "--no-lock"]) == 1
+    capsys.readouterr()
+    assert main(["explain"]) == 0
+    said = capsys.readouterr().out
+    assert "there would be a solution" not in said
+    assert "These do not fit together; without any one of them the others would." in said
+
+
 def test_a_damaged_memory_of_the_conflict_is_no_conflict(
     capsys: Capture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
