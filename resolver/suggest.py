@@ -12,7 +12,7 @@ from resolver.compiling import compile_problem
 from resolver.compiling.asked import asked_text
 from resolver.core import minimal_demands
 from resolver.errors import MatrixError
-from resolver.model import Suggestion
+from resolver.model import PLATFORM, Suggestion
 from resolver.network import Network
 from resolver.solve import MOST_STEPS, preferred_within
 
@@ -37,7 +37,9 @@ def suggestions_for(
 
     A single change that touches the core comes first: a pin let go, the base image, another day, a
     requirement left out. Only if none is enough are two tried together, then all pins at once, then
-    everything that can be let go, then another site; of these the first that resolves is given.
+    everything that can be let go, then another site or offload target; of the pairs and of what can
+    be let go the first that resolves is given. At last as much of the request as goes together is
+    kept, here or with a change of the target.
 
     Parameters
     ----------
@@ -48,21 +50,26 @@ def suggestions_for(
     """
     blamed = {demand.variable.name for demand in core if demand.kind == "request"}
     sited = any(demand.kind == "fact" and demand.variable.name in _OF_THE_SITE for demand in core)
-    changes = changes_of(catalog, request, sited=sited)
+    changes = changes_of(catalog, request, sited=sited, blamed=blamed)
     near = [one for one in changes if not one.last and (one.name in blamed or not one.name)]
     trials = _Trials(catalog, request, problem)
     found: list[Suggestion] = []
-    days = 0
+    kinds: set[str] = set()
     for change in near:
-        if len(found) < MOST_SUGGESTIONS and not (change.day and days):
+        if len(found) < MOST_SUGGESTIONS and change.kind not in kinds:
             resolving = list(trials.resolving([[change]]))
-            days += change.day and bool(resolving)
+            kinds |= {change.kind} - {""} if resolving else set()
             found += resolving
-    if not found:
-        several = chain(
-            _together(changes, near), trials.one_clash_after_another(changes, blamed), _elsewhere_too(changes)
-        )
-        found = list(islice(trials.resolving(several), 1))
+    far = [one for one in changes if one.last]
+    stages: list[tuple[Iterable[Sequence[Change]], int]] = [
+        (_together(changes, near), 1),
+        (trials.one_clash_after_another(changes, blamed), 1),
+        (([one] for one in far), MOST_SUGGESTIONS),
+        (_with_all_pins_let_go(changes, far), 1),
+        (trials.as_much_as_can_be(changes), 1),
+    ]
+    for combinations, most in stages:
+        found = found or list(islice(trials.resolving(combinations), most))
     return tuple(dict.fromkeys(found))
 
 
@@ -76,11 +83,15 @@ def _together(changes: Sequence[Change], near: Sequence[Change]) -> Iterator[lis
     yield from ([*pins, one] for one in others if not one.name)
 
 
-def _elsewhere_too(changes: Sequence[Change]) -> Iterator[list[Change]]:
-    """Yield what is far from what was asked: another site, with the pins and without."""
+def _with_all_pins_let_go(changes: Sequence[Change], far: Iterable[Change]) -> Iterator[list[Change]]:
     pins = [one for one in changes if one.frees_a_pin]
-    yield from ([one] for one in changes if one.last)
-    yield from ([*pins, one] for one in changes if one.last)
+    yield from ([*pins, one] for one in far)
+
+
+def _without_needless(changes: Sequence[Change]) -> Sequence[Change]:
+    """Give the change that leaves a component out alone: its pins go with it."""
+    left_out = [one for one in changes if not one.frees_a_pin]
+    return left_out[:1] or changes
 
 
 class Compiled:
@@ -129,7 +140,7 @@ class _Trials:
         """Yield the suggestions that combinations of changes make, as far as they lead to a solution."""
         for changes in combinations:
             other = self._changed(changes)
-            if not other.requirements or other == self._request:
+            if not self._asks_for_anything(other) or other == self._request:
                 continue
             outcome = self._outcome(other)
             if outcome is not None:
@@ -158,7 +169,7 @@ class _Trials:
                 core = minimal_demands(compiled.network, relaxed)
                 blamed = {demand.variable.name for demand in core if demand.kind == "request"}
             change = next((one for one in changes if one.name in blamed and one not in made), None)
-            if change is None or not self._changed([*made, change]).requirements:
+            if change is None or not self._asks_for_anything(self._changed([*made, change])):
                 return
             made.append(change)
         for change in tuple(made):
@@ -166,6 +177,29 @@ class _Trials:
             if fewer and self._outcome(self._changed(fewer)) is not None:
                 made = fewer
         yield made
+
+    def as_much_as_can_be(self, changes: Sequence[Change]) -> Iterator[list[Change]]:
+        """Keep of the request what goes together, here and with each change of the target; yield what goes.
+
+        One component after another is taken in as it was asked for, else in any version, else left
+        out. So something is found whenever anything of the request resolves for any of the targets.
+        """
+        names = dict.fromkeys(one.name for one in self._request.requirements)
+        for target in [[], *([one] for one in changes if not one.name)]:
+            let_go = {name: [one for one in changes if one.name == name] for name in names}
+            for name, all_of_it in sorted(let_go.items(), key=lambda pair: pair[0] not in PLATFORM):
+                pins = [one for one in all_of_it if one.frees_a_pin]
+                for attempt in ([], pins):
+                    tried = let_go | {name: attempt}
+                    if self._outcome(self._changed(chain(target, *tried.values()))) is not None:
+                        let_go = tried
+                        break
+            yield [*target, *chain.from_iterable(_without_needless(one) for one in let_go.values())]
+
+    def _asks_for_anything(self, other: Request) -> bool:
+        """Tell whether a distribution is left, if there was one: a platform alone is no smaller wish."""
+        names = {one.name for one in other.requirements}
+        return bool(names - {*PLATFORM} or names == {one.name for one in self._request.requirements})
 
     def _changed(self, changes: Iterable[Change]) -> Request:
         other = self._request

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import event, example, given
@@ -16,7 +17,7 @@ from resolver.core import minimal_core, minimal_demands
 from resolver.explain import MOST_ITEMS, core_of
 from resolver.facts.catalog import Catalog
 from resolver.facts.loading import load
-from resolver.model import Conflict, Fact, Request, Resolution
+from resolver.model import Conflict, Fact, Request, Resolution, Support
 from resolver.network import Network
 from resolver.problem import Demand, Problem, Relation, Row, Variable
 from resolver.resolve import resolve
@@ -322,7 +323,8 @@ def test_a_day_on_which_it_is_right_is_suggested(wanted: str, catalog: Catalog) 
 def test_trusting_more_is_suggested_where_only_trust_is_missing(catalog: Catalog) -> None:
     request = ask(catalog, "torch==2.9.1 flash-attn", support="documented")
     changes = [again(catalog, request, one.request) for one in _conflict(catalog, request).suggestions]
-    assert [one for one in changes if one.support == "any" and one.requirements == request.requirements]
+    (trusting,) = [one for one in changes if one.support != "documented"]
+    assert (trusting.support, trusting.requirements) == ("observed", request.requirements)
 
 
 def test_a_request_is_the_same_when_its_arguments_are_read_again(
@@ -356,3 +358,68 @@ def test_where_several_things_clash_at_once_something_is_still_suggested(
     assert conflict.suggestions
     for one in conflict.suggestions:
         assert isinstance(resolve(catalog, again(catalog, request, one.request)), Resolution), one.change
+
+
+@pytest.mark.parametrize(
+    ("wanted", "options", "change"),
+    [
+        ("megablocks", {"site": "archer2"}, "for lumi-g"),
+        ("aiter", {}, "for gfx942 instead of gfx90a"),
+        ("flash-attn", {"gfx": ["gfx906"]}, "for gfx90a, which lumi-g has"),
+        ("apex", {"backend": "cpu"}, "for gfx90a, which lumi-g has"),
+        ("aiter mamba-ssm bitsandbytes", {"site": "archer2-cpu"}, "for archer2"),
+        ("xformers aiter apex==1.10.0", {"site": "archer2", "support": "documented"}, "trust also"),
+        ("apex", {"support": "documented"}, "trust also what was observed"),
+        ("aiter python==3.10", {}, "for gfx942 instead of gfx90a"),
+    ],
+)
+def test_the_cheapest_of_the_changes_that_resolve_is_found(
+    wanted: str, options: dict[str, Any], change: str, catalog: Catalog
+) -> None:
+    request = ask(catalog, wanted, **({"day": "2026-11-21"} | options))
+    suggestions = _conflict(catalog, request).suggestions
+    assert suggestions[0].change.startswith(change)
+    for one in suggestions:
+        assert isinstance(resolve(catalog, again(catalog, request, one.request)), Resolution), one.change
+    trusting = [one for one in suggestions if one.change.startswith("trust also")]
+    assert len(trusting) <= 1
+
+
+@EXAMPLES
+@given(
+    st.sets(
+        st.sampled_from(
+            [
+                "aiter",
+                "apex==1.10.0",
+                "bitsandbytes",
+                "megablocks",
+                "xformers",
+                "cupy",
+                "python==3.9",
+                "numpy<2",
+            ]
+        ),
+        min_size=1,
+        max_size=4,
+    ),
+    st.sampled_from(["lumi-g", "archer2", "archer2-cpu"]),
+    st.sampled_from(["any", "observed", "documented"]),
+)
+def test_something_is_suggested_wherever_anything_of_the_request_resolves(
+    catalog: Catalog, wanted: set[str], site: str, support: Support
+) -> None:
+    request = ask(catalog, " ".join(sorted(wanted)), site=site, day="2026-11-21", support=support)
+    answer = resolve(catalog, request)
+    if isinstance(answer, Resolution):
+        return
+    event(f"suggestions: {len(answer.suggestions)}")
+    for one in answer.suggestions:
+        assert isinstance(resolve(catalog, again(catalog, request, one.request)), Resolution), one.change
+    if not answer.suggestions:
+        alone = [
+            ask(catalog, text, site=place, day="2026-11-21", support=trust)
+            for text in wanted - {"python==3.9"}
+            for place, trust in [(site, support), (site, "any"), ("lumi-g", support)]
+        ]
+        assert [one for one in alone if isinstance(resolve(catalog, one), Resolution)] == []
