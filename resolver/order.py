@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import graphlib
 from graphlib import TopologicalSorter
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from msgspec.structs import astuple
 
-from resolver.errors import MatrixError
+from resolver.errors import UsageError
 from resolver.model import Edge
 from resolver.names import required_name
 
@@ -19,21 +20,27 @@ if TYPE_CHECKING:
     from resolver.problem import Relation
 
 
-class CycleError(MatrixError):
-    """Distributions need each other in a circle.
+class CycleError(UsageError):
+    """Distributions need each other in a circle, so none of them can be installed first.
 
     Parameters
     ----------
     path
         The circle: each one needs the next, the last is the first again.
+    to_build
+        Whether one of them needs the next to be built, which no installer gets around.
     """
 
     id = "cycle"
 
-    def __init__(self, path: Sequence[str]) -> None:
+    def __init__(self, path: Sequence[str], *, to_build: bool) -> None:
+        first = "the one that is needed to build" if to_build else "any of them"
+        rows = "[[requires]] rows or in a recipe" if to_build else "[[requires]] rows"
         super().__init__(
-            f"These distributions need each other in a circle: {' -> '.join(path)}.",
-            hint="One of the recipes states a build requirement that is none.",
+            f"These distributions need each other in a circle: {' -> '.join(path)}."
+            f" matrix installs what is needed first, and so cannot install {first}.",
+            hint=f"One of these requirements must go from the facts: they stand in {rows} of these packages"
+            " (or in the lock, if it was edited).",
         )
         self.path = tuple(path)
 
@@ -102,13 +109,17 @@ def generations(names: Iterable[str], edges: Iterable[Edge]) -> tuple[tuple[str,
     (('torch',), ('apex',))
     """
     sorter: TopologicalSorter[str] = TopologicalSorter(dict.fromkeys(names, ()))
-    for edge in sorted(edges, key=astuple):
+    edges = sorted(edges, key=astuple)
+    for edge in edges:
         sorter.add(edge.subject, edge.object)
     try:
         sorter.prepare()
     except graphlib.CycleError as error:
         needed_first: list[str] = error.args[1]
-        raise CycleError(needed_first[::-1]) from None
+        path = needed_first[::-1]
+        steps = set(pairwise(path))
+        to_build = any(edge.kind == "build" and (edge.subject, edge.object) in steps for edge in edges)
+        raise CycleError(path, to_build=to_build) from None
     groups = []
     while sorter.is_active():
         group = sorter.get_ready()

@@ -84,6 +84,50 @@ def test_with_json_asked_for_an_error_is_one_document(arguments: list[str], caps
 def test_a_name_of_ten_thousand_characters_is_refused_in_a_short_sentence(capsys: Capture) -> None:
     assert main(["resolve", "a" * 10_000]) == 2
     assert len(capsys.readouterr().err) < 1000
+    assert main(["resolve", "torch", "--date", "2026-03-01", "-q"]) == 0
+    capsys.readouterr()
+    for command in ("explain", "graph"):
+        assert main([command, "a" * 10_000]) == 2
+        said = capsys.readouterr().err
+        assert "aaa... (10000 characters)" in said
+        assert len(said) < 1000
+
+
+CIRCLE = """\
+schema = 1
+[[package]]
+name = "{name}"
+title = "one of two"
+status = "observed"
+source = "here"
+[[release]]
+version = "1.0"
+wheel = {{ file = "{name}-1.0-py3-none-any.whl", sha256 = "{zeros}" }}
+backend = ["rocm", "cpu"]
+status = "observed"
+source = "here"
+[[requires]]
+on = "{other}"
+versions = [">=1"]
+kind = "{kind}"
+status = "observed"
+source = "here"
+"""
+
+
+@pytest.mark.parametrize("kind", ["run", "build"])
+def test_packages_that_need_each_other_in_a_circle_are_bad_input(
+    kind: str, capsys: Capture, tmp_path: Path
+) -> None:
+    for name, other in (("cyca", "cycb"), ("cycb", "cyca")):
+        facts = tmp_path / "circle" / f"{name}.toml"
+        facts.parent.mkdir(exist_ok=True)
+        facts.write_text(CIRCLE.format(name=name, other=other, kind=kind, zeros="0" * 64))
+    assert main(["resolve", "--catalog", "circle", "cyca", "--date", "2026-03-01"]) == 2
+    said = capsys.readouterr()
+    assert "circle: cyca -> cycb -> cyca." in said.err
+    assert "[[requires]]" in said.err
+    assert said.out == ""
 
 
 @pytest.mark.parametrize("line", ["resolve torch -o", "table torch -o", "fetch --lock", "index list --index"])

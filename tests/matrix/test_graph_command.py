@@ -194,9 +194,9 @@ CIRCLE = [runs("apex", "torch"), runs("torch", "triton"), builds("triton", "apex
 
 
 @pytest.mark.parametrize("format_", ["text", "dot", "mermaid", "svg", "fromager"])
-def test_a_circle_is_shown_as_a_path_with_exit_1(format_: str, capsys: Capture) -> None:
+def test_a_circle_is_bad_input_and_shown_as_a_path(format_: str, capsys: Capture) -> None:
     write(lock_of(CIRCLE, built=["apex"]))
-    assert main(["graph", "--format", format_]) == 1
+    assert main(["graph", "--format", format_]) == 2
     said = capsys.readouterr()
     path = said.err.split("circle: ")[1].split(".")[0].split(" -> ")
     _is_the_circle(path)
@@ -205,7 +205,7 @@ def test_a_circle_is_shown_as_a_path_with_exit_1(format_: str, capsys: Capture) 
 
 def test_a_circle_as_json_has_its_path(capsys: Capture) -> None:
     write(lock_of(CIRCLE, built=["apex"]))
-    document = run_json(capsys, code=1)
+    document = run_json(capsys, code=2)
     assert (document["status"], document["id"]) == ("error", "cycle")
     _is_the_circle(document["cycle"])
 

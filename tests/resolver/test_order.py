@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import combinations, pairwise
+from typing import Literal
 
 import pytest
 from hypothesis import given
@@ -52,11 +53,24 @@ def test_a_circle_is_named_as_a_path_of_what_needs_what(names: list[str], length
     extra = [_edge(name, circle[0]) for name in names[length:]] if more else []
     with pytest.raises(CycleError) as failure:
         generations(NAMES, [*edges, *extra])
-    path = failure.value.message.removesuffix(".").split(": ")[1].split(" -> ")
+    path = failure.value.message.split(": ")[1].split(".")[0].split(" -> ")
     assert path[0] == path[-1]
     assert sorted(path[1:]) == sorted(circle)
     assert {_edge(one, other) for one, other in pairwise(path)} == set(edges)
     assert failure.value.hint
+
+
+@pytest.mark.parametrize(("kind", "to_build"), [("run", False), ("build", True)])
+def test_a_circle_is_bad_input_and_says_what_kind_of_need_closes_it(
+    kind: Literal["run", "build"], to_build: bool
+) -> None:
+    beside = Edge("e", "a", "build", declared=True)
+    edges = [Edge("a", "b", "run", declared=True), Edge("b", "a", kind, declared=True), beside]
+    with pytest.raises(CycleError) as failure:
+        generations(NAMES, edges)
+    assert failure.value.exit_code == 2
+    assert ("needed to build" in failure.value.message) == to_build
+    assert ("recipe" in failure.value.hint) == to_build
 
 
 def _built(name: str, *, declared: tuple[str, ...] = (), undeclared: tuple[str, ...] = ()) -> Candidate:
