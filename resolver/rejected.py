@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from resolver.facts.catalog import Catalog
     from resolver.model import CoreItem, Request
     from resolver.problem import Problem
+    from resolver.specifiers import Specifier
 
 MOST_REJECTED = 5
 
@@ -41,9 +42,15 @@ class Rejected(msgspec.Struct, frozen=True):
 
 
 def rejected(
-    catalog: Catalog, request: Request, picked: Mapping[str, str], name: str, *, most: int = MOST_REJECTED
-) -> list[Rejected]:
-    """Say of each candidate that comes before the chosen one why it was not taken.
+    catalog: Catalog,
+    request: Request,
+    picked: Mapping[str, str],
+    name: str,
+    *,
+    asked: Specifier | None = None,
+    most: int = MOST_REJECTED,
+) -> tuple[list[Rejected], int]:
+    """Say of candidates that come before the chosen one why they were not taken.
 
     Parameters
     ----------
@@ -53,16 +60,29 @@ def rejected(
         Component to version and variant (`Candidate.key`), as resolved.
     name
         The component.
+    asked
+        The versions that are looked at; all when None.
     most
         How many candidates are looked at, the nearest to the chosen one first.
+
+    Returns
+    -------
+    list of Rejected, int
+        What was looked at, and how many more there are.
     """
     problem = compile_problem(catalog, request)
     variable = problem.variables.get(name)
     if variable is None or name not in picked:
-        return []
+        return [], 0
     keys = [one.key for one in variable.candidates]
-    before = range(keys.index(picked[name])) if picked[name] in keys else range(0)
-    return [_reason(problem, picked, name, position) for position in reversed(before)][:most]
+    chosen = keys.index(picked[name]) if picked[name] in keys else 0
+    before = [
+        position
+        for position in reversed(range(chosen))
+        if asked is None or asked.allows(variable.candidates[position].version)
+    ]
+    found = [_reason(problem, picked, name, position) for position in before[:most]]
+    return found, len(before) - len(found)
 
 
 def _reason(problem: Problem, picked: Mapping[str, str], name: str, position: int) -> Rejected:

@@ -14,6 +14,7 @@ from matrix.commands.resolve import LOCK
 from matrix.last import last_conflict
 from resolver.errors import MatrixError, UsageError, did_you_mean
 from resolver.lock import read_lock, request_of
+from resolver.requirements import parse_requirement
 from resolver.versions import shorten
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
     from matrix.console import Console
     from resolver.lock import Lock, LockedPick
+    from resolver.model import Requirement
     from resolver.rejected import Rejected
 
 EXAMPLE = "matrix explain torch"
@@ -32,7 +34,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "name",
         nargs="?",
         metavar="NAME",
-        help="a component of the lock (default: all; or the conflict, if the last resolve here had one)",
+        help="a component of the lock, or versions of it that were not taken, such as torch==2.13.0"
+        " (default: all; or the conflict, if the last resolve here had one)",
     )
     parser.add_argument(
         "--lock", metavar="FILE", type=Path, default=LOCK, help="the lock (default: %(default)s)"
@@ -62,23 +65,34 @@ def execute(args: argparse.Namespace, console: Console) -> int:
             console.data(_conflict_text(conflict))
         return 0
     lock = read_lock(args.lock, tell=console.say)
-    picks = [pick for pick in lock.pick if args.name in {None, pick.name}]
-    if not picks:
-        msg = f"The lock {args.lock} has no {shorten(args.name)!r}."
-        raise UsageError(msg, hint=did_you_mean(args.name, [pick.name for pick in lock.pick]))
-    passed_over = _passed_over(lock, args.lock, args.name, console) if args.name else []
+    wanted = parse_requirement(args.name) if args.name else None
+    picks = [pick for pick in lock.pick if wanted is None or pick.name == wanted.name]
+    if wanted and not picks:
+        msg = f"The lock {args.lock} has no {shorten(wanted.name)!r}."
+        raise UsageError(msg, hint=did_you_mean(wanted.name, [pick.name for pick in lock.pick]))
+    passed_over, more = _passed_over(lock, args.lock, wanted, console) if wanted else ([], 0)
     if args.format == "json":
         document = {"schema": 1, "picks": [msgspec.to_builtins(pick) for pick in picks]}
-        console.document(document | {"rejected": [_rejected_document(one) for one in passed_over]})
+        document |= {"rejected": [_rejected_document(one) for one in passed_over], "rejected_more": more}
+        console.document(document)
     else:
         console.data("\n\n".join(map(_text, picks)))
         if passed_over:
             console.data("\n".join(["", "Not taken", *map(_rejected_text, passed_over)]))
+        if more:
+            example = f"matrix explain '{picks[0].name}==VERSION'"
+            console.data(f"  and {more} more that come before it; ask for some: {example}")
     return 0
 
 
-def _passed_over(lock: Lock, path: Path, name: str, console: Console) -> list[Rejected]:
-    """Ask again for what comes before the chosen version; the lock alone answers if that cannot be done."""
+def _passed_over(lock: Lock, path: Path, wanted: Requirement, console: Console) -> tuple[list[Rejected], int]:
+    """Ask again for what comes before the chosen version; the lock alone answers if that cannot be done.
+
+    Raises
+    ------
+    UsageError
+        Versions were named, and neither the chosen one nor any before it is among them.
+    """
     from matrix.imaging import lay_image  # noqa: PLC0415  only for one component
     from matrix.locking import catalog_of  # noqa: PLC0415
     from matrix.options import Settings  # noqa: PLC0415
@@ -90,10 +104,17 @@ def _passed_over(lock: Lock, path: Path, name: str, console: Console) -> list[Re
         catalog, image = catalog_of(lock, path, Settings()), lock.target.base_image
         if image and request.target.base_image and image.path.startswith("/"):
             lay_image(image.path, catalog, image.name)
-        return rejected(catalog, request, picked, name)
+        found, more = rejected(catalog, request, picked, wanted.name, asked=wanted.specifier)
     except MatrixError as error:
         console.warn(f"What was not taken cannot be explained: {error.message}")
-        return []
+        return [], 0
+    version = lock.version_of(wanted.name)
+    if wanted.specifier is not None and not found and not wanted.specifier.allows(version):
+        msg = f"{shorten(wanted.text)!r} is no version that comes before {wanted.name} {version}, which was taken."
+        raise UsageError(
+            msg, hint="Of what fits, the version that comes first is taken; what comes behind is not."
+        )
+    return found, more
 
 
 def _rejected_text(one: Rejected) -> str:

@@ -211,6 +211,27 @@ def test_what_was_not_taken_is_explained_by_facts_or_by_what_it_would_cost(capsy
     assert "1.9.0a0 (4b03581): python would be 3.12 instead of" in said
 
 
+def test_what_was_not_taken_is_counted_where_it_is_not_said_and_can_be_asked_for(capsys: Capture) -> None:
+    assert main(["resolve", "apex", "--date", "2026-06-01", "-q"]) == 0
+    capsys.readouterr()
+    assert main(["explain", "torch", "--format", "json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    more = document["rejected_more"]
+    assert more > 0
+    assert main(["explain", "torch"]) == 0
+    said = capsys.readouterr().out
+    assert f"and {more} more that come before it" in said
+    assert "matrix explain 'torch==VERSION'" in said
+    assert "2.14.1+rocm7.14" not in said
+    assert main(["explain", "torch==2.14.1", "--format", "json"]) == 0
+    asked = json.loads(capsys.readouterr().out)
+    assert "2.14.1+rocm7.14" in [one["version"] for one in asked["rejected"]]
+    assert {one["version"].partition("+")[0] for one in asked["rejected"]} == {"2.14.1"}
+    assert asked["rejected_more"] == 0
+    assert main(["explain", "torch==2.4.0"]) == 2
+    assert "'torch==2.4.0' is no version that comes before torch" in capsys.readouterr().err
+
+
 def test_a_lock_whose_catalog_is_gone_is_still_explained(capsys: Capture, tmp_path: Path) -> None:
     mine = tmp_path / "mine.toml"
     mine.write_text(GOOD)
