@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
-from builders.audit.contents import as_recorded, is_link, record_rows, requirements_of, some_of
+from builders.audit.contents import (
+    LARGEST_METADATA,
+    as_recorded,
+    is_link,
+    largest_record,
+    record_rows,
+    requirements_of,
+    some_of,
+)
 from builders.audit.directory import DamagedError, overlapping
 from builders.audit.findings import Finding
 from builders.audit.platforms import MACHINES, machine_of_tag
@@ -19,6 +27,7 @@ if TYPE_CHECKING:
 
     from builders.audit.contents import Contents, Expected
 
+_MOST_SHOWN = 200  # characters of a row that is no row
 _PYTHON_OF_SUFFIX = re.compile(r"\.cpython-(\d+)[^/]*\.so$")
 
 
@@ -47,6 +56,11 @@ def check_record(contents: Contents, _: Expected) -> Iterator[Finding]:
     """Compare RECORD with what is in the wheel."""
     cure = "Pack it again with the wheel library (wheel unpack, wheel pack)."
     text = contents.texts.get("RECORD")
+    member, most = contents.member("RECORD"), largest_record(contents.members)
+    if member is not None and member.file_size > most:
+        said = f"RECORD has {member.file_size} bytes; for the members of this wheel it cannot need {most}."
+        yield Finding("record-damaged", "error", f"{said} It is not read.", cure)
+        return
     if text is None:
         yield Finding("record-missing", "error", "The wheel has no RECORD.", cure)
         return
@@ -54,7 +68,7 @@ def check_record(contents: Contents, _: Expected) -> Iterator[Finding]:
     held = {info.filename for info in contents.members}
     try:
         for row in record_rows(text):
-            recorded.add(row[0] if row else "")
+            recorded.update(held.intersection(row[:1]))
             yield from _recorded(contents, held, row, cure)
     except DamagedError as error:
         yield Finding("record-damaged", "error", f"{error}.", cure)
@@ -69,7 +83,7 @@ def check_record(contents: Contents, _: Expected) -> Iterator[Finding]:
 
 def _recorded(contents: Contents, held: Collection[str], row: object, cure: str) -> Iterator[Finding]:
     if not isinstance(row, list) or len(row) < 2:  # noqa: PLR2004  path and hash
-        yield Finding("record-damaged", "error", f"RECORD has the row {row!r}.", cure)
+        yield Finding("record-damaged", "error", f"RECORD has the row {str(row)[:_MOST_SHOWN]}.", cure)
         return
     name, said = row[0], row[1]
     where = {"member": name}
@@ -92,7 +106,12 @@ def _recorded(contents: Contents, held: Collection[str], row: object, cure: str)
 def check_metadata(contents: Contents, _: Expected) -> Iterator[Finding]:
     """Compare METADATA and WHEEL with the file name."""
     for text in ("METADATA", "WHEEL"):
-        if text not in contents.texts:
+        member = contents.member(text)
+        if member is not None and member.file_size > LARGEST_METADATA:
+            words = f"{text} has {member.file_size} bytes, more than {LARGEST_METADATA}, and is not read."
+            where = {"member": member.filename}
+            yield Finding("metadata-too-large", "error", words, "Build it again.", where)
+        elif text not in contents.texts:
             yield Finding("metadata-missing", "error", f"The wheel has no {text}.", "Build it again.")
     if "METADATA" in contents.texts:
         names = [canonicalize_name(one) for one in contents.header("METADATA", "Name")]

@@ -8,6 +8,8 @@ import io
 import stat
 from dataclasses import dataclass, field
 from email.parser import BytesHeaderParser
+from functools import lru_cache
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from packaging.requirements import InvalidRequirement, Requirement
@@ -17,7 +19,8 @@ from builders.audit.directory import DamagedError
 
 if TYPE_CHECKING:
     import zipfile
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from email.message import Message
 
     from packaging.tags import Tag
 
@@ -31,6 +34,10 @@ OP_TABLE = "git_version_info_installed.py"
 """Where DeepSpeed's and Apex's builds record what they compiled, beside their package's own modules."""
 BARE_OBJECT = (".hsaco", ".co")
 """Endings of GPU code objects in files of their own, as aiter and triton have them."""
+LARGEST_METADATA = 1 << 22
+"""Bytes of ``METADATA`` or ``WHEEL`` beyond which they are not read: 4 MiB; a long README has 0.2."""
+_MOST_REQUIREMENTS = 10_000
+_LONGEST_LINE = 1 << 18  # of RECORD: names of members have 64 KiB at most
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +67,24 @@ class Contents:
 
     def header(self, text: str, name: str) -> list[str]:
         """Give all values of a header of METADATA or WHEEL."""
-        headers = BytesHeaderParser().parsebytes(self.texts.get(text, b""))
-        return [str(one).strip() for one in headers.get_all(name, [])]
+        return [str(one).strip() for one in _headers(self.texts.get(text, b"")).get_all(name, [])]
+
+    def member(self, text: str) -> zipfile.ZipInfo | None:
+        """Give the member that is METADATA, WHEEL or RECORD; None where there is none."""
+        return next((info for info in reversed(self.members) if metadata_name(info.filename) == text), None)
+
+
+@lru_cache(maxsize=4)
+def _headers(text: bytes) -> Message:
+    """Parse headers once, though several checks ask for them."""
+    return BytesHeaderParser().parsebytes(text)
+
+
+def metadata_name(member: str) -> str:
+    """Give which of METADATA, WHEEL and RECORD a member is; empty for any other."""
+    folder, _, name = member.rpartition("/")
+    known = folder.endswith(".dist-info") and "/" not in folder and name in {"METADATA", "WHEEL", "RECORD"}
+    return name if known else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +107,14 @@ NOTHING = Expected()
 """Nothing is expected: a wheel is compared with itself only."""
 
 
+def largest_record(members: Iterable[zipfile.ZipInfo]) -> int:
+    """Give the bytes that an honest RECORD has at most, by the members that it can name.
+
+    A row is a path, of which quotes are doubled, a hash and a size.
+    """
+    return (1 << 16) + sum(200 + 2 * len(info.filename.encode()) for info in members)
+
+
 def record_rows(text: bytes) -> Iterator[Sequence[str]]:
     """Yield the rows of a RECORD: path, ``sha256=...``, size.
 
@@ -93,10 +124,19 @@ def record_rows(text: bytes) -> Iterator[Sequence[str]]:
         It is no table.
     """
     try:
-        yield from csv.reader(io.StringIO(text.decode("utf-8"), newline=""))
+        lines = io.TextIOWrapper(io.BytesIO(text), encoding="utf-8", newline="")
+        yield from csv.reader(iter(lambda: _line(lines), ""))
     except (UnicodeDecodeError, csv.Error) as error:
         msg = f"RECORD cannot be read ({error})"
         raise DamagedError(msg) from None
+
+
+def _line(lines: io.TextIOWrapper) -> str:
+    line = lines.readline(_LONGEST_LINE)
+    if len(line) == _LONGEST_LINE:
+        msg = f"RECORD has a line of {_LONGEST_LINE} characters or more"
+        raise DamagedError(msg)
+    return line
 
 
 def as_recorded(digest: bytes) -> str:
@@ -110,9 +150,12 @@ def is_link(info: zipfile.ZipInfo) -> bool:
 
 
 def requirements_of(contents: Contents) -> list[Requirement]:
-    """Give what it requires without an extra; what cannot be read is left to pip."""
+    """Give what it requires without an extra; what cannot be read is left to pip.
+
+    Of more than 10 000 requirements the rest is not looked at.
+    """
     found = []
-    for text in contents.header("METADATA", "Requires-Dist"):
+    for text in islice(contents.header("METADATA", "Requires-Dist"), _MOST_REQUIREMENTS):
         try:
             one = Requirement(text)
         except InvalidRequirement:

@@ -18,11 +18,20 @@ from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 from builders.audit import checks, gpu, needs
 from builders.audit.codeobjects import MACHINES, CodeObject, machine_of
 from builders.audit.computed import check_computed_names
-from builders.audit.contents import BARE_OBJECT, NOTHING, OP_TABLE, Contents, Expected
+from builders.audit.contents import (
+    BARE_OBJECT,
+    LARGEST_METADATA,
+    NOTHING,
+    OP_TABLE,
+    Contents,
+    Expected,
+    largest_record,
+    metadata_name,
+)
 from builders.audit.directory import DamagedError, check_directory, check_sizes
 from builders.audit.elf import SharedObject, read_object
 from builders.audit.fatbin import Seen, read_code_objects, watch_bundles
-from builders.audit.findings import Finding, Severity
+from builders.audit.findings import Finding, Findings, Severity
 from builders.audit.members import Member, Passing
 from builders.audit.optable import check_op_table
 from builders.audit.platforms import platform_tag
@@ -58,8 +67,8 @@ _PROBLEMS: Mapping[str, tuple[Severity, str]] = {
     "names-only": ("info", ""),
 }
 """Problems of GPU code that are no damage, with what to say."""
-_LARGEST_TEXT = 1 << 26  # a RECORD of a wheel with 100 000 files has some 10 MB
 _LARGEST_TABLE = 1 << 16  # DeepSpeed's has 1 kB
+_MOST_TABLES = 100  # a wheel has one
 
 
 @dataclass(frozen=True)
@@ -110,12 +119,13 @@ def audit_wheel(path: Path, expected: Expected = NOTHING) -> WheelAudit:
     UsageError
         The file cannot be read, or is no wheel.
     """
-    found: list[Finding] = []
+    damaged = Findings()
     with ThreadPoolExecutor(1) as helper:
         digest = helper.submit(_digest, path)
-        contents = read_wheel(path, found)
+        contents = read_wheel(path, damaged)
+        found = damaged.all()
         for check in CHECKS:
-            found += check(contents, expected)
+            found += Findings(check(contents, expected)).all()
     if expected.recipe is not None:
         found += check_contents([one.path for one in contents.objects], expected.recipe)
     order = ("error", "warning", "info")
@@ -128,7 +138,7 @@ def _digest(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def read_wheel(path: Path, found: list[Finding]) -> Contents:
+def read_wheel(path: Path, found: Findings) -> Contents:
     """Read a wheel; what is damaged in it is added to the findings.
 
     Raises
@@ -166,9 +176,7 @@ def _unsound(path: Path, why: str) -> UsageError:
 class _Reading:
     """The reading of one wheel, member by member."""
 
-    def __init__(
-        self, file: io.BufferedReader, empty: Contents, found: list[Finding], helper: Executor
-    ) -> None:
+    def __init__(self, file: io.BufferedReader, empty: Contents, found: Findings, helper: Executor) -> None:
         self._file, self._empty, self._found, self._helper = file, empty, found, helper
         self._digests: dict[str, bytes] = {}
         self._texts: dict[str, bytes] = {}
@@ -178,6 +186,8 @@ class _Reading:
 
     def read(self, archive: zipfile.ZipFile) -> Contents:
         members = archive.infolist()
+        self._largest = {"METADATA": LARGEST_METADATA, "WHEEL": LARGEST_METADATA}
+        self._largest["RECORD"] = largest_record(members)
         for info in members:
             if not info.is_dir():
                 self._member(info)
@@ -204,10 +214,11 @@ class _Reading:
             self._say("member-damaged", info.filename, f"{error}")
             return
         self._digests[info.filename] = member.sha256
-        folder, _, name = info.filename.rpartition("/")
-        if folder.endswith(".dist-info") and "/" not in folder and name in {"METADATA", "WHEEL", "RECORD"}:
-            self._texts[name] = member.read(_LARGEST_TEXT)
-        elif name == OP_TABLE:
+        name = info.filename.rpartition("/")[2]
+        if text := metadata_name(info.filename):
+            if member.size <= self._largest[text]:  # else the check of it says so
+                self._texts[text] = member.read()
+        elif name == OP_TABLE and len(self._texts) < _MOST_TABLES:
             self._texts[info.filename] = member.read(_LARGEST_TABLE)
         elif shared:
             self._object(info.filename, member, seen)
@@ -230,7 +241,7 @@ class _Reading:
             evidence = {"member": path, "section": ".hip_fatbin", "offset": str(problem.offset)}
             severity, cure = _PROBLEMS.get(problem.id, ("error", "Build it again."))
             text = f"In the GPU code of {path}, {problem.text}."
-            self._found.append(Finding(problem.id, severity, text, cure, evidence))
+            self._found.add(Finding(problem.id, severity, text, cure, evidence))
 
     def _bare(self, path: str, member: Member) -> None:
         """Read a code object that stands in a file of its own, as aiter's and triton's do."""
@@ -241,4 +252,4 @@ class _Reading:
 
     def _say(self, name: str, path: str, text: str) -> None:
         cure = "Fetch or build the wheel again."
-        self._found.append(Finding(name, "error", f"{path} {text}.", cure, {"member": path}))
+        self._found.add(Finding(name, "error", f"{path} {text}.", cure, {"member": path}))

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from builders.audit import audit_wheel, directory, fatbin
+from builders.audit import audit_wheel, contents, directory, fatbin
 from builders.audit.elf import read_object
 from builders.audit.fatbin import Seen, read_code_objects, watch_bundles
 from builders.audit.members import DamagedError, Member, Passing
@@ -295,3 +295,56 @@ def test_a_member_that_unpacks_to_more_than_it_says(make_wheel: MakeWheel) -> No
     damaged = [one for one in audit_wheel(wheel).errors if one.id == "member-damaged"]
     assert len(damaged) == 1
     assert "is not of 10 bytes" in damaged[0].text
+
+
+def with_texts(wheel: Path, **texts: bytes) -> Path:
+    """Write a wheel anew with other METADATA, WHEEL or RECORD."""
+    with zipfile.ZipFile(wheel) as source:
+        members = {name: source.read(name) for name in source.namelist()}
+    members |= {f"tiny-1.0.dist-info/{name}": data for name, data in texts.items()}
+    with zipfile.ZipFile(wheel, "w", zipfile.ZIP_DEFLATED) as sink:
+        for name, data in members.items():
+            sink.writestr(name, data)
+    return wheel
+
+
+def test_a_record_that_no_members_account_for_is_not_read(make_wheel: MakeWheel) -> None:
+    (one,) = audit_wheel(with_texts(make_wheel(), RECORD=b"a\n" * (1 << 20))).findings
+    assert one.id == "record-damaged"
+    assert "2097152 bytes" in one.text
+
+
+def test_many_findings_of_one_kind_are_counted(make_wheel: MakeWheel) -> None:
+    report = audit_wheel(with_texts(make_wheel(), RECORD=b"".join(b"%d,,\n" % one for one in range(5000))))
+    absent = [one for one in report.findings if one.id == "record-names-absent"]
+    assert len(absent) == 101
+    assert absent[-1].text == "There are 4900 more of these."
+    assert absent[-1].evidence == {"count": "4900"}
+    assert {one.severity for one in absent} == {"error"}
+
+
+def test_a_record_of_one_line_is_no_table(make_wheel: MakeWheel, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(contents, "_LONGEST_LINE", 1000)
+    report = audit_wheel(with_texts(make_wheel(), RECORD=b"," * 5000))
+    assert [(one.id, "line" in one.text) for one in report.findings] == [("record-damaged", True)]
+
+
+@pytest.mark.parametrize("text", ["METADATA", "WHEEL"])
+def test_metadata_of_any_size_is_not_read(make_wheel: MakeWheel, text: str) -> None:
+    report = audit_wheel(with_texts(make_wheel(), **{text: b"a: b\n" * (1 << 20)}))
+    assert [one.id for one in report.errors] == ["record-hash-differs", "metadata-too-large"]
+    assert text in report.errors[1].text
+    assert text not in report.contents.texts
+
+
+def test_requirements_without_end_are_looked_at_to_a_bound(make_wheel: MakeWheel) -> None:
+    head = b"Metadata-Version: 2.1\nName: tiny\nVersion: 1.0\n"
+    wheel = with_texts(make_wheel(), METADATA=head + b"Requires-Dist: a\n" * 20_000)
+    assert len(contents.requirements_of(audit_wheel(wheel).contents)) == 10_000
+
+
+def test_a_directory_eight_times_that_of_torch_is_refused() -> None:
+    """Each of its bytes takes some twenty in memory."""
+    end = struct.pack("<4s4H2LH", b"PK\x05\x06", 0, 0, 0, 0, (1 << 24) + 1, 0, 0)
+    with pytest.raises(DamagedError, match="16777217 bytes"):
+        directory.check_directory(io.BytesIO(end), len(end))
