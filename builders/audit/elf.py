@@ -25,6 +25,10 @@ if TYPE_CHECKING:
 _MOST_READS = 2_000_000
 _MOST_BYTES = 1 << 28
 _VERSION = re.compile(r"(GLIBC|GLIBCXX|CXXABI|GCC)_(\d+(?:\.\d+)*)")
+_LOADED = {
+    "DT_STRTAB": "table of names", "DT_SYMTAB": "table of symbols", "DT_VERNEED": "table of versions",
+}  # fmt: skip
+"""Tables of which the loader learns the addresses in the dynamic section."""
 _RELR = {"GLIBC_ABI_DT_RELR": "2.36"}
 """Versions that stand for a feature, and the glibc that brought it."""
 
@@ -122,19 +126,30 @@ def _read(path: str, stream: _Counted) -> tuple[SharedObject, Symbols]:
     dynamic: dict[str, list[str]] = {}
     versions: dict[str, str] = {}
     places: dict[str, tuple[int, int]] = {}
+    read: dict[str, set[int]] = {}
+    told: dict[str, set[int]] = {}
     for section in elf.iter_sections():
         if section["sh_type"] != "SHT_NOBITS" and section["sh_offset"] + section["sh_size"] > end:
             msg = f"its section {section.name} ends after the file"
             raise DamagedError(msg)
         places[section.name] = (int(section["sh_offset"]), int(section["sh_size"]))
         if isinstance(section, DynamicSection):
+            read.setdefault("dynamic section", set()).add(int(section["sh_offset"]))
+            strings = elf.get_section(section["sh_link"])
+            read.setdefault("table of names", set()).add(int(strings["sh_offset"]))
             for tag in section.iter_tags():
+                if kind := _LOADED.get(str(tag.entry.d_tag)):
+                    told.setdefault(kind, set()).add(int(tag.entry.d_val))
                 name = str(tag.entry.d_tag).removeprefix("DT_").lower()
                 if name in {"needed", "soname", "rpath", "runpath"}:
                     dynamic.setdefault(name, []).append(str(getattr(tag, name)))
         elif isinstance(section, GNUVerNeedSection):
+            read.setdefault("table of versions", set()).add(int(section["sh_offset"]))
             for name in _needed_versions(section):
                 raise_floor(versions, name)
+    if ".dynsym" in places:
+        read["table of symbols"] = {places[".dynsym"][0]}
+    _compare_with_loader(elf, read, told)
     symbols = _symbols(elf)
     one = SharedObject(
         path,
@@ -153,6 +168,38 @@ def _read(path: str, stream: _Counted) -> tuple[SharedObject, Symbols]:
         fatbin=places.get(SECTION),
     )
     return one, symbols
+
+
+def _compare_with_loader(
+    elf: Any,  # noqa: ANN401  pyelftools has no types
+    read: dict[str, set[int]],
+    told: dict[str, set[int]],
+) -> None:
+    """See that the sections that were read are what the loader reads.
+
+    The loader knows the program headers only. An object can do without sections, or have some that
+    tell of something else; what it needs would then seem to be nothing.
+
+    Parameters
+    ----------
+    elf
+        The object.
+    read
+        Kind of table to where those that were read lie in the file.
+    told
+        Kind of table to the addresses that the loader is told.
+
+    Raises
+    ------
+    DamagedError
+        Its section headers do not lead where its program headers do.
+    """
+    told["dynamic section"] = {int(one["p_vaddr"]) for one in elf.iter_segments("PT_DYNAMIC")}
+    for kind, addresses in told.items():
+        for address in addresses:
+            if not read.get(kind, set()).intersection(elf.address_offsets(address)):
+                msg = f"its section headers do not tell of the {kind} that the loader reads"
+                raise DamagedError(msg)
 
 
 def _needed_versions(section: GNUVerNeedSection) -> list[str]:

@@ -348,3 +348,33 @@ def test_a_directory_eight_times_that_of_torch_is_refused() -> None:
     end = struct.pack("<4s4H2LH", b"PK\x05\x06", 0, 0, 0, 0, (1 << 24) + 1, 0, 0)
     with pytest.raises(DamagedError, match="16777217 bytes"):
         directory.check_directory(io.BytesIO(end), len(end))
+
+
+def without_sections(data: bytes) -> bytes:
+    """Take the section headers away, as ``strip --strip-section-headers`` does."""
+    return data[:40] + bytes(8) + data[48:58] + bytes(6) + data[64:]
+
+
+def with_section_moved(data: bytes, kind: int) -> bytes:
+    """Let the header of one kind of section point to a copy at the end of the file."""
+    changed = bytearray(data)
+    (table,) = struct.unpack_from("<Q", data, 40)
+    size, count = struct.unpack_from("<HH", data, 58)
+    for at in range(table, table + size * count, size):
+        if struct.unpack_from("<I", data, at + 4)[0] == kind:
+            place, length = struct.unpack_from("<QQ", data, at + 24)
+            struct.pack_into("<Q", changed, at + 24, len(changed))
+            changed += data[place : place + length]
+    assert len(changed) > len(data)
+    return bytes(changed)
+
+
+def test_an_object_that_loads_otherwise_than_its_sections_say(make_wheel: MakeWheel, real: bytes) -> None:
+    """The loader reads the program headers only, so such an object could need anything."""
+    read_object(OP, io.BytesIO(real))
+    report = audit_wheel(make_wheel(files={OP: without_sections(real)}, tags=TAGS))
+    assert [one.id for one in report.errors] == ["not-elf"]
+    assert "dynamic section that the loader reads" in report.errors[0].text
+    for kind, said in ((6, "dynamic section"), (11, "table of symbols"), (0x6FFFFFFE, "table of versions")):
+        with pytest.raises(DamagedError, match=f"{said} that the loader reads"):
+            read_object(OP, io.BytesIO(with_section_moved(real, kind)))
