@@ -73,7 +73,7 @@ class Stored:
 
 
 def read_packed(
-    stream: BinaryIO, start: int, left: int, found: Found, *, place: int, compare: bool = True
+    stream: BinaryIO, start: int, left: int, found: Found, *, place: int, most: int
 ) -> tuple[int, int]:
     """Read a compressed bundle.
 
@@ -87,20 +87,22 @@ def read_packed(
         Gets the code objects and problems.
     place
         The same beginning, counted from that of the section; noted with what is found.
-    compare
-        Whether entries are compared with the objects behind them.
+    most
+        Bytes that may be unpacked. Of a bundle that promises more only the table is read, and entries
+        are not compared with the objects behind them.
 
     Returns
     -------
     tuple
-        The bundle's length, and the bytes that it unpacks to.
+        The bundle's length, and the bytes that it promises to unpack to.
 
     Raises
     ------
     DamagedError
         It contradicts itself or ends too early.
     UnreadError
-        It is packed in a way that is not known here.
+        It is packed in a way that is not known here, or its length is only known after all of it is
+        unpacked, which is more than may be.
     """
     whole = Stored(stream, start, left)
     version, method = _unpack("<HH", whole.read_at(4, 4))
@@ -116,8 +118,11 @@ def read_packed(
     if not front <= total <= left:
         msg = f"a compressed bundle of {total} bytes has {left} left in its section"
         raise DamagedError(msg)
+    if not said and promised > most:
+        msg = f"a compressed bundle that does not say its length would unpack to {promised} bytes"
+        raise UnreadError(msg)
     payload = Payload(stream, start + front, total - front, packing, promised)
-    read_entries(payload, promised, found, place=place, packing=packing, compare=compare)
+    read_entries(payload, promised, found, place=place, packing=packing, compare=promised <= most)
     return (total if said else payload.finish() - start), promised
 
 

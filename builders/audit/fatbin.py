@@ -108,6 +108,7 @@ class _Section:
         self._stream, self._start, self._size, self._seen = stream, start, size, seen
         self.found = Found()
         self._unpacked = 0
+        self._by_names = False
 
     def read(self) -> None:
         """Walk from bundle to bundle; after damage go on where the next one seems to begin."""
@@ -118,8 +119,8 @@ class _Section:
                 self.found.problems.append(Problem("fatbin-damaged", text, place))
                 return
             place = self._seen_bundle(place) or self._bundle(place)
-        if self._unpacked > _MOST_COMPARED:
-            text = "what lies after the first GiB of unpacked bundles was taken by its names alone"
+        if self._by_names:
+            text = "bundles that would unpack to more than 1 GiB together were taken by their names alone"
             self.found.problems.append(Problem("names-only", text, 0))
 
     def _at(self, place: int, size: int) -> bytes:
@@ -171,11 +172,14 @@ class _Section:
             whole = Stored(self._stream, self._start + place, left)
             return read_entries(whole, left, self.found, place=place)
         if magic.startswith(PACKED):
-            compare = self._unpacked <= _MOST_COMPARED
-            length, unpacked = read_packed(
-                self._stream, self._start + place, left, self.found, place=place, compare=compare
+            most = _MOST_COMPARED - self._unpacked
+            length, promised = read_packed(
+                self._stream, self._start + place, left, self.found, place=place, most=most
             )
-            self._unpacked += unpacked
+            if promised <= most:
+                self._unpacked += promised
+            else:
+                self._by_names = True
             return length
         msg = "there are bytes that are no offload bundle"
         raise DamagedError(msg)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from builders.audit import fatbin
+from builders.audit import fatbin, payload
 from builders.audit.bundles import Problem
 from builders.audit.codeobjects import CodeObject
 from builders.audit.fatbin import read_code_objects
@@ -149,6 +149,40 @@ def test_beyond_a_limit_names_are_taken_as_they_stand(monkeypatch: pytest.Monkey
     monkeypatch.setattr(fatbin, "_MOST_COMPARED", 1000)
     assert problems_of(section) == ["names-only"]
     assert [one.name for one in read(section)[0]] == ["gfx942", "gfx90a"]
+
+
+@pytest.mark.parametrize("version", [2, 3])
+def test_a_bundle_that_promises_too_much_is_not_unpacked(
+    version: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it promises counts, before anything but its table is unpacked; the next one is still compared."""
+    wrong = (f"{PREFIX}gfx90a", code_object("gfx942"))
+    large = packed(plain([HOST, (f"{PREFIX}gfx942", code_object("gfx942", size=1 << 24))]), version)
+    section = padded(large, packed(plain([HOST, wrong]), 3))
+    monkeypatch.setattr(fatbin, "_MOST_COMPARED", 1 << 20)
+    monkeypatch.setattr(payload, "_MOST_AT_ONCE", 1 << 16)
+    steps: list[bytes] = []
+    step = payload.Payload._step
+
+    def counted(one: payload.Payload) -> bytes:
+        steps.append(step(one))
+        return steps[-1]
+
+    monkeypatch.setattr(payload.Payload, "_step", counted)
+    objects, problems = read(section)
+    assert [one.name for one in objects] == ["gfx942", "gfx90a"]
+    assert [one.id for one in problems] == ["object-disagrees", "names-only"]
+    assert len(steps) < 10
+
+
+def test_a_bundle_that_hides_its_end_behind_too_much_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    section = padded(packed(plain([HOST, GFX90A]), 1), packed(plain([HOST, GFX942]), 3))
+    assert problems_of(section) == []
+    monkeypatch.setattr(fatbin, "_MOST_COMPARED", 1000)
+    objects, problems = read(section)
+    assert [one.id for one in problems] == ["bundle-not-read", "names-only"]
+    assert "does not say its length" in problems[0].text
+    assert [one.name for one in objects] == ["gfx942"]
 
 
 def test_a_payload_that_unpacks_to_more_than_it_says() -> None:
