@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from builders.audit.contents import requirements_of
 from builders.audit.elf import version_key
 from builders.audit.findings import Finding
-from builders.audit.platforms import promised_glibc
+from builders.audit.platforms import promised_glibc, promised_versions
 from builders.audit.promises import ROCM_LIBRARIES, TORCH_PROVIDES
 from builders.run import output_of
 
@@ -47,6 +47,8 @@ def check_versions(contents: Contents, expected: Expected) -> Iterator[Finding]:
         where = {"member": path, "symbol version": f"{family}_{floor}"}
         if family == "GLIBC":
             yield from _against_tag(contents, floor, path, where)
+        else:
+            yield from _runtime_against_tag(contents, family, floor, where)
         for provider in expected.providers:
             held = provider.floors.get(family)
             if held and version_key(floor) > version_key(held):
@@ -64,6 +66,24 @@ def _against_tag(contents: Contents, floor: str, path: str, where: dict[str, str
     if all(tag.platform.startswith("linux_") for tag in contents.tags):
         text = f"The platform tag promises no glibc; {floor} is needed."
         yield Finding("plain-platform-tag", "info", text, "", where)
+
+
+def _runtime_against_tag(
+    contents: Contents, family: str, floor: str, where: dict[str, str]
+) -> Iterator[Finding]:
+    """Compare what is needed of the compiler's libraries with what systems of the tag have."""
+    library = _RUNTIME[family]
+    if any(PurePosixPath(info.filename).name.startswith(library) for info in contents.members):
+        return
+    for platform in sorted({tag.platform for tag in contents.tags}):
+        promised = promised_versions(platform).get(family)
+        if promised and version_key(floor) > version_key(promised):
+            text = (
+                f"{where['member']} needs {family}_{floor}, but systems that the tag {platform} promises to"
+                f" run on have {family}_{promised} at most."
+            )
+            cure = "Tag it by what it needs, or build with an older compiler."
+            yield Finding("libstdcxx-above-tag", "error", text, cure, where)
 
 
 def _too_new(family: str, text: str, where: dict[str, str]) -> Finding:

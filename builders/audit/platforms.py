@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import platform
 import re
+from functools import cache
 from typing import TYPE_CHECKING
 
+from builders.audit.elf import version_key
 from builders.audit.promises import ROCM_LIBRARIES, TORCH_PROVIDES
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
 MACHINES = {"x86_64": "EM_X86_64", "aarch64": "EM_AARCH64"}
+_NUMBER = re.compile(r"\d+(?:\.\d+)*")
 _LEGACY = {"manylinux1": "2.5", "manylinux2010": "2.12", "manylinux2014": "2.17"}
 _PLATFORM = re.compile(r"(?P<kind>manylinux\d*|linux|musllinux)(?:_(?P<glibc>\d+_\d+))?_(?P<machine>.+)")
 
@@ -30,6 +34,49 @@ def promised_glibc(platform: str) -> str:
     if not said or not said["kind"].startswith("manylinux"):
         return ""
     return (said["glibc"] or "").replace("_", ".") or _LEGACY.get(said["kind"], "")
+
+
+def promised_versions(platform: str) -> Mapping[str, str]:
+    """Give the newest symbol version of each family that a platform tag promises to run on.
+
+    auditwheel's policies say which libstdc++ and libgcc the systems with some glibc have; where none is
+    of the glibc promised, it is the next older one. Nothing is known of a glibc newer than all of them.
+
+    Examples
+    --------
+    >>> promised_versions("manylinux_2_28_x86_64")["GLIBCXX"]
+    '3.4.24'
+    >>> promised_versions("linux_x86_64")
+    {}
+    """
+    glibc, machine = promised_glibc(platform), machine_of_tag(platform)
+    known = sorted(_policies(machine), key=lambda one: one[0])
+    if not glibc or not known or version_key(glibc) > known[-1][0]:
+        return {}
+    return next((said for key, said in reversed(known) if key <= version_key(glibc)), {})
+
+
+@cache
+def _policies(machine: str) -> tuple[tuple[tuple[int, ...], Mapping[str, str]], ...]:
+    """Give glibc and newest symbol versions of auditwheel's policies; none for an unknown machine."""
+    from auditwheel.architecture import Architecture  # noqa: PLC0415  imports slowly
+    from auditwheel.libc import Libc  # noqa: PLC0415
+    from auditwheel.policy import WheelPolicies  # noqa: PLC0415
+
+    if machine not in {one.value for one in Architecture}:
+        return ()
+    return tuple(
+        (
+            version_key(glibc),
+            {
+                family: max(numbers, key=version_key)
+                for family, versions in policy.symbol_versions.items()
+                if (numbers := [one for one in versions if _NUMBER.fullmatch(one)])
+            },
+        )
+        for policy in WheelPolicies(libc=Libc.GLIBC, arch=Architecture(machine))
+        if (glibc := promised_glibc(policy.name))
+    )
 
 
 def machine_of_tag(platform_tag: str) -> str:

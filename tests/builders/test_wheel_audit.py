@@ -177,6 +177,33 @@ def test_a_newer_glibc_than_promised(make_wheel: MakeWheel, compile_object: Comp
     )
 
 
+def test_a_newer_runtime_of_the_compiler_than_promised(
+    make_wheel: MakeWheel, compile_object: Compile, tmp_path: Path
+) -> None:
+    """A new compiler on an old system: glibc is as promised, libstdc++ is not."""
+    script = tmp_path / "versions"
+    script.write_text("GLIBCXX_3.4.29 { newer; };")
+    flags = ["-Wl,-soname,libstdc++.so.6", f"-Wl,--version-script={script}", "-nostdlib"]
+    runtime = compile_object("libstdc++.so.6", "int newer(void) { return 1; }", *flags)
+    source = "int newer(void); int answer(void) { return newer(); }"
+    library = compile_object("op.so", source, str(runtime), "-nostdlib").read_bytes()
+
+    def wheel_for(*glibc: str, **files: bytes) -> Path:
+        tags = ".".join(f"manylinux_2_{one}_{platform.machine()}" for one in glibc)
+        return make_wheel(files={OP: library, **files}, tags=f"cp311-cp311-{tags}")
+
+    (error,) = audit_wheel(wheel_for("28")).errors
+    assert error.id == "libstdcxx-above-tag"
+    assert error.evidence == {"member": OP, "symbol version": "GLIBCXX_3.4.29"}
+    assert "GLIBCXX_3.4.24 at most" in error.text
+    assert ids(audit_wheel(wheel_for("29"))) == ["libstdcxx-above-tag"], "no policy of its own: the older one"
+    for newer in ("34", "36", "99"):
+        assert ids(audit_wheel(wheel_for(newer))) == []
+    assert ids(audit_wheel(wheel_for("17", "34"))) == ["libstdcxx-above-tag"]
+    own = {"tiny.libs/libstdc++-0123abcd.so.6": runtime.read_bytes()}
+    assert ids(audit_wheel(wheel_for("28", **own))) == [], "it brings its own"
+
+
 def test_who_provides_what_is_needed(make_wheel: MakeWheel, compile_object: Compile) -> None:
     def user_of(name: str) -> bytes:
         library = compile_object(name, "int give(void) { return 1; }", f"-Wl,-soname,{name}")
