@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from packaging.version import Version
@@ -55,3 +56,14 @@ def labelled(version: str, label: str) -> str:
     ('0.19.8+cpu.torch2.13.0', '1.9.0+cpu.torch2.9.1')
     """
     return f"{Version(version).public}+{label}"
+
+
+def names_torch(version: str) -> bool:
+    """Tell whether a version's local label says which torch it was built for.
+
+    Examples
+    --------
+    >>> names_torch("1.9.0+rocm6.4.torch2.9.1.gfx90a"), names_torch("2.9.1+rocm6.4"), names_torch("1.0")
+    (True, False, False)
+    """
+    return re.search(r"(?:^|\.)torch\d", Version(version).local or "") is not None

@@ -14,6 +14,7 @@ from builders.audit.findings import Finding
 from builders.audit.platforms import promised_glibc, promised_versions
 from builders.audit.promises import ROCM_LIBRARIES, TORCH_PROVIDES
 from builders.run import output_of
+from resolver.label import names_torch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -149,9 +150,9 @@ def _lacking(
         yield Finding("need-elsewhere", "warning", text, "See that the base image has it.", where)
 
 
-def check_bundled(contents: Contents, _: Expected) -> Iterator[Finding]:
+def check_bundled(contents: Contents, expected: Expected) -> Iterator[Finding]:
     """See that an extension does not bring a second copy of what torch brings."""
-    if not any(one.name == "torch" for one in requirements_of(contents)):
+    if not _is_for_torch(contents, expected):
         return
     for info in contents.members:
         file = PurePosixPath(info.filename).name
@@ -161,6 +162,17 @@ def check_bundled(contents: Contents, _: Expected) -> Iterator[Finding]:
             text = f"{info.filename} is a second copy of a library that torch brings."
             cure = "Leave it out (auditwheel repair --exclude)."
             yield Finding("bundled-twice", "error", text, cure, {"member": info.filename, "library": name})
+
+
+def _is_for_torch(contents: Contents, expected: Expected) -> bool:
+    """Tell whether a wheel will run beside torch, by what it says, needs, or is compared with."""
+    return contents.name != "torch" and (
+        expected.recipe is not None
+        or expected.torch is not None
+        or names_torch(contents.version)
+        or any(one.name == "torch" for one in requirements_of(contents))
+        or any(_matches(name, TORCH_PROVIDES) for one in contents.objects for name in one.needed)
+    )
 
 
 def check_search_paths(contents: Contents, expected: Expected) -> Iterator[Finding]:

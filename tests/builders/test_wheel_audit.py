@@ -269,6 +269,28 @@ def test_libraries_that_torch_brings_are_not_brought_again(
     assert audit_wheel(make_wheel(files=files, tags=TAGS, metadata=metadata())).verdict == "sound"
 
 
+def test_a_wheel_is_for_torch_whatever_its_requirements_say(
+    make_wheel: MakeWheel, compile_object: Compile
+) -> None:
+    """An extension that was built without naming torch as required loads beside it all the same."""
+    library = compile_object("op.so", SOURCE).read_bytes()
+    files = {OP: library, "tiny.libs/libamdhip64-0123abcd.so.6": library}
+    silent = make_wheel(files=files, tags=TAGS)
+    assert ids(audit_wheel(silent)) == []
+    assert ids(audit_wheel(silent, Expected(torch=Torch()))) == ["bundled-twice"]
+    recipe = Recipe(package="tiny", backend="cpu", status="observed", source="test")
+    assert ids(audit_wheel(silent, Expected(recipe=recipe))) == ["bundled-twice"]
+    labelled = make_wheel(version="1.0+rocm6.4.torch2.9.1", files=files, tags=TAGS)
+    assert ids(audit_wheel(labelled)) == ["bundled-twice"]
+    c10 = compile_object("libc10.so", "int give(void) { return 1; }", "-Wl,-soname,libc10.so")
+    source = "int give(void); int take(void) { return give(); }"
+    user = compile_object("op.so", source, str(c10), "-Wl,--no-as-needed").read_bytes()
+    needing = make_wheel(files={**files, OP: user}, tags=TAGS, folder="needing")
+    assert ids(audit_wheel(needing)) == ["bundled-twice"]
+    itself = make_wheel(name="torch", files={OP: user, "torch/lib/libc10.so": c10.read_bytes()}, tags=TAGS)
+    assert ids(audit_wheel(itself, Expected(torch=Torch()))) == []
+
+
 @pytest.mark.parametrize(
     ("path", "wanted"),
     [
