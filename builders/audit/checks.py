@@ -12,6 +12,8 @@ from packaging.version import InvalidVersion, Version
 from builders.audit.contents import (
     LARGEST_METADATA,
     as_recorded,
+    dist_infos,
+    is_dist_info_of,
     is_link,
     largest_record,
     record_rows,
@@ -50,6 +52,19 @@ def check_members(contents: Contents, _: Expected) -> Iterator[Finding]:
         text = f"{other} begins inside {one}: the same bytes count twice."
         cure = "Do not install this wheel."
         yield Finding("members-overlap", "error", text, cure, {"member": other})
+
+
+def check_dist_info(contents: Contents, _: Expected) -> Iterator[Finding]:
+    """See that one directory tells of the wheel, and is called by the file name, as pip wants it."""
+    there = dist_infos(contents.members)
+    if len(there) > 1:
+        text = f"The wheel has {len(there)} .dist-info directories, {', '.join(there[:2])}; pip refuses it."
+        yield Finding("dist-info-other", "error", text, "Build it again.", {"member": there[1]})
+    if there and not is_dist_info_of(contents.dist_info, contents.name, contents.version):
+        named = f"{contents.name} {contents.version}"
+        text = f"{contents.dist_info} is not called by what the file name says, {named}; pip refuses it."
+        cure = "Rename it with the wheel library, never by hand."
+        yield Finding("dist-info-other", "error", text, cure, {"member": contents.dist_info})
 
 
 def check_record(contents: Contents, _: Expected) -> Iterator[Finding]:
@@ -141,6 +156,11 @@ def check_tags(contents: Contents, _: Expected) -> Iterator[Finding]:
         yield Finding(
             "platform-without-objects", "warning", text, "The build may have left its extensions out."
         )
+    inside = [one.path for one in objects if not one.path.partition("/")[0].endswith(".data")]
+    if inside and any(one.lower() == "true" for one in contents.header("WHEEL", "Root-Is-Purelib")):
+        text = f"WHEEL says that it is pure (Root-Is-Purelib), but {some_of(inside)} is compiled code."
+        cure = "Build it as a platform wheel; compiled code can belong into a directory of its own."
+        yield Finding("purelib-with-objects", "warning", text, cure, {"member": inside[0]})
     machines = {machine for one in platforms if (machine := machine_of_tag(one))}
     wanted = {MACHINES[one] for one in machines if one in MACHINES}
     pythons = {tag.interpreter for tag in contents.tags}

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
+from packaging.version import InvalidVersion, Version
 
 from builders.audit.directory import DamagedError
 
@@ -50,6 +51,8 @@ class Contents:
     tags: tuple[Tag, ...]
     """Of the file name."""
     members: tuple[zipfile.ZipInfo, ...] = ()
+    dist_info: str = ""
+    """The directory that METADATA, WHEEL and RECORD are read from; empty when there is none."""
     digests: Mapping[str, bytes] = field(default_factory=dict)
     """Member to the SHA-256 of its content."""
     texts: Mapping[str, bytes] = field(default_factory=dict)
@@ -71,7 +74,8 @@ class Contents:
 
     def member(self, text: str) -> zipfile.ZipInfo | None:
         """Give the member that is METADATA, WHEEL or RECORD; None where there is none."""
-        return next((info for info in reversed(self.members) if metadata_name(info.filename) == text), None)
+        path = f"{self.dist_info}/{text}"
+        return next((info for info in reversed(self.members) if info.filename == path), None)
 
 
 @lru_cache(maxsize=4)
@@ -80,11 +84,25 @@ def _headers(text: bytes) -> Message:
     return BytesHeaderParser().parsebytes(text)
 
 
-def metadata_name(member: str) -> str:
-    """Give which of METADATA, WHEEL and RECORD a member is; empty for any other."""
-    folder, _, name = member.rpartition("/")
-    known = folder.endswith(".dist-info") and "/" not in folder and name in {"METADATA", "WHEEL", "RECORD"}
-    return name if known else ""
+def dist_infos(members: Iterable[zipfile.ZipInfo]) -> list[str]:
+    """Give the directories that tell of a distribution, as pip counts them: at the top, by their ending."""
+    tops = {info.filename.partition("/")[0] for info in members}
+    return sorted(one for one in tops if one.endswith(".dist-info"))
+
+
+def is_dist_info_of(directory: str, name: str, version: str) -> bool:
+    """Tell whether such a directory is called by a name and a version, in any spelling.
+
+    Examples
+    --------
+    >>> is_dist_info_of("Flash_Attn-2.8.dist-info", "flash-attn", "2.8")
+    True
+    """
+    project, _, said = directory.removesuffix(".dist-info").rpartition("-")
+    try:
+        return canonicalize_name(project) == name and Version(said) == Version(version)
+    except InvalidVersion:
+        return False
 
 
 @dataclass(frozen=True, slots=True)

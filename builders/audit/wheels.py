@@ -25,8 +25,9 @@ from builders.audit.contents import (
     OP_TABLE,
     Contents,
     Expected,
+    dist_infos,
+    is_dist_info_of,
     largest_record,
-    metadata_name,
 )
 from builders.audit.directory import DamagedError, check_directory, check_sizes
 from builders.audit.elf import SharedObject, read_object
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
 
 CHECKS: tuple[Callable[[Contents, Expected], Iterator[Finding]], ...] = (
     checks.check_members,
+    checks.check_dist_info,
     checks.check_record,
     checks.check_metadata,
     checks.check_tags,
@@ -183,17 +185,22 @@ class _Reading:
         self._objects: list[SharedObject] = []
         self._symbols: dict[str, Symbols] = {}
         self._code: dict[str, tuple[CodeObject, ...]] = {}
+        self._wanted: dict[str, tuple[str, int]] = {}
 
     def read(self, archive: zipfile.ZipFile) -> Contents:
         members = archive.infolist()
-        self._largest = {"METADATA": LARGEST_METADATA, "WHEEL": LARGEST_METADATA}
-        self._largest["RECORD"] = largest_record(members)
+        there, name, version = dist_infos(members), self._empty.name, self._empty.version
+        called_so = [one for one in there if is_dist_info_of(one, name, version)]
+        dist_info = next(iter(called_so + there), "")
+        most = {"METADATA": LARGEST_METADATA, "WHEEL": LARGEST_METADATA, "RECORD": largest_record(members)}
+        self._wanted = {f"{dist_info}/{text}": (text, size) for text, size in most.items()}
         for info in members:
             if not info.is_dir():
                 self._member(info)
         return replace(
             self._empty,
             members=tuple(members),
+            dist_info=dist_info,
             digests=self._digests,
             texts=self._texts,
             objects=tuple(self._objects),
@@ -215,8 +222,9 @@ class _Reading:
             return
         self._digests[info.filename] = member.sha256
         name = info.filename.rpartition("/")[2]
-        if text := metadata_name(info.filename):
-            if member.size <= self._largest[text]:  # else the check of it says so
+        if info.filename in self._wanted:
+            text, most = self._wanted[info.filename]
+            if member.size <= most:  # else the check of it says so
                 self._texts[text] = member.read()
         elif name == OP_TABLE and len(self._texts) < _MOST_TABLES:
             self._texts[info.filename] = member.read(_LARGEST_TABLE)

@@ -352,6 +352,50 @@ def test_a_wheel_that_was_tampered_with(
     assert report.verdict == "defective"
 
 
+def test_two_directories_that_tell_of_the_wheel(make_wheel: MakeWheel) -> None:
+    """The one that is called by the file name is believed, whichever comes last."""
+
+    def another(name: str) -> Callable[[dict[str, bytes]], None]:
+        return lambda m: m.update({f"{name}.dist-info/METADATA": b"Name: other\nVersion: 9\n"})
+
+    for name in ("other-9", "zzz-9", "a-b"):
+        report = audit_wheel(rewritten(make_wheel(), another(name)))
+        assert ids(report) == ["dist-info-other", "record-lacks-file"]
+        assert report.contents.header("METADATA", "Name") == ["tiny"]
+    nested = rewritten(make_wheel(), another("tiny/vendored/other-9"))
+    assert ids(audit_wheel(nested)) == ["record-lacks-file"]
+
+
+@pytest.mark.parametrize("called", ["tiny-1.1", "tinier-1.0", "tiny", "tiny-new"])
+def test_a_directory_that_tells_of_another_wheel(make_wheel: MakeWheel, called: str) -> None:
+    def rename(members: dict[str, bytes]) -> None:
+        for name in list(members):
+            new = name.replace("tiny-1.0", called)
+            members[new] = members.pop(name).replace(b"tiny-1.0", called.encode())
+
+    report = audit_wheel(rewritten(make_wheel(), rename))
+    assert ids(report) == ["dist-info-other"]
+    assert f"{called}.dist-info" in report.errors[0].text
+
+
+def test_a_name_may_be_spelt_in_any_way(make_wheel: MakeWheel) -> None:
+    head = "Metadata-Version: 2.1\nName: Tiny.Two\nVersion: 1.0\n"
+    wheel = make_wheel("Tiny.Two", "1.0.0", metadata=head.replace("1.0", "1.0.0"))
+    assert audit_wheel(wheel.rename(wheel.with_name("tiny_two-1.0.0-py3-none-any.whl"))).findings == ()
+
+
+def test_a_compiled_wheel_that_calls_itself_pure(make_wheel: MakeWheel, compile_object: Compile) -> None:
+    library = compile_object("op.so", SOURCE).read_bytes()
+
+    def pure(members: dict[str, bytes]) -> None:
+        members["tiny-1.0.dist-info/WHEEL"] = members["tiny-1.0.dist-info/WHEEL"].replace(b"false", b"True")
+
+    for path, wanted in ((OP, ["purelib-with-objects"]), ("tiny-1.0.data/platlib/op.so", [])):
+        wheel = make_wheel(files={path: library}, tags=TAGS)
+        assert ids(audit_wheel(wheel), "warning") == []
+        assert ids(audit_wheel(rewritten(wheel, pure)), "warning") == wanted
+
+
 def test_a_link_in_a_wheel(make_wheel: MakeWheel) -> None:
     wheel = make_wheel()
     with zipfile.ZipFile(wheel, "a") as sink:
