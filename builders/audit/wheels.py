@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import stat
 import zipfile
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
@@ -121,6 +122,7 @@ def audit_wheel(path: Path, expected: Expected = NOTHING) -> WheelAudit:
     UsageError
         The file cannot be read, or is no wheel.
     """
+    _refuse_special(path)
     damaged = Findings()
     with ThreadPoolExecutor(1) as helper:
         digest = helper.submit(_digest, path)
@@ -133,6 +135,17 @@ def audit_wheel(path: Path, expected: Expected = NOTHING) -> WheelAudit:
     order = ("error", "warning", "info")
     findings = tuple(sorted(found, key=lambda one: order.index(one.severity)))
     return WheelAudit(contents, digest.result(), findings, path)
+
+
+def _refuse_special(path: Path) -> None:
+    """Refuse a named pipe or device before it is opened: to open a pipe waits until somebody writes."""
+    try:
+        mode = path.stat().st_mode
+    except OSError:
+        return  # the reading has words for it
+    if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+        msg = f"{path} is no regular file: a wheel is read from any place, and a pipe or device is not."
+        raise UsageError(msg, hint="Write it to a file first.")
 
 
 def _digest(path: Path) -> str:

@@ -7,6 +7,8 @@ import os
 import platform
 import stat
 import struct
+import subprocess
+import sys
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -425,6 +427,20 @@ def test_what_is_no_wheel_is_refused(make_wheel: MakeWheel, tmp_path: Path) -> N
         audit_wheel(tmp_path / "strange.zip")
     with pytest.raises(UsageError, match="No such file"):
         audit_wheel(tmp_path / "gone-1.0-py3-none-any.whl")
+
+
+def test_a_pipe_is_refused_before_it_is_opened(tmp_path: Path) -> None:
+    """Nobody writes to it, so opening it would wait for ever; a run of its own can be ended then."""
+    pipe = tmp_path / "tiny-1.0-py3-none-any.whl"
+    os.mkfifo(pipe)
+    command = [sys.executable, "-m", "matrix", "audit", str(pipe)]
+    said = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    assert said.returncode == 2
+    assert "is no regular file" in said.stderr
+    folder = tmp_path / "folder-1.0-py3-none-any.whl"
+    folder.mkdir()
+    with pytest.raises(UsageError, match="Is a directory"):
+        audit_wheel(folder)
 
 
 def test_a_damaged_object_is_a_finding(make_wheel: MakeWheel, with_code: WithCode) -> None:
