@@ -40,7 +40,7 @@ MAIN = {
 HASHED = ("cotainr", "tykky", "pip")
 """Who reads lines with hashes from us."""
 _URL = re.compile(r"""(?:[a-z+]+://|(?=\$))(?:[^\s'"\\`$]|\$\{[A-Z0-9_]+\})+""")
-"""What the files can hold: pip and uv fill in ``${VARIABLE}`` themselves."""
+"""What the files can hold: pip fills in ``${VARIABLE}`` itself."""
 EXAMPLE = "matrix env --for cotainr -o env.yml"
 
 
@@ -138,12 +138,6 @@ def _files(lock: Lock, args: argparse.Namespace, where: Where, console: Console)
     if args.hashes:
         pins = _with_closure(pins, missing, args, where, console)
     files = _emit(pins, args, where)
-    if pins.kept and args.consumer in ("cotainr", "tykky"):
-        kept = ", ".join(map(str, pins.kept))
-        console.warn(
-            f"conda's Python does not see {kept} of the base image, and the file does not install it: "
-            f"use --for venv or --for apptainer, or resolve without --keep-installed."
-        )
     for pin in missing:
         console.warn(f"{pin.name} {pin.version} is not in {index.root} yet; matrix build-wheels makes it.")
     return files

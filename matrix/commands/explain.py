@@ -110,7 +110,8 @@ def _passed_over(lock: Lock, path: Path, wanted: Requirement, console: Console) 
         return [], 0
     version = lock.version_of(wanted.name)
     if wanted.specifier is not None and not found and not wanted.specifier.allows(version):
-        msg = f"{shorten(wanted.text)!r} is no version that comes before {wanted.name} {version}, which was taken."
+        text = shorten(wanted.text)
+        msg = f"{text!r} is no version that comes before {wanted.name} {version}, which was taken."
         raise UsageError(
             msg, hint="Of what fits, the version that comes first is taken; what comes behind is not."
         )

@@ -12,7 +12,7 @@ from shlex import quote
 from typing import TYPE_CHECKING
 
 from matrix.consumers.output import MARK, MOUNTED, MOUNTED_INDEX, File
-from matrix.consumers.requirements import kept_remark, requirement_lines, requirements_file
+from matrix.consumers.requirements import refuse_kept, requirement_lines, requirements_file
 from matrix.consumers.shell import fill, head, image_checks, index_checks, installed_check
 
 if TYPE_CHECKING:
@@ -35,10 +35,16 @@ def cotainr_files(pins: Pins, where: Where) -> list[File]:
         What the lock pins.
     where
         Where the files and the index are.
+
+    Raises
+    ------
+    UsageError
+        The lock keeps what a base image holds, which conda's Python does not see.
     """
+    refuse_kept(pins, "conda's Python sees")
     url = where.mounted_url
     on = f", on the base image {pins.image_path}" if pins.image_path else ""
-    told = [f"Build the container with: bash {SCRIPT}{on}", *kept_remark(pins)]
+    told = [f"Build the container with: bash {SCRIPT}{on}"]
     if url == MOUNTED_INDEX:
         told[1:1] = [
             f"While cotainr builds, the index {where.index} is bound to {MOUNTED}; {SCRIPT} does that."
@@ -51,9 +57,15 @@ def tykky_files(pins: Pins, where: Where) -> list[File]:
     """Write the environment file and the requirements that tykky takes beside it.
 
     tykky sees the file systems of the machine, so the index is named by its real path.
+
+    Raises
+    ------
+    UsageError
+        As for `cotainr_files`.
     """
+    refuse_kept(pins, "conda's Python sees")
     name = "req.txt"
-    told = [f"conda-containerize new --prefix DIR {quote(where.main)} -r {name}", *kept_remark(pins)]
+    told = [f"conda-containerize new --prefix DIR {quote(where.main)} -r {name}"]
     lines = requirement_lines(pins, where.local_url)
     return [
         File(where.main, _environment(pins, told, "tykky")),

@@ -16,6 +16,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from matrix.consumers.output import MARK, File
+from resolver.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -77,6 +78,25 @@ def kept_remark(pins: Pins) -> list[str]:
     """Say what is not installed, because the base image holds it."""
     kept = ", ".join(map(str, pins.kept))
     return [f"Not installed, because the base image holds it: {kept}"] if kept else []
+
+
+def refuse_kept(pins: Pins, whose: str) -> None:
+    """Refuse a lock that keeps what a base image holds, for an environment that does not see that.
+
+    Parameters
+    ----------
+    whose
+        Whose environments those are, such as ``"uv's environments see"``.
+
+    Raises
+    ------
+    UsageError
+        It keeps something: pip would install a torch of PyPI, for CUDA, in its place.
+    """
+    if pins.kept:
+        kept = ", ".join(map(str, pins.kept))
+        msg = f"The lock keeps {kept} of the base image, and {whose} nothing of an image."
+        raise UsageError(msg, hint="Use --for venv or --for apptainer, or resolve without --keep-installed.")
 
 
 def pip_files(pins: Pins, where: Where) -> list[File]:

@@ -13,6 +13,7 @@ import re
 from typing import TYPE_CHECKING
 
 from matrix.consumers.output import MARK, File
+from matrix.consumers.requirements import refuse_kept
 from resolver.errors import UsageError
 
 if TYPE_CHECKING:
@@ -31,12 +32,13 @@ def uv_files(pins: Pins, where: Where) -> list[File]:
     Raises
     ------
     UsageError
-        The lock keeps what a base image holds, which an environment of uv's does not see.
+        The lock keeps what a base image holds, which an environment of uv's does not see, or the index is
+        named by a variable.
     """
-    if pins.kept:
-        kept = ", ".join(map(str, pins.kept))
-        msg = f"The lock keeps {kept} of the base image, and uv's environments see nothing of an image."
-        raise UsageError(msg, hint="Use --for venv or --for apptainer, or resolve without --keep-installed.")
+    refuse_kept(pins, "uv's environments see")
+    if "${" in where.local_url:
+        msg = f"uv does not fill in variables in the address of an index, as in {where.local_url}."
+        raise UsageError(msg, hint="Write the address out: --index-url URL.")
     names = _index_names(pins)
     pinned = [str(pin) for pin in pins.pins]
     indexes = [(OURS, where.local_url)] if pins.built else []

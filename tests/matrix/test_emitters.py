@@ -125,12 +125,21 @@ def test_uv_does_not_see_what_an_image_holds(work: Path, capsys: Capture) -> Non
 
 
 @pytest.mark.parametrize("consumer", ["cotainr", "tykky"])
-def test_conda_s_python_does_not_see_what_an_image_holds_and_that_is_said(
+def test_conda_s_python_does_not_see_what_an_image_holds_and_so_it_is_refused(
     work: Path, capsys: Capture, consumer: str
 ) -> None:
+    """Without its torch pip would take one for CUDA from PyPI."""
     (work / "out").mkdir()
-    assert env(consumer, "-o", "out", lock="kept.lock") == 0
-    assert "conda's Python does not see torch==2.9.1+rocm6.4" in capsys.readouterr().err
+    assert env(consumer, "-o", "out", lock="kept.lock") == 2
+    said = capsys.readouterr().err
+    assert "The lock keeps torch==2.9.1+rocm6.4" in said
+    assert "--for venv" in said
+    assert list((work / "out").iterdir()) == []
+
+
+def test_uv_fills_in_no_variables(work: Path, capsys: Capture) -> None:
+    assert env("uv", "-o", str(work), "--index-url", "${PLACE}/simple") == 2
+    assert "${PLACE}/simple" in capsys.readouterr().err
 
 
 def test_easybuild_s_lines_are_python_that_stops_at_a_failing_pip(work: Path) -> None:
