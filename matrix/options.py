@@ -83,8 +83,8 @@ def expand_target_flags(arguments: Iterable[str]) -> list[str]:
 def add_target_options(parser: argparse.ArgumentParser) -> None:
     """Add the options that say what is resolved and built for."""
     group = add_site_options(parser)
-    group.add_argument("--rocm", metavar="SPEC", help="ROCm, such as 6.2 or '>=6.2,<6.5'")
-    group.add_argument("--python", metavar="SPEC", help="Python, such as 3.12")
+    group.add_argument("--rocm", metavar="SPEC", type=_something, help="ROCm, such as 6.2 or '>=6.2,<6.5'")
+    group.add_argument("--python", metavar="SPEC", type=_something, help="Python, such as 3.12")
     group.add_argument("--support", choices=SUPPORT, help="how far to trust (default: any)")
     group.add_argument("--prefer", choices=PREFER, help="which of all solutions (default: newest)")
 
@@ -95,6 +95,7 @@ def add_site_options(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup
     group.add_argument(
         "--site",
         metavar="NAME|FILE",
+        type=_something,
         help="a named target, or a file that describes one (default: lumi-g; local for the CPU backend)",
     )
     group.add_argument(
@@ -108,9 +109,17 @@ def add_site_options(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup
         action="extend",
         help="offload targets (default: the site's); each is a flag of its own, too: --gfx90a",
     )
-    group.add_argument("--driver", metavar="VERSION", help="AMD kernel driver, instead of the site's")
     group.add_argument(
-        "--base-image", metavar="NAME|PATH", help="base image: a name of the catalog, or a file"
+        "--driver",
+        metavar="VERSION",
+        type=_something,
+        help="AMD kernel driver, instead of the site's",
+    )
+    group.add_argument(
+        "--base-image",
+        metavar="NAME|PATH",
+        type=_something,
+        help="base image: a name of the catalog, or a file",
     )
     group.add_argument(
         "--catalog",
@@ -130,7 +139,19 @@ def _day(text: str) -> datetime.date:
 
 
 def _comma(text: str) -> list[str]:
-    return [part.strip() for part in text.split(",") if part.strip()]
+    names = [part.strip() for part in text.split(",")]
+    if not all(names):
+        msg = f"{shorten(text)!r} lacks a name; write targets as gfx90a,gfx942"
+        raise argparse.ArgumentTypeError(msg)
+    return names
+
+
+def _something(text: str) -> str:
+    """Refuse an empty text, as an unset variable of a shell gives it: nobody asks for nothing."""
+    if not text.strip():
+        msg = "it is empty"
+        raise argparse.ArgumentTypeError(msg)
+    return text
 
 
 def read_settings(path: Path = REQUEST_FILE) -> Settings:
@@ -284,9 +305,8 @@ def _target(settings: Settings, catalog: Catalog, today: datetime.date) -> Targe
         msg = f"There is no site {shorten(site_name)!r}."
         raise UsageError(msg, hint=did_you_mean(site_name, catalog.site))
     backend: Backend = settings.backend or ("rocm" if settings.gfx else site.backend)
-    if backend == "cpu" and settings.gfx:
-        msg = f"The CPU backend has no offload targets, but {', '.join(settings.gfx)} was asked for."
-        raise UsageError(msg, hint="Leave out one of the two.")
+    if backend == "cpu":
+        _without_gpus(settings)
     gfx = tuple(dict.fromkeys(settings.gfx or site.gfx)) if backend == "rocm" else ()
     if backend == "rocm" and not gfx:
         msg = f"The site {site_name} names no offload target."
@@ -300,6 +320,19 @@ def _target(settings: Settings, catalog: Catalog, today: datetime.date) -> Targe
         base_image=image_name(settings.base_image, catalog) if settings.base_image else None,
     )
     return _as_here(target, settings, catalog) if site_name == "local" else target
+
+
+def _without_gpus(settings: Settings) -> None:
+    """Refuse what only a GPU has, for the CPU backend."""
+    asked = {
+        "offload targets": ", ".join(settings.gfx),
+        "kernel driver": settings.driver,
+        "ROCm": settings.rocm,
+    }
+    for what, said in asked.items():
+        if said:
+            msg = f"The CPU backend has no {what}, but {shorten(said)} was asked for."
+            raise UsageError(msg, hint="Leave out one of the two.")
 
 
 def _as_here(target: Target, settings: Settings, catalog: Catalog) -> Target:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from resolver.compiling.draft import ASKED, HERE, PAIRED, allowed_by, target_name, version_in
 from resolver.errors import UsageError, did_you_mean
-from resolver.versions import newest_first, shorten, spell
+from resolver.versions import newest_first, shorten, sort_key, spell
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -82,9 +82,25 @@ def _require(draft: Draft, wanted: Requirement) -> None:
     permits = _permits(wanted, variable.candidates)
     if not any(permits(one) for one in variable.candidates):
         versions = [one.version for one in variable.candidates]
+        if _excludes_itself(wanted):
+            msg = f"No version can match {shorten(wanted.text)!r}: its conditions exclude one another."
+            raise UsageError(msg)
         msg = f"No known version of {wanted.name} matches {shorten(wanted.text)!r}."
         raise UsageError(msg, hint=_closest(wanted, versions))
     draft.ask(wanted.name, permits, asked_text(wanted))
+
+
+def _excludes_itself(wanted: Requirement) -> bool:
+    """Tell whether nothing lies between two bounds of a requirement, as in ``>=2.4,<2.4``."""
+    parts = list(wanted.specifier or ())
+    lows = [one for one in parts if one.operator in {">", ">="}]
+    highs = [one for one in parts if one.operator in {"<", "<="}]
+    for low in lows:
+        for high in highs:
+            place, end = sort_key(low.version), sort_key(high.version)
+            if place > end or (place == end and (low.operator, high.operator) != (">=", "<=")):
+                return True
+    return False
 
 
 def _permits(wanted: Requirement, candidates: Sequence[Candidate]) -> Callable[[Candidate], bool]:

@@ -161,3 +161,25 @@ def test_a_reader_that_goes_away_does_not_cost_the_lock(monkeypatch: pytest.Monk
     with pytest.raises(BrokenPipeError):
         main_inner(["resolve", "torch", "--date", "2026-03-01"], Console())
     assert read_lock(Path("matrix.lock")).version_of("torch")
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--backend", "cpu", "--rocm", "6.2"], "The CPU backend has no ROCm, but 6.2 was asked for"),
+        (["--backend", "cpu", "--driver", "6.3"], "The CPU backend has no kernel driver"),
+        (["--backend", "cpu", "--gfx90a"], "The CPU backend has no offload targets, but gfx90a"),
+        (["--gfx", ","], "lacks a name"),
+        (["--gfx", ""], "lacks a name"),
+        (["--rocm", ""], "--rocm: it is empty"),
+        (["--python", " "], "--python: it is empty"),
+        (["--site", ""], "--site: it is empty"),
+        (["torch>=2.4,<2.4"], "its conditions exclude one another"),
+        (["torch>2.4,<2.3"], "its conditions exclude one another"),
+    ],
+)
+def test_what_contradicts_itself_or_is_empty_is_refused(
+    capsys: pytest.CaptureFixture[str], options: list[str], said: str
+) -> None:
+    assert main(["resolve", "--no-lock", *options]) == 2
+    assert said in capsys.readouterr().err
