@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, replace
 from email.parser import BytesHeaderParser
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 import msgspec
 from packaging.utils import canonicalize_name, parse_wheel_filename
 from packaging.version import InvalidVersion, Version
 
-from builders.files import TEMPORARY_PREFIX
+from builders.files import TEMPORARY_PREFIX, sha256_of
+from builders.index.damage import Damage, put_aside
 from builders.index.entries import entry_of, is_wheel, metadata_of, upload_time
-from builders.index.pages import JSON_PAGE, PAGE, known_files
+from builders.index.misplaced import is_plain, misplaced
+from builders.index.pages import JSON_PAGE, PAGE
 from resolver.errors import MatrixError
 
 if TYPE_CHECKING:
@@ -26,24 +27,6 @@ if TYPE_CHECKING:
 _ABANDONED = 3600.0  # seconds after which a temporary file has no writer any more
 
 
-class DamagedIndexError(MatrixError):
-    """An index holds what it should not, or says what is not so."""
-
-    id: ClassVar[str] = "index-damaged"
-
-
-@dataclass(frozen=True, slots=True)
-class Damage:
-    """One thing that is wrong in an index."""
-
-    id: str
-    path: str
-    """Relative to the index."""
-    text: str
-    repaired: str = ""
-    """What was done about it; empty if nothing was."""
-
-
 def check(index: Index, *, repair: bool = False) -> list[Damage]:
     """Compare every wheel and page of an index with what is said of it.
 
@@ -53,25 +36,41 @@ def check(index: Index, *, repair: bool = False) -> list[Damage]:
     Parameters
     ----------
     repair
-        Make wrong pages anew, put wheels that changed after they were published aside under
-        ``.matrix/damaged``, and remove what nobody needs: records of wheels that are gone, and
-        temporary files of writers that died.
+        Make wrong pages anew, move the wheels of a folder with a wrong name to where they belong, put
+        wheels that changed after they were published aside under ``.matrix/damaged``, and remove what
+        nobody needs: records of wheels that are gone, and temporary files of writers that died.
     """
-    found: list[Damage] = []
-    for project in _folders(index):
+    found = list(misplaced(index, repair=repair))
+    for project in index.folders():
         truth: dict[str, Entry] = {}
         wrong = list(_check_wheels(index, project, truth, keep=not repair))
-        found += [_put_aside(index, one) for one in wrong] if repair else wrong
+        found += [put_aside(index, one) for one in wrong] if repair else wrong
         found += _check_pages(index, project, truth, repair=repair)
     found += _check_root(index, repair=repair)
     found += _check_leftovers(index, repair=repair)
     return found
 
 
-def _folders(index: Index) -> list[str]:
-    if not index.simple.is_dir():
-        return []
-    return sorted(one.name for one in index.simple.iterdir() if one.is_dir())
+def replaced(index: Index) -> Iterator[Damage]:
+    """Find wheels that are not the files which their pages remember.
+
+    A file is read only where its size or its time differs from what the page says, as it does in a
+    copy of an index that did not keep times.
+    """
+    for project in index.folders():
+        remembered = index.remembered(project)
+        for path in index.wheels(project):
+            entry = remembered.get(path.name)
+            if entry is None or not is_plain(path) or _is_still(path, entry):
+                continue
+            where = str(path.relative_to(index.root))
+            yield Damage("wheel-changed", where, f"{path.name} is another file than the one its page lists.")
+
+
+def _is_still(path: Path, entry: Entry) -> bool:
+    if path.stat().st_size != entry.size:
+        return False
+    return upload_time(path) == entry.upload_time or sha256_of(path) == entry.hashes.sha256
 
 
 def _check_wheels(index: Index, project: str, truth: dict[str, Entry], *, keep: bool) -> Iterator[Damage]:
@@ -80,12 +79,14 @@ def _check_wheels(index: Index, project: str, truth: dict[str, Entry], *, keep: 
     What a right page says of each goes to `truth`, by file name; of one that is damaged, if it is
     kept, that is what the page says already.
     """
-    remembered = known_files(_bytes(index.simple / project / JSON_PAGE))
+    remembered = index.remembered(project)
     for path in index.wheels(project):
         where, before = str(path.relative_to(index.root)), remembered.get(path.name)
         said = _said_hashes(index, path, before)
         if keep and before is not None:
             truth[path.name] = before
+        if not is_plain(path):  # which was said already
+            continue
         try:
             entry = entry_of(path)
             problem = _identity_problem(path, project)
@@ -129,14 +130,15 @@ def _identity_problem(path: Path, project: str) -> str:
 def _check_pages(index: Index, project: str, truth: dict[str, Entry], *, repair: bool) -> Iterator[Damage]:
     folder = index.simple / project
     wanted = dict(zip((PAGE, JSON_PAGE), index.project_pages(project, truth), strict=True))
-    wrong = [name for name, text in wanted.items() if _bytes(folder / name) != text]
+    wrong = {name: (folder / name).exists() for name, text in wanted.items() if _bytes(folder / name) != text}
     if repair and wrong:
         (folder / JSON_PAGE).unlink(missing_ok=True)  # what it remembers is not to be trusted
         index.refresh(project, truth)
-    for name in wrong:
+    for name, there in wrong.items():
         where = str((folder / name).relative_to(index.root))
-        text = "is missing" if not (folder / name).exists() else "does not say what is there"
-        yield Damage("page-wrong", where, f"{where} {text}.", "made anew" if repair else "")
+        text = "does not say what is there" if there else "is missing"
+        done = "made anew" if wanted[name] else "removed"
+        yield Damage("page-wrong", where, f"{where} {text}.", done if repair else "")
 
 
 def _check_root(index: Index, *, repair: bool) -> Iterator[Damage]:
@@ -157,7 +159,7 @@ def _check_leftovers(index: Index, *, repair: bool) -> Iterator[Damage]:
         for path in sorted(folder.rglob(f"{TEMPORARY_PREFIX}*")) if folder.is_dir() else []:
             if path.is_file() and path.stat().st_mtime < old:
                 yield _removed(index, path, "leftover", "is what a killed writer left", repair=repair)
-    there = {path.name for project in _folders(index) for path in index.wheels(project)}
+    there = {path.name for project in index.folders() for path in index.wheels(project)}
     for path in sorted(index.provenance.glob("*.json")) if index.provenance.is_dir() else []:
         wheel = path.name.rpartition(".json")[0].rpartition(".")[0]
         if is_wheel(wheel) and wheel not in there and path.stat().st_mtime < old:
@@ -170,15 +172,6 @@ def _removed(index: Index, path: Path, name: str, text: str, *, repair: bool) ->
     if repair:
         path.unlink(missing_ok=True)
     return Damage(name, where, f"{where} {text}.", "removed" if repair else "")
-
-
-def _put_aside(index: Index, damage: Damage) -> Damage:
-    """Take a damaged wheel out of the index, and keep it for whoever wants to look."""
-    source = index.root / damage.path
-    aside = index.state / "damaged" / source.name
-    aside.parent.mkdir(parents=True, exist_ok=True)
-    source.replace(aside)
-    return replace(damage, repaired=f"put aside as {aside.relative_to(index.root)}")
 
 
 def _bytes(path: Path) -> bytes:

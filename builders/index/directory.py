@@ -25,6 +25,7 @@ import msgspec
 from packaging.utils import canonicalize_name
 
 from builders.files import write_atomic
+from builders.index.damage import MEND, DamagedIndexError
 from builders.index.entries import entry_of, is_wheel, upload_time
 from builders.index.pages import (
     ACTIVE,
@@ -67,14 +68,29 @@ class Directory:
 
     def projects(self) -> list[str]:
         """Give the normalised names of all projects that have wheels."""
-        if not self.simple.is_dir():
-            return []
-        return sorted(one.name for one in os.scandir(self.simple) if one.is_dir() and self._names(one.name))
+        return [name for name in self.folders() if self._names(name)]
+
+    def folders(self) -> list[str]:
+        """Give the normalised names that have a folder, whatever is in it."""
+        return [name for name in self._all_folders() if name == canonicalize_name(name)]
+
+    def misnamed_folders(self) -> list[str]:
+        """Give the folders that no reader looks into, since their names are not normalised."""
+        return [name for name in self._all_folders() if name != canonicalize_name(name)]
 
     def wheels(self, project: str) -> list[Path]:
         """Give a project's wheels, sorted by file name."""
         project = canonicalize_name(project)
         return [self.simple / project / name for name in self._names(project)]
+
+    def listed(self, project: str) -> list[str]:
+        """Give what looks like a wheel; to look closer at each takes long where there are thousands."""
+        listed = _listdir(self.simple / project)
+        return sorted([name for name in listed if name.endswith(".whl") and not name.startswith(".")])
+
+    def remembered(self, project: str) -> Mapping[str, Entry]:
+        """Give what the page of a project says of its wheels, by file name; nothing without a page."""
+        return known_files(_read(self.simple / project / JSON_PAGE))
 
     def refresh(
         self,
@@ -113,6 +129,8 @@ class Directory:
     def refresh_all(self) -> list[str]:
         """Write every page that does not say what is there; give the projects that had one.
 
+        Folders without a normalised name get none: no reader looks there.
+
         Raises
         ------
         MatrixError
@@ -120,8 +138,7 @@ class Directory:
         """
         if not self.simple.is_dir():
             return []
-        names = sorted(one.name for one in os.scandir(self.simple) if one.is_dir())
-        changed = [name for name in names if self._refresh_project(name, {}, ())]
+        changed = [name for name in self.folders() if self._refresh_project(name, {}, ())]
         self._refresh_root()
         return changed
 
@@ -147,7 +164,7 @@ class Directory:
         changed = False
         while True:
             state = self._state(project, without)
-            remembered = {**known_files(_read(folder / JSON_PAGE)), **known}
+            remembered = {**self.remembered(project), **known}
             page, data = self._pages(project, state, remembered)
             if not (changed := self._write_pages(folder, page, data) or changed):
                 return False
@@ -161,6 +178,9 @@ class Directory:
             if _says(path, text):
                 continue
             changed = True
+            if path.is_dir():
+                msg = f"{path} is a directory, and a page should stand there."
+                raise DamagedIndexError(msg, hint=MEND)
             if text:
                 write_atomic(path, text)
             else:
@@ -179,17 +199,21 @@ class Directory:
 
     def _paged(self) -> list[str]:
         """Give the projects that have a page, so that the root never leads to none."""
+        return [
+            name
+            for name in self.folders()
+            if os.path.exists(f"{self.simple}/{name}/{PAGE}")  # noqa: PTH110  ten times the speed
+        ]
+
+    def _all_folders(self) -> list[str]:
         if not self.simple.is_dir():
             return []
-        return sorted(
-            one.name
-            for one in os.scandir(self.simple)
-            if one.is_dir() and os.path.exists(f"{one.path}/{PAGE}")  # noqa: PTH110  ten times the speed
-        )
+        names = [one.name for one in os.scandir(self.simple) if one.is_dir()]
+        return sorted(name for name in names if not name.startswith(".") and name not in {PAGE, JSON_PAGE})
 
     def _state(self, project: str, without: Collection[str] = ()) -> _State:
         """Give all that a project's pages are made from, but for the content of its wheels."""
-        names = self._listed(project)
+        names = self.listed(project)
         if without:
             names = [name for name in names if name not in without]
         yanked = _listdir(self.yanked)
@@ -226,12 +250,7 @@ class Directory:
             return ACTIVE
 
     def _names(self, project: str) -> list[str]:
-        return [name for name in self._listed(project) if is_wheel(name)]
-
-    def _listed(self, project: str) -> list[str]:
-        """Give what looks like a wheel; to look closer at each takes long where there are thousands."""
-        listed = _listdir(self.simple / project)
-        return sorted([name for name in listed if name.endswith(".whl") and not name.startswith(".")])
+        return [name for name in self.listed(project) if is_wheel(name)]
 
 
 def _listdir(path: Path) -> list[str]:
@@ -258,10 +277,12 @@ def _says(path: Path, text: bytes) -> bool:
             return at == len(text)
     except (FileNotFoundError, NotADirectoryError):
         return not text
+    except IsADirectoryError:
+        return False
 
 
 def _read(path: Path) -> bytes:
     try:
         return path.read_bytes()
-    except (FileNotFoundError, NotADirectoryError):
+    except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
         return b""

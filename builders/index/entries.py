@@ -24,8 +24,11 @@ def entry_of(wheel: Path) -> Entry:
     Raises
     ------
     MatrixError
-        It is no wheel, or has no metadata.
+        It is no wheel, or has no metadata; or no file at all, such as a pipe, which would be waited for.
     """
+    if not wheel.is_file():
+        msg = f"{wheel.name} is no wheel: it is no regular file."
+        raise MatrixError(msg)
     metadata = metadata_of(wheel)
     requires = BytesHeaderParser().parsebytes(metadata).get("Requires-Python", "")
     return Entry(

@@ -130,6 +130,8 @@ class Index(Directory):
 
     def provenance_of(self, wheel: Path) -> dict[str, Any]:
         """Give the record of a wheel; of several under its name (a lost race) the one of its hash."""
+        if not wheel.is_file():
+            return {}
         records = [record for path in self.record_paths(wheel) if (record := _read_record(path))]
         records = [record for record in records if record.get("size") == wheel.stat().st_size]
         if len(records) > 1:

@@ -10,7 +10,7 @@ from packaging.utils import canonicalize_name, parse_wheel_filename
 from packaging.version import Version
 
 from builders.files import write_atomic
-from builders.index.pages import JSON_PAGE, Status, known_files
+from builders.index.pages import Status
 from resolver.errors import UsageError, did_you_mean
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ def prunable(
     for project in index.projects():
         paths = index.wheels(project)
         kept = _kept(paths, pinned.get(project, ())) if pinned is not None else set()
-        remembered = known_files((index.simple / project / JSON_PAGE).read_bytes())
+        remembered = index.remembered(project)
         for path in paths:
             entry = remembered.get(path.name)
             came = _came(path, entry.upload_time if entry else "")
@@ -129,7 +129,7 @@ def _came(path: Path, upload_time: str) -> datetime:
     try:
         return datetime.strptime(upload_time, "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC)
     except ValueError:
-        return datetime.fromtimestamp(path.stat().st_mtime, tz=UTC)
+        return datetime.fromtimestamp(path.lstat().st_mtime, tz=UTC)
 
 
 def _by_project(wheels: Iterable[Path]) -> dict[str, list[Path]]:

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from builders.index import Index
-from builders.index.pages import JSON_PAGE, known_files
 from builders.provenance import build_key_of
 from matrix.console import table
 from resolver.errors import UsageError
@@ -133,8 +132,7 @@ def _list(index: Index, args: argparse.Namespace, console: Console) -> int:
 
 
 def _rows(index: Index, project: str) -> list[dict[str, Any]]:
-    page = index.simple / project / JSON_PAGE
-    remembered = known_files(page.read_bytes() if page.is_file() else b"")
+    remembered = index.remembered(project)
     rows = []
     for path in index.wheels(project):
         entry, record = remembered.get(path.name), index.provenance_of(path)
@@ -143,7 +141,7 @@ def _rows(index: Index, project: str) -> list[dict[str, Any]]:
                 "project": project,
                 "file": path.name,
                 "version": entry.version if entry else "",
-                "size": path.stat().st_size,
+                "size": path.lstat().st_size,
                 "sha256": entry.hashes.sha256 if entry else "",
                 "upload_time": entry.upload_time if entry else "",
                 "yanked": entry.yanked if entry else False,
@@ -185,11 +183,20 @@ def _check(index: Index, args: argparse.Namespace, console: Console) -> int:
 
 
 def _refresh(index: Index, _: argparse.Namespace, console: Console) -> int:
+    from builders.index.checking import replaced  # noqa: PLC0415
+    from builders.index.misplaced import misplaced  # noqa: PLC0415
+
+    wrong = [*misplaced(index), *replaced(index)]
+    for one in wrong:
+        console.data(one.text)
+    if wrong:
+        console.say("A wheel is never replaced or linked. Mend it with: matrix index check --repair")
     changed = index.refresh_all()
-    console.data(
-        f"Made anew: the pages of {', '.join(changed)}." if changed else "The pages say what is there."
-    )
-    return 0
+    if changed:
+        console.data(f"Made anew: the pages of {', '.join(changed)}.")
+    elif not wrong:
+        console.data("The pages say what is there.")
+    return int(bool(wrong))
 
 
 def _remove(index: Index, args: argparse.Namespace, console: Console) -> int:
@@ -221,7 +228,7 @@ def _prune(index: Index, args: argparse.Namespace, console: Console) -> int:
 def _take_out(index: Index, paths: list[Path], args: argparse.Namespace, console: Console) -> int:
     from builders.index.tending import remove  # noqa: PLC0415
 
-    size = sum(path.stat().st_size for path in set(paths))
+    size = sum(path.lstat().st_size for path in set(paths))
     if not args.dry_run:
         remove(index, paths)
     if args.format == "json":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -12,7 +13,8 @@ import pytest
 from pypi_simple import DistributionPackage, ProjectPage, ProjectStatus
 
 from builders.index import Index
-from builders.index.checking import check
+from builders.index.checking import check, replaced
+from builders.index.damage import DamagedIndexError
 from builders.index.tending import prunable, remove, select, set_status, unyank, yank
 from resolver.errors import UsageError
 
@@ -199,3 +201,128 @@ def test_pruning_keeps_what_locks_pin_with_its_highest_build_tag(index: Index, m
     later = now + timedelta(days=2)
     assert prunable(index, pinned=names, older_than=timedelta(days=1), now=later) == found
     assert len(prunable(index, pinned=None, older_than=timedelta(days=1), now=later)) == 4
+
+
+@pytest.mark.parametrize("case", ["same", "other", "new"])
+def test_a_folder_without_a_normalised_name_never_harms_the_good_one(
+    index: Index, make_wheel: MakeWheel, case: str
+) -> None:
+    """Only what lies in the wrong folder is moved or put aside, and a second look finds nothing."""
+    one, two = good = index.wheels("tiny")
+    before = [path.read_bytes() for path in good]
+    wrong = index.simple / "TINY"
+    shutil.copytree(index.simple / "tiny", wrong, ignore=shutil.ignore_patterns("*.whl"))
+    stray = {
+        "same": one,
+        "other": make_wheel("tiny", "1.0", files={"tiny.py": b"ANSWER = 43\n"}, folder="other"),
+        "new": make_wheel("tiny", "3.0"),
+    }[case]
+    shutil.copy(stray, wrong)
+    index.refresh_all()
+    assert index.projects() == ["other", "tiny"]
+    assert "TINY" not in (index.simple / "index.html").read_text()
+
+    (said,) = check(index)
+    assert (said.id, said.path) == ("folder-misnamed", "simple/TINY")
+    assert "simple/tiny" in said.text
+    repaired = check(index, repair=True)[0]
+    assert repaired.id == "folder-misnamed"
+    assert repaired.repaired
+    assert [path.read_bytes() for path in good] == before
+    assert not wrong.exists()
+    assert [path.name for path in index.wheels("tiny")] == [
+        one.name,
+        two.name,
+        *([stray.name] if case == "new" else []),
+    ]
+    aside = sorted(path.name for path in (index.state / "damaged").glob("*"))
+    assert aside == ([one.name] if case == "other" else [])
+    assert check(index, repair=True) == []
+    assert check(index) == []
+
+
+def test_a_link_under_another_spelling_is_only_unlinked(index: Index) -> None:
+    (index.simple / "Tiny").symlink_to("tiny")
+    assert ids(index) == ["folder-misnamed"]
+    check(index, repair=True)
+    assert len(index.wheels("tiny")) == 2
+    assert not (index.simple / "Tiny").is_symlink()
+    assert check(index) == []
+
+
+@pytest.mark.parametrize("name", ["foo.whl", "tiny-bad version-py3-none-any.whl"])
+def test_a_file_without_the_name_of_a_wheel_is_found(index: Index, name: str) -> None:
+    (index.simple / "tiny" / name).write_bytes(b"what")
+    assert ids(index) == ["wheel-misnamed"]
+    assert ids(index, repair=True) == ["wheel-misnamed"]
+    assert (index.state / "damaged" / name).read_bytes() == b"what"
+    assert check(index) == []
+
+
+@pytest.mark.parametrize("kind", ["link", "dangling", "pipe", "directory"])
+def test_what_is_no_file_is_no_sound_wheel(index: Index, make_wheel: MakeWheel, kind: str) -> None:
+    path = index.simple / "tiny" / "tiny-3.0-py3-none-any.whl"
+    if kind == "link":
+        path.symlink_to(make_wheel("tiny", "3.0"))
+    elif kind == "dangling":
+        path.symlink_to("/nowhere")
+    elif kind == "pipe":
+        os.mkfifo(path)
+    else:
+        path.mkdir()
+    assert ids(index) == ["wheel-irregular"]
+    assert set(ids(index, repair=True)) == {"wheel-irregular"}
+    assert not os.path.lexists(path)
+    assert os.path.lexists(index.state / "damaged" / path.name)
+    assert check(index) == []
+
+
+def test_of_two_damaged_files_with_one_name_both_are_kept(index: Index) -> None:
+    path = index.simple / "tiny" / "foo.whl"
+    for text in ("one", "two"):
+        path.write_text(text)
+        check(index, repair=True)
+    assert {one.read_text() for one in (index.state / "damaged").iterdir()} == {"one", "two"}
+
+
+@pytest.mark.parametrize("page", ["index.html", "index.json", "tiny/index.html", "tiny/index.json"])
+def test_a_directory_in_the_place_of_a_page_is_put_aside(index: Index, page: str) -> None:
+    path = index.simple / page
+    before = path.read_bytes()
+    path.unlink()
+    path.mkdir()
+    assert set(ids(index)) == {"page-wrong"}
+    with pytest.raises(DamagedIndexError, match="is a directory") as caught:
+        index.refresh_all()
+    assert "--repair" in caught.value.hint
+    check(index, repair=True)
+    assert path.read_bytes() == before
+    assert check(index) == []
+
+
+def test_pages_of_a_project_without_wheels_are_removed_and_so_it_is_said(index: Index) -> None:
+    (wheel,) = index.wheels("other")
+    wheel.unlink()
+    said = [one for one in check(index, repair=True) if one.path.startswith("simple/other")]
+    assert {(one.id, one.repaired) for one in said} == {("page-wrong", "removed")}
+    assert all("does not say what is there" in one.text for one in said)
+    assert not list((index.simple / "other").iterdir())
+
+
+def test_without_pages_age_is_that_of_the_file(index: Index) -> None:
+    (index.simple / "tiny" / "index.json").unlink()
+    later = datetime.now(tz=UTC) + timedelta(days=2)
+    assert len(prunable(index, pinned=None, older_than=timedelta(days=1), now=later)) == 3
+
+
+def test_a_wheel_that_was_replaced_is_told_whatever_its_size(index: Index) -> None:
+    one, two = index.wheels("tiny")
+    assert not list(replaced(index))
+    os.utime(one, (0, 0))  # as in a copy: another time, the same content
+    two.write_bytes(two.read_bytes()[:-1] + b"x")
+    os.utime(two, (0, 0))
+    assert [(found.id, found.path) for found in replaced(index)] == [
+        ("wheel-changed", f"simple/tiny/{two.name}")
+    ]
+    two.write_bytes(two.read_bytes() + b"x")
+    assert [found.path for found in replaced(index)] == [f"simple/tiny/{two.name}"]

@@ -109,6 +109,31 @@ def test_wheels_copied_by_hand_get_their_pages(index: Index, make_wheel: MakeWhe
     assert "3.0" in (index.simple / "tiny" / "index.json").read_text()
 
 
+def test_refresh_refuses_what_no_page_can_make_right(index: Index, capsys: Capture) -> None:
+    """Pages would go on naming the old hash of a replaced wheel, and pip would refuse it."""
+    one, two = index.wheels("tiny")
+    before = (index.simple / "tiny" / "index.html").read_bytes()
+    two.write_bytes(one.read_bytes() + b"more")
+    (index.simple / "Tiny").mkdir()
+    assert main(["index", "refresh"]) == 1
+    said = capsys.readouterr()
+    assert f"{two.name} is another file than the one its page lists." in said.out
+    assert "simple/Tiny has no normalised name" in said.out
+    assert "say what is there" not in said.out
+    assert "matrix index check --repair" in said.err
+    assert (index.simple / "tiny" / "index.html").read_bytes() == before
+    assert not list((index.simple / "Tiny").iterdir())
+
+
+def test_a_link_to_nowhere_and_missing_pages_stop_no_command(index: Index, capsys: Capture) -> None:
+    (index.simple / "tiny" / "tiny-3.0-py3-none-any.whl").symlink_to("/nowhere")
+    (index.simple / "tiny" / "index.json").unlink()
+    assert len(answer(capsys, "list")["wheels"]) == 3  # type: ignore[arg-type]
+    assert len(answer(capsys, "prune", "--older-than", "0", "--dry-run")["removed"]) == 3  # type: ignore[arg-type]
+    assert main(["index", "refresh"]) == 1
+    assert "no regular file" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_serve_ends_when_it_is_interrupted(index: Index, number: signal.Signals) -> None:
     program = "import sys; from matrix.cli import main; sys.exit(main())"
