@@ -6,8 +6,9 @@ import re
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from matrix.checking.about_twice import check_twice
 from matrix.checking.findings import Finding
-from matrix.checking.piplines import FOR_ONE, PipLine, is_known, is_place, requirement_of
+from matrix.checking.piplines import FOR_ONE, INVERTED, PipLine, is_known, is_place, requirement_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -43,7 +44,7 @@ def check_lines(document: Document, _: Expected) -> Iterator[Finding]:
         yield from _variables(entry)
         yield from _void_settings(document, entry)
     yield from _hashes(document)
-    yield from _twice(document)
+    yield from check_twice(document)
 
 
 def finding(what: str, entry: Entry, consequence: str, **more: object) -> Finding:
@@ -159,6 +160,9 @@ def _unreadable(document: Document, entry: Entry) -> Finding:
     if _ASSIGNMENT.match(text):
         told += " A file sets no variables."
         remedy = "Set the variable where cotainr or pip runs."
+        if "PIP_NO_BUILD_ISOLATION=" in text:
+            told += f" {INVERTED}"
+            remedy = "Set PIP_NO_BUILD_ISOLATION=0 where cotainr or pip runs."
         return finding("not-a-requirement", entry, told, remedy=remedy)
     # Words without versions may as well be prose, and what they name would be installed.
     if len(words) > 1 and not entry.pip.options and all(_has_version(word) for word in words):
@@ -219,19 +223,3 @@ def _hashes(document: Document) -> Iterator[Finding]:
             f"{len(bare)} of {len(wanted)} lines here have none, the first is line {bare[0].first}."
         )
         yield finding("hash-on-some", first, told, remedy="Give hashes to all of them, or to none.")
-
-
-def _twice(document: Document) -> Iterator[Finding]:
-    seen: dict[str, Entry] = {}
-    for entry in document.entries:
-        line = entry.pip
-        if not line.requirement or line.requirement.marker:
-            continue
-        former = seen.setdefault(line.name, entry)
-        if former is not entry:
-            told = f"{line.name} is on line {former.first}, too: pip ends with: Double requirement given."
-            if former.text == entry.text:
-                told = f"{line.name} is on line {former.first} in the same words; one of the two is enough."
-                yield finding("duplicate-requirement", entry, told, edit=document.commented(entry))
-            else:
-                yield finding("duplicate-requirement", entry, told, remedy="Keep one of the two.")

@@ -15,6 +15,7 @@ import yaml
 
 from matrix.checking.document import Document, Entry
 from matrix.checking.findings import Edit, Finding
+from matrix.checking.piplines import INVERTED
 from resolver.errors import UsageError
 from resolver.versions import shorten
 
@@ -282,7 +283,7 @@ class _Reader:
                 continue
             told = "conda sets variables after pip has run, so this one has no part in the installation."
             if word == "PIP_NO_BUILD_ISOLATION":
-                told += " Its sense is inverted, too: 1 leaves isolation on."
+                told += f" {INVERTED}"
             remedy = "Set it where cotainr runs: the environment of the caller reaches pip."
             self.say("variables-too-late", key, told, remedy=remedy)
 

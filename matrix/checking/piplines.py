@@ -32,6 +32,7 @@ _FOR_FILE_VALUES = {
 _FOR_FILE_FLAGS = {"--no-index", "--prefer-binary", "--require-hashes", "--pre"}
 FOR_ONE = {"--hash", "--config-settings", "--config-setting", "--global-option"}
 """Options that may stand behind a requirement."""
+INVERTED = "The sense of PIP_NO_BUILD_ISOLATION is inverted: 1 leaves isolation on, 0 turns it off."
 _VALUES = _FOR_FILE_VALUES | FOR_ONE
 _KNOWN = _VALUES | _FOR_FILE_FLAGS
 _COMMENT = re.compile(r"(^|\s+)#.*$")

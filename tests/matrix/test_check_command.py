@@ -181,3 +181,54 @@ def test_another_version_than_the_lock_is_an_error(capsys: Capture) -> None:
         (5, "not-the-lock", True),
     ]
     assert found[0]["corrected"] == ["python=3.12"]
+
+
+def findings_of(capsys: Capture, text: str) -> dict[int, dict[str, str]]:
+    Path("some.txt").write_text(text)
+    main(["check", "some.txt", "--no-preflight", "--format", "json"])
+    return {one["line"]: one for one in json.loads(capsys.readouterr().out)["findings"]}
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "remedy"),
+    [
+        ("numpy>=1.26", "numpy<3", "Write one line: numpy<3,>=1.26."),
+        ("requests[socks]", "requests[security]", "Write one line: requests[security,socks]."),
+        ("torchaudio>=2", "torchaudio!=2.1", "Write one line: torchaudio!=2.1,>=2."),
+    ],
+)
+def test_two_lines_that_agree_are_taken_by_pip(capsys: Capture, first: str, second: str, remedy: str) -> None:
+    found = findings_of(capsys, f"{first}\n{second}\n")[2]
+    assert (found["id"], found["severity"]) == ("duplicate-requirement", "info")
+    assert "fits both lines" in found["consequence"]
+    assert found["remedy"] == remedy
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "both"),
+    [
+        ("six==1.16.0", "six==1.15.0", "six==1.15.0 and six==1.16.0"),
+        ("six>=1.16", "six==1.15.0", "six==1.15.0 and six>=1.16"),
+        ("six[a]>=1.16,<2", "six==1.15.0", "six<2 and >=1.16 and six==1.15.0"),
+        ("numpy<2", "numpy>=2", "numpy<2 and numpy>=2"),
+    ],
+)
+def test_two_lines_that_exclude_each_other_get_the_words_of_pip(
+    capsys: Capture, first: str, second: str, both: str
+) -> None:
+    """The words are those of pip 22.3.1 and 26.3; 22.3.1 writes extras, too."""
+    found = findings_of(capsys, f"{first}\n{second}\n")[2]
+    assert (found["id"], found["severity"]) == ("contradicting-requirement", "error")
+    said = (
+        f"pip ends with: Cannot install {both} because these package versions have conflicting dependencies."
+    )
+    assert found["consequence"].endswith(said)
+
+
+@pytest.mark.parametrize("line", ["PIP_NO_BUILD_ISOLATION=1", "export PIP_NO_BUILD_ISOLATION=1"])
+def test_the_variable_with_the_inverted_sense_is_not_recommended_as_it_stands(
+    capsys: Capture, line: str
+) -> None:
+    found = findings_of(capsys, f"{line}\n")[1]
+    assert "1 leaves isolation on" in found["consequence"]
+    assert found["remedy"] == "Set PIP_NO_BUILD_ISOLATION=0 where cotainr or pip runs."
