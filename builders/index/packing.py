@@ -6,6 +6,7 @@ import shutil
 from typing import TYPE_CHECKING
 
 from builders.files import atomic_path
+from builders.index.damage import DamagedIndexError
 from builders.run import run
 from resolver.errors import EnvironmentLacksError
 
@@ -13,6 +14,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from builders.index.store import Index
+
+_MOST_NAMES = 3
 
 
 def pack(index: Index, target: Path, *, log: Path) -> None:
@@ -32,6 +35,8 @@ def pack(index: Index, target: Path, *, log: Path) -> None:
     ------
     EnvironmentLacksError
         mksquashfs is not there.
+    DamagedIndexError
+        There is a link in the index, which would lead nowhere from the packed one.
     CommandError
         It failed; the error names the log.
     """
@@ -39,6 +44,12 @@ def pack(index: Index, target: Path, *, log: Path) -> None:
     if program is None:
         msg = "mksquashfs is not on PATH, and packing an index into one file needs it."
         raise EnvironmentLacksError(msg, hint="It comes with squashfs-tools; without it, copy the directory.")
+    links = [path for path in (index.simple, *sorted(index.simple.rglob("*"))) if path.is_symlink()]
+    if links:
+        named = ", ".join(str(path.relative_to(index.root)) for path in links[:_MOST_NAMES])
+        more = f" and {len(links) - _MOST_NAMES} more" if len(links) > _MOST_NAMES else ""
+        msg = f"Links would lead nowhere from the packed index: {named}{more}."
+        raise DamagedIndexError(msg, hint="Put the files themselves there; matrix index check says more.")
     with atomic_path(target) as temporary:
         temporary.unlink()  # mksquashfs would append to what is there
         command = [

@@ -62,6 +62,8 @@ class _Text:
 class IndexApplication:
     """The index as a WSGI application; only what lies under ``simple/`` can be had.
 
+    A link may lead to another place in the index; where it leads out, nothing is there.
+
     Parameters
     ----------
     index
@@ -102,8 +104,17 @@ class IndexApplication:
                 return self._file(request, folder, rest[0])
         raise NotFound
 
+    def _holds(self, path: Path) -> bool:
+        """Tell whether a path is a file of the index, wherever links lead."""
+        if not path.is_file():
+            return False
+        roots = {self._index.root.resolve(), self._index.simple.resolve()}
+        return not roots.isdisjoint(path.resolve().parents)
+
     def _page(self, request: Request, folder: Path, named: list[str], *, slash: bool) -> Response:
-        if not (folder / PAGE).is_file():
+        if not all(self._holds(path) for name in (PAGE, JSON_PAGE) if (path := folder / name).exists()):
+            raise NotFound
+        if not (folder / PAGE).exists():
             raise NotFound
         if slash and not request.path.endswith("/"):
             return _moved(request, f"{request.root_path}{request.path}/")
@@ -144,7 +155,7 @@ class IndexApplication:
         if name.endswith(_METADATA) and is_wheel(name.removesuffix(_METADATA)):
             return self._metadata(request, folder / name.removesuffix(_METADATA))
         path = folder / name
-        if not is_wheel(name) or not path.is_file():
+        if not is_wheel(name) or not self._holds(path):
             raise NotFound
         response = send_file(
             path,
@@ -158,6 +169,8 @@ class IndexApplication:
         return response
 
     def _metadata(self, request: Request, wheel: Path) -> Response:
+        if not self._holds(wheel):
+            raise NotFound
         try:
             text = metadata_of(wheel)
         except (OSError, MatrixError):

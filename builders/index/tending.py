@@ -43,6 +43,21 @@ def select(index: Index, what: str) -> list[Path]:
     raise UsageError(msg, hint=did_you_mean(what, [*index.projects(), *versions]))
 
 
+def existing(index: Index, project: str) -> str:
+    """Give the normalised name of a project that has wheels.
+
+    Raises
+    ------
+    UsageError
+        The index has none of that name.
+    """
+    name, projects = canonicalize_name(project), index.projects()
+    if name in projects:
+        return name
+    msg = f"The index {index.root} has no project {project!r}."
+    raise UsageError(msg, hint=did_you_mean(canonicalize_name(project.partition("==")[0]), projects))
+
+
 def remove(index: Index, wheels: Iterable[Path]) -> None:
     """Take wheels out: first off the page, so that no reader is sent to a file that is gone.
 
@@ -75,15 +90,22 @@ def unyank(index: Index, wheels: Iterable[Path]) -> None:
         index.refresh(project)
 
 
-def set_status(index: Index, project: str, state: State, reason: str) -> None:
-    """Say that a project is archived, deprecated or active again (PEP 792)."""
-    project = canonicalize_name(project)
+def set_status(index: Index, project: str, state: State, reason: str) -> str:
+    """Say that a project is archived, deprecated or active again (PEP 792); give its normalised name.
+
+    Raises
+    ------
+    UsageError
+        The index has no such project; one wheel of it has no status.
+    """
+    project = existing(index, project)
     path = index.status / project
     if state == "active":
         path.unlink(missing_ok=True)
     else:
         write_atomic(path, msgspec.json.encode(Status(state, " ".join(reason.split()))))
     index.refresh(project)
+    return project
 
 
 def prunable(

@@ -114,15 +114,10 @@ def execute(args: argparse.Namespace, console: Console) -> int:
 
 
 def _list(index: Index, args: argparse.Namespace, console: Console) -> int:
-    unknown = set(args.projects) - set(index.projects())
-    if unknown:
-        from builders.index.tending import select  # noqa: PLC0415
+    from builders.index.tending import existing  # noqa: PLC0415
 
-        select(index, min(unknown))
-    rows = [
-        row for project in index.projects() if not args.projects or project in args.projects
-        for row in _rows(index, project)
-    ]  # fmt: skip
+    wanted = {existing(index, project) for project in args.projects} or index.projects()
+    rows = [row for project in sorted(wanted) for row in _rows(index, project)]
     if args.format == "json":
         console.document({"schema": 1, "index": str(index.root), "wheels": rows})
         return 0
@@ -257,11 +252,10 @@ def _yank(index: Index, args: argparse.Namespace, console: Console) -> int:
 
 
 def _status(index: Index, args: argparse.Namespace, console: Console) -> int:
-    from builders.index.tending import select, set_status  # noqa: PLC0415
+    from builders.index.tending import set_status  # noqa: PLC0415
 
-    select(index, args.project)
-    set_status(index, args.project, args.state, args.reason)
-    console.data(f"{args.project}: {args.state}")
+    name = set_status(index, args.project, args.state, args.reason)
+    console.data(f"{name}: {args.state}")
     return 0
 
 

@@ -168,6 +168,42 @@ def test_nothing_else_can_be_had(address: str, index: Index, path: str) -> None:
     assert b"secret" not in answer.content
 
 
+def test_links_lead_nowhere_out_of_the_index(address: str, index: Index, make_wheel: MakeWheel) -> None:
+    """Neither a wheel, nor its metadata, nor a page, nor a whole folder."""
+    outside = make_wheel("outside", "1.0")
+    folder, name = index.simple / "my-pkg-ext", "evil-1.0-py3-none-any.whl"
+    (folder / name).symlink_to(outside)
+    (index.simple / "folder").symlink_to(outside.parent)
+    (outside.parent / "index.html").write_text("outside")
+    (index.simple / "page").mkdir()
+    (index.simple / "page" / "index.html").symlink_to(outside.parent / "index.html")
+    for path in (
+        f"my-pkg-ext/{name}",
+        f"my-pkg-ext/{name}.metadata",
+        f"folder/{outside.name}",
+        f"folder/{outside.name}.metadata",
+        "folder/",
+        "page/",
+    ):
+        assert get(address + path).status_code == 404, path
+
+
+def test_links_within_the_index_are_followed(address: str, index: Index) -> None:
+    (wheel,) = index.wheels("my-pkg-ext")
+    other = wheel.with_name("other-1.0-py3-none-any.whl")
+    other.symlink_to(wheel.name)
+    assert get(f"{address}my-pkg-ext/{other.name}").content == wheel.read_bytes()
+
+
+def test_an_index_behind_a_link_is_served(index: Index, tmp_path: Path) -> None:
+    index.simple.rename(tmp_path / "elsewhere")
+    index.simple.symlink_to(tmp_path / "elsewhere")
+    (wheel,) = index.wheels("my-pkg-ext")
+    with serving(index) as url:
+        assert get(f"{url}my-pkg-ext/").status_code == 200
+        assert get(f"{url}my-pkg-ext/{wheel.name.replace('+', '%2B')}").content == wheel.read_bytes()
+
+
 def test_the_index_cannot_be_written_to(address: str) -> None:
     for method in ("POST", "PUT", "DELETE"):
         assert get(address, method=method).status_code == 405

@@ -80,7 +80,11 @@ def test_remove_says_first_what_it_would_do(index: Index, capsys: Capture) -> No
     ("arguments", "says"),
     [
         (["remove", "tny"], "Did you mean tiny?"),
-        (["list", "other"], "no wheel 'other'"),
+        (["list", "other"], "no project 'other'"),
+        (["list", "tny"], "Did you mean tiny?"),
+        (["status", "tiny==1.0", "archived"], "no project 'tiny==1.0'"),
+        (["status", "tiny-1.0-py3-none-any.whl", "archived"], "no project"),
+        (["status", "../tiny", "archived"], "no project"),
         (["prune"], "Say what is still needed"),
         (["prune", "--older-than", "soon"], "no number of days"),
         (["prune", "--older-than", "-1"], "no number of days"),
@@ -107,6 +111,24 @@ def test_wheels_copied_by_hand_get_their_pages(index: Index, make_wheel: MakeWhe
     assert main(["index", "refresh"]) == 0
     assert "tiny" in capsys.readouterr().out
     assert "3.0" in (index.simple / "tiny" / "index.json").read_text()
+
+
+def test_names_of_projects_are_normalised(index: Index, make_wheel: MakeWheel, capsys: Capture) -> None:
+    index.publish(make_wheel("tiny_ext", "1.0"), {})
+    assert len(answer(capsys, "list", "Tiny_Ext", "tiny-ext")["wheels"]) == 1  # type: ignore[arg-type]
+    assert main(["index", "status", "Tiny.Ext", "archived"]) == 0
+    assert capsys.readouterr().out == "tiny-ext: archived\n"
+    assert [path.name for path in index.status.iterdir()] == ["tiny-ext"]
+
+
+def test_an_index_with_links_is_not_packed(
+    index: Index, tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("builders.index.packing.shutil.which", lambda _: "/usr/bin/mksquashfs")
+    (index.simple / "tiny" / "tiny-3.0-py3-none-any.whl").symlink_to("tiny-2.0-py3-none-any.whl")
+    assert main(["index", "pack"]) == 1
+    assert "simple/tiny/tiny-3.0-py3-none-any.whl" in capsys.readouterr().err
+    assert not (tmp_path / "index.squashfs").exists()
 
 
 def test_refresh_refuses_what_no_page_can_make_right(index: Index, capsys: Capture) -> None:
