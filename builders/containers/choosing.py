@@ -77,10 +77,8 @@ def _program(names: tuple[str, ...]) -> str:
         found = shutil.which(name)
         if found:
             return str(Path(found))
-    other = (
-        "--in podman builds with podman." if names == _APPTAINERS else "--in apptainer builds with Apptainer."
-    )
-    msg = f"{' or '.join(names)} is needed to run the base image, and is not on PATH."
+    other = "--in podman uses podman." if names == _APPTAINERS else "--in apptainer uses Apptainer."
+    msg = f"{' or '.join(names)} is needed to run the image, and is not on PATH."
     raise EnvironmentLacksError(
         msg, hint=f"Load the site's module of that name (module avail {names[0]}) or install it. {other}"
     )

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from builders.containers.place import Bind, View, run_in
+from builders.containers.place import Bind, View, output_in, run_in
 from builders.probes import probe_questions, probe_script
 from builders.probes import read_answer as read_probe
 from builders.probes.marked import read_marked
 from builders.run import end_of, said_since
 from builders.verifying.payload import MARK
-from resolver.errors import MatrixError
+from resolver.errors import MatrixError, UsageError
 from resolver.names import normalised
 
 if TYPE_CHECKING:
@@ -134,7 +134,7 @@ class Asking:
     def __init__(
         self, place: Place, python: str, *, folder: Path, log: Path, env: Mapping[str, str] | None = None
     ) -> None:
-        self._place, self._folder, self._log = place, folder, log
+        self._place, self._python, self._folder, self._log = place, python, folder, log
         self._first = [python] if python else ["/bin/sh", "-c", _PYTHON, "sh"]
         devices = [Path(name) for name in _DEVICES if Path(name).exists()]
         self._view = View(
@@ -152,13 +152,29 @@ class Asking:
             No Python ran; the error names the log.
         VerifyError
             The answer is damaged.
+        UsageError
+            What was named is no Python.
         """
-        said = self._run("verify.py", json.dumps({"modules": list(modules)}), {})
-        return read_answer(said)
+        try:
+            said = self._run("verify.py", json.dumps({"modules": list(modules)}), {})
+            return read_answer(said)
+        except MatrixError:
+            if self._is_no_python():
+                msg = f"{self._python} is no Python that runs."
+                raise UsageError(msg, hint=_NO_PYTHON) from None
+            raise
 
     def distribution(self, recipe: Recipe) -> Probe:
         """Ask an installed distribution what its recipe promises."""
         return read_probe(self._run("probe.py", probe_questions(recipe), recipe.run_environment))
+
+    def _is_no_python(self) -> bool:
+        """Tell whether the Python that was named is to blame, and not the place."""
+        if not self._python:
+            return False
+        shell, python = ["/bin/sh", "-c", "echo $((6 * 7))"], [self._python, "-c", "print(6 * 7)"]
+        said = [output_in(self._place, command, self._view).strip() for command in (shell, python)]
+        return said[0].endswith("42") and not said[1].endswith("42")
 
     def _run(self, script: str, question: str, env: Mapping[str, str]) -> str:
         start = end_of(self._log)

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 EXAMPLE = "matrix verify --image container.sif"
 SCRIPT = Path("matrix-verify.sbatch")
+_TIME = "00:15:00"
 _OUTPUT = "matrix-verify-%j.out"
 _OF_HOST = ("LD_LIBRARY_PATH", "LD_PRELOAD", "PYTHONPATH", "VIRTUAL_ENV", "CONDA_PREFIX", "ROCM_PATH")
 _OF_GPUS = ("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
@@ -66,7 +67,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     job.add_argument("--dry-run", action="store_true", help="only write the job's script")
     job.add_argument("--partition", metavar="NAME", default="", help="default: the site's, by the time limit")
     job.add_argument("--account", metavar="NAME", default="", help="default: what Slurm knows")
-    job.add_argument("--time", metavar="TIME", default="00:15:00", help="time limit (default: %(default)s)")
+    job.add_argument("--time", metavar="TIME", default=_TIME, help="time limit (default: %(default)s)")
     job.add_argument(
         "-o", "--output", metavar="FILE", type=Path, default=SCRIPT, help="its script (default: %(default)s)"
     )
@@ -79,9 +80,7 @@ def execute(args: argparse.Namespace, console: Console) -> int:
     catalog = catalog_of(lock, args.lock or LOCK, settings) if lock else load_catalog(settings)
     if args.gpu:
         return _submit(args, lock, catalog, console)
-    if args.dry_run:
-        msg = "--dry-run goes with --gpu: what is not submitted is only looked at."
-        raise UsageError(msg)
+    _refuse_options_of_jobs(args)
     answer, findings = _look(args, lock, catalog)
     verdict = "defective" if any(one.severity == "error" for one in findings) else "sound"
     if args.format == "json":
@@ -89,6 +88,20 @@ def execute(args: argparse.Namespace, console: Console) -> int:
     else:
         _show(args.image, answer, findings, console)
     return int(verdict == "defective")
+
+
+def _refuse_options_of_jobs(args: argparse.Namespace) -> None:
+    given = {
+        "--dry-run": args.dry_run,
+        "--partition": args.partition,
+        "--account": args.account,
+        "--time": args.time != _TIME,
+        "--output": args.output != SCRIPT,
+    }
+    for option, said in given.items():
+        if said:
+            msg = f"{option} goes with --gpu: without it no job is written."
+            raise UsageError(msg)
 
 
 def _lock(given: Path | None, console: Console) -> Lock | None:
@@ -99,6 +112,11 @@ def _lock(given: Path | None, console: Console) -> Lock | None:
 
 def _look(args: argparse.Namespace, lock: Lock | None, catalog: Catalog) -> tuple[Answer, list[Finding]]:
     """Ask the environment, and say what its answers mean."""
+    if args.where and not args.image:
+        msg = f"--in {args.where} is for an image, and none is named."
+        raise UsageError(
+            msg, hint="Name it with --image PATH; without --in the Python of this machine is asked."
+        )
     image = find_image(args.image) if args.image else None
     place = choose_place(args.where, image)
     log = cache_root() / "logs" / "verify.log"

@@ -280,7 +280,7 @@ def test_a_module_that_crashes_silences_nothing_else(tmp_path: Path, environment
 
 
 def test_no_python_and_no_answer(tmp_path: Path) -> None:
-    with pytest.raises(CommandError) as caught:
+    with pytest.raises(UsageError, match="is no Python that runs") as caught:
         asking(tmp_path, tmp_path / "none").environment([])
     assert "--python" in caught.value.hint
     with pytest.raises(VerifyError, match="the last it said was: hello"):

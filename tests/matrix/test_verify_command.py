@@ -81,10 +81,24 @@ def test_without_slurm_the_script_stays(capsys: Capture, tmp_path: Path, monkeyp
         (["--gpu"], 2, "no GPU partition"),
         (["--gpu", "--partition", "p", "--time", "soon"], 2, "no time"),
         (["--gpu", "--partition", "p q"], 2, "no value for sbatch's --partition"),
-        (["--python", "/none"], 1, "Asking the environment"),
+        (["--partition", "p"], 2, "--partition goes with --gpu"),
+        (["--account", "p"], 2, "--account goes with --gpu"),
+        (["--time", "01:00:00"], 2, "--time goes with --gpu"),
+        (["-o", "other.sbatch"], 2, "--output goes with --gpu"),
+        (["--python", "/none"], 2, "/none is no Python that runs.\n  Name the Python with --python"),
+        (["--python", "/bin/true"], 2, "/bin/true is no Python"),
+        (["--in", "podman", "--python", sys.executable], 2, "Name it with --image PATH"),
     ],
 )
 def test_bad_usage(capsys: Capture, tmp_path: Path, arguments: list[str], code: int, text: str) -> None:
     assert main(["verify", *arguments]) == code
     assert text in capsys.readouterr().err
     assert not (tmp_path / "matrix-verify.sbatch").exists()
+
+
+def test_a_python_that_runs_and_does_not_answer_is_no_bad_input(capsys: Capture, tmp_path: Path) -> None:
+    broken = tmp_path / "python"
+    broken.write_text(f'#!/bin/sh\n[ "$1" = -c ] && exec {sys.executable} "$@"\nexit 9\n')
+    broken.chmod(0o755)
+    assert main(["verify", "--python", str(broken)]) == 1
+    assert "Asking the environment ended with exit code 9" in capsys.readouterr().err
