@@ -63,8 +63,11 @@ class _Parser(argparse.ArgumentParser):
         wrong = re.search(r"invalid choice: '(.*?)' \(choose from (.*)\)", message)
         if unknown:
             known = [text for action in self._actions for text in action.option_strings]
-            guess = did_you_mean(unknown[1].partition("=")[0], known)
+            typed = unknown[1].partition("=")[0]
+            guess = did_you_mean(typed, known)
             hint = guess if guess.startswith("Did") else f"See {self.prog} --help."
+            if typed in known:
+                hint = f"Put it behind {self.prog}."
         elif wrong:
             hint = did_you_mean(wrong[1], re.findall(r"[\w-]+", wrong[2]))
         raise UsageError(message[:1].upper() + message[1:] + ".", hint=hint)
@@ -127,7 +130,7 @@ def _interrupt(number: int, frame: object) -> NoReturn:  # noqa: ARG001  what si
 
 def main_inner(arguments: Sequence[str], console: Console) -> int:
     """Run the program; failures are raised."""
-    parser = make_parser(called=arguments[0] if arguments else "")
+    parser = make_parser(called=next((one for one in arguments if one in COMMANDS), ""))
     args, rest = parser.parse_known_args(expand_target_flags(arguments))
     if rest and not _taken(args, rest):
         args.parser.error(f"unrecognized arguments: {' '.join(rest)}")
@@ -173,9 +176,29 @@ def _add_command(commands: argparse._SubParsersAction[_Parser], name: str, summa
         allow_abbrev=False,
     )
     command.add_arguments(one)
-    one.add_argument("-q", "--quiet", action="store_true", help="say only results and errors")
-    one.add_argument("-v", "--verbose", action="count", default=0, help="say more; -vv shows tracebacks")
-    one.set_defaults(execute=command.execute, parser=one)
+    _add_verbosity(one)
+    one.set_defaults(execute=command.execute, parser=one, quiet=False, verbose=0)
+    for word, action in _actions_of(one).items():
+        _add_verbosity(action)
+        action.set_defaults(parser=action)
+        action.epilog = f"example: {command.EXAMPLES[word]}\n{_EXIT_CODES}"
+        action.formatter_class = argparse.RawDescriptionHelpFormatter
+
+
+def _actions_of(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
+    """Give the parsers of a command that does one of several things."""
+    found = (one for one in parser._actions if isinstance(one, argparse._SubParsersAction))  # noqa: SLF001
+    return {name: action for one in found for name, action in one.choices.items()}
+
+
+def _add_verbosity(parser: argparse.ArgumentParser) -> None:
+    """Add the options that stand behind a command or behind what it does; one says nothing of the other."""
+    parser.add_argument(
+        "-q", "--quiet", action="store_true", default=argparse.SUPPRESS, help="say only results and errors"
+    )
+    parser.add_argument(
+        "-v", "--verbose", action="count", default=argparse.SUPPRESS, help="say more; -vv shows tracebacks"
+    )
 
 
 class _Version(argparse.Action):

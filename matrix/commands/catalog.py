@@ -24,6 +24,11 @@ if TYPE_CHECKING:
     from resolver.facts.schema import Row, Status
 
 EXAMPLE = "matrix catalog check my-facts/"
+EXAMPLES = {
+    "list": "matrix catalog list torch",
+    "check": EXAMPLE,
+    "update": "matrix catalog update --format json",
+}
 _WIDTH = 90  # characters of what a row says on its line
 STATUSES: tuple[Status, ...] = ("documented", "observed", "inferred")
 

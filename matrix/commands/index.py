@@ -18,6 +18,17 @@ if TYPE_CHECKING:
     from matrix.console import Console
 
 EXAMPLE = "matrix index check --repair"
+EXAMPLES = {
+    "list": "matrix index list apex --format json",
+    "check": EXAMPLE,
+    "refresh": "matrix index refresh --index /project/project_1/index",
+    "remove": "matrix index remove apex==1.9.0+rocm6.4.torch2.9.1.gfx90a --dry-run",
+    "prune": "matrix index prune --lock matrix.lock --older-than 90 --dry-run",
+    "yank": "matrix index yank apex==1.9.0+rocm6.4.torch2.9.1.gfx90a --reason 'built for the wrong GPU'",
+    "status": "matrix index status apex deprecated --reason 'use torch.optim'",
+    "serve": "matrix index serve --port 8080",
+    "pack": "matrix index pack -o index.squashfs",
+}
 DEFAULT = Path("index")
 _MIB = 2**20
 

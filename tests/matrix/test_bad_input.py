@@ -49,6 +49,8 @@ BAD = [
     ("resolve --catalog nowhere", "nowhere", ""),
     ("resolve apex --backend cpu --gfx90a", "gfx90a", "Leave out"),
     ("resolve --formt json", "--formt", "Did you mean --format?"),
+    ("index check --repiar", "--repiar", "Did you mean --repair?"),
+    ("-q index check", "-q", "Put it behind matrix index check."),
     ("build-wheels --jobs x", "'x'", ""),
     ("build-wheels --jobs 0", "'0'", ""),
     ("env", "--for", ""),

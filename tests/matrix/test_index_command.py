@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import json
+import shlex
 import shutil
 import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 import requests
 
 from builders.index import Index
-from matrix.cli import main
+from matrix.cli import main, make_parser
 from tests.builders.conftest import make_wheel
 
 Capture = pytest.CaptureFixture[str]
@@ -111,6 +113,26 @@ def test_wheels_copied_by_hand_get_their_pages(index: Index, make_wheel: MakeWhe
     assert main(["index", "refresh"]) == 0
     assert "tiny" in capsys.readouterr().out
     assert "3.0" in (index.simple / "tiny" / "index.json").read_text()
+
+
+@pytest.mark.parametrize("words", [["check", "-q"], ["-q", "check"], ["check", "-v"], ["-vv", "check"]])
+def test_how_much_is_said_is_taken_before_and_behind_the_action(
+    index: Index, capsys: Capture, words: list[str]
+) -> None:
+    (index.simple / "index.html").unlink()
+    assert main(["index", *words]) == 1
+    assert ("--repair" in capsys.readouterr().err) == ("-q" not in words)
+
+
+@pytest.mark.parametrize("command", ["index", "catalog"])
+def test_each_action_has_an_example_that_can_be_typed(command: str, capsys: Capture) -> None:
+    examples = import_module(f"matrix.commands.{command}").EXAMPLES
+    for action, example in examples.items():
+        with pytest.raises(SystemExit):
+            main([command, action, "--help"])
+        assert f"example: {example}\n" in capsys.readouterr().out
+        args = make_parser(command).parse_args(shlex.split(example)[1:])
+        assert args.action == action
 
 
 def test_names_of_projects_are_normalised(index: Index, make_wheel: MakeWheel, capsys: Capture) -> None:
