@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 _KEYS = ("name", "dependencies", "prefix", "channels", "variables")
 _TEXT = "tag:yaml.org,2002:str"
 _NULL = "tag:yaml.org,2002:null"
+_MERGE = "tag:yaml.org,2002:merge"
 _ITEM = re.compile(r"\s*(-\s+)+")
 _NOT_PLAIN = "&*!"
 _COMMENT = re.compile(r"\s+#.*$")
@@ -126,7 +127,7 @@ class _Reader:
             what = "nothing" if top is None else "a list" if isinstance(top, yaml.SequenceNode) else "a text"
             raise UsageError(f"{msg}it holds {what} and not keys such as dependencies.", hint=_HINT)
         self.duplicates(top)
-        keys = {key.value: (key, value) for key, value in top.value if isinstance(key, yaml.ScalarNode)}
+        keys = {key.value: (key, value) for key, value in self.pairs(top) if isinstance(key, yaml.ScalarNode)}
         for word, (key, _) in keys.items():
             if word not in _KEYS:
                 told = f"conda leaves the section {shorten(word)!r} out and goes on."
@@ -145,6 +146,44 @@ class _Reader:
     def line(self, node: yaml.Node | None) -> int:
         """Give the line on which a node begins, from 1; newlines only, whatever else YAML takes for one."""
         return self.text.count("\n", 0, node.start_mark.index) + 1 if node is not None else 1
+
+    def pairs(self, top: yaml.MappingNode) -> list[tuple[yaml.Node, yaml.Node]]:
+        """Give keys with their values, and those that ``<<`` takes from elsewhere, as conda reads them.
+
+        What stands in the mapping itself comes before what is merged into it, and of that the first.
+
+        Raises
+        ------
+        UsageError
+            What is to be merged is no mapping.
+        """
+        found = [(key, value) for key, value in top.value if key.tag != _MERGE]
+        known = {str(key.value) for key, _ in found}
+        seen, pending = {id(top)}, self.merged(top)[::-1]
+        while pending:
+            one = pending.pop()
+            if id(one) not in seen:
+                seen.add(id(one))
+                new = [
+                    each for each in one.value if each[0].tag != _MERGE and str(each[0].value) not in known
+                ]
+                found += new
+                known |= {str(key.value) for key, _ in new}
+                pending += self.merged(one)[::-1]
+        return found
+
+    def merged(self, node: yaml.MappingNode) -> list[yaml.MappingNode]:
+        """Give the mappings that ``<<`` names: one, or a list of them."""
+        found = []
+        for key, value in node.value:
+            if key.tag != _MERGE:
+                continue
+            for one in value.value if isinstance(value, yaml.SequenceNode) else [value]:
+                if not isinstance(one, yaml.MappingNode):
+                    msg = f"{self.name}:{self.line(key)}: << takes what a mapping holds; this is none."
+                    raise UsageError(msg, hint="Name one with an anchor: <<: *anchor.")
+                found.append(one)
+        return found
 
     def say(self, what: str, node: yaml.Node, consequence: str, **more: object) -> None:
         """Note a finding."""
@@ -167,7 +206,7 @@ class _Reader:
         for item in node.value:
             if isinstance(item, yaml.MappingNode):
                 self.duplicates(item)
-                for key, value in item.value:
+                for key, value in self.pairs(item):
                     if key.value == "pip":
                         self.section(key, value)
                     else:
@@ -277,7 +316,7 @@ class _Reader:
         """Look for variables that are meant for the build."""
         if found is None or not isinstance(found[1], yaml.MappingNode):
             return
-        for key, _ in found[1].value:
+        for key, _ in self.pairs(found[1]):
             word = str(key.value)
             if not _LATE.match(word):
                 continue

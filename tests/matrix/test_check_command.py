@@ -31,6 +31,9 @@ BAD = [
     ("env.yml", b"# only a comment\n", "env.yml:1", "nothing"),
     ("env.yml", b"name: x\n", "env.yml:1", "no dependencies"),
     ("env.yml", b"name: x\ndependencies: 3\n", "env.yml:2", "no list"),
+    ("env.yml", b"name: x\n<<: 3\n", "env.yml:2", "takes what a mapping holds"),
+    ("env.yml", b"name: x\n<<: [&a [*a]]\n", "env.yml:2", "takes what a mapping holds"),
+    ("env.yml", b"&a\nname: x\n<<: *a\n", "env.yml:1", "no dependencies"),
     ("env.yml", b"a: 1\n---\nb: 2\n", "env.yml:2", "not valid YAML"),
     ("env.yml", b" \n", "env.yml", "empty"),
     ("list.txt", b"\x7fELF\0\0", "list.txt", "binary"),
@@ -232,3 +235,27 @@ def test_the_variable_with_the_inverted_sense_is_not_recommended_as_it_stands(
     found = findings_of(capsys, f"{line}\n")[1]
     assert "1 leaves isolation on" in found["consequence"]
     assert found["remedy"] == "Set PIP_NO_BUILD_ISOLATION=0 where cotainr or pip runs."
+
+
+def test_what_merge_keys_bring_is_read(capsys: Capture) -> None:
+    """As conda does: what stands in the mapping itself counts before what is merged."""
+    Path("env.yml").write_text(
+        """\
+x-one: &one
+  channels: [conda-forge]
+  dependencies: [python=3.12, pip=26.*, pip: [six=1.16.0]]
+x-two: &two
+  <<: *one
+  channels: [defaults]
+<<: [*two, *one]
+name: x
+"""
+    )
+    main(["check", "env.yml", "--format", "json", *LOOK])
+    found = [(one["line"], one["id"]) for one in json.loads(capsys.readouterr().out)["findings"]]
+    assert found == [
+        (1, "unknown-key"),
+        (3, "not-a-requirement"),
+        (4, "unknown-key"),
+        (6, "defaults-channel"),
+    ]
