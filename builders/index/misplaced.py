@@ -96,9 +96,8 @@ def _wheels(index: Directory, project: str) -> Iterator[Damage]:
         path = index.simple / project / name
         where = str(path.relative_to(index.root))
         if not is_plain(path):
-            what = (
-                "is a link, and a copy of the index would lead nowhere" if path.is_symlink() else "is no file"
-            )
-            yield Damage("wheel-irregular", where, f"{name} {what}.")
+            what = "is a link, which leads nowhere from a copy" if path.is_symlink() else "is no file"
+            if os.path.lexists(path):  # or it was removed meanwhile
+                yield Damage("wheel-irregular", where, f"{name} {what}.")
         elif not is_wheel(name):
             yield Damage("wheel-misnamed", where, f"{name} is not the name of a wheel, so no page lists it.")

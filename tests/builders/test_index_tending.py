@@ -15,6 +15,7 @@ from pypi_simple import DistributionPackage, ProjectPage, ProjectStatus
 from builders.index import Index
 from builders.index.checking import check, replaced
 from builders.index.damage import DamagedIndexError
+from builders.index.misplaced import misplaced
 from builders.index.tending import prunable, remove, select, set_status, unyank, yank
 from resolver.errors import UsageError
 
@@ -275,6 +276,14 @@ def test_what_is_no_file_is_no_sound_wheel(index: Index, make_wheel: MakeWheel, 
     assert not os.path.lexists(path)
     assert os.path.lexists(index.state / "damaged" / path.name)
     assert check(index) == []
+
+
+def test_a_wheel_that_is_removed_meanwhile_is_no_damage(
+    index: Index, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = [*index.listed("tiny"), "tiny-3.0-py3-none-any.whl"]
+    monkeypatch.setattr(index, "listed", lambda project: names if project == "tiny" else [])
+    assert list(misplaced(index, repair=True)) == []
 
 
 def test_of_two_damaged_files_with_one_name_both_are_kept(index: Index) -> None:
