@@ -9,6 +9,7 @@ normalised one. Werkzeug speaks HTTP's rules, waitress its bytes.
 from __future__ import annotations
 
 import hashlib
+import os
 import socket
 import threading
 from contextlib import contextmanager
@@ -106,16 +107,17 @@ class IndexApplication:
 
     def _holds(self, path: Path) -> bool:
         """Tell whether a path is a file of the index, wherever links lead."""
-        if not path.is_file():
+        if not os.path.isfile(path):  # noqa: PTH113  with the next line a third of the time of a page
             return False
+        if not (os.path.islink(path) or os.path.islink(path.parent)):  # noqa: PTH114
+            return True
         roots = {self._index.root.resolve(), self._index.simple.resolve()}
         return not roots.isdisjoint(path.resolve().parents)
 
     def _page(self, request: Request, folder: Path, named: list[str], *, slash: bool) -> Response:
-        if not all(self._holds(path) for name in (PAGE, JSON_PAGE) if (path := folder / name).exists()):
-            raise NotFound
-        if not (folder / PAGE).exists():
-            raise NotFound
+        for path in (folder / PAGE, folder / JSON_PAGE):
+            if not self._holds(path) and (path.name == PAGE or os.path.lexists(path)):
+                raise NotFound
         if slash and not request.path.endswith("/"):
             return _moved(request, f"{request.root_path}{request.path}/")
         if named:
