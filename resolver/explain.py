@@ -157,6 +157,8 @@ def _summary(relation: Relation, subjects: int, rows: Sequence[Row]) -> str:
         return f"{subject} {verb} other offload targets than {wanted.replace(',', ', ')}"
     if objects & ~ABSENT == relation.object.present:
         return f"{subject} {verb} {f'a {name}' if name in PLATFORM else name}"
+    if name == "base-image" and len(allowed) > 1:  # their names are long
+        return f"{subject} {verb} one of {len(allowed)} base images"
     return f"{subject} {verb} {name} {spell(allowed)}"
 
 
