@@ -76,7 +76,11 @@ def _backends(draft: Draft, name: str, masks: _Masks) -> None:
 
 
 def _of_backends(release: schema.Release, possible: Sequence[str]) -> Fact:
-    text = f"{release.package} {release.version} can be had for {spell(possible, joiner='and')}"
+    text = f"{release.package} {release.version} "
+    if possible:
+        text += f"can be had for {spell(possible, joiner='and')}"
+    else:
+        text += f"is no wheel, and there is no recipe to build it for {spell(release.backend, joiner='or')}"
     return Fact.of(release, text, note="")
 
 

@@ -402,3 +402,16 @@ def test_a_source_that_insists_on_a_c_standard_goes_only_with_headers_that_compi
     assert any("compiled as C++17, as the headers of torch are up to 2.13" in text for text in said)
     assert isinstance(resolve(mine, ask(mine, "newext torch==2.13.*", **here)), Resolution)
     assert isinstance(resolve(catalog, ask(catalog, "torch==2.14.*", **here)), Resolution)
+
+
+def test_a_release_without_recipe_says_so(overlay: Callable[[str], Path]) -> None:
+    known = 'status = "observed"\nsource = "test"\n'
+    rows = f'[[package]]\nname = "newext"\ntitle = "An extension"\n{known}'
+    rows += (
+        f'[[release]]\npackage = "newext"\nversion = "1.0"\nsdist = {{ file = "f", sha256 = "0" }}\n{known}'
+    )
+    catalog = load([overlay(rows)])
+    answer = resolve(catalog, ask(catalog, "newext"))
+    assert isinstance(answer, Conflict)
+    said = [item.text for item in answer.core]
+    assert "newext 1.0 is no wheel, and there is no recipe to build it for rocm" in said
