@@ -45,7 +45,7 @@ def _in_words(problem: Problem, demands: list[Demand], relations: list[Relation]
     The requirements come first: of the target much is what the site has, and nobody typed it.
     """
     core = problem.restricted(demands, relations)
-    asked = sorted((one for one in demands if one.kind == "request"), key=_is_of_the_target)
+    asked = sorted((one for one in demands if one.kind == "request"), key=lambda one: one.of_target)
     stated = [one for one in demands if one.kind == "fact"]
     said: list[_Said] = []
     for fact in [*asked, *_chain(asked, stated, relations)]:
@@ -54,11 +54,6 @@ def _in_words(problem: Problem, demands: list[Demand], relations: list[Relation]
         else:
             said.append((fact, _describe(core, fact)))
     return _joined(said)
-
-
-def _is_of_the_target(one: Demand) -> bool:
-    """Tell the demands of a target from requirements, which may be of the same component."""
-    return one.variable.name in PLATFORM and one.text.startswith("the ")
 
 
 def _joined(said: list[_Said]) -> list[CoreItem]:

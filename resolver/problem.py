@@ -141,6 +141,8 @@ class Demand(msgspec.Struct, eq=False):
     text: str
     kind: Literal["request", "fact"]
     source: str
+    of_target: bool = False
+    """It says for what is resolved, which a site often decides, and not what is wanted."""
 
 
 class Problem(msgspec.Struct, eq=False):

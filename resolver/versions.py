@@ -34,6 +34,24 @@ def sort_key(version: str) -> tuple[Any, ...]:
     return (0, version) if parsed is None else (1, place_of(version), parsed)
 
 
+def bounds_cross(specifier: Specifier) -> bool:
+    """Tell whether nothing lies between two bounds of a specifier.
+
+    Examples
+    --------
+    >>> [bounds_cross(parse_specifier(text)) for text in (">=2.4,<2.4", ">=2.4,<=2.4", "==2.4,<3")]
+    [True, False, False]
+    """
+    lows = [(sort_key(one.version), one.operator == ">") for one in specifier if one.operator in {">", ">="}]
+    highs = [
+        (sort_key(one.version), one.operator == "<=") for one in specifier if one.operator in {"<", "<="}
+    ]
+    if not lows or not highs:
+        return False
+    (low, above), (high, included) = max(lows), min(highs)
+    return low > high or (low == high and (above or not included))
+
+
 def is_version(text: str) -> bool:
     """Tell whether a text is a version that can be ordered (PEP 440)."""
     return parsed_version(text) is not None

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from builders.audit.contents import requirements_of
 from builders.audit.elf import version_key
 from builders.audit.findings import Finding
-from builders.audit.platforms import promised_glibc, promised_versions
+from builders.audit.platforms import policies, promised_glibc, promised_versions
 from builders.audit.promises import ROCM_LIBRARIES, TORCH_PROVIDES
 from builders.run import output_of
 from resolver.label import names_torch
@@ -229,12 +229,7 @@ def demangled(names: Sequence[str]) -> list[str]:
 @cache
 def _base_libraries() -> frozenset[str]:
     """Give what every system with glibc has, as auditwheel's policies say."""
-    from auditwheel.architecture import Architecture  # noqa: PLC0415  imports slowly
-    from auditwheel.libc import Libc  # noqa: PLC0415
-    from auditwheel.policy import WheelPolicies  # noqa: PLC0415
-
-    policies = WheelPolicies(libc=Libc.GLIBC, arch=Architecture.x86_64)
-    return frozenset(library for policy in policies for library in policy.whitelist)
+    return frozenset(library for policy in policies("x86_64") for library in policy.whitelist)
 
 
 def _matches(name: str, globs: Sequence[str]) -> bool:

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
+    from auditwheel.policy import Policy
+
 MACHINES = {"x86_64": "EM_X86_64", "aarch64": "EM_AARCH64"}
 _NUMBER = re.compile(r"\d+(?:\.\d+)*")
 _LEGACY = {"manylinux1": "2.5", "manylinux2010": "2.12", "manylinux2014": "2.17"}
@@ -49,34 +51,32 @@ def promised_versions(platform: str) -> Mapping[str, str]:
     >>> promised_versions("linux_x86_64")
     {}
     """
-    glibc, machine = promised_glibc(platform), machine_of_tag(platform)
-    known = sorted(_policies(machine), key=lambda one: one[0])
-    if not glibc or not known or version_key(glibc) > known[-1][0]:
+    glibc = promised_glibc(platform)
+    known = {
+        version_key(said): one
+        for one in policies(machine_of_tag(platform))
+        if (said := promised_glibc(one.name))
+    }
+    fitting = [key for key in known if glibc and key <= version_key(glibc)]
+    if not fitting or version_key(glibc) > max(known):
         return {}
-    return next((said for key, said in reversed(known) if key <= version_key(glibc)), {})
+    return {
+        family: max(numbers, key=version_key)
+        for family, versions in known[max(fitting)].symbol_versions.items()
+        if (numbers := [one for one in versions if _NUMBER.fullmatch(one)])
+    }
 
 
 @cache
-def _policies(machine: str) -> tuple[tuple[tuple[int, ...], Mapping[str, str]], ...]:
-    """Give glibc and newest symbol versions of auditwheel's policies; none for an unknown machine."""
+def policies(machine: str) -> tuple[Policy, ...]:
+    """Give auditwheel's policies for systems with glibc; none for a machine that it does not know."""
     from auditwheel.architecture import Architecture  # noqa: PLC0415  imports slowly
     from auditwheel.libc import Libc  # noqa: PLC0415
     from auditwheel.policy import WheelPolicies  # noqa: PLC0415
 
     if machine not in {one.value for one in Architecture}:
         return ()
-    return tuple(
-        (
-            version_key(glibc),
-            {
-                family: max(numbers, key=version_key)
-                for family, versions in policy.symbol_versions.items()
-                if (numbers := [one for one in versions if _NUMBER.fullmatch(one)])
-            },
-        )
-        for policy in WheelPolicies(libc=Libc.GLIBC, arch=Architecture(machine))
-        if (glibc := promised_glibc(policy.name))
-    )
+    return tuple(WheelPolicies(libc=Libc.GLIBC, arch=Architecture(machine)))
 
 
 def machine_of_tag(platform_tag: str) -> str:

@@ -11,9 +11,9 @@ from packaging.utils import canonicalize_name, parse_wheel_filename
 from packaging.version import InvalidVersion, Version
 
 from builders.files import TEMPORARY_PREFIX, sha256_of
-from builders.index.damage import Damage, put_aside
+from builders.index.damage import Damage
 from builders.index.entries import entry_of, is_wheel, metadata_of, upload_time
-from builders.index.misplaced import is_plain, misplaced
+from builders.index.misplaced import is_plain, misplaced, put_aside
 from builders.index.pages import JSON_PAGE, PAGE
 from resolver.errors import MatrixError
 

@@ -8,6 +8,7 @@ Layout::
     provenance/<wheel>.<hash>.json             what the wheel with this hash was made from
     .matrix/yanked/<wheel>                     why a wheel is yanked (PEP 592)
     .matrix/status/<project>                   what its keepers say of a project (PEP 792)
+    .matrix/damaged/                           what was taken out, for whoever wants to look
     .matrix/                                   logs and build directories besides
 
 Links are relative, so the directory can be moved, bound into a container, or served by any web
@@ -25,7 +26,7 @@ import msgspec
 from packaging.utils import canonicalize_name
 
 from builders.files import write_atomic
-from builders.index.damage import MEND, DamagedIndexError
+from builders.index.damage import DamagedIndexError
 from builders.index.entries import entry_of, is_wheel, upload_time
 from builders.index.pages import (
     ACTIVE,
@@ -159,6 +160,17 @@ class Directory:
         names = self._paged()
         return root_html(names), root_json(names)
 
+    def put_aside(self, source: Path) -> str:
+        """Move a file to where damaged ones are kept, over none of them; give its place in the index."""
+        folder = self.state / "damaged"
+        folder.mkdir(parents=True, exist_ok=True)
+        target, number = folder / source.name, 0
+        while os.path.lexists(target):
+            number += 1
+            target = folder / f"{source.name}.{number}"
+        source.rename(target)
+        return str(target.relative_to(self.root))
+
     def _refresh_project(self, project: str, known: Mapping[str, Entry], without: Collection[str]) -> bool:
         folder = self.simple / project
         changed = False
@@ -180,7 +192,7 @@ class Directory:
             changed = True
             if path.is_dir():
                 msg = f"{path} is a directory, and a page should stand there."
-                raise DamagedIndexError(msg, hint=MEND)
+                raise DamagedIndexError(msg, hint="matrix index check --repair puts it aside.")
             if text:
                 write_atomic(path, text)
             else:

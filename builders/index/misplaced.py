@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from packaging.utils import canonicalize_name
 
 from builders.files import place_exclusively, sha256_of
-from builders.index.damage import Damage, aside, put_aside
+from builders.index.damage import Damage
 from builders.index.entries import is_wheel
 from builders.index.pages import JSON_PAGE, PAGE
 
@@ -35,6 +35,11 @@ def misplaced(index: Directory, *, repair: bool = False) -> Iterator[Damage]:
         found += _wheels(index, project)
     for damage in found:
         yield put_aside(index, damage) if repair else damage
+
+
+def put_aside(index: Directory, damage: Damage) -> Damage:
+    """Take what is damaged out of the index."""
+    return replace(damage, repaired=f"put aside as {index.put_aside(index.root / damage.path)}")
 
 
 def is_plain(path: Path) -> bool:
@@ -71,14 +76,14 @@ def _settled(index: Directory, path: Path, good: Path) -> str:
     """Move one file of such a folder; give its place if it was put aside."""
     target = good / path.name
     if not is_plain(path):
-        return aside(index, path)
+        return index.put_aside(path)
     if path.name not in {PAGE, JSON_PAGE}:
         if not path.name.endswith(".whl"):
-            return aside(index, path)
+            return index.put_aside(path)
         good.mkdir(exist_ok=True)
         taken = os.path.lexists(target) or not place_exclusively(path, target)
         if taken and not (is_plain(target) and sha256_of(target) == sha256_of(path)):
-            return aside(index, path)
+            return index.put_aside(path)
     path.unlink(missing_ok=True)
     return ""
 

@@ -12,6 +12,7 @@ from packaging.requirements import Requirement
 from packaging.version import InvalidVersion, Version
 
 from matrix.checking.findings import Finding
+from resolver.versions import bounds_cross, parse_specifier
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -100,7 +101,7 @@ def _exclude(one: SpecifierSet, other: SpecifierSet) -> bool:
     if pins or others:
         allowing = other if pins else one
         return not any(allowing.contains(pin, prereleases=True) for pin in pins or others)
-    return _bounds_cross(one & other)
+    return bounds_cross(parse_specifier(str(one & other)))
 
 
 def _pins(specifiers: SpecifierSet) -> list[str]:
@@ -109,16 +110,6 @@ def _pins(specifiers: SpecifierSet) -> list[str]:
         for each in specifiers
         if each.operator in {"==", "==="} and not each.version.endswith(".*") and _version(each.version)
     ]
-
-
-def _bounds_cross(specifiers: SpecifierSet) -> bool:
-    bounds = [(each.operator, Version(each.version)) for each in specifiers if each.operator[0] in "<>"]
-    lower = [(version, operator == ">") for operator, version in bounds if operator[0] == ">"]
-    upper = [(version, operator == "<=") for operator, version in bounds if operator[0] == "<"]
-    if not lower or not upper:
-        return False
-    (low, above), (high, included) = max(lower), min(upper)
-    return low > high or (low == high and (above or not included))
 
 
 def _version(text: str) -> Version | None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from resolver.compiling.draft import ASKED, HERE, PAIRED, allowed_by, target_name, version_in
 from resolver.errors import UsageError, did_you_mean
-from resolver.versions import newest_first, shorten, sort_key, spell
+from resolver.versions import bounds_cross, newest_first, shorten, spell
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -25,9 +25,14 @@ def compile_request(draft: Draft) -> None:
         A requirement names a component or a version that the catalog does not know.
     """
     target = draft.target
-    draft.ask("backend", version_in([target.backend]), f"the backend is {target.backend}")
+    draft.ask("backend", version_in([target.backend]), f"the backend is {target.backend}", of_target=True)
     if target.gfx:
-        draft.ask("gfx", version_in([target_name(target)]), f"the offload target is {', '.join(target.gfx)}")
+        draft.ask(
+            "gfx",
+            version_in([target_name(target)]),
+            f"the offload target is {', '.join(target.gfx)}",
+            of_target=True,
+        )
     if target.backend == "rocm":
         _driver(draft)
         _images(draft)
@@ -43,7 +48,12 @@ def compile_request(draft: Draft) -> None:
 def _driver(draft: Draft) -> None:
     target, window = draft.target, draft.window
     if target.driver:
-        draft.ask("kernel-driver", version_in([target.driver]), f"the kernel driver is {target.driver}")
+        draft.ask(
+            "kernel-driver",
+            version_in([target.driver]),
+            f"the kernel driver is {target.driver}",
+            of_target=True,
+        )
     elif window:
         span = f"{window.since} to {window.until}" if window.until else f"since {window.since}"
         text = f"{target.site} on {target.date} has kernel driver {window.driver} ({span})"
@@ -54,7 +64,7 @@ def _images(draft: Draft) -> None:
     target, catalog = draft.target, draft.catalog
     if target.base_image:
         permits = version_in([target.base_image])
-        draft.ask("base-image", permits, f"the base image is {target.base_image}")
+        draft.ask("base-image", permits, f"the base image is {target.base_image}", of_target=True)
         return
     offered: dict[str, schema.Row] = {}
     site = catalog.site.get(target.site)
@@ -82,25 +92,12 @@ def _require(draft: Draft, wanted: Requirement) -> None:
     permits = _permits(wanted, variable.candidates)
     if not any(permits(one) for one in variable.candidates):
         versions = [one.version for one in variable.candidates]
-        if _excludes_itself(wanted):
+        if wanted.specifier is not None and bounds_cross(wanted.specifier):
             msg = f"No version can match {shorten(wanted.text)!r}: its conditions exclude one another."
             raise UsageError(msg)
         msg = f"No known version of {wanted.name} matches {shorten(wanted.text)!r}."
         raise UsageError(msg, hint=_closest(wanted, versions))
     draft.ask(wanted.name, permits, asked_text(wanted))
-
-
-def _excludes_itself(wanted: Requirement) -> bool:
-    """Tell whether nothing lies between two bounds of a requirement, as in ``>=2.4,<2.4``."""
-    parts = list(wanted.specifier or ())
-    lows = [one for one in parts if one.operator in {">", ">="}]
-    highs = [one for one in parts if one.operator in {"<", "<="}]
-    for low in lows:
-        for high in highs:
-            place, end = sort_key(low.version), sort_key(high.version)
-            if place > end or (place == end and (low.operator, high.operator) != (">=", "<=")):
-                return True
-    return False
 
 
 def _permits(wanted: Requirement, candidates: Sequence[Candidate]) -> Callable[[Candidate], bool]:

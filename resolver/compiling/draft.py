@@ -166,10 +166,12 @@ class Draft:
                 Relation(one, other, kind, rows, when_present=when_present, forbids=forbids)
             )
 
-    def ask(self, name: str, permits: Test, text: str, *, optional: bool = False) -> None:
+    def ask(
+        self, name: str, permits: Test, text: str, *, optional: bool = False, of_target: bool = False
+    ) -> None:
         """Add a demand that the request makes."""
         mask = self._mask(name, permits, optional=optional)
-        self._demands.append(Demand(self.variables[name], mask, text, "request", ASKED))
+        self._demands.append(Demand(self.variables[name], mask, text, "request", ASKED, of_target))
 
     def state(self, name: str, permits: Test, text: str, source: str, *, optional: bool = False) -> None:
         """Add a demand that the target makes: a fact about a site or this machine."""
