@@ -72,7 +72,7 @@ BARE = """
 import sys, time
 from builders import task
 from builders.compilation import build_view
-from builders.containers.place import Bind, run_in
+from builders.containers.runtime import Bind, run_in
 from builders.environments.piptool import pip_of
 from dataclasses import replace
 from matrix.cli import main

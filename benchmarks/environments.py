@@ -11,20 +11,20 @@ import argparse
 import json
 import os
 import statistics
-import sys
 import tempfile
 import time
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from builders.containers.choosing import choose_place
+from builders.containers.choosing import choose_runtime
 from builders.containers.image import find_image
-from builders.containers.place import Bind, View, run_in
+from builders.containers.runtime import Bind, View, run_in
 from builders.environments.kept import remove
 from builders.environments.python import find_python, python_view
 from builders.environments.task import Fetching, fetch_for, make_layers, task_environment
 from builders.host import running_python
+from resolver.reporter import SILENT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -56,18 +56,18 @@ def main() -> None:
     args = parser.parse_args()
     torch, wanted = args.torch, REQUIREMENTS
     times: dict[str, list[float]] = {}
-    place = choose_place(None, find_image(args.base_image) if args.base_image else None)
-    python = find_python(place, running_python())
+    runtime = choose_runtime(None, find_image(args.base_image) if args.base_image else None)
+    python = find_python(runtime, running_python())
     with tempfile.TemporaryDirectory() as directory:
         work = Path(directory)
         os.environ["XDG_CACHE_HOME"] = str(work / "cache")
-        how = Fetching(log=work / "log", say=lambda text: print(text, file=sys.stderr))
-        wheels = fetch_for(place, python, torch=torch, requirements=wanted, how=how)
+        how = Fetching(log=work / "log", reporter=SILENT)
+        wheels = fetch_for(runtime, python, torch=torch, requirements=wanted, how=how)
         with timed(times, "layers"):
-            layers = make_layers(place, python, torch=torch, requirements=wanted, how=how)
+            layers = make_layers(runtime, python, torch=torch, requirements=wanted, how=how)
         for run in range(RUNS):
             with timed(times, "environment"):
-                made = task_environment(place, python, layers.all, root=work / f"env{run}", log=how.log)
+                made = task_environment(runtime, python, layers.all, root=work / f"env{run}", log=how.log)
         # Of what both layers hold, an environment sees the one that it asked for.
         files = {one.name: one.path for one in wheels}
         rival = work / "rival"
@@ -79,14 +79,14 @@ def main() -> None:
         view = python_view(python, binds=[Bind(work, writable=True)])
         with timed(times, "venv and pip"):
             for command in ([str(python.path), "-m", "venv", str(rival)], pip):
-                run_in(place, command, view, what="The rival", log=how.log)
+                run_in(runtime, command, view, what="The rival", log=how.log)
         for _ in range(RUNS):
             with timed(times, "start of a program"):
-                run_in(place, ["/bin/true"], View(), what="A program", log=how.log)
+                run_in(runtime, ["/bin/true"], View(), what="A program", log=how.log)
         seconds = {what: round(statistics.median(taken), 2) for what, taken in times.items()}
         document = {
             "schema": 1,
-            "place": place.kind,
+            "place": runtime.kind,
             "python": python.version,
             "torch": torch,
             "seconds": seconds,

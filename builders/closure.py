@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import msgspec
 from packaging.utils import canonicalize_name
 
-from builders.containers.place import HostPlace, View, run_in
+from builders.containers.runtime import HostRuntime, View, run_in
 from builders.environments.pipconfig import pip_environment, pip_settings, reachable
 from builders.environments.piptool import pip_of
 from builders.environments.python import find_python
@@ -27,9 +27,10 @@ from builders.sources import index_url
 from resolver.errors import EnvironmentLacksError, MatrixError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from builders.environments.python import TargetPython
+    from resolver.reporter import Reporter
 
 _CUDA = ("nvidia-", "cuda-")
 _OPTION = "--extra-index-url"
@@ -85,7 +86,7 @@ def closure_of(
     *,
     python: str,
     log: Path,
-    say: Callable[[str], None],
+    reporter: Reporter,
     given: Path | None = None,
     glibc: str = "",
 ) -> list[Member]:
@@ -99,7 +100,7 @@ def closure_of(
         CPython minor of the target.
     log
         Where the resolver's output goes.
-    say
+    reporter
         Told what is being done.
     given
         Interpreter or prefix that the user names for it.
@@ -118,9 +119,9 @@ def closure_of(
     MatrixError
         They do not go together, an index has no such wheel, or something for CUDA is among them.
     """
-    lines, away = _within_reach(lines, say)
+    lines, away = _within_reach(lines, reporter)
     try:
-        interpreter = find_python(HostPlace(), python, given=given)
+        interpreter = find_python(HostRuntime(), python, given=given)
     except EnvironmentLacksError as error:
         uv = shutil.which("uv")
         if uv is None or given is not None:
@@ -128,10 +129,10 @@ def closure_of(
             raise EnvironmentLacksError(
                 error.message.replace("to build for it", "to resolve for it"), hint=hint
             ) from None
-        say(f"no Python {python} here; uv resolves")
+        reporter.step(f"no Python {python} here; uv resolves")
         members = _with_uv(lines, uv=uv, python=python, glibc=glibc, log=log, away=away)
     else:
-        say(f"resolve with the pip of {interpreter.path}")
+        reporter.step(f"resolve with the pip of {interpreter.path}")
         members = _with_pip(interpreter, lines, glibc, log, away)
     _check(members)
     return sorted(members, key=lambda one: one.name)
@@ -154,14 +155,14 @@ def platform_tags(glibc: str, machine: str = "x86_64") -> list[str]:
     return [*tags, f"linux_{machine}"]
 
 
-def _within_reach(lines: Sequence[str], say: Callable[[str], None]) -> tuple[list[str], list[str]]:
+def _within_reach(lines: Sequence[str], reporter: Reporter) -> tuple[list[str], list[str]]:
     """Leave out the indexes that cannot be reached: pip would try each again for every project."""
     kept, away = [], []
     for line in lines:
         option, _, url = line.partition(" ")
         if option == _OPTION and not reachable(url):
             away.append(url)
-            say(f"{url} cannot be reached; pip looks only where it is configured to")
+            reporter.step(f"{url} cannot be reached; pip looks only where it is configured to")
         else:
             kept.append(line)
     return kept, away
@@ -170,8 +171,8 @@ def _within_reach(lines: Sequence[str], say: Callable[[str], None]) -> tuple[lis
 def _with_pip(
     python: TargetPython, lines: Sequence[str], glibc: str, log: Path, away: Sequence[str]
 ) -> list[Member]:
-    place = HostPlace()
-    pip = pip_of(place, python, log=log)
+    runtime = HostRuntime()
+    pip = pip_of(runtime, python, log=log)
     with tempfile.TemporaryDirectory(prefix="matrix-closure-") as name:
         folder = Path(name)
         wanted, report = folder / "requirements.txt", folder / "report.json"
@@ -185,7 +186,7 @@ def _with_pip(
         view = View(env={**pip_environment(), "TMPDIR": name}, network=True)
         start = end_of(log)
         try:
-            run_in(place, command, view, what="Resolving what is pinned and all that it needs", log=log)
+            run_in(runtime, command, view, what="Resolving what is pinned and all that it needs", log=log)
         except CommandError as error:
             raise _failure(error, log, start, away) from None
         return [_member(item) for item in msgspec.json.decode(report.read_bytes(), type=_Report).install]

@@ -8,14 +8,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
-from builders.containers.place import Bind, View, output_in, run_in
+from builders.containers.runtime import Bind, View, output_in, run_in
 from builders.run import CommandError
 from resolver.errors import EnvironmentLacksError, MatrixError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from builders.containers.place import Place
+    from builders.containers.runtime import Runtime
     from builders.environments.task import BuildEnvironment
     from builders.recipes import Application
 
@@ -37,7 +37,7 @@ class BuildError(MatrixError):
 
 def compile_wheel(
     title: str,
-    place: Place,
+    runtime: Runtime,
     environment: BuildEnvironment,
     application: Application,
     *,
@@ -79,16 +79,16 @@ def compile_wheel(
     """
     out = work / "raw"
     out.mkdir()
-    view = build_view(place, environment, application, work=work, source=source, variables=variables)
+    view = build_view(runtime, environment, application, work=work, source=source, variables=variables)
     try:
         for words in application.prepare:
-            run_in(place, words, view, what=f"Preparing {title} ({shlex.join(words)})", log=log)
+            run_in(runtime, words, view, what=f"Preparing {title} ({shlex.join(words)})", log=log)
         options = [f"--config-setting=--build-option={one}" for one in application.options]
         command = [
             str(environment.python), "-m", FRONTEND, "--wheel", "--no-isolation", "--skip-dependency-check",
             "--outdir", str(out), *options, str(source),
         ]  # fmt: skip
-        run_in(place, command, view, what=f"Building {title}", log=log)
+        run_in(runtime, command, view, what=f"Building {title}", log=log)
     except CommandError as error:
         failure = BuildError(error.message, hint="The index is as it was.")
         failure.code = error.code
@@ -102,7 +102,7 @@ def compile_wheel(
 
 
 def build_view(
-    place: Place,
+    runtime: Runtime,
     environment: BuildEnvironment,
     application: Application,
     *,
@@ -127,11 +127,11 @@ def build_view(
     env = {
         **base.env,
         "TMPDIR": str(temporary),
-        **_linkers(place, environment, application),
+        **_linkers(runtime, environment, application),
         **variables,
         **application.environment,
     }
-    covers = [] if place.image is None else list(_covers(place, programs, application))
+    covers = [] if runtime.image is None else list(_covers(runtime, programs, application))
     return replace(
         base,
         env=env,
@@ -149,11 +149,11 @@ def _write_programs(directory: Path, programs: Mapping[str, str]) -> None:
         path.chmod(0o755)
 
 
-def _covers(place: Place, programs: Path, application: Application) -> Iterator[Bind]:
+def _covers(runtime: Runtime, programs: Path, application: Application) -> Iterator[Bind]:
     """Lay stand-ins over those files that the image has, and where a source looks for them only there."""
     covers = application.covers
     look = 'for one do if [ -e "$one" ]; then readlink -f "$one" && echo "$one"; fi; done'
-    said = output_in(place, ["/bin/sh", "-c", look, "sh", *covers]).splitlines()
+    said = output_in(runtime, ["/bin/sh", "-c", look, "sh", *covers]).splitlines()
     seen = set()
     for real, named in zip(said[::2], said[1::2], strict=True):
         if real not in seen:  # a link and what it leads to are one file
@@ -162,11 +162,11 @@ def _covers(place: Place, programs: Path, application: Application) -> Iterator[
     for path in application.only_at:
         if path not in said[1::2]:
             bind = Bind(programs / covers[path], target=Path(path))
-            _require_answer(place, bind)
+            _require_answer(runtime, bind)
             yield bind
 
 
-def _require_answer(place: Place, bind: Bind) -> None:
+def _require_answer(runtime: Runtime, bind: Bind) -> None:
     """See that a stand-in answers where the image has no such file; not every runtime can bind it there.
 
     Raises
@@ -174,25 +174,25 @@ def _require_answer(place: Place, bind: Bind) -> None:
     EnvironmentLacksError
         It does not; the source would take what it says for a machine without a GPU.
     """
-    if output_in(place, [str(bind.inside)], View(binds=[bind])):
+    if output_in(runtime, [str(bind.inside)], View(binds=[bind])):
         return
-    image = place.image.name if place.image else place.kind
+    image = runtime.image.name if runtime.image else runtime.kind
     msg = (
         f"This source asks {bind.inside} which GPU it is built for, and looks nowhere else; the base image "
-        f"{image} has no such file, and {place.kind} cannot put one there. Without an answer it would be "
+        f"{image} has no such file, and {runtime.kind} cannot put one there. Without an answer it would be "
         f"built for another wave size, which shows only when it runs."
     )
     hint = "Take a release of the package that also looks on PATH, or an image that has the file."
     raise EnvironmentLacksError(msg, hint=hint)
 
 
-def _linkers(place: Place, environment: BuildEnvironment, application: Application) -> dict[str, str]:
+def _linkers(runtime: Runtime, environment: BuildEnvironment, application: Application) -> dict[str, str]:
     """Give the commands that link, without the search paths that this Python was itself linked with.
 
     pyenv's and conda's Pythons hand their own library directory on to every extension (sysconfig's
     ``LDSHARED``), and with it a path of the machine that builds.
     """
-    said = output_in(place, [str(environment.python), "-c", _ASK_LINKERS], environment.view).splitlines()
+    said = output_in(runtime, [str(environment.python), "-c", _ASK_LINKERS], environment.view).splitlines()
     found = {}
     for name, text in zip(_LINKERS, said, strict=False):
         words = shlex.split(text) if text != "None" else []

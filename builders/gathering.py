@@ -36,7 +36,7 @@ def materials_of(task: Task, source: Source, layers: Layers) -> Materials:
     layers
         The wheels that it is built beside.
     """
-    workshop, image = task.workshop, task.workshop.place.image
+    build_host, image = task.build_host, task.build_host.runtime.image
     wheels = sorted(_wheels(layers), key=lambda one: one.name)
     torch = next((one for one in wheels if one.name == "torch"), None)
     return Materials(
@@ -47,10 +47,10 @@ def materials_of(task: Task, source: Source, layers: Layers) -> Materials:
         torch=_distribution(torch) if torch else None,
         requirements=tuple(_distribution(one) for one in wheels if one is not torch),
         image=Image(name=image.name, digest=image.digest) if image else None,
-        programs=tuple(Program(name=one.name, version=one.version) for one in workshop.compilers),
-        rocm=workshop.rocm,
+        programs=tuple(Program(name=one.name, version=one.version) for one in build_host.compilers),
+        rocm=build_host.rocm,
         gfx=task.gfx,
-        python=workshop.python.version,
+        python=build_host.python.version,
     )
 
 

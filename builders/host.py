@@ -48,7 +48,7 @@ _INSTALLERS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Lack:
+class MissingTool:
     """Something that a build on this machine needs and that is not there."""
 
     what: str
@@ -118,18 +118,20 @@ def compiler_identity() -> str:
     return output_of([str(found), "--version"]).partition("\n")[0] if found else ""
 
 
-def lacks(python: Path, *, compile_cxx: bool = True) -> list[Lack]:
+def missing_tools(python: Path, *, compile_cxx: bool = True) -> list[MissingTool]:
     """Name all that a build with this interpreter needs and the machine does not have."""
     found = []
     said = output_of([str(python), "-c", _PROBE]).split()[-2:]
     headers, venv = said[:1] == ["True"], said[1:] == ["True"]
     if compile_cxx and compiler() is None:
         named = f" of that name ($CXX is {os.environ['CXX']!r})" if os.environ.get("CXX") else " (g++)"
-        found.append(Lack(f"no C++ compiler{named} is on PATH", cure("compiler")))
+        found.append(MissingTool(f"no C++ compiler{named} is on PATH", cure("compiler")))
     if compile_cxx and not headers:
-        found.append(Lack(f"the headers (Python.h) of {python} are not installed", cure("headers", python)))
+        found.append(
+            MissingTool(f"the headers (Python.h) of {python} are not installed", cure("headers", python))
+        )
     if not venv:
-        found.append(Lack(f"{python} has no venv module with pip", cure("venv", python)))
+        found.append(MissingTool(f"{python} has no venv module with pip", cure("venv", python)))
     return found
 
 
@@ -141,7 +143,7 @@ def require_for_build(python: Path, *, compile_cxx: bool = True) -> None:
     EnvironmentLacksError
         With every lack and the package that cures it.
     """
-    missing = lacks(python, compile_cxx=compile_cxx)
+    missing = missing_tools(python, compile_cxx=compile_cxx)
     if missing:
         listed = "".join(f"\n  - {lack}" for lack in missing)
         msg = f"This machine lacks what the build needs; nothing was started.{listed}"

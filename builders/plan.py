@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
+    from builders.build_host import BuildHost
     from builders.index import Index
-    from builders.labelling import Loosening
-    from builders.workshop import Workshop
+    from builders.labelling import PinStyle
     from resolver.facts.catalog import Catalog
     from resolver.facts.schema import Recipe
     from resolver.lock import Lock, LockedPick
@@ -41,7 +41,7 @@ class Task:
 
     pick: LockedPick
     recipe: Recipe
-    workshop: Workshop
+    build_host: BuildHost
     torch: LockedPick | None
     """The lock's torch."""
     inputs: dict[str, Any]
@@ -58,7 +58,7 @@ class Task:
     """Distributions that must be the very ones that will run, with their locked versions."""
     beside_torch: bool = False
     """Whether it runs beside torch, and so is proven beside it, even if it is built without."""
-    pinning: Loosening = "exact"
+    pinning: PinStyle = "exact"
     """How strictly the wheel's metadata requires those."""
 
     @property
@@ -77,11 +77,11 @@ def plan(
     lock: Lock,
     catalog: Catalog,
     index: Index,
-    workshop: Workshop,
+    build_host: BuildHost,
     names: Sequence[str] = (),
     *,
     ops: Mapping[str, Sequence[str]] | None = None,
-    pinning: Loosening = "exact",
+    pinning: PinStyle = "exact",
 ) -> list[Task]:
     """Say for every wheel that the lock builds whether the index has it.
 
@@ -119,7 +119,7 @@ def plan(
             msg = f"Ops of {name} were asked for, and {name} is not built."
             raise UsageError(msg, hint=did_you_mean(name, [pick.name for pick in picks]))
     tasks = [
-        _task(pick, lock, catalog, workshop, ops=chosen_ops.get(pick.name, ()), pinning=pinning)
+        _task(pick, lock, catalog, build_host, ops=chosen_ops.get(pick.name, ()), pinning=pinning)
         for pick in picks
     ]
     found = [index.find(task.pick.name, task.build_key) for task in tasks]
@@ -132,10 +132,10 @@ def _task(
     pick: LockedPick,
     lock: Lock,
     catalog: Catalog,
-    workshop: Workshop,
+    build_host: BuildHost,
     *,
     ops: Sequence[str],
-    pinning: Loosening,
+    pinning: PinStyle,
 ) -> Task:
     release = catalog.release.get((pick.name, pick.version, pick.variant))
     recipe = recipe_for(catalog, release, lock.target.backend) if release else None
@@ -157,7 +157,7 @@ def _task(
         "torch": torch.version if torch else "",
         "backend": lock.target.backend,
         "gfx": list(lock.target.gfx),
-        **workshop.identity,
+        **build_host.identity,
     }
     if not recipe.native_cpu:
         inputs.pop("cpu", None)  # nothing of it is in such a wheel
@@ -167,7 +167,7 @@ def _task(
     return Task(
         pick,
         recipe,
-        workshop,
+        build_host,
         torch,
         inputs,
         gfx=lock.target.gfx,

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from builders.audit import AuditError, Expected, Finding, audit_wheel, read_torch
-from builders.containers.place import View, run_in
+from builders.containers.runtime import View, run_in
 from builders.diagnosis import diagnose
 from builders.environments.task import fresh_environment
 from builders.probes import judge_probe, probe_questions, probe_script, read_answer
@@ -82,13 +82,13 @@ def expected_of(task: Task, layers: Layers) -> Expected:
     if layers.torch is not None:
         directory = layers.torch.packages / "torch" / "lib"
         torch = read_torch(directory) if directory.is_dir() else None
-    provider = task.workshop.provider
+    provider = task.build_host.provider
     return Expected(
         tuple(task.gfx),
         task.recipe,
         torch,
         () if provider is None else (provider,),
-        str(task.workshop.python.prefix),
+        str(task.build_host.python.prefix),
     )
 
 
@@ -98,8 +98,8 @@ def _ask(task: Task, wheel: Path, layers: Layers, *, work: Path, log: Path) -> A
     The build requirements are lent to it, since nothing else of its run requirements is there, and the
     answer says what was used of them.
     """
-    place, python = task.workshop.place, task.workshop.python
-    environment = fresh_environment(place, python, layers.all, [wheel], root=work / "probe", log=log)
+    runtime, python = task.build_host.runtime, task.build_host.python
+    environment = fresh_environment(runtime, python, layers.all, [wheel], root=work / "probe", log=log)
     lent = str(layers.requirements.packages) if layers.requirements else ""
     script = work / "probe" / "probe.py"
     script.write_text(probe_script(), encoding="utf-8")
@@ -113,7 +113,7 @@ def _ask(task: Task, wheel: Path, layers: Layers, *, work: Path, log: Path) -> A
     start = end_of(log)
     command = [str(environment.python), str(script), probe_questions(task.recipe, lent)]
     try:
-        run_in(place, command, view, what=f"Probing {task.title}", log=log)
+        run_in(runtime, command, view, what=f"Probing {task.title}", log=log)
     except CommandError as error:
         raise AuditError(error.message, hint="The wheel is not published.") from None
     return read_answer(said_since(log, start))

@@ -25,7 +25,7 @@ from builders.refusals import index_refusals
 from builders.sources import mirrored, obtain
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
     from pathlib import Path
 
     from builders.environments.task import Layers
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from builders.plan import Task
     from builders.provenance import Materials
     from builders.recipes import Application
+    from resolver.reporter import Reporter
 
 __all__ = ["BuildError", "Limits", "build_wheel", "fetching_of", "requirements_of", "wheels_of"]
 
@@ -51,7 +52,7 @@ class Limits:
     """URL prefix to what is asked instead."""
 
 
-def build_wheel(task: Task, index: Index, limits: Limits, say: Callable[[str], None]) -> Path:
+def build_wheel(task: Task, index: Index, limits: Limits, reporter: Reporter) -> Path:
     """Build one wheel, prove it, and publish it.
 
     Parameters
@@ -62,7 +63,7 @@ def build_wheel(task: Task, index: Index, limits: Limits, say: Callable[[str], N
         Where to publish; logs and the build directory are kept under it.
     limits
         Cores, memory and network that may be used.
-    say
+    reporter
         Told each step as it begins.
 
     Returns
@@ -83,7 +84,7 @@ def build_wheel(task: Task, index: Index, limits: Limits, say: Callable[[str], N
     work = index.state / "builds" / task.build_key[:20]
 
     def waiting() -> None:
-        say("another run is building this; waiting for it")
+        reporter.step("another run is building this; waiting for it")
 
     with (
         index_refusals(index.root, work),
@@ -91,63 +92,63 @@ def build_wheel(task: Task, index: Index, limits: Limits, say: Callable[[str], N
     ):
         found = index.find(task.pick.name, task.build_key)
         if found is not None:
-            say("another run has built it meanwhile")
+            reporter.step("another run has built it meanwhile")
             return found.path
         log.parent.mkdir(parents=True, exist_ok=True)
         log.unlink(missing_ok=True)
         shutil.rmtree(work, ignore_errors=True)
         work.mkdir(parents=True)
-        wheel = _build(task, index, limits, say, work=work, log=log)
+        wheel = _build(task, index, limits, reporter, work=work, log=log)
         shutil.rmtree(work, ignore_errors=True)  # what a failed build leaves there stays until the next try
         return wheel
 
 
-def _build(
-    task: Task, index: Index, limits: Limits, say: Callable[[str], None], *, work: Path, log: Path
-) -> Path:
+def _build(task: Task, index: Index, limits: Limits, reporter: Reporter, *, work: Path, log: Path) -> Path:
     """Build in a directory that nobody else uses."""
     started = datetime.now(tz=UTC)
-    workshop = task.workshop
+    build_host = task.build_host
     if task.recipe.must_contain:
-        workshop.require_compilers(task.title, task.recipe.backend)
+        build_host.require_compilers(task.title, task.recipe.backend)
 
-    say(f"fetch {task.pick.sdist.file if task.pick.sdist else task.title}")
+    reporter.step(f"fetch {task.pick.sdist.file if task.pick.sdist else task.title}")
     source = obtain(task.pick, offline=limits.offline, mirrors=limits.mirrors, patches=task.patches)
 
-    say("prepare the build environment")
+    reporter.step("prepare the build environment")
     torch, wanted = requirements_of(task)
-    how = fetching_of(task, limits, log=log, say=say)
-    layers = make_layers(workshop.place, workshop.python, torch=torch, requirements=wanted, how=how)
+    how = fetching_of(task, limits, log=log, reporter=reporter)
+    layers = make_layers(build_host.runtime, build_host.python, torch=torch, requirements=wanted, how=how)
 
     context = _context(task)
     with explained(log, context):
         environment = task_environment(
-            workshop.place, workshop.python, layers.all, root=work / "env", log=log
+            build_host.runtime, build_host.python, layers.all, root=work / "env", log=log
         )
 
-        say("unpack")
+        reporter.step("unpack")
         tree = source.unpack(work / "source", log=log)
         check_source(task.recipe, tree, task.title, task.others)
 
         jobs = host.compile_jobs(task.recipe.memory_per_job, jobs=limits.jobs, memory=limits.memory)
         application = _application(task, layers, jobs=jobs, work=work)
         for note in application.notes:
-            say(note)
-        if not workshop.place.isolates_network:
-            say("this machine cannot take the network away from a build; it is trusted not to use it")
-        say(f"compile with {jobs} job{'s' if jobs > 1 else ''}; log: {log}")
+            reporter.step(note)
+        if not build_host.runtime.isolates_network:
+            reporter.step(
+                "this machine cannot take the network away from a build; it is trusted not to use it"
+            )
+        reporter.step(f"compile with {jobs} job{'s' if jobs > 1 else ''}; log: {log}")
         raw = compile_wheel(
             task.title,
-            workshop.place,
+            build_host.runtime,
             environment,
             application,
             source=tree,
             work=work,
-            variables={**workshop.variables, **source.variables(work / "source")},
+            variables={**build_host.variables, **source.variables(work / "source")},
             log=log,
         )
 
-        say("prove")
+        reporter.step("prove")
         report, findings = prove(task, raw, layers, work=work, log=log, context=context)
         materials = materials_of(task, source, layers)
         publication = _Publication(
@@ -178,7 +179,7 @@ def requirements_of(task: Task) -> tuple[str | None, list[str]]:
 
 
 def wheels_of(
-    task: Task, limits: Limits, log: Path, say: Callable[[str], None]
+    task: Task, limits: Limits, log: Path, reporter: Reporter
 ) -> tuple[set[str], tuple[Wheel, ...]]:
     """Fetch torch and the build requirements of a task; give the hashes that were there before, and all.
 
@@ -189,24 +190,24 @@ def wheels_of(
     """
     torch, wanted = requirements_of(task)
     before = {path.name for path in (cache_root() / "wheels").glob("*")}
-    how = fetching_of(task, limits, log=log, say=say)
-    workshop = task.workshop
-    return before, fetch_for(workshop.place, workshop.python, torch=torch, requirements=wanted, how=how)
+    how = fetching_of(task, limits, log=log, reporter=reporter)
+    build_host = task.build_host
+    return before, fetch_for(build_host.runtime, build_host.python, torch=torch, requirements=wanted, how=how)
 
 
-def fetching_of(task: Task, limits: Limits, *, log: Path, say: Callable[[str], None]) -> Fetching:
+def fetching_of(task: Task, limits: Limits, *, log: Path, reporter: Reporter) -> Fetching:
     """Give where the wheels come from that a build needs."""
     indexes = [task.torch.index] if task.torch is not None and task.torch.index else []
 
     def instead(url: str) -> str:
         return mirrored(url, limits.mirrors)
 
-    return Fetching(log=log, say=say, indexes=indexes, mirrored=instead, offline=limits.offline)
+    return Fetching(log=log, reporter=reporter, indexes=indexes, mirrored=instead, offline=limits.offline)
 
 
 def _application(task: Task, layers: Layers, *, jobs: int, work: Path) -> Application:
     """Apply the recipe to this build."""
-    workshop = task.workshop
+    build_host = task.build_host
     # Paths of torch's headers get into what is compiled as well.
     moved = {str(one.root): "/matrix/layer" for one in layers.all}
     build = Build(
@@ -216,11 +217,11 @@ def _application(task: Task, layers: Layers, *, jobs: int, work: Path) -> Applic
         gfx=task.gfx,
         torch=task.torch.version if task.torch else "",
         cxx_standard=task.cxx_standard,
-        rocm=workshop.rocm,
-        rocm_path=workshop.rocm_path,
-        compilers=workshop.compilers,
-        preferred=workshop.preferred,
-        cpu=workshop.cpu,
+        rocm=build_host.rocm,
+        rocm_path=build_host.rocm_path,
+        compilers=build_host.compilers,
+        preferred=build_host.preferred,
+        cpu=build_host.cpu,
         jobs=jobs,
         moved={str(work): "/matrix", **moved},
     )
@@ -229,16 +230,16 @@ def _application(task: Task, layers: Layers, *, jobs: int, work: Path) -> Applic
 
 def _context(task: Task) -> Context:
     """Say what is built, for what is known about failures."""
-    workshop = task.workshop
+    build_host = task.build_host
     return Context(
         package=task.pick.name,
         version=task.pick.version,
         torch=task.torch.version if task.torch else "",
-        rocm=workshop.rocm,
+        rocm=build_host.rocm,
         backend=task.recipe.backend,
         gfx=task.gfx,
-        python=workshop.python.version,
-        network=False if workshop.place.isolates_network else None,
+        python=build_host.python.version,
+        network=False if build_host.runtime.isolates_network else None,
     )
 
 
@@ -284,10 +285,10 @@ def _publish(task: Task, index: Index, made: _Publication, directory: Path) -> P
 
 def _statement(task: Task, made: _Publication, labelled: Labelled, program: str) -> dict[str, Any]:
     """Write the provenance of a labelled wheel."""
-    place = task.workshop.place
+    runtime = task.build_host.runtime
     finished = datetime.now(tz=UTC)
     run = Run(
-        place=place.kind,
+        runtime=runtime.kind,
         invocation=uuid.uuid4().urn,
         started=made.started,
         finished=finished,
@@ -298,7 +299,7 @@ def _statement(task: Task, made: _Publication, labelled: Labelled, program: str)
         results={
             "findings": made.findings,
             "objects": made.objects,
-            "network": "off" if place.isolates_network else "not taken away",
+            "network": "off" if runtime.isolates_network else "not taken away",
             "labels": {
                 "requirements": [asdict(one) for one in labelled.requirements],
                 "notes": list(labelled.notes),

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from matrix.console import table
 from matrix.last import keep_conflict
 from resolver.lock import make_lock
-from resolver.model import is_kept
+from resolver.model import is_preinstalled
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -42,7 +42,7 @@ def _answered_for(resolution: Resolution) -> dict[str, Any]:
     """Give the target of an answer as JSON: with what was kept and what is not known."""
     document = _asked_for(resolution.request)
     if resolution.request.keep:
-        kept = {pick.name: pick.version for pick in resolution.picks if is_kept(pick.candidate)}
+        kept = {pick.name: pick.version for pick in resolution.picks if is_preinstalled(pick.candidate)}
         unknown = sorted(document["kept"]["installed"].keys() - kept.keys() - {"python", "rocm"})
         document["kept"] |= {"picks": kept, "ignored": unknown}
     return document
@@ -112,7 +112,7 @@ def resolution_text(resolution: Resolution, *, reasons: bool = True, sources: bo
         for pick in resolution.picks:
             lines.append(f"  {pick.name} {pick.candidate.key}")
             lines += _reasons(pick.facts, sources=sources)
-    kept = {pick.name for pick in resolution.picks if is_kept(pick.candidate)}
+    kept = {pick.name for pick in resolution.picks if is_preinstalled(pick.candidate)}
     groups = [[name for name in group if name not in kept] for group in resolution.order]
     groups = [group for group in groups if group]
     lines += ["", "Install order"]
@@ -162,7 +162,7 @@ def show_conflict(conflict: Conflict, console: Console, *, as_json: bool) -> Non
         console.document(document)
     else:
         console.data(conflict_text(conflict))
-        console.say("\nAll sources of these facts: matrix explain")
+        console.info("\nAll sources of these facts: matrix explain")
 
 
 def _shell(arguments: Iterable[str]) -> str:

@@ -9,8 +9,10 @@ import time
 from contextlib import suppress
 from typing import TextIO
 
+from resolver.reporter import Reporter
 
-class Console:
+
+class Console(Reporter):
     """Prints for a person, or one JSON document for a program.
 
     Parameters
@@ -59,20 +61,20 @@ class Console:
         text = json.dumps(value, indent=2, ensure_ascii=False)
         print(text if can_encode(text) else json.dumps(value, indent=2))
 
-    def say(self, text: str) -> None:
+    def info(self, message: str) -> None:
         """Say what is being done."""
         if self.verbosity >= 0:
-            print(text, file=sys.stderr, flush=True)
+            print(message, file=sys.stderr, flush=True)
 
-    def step(self, text: str) -> None:
+    def step(self, message: str) -> None:
         """Say which step begins, with the seconds since the program started."""
         if self.verbosity >= 0:
             elapsed = time.monotonic() - self._started
-            print(f"  {elapsed:7.1f} s  {text}", file=sys.stderr, flush=True)
+            print(f"  {elapsed:7.1f} s  {message}", file=sys.stderr, flush=True)
 
-    def warn(self, text: str) -> None:
+    def warning(self, message: str) -> None:
         """Say what should be known even in quiet mode."""
-        print(_coloured("33", "warning:", sys.stderr), text, file=sys.stderr, flush=True)
+        print(_coloured("33", "warning:", sys.stderr), message, file=sys.stderr, flush=True)
 
     def error(self, message: str, hint: str = "") -> None:
         """Say what failed and what to do."""

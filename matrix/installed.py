@@ -16,7 +16,7 @@ from urllib.parse import unquote, urlsplit
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 
 from resolver.errors import UsageError
-from resolver.model import IMAGE, Kept
+from resolver.model import IMAGE, Preinstalled
 from resolver.textfile import read_text
 from resolver.versions import is_version, shorten
 
@@ -42,7 +42,7 @@ class Listed:
     line: int
 
 
-def read_kept(where: str, catalog: Catalog) -> Kept:
+def read_preinstalled(where: str, catalog: Catalog) -> Preinstalled:
     """Read what ``--keep-installed`` names.
 
     Parameters
@@ -58,14 +58,14 @@ def read_kept(where: str, catalog: Catalog) -> Kept:
         The file cannot be read, lists nothing, or has a line that means nothing; with the line.
     """
     if where == IMAGE:
-        return Kept(IMAGE)
+        return Preinstalled(IMAGE)
     path = Path(where)
     text = read_text(path, hint=_HINT, pipes=True)
     listed = list(read_list(text, where))
     if not listed:
         msg = f"{where} lists nothing that is installed."
         raise UsageError(msg, hint=_HINT)
-    return Kept(where, tuple(sorted(_settled(listed, where, _known(catalog)).items())))
+    return Preinstalled(where, tuple(sorted(_settled(listed, where, _known(catalog)).items())))
 
 
 def _known(catalog: Catalog) -> set[str]:

@@ -270,9 +270,9 @@ def make_request(settings: Settings, catalog: Catalog, today: datetime.date) -> 
             requirements.append(Requirement(name, specifier, f"{name}{specifier}"))
     keep = None
     if settings.keep_installed:
-        from matrix.installed import read_kept  # noqa: PLC0415  only where something is kept
+        from matrix.installed import read_preinstalled  # noqa: PLC0415  only where something is kept
 
-        keep = read_kept(settings.keep_installed, catalog)
+        keep = read_preinstalled(settings.keep_installed, catalog)
     return Request(
         target,
         tuple(requirements),

@@ -19,12 +19,12 @@ from resolver.lockfile.parts import (
     LockedEdge,
     LockedFact,
     LockedImage,
-    LockedKept,
     LockedPick,
+    LockedPreinstalled,
     LockedRequest,
     LockedTarget,
 )
-from resolver.model import Kept, Request, Target
+from resolver.model import Preinstalled, Request, Target
 from resolver.requirements import parse_requirement
 from resolver.versions import abi_tag
 
@@ -41,8 +41,8 @@ __all__ = [
     "LockedEdge",
     "LockedFact",
     "LockedImage",
-    "LockedKept",
     "LockedPick",
+    "LockedPreinstalled",
     "LockedRequest",
     "LockedTarget",
     "dumps",
@@ -96,7 +96,7 @@ def _lock_request(request: Request) -> LockedRequest:
         glibc=target.glibc or "",
         site_file=request.site_file,
         catalogs=request.catalogs,
-        keep=LockedKept(source=kept.source, installed=dict(kept.installed)) if kept else None,
+        keep=LockedPreinstalled(source=kept.source, installed=dict(kept.installed)) if kept else None,
     )
 
 
@@ -156,7 +156,7 @@ def request_of(lock: Lock) -> Request:
         asked.prefer,
         site_file=asked.site_file,
         catalogs=asked.catalogs,
-        keep=Kept(asked.keep.source, tuple(asked.keep.installed.items())) if asked.keep else None,
+        keep=Preinstalled(asked.keep.source, tuple(asked.keep.installed.items())) if asked.keep else None,
     )
 
 

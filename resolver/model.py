@@ -77,7 +77,7 @@ class Candidate(msgspec.Struct, frozen=True):
         return f"{self.name} {self.key}"
 
 
-def is_kept(one: Candidate) -> bool:
+def is_preinstalled(one: Candidate) -> bool:
     """Tell whether a candidate is a distribution that is installed already and stays."""
     return one.origin == "base-image" and one.kind == "distribution"
 
@@ -110,10 +110,10 @@ class Target(msgspec.Struct, frozen=True):
 
 
 IMAGE = "image"
-"""What `Kept.source` is where the catalog says what the chosen base image holds."""
+"""What `Preinstalled.source` is where the catalog says what the chosen base image holds."""
 
 
-class Kept(msgspec.Struct, frozen=True):
+class Preinstalled(msgspec.Struct, frozen=True):
     """What is installed already and is to stay as it is."""
 
     source: str
@@ -133,7 +133,7 @@ class Request(msgspec.Struct, frozen=True):
     """The file that describes the site, where one was named instead of a site."""
     catalogs: tuple[str, ...] = ()
     """What the request lays over the catalog; a suggestion repeats it."""
-    keep: Kept | None = None
+    keep: Preinstalled | None = None
     """What is installed already and is to stay, if anything."""
 
 

@@ -18,7 +18,7 @@ from builders.containers.ending import ended_with_program
 from builders.containers.image import Image  # noqa: TC001
 from builders.containers.inside import Temporary, binds, script
 from builders.containers.namespaces import only_loopback, without_network
-from builders.containers.place import Bind, View
+from builders.containers.runtime import Bind, View
 from builders.run import clean_environment, output_of
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ class _Cut(NamedTuple):
 
 
 @dataclass(frozen=True)
-class ApptainerPlace:
+class ApptainerRuntime:
     """A base image, a SIF file or an unpacked directory, run by Apptainer or SingularityCE."""
 
     kind: ClassVar[str] = "apptainer"

@@ -6,15 +6,15 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from builders.containers.apptainer import ApptainerPlace
+from builders.containers.apptainer import ApptainerRuntime
 from builders.containers.image import form_of
-from builders.containers.place import HostPlace
-from builders.containers.podman import PodmanPlace
+from builders.containers.podman import PodmanRuntime
+from builders.containers.runtime import HostRuntime
 from resolver.errors import EnvironmentLacksError, UsageError
 
 if TYPE_CHECKING:
     from builders.containers.image import Form, Image
-    from builders.containers.place import Place
+    from builders.containers.runtime import Runtime
 
 KINDS = ("host", "apptainer", "podman")
 _APPTAINERS = ("apptainer", "singularity")
@@ -22,7 +22,7 @@ _OF_PODMAN = ("directory", "archive")
 _OF_APPTAINER = ("sif", "squashfs", "directory")
 
 
-def choose_place(kind: str | None, image: Image | None, *, tmp: Path | None = None) -> Place:
+def choose_runtime(kind: str | None, image: Image | None, *, tmp: Path | None = None) -> Runtime:
     """Choose where programs run.
 
     Parameters
@@ -46,20 +46,20 @@ def choose_place(kind: str | None, image: Image | None, *, tmp: Path | None = No
         msg = f"{kind!r} is no place to build in: {', '.join(KINDS)}."
         raise UsageError(msg)
     if kind == "host" or (kind is None and image is None):
-        return HostPlace()
+        return HostRuntime()
     if image is None:
         msg = f"To build in a container ({kind}) a base image is needed."
         raise UsageError(msg, hint="Name it with --base-image PATH.")
     form = form_of(image.path)
     if kind == "podman":
         _require(form, _OF_PODMAN, image, "podman", "apptainer")
-        return PodmanPlace(image, _program(("podman",)), tmp)
+        return PodmanRuntime(image, _program(("podman",)), tmp)
     if kind is None and _missing(_APPTAINERS) and form in _OF_PODMAN and not _missing(("podman",)):
-        return PodmanPlace(image, _program(("podman",)), tmp)
+        return PodmanRuntime(image, _program(("podman",)), tmp)
     if kind is None and form == "archive":
-        return PodmanPlace(image, _program(("podman",)), tmp)
+        return PodmanRuntime(image, _program(("podman",)), tmp)
     _require(form, _OF_APPTAINER, image, "apptainer", "podman")
-    return ApptainerPlace(image, _program(_APPTAINERS), tmp)
+    return ApptainerRuntime(image, _program(_APPTAINERS), tmp)
 
 
 def _require(form: Form, able: tuple[str, ...], image: Image, runtime: str, other: str) -> None:

@@ -89,7 +89,7 @@ class ImageFacts(msgspec.Struct, frozen=True, kw_only=True):
         """Path of each Python that can import torch, and its version."""
         return {one.path: one.holds["torch"] for one in self.pythons if "torch" in one.holds}
 
-    def lacks(self, *, rocm: bool = True) -> list[str]:
+    def missing_tools(self, *, rocm: bool = True) -> list[str]:
         """Name what a build needs of the image and is not there.
 
         Parameters

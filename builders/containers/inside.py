@@ -14,13 +14,13 @@ import weakref
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from builders.containers.place import Bind
+from builders.containers.runtime import Bind
 from resolver.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from builders.containers.place import View
+    from builders.containers.runtime import View
 
 HOME = Path("/tmp/home")  # noqa: S108  inside the container, where /tmp is private
 _TEMPORARY = (Path("/tmp"), Path("/var/tmp"))  # noqa: S108

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from builders.cache import cache_root
-from builders.containers.choosing import choose_place
+from builders.containers.choosing import choose_runtime
 from builders.containers.facts import ImageFacts, ImagePython, Tool, gcc_of
-from builders.containers.place import View, run_in
+from builders.containers.runtime import View, run_in
 from builders.files import write_atomic
 from builders.recipes.build import Compiler
 from resolver.errors import MatrixError, UsageError
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from builders.containers.image import Image
-    from builders.containers.place import Place
+    from builders.containers.runtime import Runtime
 
 _SCRIPT = Path(__file__).with_name("inspect.sh")
 _MARK = "@fact"
@@ -45,7 +45,7 @@ def look_into(image: Image, kind: str | None = None) -> ImageFacts:
     Parameters
     ----------
     kind
-        The runtime, as `choose_place` takes it.
+        The runtime, as `choose_runtime` takes it.
 
     Raises
     ------
@@ -54,10 +54,10 @@ def look_into(image: Image, kind: str | None = None) -> ImageFacts:
     MatrixError
         As `inspect_image`.
     """
-    return remembered(image) or inspect_image(choose_place(kind, image))
+    return remembered(image) or inspect_image(choose_runtime(kind, image))
 
 
-def inspect_image(place: Place) -> ImageFacts:
+def inspect_image(runtime: Runtime) -> ImageFacts:
     """Look into the base image of a place; what was seen once is remembered by its digest.
 
     Raises
@@ -69,7 +69,7 @@ def inspect_image(place: Place) -> ImageFacts:
     UsageError
         The place is this machine.
     """
-    image = place.image
+    image = runtime.image
     if image is None:
         msg = "There is no base image to look into."
         raise UsageError(msg)
@@ -79,7 +79,7 @@ def inspect_image(place: Place) -> ImageFacts:
     log = cache_root() / "logs" / f"inspect-{image.sha256[:12]}.log"
     log.unlink(missing_ok=True)
     what = f"Looking into the base image {image.name}"
-    run_in(place, ["/bin/sh", "-c", _SCRIPT.read_text()], View(), what=what, log=log)
+    run_in(runtime, ["/bin/sh", "-c", _SCRIPT.read_text()], View(), what=what, log=log)
     try:
         facts = read_answer(log.read_text(errors="replace"), image)
     except ValueError as error:

@@ -18,7 +18,7 @@ from builders.containers.ending import ended_with_program
 from builders.containers.image import Image, form_of
 from builders.containers.inside import Temporary, binds, script
 from builders.containers.namespaces import only_loopback
-from builders.containers.place import View
+from builders.containers.runtime import View
 from builders.run import clean_environment, output_of
 from resolver.errors import UsageError
 
@@ -34,7 +34,7 @@ _OWN_VARIABLES = ("XDG_RUNTIME_DIR", "DBUS_SESSION_BUS_ADDRESS", "CONTAINERS_CON
 
 
 @dataclass(frozen=True)
-class PodmanPlace:
+class PodmanRuntime:
     """A base image, an unpacked directory or an archive, run by podman.
 
     An interrupt or a kill of the program ends what runs inside. A SIGKILL of podman itself does not:

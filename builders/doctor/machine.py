@@ -216,7 +216,7 @@ def pythons(catalog: Catalog) -> Point:
         path = shutil.which(f"python{version}")
         if path and output_of([path, "-c", "print(1)"]):  # a shim of pyenv may stand for no Python
             found[version] = path
-            remarks += [str(lack) for lack in host.lacks(Path(path), compile_cxx=False)]
+            remarks += [str(lack) for lack in host.missing_tools(Path(path), compile_cxx=False)]
     if not found:
         return Point(
             topic="pythons",

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from builders.cache import cache_root
-from builders.containers.place import Bind, run_in
+from builders.containers.runtime import Bind, run_in
 from builders.environments.kept import cache_errors, digest, keep
 from builders.environments.piptool import pip_of
 from builders.environments.python import python_view
@@ -23,12 +23,13 @@ from builders.run import CommandError
 from resolver.errors import EnvironmentLacksError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
     from pathlib import Path
 
-    from builders.containers.place import Place
+    from builders.containers.runtime import Runtime
     from builders.environments.python import TargetPython
     from builders.environments.wheelhouse import Wheel
+    from resolver.reporter import Reporter
 
 _LINK = "matrix-layers.pth"
 _LISTED = "matrix-installed.json"
@@ -63,13 +64,13 @@ class Layer:
 
 
 def make_layer(
-    place: Place,
+    runtime: Runtime,
     python: TargetPython,
     wheels: Sequence[Wheel],
     *,
     over: Sequence[Layer] = (),
     log: Path,
-    say: Callable[[str], None],
+    reporter: Reporter,
 ) -> Layer:
     """Install wheels into a layer, or take it from the cache; the network is off.
 
@@ -87,7 +88,7 @@ def make_layer(
     EnvironmentLacksError
         A wheel in the cache is damaged, or the layer cannot be made.
     """
-    key = digest(python.key(place), sorted(one.sha256 for one in wheels), [one.root.name for one in over])
+    key = digest(python.key(runtime), sorted(one.sha256 for one in wheels), [one.root.name for one in over])
     root = cache_root() / "layers" / key
     layer = Layer(root, root / python.library, tuple(wheels))
 
@@ -95,15 +96,17 @@ def make_layer(
         _refuse_damaged(wheels)
         first = next((one for one in wheels if "+" in one.version), wheels[0])
         more = f" and {len(wheels) - 1} more" if len(wheels) > 1 else ""
-        say(f"install {first.name} {first.version}{more}, once for all builds with this Python and image")
-        populate(place, python, root, over, [one.path for one in wheels], log=log, compiled=True)
+        reporter.step(
+            f"install {first.name} {first.version}{more}, once for all builds with this Python and image"
+        )
+        populate(runtime, python, root, over, [one.path for one in wheels], log=log, compiled=True)
 
     keep(root, make)
     return layer
 
 
 def populate(
-    place: Place,
+    runtime: Runtime,
     python: TargetPython,
     root: Path,
     layers: Sequence[Layer],
@@ -137,7 +140,7 @@ def populate(
     seen = [Bind(one.root) for one in layers]
     command = []
     if wheels:
-        pip = pip_of(place, python, log=log)
+        pip = pip_of(runtime, python, log=log)
         seen += [Bind(pip.parent), *(Bind(one.parent) for one in wheels)]
         command = [
             str(pip), "install", "--isolated", "--no-index", "--no-deps", "--no-cache-dir",
@@ -157,7 +160,7 @@ def populate(
     view = python_view(python, binds=[*seen, Bind(root, writable=True)])
     try:
         with cache_errors():
-            run_in(place, ["/bin/sh", "-c", _MAKE, "sh", *told, *command], view, what=what, log=log)
+            run_in(runtime, ["/bin/sh", "-c", _MAKE, "sh", *told, *command], view, what=what, log=log)
     except CommandError as error:
         raise EnvironmentLacksError(error.message, hint="The log says what was missing.") from None
     return msgspec.json.decode((root / _LISTED).read_bytes(), type=dict[str, str])

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
-from builders.containers.place import Bind
+from builders.containers.runtime import Bind
 from builders.run import clean_environment
 from resolver.errors import UsageError
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from builders.cache import cache_root
-from builders.containers.place import Bind, run_in
+from builders.containers.runtime import Bind, run_in
 from builders.environments.kept import cache_errors, keep
 from builders.environments.python import python_view
 from builders.run import CommandError
@@ -14,11 +14,11 @@ from resolver.errors import EnvironmentLacksError
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from builders.containers.place import Place
+    from builders.containers.runtime import Runtime
     from builders.environments.python import TargetPython
 
 
-def pip_of(place: Place, python: TargetPython, *, log: Path) -> Path:
+def pip_of(runtime: Runtime, python: TargetPython, *, log: Path) -> Path:
     """Give the directory of pip, as ensurepip installs it, which any Python of that version can run.
 
     ``python DIRECTORY install ...`` runs pip for the environment of that python: so does pip itself for
@@ -29,14 +29,14 @@ def pip_of(place: Place, python: TargetPython, *, log: Path) -> Path:
     EnvironmentLacksError
         The Python cannot make an environment with pip.
     """
-    root = cache_root() / "tools" / python.key(place)
+    root = cache_root() / "tools" / python.key(runtime)
 
     def make() -> None:
         view = python_view(python, binds=[Bind(root, writable=True)])
         command = [str(python.path), "-m", "venv", str(root)]
         try:
             with cache_errors():
-                run_in(place, command, view, what=f"Making an environment with {python.path}", log=log)
+                run_in(runtime, command, view, what=f"Making an environment with {python.path}", log=log)
         except CommandError as error:
             hint = f"It needs a venv module with pip; is `{python.path} -m ensurepip --version` all right?"
             raise EnvironmentLacksError(error.message, hint=hint) from None

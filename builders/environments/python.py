@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from builders import host
-from builders.containers.place import Bind, View, run_in
+from builders.containers.runtime import Bind, View, run_in
 from builders.environments.kept import digest
 from builders.run import CommandError
 from resolver.errors import EnvironmentLacksError, UsageError
@@ -28,7 +28,7 @@ from resolver.errors import EnvironmentLacksError, UsageError
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from builders.containers.place import Place
+    from builders.containers.runtime import Runtime
 
 QUIET = {"PYTHONPATH": "", "PYTHONHOME": "", "PYTHONNOUSERSITE": "1", "PYTHONDONTWRITEBYTECODE": "1"}
 """What every target Python is told: an image may set a PYTHONPATH of its own. Empty means unset."""
@@ -108,14 +108,14 @@ class TargetPython:
         """Where its packages are below the prefix of an environment."""
         return Path("lib", f"python{self.minor}{'t' if self.abi.endswith('t') else ''}", "site-packages")
 
-    def key(self, place: Place) -> str:
+    def key(self, runtime: Runtime) -> str:
         """Give a digest of interpreter and place, for what is made with it."""
-        image = place.image.sha256 if place.image else "host"
+        image = runtime.image.sha256 if runtime.image else "host"
         return digest(image, str(self.path), self.build, self.glibc, self.machine)
 
 
 def find_python(
-    place: Place, version: str, *, given: Path | None = None, image_pythons: Sequence[Path] = ()
+    runtime: Runtime, version: str, *, given: Path | None = None, image_pythons: Sequence[Path] = ()
 ) -> TargetPython:
     """Find an interpreter of a minor version that runs in a place and can make environments.
 
@@ -138,12 +138,12 @@ def find_python(
         None is there; the error says why each one that was found is of no use.
     """
     reasons = []
-    for path, where, binds in _candidates(place, version, given, image_pythons):
-        found = _try(place, path, version, where, binds)
+    for path, where, binds in _candidates(runtime, version, given, image_pythons):
+        found = _try(runtime, path, version, where, binds)
         if isinstance(found, TargetPython):
             return found
         reasons.append(f"{path}: {found}")
-    there = f"the base image {place.image.name}" if place.image else "this machine"
+    there = f"the base image {runtime.image.name}" if runtime.image else "this machine"
     listed = "".join(f"\n  - {reason}" for reason in dict.fromkeys(reasons))
     msg = f"Python {version} is needed to build for it, and {there} has none that can be used.{listed}"
     hint = f"Make one with `uv python install {version}` or conda, or resolve for another --python."
@@ -156,29 +156,29 @@ def python_view(python: TargetPython, *, binds: Sequence[Bind] = (), network: bo
 
 
 def _candidates(
-    place: Place, version: str, given: Path | None, image_pythons: Sequence[Path]
+    runtime: Runtime, version: str, given: Path | None, image_pythons: Sequence[Path]
 ) -> Iterator[tuple[Path, str, tuple[Bind, ...]]]:
     """Give interpreters to try: path, where it is from, and what has to be bound in."""
     if given is not None:
-        yield _given(place, version, given)
+        yield _given(runtime, version, given)
         return
-    if place.image is None:
+    if runtime.image is None:
         with suppress(EnvironmentLacksError):
             yield host.find_python(version), "host", ()
     else:
-        for path in image_pythons or _look(place, version):
+        for path in image_pythons or _look(runtime, version):
             yield path, "image", ()
     for prefix in _managed(version):
         yield prefix / "bin" / f"python{version}", "uv", (Bind(prefix),)
 
 
-def _given(place: Place, version: str, given: Path) -> tuple[Path, str, tuple[Bind, ...]]:
+def _given(runtime: Runtime, version: str, given: Path) -> tuple[Path, str, tuple[Bind, ...]]:
     for inside in (given / "bin" / f"python{version}", given):
-        if place.image is not None and _ask(place, [str(inside), "-c", _PROBE], View(env=QUIET))[0]:
+        if runtime.image is not None and _ask(runtime, [str(inside), "-c", _PROBE], View(env=QUIET))[0]:
             return inside, "image", ()
     given = given.expanduser().absolute()
     if not given.exists():
-        there = " on this machine or in the image" if place.image else ""
+        there = " on this machine or in the image" if runtime.image else ""
         msg = f"{given} does not exist{there}."
         raise UsageError(msg, hint="Name the prefix of a Python: a directory with bin/ in it.")
     prefix = given if given.is_dir() else given.parent.parent
@@ -190,7 +190,7 @@ def _given(place: Place, version: str, given: Path) -> tuple[Path, str, tuple[Bi
     if not python.exists():
         msg = f"{given} has no Python {version}: {python} does not exist."
         raise UsageError(msg, hint="Name the prefix of a Python of that version.")
-    if place.image is not None and prefix in _SYSTEM:
+    if runtime.image is not None and prefix in _SYSTEM:
         msg = f"{python} belongs to this machine's system; {prefix} cannot be bound over the image's own."
         raise EnvironmentLacksError(msg, hint=f"`uv python install {version}` makes one that can.")
     return python, "given", (Bind(prefix),)
@@ -201,9 +201,9 @@ def _settings(path: Path) -> dict[str, str]:
     return {name.strip(): value.strip() for name, _, value in pairs}
 
 
-def _look(place: Place, version: str) -> list[Path]:
+def _look(runtime: Runtime, version: str) -> list[Path]:
     """Give the interpreters of a minor version in an image."""
-    answered, lines = _ask(place, ["/bin/sh", "-c", _LOOK, "sh", version], View())
+    answered, lines = _ask(runtime, ["/bin/sh", "-c", _LOOK, "sh", version], View())
     return [Path(line) for line in dict.fromkeys(lines)] if answered else []
 
 
@@ -223,21 +223,23 @@ def _managed(version: str) -> list[Path]:
     return sorted(found, key=lambda one: found[one], reverse=True)
 
 
-def _try(place: Place, path: Path, version: str, where: str, binds: tuple[Bind, ...]) -> TargetPython | str:
+def _try(
+    runtime: Runtime, path: Path, version: str, where: str, binds: tuple[Bind, ...]
+) -> TargetPython | str:
     """Run an interpreter in the place: give what it is, or why it is of no use."""
-    answered, lines = _ask(place, [str(path), "-c", _PROBE], View(env=QUIET, binds=binds))
+    answered, lines = _ask(runtime, [str(path), "-c", _PROBE], View(env=QUIET, binds=binds))
     if not answered:
         return _why(lines)
     try:
         said = msgspec.convert(json.loads(lines[0]), _Said)
     except (IndexError, ValueError):
         return "it does not say what it is"
-    lacks = [] if said.headers else ["the headers (Python.h)"]
-    lacks += [] if said.venv else ["the venv module with pip (ensurepip)"]
+    missing_tools = [] if said.headers else ["the headers (Python.h)"]
+    missing_tools += [] if said.venv else ["the venv module with pip (ensurepip)"]
     if not f"{said.version}.".startswith(f"{version}."):
         return f"it is Python {said.version}"
-    if lacks:
-        return f"it lacks {' and '.join(lacks)}"
+    if missing_tools:
+        return f"it lacks {' and '.join(missing_tools)}"
     return TargetPython(
         Path(said.path),
         Path(said.prefix),
@@ -260,12 +262,12 @@ def _why(lines: Sequence[str]) -> str:
     return f"it does not run: {lines[-1] if lines else 'no word why'}"
 
 
-def _ask(place: Place, command: Sequence[str], view: View) -> tuple[bool, list[str]]:
+def _ask(runtime: Runtime, command: Sequence[str], view: View) -> tuple[bool, list[str]]:
     """Run a short program: whether it ended well, and its answers, else what it said of its failure."""
     with tempfile.TemporaryDirectory() as directory:
         log = Path(directory, "log")
         try:
-            run_in(place, command, view, what="Asking", log=log)
+            run_in(runtime, command, view, what="Asking", log=log)
         except CommandError as error:
             return False, list(error.lines)
         lines = log.read_text(errors="replace").splitlines()

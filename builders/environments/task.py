@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from builders.containers.place import Bind, View
+from builders.containers.runtime import Bind, View
 from builders.environments.kept import remove
 from builders.environments.layer import make_layer, populate
 from builders.environments.python import QUIET
@@ -15,10 +15,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from builders.containers.place import Place
+    from builders.containers.runtime import Runtime
     from builders.environments.layer import Layer
     from builders.environments.python import TargetPython
     from builders.environments.wheelhouse import Wheel, Wheelhouse
+    from resolver.reporter import Reporter
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,14 +65,14 @@ class Fetching:
     """Where wheels come from, and who is told."""
 
     log: Path
-    say: Callable[[str], None]
+    reporter: Reporter
     indexes: Sequence[str] = ()
     mirrored: Callable[[str], str] = str
     offline: bool = False
 
 
 def fetch_for(
-    place: Place, python: TargetPython, *, torch: str | None, requirements: Sequence[str], how: Fetching
+    runtime: Runtime, python: TargetPython, *, torch: str | None, requirements: Sequence[str], how: Fetching
 ) -> tuple[Wheel, ...]:
     """Fetch the wheels of the torch layer and of the build requirements: all of a build's network.
 
@@ -87,12 +88,12 @@ def fetch_for(
     EnvironmentLacksError
         Something could not be had.
     """
-    base, rest = _houses(place, python, torch, requirements, how)
+    base, rest = _houses(runtime, python, torch, requirements, how)
     return tuple(one for house in (base, rest) if house is not None for one in house.wheels)
 
 
 def make_layers(
-    place: Place, python: TargetPython, *, torch: str | None, requirements: Sequence[str], how: Fetching
+    runtime: Runtime, python: TargetPython, *, torch: str | None, requirements: Sequence[str], how: Fetching
 ) -> Layers:
     """Give the layers of a build, made from fetched wheels if they are not there.
 
@@ -101,23 +102,27 @@ def make_layers(
     EnvironmentLacksError
         Something could not be had, or there is no room.
     """
-    base, rest = _houses(place, python, torch, requirements, how)
-    lower = make_layer(place, python, base.wheels, log=how.log, say=how.say) if base else None
+    base, rest = _houses(runtime, python, torch, requirements, how)
+    lower = make_layer(runtime, python, base.wheels, log=how.log, reporter=how.reporter) if base else None
     over = [lower] if lower is not None and rest is not None and rest.above else []
-    upper = make_layer(place, python, rest.wheels, over=over, log=how.log, say=how.say) if rest else None
+    upper = (
+        make_layer(runtime, python, rest.wheels, over=over, log=how.log, reporter=how.reporter)
+        if rest
+        else None
+    )
     return Layers(lower, upper)
 
 
 def _houses(
-    place: Place, python: TargetPython, torch: str | None, requirements: Sequence[str], how: Fetching
+    runtime: Runtime, python: TargetPython, torch: str | None, requirements: Sequence[str], how: Fetching
 ) -> tuple[Wheelhouse | None, Wheelhouse | None]:
     def fetch(wanted: Sequence[str], indexes: Sequence[str], over: Sequence[Wheel] = ()) -> Wheelhouse:
         return fetch_wheels(
-            place,
+            runtime,
             python,
             wanted,
             log=how.log,
-            say=how.say,
+            reporter=how.reporter,
             indexes=indexes,
             mirrored=how.mirrored,
             over=over,
@@ -132,7 +137,7 @@ def _houses(
 
 
 def task_environment(
-    place: Place, python: TargetPython, layers: Sequence[Layer], *, root: Path, log: Path
+    runtime: Runtime, python: TargetPython, layers: Sequence[Layer], *, root: Path, log: Path
 ) -> BuildEnvironment:
     """Make the environment of one build.
 
@@ -148,11 +153,11 @@ def task_environment(
     EnvironmentLacksError
         It cannot be made.
     """
-    return fresh_environment(place, python, layers, (), root=root, log=log)
+    return fresh_environment(runtime, python, layers, (), root=root, log=log)
 
 
 def fresh_environment(
-    place: Place,
+    runtime: Runtime,
     python: TargetPython,
     layers: Sequence[Layer],
     wheels: Sequence[Path],
@@ -168,7 +173,7 @@ def fresh_environment(
         It cannot be made, or pip refuses a wheel.
     """
     remove(root)
-    installed = populate(place, python, root, layers, wheels, log=log)
+    installed = populate(runtime, python, root, layers, wheels, log=log)
     path = (root / "bin", *(one.root / "bin" for one in layers))
     binds = (*python.binds, *(Bind(one.root) for one in layers), Bind(root, writable=True))
     hashes = {one.file: one.sha256 for layer in layers for one in layer.wheels}

@@ -23,7 +23,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 
 from builders.cache import cache_root
-from builders.containers.place import Bind, View, run_in
+from builders.containers.runtime import Bind, View, run_in
 from builders.environments.kept import cache_errors, digest
 from builders.environments.pipconfig import linked_directories, local_directory, pip_settings, reachable
 from builders.environments.piptool import pip_of
@@ -35,8 +35,9 @@ from resolver.errors import EnvironmentLacksError, UsageError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from builders.containers.place import Place
+    from builders.containers.runtime import Runtime
     from builders.environments.python import TargetPython
+    from resolver.reporter import Reporter
 
 _CUDA = ("nvidia-", "cuda-")
 _UNREACHED = re.compile(
@@ -75,12 +76,12 @@ class Wheelhouse(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def fetch_wheels(
-    place: Place,
+    runtime: Runtime,
     python: TargetPython,
     requirements: Sequence[str],
     *,
     log: Path,
-    say: Callable[[str], None],
+    reporter: Reporter,
     indexes: Sequence[str] = (),
     mirrored: Callable[[str], str] = str,
     over: Sequence[Wheel] = (),
@@ -96,7 +97,7 @@ def fetch_wheels(
         As PEP 508 has them; torch pinned with its local version label.
     log
         Where pip's output goes.
-    say
+    reporter
         Told what is being done.
     indexes
         Wheel indexes to offer to pip besides the configured ones, if they can be reached.
@@ -137,10 +138,18 @@ def fetch_wheels(
         with _staging(manifest.with_suffix(".part")) as part:
             limits = "".join(f"{one.name}=={one.version}\n" for one in pinned.values())
             (part / "constraints.txt").write_text(limits)
-            say(f"fetch {', '.join(wanted)} and what they need")
+            reporter.step(f"fetch {', '.join(wanted)} and what they need")
             links = [str(one.path.parent) for one in over]
             _download(
-                place, python, wanted, part, log=log, say=say, indexes=indexes, mirrored=mirrored, links=links
+                runtime,
+                python,
+                wanted,
+                part,
+                log=log,
+                reporter=reporter,
+                indexes=indexes,
+                mirrored=mirrored,
+                links=links,
             )
             files = sorted((part / "files").iterdir())
             _check(files, wanted, [*pinned])
@@ -234,18 +243,18 @@ def _store(file: Path) -> Wheel:
 
 
 def _download(
-    place: Place,
+    runtime: Runtime,
     python: TargetPython,
     wanted: Sequence[str],
     part: Path,
     *,
     log: Path,
-    say: Callable[[str], None],
+    reporter: Reporter,
     indexes: Sequence[str],
     mirrored: Callable[[str], str],
     links: Sequence[str],
 ) -> None:
-    pip = pip_of(place, python, log=log)
+    pip = pip_of(runtime, python, log=log)
     options = [f"--find-links={one}" for one in links]
     binds = [Bind(part, writable=True), Bind(pip.parent), *(Bind(Path(one)) for one in links)]
     unreached = []
@@ -255,7 +264,7 @@ def _download(
             binds += [bind for bind in [local_directory(url)] if bind is not None]
         else:
             unreached.append(url)
-            say(f"{url} cannot be reached; pip looks only where it is configured to")
+            reporter.step(f"{url} cannot be reached; pip looks only where it is configured to")
     settings = pip_settings(mirrored, default_index=_public_index())
     view = python_view(python, binds=[*settings.binds, *binds], network=True)
     own = {"PIP_CACHE_DIR": str(part / "pip"), "TMPDIR": str(part / "tmp")}
@@ -267,7 +276,7 @@ def _download(
     start = end_of(log)
     try:
         with cache_errors():
-            run_in(place, command, view, what=f"Fetching {', '.join(wanted)}", log=log)
+            run_in(runtime, command, view, what=f"Fetching {', '.join(wanted)}", log=log)
     except CommandError as error:
         raise EnvironmentLacksError(error.message, hint=_cure(log, start, unreached)) from None
 

@@ -4,8 +4,8 @@
 `archive` writes the zip file, `raw` reads the wheel that the build backend made.
 """
 
-from builders.labelling.pins import Loosening, Pin, runtime_pins
+from builders.labelling.pins import Pin, PinStyle, runtime_pins
 from builders.labelling.raw import RawWheelError
 from builders.labelling.rewriting import Labelled, Labels, label_wheel
 
-__all__ = ["Labelled", "Labels", "Loosening", "Pin", "RawWheelError", "label_wheel", "runtime_pins"]
+__all__ = ["Labelled", "Labels", "Pin", "PinStyle", "RawWheelError", "label_wheel", "runtime_pins"]

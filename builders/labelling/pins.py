@@ -3,7 +3,7 @@
 An extension is compiled against one torch: another minor release, or the same one for another
 ROCm, has other symbols. So the metadata says ``torch==2.9.1+rocm6.4`` whatever the source's own
 said, and pip refuses any other. The pin is metadata only: uv replaces it by an override, pip passes
-over it with ``--no-deps``, and `Loosening` writes a weaker one in the first place.
+over it with ``--no-deps``, and `PinStyle` writes a weaker one in the first place.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from packaging.version import Version
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-Loosening = Literal["exact", "release", "none"]
+PinStyle = Literal["exact", "release", "none"]
 """``exact``: the local label is part of the pin; ``release``: any build of that release fits (PEP 440:
 ``==2.9.1`` also takes ``2.9.1+rocm6.4``); ``none``: what the source requires is left as it is."""
 
@@ -91,7 +91,7 @@ class Pinned:
     """What became of those that are written otherwise."""
 
 
-def pinned(requirements: Sequence[str], pins: Iterable[Pin], loosening: Loosening = "exact") -> Pinned:
+def pinned(requirements: Sequence[str], pins: Iterable[Pin], loosening: PinStyle = "exact") -> Pinned:
     """Rewrite the requirements of a wheel.
 
     Extras and markers stay, also in what becomes a pin. What is no requirement that `packaging` can
@@ -124,7 +124,7 @@ def pinned(requirements: Sequence[str], pins: Iterable[Pin], loosening: Loosenin
     return Pinned(tuple(kept), tuple(added), (*changes, *(Change("", one, why) for one in added)))
 
 
-def _one(text: str, pins: Mapping[str, Pin], loosening: Loosening) -> tuple[str, str]:
+def _one(text: str, pins: Mapping[str, Pin], loosening: PinStyle) -> tuple[str, str]:
     """Give what a requirement becomes, and why; no reason where it stays as it is."""
     one = _read(text)
     if one is None:
@@ -150,7 +150,7 @@ def _one(text: str, pins: Mapping[str, Pin], loosening: Loosening) -> tuple[str,
     return str(new), why
 
 
-def _version(pin: Pin, loosening: Loosening) -> str:
+def _version(pin: Pin, loosening: PinStyle) -> str:
     version = Version(pin.version)
     return version.public if loosening == "release" else str(version)
 

@@ -22,7 +22,7 @@ from builders.audit.contents import as_recorded
 from builders.files import atomic_path
 from builders.labelling.archive import ArchiveWriter, Entry
 from builders.labelling.metadata import Headers
-from builders.labelling.pins import Change, Loosening, Pin, pinned
+from builders.labelling.pins import Change, Pin, PinStyle, pinned
 from builders.labelling.raw import SIGNATURES, RawWheel
 from resolver.errors import MatrixError
 
@@ -47,7 +47,7 @@ class Labels:
     """Build tag (PEP 427) that tells a rebuild from the wheel before it."""
     pins: tuple[Pin, ...] = ()
     """What it requires in the very version it was built against (`runtime_pins`)."""
-    loosening: Loosening = "exact"
+    loosening: PinStyle = "exact"
     sboms: Mapping[str, bytes] = field(default_factory=dict)
     """File name to content of what goes into ``.dist-info/sboms`` (PEP 770)."""
 

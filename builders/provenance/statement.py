@@ -121,7 +121,7 @@ class Statement(_Part, frozen=True, kw_only=True):
 class Run:
     """One run of a build, as far as it is not determined by its inputs."""
 
-    place: str
+    runtime: str
     """What ran it: ``host``, ``apptainer``, ``podman``."""
     invocation: str
     """A name for this run that no other has."""
@@ -181,7 +181,7 @@ def statement(
                 resolved_dependencies=tuple(_dependencies(materials)),
             ),
             run_details=RunDetails(
-                builder=Builder(id=f"{_BUILDER}:{run.place}", version=dict(run.versions)),
+                builder=Builder(id=f"{_BUILDER}:{run.runtime}", version=dict(run.versions)),
                 metadata=Metadata(
                     invocation_id=run.invocation,
                     started_on=_moment(run.started),

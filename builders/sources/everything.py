@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal
 from builders.sources.obtain import obtain
 from builders.sources.patches import patches_of
 from resolver.errors import MatrixError
+from resolver.reporter import SILENT, Reporter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -60,7 +61,7 @@ def fetch_all(
     mirrors: Mapping[str, str],
     offline: bool = False,
     wheels: Callable[[Lock, Sequence[LockedPick]], Iterable[Item | Missing]] | None = None,
-    say: Callable[[str], None] = lambda _: None,
+    reporter: Reporter = SILENT,
 ) -> Haul:
     """Bring all sources that a lock builds into the cache, and what else their builds need.
 
@@ -81,7 +82,7 @@ def fetch_all(
     wheels
         Called with the lock and the chosen picks after the sources: fetches torch and the build
         requirements, and gives one item for each.
-    say
+    reporter
         Told what is being fetched.
 
     Raises
@@ -93,7 +94,7 @@ def fetch_all(
     haul = Haul()
     for pick in picks:
         origin = pick.sdist.file if pick.sdist else f"{pick.git.url}@{pick.git.commit}" if pick.git else ""
-        say(f"{pick.name} {pick.version}: {origin}")
+        reporter.step(f"{pick.name} {pick.version}: {origin}")
         try:
             source = obtain(pick, offline=offline, mirrors=mirrors, patches=patches_of(pick, catalog))
         except MatrixError as error:

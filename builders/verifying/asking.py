@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from builders.containers.place import Bind, View, output_in, run_in
+from builders.containers.runtime import Bind, View, output_in, run_in
 from builders.probes import probe_questions, probe_script
 from builders.probes import read_answer as read_probe
 from builders.probes.marked import read_marked
@@ -24,7 +24,7 @@ from resolver.names import normalised
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from builders.containers.place import Place
+    from builders.containers.runtime import Runtime
     from builders.probes import Answer as Probe
     from resolver.facts.schema import Recipe
 
@@ -132,9 +132,9 @@ class Asking:
     """
 
     def __init__(
-        self, place: Place, python: str, *, folder: Path, log: Path, env: Mapping[str, str] | None = None
+        self, runtime: Runtime, python: str, *, folder: Path, log: Path, env: Mapping[str, str] | None = None
     ) -> None:
-        self._place, self._python, self._folder, self._log = place, python, folder, log
+        self._place, self._python, self._folder, self._log = runtime, python, folder, log
         self._first = [python] if python else ["/bin/sh", "-c", _PYTHON, "sh"]
         devices = [Path(name) for name in _DEVICES if Path(name).exists()]
         self._view = View(

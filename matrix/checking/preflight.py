@@ -122,12 +122,12 @@ def _in_places(said: str, work: Path, texts: Mapping[int, str], name: str) -> st
     """Put the user's file in the place of the one that pip was given."""
     places = list(texts)
 
-    def place(found: re.Match[str]) -> str:
+    def runtime(found: re.Match[str]) -> str:
         number = int(found[1])
         return f"{name} (line {places[number - 1]})" if number <= len(places) else found[0]
 
     given = re.escape(str(work / "requirements.txt"))
-    return re.sub(rf"{given} \(line (\d+)\)", place, said).replace(str(work / "requirements.txt"), name)
+    return re.sub(rf"{given} \(line (\d+)\)", runtime, said).replace(str(work / "requirements.txt"), name)
 
 
 def _not_run(why: str, output: str = "") -> Preflight:

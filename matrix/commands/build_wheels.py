@@ -12,6 +12,7 @@ from builders.index import Index
 from builders.plan import plan
 from builders.task import Limits
 from matrix.answers import show_conflict
+from matrix.build_hosts import add_build_host_options, find_build_host
 from matrix.commands.resolve import LOCK
 from matrix.imaging import with_known_digest
 from matrix.locking import catalog_of, same_target
@@ -23,7 +24,6 @@ from matrix.options import (
     merge,
     read_settings,
 )
-from matrix.workshops import add_workshop_options, find_workshop
 from resolver.errors import EnvironmentLacksError, MatrixError
 from resolver.lock import dumps, make_lock, read_lock
 from resolver.model import Conflict
@@ -33,8 +33,8 @@ from resolver.versions import shorten
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from builders.build_host import BuildHost
     from builders.plan import Task
-    from builders.workshop import Workshop
     from matrix.console import Console
     from matrix.options import Settings
     from resolver.facts.catalog import Catalog
@@ -55,7 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--index", metavar="DIR", type=Path, default=INDEX, help="the index (default: %(default)s)"
     )
-    add_workshop_options(parser)
+    add_build_host_options(parser)
     parser.add_argument(
         "--ops",
         metavar="NAME:A,B",
@@ -115,8 +115,8 @@ def execute(args: argparse.Namespace, console: Console) -> int:
     index = Index(args.index)
     tasks = []
     if lock.built(names):
-        workshop = _workshop(lock, names, args)
-        tasks = plan(lock, catalog, index, workshop, names, ops=dict(args.ops), pinning=args.torch_pin)
+        build_host = _workshop(lock, names, args)
+        tasks = plan(lock, catalog, index, build_host, names, ops=dict(args.ops), pinning=args.torch_pin)
     results = [_report(task, index) for task in tasks]
     for task in tasks:
         if task.wheel is not None:
@@ -143,7 +143,7 @@ def _lock(
 ) -> tuple[Lock | None, Catalog]:
     """Read the lock, or resolve first when there is none; a lock for another target is refused."""
     if args.lock.exists():
-        lock = read_lock(args.lock, tell=console.say)
+        lock = read_lock(args.lock, tell=console.info)
         catalog = catalog_of(lock, args.lock, settings)
         same_target(lock, args, catalog)
         return lock, catalog
@@ -157,7 +157,7 @@ def _lock(
     lock = make_lock(with_known_digest(answer))
     if not args.dry_run:
         write_atomic(args.lock, dumps(lock))
-        console.say(f"There was no lock; resolved and wrote {args.lock}.")
+        console.info(f"There was no lock; resolved and wrote {args.lock}.")
     return lock, catalog
 
 
@@ -167,10 +167,10 @@ def _refuse_what_is_not_there(args: argparse.Namespace) -> None:
         raise EnvironmentLacksError(msg, hint="--executor local builds here.")
 
 
-def _workshop(lock: Lock, names: Sequence[str], args: argparse.Namespace) -> Workshop:
+def _workshop(lock: Lock, names: Sequence[str], args: argparse.Namespace) -> BuildHost:
     """Find the workshop; say what cannot be built where there is none."""
     try:
-        return find_workshop(lock, args)
+        return find_build_host(lock, args)
     except EnvironmentLacksError as error:
         waiting = "".join(f"\n  - {pick.name} {pick.pinned}" for pick in lock.built(names))
         target = ", ".join(lock.target.gfx) or "this machine's CPU"
@@ -187,14 +187,14 @@ def _build(
     from builders.host import require_for_build  # noqa: PLC0415
     from builders.task import build_wheel  # noqa: PLC0415  imports slowly, and only to build
 
-    for workshop in {id(task.workshop): task.workshop for task in tasks}.values():
-        if workshop.place.image is None:
-            require_for_build(workshop.python.path)
+    for build_host in {id(task.build_host): task.build_host for task in tasks}.values():
+        if build_host.runtime.image is None:
+            require_for_build(build_host.python.path)
     failed: dict[str, MatrixError] = {}
     for task in tasks:
-        console.say(f"{task.title}")
+        console.info(f"{task.title}")
         try:
-            wheel = build_wheel(task, index, limits, console.step)
+            wheel = build_wheel(task, index, limits, console)
         except MatrixError as error:
             if not args.keep_going:
                 raise

@@ -71,7 +71,7 @@ def execute(args: argparse.Namespace, console: Console) -> int:
         console.document({"schema": 1, "kind": args.kind, "rows": rows})
     else:
         console.data(table([[row["name"], row["status"], _says(row)] for row in rows], indent=""))
-        console.say("\nAll keys, sources and notes: --format json")
+        console.info("\nAll keys, sources and notes: --format json")
     return 0
 
 

@@ -94,7 +94,7 @@ def _ask(args: argparse.Namespace, settings: Settings, catalog: Catalog, console
     web = Web(cache_root() / "refresh", settings.mirrors)
     everything = Learned()
     for source in (one for one in SOURCES if one in wanted):
-        console.say(f"Asking {source} ...")
+        console.info(f"Asking {source} ...")
         if source == "pypi":
             found = pypi.learn(catalog, packages, web, index_url())
         elif source == "torch":
@@ -104,7 +104,7 @@ def _ask(args: argparse.Namespace, settings: Settings, catalog: Catalog, console
         everything.rows += found.rows
         everything.remarks += found.remarks
         everything.unreachable += found.unreachable
-    console.say(f"{web.asked} requests, {web.unchanged} answered that nothing changed.")
+    console.info(f"{web.asked} requests, {web.unchanged} answered that nothing changed.")
     return everything
 
 
@@ -134,9 +134,9 @@ def _report(
     args: argparse.Namespace, learned: Learned, diff: str, console: Console, *, written: bool
 ) -> None:
     for remark in learned.remarks:
-        console.warn(remark)
+        console.warning(remark)
     for missed in _by_reason(learned.unreachable):
-        console.warn(f"Not asked: {missed}.")
+        console.warning(f"Not asked: {missed}.")
     if args.format == "json":
         console.document(
             {
@@ -152,8 +152,8 @@ def _report(
     if diff:
         console.data(diff)
     if written:
-        console.say(f"\nWrote {len(learned.rows)} rows to {args.output}. Use them: --catalog {args.output}")
+        console.info(f"\nWrote {len(learned.rows)} rows to {args.output}. Use them: --catalog {args.output}")
     elif diff:
-        console.say(f"\n{len(learned.rows)} new rows. Nothing was written; --apply writes {args.output}.")
+        console.info(f"\n{len(learned.rows)} new rows. Nothing was written; --apply writes {args.output}.")
     else:
-        console.say("The catalog has all that was found.")
+        console.info("The catalog has all that was found.")

@@ -109,7 +109,7 @@ def execute(args: argparse.Namespace, console: Console) -> int:
     else:
         _show(document.name, findings, said, changed, console)
         refused = said is not None and said.outcome == "refused"
-        console.say(summary(findings, expected.against, refused=refused))
+        console.info(summary(findings, expected.against, refused=refused))
     return 1 if wrong else 0
 
 
@@ -123,7 +123,7 @@ def _expected(args: argparse.Namespace, consumer: Consumer, console: Console) ->
     if named:
         msg = f"--lock says what the file is for, and so does --{named[0].replace('_', '-')}."
         raise UsageError(msg, hint="Leave out one of the two.")
-    lock = read_lock(args.lock, tell=console.say)
+    lock = read_lock(args.lock, tell=console.info)
     return expect_lock(lock, str(args.lock), catalog_of(lock, args.lock, settings), consumer)
 
 
@@ -145,6 +145,6 @@ def _show(name: str, findings: list[Finding], said: Preflight | None, changed: s
     if parts:
         console.data("\n\n".join(parts))
     if said is not None and said.outcome != "passed":
-        console.warn(preflight_text(said))
+        console.warning(preflight_text(said))
     elif said is not None:
-        console.say(preflight_text(said))
+        console.info(preflight_text(said))

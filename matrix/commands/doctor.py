@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from builders.containers.choosing import choose_place
+from builders.containers.choosing import choose_runtime
 from builders.containers.image import find_image
 from builders.containers.inspect import look_into
 from builders.doctor.machine import look
@@ -61,18 +61,22 @@ def execute(args: argparse.Namespace, console: Console) -> int:
     catalog = load_catalog(settings)
     facts = _look_into(given, catalog, args.where) if given else None
     points = list(look(catalog, args.index, servers(catalog, settings.mirrors)))
-    lacks = facts.lacks() if facts else []
+    missing_tools = facts.missing_tools() if facts else []
     if args.format == "json":
         document: dict[str, object] = {"schema": 1, "host": msgspec.to_builtins(points)}
         if facts:
-            document["image"] = {**msgspec.to_builtins(facts), "lacks": lacks, "can_build": not lacks}
+            document["image"] = {
+                **msgspec.to_builtins(facts),
+                "lacks": missing_tools,
+                "can_build": not missing_tools,
+            }
         console.document(document)
     else:
         for point in points:
             _show(point, console)
         if facts:
-            console.data("\n" + _image_text(facts, lacks))
-    return EnvironmentLacksError.exit_code if lacks else 0
+            console.data("\n" + _image_text(facts, missing_tools))
+    return EnvironmentLacksError.exit_code if missing_tools else 0
 
 
 def servers(catalog: Catalog, mirrors: Mapping[str, str]) -> dict[str, str]:
@@ -95,13 +99,13 @@ def _look_into(given: str, catalog: Catalog, where: str | None) -> ImageFacts:
             raise UsageError(msg, hint=did_you_mean(name, catalog.image))
         path = Path(row.path)
         if not row.path.startswith("/") or not path.exists():
-            place = f": {row.path}" if row.path else ", and the catalog does not say where it is"
-            msg = f"The base image {name} is not on this machine{place}."
+            runtime = f": {row.path}" if row.path else ", and the catalog does not say where it is"
+            msg = f"The base image {name} is not on this machine{runtime}."
             get = f"Pull it (apptainer pull image.sif {row.path})" if "://" in row.path else "Copy it here"
             raise EnvironmentLacksError(msg, hint=f"{get}, then name the file: --base-image image.sif")
     image = find_image(path, name)
     if where is not None:
-        choose_place(where, image)  # complains of a missing runtime even where the image is remembered
+        choose_runtime(where, image)  # complains of a missing runtime even where the image is remembered
     return look_into(image, where)
 
 
@@ -113,7 +117,7 @@ def _show(point: Point, console: Console) -> None:
             console.data(f"         {text}")
 
 
-def _image_text(facts: ImageFacts, lacks: list[str]) -> str:
+def _image_text(facts: ImageFacts, missing_tools: list[str]) -> str:
     compilers = ", ".join(f"{one.name} {one.version}" for one in facts.compilers)
     pythons = "; ".join(
         f"{one.version} {one.path}"
@@ -138,5 +142,7 @@ def _image_text(facts: ImageFacts, lacks: list[str]) -> str:
     }
     lines = [f"Base image {facts.name}: {facts.path}"]
     lines += [f"  {name:10} {value or 'none'}" for name, value in rows.items()]
-    lines.append("Wheels for ROCm cannot be built in it:" if lacks else "Wheels for ROCm can be built in it.")
-    return "\n".join([*lines, *(f"  - {lack}" for lack in lacks)])
+    lines.append(
+        "Wheels for ROCm cannot be built in it:" if missing_tools else "Wheels for ROCm can be built in it."
+    )
+    return "\n".join([*lines, *(f"  - {lack}" for lack in missing_tools)])

@@ -89,7 +89,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def execute(args: argparse.Namespace, console: Console) -> int:
     """Run the command."""
     _check_options(args)
-    lock = read_lock(args.lock, tell=console.say)
+    lock = read_lock(args.lock, tell=console.info)
     if names_target(args):
         same_target(lock, args, catalog_of(lock, args.lock, merge(read_settings(), args)))
     default = MAIN[args.consumer]
@@ -104,10 +104,10 @@ def execute(args: argparse.Namespace, console: Console) -> int:
         console.data(files[0].text.rstrip())
         if files[1:]:
             beside = ", ".join(file.name for file in files[1:])
-            console.say(f"Beside it belong: {beside}. -o DIR writes all of them.")
+            console.info(f"Beside it belong: {beside}. -o DIR writes all of them.")
         return 0
     for path in write_files(files, folder, named=not args.output.is_dir()):
-        console.say(f"Wrote {path}")
+        console.info(f"Wrote {path}")
     return 0
 
 
@@ -139,7 +139,7 @@ def _files(lock: Lock, args: argparse.Namespace, where: Where, console: Console)
         pins = _with_closure(pins, missing, args, where, console)
     files = _emit(pins, args, where)
     for pin in missing:
-        console.warn(f"{pin.name} {pin.version} is not in {index.root} yet; matrix build-wheels makes it.")
+        console.warning(f"{pin.name} {pin.version} is not in {index.root} yet; matrix build-wheels makes it.")
     return files
 
 
@@ -195,7 +195,7 @@ def _with_closure(
         requirement_lines(pins, url),
         python=pins.python,
         log=cache_root() / "logs" / "hashes.log",
-        say=console.step,
+        reporter=console,
         given=args.python_from,
         glibc=pins.glibc,
     )
@@ -216,5 +216,5 @@ def _pylock(lock: Lock, args: argparse.Namespace, folder: Path, main: str, conso
         raise UsageError(msg, hint="Call it pylock.toml, or pylock.NAME.toml.")
     find = partial(published_wheels, python=lock.target.python)
     text = pylock(lock, Index(args.index), find, beside=folder.absolute(), index_url=args.index_url or "")
-    console.warn(left_out(lock))
+    console.warning(left_out(lock))
     return File(main, text)

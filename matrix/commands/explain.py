@@ -64,7 +64,7 @@ def execute(args: argparse.Namespace, console: Console) -> int:
         else:
             console.data(_conflict_text(conflict))
         return 0
-    lock = read_lock(args.lock, tell=console.say)
+    lock = read_lock(args.lock, tell=console.info)
     wanted = parse_requirement(args.name) if args.name else None
     picks = [pick for pick in lock.pick if wanted is None or pick.name == wanted.name]
     if wanted and not picks:
@@ -106,7 +106,7 @@ def _passed_over(lock: Lock, path: Path, wanted: Requirement, console: Console) 
             lay_image(image.path, catalog, image.name)
         found, more = rejected(catalog, request, picked, wanted.name, asked=wanted.specifier)
     except MatrixError as error:
-        console.warn(f"What was not taken cannot be explained: {error.message}")
+        console.warning(f"What was not taken cannot be explained: {error.message}")
         return [], 0
     version = lock.version_of(wanted.name)
     if wanted.specifier is not None and not found and not wanted.specifier.allows(version):

@@ -30,5 +30,5 @@ def explain_log(args: argparse.Namespace, console: Console) -> int:
     else:
         console.data("Nothing in this log is a failure that is known here.")
         if not args.backend:
-            console.say("Some show only when it is said what the build was for: --backend rocm.")
+            console.info("Some show only when it is said what the build was for: --backend rocm.")
     return 0 if found else 1

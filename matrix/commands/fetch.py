@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Literal
 
 from builders.cache import cache_root
 from builders.sources import Item, Missing, fetch_all
+from matrix.build_hosts import add_build_host_options
 from matrix.commands.resolve import LOCK
 from matrix.locking import catalog_of, same_image
 from matrix.options import check_names, merge, read_settings
-from matrix.workshops import add_workshop_options
 from resolver.errors import MatrixError
 from resolver.lock import read_lock
 
@@ -40,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--only-sources", action="store_true", help="leave torch and the build requirements to the build"
     )
-    add_workshop_options(parser)
+    add_build_host_options(parser)
     parser.add_argument(
         "--base-image",
         metavar="NAME|PATH",
@@ -62,7 +62,7 @@ def execute(args: argparse.Namespace, console: Console) -> int:
     """Run the command."""
     settings = merge(read_settings(), args)
     names = check_names(args.names)
-    lock = read_lock(args.lock, tell=console.say)
+    lock = read_lock(args.lock, tell=console.info)
     catalog = catalog_of(lock, args.lock, settings)
     same_image(lock, args, catalog)
     wheels = partial(_wheels, catalog=catalog, mirrors=settings.mirrors, args=args, console=console)
@@ -73,10 +73,10 @@ def execute(args: argparse.Namespace, console: Console) -> int:
         mirrors=settings.mirrors,
         offline=args.offline,
         wheels=None if args.only_sources else wheels,
-        say=console.step,
+        reporter=console,
     )
     for remark in haul.remarks:
-        console.warn(remark)
+        console.warning(remark)
     for missing in haul.missing:
         console.error(f"{missing.name} {missing.version}: {missing.error.message}", missing.error.hint)
     if args.format == "json":
@@ -99,22 +99,22 @@ def _wheels(
     from builders.index import Index  # noqa: PLC0415  only where wheels are fetched
     from builders.plan import plan  # noqa: PLC0415
     from builders.task import Limits, wheels_of  # noqa: PLC0415
-    from matrix.workshops import find_workshop  # noqa: PLC0415
+    from matrix.build_hosts import find_build_host  # noqa: PLC0415
 
     log = cache_root() / "logs" / "fetch.log"
     log.unlink(missing_ok=True)
     if not picks:
         return
     try:
-        workshop = find_workshop(lock, args)
-        tasks = plan(lock, catalog, Index(cache_root() / "no-index"), workshop, [one.name for one in picks])
+        build_host = find_build_host(lock, args)
+        tasks = plan(lock, catalog, Index(cache_root() / "no-index"), build_host, [one.name for one in picks])
     except MatrixError as error:
         yield Missing("torch", lock.version_of("torch"), "wheels of torch and the build requirements", error)
         return
     seen: set[str] = set()
     for task in tasks:
         try:
-            before, wheels = wheels_of(task, Limits(offline=args.offline, mirrors=mirrors), log, console.step)
+            before, wheels = wheels_of(task, Limits(offline=args.offline, mirrors=mirrors), log, console)
         except MatrixError as error:
             yield Missing(task.pick.name, task.pick.pinned, "torch and the build requirements", error)
             continue

@@ -90,9 +90,9 @@ def execute(args: argparse.Namespace, console: Console) -> int:
         console.data(text)
     else:
         write_atomic(args.output, text + "\n")
-        console.say(f"Wrote {args.output}")
+        console.info(f"Wrote {args.output}")
     if findings and args.format not in {"text", "json"}:
-        console.say(f"{args.edges_from} differs from the recipes in {len(findings)} points: --format text")
+        console.info(f"{args.edges_from} differs from the recipes in {len(findings)} points: --format text")
     return 0
 
 
@@ -100,7 +100,7 @@ def _lock(args: argparse.Namespace, console: Console) -> Lock | None:
     """Read the lock, or resolve when there is none; a lock for another target is refused."""
     settings = merge(read_settings(), args)
     if args.lock.exists():
-        lock = read_lock(args.lock, tell=console.say)
+        lock = read_lock(args.lock, tell=console.info)
         if names_target(args):
             same_target(lock, args, catalog_of(lock, args.lock, settings))
         return lock
@@ -110,9 +110,9 @@ def _lock(args: argparse.Namespace, console: Console) -> Lock | None:
     if isinstance(answer, Conflict):
         show_conflict(answer, console, as_json=args.format == "json")
         return None
-    console.say(f"There is no {args.lock}; resolved for this answer only. matrix resolve writes a lock.")
+    console.info(f"There is no {args.lock}; resolved for this answer only. matrix resolve writes a lock.")
     for warning in answer.warnings:
-        console.warn(warning)
+        console.warning(warning)
     return make_lock(answer)
 
 
@@ -176,7 +176,7 @@ def _drawn(
 
             if names := left_out(graph):
                 said = "Left out, as the lock leaves their versions to pip and fromager needs one: "
-                console.warn(f"{said}{', '.join(names)}.")
+                console.warning(f"{said}{', '.join(names)}.")
             return json.dumps(fromager_document(graph, lock), indent=2)
         case "dot":
             from matrix.drawing.dot import draw_dot  # noqa: PLC0415

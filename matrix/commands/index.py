@@ -184,7 +184,7 @@ def _check(index: Index, args: argparse.Namespace, console: Console) -> int:
         wheels = sum(len(index.wheels(project)) for project in index.projects())
         console.data(f"{wheels} wheels of {len(index.projects())} projects: all sound.")
     elif left:
-        console.say("Mend it with: matrix index check --repair")
+        console.info("Mend it with: matrix index check --repair")
     return 1 if left else 0
 
 
@@ -196,7 +196,7 @@ def _refresh(index: Index, _: argparse.Namespace, console: Console) -> int:
     for one in wrong:
         console.data(one.text)
     if wrong:
-        console.say("A wheel is never replaced or linked. Mend it with: matrix index check --repair")
+        console.info("A wheel is never replaced or linked. Mend it with: matrix index check --repair")
     changed = index.refresh_all()
     if changed:
         console.data(f"Made anew: the pages of {', '.join(changed)}.")
@@ -223,7 +223,7 @@ def _prune(index: Index, args: argparse.Namespace, console: Console) -> int:
     if args.lock is not None:
         pinned = {}
         for path in args.lock:
-            for pick in read_lock(path, tell=console.say).built():
+            for pick in read_lock(path, tell=console.info).built():
                 pinned.setdefault(pick.name, set()).add(pick.pinned)
     now = datetime.now(tz=UTC)
     return _take_out(
@@ -275,7 +275,7 @@ def _serve(index: Index, args: argparse.Namespace, console: Console) -> int:
 
     with serving(index, host=args.host, port=args.port) as address:
         console.write(f"{address}\n")
-        console.say(f"Serving {index.root}; end with Ctrl-C.")
+        console.info(f"Serving {index.root}; end with Ctrl-C.")
         signal.pause()
     return 0
 

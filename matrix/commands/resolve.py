@@ -72,9 +72,9 @@ def execute(args: argparse.Namespace, console: Console) -> int:
         level = console.verbosity
         console.data(resolution_text(answer, reasons=level >= 0, sources=level > 0))
         for warning in answer.warnings:
-            console.warn(warning)
+            console.warning(warning)
     if not args.no_lock:
-        console.say(
+        console.info(
             f"\nWrote {args.output}"
             + ("" if console.verbosity > 0 else ". Sources of the reasons: there, or with -v.")
         )

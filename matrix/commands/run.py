@@ -88,11 +88,11 @@ def execute(args: argparse.Namespace, console: Console) -> int:
                 held.enter_context(tempfile.TemporaryDirectory(prefix="matrix-run-", dir=VISIBLE[0]))
             )
             changes += [*_visible_certificates(os.environ, folder, args.keep), *_singularity(folder)]
-        console.say(f"The index {index.root} by {chosen.route}: {chosen.why}.")
+        console.info(f"The index {index.root} by {chosen.route}: {chosen.why}.")
         for change in changes:
-            console.say(f"  {change}")
+            console.info(f"  {change}")
         for remark in remarks(os.environ):
-            console.warn(remark)
+            console.warning(remark)
         if args.dry_run:
             return 0
         return run_in_foreground(command, env=applied(os.environ, changes), beside=beside)

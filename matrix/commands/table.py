@@ -57,7 +57,7 @@ def execute(args: argparse.Namespace, console: Console) -> int:
     settings = merge(read_settings(), args)
     settings.requirements = settings.requirements or ["torch"]
     if settings.keep_installed:
-        console.warn(
+        console.warning(
             "A table keeps nothing that is installed: each cell is answered as for a bare environment."
         )
         settings.keep_installed = None
@@ -81,9 +81,9 @@ def execute(args: argparse.Namespace, console: Console) -> int:
             temporary.open("w", encoding="utf-8", newline="") as file,
         ):
             file.writelines(pieces)
-        console.say(f"Wrote {args.output}")
+        console.info(f"Wrote {args.output}")
     if args.format == "table":
-        console.say("\n- and a name: no version fits, because of what is known of that component.")
+        console.info("\n- and a name: no version fits, because of what is known of that component.")
     return 0
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from builders.cache import cache_root
-from builders.containers.choosing import choose_place
+from builders.containers.choosing import choose_runtime
 from builders.containers.image import find_image
 from builders.files import write_atomic
 from builders.probes import judge_probe
@@ -107,7 +107,7 @@ def _refuse_options_of_jobs(args: argparse.Namespace) -> None:
 def _lock(given: Path | None, console: Console) -> Lock | None:
     if given is None and not LOCK.exists():
         return None
-    return read_lock(given or LOCK, tell=console.say)
+    return read_lock(given or LOCK, tell=console.info)
 
 
 def _look(args: argparse.Namespace, lock: Lock | None, catalog: Catalog) -> tuple[Answer, list[Finding]]:
@@ -118,13 +118,13 @@ def _look(args: argparse.Namespace, lock: Lock | None, catalog: Catalog) -> tupl
             msg, hint="Name it with --image PATH; without --in the Python of this machine is asked."
         )
     image = find_image(args.image) if args.image else None
-    place = choose_place(args.where, image)
+    runtime = choose_runtime(args.where, image)
     log = cache_root() / "logs" / "verify.log"
     log.unlink(missing_ok=True)
     passed = _OF_GPUS if image else (*_OF_GPUS, *_OF_HOST)
     env = {name: os.environ[name] for name in passed if name in os.environ}
     with tempfile.TemporaryDirectory(prefix="matrix-verify-") as folder:
-        asking = Asking(place, args.python, folder=Path(folder), log=log, env=env)
+        asking = Asking(runtime, args.python, folder=Path(folder), log=log, env=env)
         built = _promised(lock, catalog)
         modules = [name for recipe in built for name in recipe.imports]
         others = _modules(lock, catalog)
@@ -181,12 +181,12 @@ def _submit(args: argparse.Namespace, lock: Lock | None, catalog: Catalog, conso
         output=str(args.output.absolute().parent / _OUTPUT),
     )
     write_atomic(args.output, script_of(job))
-    console.say(f"Wrote {args.output}, for partition {job.partition}, {job.time}")
+    console.info(f"Wrote {args.output}, for partition {job.partition}, {job.time}")
     if args.dry_run:
         return 0
     number = submit(args.output.absolute(), cache_root() / "logs" / "sbatch.log")
     console.data(number)
-    console.say(f"Submitted job {number}; what it says will be in {job.output.replace('%j', number)}")
+    console.info(f"Submitted job {number}; what it says will be in {job.output.replace('%j', number)}")
     return 0
 
 

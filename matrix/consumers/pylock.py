@@ -141,10 +141,10 @@ def _built(pick: LockedPick, index: Index, beside: Path, index_url: str) -> Pack
     wheels = []
     for path in built_wheels(index, pick):
         url = f"{index_url.rstrip('/')}/{pick.name}/{quote(path.name)}" if index_url else None
-        place = None if url else _relative(path, beside)
+        runtime = None if url else _relative(path, beside)
         hashes = {"sha256": sha256_of(path)}
         wheels.append(
-            PackageWheel(name=path.name, url=url, path=place, size=path.stat().st_size, hashes=hashes)
+            PackageWheel(name=path.name, url=url, path=runtime, size=path.stat().st_size, hashes=hashes)
         )
     return _package(pick, wheels)
 

@@ -30,7 +30,7 @@ def fill(name: str, /, **values: str) -> str:
     """
     lines = []
     for line in (files(__package__) / "scripts" / name).read_text(encoding="utf-8").splitlines():
-        filled = _PLACE.sub(lambda place: values[place[1].lower()], line)
+        filled = _PLACE.sub(lambda runtime: values[runtime[1].lower()], line)
         if filled.strip() or not line.strip():
             lines.append(filled.rstrip())
     return "\n".join(lines)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from builders.containers.choosing import choose_place
+from builders.containers.choosing import choose_runtime
 from builders.containers.image import Image, form_of, real_path, stem
-from builders.containers.place import output_in
+from builders.containers.runtime import output_in
 from resolver.errors import EnvironmentLacksError, UsageError
 
 if TYPE_CHECKING:
@@ -110,9 +110,9 @@ def has_mount_point(text: str) -> bool:
     if form_of(path) == "directory":
         return (path / MOUNT.relative_to("/")).is_dir()
     # Its digest is of no use here, and would take a minute of reading.
-    place = choose_place(None, Image(stem(path), path, ""))
-    said = output_in(place, ["/bin/sh", "-c", f"[ -d {MOUNT} ] && echo yes || echo no"]).strip()
+    runtime = choose_runtime(None, Image(stem(path), path, ""))
+    said = output_in(runtime, ["/bin/sh", "-c", f"[ -d {MOUNT} ] && echo yes || echo no"]).strip()
     if said not in {"yes", "no"}:
         msg = f"Nothing can be run in {path}."
-        raise EnvironmentLacksError(msg, hint=f"Try: {place.kind} exec {path} true")
+        raise EnvironmentLacksError(msg, hint=f"Try: {runtime.kind} exec {path} true")
     return said == "yes"

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from resolver.facts import schema
     from resolver.facts.catalog import Catalog
-    from resolver.model import Kept, Request, Target
+    from resolver.model import Preinstalled, Request, Target
 
 CONTRARY = "in versions that the catalog does not have together"
 """Ends the text of the fact that two things are installed together against what the catalog says."""
@@ -116,7 +116,7 @@ def images_of(catalog: Catalog, target: Target) -> list[schema.Image]:
     return [row for row in catalog.image.values() if row.holds and named in {None, row.name}]
 
 
-def source_of(kept: Kept) -> str:
+def source_of(kept: Preinstalled) -> str:
     """Say who says what is installed."""
     return f"installed: {kept.source}"
 

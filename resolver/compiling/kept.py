@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from resolver.compiling.draft import Clause, any_candidate, line_is, version_in
 from resolver.compiling.installed import CONTRARY, images_of, kept_names, source_of
 from resolver.errors import UsageError
-from resolver.model import IMAGE, Fact, is_kept
+from resolver.model import IMAGE, Fact, is_preinstalled
 from resolver.versions import minor, newest_first, spell
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from resolver.compiling.draft import Draft
     from resolver.facts import schema
-    from resolver.model import Candidate, Kept, Pick, Request
+    from resolver.model import Candidate, Pick, Preinstalled, Request
 
 
 _LABEL = re.compile(r"rocm(?P<rocm>\d+\.\d+)|(?P<other>cpu|cu\d)")
@@ -45,7 +45,7 @@ def compile_kept(draft: Draft) -> None:
         if name in {"python", "rocm"}:
             draft.state(name, version_in(_platform(draft, name, version, kept)), text, source)
         elif draft.installed(name):
-            draft.state(name, is_kept, text, source)
+            draft.state(name, is_preinstalled, text, source)
             if name == "torch" and not any(one.needs_of for one in draft.installed(name)):
                 _as_its_label(draft, version, source)
 
@@ -80,7 +80,7 @@ def _python_of(image: schema.Image) -> Fact:
     return Fact.of(image, text, note="")
 
 
-def _platform(draft: Draft, name: str, version: str, kept: Kept) -> list[str]:
+def _platform(draft: Draft, name: str, version: str, kept: Preinstalled) -> list[str]:
     """Give the candidates of Python or ROCm that an installed version means."""
     known = [one.version for one in draft.variables[name].candidates]
     line = minor(version)
@@ -117,7 +117,7 @@ def _as_the_image(draft: Draft) -> None:
             these = [row.name for row in rows]
 
             def is_it(one: Candidate, version: str = version) -> bool:
-                return is_kept(one) and one.version == version
+                return is_preinstalled(one) and one.version == version
 
             for row in rows:
                 fact = Fact.of(row, f"the base image {row.name} holds {name} {version}", note="")
@@ -139,7 +139,7 @@ def remarks(request: Request, picks: Sequence[Pick]) -> list[str]:
             f"{fact.text[:1].upper()}{fact.text[1:]}." for fact in pick.facts if fact.text.endswith(CONTRARY)
         ]
     image = next((pick.version for pick in picks if pick.name == "base-image"), "")
-    if kept.source == IMAGE and not any(is_kept(pick.candidate) for pick in picks):
+    if kept.source == IMAGE and not any(is_preinstalled(pick.candidate) for pick in picks):
         said.append(f"Nothing is known to be installed in {image}, so nothing was kept.")
     elif kept.source != IMAGE and image and not request.target.base_image:
         said.append(

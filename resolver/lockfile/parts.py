@@ -73,7 +73,7 @@ class LockedTarget(_Part, frozen=True, kw_only=True):
     base_image: LockedImage | None = None
 
 
-class LockedKept(_Part, frozen=True, kw_only=True):
+class LockedPreinstalled(_Part, frozen=True, kw_only=True):
     """What was said to be installed, and to stay as it is."""
 
     source: str
@@ -95,7 +95,7 @@ class LockedRequest(_Part, frozen=True, kw_only=True):
     """glibc of the machine, where the target is the machine itself."""
     site_file: str = ""
     catalogs: tuple[str, ...] = ()
-    keep: LockedKept | None = None
+    keep: LockedPreinstalled | None = None
 
 
 class LockedPick(_Part, frozen=True, kw_only=True):

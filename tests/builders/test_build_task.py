@@ -25,14 +25,16 @@ import pytest
 
 from builders import host
 from builders.audit import AuditError
+from builders.build_host import local_build_host
 from builders.cache import cache_root
 from builders.index import Index
 from builders.plan import Task
 from builders.task import BuildError, Limits, build_wheel, requirements_of
-from builders.workshop import host_workshop
 from resolver.errors import EnvironmentLacksError
 from resolver.facts.schema import Recipe, Sdist
+from resolver.reporter import SILENT
 from tests.support.locks import built_pick
+from tests.support.recorder import Recorder
 from tests.support.records import inputs_of, materials_of, results_of
 
 PACKAGES = Path(__file__).resolve().parent.parent / "packages"
@@ -79,8 +81,8 @@ def task_for(shared_cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
             status="observed",
             source="test",
         )
-        workshop = host_workshop(host.running_python())
-        return Task(pick, recipe, workshop, None, {"source": digest, "environment": environment})
+        build_host = local_build_host(host.running_python())
+        return Task(pick, recipe, build_host, None, {"source": digest, "environment": environment})
 
     return make
 
@@ -93,12 +95,8 @@ def index(tmp_path: Path, make_wheel: Callable[..., Path]) -> Index:
     return one
 
 
-def quiet(_: str) -> None:
-    """Say nothing."""
-
-
 def build(task: Task, index: Index) -> Path:
-    return build_wheel(task, index, Limits(jobs=1), quiet)
+    return build_wheel(task, index, Limits(jobs=1), SILENT)
 
 
 def answer_of(wheel: Path, package: str, into: Path) -> str:
@@ -116,8 +114,8 @@ def test_a_sound_project_is_built_labelled_proven_and_published(
 ) -> None:
     monkeypatch.setenv("CFLAGS", "-DTINY_ANSWER=1")  # the caller's flags stay out
     task = task_for("sound")
-    steps: list[str] = []
-    wheel = build_wheel(task, index, Limits(jobs=1), steps.append)
+    recorder = Recorder()
+    wheel = build_wheel(task, index, Limits(jobs=1), recorder)
 
     python = f"cp{sys.version_info.major}{sys.version_info.minor}"
     assert re.fullmatch(rf"sound-{re.escape(LABELLED)}-{python}-{python}-{PLATFORM}\.whl", wheel.name)
@@ -137,7 +135,7 @@ def test_a_sound_project_is_built_labelled_proven_and_published(
     assert findings["object-found"] == "info"
     assert "error" not in findings.values()
 
-    words = list(dict.fromkeys(step.split()[0] for step in steps))
+    words = list(dict.fromkeys(step.split()[0] for step in recorder.messages))
     main_steps = ["fetch", "prepare", "unpack", "compile", "prove"]
     assert [word for word in words if word in main_steps] == main_steps
     (log,) = (index.state / "logs").iterdir()
@@ -222,8 +220,9 @@ def test_an_extension_that_does_not_load_is_not_published(
 BUILD = """
 import pickle, sys
 from builders.task import Limits, build_wheel
+from resolver.reporter import SILENT
 with open(sys.argv[1], "rb") as source:
-    build_wheel(*pickle.load(source), Limits(jobs=1), print)
+    build_wheel(*pickle.load(source), Limits(jobs=1), SILENT)
 """
 
 
@@ -282,5 +281,5 @@ def test_offline_without_the_source_stops_at_once(
     shutil.rmtree(cache_root() / "sources" / task.pick.sdist.sha256[:16])
     before = contents(index.root)
     with pytest.raises(EnvironmentLacksError, match=r"sound-1\.0\.tar\.gz"):
-        build_wheel(task, index, Limits(offline=True), quiet)
+        build_wheel(task, index, Limits(offline=True), SILENT)
     assert contents(index.root) == before

@@ -11,6 +11,7 @@ from builders import closure
 from builders.closure import Member, platform_tags
 from builders.run import CommandError
 from resolver.errors import EnvironmentLacksError, MatrixError
+from tests.support.recorder import Recorder
 
 DIGEST = "a" * 64
 
@@ -81,12 +82,12 @@ def test_an_index_that_is_away_is_no_conflict(tmp_path: Path, said: str, away: l
 
 def test_an_index_out_of_reach_is_left_out_and_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(closure, "reachable", lambda url: "near" in url)
-    heard: list[str] = []
+    recorder = Recorder()
     lines = ["--extra-index-url https://far.example", "--extra-index-url https://near.example", "torch==1"]
-    kept, away = closure._within_reach(lines, heard.append)
+    kept, away = closure._within_reach(lines, recorder)
     assert kept == lines[1:]
     assert away == ["https://far.example"]
-    assert "far.example" in heard[0]
+    assert "far.example" in recorder.messages[0]
 
 
 def test_a_python_that_the_user_names_is_not_replaced_by_uv(
@@ -103,5 +104,5 @@ def test_a_python_that_the_user_names_is_not_replaced_by_uv(
     monkeypatch.setattr(closure, "find_python", refuse)
     with pytest.raises(EnvironmentLacksError, match="needed to resolve for it, and that is another"):
         closure.closure_of(
-            ["torch==1"], python="3.11", log=tmp_path / "log", say=print, given=tmp_path / "python"
+            ["torch==1"], python="3.11", log=tmp_path / "log", reporter=Recorder(), given=tmp_path / "python"
         )

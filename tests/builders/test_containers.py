@@ -13,14 +13,14 @@ from pathlib import Path
 import pytest
 
 from builders.containers import apptainer, choosing
-from builders.containers.apptainer import ApptainerPlace
-from builders.containers.choosing import choose_place
+from builders.containers.apptainer import ApptainerRuntime
+from builders.containers.choosing import choose_runtime
 from builders.containers.ending import ended_with_program
 from builders.containers.image import Image
 from builders.containers.inside import Temporary, binds, script
 from builders.containers.namespaces import only_loopback
-from builders.containers.place import Bind, HostPlace, View, output_in, run_in
-from builders.containers.podman import PodmanPlace
+from builders.containers.podman import PodmanRuntime
+from builders.containers.runtime import Bind, HostRuntime, View, output_in, run_in
 from resolver.errors import EnvironmentLacksError, UsageError
 
 ONLY_LO = "Inter-|\n face |\n    lo: 0 0\n"
@@ -174,7 +174,7 @@ class TestApptainer:
         put(runtimes, "apptainer", f"printf '{ONLY_LO}'")
         for name in ("SINGULARITY_BIND", "APPTAINERENV_CFLAGS", "PYTHONPATH", "SINGULARITY_CACHEDIR"):
             monkeypatch.setenv(name, "/of/the/caller")
-        _, env = ApptainerPlace(image).command(["true"], View())
+        _, env = ApptainerRuntime(image).command(["true"], View())
         assert [name for name, value in env.items() if value == "/of/the/caller"] == ["SINGULARITY_CACHEDIR"]
 
     def test_the_command_line(self, image: Image, runtimes: Path, tmp_path: Path) -> None:
@@ -182,7 +182,7 @@ class TestApptainer:
         own = tmp_path / "own"
         own.mkdir()
         view = View(binds=[Bind(own, writable=True), Bind(tmp_path)])
-        line, _ = ApptainerPlace(image, tmp=tmp_path).command(["cc", "-c"], view)
+        line, _ = ApptainerRuntime(image, tmp=tmp_path).command(["cc", "-c"], view)
         assert line[:2] == ["/bin/sh", "-c"]
         at = line.index("apptainer")
         options = line[at : line.index(str(image.path))]
@@ -202,10 +202,10 @@ class TestApptainer:
         """Root in a container has not all capabilities; the runtime fails when it wants to hand them on."""
         put(runtimes, "apptainer", f'case "$*" in *{works}*"echo yes") echo yes;; *) exit 255;; esac')
         monkeypatch.setattr(os, "geteuid", lambda: 0)
-        line = ApptainerPlace(image).command(["true"], View(network=True))[0]
+        line = ApptainerRuntime(image).command(["true"], View(network=True))[0]
         assert [one for one in line if one in {"--no-privs", "--userns"}] == options
         monkeypatch.setattr(os, "geteuid", lambda: 1000)
-        line = ApptainerPlace(image).command(["true"], View(network=True))[0]
+        line = ApptainerRuntime(image).command(["true"], View(network=True))[0]
         assert not {"--no-privs", "--userns"} & set(line)
 
     def test_the_network_is_cut_by_the_runtime_if_that_works(self, image: Image, runtimes: Path) -> None:
@@ -214,10 +214,10 @@ class TestApptainer:
             "apptainer",
             f"case \"$*\" in *--network*) printf '{ONLY_LO}';; *) printf '{MORE}';; esac",
         )
-        place = ApptainerPlace(image)
-        assert place.isolates_network
-        assert "--net" in place.command(["true"], View())[0]
-        assert "--net" not in place.command(["true"], View(network=True))[0]
+        runtime = ApptainerRuntime(image)
+        assert runtime.isolates_network
+        assert "--net" in runtime.command(["true"], View())[0]
+        assert "--net" not in runtime.command(["true"], View(network=True))[0]
 
     def test_it_is_cut_around_the_runtime_if_only_that_works(
         self, image: Image, runtimes: Path, monkeypatch: pytest.MonkeyPatch
@@ -225,9 +225,9 @@ class TestApptainer:
         put(runtimes, "around", f"printf '{ONLY_LO}'")
         put(runtimes, "apptainer", "exit 1")
         monkeypatch.setattr(apptainer, "without_network", lambda: ("around",))
-        place = ApptainerPlace(image)
-        assert place.isolates_network
-        line = place.command(["true"], View())[0]
+        runtime = ApptainerRuntime(image)
+        assert runtime.isolates_network
+        line = runtime.command(["true"], View())[0]
         assert line.index("around") < line.index("apptainer")
         assert "--net" not in line
 
@@ -236,38 +236,38 @@ class TestApptainer:
     ) -> None:
         put(runtimes, "apptainer", f"printf '{MORE}'")
         monkeypatch.setattr(apptainer, "without_network", tuple)
-        assert not ApptainerPlace(image).isolates_network
+        assert not ApptainerRuntime(image).isolates_network
 
 
 class TestPodman:
     def test_the_command_line(self, image: Image, runtimes: Path, tmp_path: Path) -> None:
         put(runtimes, "podman", f"printf '{ONLY_LO}'")
-        place = PodmanPlace(image, tmp=tmp_path)
-        line, env = place.command(["cc", "-c"], View(binds=[Bind(tmp_path)]))
+        runtime = PodmanRuntime(image, tmp=tmp_path)
+        line, env = runtime.command(["cc", "-c"], View(binds=[Bind(tmp_path)]))
         assert line[4:6] == ["podman", "run"]
         assert {"--rm", "--http-proxy=false", "--network=none"} <= set(line)
         assert ("--userns=keep-id" in line) == (os.geteuid() != 0)
         assert f"{tmp_path}:{tmp_path}:ro" in line
         assert line[line.index("--rootfs") + 1] == f"{image.path}:O"
-        assert "--network=host" in place.command(["cc"], View(network=True))[0]
+        assert "--network=host" in runtime.command(["cc"], View(network=True))[0]
         assert "PYTHONPATH" not in env
-        assert place.isolates_network
+        assert runtime.isolates_network
 
     def test_runc_where_the_default_runtime_does_not_work(self, image: Image, runtimes: Path) -> None:
         put(runtimes, "podman", f"case \"$*\" in *'--runtime runc'*) printf '{ONLY_LO}';; *) exit 125;; esac")
         put(runtimes, "runc", "true")
-        place = PodmanPlace(image)
-        assert place.command(["true"], View())[0][4:8] == ["podman", "--runtime", "runc", "run"]
-        assert place.isolates_network
+        runtime = PodmanRuntime(image)
+        assert runtime.command(["true"], View())[0][4:8] == ["podman", "--runtime", "runc", "run"]
+        assert runtime.isolates_network
 
     def test_limits_are_never_above_what_the_user_may_have(
         self, image: Image, runtimes: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         put(runtimes, "podman", f"printf '{ONLY_LO}'")
         monkeypatch.setattr(resource, "getrlimit", lambda _: (100, 1000))
-        assert "nofile=1000:1000" in PodmanPlace(image).command(["true"], View())[0]
+        assert "nofile=1000:1000" in PodmanRuntime(image).command(["true"], View())[0]
         monkeypatch.setattr(resource, "getrlimit", lambda _: (-1, -1))
-        assert "nproc=8192:8192" in PodmanPlace(image).command(["true"], View())[0]
+        assert "nproc=8192:8192" in PodmanRuntime(image).command(["true"], View())[0]
 
     def test_its_shell_ends_what_runs_when_it_is_told_to(self) -> None:
         """Without a trap, process 1 of a container would not hear SIGTERM at all."""
@@ -297,26 +297,26 @@ class TestEnding:
 
 class TestHost:
     def test_without_network(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("builders.containers.place.without_network", lambda: ("cut", "off"))
-        assert HostPlace().command(["cc"], View())[0] == ["cut", "off", "cc"]
-        assert HostPlace().command(["cc"], View(network=True))[0] == ["cc"]
-        assert HostPlace().isolates_network
+        monkeypatch.setattr("builders.containers.runtime.without_network", lambda: ("cut", "off"))
+        assert HostRuntime().command(["cc"], View())[0] == ["cut", "off", "cc"]
+        assert HostRuntime().command(["cc"], View(network=True))[0] == ["cc"]
+        assert HostRuntime().isolates_network
 
     def test_where_namespaces_cannot_be_made(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("builders.containers.place.without_network", tuple)
-        assert HostPlace().command(["cc"], View())[0] == ["cc"]
-        assert not HostPlace().isolates_network
+        monkeypatch.setattr("builders.containers.runtime.without_network", tuple)
+        assert HostRuntime().command(["cc"], View())[0] == ["cc"]
+        assert not HostRuntime().isolates_network
 
     def test_it_runs_where_it_is_told(self, tmp_path: Path) -> None:
         log = tmp_path / "log"
-        run_in(HostPlace(), ["/bin/sh", "-c", "pwd"], View(cwd=tmp_path, network=True), what="One", log=log)
+        run_in(HostRuntime(), ["/bin/sh", "-c", "pwd"], View(cwd=tmp_path, network=True), what="One", log=log)
         assert log.read_text().splitlines()[-1] == str(tmp_path)
-        assert output_in(HostPlace(), ["/bin/echo", "said"], View(network=True)) == "said\n"
+        assert output_in(HostRuntime(), ["/bin/echo", "said"], View(network=True)) == "said\n"
 
 
 class TestChoosing:
     def test_without_image_it_is_this_machine(self) -> None:
-        assert choose_place(None, None).kind == "host"
+        assert choose_runtime(None, None).kind == "host"
 
     @pytest.mark.parametrize(
         ("installed", "kind", "chosen"),
@@ -333,26 +333,26 @@ class TestChoosing:
     ) -> None:
         for name in installed:
             put(runtimes, name, "true")
-        place = choose_place(kind, image)
-        assert place.kind == chosen
-        if isinstance(place, ApptainerPlace):
-            assert place.program == str(runtimes / installed[0])
+        runtime = choose_runtime(kind, image)
+        assert runtime.kind == chosen
+        if isinstance(runtime, ApptainerRuntime):
+            assert runtime.program == str(runtimes / installed[0])
 
     @pytest.mark.usefixtures("runtimes")
     @pytest.mark.parametrize(("kind", "named"), [(None, "apptainer or singularity"), ("podman", "podman")])
     def test_a_missing_runtime_says_what_to_load(self, image: Image, kind: str | None, named: str) -> None:
         with pytest.raises(EnvironmentLacksError, match=named) as caught:
-            choose_place(kind, image)
+            choose_runtime(kind, image)
         assert caught.value.exit_code == 3
         assert "module avail" in caught.value.hint
 
     def test_a_container_needs_an_image(self) -> None:
         with pytest.raises(UsageError, match="base image is needed"):
-            choose_place("apptainer", None)
+            choose_runtime("apptainer", None)
 
     def test_there_are_no_other_places(self, image: Image) -> None:
         with pytest.raises(UsageError, match="'docker'"):
-            choose_place("docker", image)
+            choose_runtime("docker", image)
 
     def test_podman_cannot_run_what_only_apptainer_can(
         self, image: Image, runtimes: Path, monkeypatch: pytest.MonkeyPatch
@@ -361,11 +361,11 @@ class TestChoosing:
         put(runtimes, "apptainer", "true")
         monkeypatch.setattr(choosing, "form_of", lambda _: "sif")
         with pytest.raises(UsageError, match="it is a sif file"):
-            choose_place("podman", image)
+            choose_runtime("podman", image)
         monkeypatch.setattr(choosing, "form_of", lambda _: "archive")
-        assert choose_place(None, image).kind == "podman"
+        assert choose_runtime(None, image).kind == "podman"
         with pytest.raises(UsageError, match="it is an archive file"):
-            choose_place("apptainer", image)
+            choose_runtime("apptainer", image)
 
 
 @pytest.mark.parametrize(("devices", "only"), [(ONLY_LO, True), (MORE, False), ("", False), ("x", False)])

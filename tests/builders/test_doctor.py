@@ -167,8 +167,8 @@ def test_every_lack_says_what_it_means(
     monkeypatch.setattr(machine, "without_network", tuple)
     monkeypatch.setattr(machine, "can_mount", bool)
     points = list(look(catalog, tmp_path / "index", {"sdists": "https://no.example/"}))
-    lacks = {point.topic for point in points if point.state == "lack"}
-    assert lacks >= {
+    missing_tools = {point.topic for point in points if point.state == "lack"}
+    assert missing_tools >= {
         "container-runtimes",
         "user-namespaces",
         "slurm",

@@ -45,10 +45,10 @@ class StandInTask:
     pick: Any = field(default_factory=lambda: SimpleNamespace(name="apex", pinned="1.9.0+rocm6.4"))
 
     @property
-    def workshop(self) -> Any:
+    def build_host(self) -> Any:
         compilers = (SimpleNamespace(name="g++", version="13.3.0"),) if self.image else ()
         return SimpleNamespace(
-            place=SimpleNamespace(image=self.image),
+            runtime=SimpleNamespace(image=self.image),
             compilers=compilers,
             rocm="6.4.4" if self.image else "",
             python=SimpleNamespace(version="3.12.3"),

@@ -81,8 +81,8 @@ def unpacked(checkout: Checkout, target: Path) -> dict[str, str]:
 
 def kept() -> list[str]:
     """Give the names of all finished sources in the cache, and of what was left behind."""
-    place = cache_root() / "sources" / "git"
-    files = [*place.glob("*"), *(cache_root() / "git").glob(f"{TEMPORARY_PREFIX}*")]
+    runtime = cache_root() / "sources" / "git"
+    files = [*runtime.glob("*"), *(cache_root() / "git").glob(f"{TEMPORARY_PREFIX}*")]
     return sorted(path.name for path in files if path.suffix != ".lock")
 
 
@@ -204,8 +204,8 @@ def test_a_record_cannot_leave_a_submodule_out(made: Repositories) -> None:
     without, whole = fetch_git(made.pin()), fetch_git(made.pin("third_party"))
     records = {path.read_text(): path for path in (cache_root() / "sources" / "git").glob("*.json")}
     (lesser,) = (text for text in records if without.record.tree in text)
-    (place,) = (path for text, path in records.items() if whole.record.tree in text)
-    place.write_text(lesser)
+    (runtime,) = (path for text, path in records.items() if whole.record.tree in text)
+    runtime.write_text(lesser)
     with pytest.raises(SourceError, match="submodules are not those that are listed"):
         fetch_git(made.pin("third_party"), offline=True)
 

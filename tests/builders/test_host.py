@@ -53,7 +53,7 @@ def test_a_missing_compiler_is_named_with_its_package(
     release: dict[str, str], cure: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(platform, "freedesktop_os_release", lambda: release)
-    (lack,) = host.lacks(PYTHON)
+    (lack,) = host.missing_tools(PYTHON)
     assert "C++ compiler" in lack.what
     assert lack.cure == cure
     with pytest.raises(EnvironmentLacksError) as caught:
@@ -69,13 +69,13 @@ def test_without_os_release_the_cure_is_still_words(monkeypatch: pytest.MonkeyPa
         raise OSError
 
     monkeypatch.setattr(platform, "freedesktop_os_release", missing)
-    (lack,) = host.lacks(PYTHON)
+    (lack,) = host.missing_tools(PYTHON)
     assert "your distribution" in lack.cure
 
 
 @pytest.mark.usefixtures("no_programs")
 def test_no_compiler_is_no_lack_where_nothing_is_compiled() -> None:
-    assert host.lacks(PYTHON, compile_cxx=False) == []
+    assert host.missing_tools(PYTHON, compile_cxx=False) == []
     host.require_for_build(PYTHON, compile_cxx=False)
 
 
@@ -83,17 +83,17 @@ def test_a_python_without_headers_and_venv(tmp_path: Path, no_programs: Path) ->
     program(no_programs / "g++", "g++ 12")
     bare = program(tmp_path / "python", "False False")
     bare.write_text("#!/bin/sh\necho False False\n")
-    headers, venv = host.lacks(bare)
+    headers, venv = host.missing_tools(bare)
     assert "Python.h" in headers.what
     assert "venv" in venv.what
     assert str(bare) in headers.cure
     assert "not the distribution's own" in headers.cure
     broken = tmp_path / "not-there"
-    assert len(host.lacks(broken)) == 2
+    assert len(host.missing_tools(broken)) == 2
 
 
 def test_this_machine_can_run_these_tests() -> None:
-    assert host.lacks(PYTHON) == []
+    assert host.missing_tools(PYTHON) == []
 
 
 def test_the_compiler_is_cxx_then_gxx_then_cxx(

@@ -18,7 +18,7 @@ from builders.containers import inspect
 from builders.containers.facts import as_row, gcc_of
 from builders.containers.image import Image
 from builders.containers.inspect import inspect_image, look_into, read_answer, remembered
-from builders.containers.place import View
+from builders.containers.runtime import View
 from builders.recipes.build import Compiler
 from builders.run import CommandError
 from resolver.errors import MatrixError, UsageError
@@ -86,7 +86,7 @@ def test_what_is_read(noise: bool) -> None:
     assert python.holds["typing-extensions"] == "4.1"
     assert facts.torch == {"/opt/venv/bin/python3": "2.9.1+rocm6.4"}
     assert facts.labels == {"a": "b"}
-    assert facts.lacks() == []
+    assert facts.missing_tools() == []
 
 
 @pytest.mark.parametrize(
@@ -113,8 +113,8 @@ def test_a_damaged_answer_is_no_answer(said: Sequence[Sequence[str]], says: str)
 def test_an_image_that_holds_next_to_nothing() -> None:
     facts = read_answer(answer([("architecture", "aarch64"), ("end",)]), IMAGE)
     assert (facts.glibc, facts.rocm, facts.pythons) == ("", "", ())
-    lacks = facts.lacks()
-    assert [one.partition(":")[0].partition(";")[0] for one in lacks] == [
+    missing_tools = facts.missing_tools()
+    assert [one.partition(":")[0].partition(";")[0] for one in missing_tools] == [
         "no ROCm",
         "there is no C++ compiler that knows C++17",
         "it is for aarch64",
@@ -123,7 +123,7 @@ def test_an_image_that_holds_next_to_nothing() -> None:
 
 
 def test_rocm_without_its_compiler() -> None:
-    (lack,) = read_answer(answer(without("hipcc")), IMAGE).lacks()
+    (lack,) = read_answer(answer(without("hipcc")), IMAGE).missing_tools()
     assert lack.startswith("no hipcc")
 
 

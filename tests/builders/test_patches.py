@@ -68,12 +68,12 @@ def locked(catalog: Catalog) -> LockedPick:
     with tarfile.open(archive, "w:gz") as tar:
         tar.add(source, "tiny-1.0")
     digest = hashlib.sha256(archive.read_bytes()).hexdigest()
-    place = cache_root() / "sources" / digest[:16] / archive.name
-    place.parent.mkdir(parents=True)
-    shutil.move(archive, place)
+    runtime = cache_root() / "sources" / digest[:16] / archive.name
+    runtime.parent.mkdir(parents=True)
+    shutil.move(archive, runtime)
     return built_pick(
         "tiny",
-        sdist=Sdist(place.name, digest),
+        sdist=Sdist(runtime.name, digest),
         patches=catalog.release["tiny", "1.0", ""].patches,
     )
 

@@ -6,14 +6,14 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from builders.labelling import Loosening, runtime_pins
+from builders.labelling import PinStyle, runtime_pins
 from builders.labelling.pins import Pin, pinned
 
 TORCH = "2.9.1+rocm6.4"
 PINS = runtime_pins(TORCH, {"pytorch-triton-rocm": "3.5.1"})
 
 
-def after(*requirements: str, loosening: Loosening = "exact") -> list[str]:
+def after(*requirements: str, loosening: PinStyle = "exact") -> list[str]:
     made = pinned(requirements, PINS, loosening)
     return [*(one for one in made.kept if one is not None), *made.added]
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from builders.containers.place import Bind
+from builders.containers.runtime import Bind
 from builders.environments import pipconfig
 from builders.environments.pipconfig import local_directory, pip_environment, pip_settings, reachable
 from resolver.errors import UsageError

@@ -12,10 +12,10 @@ import msgspec
 import pytest
 
 from builders import host
+from builders.build_host import BuildHost, local_build_host
 from builders.index import Index
-from builders.labelling import Loosening
+from builders.labelling import PinStyle
 from builders.plan import Task, plan
-from builders.workshop import Workshop, host_workshop
 from resolver.errors import EnvironmentLacksError, LockError, UsageError
 from resolver.facts import loading as facts
 from resolver.facts.catalog import Catalog
@@ -64,8 +64,8 @@ def index(tmp_path: Path) -> Index:
     return Index(tmp_path / "index")
 
 
-def here() -> Workshop:
-    return host_workshop(host.running_python())
+def here() -> BuildHost:
+    return local_build_host(host.running_python())
 
 
 def deepspeed(lock: Lock, catalog: Catalog, index: Index) -> Task:
@@ -93,7 +93,7 @@ def test_the_lock_gives_one_task(lock: Lock, catalog: Catalog, index: Index) -> 
     assert task.torch is not None
     assert task.torch.version.startswith("2.13.0")
     assert task.recipe.must_contain == ("deepspeed/ops/adam/cpu_adam_op*.so",)
-    assert task.workshop.python.path == host.find_python(host.running_python())
+    assert task.build_host.python.path == host.find_python(host.running_python())
     assert not index.root.exists()
 
 
@@ -181,7 +181,7 @@ def test_what_runs_beside_torch_and_is_built_without_it(catalog: Catalog, index:
 
 
 def test_another_pin_of_torch_is_another_wheel(lock: Lock, catalog: Catalog, index: Index) -> None:
-    pins: tuple[Loosening, ...] = ("exact", "release", "none")
+    pins: tuple[PinStyle, ...] = ("exact", "release", "none")
     keys = {one: plan(lock, catalog, index, here(), pinning=one)[0].build_key for one in pins}
     assert len(set(keys.values())) == 3
     assert keys["exact"] == deepspeed(lock, catalog, index).build_key

@@ -162,7 +162,7 @@ def test_package_urls_are_those_of_the_reference_library(
 
 WHEEL = "deepspeed-0.19.8+rocm6.4.torch2.9.1.gfx90a-cp312-cp312-manylinux_2_39_x86_64.whl"
 RUN = Run(
-    place="apptainer",
+    runtime="apptainer",
     invocation="deepspeed-aaaaaaaaaaaa-20261121T140245Z-4711",
     started=datetime(2026, 11, 21, 16, 2, 45, 999, tzinfo=timezone(timedelta(hours=2))),
     finished=datetime(2026, 11, 21, 14, 9, 1, tzinfo=UTC),
@@ -266,10 +266,10 @@ def test_fields_that_are_not_known_are_passed_over() -> None:
 def without(path: str) -> dict[str, Any]:
     document = written()
     *folders, name = path.split(".")
-    place: Any = document
+    runtime: Any = document
     for folder in folders:
-        place = place[int(folder) if folder.isdigit() else folder]
-    del place[int(name) if name.isdigit() else name]
+        runtime = runtime[int(folder) if folder.isdigit() else folder]
+    del runtime[int(name) if name.isdigit() else name]
     return document
 
 

@@ -14,10 +14,11 @@ from typing import ClassVar
 import pytest
 
 from builders import task as builds
+from builders.build_host import BuildHost, local_build_host
 from builders.compilation import build_view
 from builders.containers.facts import ImageFacts
 from builders.containers.image import Image
-from builders.containers.place import HostPlace, View
+from builders.containers.runtime import HostRuntime, View
 from builders.environments.task import BuildEnvironment
 from builders.files import only_one
 from builders.index import Index
@@ -25,12 +26,12 @@ from builders.plan import Task
 from builders.recipes import Build, Compiler, apply_recipe
 from builders.refusals import index_refusals
 from builders.task import BuildError, Limits, build_wheel
-from builders.workshop import Workshop, host_workshop
 from resolver.errors import EnvironmentLacksError, MatrixError
 from resolver.facts.loading import load
 from resolver.facts.schema import Recipe, Sdist
 from resolver.facts.selecting import recipe_for
 from tests.support.locks import built_pick
+from tests.support.recorder import Recorder
 
 RICH = ImageFacts(
     name="rich",
@@ -42,10 +43,6 @@ RICH = ImageFacts(
     hipcc="6.4",
     compilers=(Compiler("g++", "13.2", "/usr/bin/g++"), Compiler("gcc", "13.2", "/usr/bin/gcc")),
 )
-
-
-def quiet(_: str) -> None:
-    """Say nothing."""
 
 
 @pytest.fixture
@@ -124,13 +121,13 @@ def task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Task:
         sdist=Sdist("tiny-1.0.tar.gz", hashlib.sha256(b"").hexdigest()),
     )
     recipe = Recipe(package="tiny", backend="rocm", must_contain=("t*.so",), status="observed", source="test")
-    workshop = Workshop(HostPlace(), host_workshop("3.11").python, {}, image=RICH)
-    return Task(pick, recipe, workshop, None, {"of": "tiny"})
+    build_host = BuildHost(HostRuntime(), local_build_host("3.11").python, {}, image=RICH)
+    return Task(pick, recipe, build_host, None, {"of": "tiny"})
 
 
 def building(task: Task, index: Index) -> MatrixError:
     with pytest.raises(MatrixError) as caught:
-        build_wheel(task, index, Limits(offline=True), quiet)
+        build_wheel(task, index, Limits(offline=True), Recorder())
     return caught.value
 
 
@@ -146,7 +143,7 @@ class TestImageThatCannotCompile:
         facts = {name: getattr(RICH, name) for name in RICH.__struct_fields__}
         poor = ImageFacts(**(facts | {lack: () if lack == "compilers" else ""}))
         refusal = building(
-            replace(task, workshop=replace(task.workshop, image=poor)), Index(tmp_path / "index")
+            replace(task, build_host=replace(task.build_host, image=poor)), Index(tmp_path / "index")
         )
         assert isinstance(refusal, EnvironmentLacksError)
         assert self.LACKS[lack] in refusal.message
@@ -159,15 +156,15 @@ class TestImageThatCannotCompile:
     def test_what_compiles_nothing_needs_no_compiler(self, task: Task, tmp_path: Path) -> None:
         pure = Recipe(package="tiny", backend="rocm", status="observed", source="test")
         bare = ImageFacts(name="bare", path="/bare.sif", digest="sha256:0")
-        able = replace(task, recipe=pure, workshop=replace(task.workshop, image=bare))
+        able = replace(task, recipe=pure, build_host=replace(task.build_host, image=bare))
         assert "tiny-1.0.tar.gz is not in the cache" in building(able, Index(tmp_path / "index")).message
 
     def test_a_build_for_the_cpu_needs_no_rocm(self) -> None:
         plain = ImageFacts(
             **{name: getattr(RICH, name) for name in RICH.__struct_fields__} | {"hipcc": "", "rocm": ""}
         )
-        assert plain.lacks(rocm=False) == []
-        assert plain.lacks() != []
+        assert plain.missing_tools(rocm=False) == []
+        assert plain.missing_tools() != []
 
 
 def test_a_wheel_that_another_run_published_meanwhile_is_taken(
@@ -179,13 +176,13 @@ def test_a_wheel_that_another_run_published_meanwhile_is_taken(
     log = index.state / "logs" / f"tiny-{task.build_key[:12]}.log"
     log.parent.mkdir(parents=True, exist_ok=True)
     log.write_text("of the run that built it")
-    said: list[str] = []
-    assert build_wheel(task, index, Limits(offline=True), said.append) == published
-    assert said == ["another run has built it meanwhile"]
+    recorder = Recorder()
+    assert build_wheel(task, index, Limits(offline=True), recorder) == published
+    assert recorder.messages == ["another run has built it meanwhile"]
     assert log.read_text() == "of the run that built it"
 
 
-class Container(HostPlace):
+class Container(HostRuntime):
     """A stand-in for a container in an image without /opt/rocm/bin/rocminfo; it can bind it there, or not."""
 
     kind = "stand-in"
@@ -211,7 +208,7 @@ def test_what_a_source_looks_for_in_one_place_only_must_be_there(
     recipe = recipe_for(catalog, release, "rocm")
     assert recipe is not None
     application = apply_recipe(recipe, Build("deepspeed", version, "rocm", gfx=("gfx90a",)))
-    place = Container(Image("base", tmp_path, "0" * 64))
+    runtime = Container(Image("base", tmp_path, "0" * 64))
     monkey = pytest.MonkeyPatch()
     monkey.setattr(Container, "binds_anew", binds)
     environment = BuildEnvironment(tmp_path / "env", (), (), {}, {})
@@ -219,7 +216,7 @@ def test_what_a_source_looks_for_in_one_place_only_must_be_there(
 
     def view() -> View:
         return build_view(
-            place, environment, application, work=tmp_path / "work", source=tmp_path, variables={}
+            runtime, environment, application, work=tmp_path / "work", source=tmp_path, variables={}
         )
 
     if refused:

@@ -277,7 +277,7 @@ def test_a_kill_during_the_download_leaves_nothing_under_the_name(index: LocalIn
     "place", ["the environment", "the user's file", "the file that PIP_CONFIG_FILE names"]
 )
 def test_the_index_is_the_one_that_pip_uses(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, runtime: str
 ) -> None:
     url = "http://127.0.0.1:1/mirror/simple"
     config = tmp_path / "pip" / "pip.conf"
@@ -285,9 +285,9 @@ def test_the_index_is_the_one_that_pip_uses(
     config.write_text(f"[global]\nindex-url = {url}\n")
     for name in ("PIP_INDEX_URL", "PIP_CONFIG_FILE"):
         monkeypatch.delenv(name, raising=False)
-    if place == "the environment":
+    if runtime == "the environment":
         monkeypatch.setenv("PIP_INDEX_URL", f" {url} ")
-    elif place == "the user's file":
+    elif runtime == "the user's file":
         monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     else:
         monkeypatch.setenv("PIP_CONFIG_FILE", str(config))

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from builders.containers.image import Image
-from builders.containers.place import Bind, HostPlace, View
+from builders.containers.runtime import Bind, HostRuntime, View
 from builders.environments import python as module
 from builders.environments.python import find_python, python_view
 from builders.host import running_python
@@ -25,7 +25,7 @@ Interpreter = Callable[..., Path]
 
 
 @dataclass(frozen=True)
-class ImagePlace(HostPlace):
+class ImageRuntime(HostRuntime):
     """Stand-in for a base image: programs run on the host; only what is bound in or in ``inside`` is seen."""
 
     inside: Path = Path("/nothing")
@@ -38,9 +38,9 @@ class ImagePlace(HostPlace):
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> ImagePlace:
+def runtime(tmp_path: Path) -> ImageRuntime:
     (tmp_path / "image").mkdir()
-    return ImagePlace(image=Image("rocm-6.4", tmp_path / "base.sif", "0" * 64), inside=tmp_path / "image")
+    return ImageRuntime(image=Image("rocm-6.4", tmp_path / "base.sif", "0" * 64), inside=tmp_path / "image")
 
 
 @pytest.fixture
@@ -68,7 +68,7 @@ def _no_pythons_of_uv(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_hosts_own_python_says_what_it_is() -> None:
-    found = find_python(HostPlace(), running_python())
+    found = find_python(HostRuntime(), running_python())
     assert found.where == "host"
     assert found.version == ".".join(map(str, sys.version_info[:3]))
     assert found.build == sys.version
@@ -81,31 +81,31 @@ def test_the_hosts_own_python_says_what_it_is() -> None:
 
 def test_of_a_virtual_environment_the_python_it_was_made_from() -> None:
     assert sys.prefix != sys.base_prefix, "the tests run in a virtual environment"
-    found = find_python(HostPlace(), running_python(), given=Path(sys.prefix))
+    found = find_python(HostRuntime(), running_python(), given=Path(sys.prefix))
     assert found.where == "given"
     assert found.prefix == Path(sys.base_prefix)
     assert found.binds == (Bind(Path(sys.base_prefix).resolve()),)
 
 
-def test_the_first_of_the_image_that_can_be_used(place: ImagePlace, interpreter: Interpreter) -> None:
-    bare = interpreter(place.inside / "bare", headers=False)
-    whole = interpreter(place.inside / "whole")
-    found = find_python(place, "3.12", image_pythons=[bare, whole])
+def test_the_first_of_the_image_that_can_be_used(runtime: ImageRuntime, interpreter: Interpreter) -> None:
+    bare = interpreter(runtime.inside / "bare", headers=False)
+    whole = interpreter(runtime.inside / "whole")
+    found = find_python(runtime, "3.12", image_pythons=[bare, whole])
     assert (found.path, found.where, found.binds) == (whole, "image", ())
 
 
-def test_why_none_can_be_used(place: ImagePlace, interpreter: Interpreter) -> None:
+def test_why_none_can_be_used(runtime: ImageRuntime, interpreter: Interpreter) -> None:
     old = "libc.so.6: version `GLIBC_2.34' not found"
     missing = "error while loading shared libraries: libpython3.12.so.1.0: cannot open shared object file"
     pythons = [
-        interpreter(place.inside / "a", headers=False, venv=False),
-        interpreter(place.inside / "b", fails=old),
-        interpreter(place.inside / "c", fails=missing),
-        interpreter(place.inside / "d", abi=312),
+        interpreter(runtime.inside / "a", headers=False, venv=False),
+        interpreter(runtime.inside / "b", fails=old),
+        interpreter(runtime.inside / "c", fails=missing),
+        interpreter(runtime.inside / "d", abi=312),
     ]
-    pythons.append(place.inside / "e" / "bin" / "python3.12")
+    pythons.append(runtime.inside / "e" / "bin" / "python3.12")
     with pytest.raises(EnvironmentLacksError) as caught:
-        find_python(place, "3.12", image_pythons=pythons)
+        find_python(runtime, "3.12", image_pythons=pythons)
     reasons = [line.partition(": ")[2] for line in caught.value.message.splitlines()[1:]]
     assert reasons[0] == "it lacks the headers (Python.h) and the venv module with pip (ensurepip)"
     assert reasons[1] == "it needs GLIBC_2.34, which the base image's older glibc does not have"
@@ -116,13 +116,13 @@ def test_why_none_can_be_used(place: ImagePlace, interpreter: Interpreter) -> No
     assert "uv python install 3.12" in caught.value.hint
 
 
-def test_3_1_is_not_3_12(place: ImagePlace, interpreter: Interpreter) -> None:
-    python = interpreter(place.inside, "3.12.3")
+def test_3_1_is_not_3_12(runtime: ImageRuntime, interpreter: Interpreter) -> None:
+    python = interpreter(runtime.inside, "3.12.3")
     with pytest.raises(EnvironmentLacksError, match=r"it is Python 3\.12\.3"):
-        find_python(place, "3.1", image_pythons=[python])
+        find_python(runtime, "3.1", image_pythons=[python])
 
 
-def test_an_image_is_searched(place: ImagePlace, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_image_is_searched(runtime: ImageRuntime, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is found on PATH is tried; the rest of the search is for the rig."""
     looked = []
 
@@ -134,61 +134,65 @@ def test_an_image_is_searched(place: ImagePlace, monkeypatch: pytest.MonkeyPatch
     with pytest.raises(
         EnvironmentLacksError, match=r"/opt/one/bin/python3\.12: it does not run: no such file"
     ):
-        find_python(place, "3.12")
+        find_python(runtime, "3.12")
     assert looked[0][0][-1] == "3.12"
 
 
-def test_uvs_newest_is_bound_in(place: ImagePlace, interpreter: Interpreter, tmp_path: Path) -> None:
+def test_uvs_newest_is_bound_in(runtime: ImageRuntime, interpreter: Interpreter, tmp_path: Path) -> None:
     machine = platform.machine()
     for patch in ("3.12.9", "3.12.10", "3.13.1"):
         interpreter(tmp_path / "uv" / f"cpython-{patch}-linux-{machine}-gnu", patch)
     interpreter(tmp_path / "uv" / f"cpython-3.12.11+freethreaded-linux-{machine}-gnu", "3.12.11")
-    found = find_python(place, "3.12")
+    found = find_python(runtime, "3.12")
     prefix = (tmp_path / "uv" / f"cpython-3.12.10-linux-{machine}-gnu").resolve()
     assert (found.version, found.where, found.binds) == ("3.12.10", "uv", (Bind(prefix),))
 
 
 def test_what_is_named_is_bound_in_or_is_the_images_own(
-    place: ImagePlace, interpreter: Interpreter, tmp_path: Path
+    runtime: ImageRuntime, interpreter: Interpreter, tmp_path: Path
 ) -> None:
     outside = interpreter(tmp_path / "conda")
     (tmp_path / "link").symlink_to(tmp_path / "conda")
-    found = find_python(place, "3.12", given=tmp_path / "link")
+    found = find_python(runtime, "3.12", given=tmp_path / "link")
     assert (found.path, found.where, found.binds) == (outside, "given", (Bind(tmp_path / "conda"),))
-    assert find_python(place, "3.12", given=outside).binds == (Bind(tmp_path / "conda"),)
-    inside = interpreter(place.inside / "opt" / "python3.12")
-    found = find_python(place, "3.12", given=place.inside / "opt" / "python3.12")
+    assert find_python(runtime, "3.12", given=outside).binds == (Bind(tmp_path / "conda"),)
+    inside = interpreter(runtime.inside / "opt" / "python3.12")
+    found = find_python(runtime, "3.12", given=runtime.inside / "opt" / "python3.12")
     assert (found.path, found.where, found.binds) == (inside, "image", ())
 
 
-def test_what_is_named_wrongly(place: ImagePlace, interpreter: Interpreter, tmp_path: Path) -> None:
+def test_what_is_named_wrongly(runtime: ImageRuntime, interpreter: Interpreter, tmp_path: Path) -> None:
     interpreter(tmp_path / "conda", "3.11.4")
     with pytest.raises(UsageError, match=r"has no Python 3\.12"):
-        find_python(place, "3.12", given=tmp_path / "conda")
+        find_python(runtime, "3.12", given=tmp_path / "conda")
     with pytest.raises(UsageError, match="does not exist"):
-        find_python(HostPlace(), "3.12", given=tmp_path / "nowhere")
+        find_python(HostRuntime(), "3.12", given=tmp_path / "nowhere")
 
 
 def test_the_hosts_system_is_not_bound_over_the_images(
-    place: ImagePlace, interpreter: Interpreter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    runtime: ImageRuntime, interpreter: Interpreter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     interpreter(tmp_path / "usr")
     monkeypatch.setattr(module, "_SYSTEM", {(tmp_path / "usr").resolve()})
     with pytest.raises(EnvironmentLacksError, match="cannot be bound over the image's own"):
-        find_python(place, "3.12", given=tmp_path / "usr")
+        find_python(runtime, "3.12", given=tmp_path / "usr")
 
 
 def test_what_is_made_with_it_depends_on_image_and_interpreter(
-    place: ImagePlace, interpreter: Interpreter
+    runtime: ImageRuntime, interpreter: Interpreter
 ) -> None:
-    one = find_python(place, "3.12", image_pythons=[interpreter(place.inside / "a")])
-    two = find_python(place, "3.12", image_pythons=[interpreter(place.inside / "b", build="3.12.3 (other)")])
-    other = ImagePlace(image=Image("rocm-6.4", Path("x"), "1" * 64), inside=place.inside)
-    assert len({one.key(place), two.key(place), one.key(other)}) == 3
+    one = find_python(runtime, "3.12", image_pythons=[interpreter(runtime.inside / "a")])
+    two = find_python(
+        runtime, "3.12", image_pythons=[interpreter(runtime.inside / "b", build="3.12.3 (other)")]
+    )
+    other = ImageRuntime(image=Image("rocm-6.4", Path("x"), "1" * 64), inside=runtime.inside)
+    assert len({one.key(runtime), two.key(runtime), one.key(other)}) == 3
 
 
-def test_settings_of_python_in_the_image_do_not_count(place: ImagePlace, interpreter: Interpreter) -> None:
-    view = python_view(find_python(place, "3.12", image_pythons=[interpreter(place.inside / "a")]))
+def test_settings_of_python_in_the_image_do_not_count(
+    runtime: ImageRuntime, interpreter: Interpreter
+) -> None:
+    view = python_view(find_python(runtime, "3.12", image_pythons=[interpreter(runtime.inside / "a")]))
     env: Mapping[str, str] = view.env
     assert env["PYTHONPATH"] == env["PYTHONHOME"] == ""
     assert env["PYTHONNOUSERSITE"] == "1"

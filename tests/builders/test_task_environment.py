@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from builders.cache import cache_root
-from builders.containers.place import HostPlace, run_in
+from builders.containers.runtime import HostRuntime, run_in
 from builders.environments.layer import make_layer
 from builders.environments.python import TargetPython, find_python
 from builders.environments.task import (
@@ -26,10 +26,11 @@ from builders.environments.task import (
 )
 from builders.host import running_python
 from resolver.errors import EnvironmentLacksError
+from resolver.reporter import SILENT
 
 pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("links")]
 
-PLACE = HostPlace()
+PLACE = HostRuntime()
 TORCH = "torch==2.9.1+rocm6.4"
 SAY = "import sys; print('program of', sys.prefix)\n"
 
@@ -87,7 +88,7 @@ def links(tmp_path: Path, make_wheel: Callable[..., Path], monkeypatch: pytest.M
 
 @pytest.fixture
 def how(tmp_path: Path) -> Fetching:
-    return Fetching(log=tmp_path / "log", say=print)
+    return Fetching(log=tmp_path / "log", reporter=SILENT)
 
 
 def run(environment: BuildEnvironment, code: str, tmp_path: Path) -> str:
@@ -146,7 +147,7 @@ def test_layers_are_made_once_and_shared(links: Path, how: Fetching, python: Tar
     how.log.unlink(missing_ok=True)
     for name in links.iterdir():
         name.unlink()
-    offline = Fetching(log=how.log, say=how.say, offline=True)
+    offline = Fetching(log=how.log, reporter=how.reporter, offline=True)
     assert make_layers(PLACE, python, torch=TORCH, requirements=["tool"], how=offline) == first
     assert not how.log.exists()
     assert not any(path.stat().st_mode & 0o222 for path in first.all[1].packages.rglob("*.py"))
@@ -230,10 +231,10 @@ def test_no_room_for_a_layer(
 SAME_LAYER = """
 import sys
 from pathlib import Path
-from builders.containers.place import HostPlace
+from builders.containers.runtime import HostPlace
 from builders.environments.python import find_python
 from builders.environments.task import Fetching, make_layers
-how = Fetching(log=Path(sys.argv[1]), say=print)
+how = Fetching(log=Path(sys.argv[1]), reporter=SILENT)
 python = find_python(HostPlace(), sys.argv[2])
 print(make_layers(HostPlace(), python, torch=sys.argv[3], requirements=["tool"], how=how).all[0].root)
 """
@@ -259,5 +260,5 @@ def test_a_layer_of_other_wheels_is_another(how: Fetching, python: TargetPython)
     layers = make_layers(PLACE, python, torch=TORCH, requirements=["tool"], how=how)
     assert layers.torch is not None
     wheels = layers.torch.wheels
-    assert make_layer(PLACE, python, wheels[::-1], log=how.log, say=print).root == layers.torch.root
-    assert make_layer(PLACE, python, wheels[:1], log=how.log, say=print).root != layers.torch.root
+    assert make_layer(PLACE, python, wheels[::-1], log=how.log, reporter=SILENT).root == layers.torch.root
+    assert make_layer(PLACE, python, wheels[:1], log=how.log, reporter=SILENT).root != layers.torch.root

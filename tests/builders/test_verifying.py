@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from builders.audit.findings import Finding
-from builders.containers.place import HostPlace
+from builders.containers.runtime import HostRuntime
 from builders.probes import Answer as Probe
 from builders.probes import judge_probe
 from builders.probes.asking import Distribution, Said, Torch
@@ -254,7 +254,7 @@ def environment(tmp_path: Path) -> Path:
 
 def asking(tmp_path: Path, python: Path, **env: str) -> Asking:
     (tmp_path / "scripts").mkdir(exist_ok=True)
-    return Asking(HostPlace(), str(python), folder=tmp_path / "scripts", log=tmp_path / "log", env=env)
+    return Asking(HostRuntime(), str(python), folder=tmp_path / "scripts", log=tmp_path / "log", env=env)
 
 
 def test_a_real_environment_answers(tmp_path: Path, environment: Path) -> None:

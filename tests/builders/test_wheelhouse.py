@@ -11,13 +11,14 @@ from pathlib import Path
 import pytest
 
 from builders.cache import cache_root
-from builders.containers.place import HostPlace, Place, View
+from builders.containers.runtime import HostRuntime, Runtime, View
 from builders.environments import wheelhouse
 from builders.environments.python import TargetPython
 from builders.environments.wheelhouse import Wheel, Wheelhouse, damaged, fetch_wheels
 from builders.files import sha256_of
 from builders.run import CommandError
 from resolver.errors import EnvironmentLacksError, UsageError
+from tests.support.recorder import Recorder
 
 Fetch = Callable[..., Wheelhouse]
 PYTHON = TargetPython(
@@ -42,7 +43,7 @@ class FakePip:
         self.constraints = ""
         self.fails: Sequence[str] = ()
 
-    def __call__(self, _: Place, command: Sequence[str], view: View, *, what: str, log: Path) -> None:
+    def __call__(self, _: Runtime, command: Sequence[str], view: View, *, what: str, log: Path) -> None:
         self.commands.append(list(command))
         self.views.append(view)
         options = dict(word.split("=", 1) for word in command if word.startswith("--"))
@@ -65,12 +66,12 @@ def pip(monkeypatch: pytest.MonkeyPatch) -> FakePip:
 
 
 @pytest.fixture
-def said() -> list[str]:
-    return []
+def recorder() -> Recorder:
+    return Recorder()
 
 
 @pytest.fixture
-def fetch(tmp_path: Path, said: list[str]) -> Fetch:
+def fetch(tmp_path: Path, recorder: Recorder) -> Fetch:
     def call(
         *requirements: str,
         indexes: Sequence[str] = (),
@@ -79,11 +80,11 @@ def fetch(tmp_path: Path, said: list[str]) -> Fetch:
         mirrored: Callable[[str], str] = str,
     ) -> Wheelhouse:
         return fetch_wheels(
-            HostPlace(),
+            HostRuntime(),
             PYTHON,
             requirements,
             log=tmp_path / "log",
-            say=said.append,
+            reporter=recorder,
             indexes=indexes,
             over=over,
             offline=offline,
@@ -277,7 +278,7 @@ def test_over_torch(pip: FakePip, fetch: Fetch, make_wheel: Callable[..., Path])
     assert ([one.name for one in needing.wheels], needing.above) == (["extra"], True)
 
 
-def test_what_could_not_be_reached_is_named(pip: FakePip, fetch: Fetch, said: list[str]) -> None:
+def test_what_could_not_be_reached_is_named(pip: FakePip, fetch: Fetch, recorder: Recorder) -> None:
     broken = "NewConnectionError(\"HTTPSConnection(host='pkgs.example', port=443): Failed\")"
     pip.fails = [
         f"WARNING: Retrying after connection broken by '{broken}'",
@@ -290,7 +291,7 @@ def test_what_could_not_be_reached_is_named(pip: FakePip, fetch: Fetch, said: li
     assert "[mirrors]" in hint
     assert "PIP_FIND_LINKS" in hint
     assert caught.value.exit_code == 3
-    assert said[-1].startswith("https://unreachable.example/whl cannot be reached")
+    assert recorder.messages[-1].startswith("https://unreachable.example/whl cannot be reached")
     assert not any("extra-index-url" in word for word in pip.commands[0])
 
 

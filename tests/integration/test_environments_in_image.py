@@ -8,15 +8,16 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import pytest
 
-from builders.containers.choosing import choose_place
+from builders.containers.choosing import choose_runtime
 from builders.containers.image import find_image
-from builders.containers.place import run_in
+from builders.containers.runtime import run_in
 from builders.environments.python import find_python
 from builders.environments.task import Fetching, make_layers, task_environment
 from resolver.errors import EnvironmentLacksError
+from tests.support.recorder import Recorder
 
 if TYPE_CHECKING:
-    from builders.containers.place import Place
+    from builders.containers.runtime import Runtime
 
 pytestmark = pytest.mark.integration
 
@@ -53,10 +54,10 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def place(rig: Rig, cache: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
+def runtime(rig: Rig, cache: Path, monkeypatch: pytest.MonkeyPatch) -> Runtime:
     monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
     monkeypatch.setenv("PIP_FIND_LINKS", str(rig.wheels))
-    return choose_place("apptainer", find_image(rig.image))
+    return choose_runtime("apptainer", find_image(rig.image))
 
 
 def answer(log: Path) -> dict[str, Any]:
@@ -65,18 +66,18 @@ def answer(log: Path) -> dict[str, Any]:
     return found
 
 
-def test_torch_and_build_requirements_in_the_image(place: Place, cache: Path, tmp_path: Path) -> None:
-    python = find_python(place, "3.11")
+def test_torch_and_build_requirements_in_the_image(runtime: Runtime, cache: Path, tmp_path: Path) -> None:
+    python = find_python(runtime, "3.11")
     assert python.where == "image"
-    said: list[str] = []
-    how = Fetching(log=tmp_path / "log", say=said.append)
+    recorder = Recorder()
+    how = Fetching(log=tmp_path / "log", reporter=recorder)
     wanted = ["setuptools<80", "ninja"]
-    layers = make_layers(place, python, torch=TORCH, requirements=wanted, how=how)
+    layers = make_layers(runtime, python, torch=TORCH, requirements=wanted, how=how)
     assert layers.torch is not None
     assert layers.torch.root.is_relative_to(cache)
 
-    made = task_environment(place, python, layers.all, root=tmp_path / "env", log=how.log)
-    run_in(place, [str(made.python), "-c", ASK], made.view, what="Asking", log=tmp_path / "asked")
+    made = task_environment(runtime, python, layers.all, root=tmp_path / "env", log=how.log)
+    run_in(runtime, [str(made.python), "-c", ASK], made.view, what="Asking", log=tmp_path / "asked")
     found = answer(tmp_path / "asked")
     assert found["torch"] == made.installed["torch"] == "2.13.0+rocm7.2"
     assert found["hip"].startswith("7.2")
@@ -89,15 +90,17 @@ def test_torch_and_build_requirements_in_the_image(place: Place, cache: Path, tm
     assert found["prefix"] == str(made.root)
     assert sum(path.lstat().st_blocks for path in made.root.rglob("*")) * 512 < 50e6
 
-    said.clear()
-    offline = Fetching(log=how.log, say=said.append, offline=True)
-    assert make_layers(place, python, torch=TORCH, requirements=wanted, how=offline) == layers
+    recorder.messages.clear()
+    offline = Fetching(log=how.log, reporter=recorder, offline=True)
+    assert make_layers(runtime, python, torch=TORCH, requirements=wanted, how=offline) == layers
     with pytest.raises(EnvironmentLacksError, match="not in the cache"):
-        make_layers(place, python, torch=TORCH, requirements=["setuptools<70"], how=offline)
-    assert said == []
+        make_layers(runtime, python, torch=TORCH, requirements=["setuptools<70"], how=offline)
+    assert recorder.messages == []
 
 
-def test_an_image_without_that_python(place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_image_without_that_python(
+    runtime: Runtime, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("UV_PYTHON_INSTALL_DIR", str(tmp_path))
     with pytest.raises(EnvironmentLacksError, match=r"Python 3\.8 is needed .* has none"):
-        find_python(place, "3.8")
+        find_python(runtime, "3.8")

@@ -27,7 +27,7 @@ import json, sys
 from pathlib import Path
 from builders.containers.choosing import choose_place
 from builders.containers.image import Image
-from builders.containers.place import Bind, View, run_in
+from builders.containers.runtime import Bind, View, run_in
 image, told = Image("base", Path(sys.argv[1]), "0" * 64), json.loads(sys.argv[2])
 binds = [Bind(Path(path), writable) for path, writable in told.get("binds", {}).items()]
 cwd = Path(told["cwd"]) if "cwd" in told else None
@@ -242,9 +242,9 @@ def test_doctor_says_what_an_image_lacks(rig: Rig) -> None:
     code, told, errors = doctor(rig, root, rig.work())
     assert code == 3, errors
     assert told["image"]["can_build"] is False
-    lacks = " ".join(told["image"]["lacks"])
-    assert "no ROCm" in lacks
-    assert "no C++ compiler" in lacks
+    missing_tools = " ".join(told["image"]["lacks"])
+    assert "no ROCm" in missing_tools
+    assert "no C++ compiler" in missing_tools
 
 
 def test_a_lock_for_a_file_has_its_path_and_digest(rig: Rig) -> None:

@@ -278,45 +278,45 @@ def test_a_definition_and_an_environment_on_top_of_an_image(rig: Rig, work: Path
     in the image, which then is so; its Python is one of an environment, as in LUMI's AI images.
     """
     lock = read_lock(Path("matrix.lock"))
-    place = rig.work()
-    wheels = place / "wheels"
+    runtime = rig.work()
+    wheels = runtime / "wheels"
     tiny_wheel(wheels, "torch", "2.13.0+cpu", requires=["sympy"])
     tiny_wheel(wheels, "sympy", "1.14.0")
-    index = Index(place / "index")
+    index = Index(runtime / "index")
     index.publish(tiny_wheel(wheels, "deepspeed", LABELLED, requires=["torch"]), {"build_key": "x"})
 
     assert main(["resolve", "torch==2.13.0", "--backend", "cpu", "-o", "torch.lock", "-q"]) == 0
     bare = with_image(read_lock(Path("torch.lock")), LockedImage(name="base", path=str(rig.image)))
     Path("torch.lock").write_text(dumps(bare))
-    made = place / "container.def"
+    made = runtime / "container.def"
     asked = ["env", "--for", "apptainer", "--lock", "torch.lock", "--wheelhouse", str(wheels)]
     assert main([*asked, "-o", str(made)]) == 0
-    unpacked = place / "with-torch"
-    done = rig.run_as_user(["apptainer", "build", "--sandbox", str(unpacked), str(made)], place)
+    unpacked = runtime / "with-torch"
+    done = rig.run_as_user(["apptainer", "build", "--sandbox", str(unpacked), str(made)], runtime)
     assert done.returncode == 0, done.stderr
     assert "1 distributions are as the lock says." in done.stdout + done.stderr
     assert not (unpacked / "opt" / "matrix-files").exists()
-    run_in = rig.run_as_user(["apptainer", "exec", str(unpacked), "python", "-c", "import torch"], place)
+    run_in = rig.run_as_user(["apptainer", "exec", str(unpacked), "python", "-c", "import torch"], runtime)
     assert run_in.returncode == 0, run_in.stderr
 
     kept = with_kept(with_image(lock, LockedImage(name="top", path=str(unpacked))), "torch")
     Path("kept.lock").write_text(dumps(kept))
-    (place / "venv").mkdir()
-    asked = ["env", "--for", "venv", "--lock", "kept.lock", "--index", str(place / "index")]
-    assert main([*asked, "-o", str(place / "venv")]) == 0
-    shutil.copytree(work / "trap", place / "trap")
-    offline = {"PIP_INDEX_URL": (place / "trap" / "simple").as_uri(), "PIP_CONFIG_FILE": os.devnull}
-    for path in [place, *place.rglob("*")]:
+    (runtime / "venv").mkdir()
+    asked = ["env", "--for", "venv", "--lock", "kept.lock", "--index", str(runtime / "index")]
+    assert main([*asked, "-o", str(runtime / "venv")]) == 0
+    shutil.copytree(work / "trap", runtime / "trap")
+    offline = {"PIP_INDEX_URL": (runtime / "trap" / "simple").as_uri(), "PIP_CONFIG_FILE": os.devnull}
+    for path in [runtime, *runtime.rglob("*")]:
         if not path.is_relative_to(unpacked) and os.geteuid() == 0:
             shutil.chown(path, USER, USER)
-    done = rig.run_as_user(["bash", "venv/create_venv.sh"], place, offline)
+    done = rig.run_as_user(["bash", "venv/create_venv.sh"], runtime, offline)
     assert done.returncode == 0, done.stderr
     assert "2 distributions are as the lock says." in done.stdout
-    done = rig.run_as_user(["bash", "venv/create_squashfs.sh"], place)
+    done = rig.run_as_user(["bash", "venv/create_squashfs.sh"], runtime)
     assert done.returncode == 0, done.stderr
-    assert not (place / "venv" / "matrix-venv").exists()
+    assert not (runtime / "venv" / "matrix-venv").exists()
     program = "import deepspeed, sys, torch; print(deepspeed.VERSION, torch.__file__, sys.prefix)"
-    done = rig.run_as_user(["bash", "venv/run.sh", "python", "-c", program], place)
+    done = rig.run_as_user(["bash", "venv/run.sh", "python", "-c", program], runtime)
     assert done.stdout.split() == [
         LABELLED,
         f"/opt/matrix/lib/python{running_python()}/site-packages/torch.py",
@@ -326,7 +326,7 @@ def test_a_definition_and_an_environment_on_top_of_an_image(rig: Rig, work: Path
     # Once more, with an image whose torch is another one: nothing is made.
     (metadata,) = unpacked.glob("opt/matrix/lib/*/site-packages/torch-2.13.0+cpu.dist-info/METADATA")
     metadata.write_text(metadata.read_text().replace("2.13.0+cpu", "2.12.0+cpu"))
-    done = rig.run_as_user(["bash", "venv/create_venv.sh"], place, offline)
+    done = rig.run_as_user(["bash", "venv/create_venv.sh"], runtime, offline)
     assert done.returncode == 3
     assert f"no Python {running_python()} with torch 2.13.0+cpu" in done.stderr
-    assert not (place / "venv" / "matrix-venv").exists()
+    assert not (runtime / "venv" / "matrix-venv").exists()

@@ -169,14 +169,14 @@ def test_a_directory_in_the_cache_is_not_what_somebody_named(
     capsys: Capture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    place = str(cache_root() / "x")
+    runtime = str(cache_root() / "x")
 
     def refuse(*_: object) -> None:
-        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), place)
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), runtime)
 
     monkeypatch.setattr(cli, "main_inner", refuse)
     assert main(["resolve"]) == 3
-    assert f"The system refused: Is a directory {place}.\n  That is the cache" in capsys.readouterr().err
+    assert f"The system refused: Is a directory {runtime}.\n  That is the cache" in capsys.readouterr().err
 
 
 BAD_FILES = [

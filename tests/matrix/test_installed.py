@@ -12,12 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from matrix.cli import main
-from matrix.installed import read_kept, read_list
+from matrix.installed import read_list, read_preinstalled
 from resolver.errors import UsageError
 from resolver.facts.catalog import Catalog
 from resolver.facts.loading import load
 from resolver.lock import read_lock
-from resolver.model import IMAGE, Kept
+from resolver.model import IMAGE, Preinstalled
 from tests.resolver.universe import EXAMPLES
 
 Capture = pytest.CaptureFixture[str]
@@ -74,26 +74,26 @@ def _in_an_empty_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 )
 def test_every_form_of_pip_list_says_the_same(raw: bytes, catalog: Catalog) -> None:
     Path("list.txt").write_bytes(raw)
-    kept = read_kept("list.txt", catalog)
-    assert kept == Kept("list.txt", tuple(sorted(INSTALLED.items())))
+    kept = read_preinstalled("list.txt", catalog)
+    assert kept == Preinstalled("list.txt", tuple(sorted(INSTALLED.items())))
 
 
 def test_pip_freeze_names_wheels_and_working_trees(catalog: Catalog) -> None:
     Path("list.txt").write_text(FREEZE)
-    assert dict(read_kept("list.txt", catalog).installed) == {**INSTALLED, "thing": ""}
+    assert dict(read_preinstalled("list.txt", catalog).installed) == {**INSTALLED, "thing": ""}
 
 
 def test_image_is_a_word_and_a_file_of_that_name_is_written_with_its_directory(catalog: Catalog) -> None:
     Path("image").write_text("torch==2.9.1\n")
-    assert read_kept("image", catalog) == Kept(IMAGE)
-    assert read_kept("./image", catalog).installed == (("torch", "2.9.1"),)
+    assert read_preinstalled("image", catalog) == Preinstalled(IMAGE)
+    assert read_preinstalled("./image", catalog).installed == (("torch", "2.9.1"),)
 
 
 def test_a_pipe_is_read_as_a_shell_gives_it(catalog: Catalog) -> None:
     reading, writing = os.pipe()
     os.write(writing, b"torch==2.9.1\n")
     os.close(writing)
-    assert read_kept(f"/dev/fd/{reading}", catalog).installed == (("torch", "2.9.1"),)
+    assert read_preinstalled(f"/dev/fd/{reading}", catalog).installed == (("torch", "2.9.1"),)
     os.close(reading)
 
 
@@ -122,7 +122,7 @@ def test_a_pipe_is_read_as_a_shell_gives_it(catalog: Catalog) -> None:
 def test_a_bad_list_is_refused_with_its_line(content: str, named: str, catalog: Catalog) -> None:
     Path("list.txt").write_text(content)
     with pytest.raises(UsageError) as failure:
-        read_kept("list.txt", catalog)
+        read_preinstalled("list.txt", catalog)
     assert named in failure.value.message
     assert len(failure.value.message) < 300
 

@@ -14,7 +14,7 @@ from resolver.errors import UsageError
 from resolver.facts.catalog import Catalog
 from resolver.facts.schema import Backend
 from resolver.lock import dumps, make_lock
-from resolver.model import IMAGE, Conflict, Kept, Pick, Request, Resolution
+from resolver.model import IMAGE, Conflict, Pick, Preinstalled, Request, Resolution
 from resolver.resolve import resolve
 from resolver.suggest import request_arguments
 from tests.resolver.asking import ask
@@ -27,7 +27,7 @@ NO_TORCH = "lumi-multitorch-mpich-u24r64f21m43t29-20260225_144743.sif"
 
 def keeping(request: Request, **installed: str) -> Request:
     names = {name.replace("_", "-"): version for name, version in installed.items()}
-    return replace(request, keep=Kept("list.txt", tuple(sorted(names.items()))))
+    return replace(request, keep=Preinstalled("list.txt", tuple(sorted(names.items()))))
 
 
 def resolved(catalog: Catalog, request: Request) -> Resolution:
@@ -156,7 +156,7 @@ def test_python_and_rocm_of_the_list_count(catalog: Catalog) -> None:
 
 def test_of_an_image_is_kept_what_the_catalog_says_it_holds(catalog: Catalog) -> None:
     request = ask(catalog, "apex deepspeed", day=DAY, base_image=TORCH_LAYER)
-    answer = resolved(catalog, replace(request, keep=Kept(IMAGE)))
+    answer = resolved(catalog, replace(request, keep=Preinstalled(IMAGE)))
     for name, version in catalog.image[TORCH_LAYER].holds.items():
         pick = pick_of(answer, name)
         assert (pick.version, pick.candidate.origin) == (version, "base-image")
@@ -168,7 +168,7 @@ def test_of_an_image_is_kept_what_the_catalog_says_it_holds(catalog: Catalog) ->
 
 def test_a_torch_that_an_image_compiled_itself_is_kept(catalog: Catalog) -> None:
     request = ask(catalog, "deepspeed", day=DAY, base_image=OWN_TORCH)
-    answer = resolved(catalog, replace(request, keep=Kept(IMAGE)))
+    answer = resolved(catalog, replace(request, keep=Preinstalled(IMAGE)))
     torch = pick_of(answer, "torch")
     assert (torch.version, torch.candidate.origin) == ("2.10.0", "base-image")
     assert pick_of(answer, "rocm").version == "7.0.2"
@@ -176,7 +176,7 @@ def test_a_torch_that_an_image_compiled_itself_is_kept(catalog: Catalog) -> None
 
 def test_an_image_that_holds_nothing_keeps_nothing_and_that_is_said(catalog: Catalog) -> None:
     request = ask(catalog, "bitsandbytes", day=DAY, base_image=NO_TORCH)
-    answer = resolved(catalog, replace(request, keep=Kept(IMAGE)))
+    answer = resolved(catalog, replace(request, keep=Preinstalled(IMAGE)))
     assert pick_of(answer, "torch").candidate.origin == "published"
     assert pick_of(answer, "base-image").version == NO_TORCH
     assert any("nothing was kept" in one for one in answer.warnings)
@@ -184,7 +184,7 @@ def test_an_image_that_holds_nothing_keeps_nothing_and_that_is_said(catalog: Cat
 
 def test_a_torch_that_the_image_does_not_hold_conflicts_with_the_image(catalog: Catalog) -> None:
     request = ask(catalog, "torch==2.8.0", day=DAY, base_image=TORCH_LAYER)
-    answer = resolve(catalog, replace(request, keep=Kept(IMAGE)))
+    answer = resolve(catalog, replace(request, keep=Preinstalled(IMAGE)))
     assert isinstance(answer, Conflict)
     assert f"the base image {TORCH_LAYER} holds torch 2.9.1+rocm6.4" in [item.text for item in answer.core]
 
@@ -192,7 +192,7 @@ def test_a_torch_that_the_image_does_not_hold_conflicts_with_the_image(catalog: 
 def test_the_cpu_backend_has_no_base_image_to_keep(catalog: Catalog) -> None:
     request = ask(catalog, "torch", site="local", backend="cpu", python="3.11", glibc="2.36")
     with pytest.raises(UsageError, match="CPU backend has none"):
-        resolve(catalog, replace(request, keep=Kept(IMAGE)))
+        resolve(catalog, replace(request, keep=Preinstalled(IMAGE)))
     kept = resolved(catalog, keeping(request, torch="2.12.0+cpu"))
     assert pick_of(kept, "torch").candidate.origin == "base-image"
 
@@ -234,7 +234,7 @@ def test_what_is_kept_gives_the_same_bytes_in_every_process(kept: str, catalog: 
     assert 'origin = "base-image"' in text
     request = ask(catalog, "apex deepspeed", day=DAY, base_image=TORCH_LAYER)
     if IMAGE in kept:
-        assert dumps(make_lock(resolved(catalog, replace(request, keep=Kept(IMAGE))))) == text
+        assert dumps(make_lock(resolved(catalog, replace(request, keep=Preinstalled(IMAGE))))) == text
 
 
 def test_nothing_can_be_kept_where_only_documents_are_trusted(catalog: Catalog) -> None:

@@ -18,7 +18,7 @@ from resolver.errors import LockError, UsageError
 from resolver.facts.catalog import Catalog
 from resolver.facts.loading import load
 from resolver.lock import Lock, dumps, make_lock, read_lock, request_of
-from resolver.model import IMAGE, Kept, Prefer, Request, Resolution, Support
+from resolver.model import IMAGE, Prefer, Preinstalled, Request, Resolution, Support
 from resolver.resolve import resolve
 from tests.resolver.asking import ask
 from tests.resolver.universe import EXAMPLES
@@ -36,10 +36,10 @@ TORCHES = sorted(row.version for row in CATALOG.torch.values() if row.backend ==
 KEPT = [
     None,
     None,
-    Kept(IMAGE),
-    Kept("list.txt", (("numpy", "1.26.4"), ("something-else", "1"), ("torch", "2.9.1+rocm6.4.lumi"))),
-    Kept("list.txt", (("python", "3.12.3"), ("torch", "2.7.1+rocm6.2.4"))),
-    Kept("list.txt", (("rocm", "6.4.3"), ("torch", "2.10.0a0+git49444c3"))),
+    Preinstalled(IMAGE),
+    Preinstalled("list.txt", (("numpy", "1.26.4"), ("something-else", "1"), ("torch", "2.9.1+rocm6.4.lumi"))),
+    Preinstalled("list.txt", (("python", "3.12.3"), ("torch", "2.7.1+rocm6.2.4"))),
+    Preinstalled("list.txt", (("rocm", "6.4.3"), ("torch", "2.10.0a0+git49444c3"))),
 ]
 
 

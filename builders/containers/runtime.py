@@ -50,7 +50,7 @@ class View:
     """Whether it may use the network; off unless said."""
 
 
-class Place(Protocol):
+class Runtime(Protocol):
     """Where programs run."""
 
     kind: ClassVar[str]
@@ -80,7 +80,7 @@ class Place(Protocol):
 
 
 @dataclass(frozen=True)
-class HostPlace:
+class HostRuntime:
     """The machine that the program runs on."""
 
     kind: ClassVar[str] = "host"
@@ -103,7 +103,7 @@ class HostPlace:
         return bool(without_network())
 
 
-def run_in(place: Place, command: Sequence[str], view: View, *, what: str, log: Path) -> None:
+def run_in(runtime: Runtime, command: Sequence[str], view: View, *, what: str, log: Path) -> None:
     """Run a program in a place with everything it prints going to a log.
 
     Parameters
@@ -118,11 +118,11 @@ def run_in(place: Place, command: Sequence[str], view: View, *, what: str, log: 
     CommandError
         It failed; the error names the log and the lines that tell most.
     """
-    line, env = place.command(command, view)
-    run(line, what=what, log=log, cwd=view.cwd if place.image is None else None, env=env)
+    line, env = runtime.command(command, view)
+    run(line, what=what, log=log, cwd=view.cwd if runtime.image is None else None, env=env)
 
 
-def output_in(place: Place, command: Sequence[str], view: View | None = None) -> str:
+def output_in(runtime: Runtime, command: Sequence[str], view: View | None = None) -> str:
     """Give what a program prints in a place, or an empty text if it cannot be run."""
-    line, env = place.command(command, view or View())
+    line, env = runtime.command(command, view or View())
     return output_of(line, env=env)

@@ -12,7 +12,7 @@ import msgspec
 from builders import host
 from builders.audit import image_provider
 from builders.containers.inspect import inspect_image
-from builders.containers.place import HostPlace
+from builders.containers.runtime import HostRuntime
 from builders.environments.python import find_python
 from resolver.errors import EnvironmentLacksError
 from resolver.versions import minor
@@ -22,16 +22,16 @@ if TYPE_CHECKING:
 
     from builders.audit import Provider
     from builders.containers.facts import ImageFacts
-    from builders.containers.place import Place
+    from builders.containers.runtime import Runtime
     from builders.environments.python import TargetPython
     from builders.recipes import Compiler
 
 
 @dataclass(frozen=True)
-class Workshop:
+class BuildHost:
     """A place with the Python that is built for, and all that a build asks of it."""
 
-    place: Place
+    runtime: Runtime
     python: TargetPython
     identity: Mapping[str, Any]
     """What of it determines a wheel's content, for build keys."""
@@ -66,15 +66,15 @@ class Workshop:
         EnvironmentLacksError
             It lacks something for it.
         """
-        lacks = self.image.lacks(rocm=backend == "rocm") if self.image else []
-        if self.image and lacks:
-            listed = "".join(f"\n  - {one}" for one in lacks)
+        missing_tools = self.image.missing_tools(rocm=backend == "rocm") if self.image else []
+        if self.image and missing_tools:
+            listed = "".join(f"\n  - {one}" for one in missing_tools)
             msg = f"{title} cannot be compiled in the base image {self.image.name}; it lacks{listed}"
             hint = "Take another image: matrix doctor --base-image IMAGE says what one has."
             raise EnvironmentLacksError(msg, hint=hint)
 
 
-def host_workshop(version: str, *, given: Path | None = None, cpu: str = "") -> Workshop:
+def local_build_host(version: str, *, given: Path | None = None, cpu: str = "") -> BuildHost:
     """Give the workshop that is this machine.
 
     Parameters
@@ -91,8 +91,8 @@ def host_workshop(version: str, *, given: Path | None = None, cpu: str = "") -> 
     EnvironmentLacksError
         There is no such Python that can build.
     """
-    place = HostPlace()
-    python = find_python(place, version, given=given)
+    runtime = HostRuntime()
+    python = find_python(runtime, version, given=given)
     identity = {
         "place": "host",
         "python": python.build,
@@ -101,10 +101,12 @@ def host_workshop(version: str, *, given: Path | None = None, cpu: str = "") -> 
         "cpu": cpu or host.cpu_identity(),
     }
     own = {"CXX": os.environ["CXX"]} if os.environ.get("CXX") else {}
-    return Workshop(place, python, identity, cpu=cpu, variables=own)
+    return BuildHost(runtime, python, identity, cpu=cpu, variables=own)
 
 
-def image_workshop(place: Place, version: str, *, given: Path | None = None, cpu: str = "") -> Workshop:
+def image_build_host(
+    runtime: Runtime, version: str, *, given: Path | None = None, cpu: str = ""
+) -> BuildHost:
     """Give the workshop that is a base image.
 
     Parameters
@@ -123,17 +125,17 @@ def image_workshop(place: Place, version: str, *, given: Path | None = None, cpu
     EnvironmentLacksError
         The image cannot be looked into, or no such Python that can build runs in it.
     """
-    facts = inspect_image(place)
+    facts = inspect_image(runtime)
     image_pythons = [Path(one.path) for one in facts.pythons if minor(one.version) == version]
-    python = find_python(place, version, given=given, image_pythons=image_pythons)
+    python = find_python(runtime, version, given=given, image_pythons=image_pythons)
     identity = {
         "place": facts.digest,
         "python": python.build,
         "glibc": facts.glibc,
         "cpu": cpu or host.cpu_identity(),
     }
-    return Workshop(
-        place,
+    return BuildHost(
+        runtime,
         python,
         identity,
         compilers=facts.compilers,

@@ -10,11 +10,11 @@ from resolver.errors import EnvironmentLacksError
 if TYPE_CHECKING:
     import argparse
 
-    from builders.workshop import Workshop
+    from builders.build_host import BuildHost
     from resolver.lock import Lock
 
 
-def add_workshop_options(parser: argparse.ArgumentParser) -> None:
+def add_build_host_options(parser: argparse.ArgumentParser) -> None:
     """Add the options that say where builds run and for which Python and CPU."""
     parser.add_argument("--in", dest="where", choices=("host", "apptainer", "podman"), help="where to build")
     parser.add_argument(
@@ -28,7 +28,7 @@ def add_workshop_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def find_workshop(lock: Lock, args: argparse.Namespace) -> Workshop:
+def find_build_host(lock: Lock, args: argparse.Namespace) -> BuildHost:
     """Find where the wheels of a lock are built.
 
     Raises
@@ -38,15 +38,15 @@ def find_workshop(lock: Lock, args: argparse.Namespace) -> Workshop:
     ImageChangedError
         The base image is another than the lock's.
     """
-    from builders.containers.choosing import choose_place  # noqa: PLC0415  imports slowly
+    from builders.build_host import image_build_host, local_build_host  # noqa: PLC0415
+    from builders.containers.choosing import choose_runtime  # noqa: PLC0415  imports slowly
     from builders.containers.image import locked_image  # noqa: PLC0415
-    from builders.workshop import host_workshop, image_workshop  # noqa: PLC0415
 
     python, image = lock.version_of("python"), lock.target.base_image
     if lock.target.backend == "cpu" and args.where in {None, "host"}:
-        return host_workshop(python, given=args.python_from, cpu=args.cpu)
+        return local_build_host(python, given=args.python_from, cpu=args.cpu)
     if image is None and lock.target.backend == "cpu":
-        choose_place(args.where, None)  # says that an image is needed
+        choose_runtime(args.where, None)  # says that an image is needed
     if image is None:
         msg = "The lock names no base image, and wheels for ROCm are compiled inside one."
         raise EnvironmentLacksError(msg, hint="Resolve with --base-image NAME or PATH.")
@@ -57,5 +57,5 @@ def find_workshop(lock: Lock, args: argparse.Namespace) -> Workshop:
         raise EnvironmentLacksError(msg, hint="Leave --in out, or say --in apptainer or --in podman.")
     named = getattr(args, "base_image", None)
     given = Path(named) if named and Path(named).exists() else None
-    place = choose_place(args.where, locked_image(image, given))
-    return image_workshop(place, python, given=args.python_from, cpu=args.cpu)
+    runtime = choose_runtime(args.where, locked_image(image, given))
+    return image_build_host(runtime, python, given=args.python_from, cpu=args.cpu)
