@@ -161,7 +161,7 @@ def _show(title: str, groups: Mapping[str, Mapping[str, Result]]) -> None:
 
 
 def _versions() -> dict[str, str]:
-    from importlib.metadata import PackageNotFoundError, version  # noqa: PLC0415
+    from importlib.metadata import PackageNotFoundError, version
 
     found = {}
     for name in ("rocm-matrix", "resolvelib", "nab-resolver", "clingo", "uv", "pip"):
@@ -390,7 +390,7 @@ def _core(universe: Universe) -> Run:
 
 
 def _nab(universe: Universe) -> Run:
-    from benchmarks.pubgrub import Provider, as_range, resolve  # noqa: PLC0415
+    from benchmarks.pubgrub import Provider, as_range, resolve
 
     class Layered(Provider):
         """Decides driver, ROCm, torch and then the rest, which is the faster order here."""
@@ -415,7 +415,7 @@ def _nab(universe: Universe) -> Run:
 
 
 def _clingo(universe: Universe) -> Run:
-    import clingo  # noqa: PLC0415
+    import clingo
 
     program = universes.to_clingo(universe)
 

@@ -166,7 +166,7 @@ def show_conflict(conflict: Conflict, console: Console, *, as_json: bool) -> Non
 
 
 def _shell(arguments: Iterable[str]) -> str:
-    import shlex  # noqa: PLC0415
+    import shlex
 
     return shlex.join(arguments)
 

@@ -38,9 +38,9 @@ def find_build_host(lock: Lock, args: argparse.Namespace) -> BuildHost:
     ImageChangedError
         The base image is another than the lock's.
     """
-    from builders.build_host import image_build_host, local_build_host  # noqa: PLC0415
-    from builders.containers.choosing import choose_runtime  # noqa: PLC0415  imports slowly
-    from builders.containers.image import locked_image  # noqa: PLC0415
+    from builders.build_host import image_build_host, local_build_host
+    from builders.containers.choosing import choose_runtime
+    from builders.containers.image import locked_image
 
     python, image = lock.version_of("python"), lock.target.base_image
     if lock.target.backend == "cpu" and args.where in {None, "host"}:

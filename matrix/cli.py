@@ -110,7 +110,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _refusal(error: OSError) -> MatrixError:
     """Say what the system refused: what no file can be called is bad input, all else the machine's."""
-    from resolver.versions import shorten  # noqa: PLC0415  imports slowly, and only for this
+    from resolver.versions import shorten
 
     name = str(error.filename or "")
     where = f" {shorten(name)}" if name else ""
@@ -205,7 +205,7 @@ class _Version(argparse.Action):
     """Print the version; looking it up takes longer than most commands, so it is not done before."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> NoReturn:  # noqa: ANN401
-        from importlib.metadata import version  # noqa: PLC0415
+        from importlib.metadata import version
 
         parser.exit(message=f"matrix {version('rocm-matrix')}\n")
 

@@ -48,7 +48,7 @@ class Console(Reporter):
         """
         if not _is_terminal(sys.stdout) and not os.environ.get("COLUMNS", "").isdecimal():
             return None
-        import shutil  # noqa: PLC0415  brings what unpacks archives
+        import shutil
 
         return shutil.get_terminal_size().columns
 

@@ -72,9 +72,9 @@ def lay_image(given: str, catalog: Catalog, name: str = "") -> None:
     path = Path(given)
     if not _is_here(path):
         return
-    from builders.containers.facts import as_row  # noqa: PLC0415  only for an image of this machine
-    from builders.containers.image import find_image  # noqa: PLC0415
-    from builders.containers.inspect import look_into  # noqa: PLC0415
+    from builders.containers.facts import as_row
+    from builders.containers.image import find_image
+    from builders.containers.inspect import look_into
 
     facts = look_into(find_image(path, name or image_name(given, catalog)))
     catalog.image[facts.name] = as_row(facts, catalog)
@@ -88,7 +88,7 @@ def with_known_digest(resolution: Resolution) -> Resolution:
     image = resolution.image
     if image is None or image.digest or not image.path.startswith("/") or not _is_here(Path(image.path)):
         return resolution
-    from builders.containers.image import known_digest  # noqa: PLC0415  only where the image is here
+    from builders.containers.image import known_digest
 
     digest = known_digest(Path(image.path))
     return replace(resolution, image=replace(image, digest=digest))

@@ -15,7 +15,7 @@ from builders.cache import cache_root
 
 def keep_conflict(document: dict[str, Any]) -> None:
     """Keep a conflict, as it is printed with ``--format json``, for the working directory."""
-    from builders.files import write_atomic  # noqa: PLC0415  not needed to forget one
+    from builders.files import write_atomic
 
     place = _place()
     try:

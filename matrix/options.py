@@ -173,7 +173,7 @@ def read_settings(path: Path = REQUEST_FILE) -> Settings:
 
 
 def _settings_of(text: str, path: Path) -> Settings:
-    import tomllib  # noqa: PLC0415  only where there is a file
+    import tomllib
 
     try:
         data = tomllib.loads(text)
@@ -191,7 +191,7 @@ def _settings_of(text: str, path: Path) -> Settings:
         msg = f"{path}: {error}."
         raise UsageError(msg) from None
     if settings.mirrors:
-        from builders.sources.mirrors import check_mirrors  # noqa: PLC0415  imports much, and few have any
+        from builders.sources.mirrors import check_mirrors
 
         check_mirrors(settings.mirrors, where=str(path))
     return settings
@@ -270,7 +270,7 @@ def make_request(settings: Settings, catalog: Catalog, today: datetime.date) -> 
             requirements.append(Requirement(name, specifier, f"{name}{specifier}"))
     keep = None
     if settings.keep_installed:
-        from matrix.installed import read_preinstalled  # noqa: PLC0415  only where something is kept
+        from matrix.installed import read_preinstalled
 
         keep = read_preinstalled(settings.keep_installed, catalog)
     return Request(
@@ -337,7 +337,7 @@ def _without_gpus(settings: Settings) -> None:
 
 def _as_here(target: Target, settings: Settings, catalog: Catalog) -> Target:
     """Complete a target by what this machine says of itself: its Python, and its driver or glibc."""
-    from builders import host  # noqa: PLC0415  starts programs, and so imports much
+    from builders import host
 
     python = None if settings.python else host.running_python()
     if target.backend == "cpu":

@@ -75,7 +75,7 @@ class EnvironmentLacksError(MatrixError):
 
 def _likeness(one: str, other: str) -> tuple[float, int]:
     """Measure how alike two names are; of equally alike ones the longer common beginning counts."""
-    import difflib  # noqa: PLC0415  only for what cannot be found
+    import difflib
 
     ratio = difflib.SequenceMatcher(None, one[:100], other).ratio()
     alike = takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False))

@@ -199,9 +199,9 @@ def _lock_facts(facts: Iterable[Fact]) -> tuple[LockedFact, ...]:
 
 def dumps(lock: Lock) -> str:
     """Write a lock as TOML text, with the digest of what it says at the end."""
-    import tomli_w  # noqa: PLC0415  only to write
+    import tomli_w
 
-    from resolver.lockfile.integrity import TABLE, digest_of  # noqa: PLC0415
+    from resolver.lockfile.integrity import TABLE, digest_of
 
     data = _drop_empty(msgspec.to_builtins(lock, builtin_types=(date,)))
     data[TABLE] = {"sha256": digest_of(data)}
@@ -234,10 +234,10 @@ def read_lock(path: Path, *, tell: Callable[[str], None] | None = None) -> Lock:
         The file is missing, is something else, was edited by hand or cut short, or its parts do not
         fit together. The message names the file and what is wrong with it.
     """
-    from resolver.lockfile.integrity import TABLE  # noqa: PLC0415  only to read
-    from resolver.lockfile.migration import UnknownKeyError, from_schema_1  # noqa: PLC0415
-    from resolver.lockfile.sound import complaints  # noqa: PLC0415
-    from resolver.lockfile.text import read_data  # noqa: PLC0415
+    from resolver.lockfile.integrity import TABLE
+    from resolver.lockfile.migration import UnknownKeyError, from_schema_1
+    from resolver.lockfile.sound import complaints
+    from resolver.lockfile.text import read_data
 
     data = read_data(path)
     schema = data.get("schema")
@@ -279,7 +279,7 @@ def _other_schema(path: Path, schema: object) -> LockError:
 
 
 def _check_digest(path: Path, data: dict[str, Any], said: object) -> None:
-    from resolver.lockfile.integrity import TABLE, digest_of  # noqa: PLC0415  only to read
+    from resolver.lockfile.integrity import TABLE, digest_of
 
     if said is None:
         msg = f"{path} ends without its digest ([{TABLE}]): it was cut short or edited."

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import date  # noqa: TC003  part of a struct
+from datetime import date
 from typing import TYPE_CHECKING, Literal
 
 import msgspec

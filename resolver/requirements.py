@@ -42,8 +42,8 @@ def parse_requirement(text: str) -> Requirement:
 
 def _any_requirement(text: str) -> Requirement:
     """Read whatever is a requirement by PEP 508, which takes long to import and is seldom needed."""
-    from packaging.requirements import InvalidRequirement  # noqa: PLC0415
-    from packaging.requirements import Requirement as Pep508  # noqa: PLC0415
+    from packaging.requirements import InvalidRequirement
+    from packaging.requirements import Requirement as Pep508
 
     try:
         parsed = Pep508(text)

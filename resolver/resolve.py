@@ -39,7 +39,7 @@ def resolve(catalog: Catalog, request: Request) -> Resolution | Conflict:
     problem = compile_problem(catalog, request)
     warnings = []
     if request.prefer == "proven":
-        from resolver.proven import solve_proven  # noqa: PLC0415  only where it is asked for
+        from resolver.proven import solve_proven
 
         sets = [row for row in catalog.proven.values() if row.site in {"", request.target.site}]
         solution, proven = solve_proven(problem, sets, {one.name for one in request.requirements})
@@ -51,7 +51,7 @@ def resolve(catalog: Catalog, request: Request) -> Resolution | Conflict:
     else:
         solution = solve_preferred(problem)
     if solution is None:
-        from resolver.explain import explain_conflict  # noqa: PLC0415  only where there is something to explain
+        from resolver.explain import explain_conflict
 
         return explain_conflict(catalog, request, problem)
     resolution = _resolution(request, problem, solution, warnings)

@@ -135,7 +135,7 @@ def read_specifier(text: str) -> Specifier | None:
 
 
 def _left_to_packaging(text: str) -> Specifier | None:
-    from packaging.specifiers import InvalidSpecifier, SpecifierSet  # noqa: PLC0415  only where it is needed
+    from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
     try:
         other = SpecifierSet(text, prereleases=True)

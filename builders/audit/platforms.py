@@ -70,9 +70,9 @@ def promised_versions(platform: str) -> Mapping[str, str]:
 @cache
 def policies(machine: str) -> tuple[Policy, ...]:
     """Give auditwheel's policies for systems with glibc; none for a machine that it does not know."""
-    from auditwheel.architecture import Architecture  # noqa: PLC0415  imports slowly
-    from auditwheel.libc import Libc  # noqa: PLC0415
-    from auditwheel.policy import WheelPolicies  # noqa: PLC0415
+    from auditwheel.architecture import Architecture
+    from auditwheel.libc import Libc
+    from auditwheel.policy import WheelPolicies
 
     if machine not in {one.value for one in Architecture}:
         return ()
@@ -91,9 +91,9 @@ def platform_tag(wheel: Path) -> str:
     auditwheel knows the policies. What torch and ROCm provide counts as given. A wheel without compiled
     code keeps ``any``.
     """
-    from auditwheel.error import NonPlatformWheelError  # noqa: PLC0415  imports slowly
-    from auditwheel.libc import Libc  # noqa: PLC0415
-    from auditwheel.wheel_abi import analyze_wheel_abi  # noqa: PLC0415
+    from auditwheel.error import NonPlatformWheelError
+    from auditwheel.libc import Libc
+    from auditwheel.wheel_abi import analyze_wheel_abi
 
     given = frozenset([*TORCH_PROVIDES, *ROCM_LIBRARIES])
     try:

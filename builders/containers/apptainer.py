@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from builders.containers.ending import ended_with_program
-from builders.containers.image import Image  # noqa: TC001
+from builders.containers.image import Image
 from builders.containers.inside import Temporary, binds, script
 from builders.containers.namespaces import only_loopback, without_network
 from builders.containers.runtime import Bind, View

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from builders.recipes.build import Compiler  # noqa: TC001  msgspec reads the annotation
+from builders.recipes.build import Compiler
 from builders.recipes.compilers import choose_compilers
 from resolver.errors import EnvironmentLacksError
 from resolver.facts import schema

@@ -97,7 +97,7 @@ def reachable(url: str, *, timeout: float = 5.0) -> bool:
 
     pip would try an unreachable index again and again for every project it looks up.
     """
-    import requests  # noqa: PLC0415  imports slowly, and only where the network is used
+    import requests
 
     if not url.startswith(("http://", "https://")):
         return True

@@ -323,6 +323,6 @@ def _check(files: Sequence[Path], wanted: Sequence[str], pinned: Sequence[str]) 
 
 def _public_index() -> str:
     """Give the index that pip uses when it is told nothing."""
-    import pypi_simple  # noqa: PLC0415  imports slowly, and only where something is fetched
+    import pypi_simple
 
     return str(pypi_simple.PYPI_SIMPLE_ENDPOINT)

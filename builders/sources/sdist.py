@@ -84,7 +84,7 @@ def index_url() -> str:
     configured = os.environ.get("PIP_INDEX_URL", "").strip() or _index_in_configuration()
     if configured:
         return configured
-    import pypi_simple  # noqa: PLC0415  only where the network is used
+    import pypi_simple
 
     return str(pypi_simple.PYPI_SIMPLE_ENDPOINT)
 
@@ -109,8 +109,8 @@ def project_page(project: str, index: str) -> ProjectPage:
     EnvironmentLacksError
         It could not be reached.
     """
-    import pypi_simple  # noqa: PLC0415  imports slowly, and only where the network is used
-    import requests  # noqa: PLC0415
+    import pypi_simple
+    import requests
 
     local = _local(index)
     if local is not None:
@@ -136,8 +136,8 @@ def _local(url: str) -> Path | None:
 
 def _local_page(project: str, index: Path) -> ProjectPage:
     """Read the page of a project from an index on disk."""
-    import pypi_simple  # noqa: PLC0415
-    from packaging.utils import canonicalize_name  # noqa: PLC0415
+    import pypi_simple
+    from packaging.utils import canonicalize_name
 
     page = index / canonicalize_name(project) / "index.html"
     try:
@@ -157,8 +157,8 @@ def _find(project: str, file: str, index: str) -> str:
 
 
 def _download(url: str, target: Path) -> None:
-    import requests  # noqa: PLC0415
-    import urllib3  # noqa: PLC0415
+    import requests
+    import urllib3
 
     local = _local(url)
     if local is not None:
@@ -205,8 +205,8 @@ def _too_long(url: str) -> SourceError:
 
 def _failed(url: str, error: Exception) -> MatrixError:
     """Say what went wrong with the network, as far as it got."""
-    import requests  # noqa: PLC0415
-    import urllib3  # noqa: PLC0415
+    import requests
+    import urllib3
 
     if isinstance(error, requests.HTTPError) and error.response is not None:
         msg = f"{shown(url)} answered {error.response.status_code} {error.response.reason}."

@@ -104,9 +104,9 @@ def reading(archive: Path) -> Iterator[Any]:
 
 @contextmanager
 def _uncompressed(archive: Path, start: bytes) -> Iterator[BinaryIO]:
-    import bz2  # noqa: PLC0415
-    import gzip  # noqa: PLC0415
-    import lzma  # noqa: PLC0415
+    import bz2
+    import gzip
+    import lzma
 
     kinds: dict[bytes, Any] = {b"\x1f\x8b": gzip, b"BZ": bz2, b"\xfd7": lzma, b"\x28\xb5": zstd}
     opener = kinds.get(start[:2])

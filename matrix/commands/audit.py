@@ -82,7 +82,7 @@ def execute(args: argparse.Namespace, console: Console) -> int:
 
 
 def _catalog() -> Catalog:
-    from matrix.options import load_catalog, read_settings  # noqa: PLC0415  only to compare with facts
+    from matrix.options import load_catalog, read_settings
 
     return load_catalog(read_settings())
 
@@ -102,9 +102,9 @@ def _providers(args: argparse.Namespace) -> tuple[Provider, ...]:
 
 def _recipe(package: str, path: Path, catalog: Catalog) -> Recipe:
     """Find the recipe of the wheel's release; its label says for which backend."""
-    from packaging.utils import InvalidWheelFilename, parse_wheel_filename  # noqa: PLC0415
+    from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
-    from resolver.facts.selecting import recipe_for  # noqa: PLC0415
+    from resolver.facts.selecting import recipe_for
 
     if package not in catalog.package:
         msg = f"The catalog has no package {package!r}."

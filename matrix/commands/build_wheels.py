@@ -184,8 +184,8 @@ def _build(
     tasks: Sequence[Task], index: Index, limits: Limits, args: argparse.Namespace, console: Console
 ) -> dict[str, MatrixError]:
     """Build; give what failed, by name."""
-    from builders.host import require_for_build  # noqa: PLC0415
-    from builders.task import build_wheel  # noqa: PLC0415  imports slowly, and only to build
+    from builders.host import require_for_build
+    from builders.task import build_wheel
 
     for build_host in {id(task.build_host): task.build_host for task in tasks}.values():
         if build_host.runtime.image is None:

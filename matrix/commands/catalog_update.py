@@ -48,7 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace, settings: Settings, console: Console) -> int:
     """Ask the sources, show the diff, write it if told to."""
-    from matrix.refresh import overlay  # noqa: PLC0415  imports requests and pypi-simple
+    from matrix.refresh import overlay
 
     path = args.output
     laid_over = overlays(settings)
@@ -80,9 +80,9 @@ def _is_among(path: Path, laid_over: list[Path]) -> bool:
 
 
 def _ask(args: argparse.Namespace, settings: Settings, catalog: Catalog, console: Console) -> Learned:
-    from matrix.refresh import pypi, rocm_matrix, torch_index  # noqa: PLC0415
-    from matrix.refresh.learned import Learned  # noqa: PLC0415
-    from matrix.refresh.web import Web  # noqa: PLC0415
+    from matrix.refresh import pypi, rocm_matrix, torch_index
+    from matrix.refresh.learned import Learned
+    from matrix.refresh.web import Web
 
     packages = args.package or list(catalog.package)
     for name in packages:

@@ -146,19 +146,19 @@ def _files(lock: Lock, args: argparse.Namespace, where: Where, console: Console)
 def _emit(pins: Pins, args: argparse.Namespace, where: Where) -> list[File]:
     match args.consumer:
         case "cotainr":
-            from matrix.consumers.conda import cotainr_files as emit  # noqa: PLC0415
+            from matrix.consumers.conda import cotainr_files as emit
         case "tykky":
-            from matrix.consumers.conda import tykky_files as emit  # noqa: PLC0415
+            from matrix.consumers.conda import tykky_files as emit
         case "pip":
-            from matrix.consumers.requirements import pip_files as emit  # noqa: PLC0415
+            from matrix.consumers.requirements import pip_files as emit
         case "uv":
-            from matrix.consumers.uvproject import uv_files as emit  # noqa: PLC0415
+            from matrix.consumers.uvproject import uv_files as emit
         case "easybuild":
-            from matrix.consumers.easybuild import easybuild_files as emit  # noqa: PLC0415
+            from matrix.consumers.easybuild import easybuild_files as emit
         case "venv":
-            from matrix.consumers.venv import venv_files as emit  # noqa: PLC0415
+            from matrix.consumers.venv import venv_files as emit
         case _:
-            from matrix.consumers.definition import definition_files  # noqa: PLC0415
+            from matrix.consumers.definition import definition_files
 
             emit = partial(definition_files, wheelhouse=args.wheelhouse)
     return emit(pins, where)
@@ -176,12 +176,12 @@ def _with_closure(
     pins: Pins, missing: Sequence[Pin], args: argparse.Namespace, where: Where, console: Console
 ) -> Pins:
     """Add everything that the pins need, as a real resolver finds it."""
-    from dataclasses import replace  # noqa: PLC0415
+    from dataclasses import replace
 
-    from builders.cache import cache_root  # noqa: PLC0415
-    from builders.closure import closure_of  # noqa: PLC0415
-    from matrix.consumers.pins import Hashed  # noqa: PLC0415
-    from matrix.consumers.requirements import requirement_lines  # noqa: PLC0415
+    from builders.cache import cache_root
+    from builders.closure import closure_of
+    from matrix.consumers.pins import Hashed
+    from matrix.consumers.requirements import requirement_lines
 
     if pins.kept:
         msg = "--hashes names everything that is installed, and this lock keeps what the base image holds."
@@ -205,11 +205,11 @@ def _with_closure(
 
 
 def _pylock(lock: Lock, args: argparse.Namespace, folder: Path, main: str, console: Console) -> File:
-    from packaging.pylock import is_valid_pylock_path  # noqa: PLC0415
+    from packaging.pylock import is_valid_pylock_path
 
-    from builders.published import published_wheels  # noqa: PLC0415
-    from matrix.consumers.output import File  # noqa: PLC0415
-    from matrix.consumers.pylock import left_out, pylock  # noqa: PLC0415
+    from builders.published import published_wheels
+    from matrix.consumers.output import File
+    from matrix.consumers.pylock import left_out, pylock
 
     if not is_valid_pylock_path(Path(main)):
         msg = f"Installers read no lock that is called {main}."

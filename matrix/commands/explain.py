@@ -93,10 +93,10 @@ def _passed_over(lock: Lock, path: Path, wanted: Requirement, console: Console) 
     UsageError
         Versions were named, and neither the chosen one nor any before it is among them.
     """
-    from matrix.imaging import lay_image  # noqa: PLC0415  only for one component
-    from matrix.locking import catalog_of  # noqa: PLC0415
-    from matrix.options import Settings  # noqa: PLC0415
-    from resolver.rejected import rejected  # noqa: PLC0415
+    from matrix.imaging import lay_image
+    from matrix.locking import catalog_of
+    from matrix.options import Settings
+    from resolver.rejected import rejected
 
     try:
         request = request_of(lock)

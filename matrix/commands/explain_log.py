@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 def explain_log(args: argparse.Namespace, console: Console) -> int:
     """Say what is recognised in the log; 1 when nothing is."""
-    from builders.diagnosis import Context, as_document, as_text, diagnose, diagnose_stream  # noqa: PLC0415
+    from builders.diagnosis import Context, as_document, as_text, diagnose, diagnose_stream
 
     context = Context(package=canonicalize_name(args.name or ""), backend=args.backend or "")
     if args.logfile == "-":

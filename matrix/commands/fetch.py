@@ -96,10 +96,10 @@ def _wheels(
     console: Console,
 ) -> Iterator[Item | Missing]:
     """Fetch torch and the build requirements of each pick, with the Python and in the image of the lock."""
-    from builders.index import Index  # noqa: PLC0415  only where wheels are fetched
-    from builders.plan import plan  # noqa: PLC0415
-    from builders.task import Limits, wheels_of  # noqa: PLC0415
-    from matrix.build_hosts import find_build_host  # noqa: PLC0415
+    from builders.index import Index
+    from builders.plan import plan
+    from builders.task import Limits, wheels_of
+    from matrix.build_hosts import find_build_host
 
     log = cache_root() / "logs" / "fetch.log"
     log.unlink(missing_ok=True)

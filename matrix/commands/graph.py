@@ -147,8 +147,8 @@ def _with_edges_from(path: Path, graph: BuildGraph) -> tuple[BuildGraph, tuple[F
     GraphFileError
         The file cannot be used, or its edges close a circle among the distributions of the lock.
     """
-    from matrix.fromager.comparing import compare, unknown_edges  # noqa: PLC0415
-    from matrix.fromager.reading import GraphFileError, read_graph  # noqa: PLC0415
+    from matrix.fromager.comparing import compare, unknown_edges
+    from matrix.fromager.reading import GraphFileError, read_graph
 
     findings = compare(graph, read_graph(path))
     try:
@@ -172,30 +172,30 @@ def _drawn(
         case "json":
             return _json(graph_document(graph, lock, findings), args)
         case "fromager":
-            from matrix.fromager.writing import fromager_document, left_out  # noqa: PLC0415
+            from matrix.fromager.writing import fromager_document, left_out
 
             if names := left_out(graph):
                 said = "Left out, as the lock leaves their versions to pip and fromager needs one: "
                 console.warning(f"{said}{', '.join(names)}.")
             return json.dumps(fromager_document(graph, lock), indent=2)
         case "dot":
-            from matrix.drawing.dot import draw_dot  # noqa: PLC0415
+            from matrix.drawing.dot import draw_dot
 
             return draw_dot(graph, title)
         case "mermaid":
-            from matrix.drawing.mermaid import draw_mermaid  # noqa: PLC0415
+            from matrix.drawing.mermaid import draw_mermaid
 
             return draw_mermaid(graph, title)
         case "svg":
-            from matrix.drawing.svg import draw_svg  # noqa: PLC0415
+            from matrix.drawing.svg import draw_svg
 
             return draw_svg(graph, title)
     return _text(graph, title, findings, args)
 
 
 def _text(graph: BuildGraph, title: str, findings: Sequence[Finding] | None, args: argparse.Namespace) -> str:
-    from matrix.drawing.text import ASCII, BOX, CHARACTERS, draw_text  # noqa: PLC0415
-    from matrix.drawing.words import visible  # noqa: PLC0415
+    from matrix.drawing.text import ASCII, BOX, CHARACTERS, draw_text
+    from matrix.drawing.words import visible
 
     shows_boxes = args.output is not None or can_encode(CHARACTERS)
     parts = [draw_text(graph, title, BOX if shows_boxes else ASCII)]

@@ -125,7 +125,7 @@ def execute(args: argparse.Namespace, console: Console) -> int:
 
 
 def _list(index: Index, args: argparse.Namespace, console: Console) -> int:
-    from builders.index.tending import existing  # noqa: PLC0415
+    from builders.index.tending import existing
 
     wanted = {existing(index, project) for project in args.projects} or index.projects()
     rows = [row for project in sorted(wanted) for row in _rows(index, project)]
@@ -167,7 +167,7 @@ def _remark(row: dict[str, Any]) -> str:
 
 
 def _check(index: Index, args: argparse.Namespace, console: Console) -> int:
-    from builders.index.checking import check  # noqa: PLC0415
+    from builders.index.checking import check
 
     found = check(index, repair=args.repair)
     left = [one for one in found if not one.repaired]
@@ -189,8 +189,8 @@ def _check(index: Index, args: argparse.Namespace, console: Console) -> int:
 
 
 def _refresh(index: Index, _: argparse.Namespace, console: Console) -> int:
-    from builders.index.checking import replaced  # noqa: PLC0415
-    from builders.index.misplaced import misplaced  # noqa: PLC0415
+    from builders.index.checking import replaced
+    from builders.index.misplaced import misplaced
 
     wrong = [*misplaced(index), *replaced(index)]
     for one in wrong:
@@ -206,13 +206,13 @@ def _refresh(index: Index, _: argparse.Namespace, console: Console) -> int:
 
 
 def _remove(index: Index, args: argparse.Namespace, console: Console) -> int:
-    from builders.index.tending import select  # noqa: PLC0415
+    from builders.index.tending import select
 
     return _take_out(index, [path for what in args.what for path in select(index, what)], args, console)
 
 
 def _prune(index: Index, args: argparse.Namespace, console: Console) -> int:
-    from builders.index.tending import prunable  # noqa: PLC0415
+    from builders.index.tending import prunable
 
     if args.lock is None and args.older_than is None:
         msg = "What may go? Say what is still needed, or from when on."
@@ -232,7 +232,7 @@ def _prune(index: Index, args: argparse.Namespace, console: Console) -> int:
 
 
 def _take_out(index: Index, paths: list[Path], args: argparse.Namespace, console: Console) -> int:
-    from builders.index.tending import remove  # noqa: PLC0415
+    from builders.index.tending import remove
 
     size = sum(path.lstat().st_size for path in set(paths))
     if not args.dry_run:
@@ -250,7 +250,7 @@ def _take_out(index: Index, paths: list[Path], args: argparse.Namespace, console
 
 
 def _yank(index: Index, args: argparse.Namespace, console: Console) -> int:
-    from builders.index.tending import select, unyank, yank  # noqa: PLC0415
+    from builders.index.tending import select, unyank, yank
 
     paths = [path for what in args.what for path in select(index, what)]
     if args.undo:
@@ -263,7 +263,7 @@ def _yank(index: Index, args: argparse.Namespace, console: Console) -> int:
 
 
 def _status(index: Index, args: argparse.Namespace, console: Console) -> int:
-    from builders.index.tending import set_status  # noqa: PLC0415
+    from builders.index.tending import set_status
 
     name = set_status(index, args.project, args.state, args.reason)
     console.data(f"{name}: {args.state}")
@@ -271,7 +271,7 @@ def _status(index: Index, args: argparse.Namespace, console: Console) -> int:
 
 
 def _serve(index: Index, args: argparse.Namespace, console: Console) -> int:
-    from builders.index.serving import serving  # noqa: PLC0415
+    from builders.index.serving import serving
 
     with serving(index, host=args.host, port=args.port) as address:
         console.write(f"{address}\n")
@@ -281,7 +281,7 @@ def _serve(index: Index, args: argparse.Namespace, console: Console) -> int:
 
 
 def _pack(index: Index, args: argparse.Namespace, console: Console) -> int:
-    from builders.index.packing import pack  # noqa: PLC0415
+    from builders.index.packing import pack
 
     log = index.state / "logs" / "pack.log"
     log.unlink(missing_ok=True)

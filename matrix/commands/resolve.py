@@ -63,7 +63,7 @@ def execute(args: argparse.Namespace, console: Console) -> int:
         return 1
     forget_conflict()
     if not args.no_lock:  # before anything is printed: a reader that goes away must not cost the lock
-        from builders.files import write_atomic  # noqa: PLC0415  only where something is written
+        from builders.files import write_atomic
 
         write_atomic(args.output, dumps(make_lock(with_known_digest(answer))))
     if as_json:

@@ -90,16 +90,16 @@ def execute(args: argparse.Namespace, console: Console) -> int:
 def _pieces(table: Table, rows: Iterable[Row], args: argparse.Namespace, console: Console) -> Iterator[str]:
     """Give the table as the format wants it; each format is imported only when it is asked for."""
     if args.format == "table":
-        from matrix.tabling.text import text_of  # noqa: PLC0415
+        from matrix.tabling.text import text_of
 
         if args.output is not None:
             return text_of(table, rows, None, lambda _, text: text)
         return text_of(table, rows, console.width(), console.coloured)
     if args.format == "html":
-        from matrix.tabling.page import page_of  # noqa: PLC0415
+        from matrix.tabling.page import page_of
 
         return page_of(table, rows, table.core if args.reasons else None)
-    from matrix.tabling import data  # noqa: PLC0415
+    from matrix.tabling import data
 
     if args.format == "csv":
         return data.csv_of(table, rows)

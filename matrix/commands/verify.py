@@ -165,7 +165,7 @@ def _imported(name: str, module: str) -> Recipe:
 
 
 def _submit(args: argparse.Namespace, lock: Lock | None, catalog: Catalog, console: Console) -> int:
-    from builders.verifying.job import Job, hours_of, partition_for, script_of, submit  # noqa: PLC0415
+    from builders.verifying.job import Job, hours_of, partition_for, script_of, submit
 
     hours = hours_of(args.time)
     site = lock.target.site if lock else ""

@@ -169,13 +169,13 @@ def _needed_by(lock: Lock, picks: Sequence[LockedPick], kept: Sequence[LockedPic
 
 
 def _name(text: str) -> str:
-    from resolver.requirements import parse_requirement  # noqa: PLC0415  only for what was asked for
+    from resolver.requirements import parse_requirement
 
     return parse_requirement(text).name
 
 
 def _installed(lock: Lock, decided: set[str]) -> tuple[Pin, ...]:
-    from resolver.versions import is_version  # noqa: PLC0415
+    from resolver.versions import is_version
 
     keep = lock.request.keep
     if keep is None:

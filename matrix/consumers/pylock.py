@@ -64,11 +64,11 @@ def pylock(lock: Lock, index: Index, find: Find, *, beside: Path, index_url: str
     MatrixError
         A wheel is missing from the index, or a published one is not found or has no hash.
     """
-    import tomli_w  # noqa: PLC0415
-    from packaging.markers import Marker  # noqa: PLC0415
-    from packaging.pylock import Pylock  # noqa: PLC0415
-    from packaging.specifiers import SpecifierSet  # noqa: PLC0415
-    from packaging.version import Version  # noqa: PLC0415
+    import tomli_w
+    from packaging.markers import Marker
+    from packaging.pylock import Pylock
+    from packaging.specifiers import SpecifierSet
+    from packaging.version import Version
 
     python = lock.target.python
     if not python:
@@ -128,7 +128,7 @@ def _about(lock: Lock) -> dict[str, object]:
 
 def built_wheels(index: Index, pick: LockedPick) -> list[Path]:
     """Give the wheels of a pick that the index has."""
-    from packaging.utils import parse_wheel_filename  # noqa: PLC0415
+    from packaging.utils import parse_wheel_filename
 
     return [
         path for path in index.wheels(pick.name) if str(parse_wheel_filename(path.name)[1]) == pick.pinned
@@ -136,7 +136,7 @@ def built_wheels(index: Index, pick: LockedPick) -> list[Path]:
 
 
 def _built(pick: LockedPick, index: Index, beside: Path, index_url: str) -> Package:
-    from packaging.pylock import PackageWheel  # noqa: PLC0415
+    from packaging.pylock import PackageWheel
 
     wheels = []
     for path in built_wheels(index, pick):
@@ -154,7 +154,7 @@ def _relative(path: Path, beside: Path) -> str:
 
 
 def _published(pick: LockedPick, find: Find) -> Package:
-    from packaging.pylock import PackageWheel  # noqa: PLC0415
+    from packaging.pylock import PackageWheel
 
     files = find(pick.name, pick.version, pick.index)
     if pick.wheel is not None:
@@ -173,9 +173,9 @@ def _published(pick: LockedPick, find: Find) -> Package:
 
 
 def _package(pick: LockedPick, wheels: Sequence[PackageWheel], index: str | None = None) -> Package:
-    from packaging.pylock import Package  # noqa: PLC0415
-    from packaging.utils import canonicalize_name  # noqa: PLC0415
-    from packaging.version import Version  # noqa: PLC0415
+    from packaging.pylock import Package
+    from packaging.utils import canonicalize_name
+    from packaging.version import Version
 
     return Package(
         name=canonicalize_name(pick.name), version=Version(pick.pinned), index=index, wheels=list(wheels)

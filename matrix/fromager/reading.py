@@ -137,7 +137,7 @@ def _refuse_circles(entries: Mapping[str, _Entry], path: Path) -> None:
 
     A circle that has a build edge lies in one strongly connected component, as that edge does.
     """
-    import networkx as nx  # noqa: PLC0415  only for files of fromager; slow to import
+    import networkx as nx
 
     graph: nx.DiGraph[Any] = nx.DiGraph()
     graph.add_edges_from((key, edge.key) for key, entry in entries.items() for edge in entry.edges)

@@ -100,8 +100,8 @@ def read_afresh(
     CatalogError
         As `load`.
     """
-    from resolver.facts.layers import merge, read_layers  # noqa: PLC0415  only when something changed
-    from resolver.facts.sound import check_together  # noqa: PLC0415
+    from resolver.facts.layers import merge, read_layers
+    from resolver.facts.sound import check_together
 
     layers, files = read_layers(groups, instead)
     rows = merge(layers)

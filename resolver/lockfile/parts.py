@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from datetime import date  # noqa: TC003  part of a struct
+from datetime import date
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
 from resolver.errors import UsageError, did_you_mean
-from resolver.facts.schema import Backend, Git, Patch, Sdist, Status  # noqa: TC001
-from resolver.model import Kind, Origin, Prefer, Support, Verdict  # noqa: TC001
+from resolver.facts.schema import Backend, Git, Patch, Sdist, Status
+from resolver.model import Kind, Origin, Prefer, Support, Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Collection

@@ -577,13 +577,13 @@ class _no_file_longer_than:  # noqa: N801  reads as a word in a with statement
         self.size = size
 
     def __enter__(self) -> None:
-        import resource  # noqa: PLC0415
+        import resource
 
         self.before = resource.getrlimit(resource.RLIMIT_FSIZE)
         resource.setrlimit(resource.RLIMIT_FSIZE, (self.size, self.before[1]))
 
     def __exit__(self, *_: object) -> None:
-        import resource  # noqa: PLC0415
+        import resource
 
         resource.setrlimit(resource.RLIMIT_FSIZE, self.before)
 

@@ -115,7 +115,7 @@ def test_all_sources_are_fetched_once_and_then_come_from_the_cache(work: Work, c
 def test_what_is_in_the_cache_is_unpacked_without_network(work: Work, capsys: Capture) -> None:
     fetched(capsys)
     shutil.rmtree(work.mirror)
-    from builders.sources import patches_of  # noqa: PLC0415
+    from builders.sources import patches_of
 
     catalog = load([work.root / "facts"])
     picks = {pick.name: pick for pick in work.lock().built()}
