@@ -22,9 +22,9 @@ from builders.containers.runtime import HostRuntime, View, run_in
 from builders.environments.pipconfig import pip_environment, pip_settings, reachable
 from builders.environments.piptool import pip_of
 from builders.environments.python import find_python
-from builders.run import CommandError, clean_environment, end_of, run, said_since
+from builders.run import clean_environment, end_of, run, said_since
 from builders.sources import index_url
-from resolver.errors import EnvironmentLacksError, MatrixError
+from resolver.errors import CommandError, EnvironmentLacksError, MatrixError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -6,11 +6,10 @@ import re
 import shlex
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from builders.containers.runtime import Bind, View, output_in, run_in
-from builders.run import CommandError
-from resolver.errors import EnvironmentLacksError, MatrixError
+from resolver.errors import BuildError, CommandError, EnvironmentLacksError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -25,14 +24,6 @@ FRONTEND = "build"
 _LINKERS = ("LDSHARED", "LDCXXSHARED")
 _RPATH = re.compile(r"-Wl,(-rpath|-R|--enable-new-dtags)|-R/")
 _ASK_LINKERS = f"import sysconfig; print(*map(sysconfig.get_config_var, {_LINKERS!r}), sep=chr(10))"
-
-
-class BuildError(MatrixError):
-    """A wheel could not be built; the index is as it was."""
-
-    id: ClassVar[str] = "build-failed"
-    code: int | None = None
-    """Exit code of the program that failed, where one ran; negative for a signal."""
 
 
 def compile_wheel(

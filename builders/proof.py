@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from builders.audit import AuditError, Expected, Finding, audit_wheel, read_torch
+from builders.audit import Expected, Finding, audit_wheel, read_torch
 from builders.containers.runtime import View, run_in
 from builders.diagnosis import diagnose
 from builders.environments.task import fresh_environment
 from builders.probes import judge_probe, probe_questions, probe_script, read_answer
-from builders.run import CommandError, end_of, said_since
+from builders.run import end_of, said_since
+from resolver.errors import AuditError, CommandError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -10,10 +10,10 @@ import subprocess
 import sys
 from collections import deque
 from contextlib import ExitStack, contextmanager, nullcontext
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from builders import watcher
-from resolver.errors import EnvironmentLacksError, MatrixError
+from resolver.errors import CommandError, EnvironmentLacksError, TooSlowError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -41,34 +41,6 @@ _NOISE = re.compile(
     r"not a git repository|error: Command '?\[|CalledProcessError|\[WARNING\]|\bnote:"
     r"|^(copying|adding|creating|reading|writing|running) "
 )
-
-
-class CommandError(MatrixError):
-    """A program failed.
-
-    Attributes
-    ----------
-    log
-        Where everything it printed is kept.
-    lines
-        The few lines that tell most.
-    """
-
-    id: ClassVar[str] = "command-failed"
-
-    def __init__(self, what: str, *, code: int, log: Path, lines: Sequence[str], hint: str = "") -> None:
-        shown = "".join(f"\n    {line}" for line in lines)
-        reason = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
-        super().__init__(f"{what} {reason}.{shown}\n  Log: {log}", hint=hint)
-        self.log = log
-        self.lines = tuple(lines)
-        self.code = code
-
-
-class TooSlowError(CommandError):
-    """A program was stopped because it took longer than it was given."""
-
-    id: ClassVar[str] = "too-slow"
 
 
 def clean_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:

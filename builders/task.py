@@ -11,18 +11,18 @@ from typing import TYPE_CHECKING, Any
 
 from builders import host
 from builders.cache import cache_root
-from builders.compilation import FRONTEND, BuildError, compile_wheel
+from builders.compilation import FRONTEND, compile_wheel
 from builders.diagnosis import Context, explained
 from builders.environments.task import Fetching, fetch_for, make_layers, task_environment
 from builders.files import only_one, sha256_of
 from builders.gathering import materials_of
-from builders.index import NameTakenError
 from builders.labelling import Labels, label_wheel, runtime_pins
 from builders.proof import prove
 from builders.provenance import SBOM_NAME, Run, sbom, statement
 from builders.recipes import Build, apply_recipe, check_source
 from builders.refusals import index_refusals
 from builders.sources import mirrored, obtain
+from resolver.errors import BuildError, NameTakenError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

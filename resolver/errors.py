@@ -1,14 +1,15 @@
-"""Every kind of failure, with its exit code, in one place.
+"""Every error class of the program, with its exit code.
 
-========  ====================================================================
+========  =======================================================================
 exit      meaning
-========  ====================================================================
-0         done
-1         the answer is no: no resolution, a failed build, a defect, damage
+========  =======================================================================
+0         success
+1         the answer is no: no resolution, a build failed, a check found an error
 2         bad usage or bad input
 3         the environment lacks something: a compiler, a container, the network
-130       interrupted, everything left resumable
-========  ====================================================================
+70        a fault of the program
+130       interrupted; the command can be run again and continues
+========  =======================================================================
 """
 
 from __future__ import annotations
@@ -17,23 +18,21 @@ from itertools import takewhile
 from typing import TYPE_CHECKING, Any, ClassVar
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
+    from pathlib import Path
 
-
-_MOST_NAMES = 12
-_MOST_GUESSES = 6
-_CLOSE = 0.7
+EXIT_INTERRUPTED = 130
 
 
 class MatrixError(Exception):
-    """A failure that a person can act on.
+    """An error that the user can act on.
 
     Parameters
     ----------
     message
         What failed and why, in one or more sentences.
     hint
-        What to do next; empty when there is nothing sensible to say.
+        What to do next; empty if there is no useful advice.
     """
 
     exit_code: ClassVar[int] = 1
@@ -44,58 +43,202 @@ class MatrixError(Exception):
         self.message = message
         self.hint = hint
         self.details: Mapping[str, Any] = {}
-        """What a program gets besides the words: further keys of the JSON error."""
+        """Additional keys of the JSON error document."""
+
+
+# Exit code 2: bad usage or bad input.
 
 
 class UsageError(MatrixError):
-    """The request itself is wrong: an unknown name, version, option value or file."""
+    """The request is wrong: an unknown name, version, option value or file."""
 
     exit_code = 2
     id = "bad-input"
 
 
 class CatalogError(UsageError):
-    """A row of the catalog, or of an overlay, cannot be read."""
+    """A catalog file cannot be read, or its rows contradict each other."""
 
     id = "bad-catalog"
 
 
 class LockError(UsageError):
-    """A lock file cannot be used as it is."""
+    """A lock file cannot be used."""
 
     id = "bad-lock"
 
 
+class CycleError(UsageError):
+    """Distributions require each other in a cycle, so none of them can be installed first.
+
+    Parameters
+    ----------
+    path
+        The cycle: each distribution requires the next; the last one is the first one again.
+    to_build
+        Whether one of the edges is a build requirement, which no installer can work around.
+    """
+
+    id = "cycle"
+
+    def __init__(self, path: Sequence[str], *, to_build: bool) -> None:
+        first = "the one that is needed to build" if to_build else "any of them"
+        rows = "[[requires]] rows or in a recipe" if to_build else "[[requires]] rows"
+        super().__init__(
+            f"These distributions need each other in a circle: {' -> '.join(path)}."
+            f" matrix installs what is needed first, and so cannot install {first}.",
+            hint=f"One of these requirements must go from the facts: they stand in {rows} of these packages"
+            " (or in the lock, if it was edited).",
+        )
+        self.path = tuple(path)
+
+
+# Exit code 3: the environment lacks something.
+
+
 class EnvironmentLacksError(MatrixError):
-    """The machine lacks something that the work needs."""
+    """The machine lacks something that the command needs."""
 
     exit_code = 3
     id = "environment"
 
 
-def _likeness(one: str, other: str) -> tuple[float, int]:
-    """Measure how alike two names are; of equally alike ones the longer common beginning counts."""
-    import difflib
-
-    ratio = difflib.SequenceMatcher(None, one[:100], other).ratio()
-    alike = takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False))
-    return round(ratio, 2), len(list(alike))
+# Exit code 70: a fault of the program.
 
 
-def did_you_mean(wanted: str, known: Iterable[str]) -> str:
-    """Say which known name was probably meant.
+class InternalError(MatrixError):
+    """An exception that no other class describes: a bug."""
 
-    Parameters
+    exit_code = 70
+    id = "internal"
+
+
+# Exit code 1: the answer is no.
+
+
+class TooLargeError(MatrixError):
+    """The search reached its step limit."""
+
+    id = "too-large"
+
+
+class SourceError(MatrixError):
+    """A source cannot be downloaded or unpacked."""
+
+    id = "source"
+
+
+class HashMismatchError(MatrixError):
+    """A file does not have the pinned hash."""
+
+    id = "hash-mismatch"
+
+
+class RecipeError(MatrixError):
+    """A recipe cannot build what was requested; nothing was compiled."""
+
+    id = "recipe"
+
+
+class ImageChangedError(MatrixError):
+    """The base image is not the one that the lock was resolved for."""
+
+    id = "image-changed"
+
+
+class CommandError(MatrixError):
+    """A program failed.
+
+    Attributes
     ----------
-    wanted
-        What was typed.
-    known
-        All names that would have been right.
+    log
+        The file with its whole output.
+    lines
+        The most informative lines of its output.
+    code
+        Its exit code; negative for a signal.
+    """
+
+    id = "command-failed"
+
+    def __init__(self, what: str, *, code: int, log: Path, lines: Sequence[str], hint: str = "") -> None:
+        shown = "".join(f"\n    {line}" for line in lines)
+        reason = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
+        super().__init__(f"{what} {reason}.{shown}\n  Log: {log}", hint=hint)
+        self.log = log
+        self.lines = tuple(lines)
+        self.code = code
+
+
+class TooSlowError(CommandError):
+    """A program was stopped because it reached its time limit."""
+
+    id = "too-slow"
+
+
+class BuildError(MatrixError):
+    """A wheel could not be built; the index is unchanged."""
+
+    id = "build-failed"
+    code: int | None = None
+    """Exit code of the program that failed, if there was one; negative for a signal."""
+
+
+class RawWheelError(MatrixError):
+    """The build backend produced a file that is not a valid wheel."""
+
+    id = "bad-wheel"
+
+
+class AuditError(MatrixError):
+    """The audit of a wheel found errors."""
+
+    id = "audit"
+    findings: tuple[Any, ...] = ()
+
+
+class ProbeError(MatrixError):
+    """The reply of a probe cannot be read."""
+
+    id = "probe"
+
+
+class VerifyError(MatrixError):
+    """An environment gave no reply that can be read."""
+
+    id = "verify"
+
+
+class ProvenanceError(MatrixError):
+    """A provenance document is invalid."""
+
+    id = "bad-provenance"
+
+
+class NameTakenError(MatrixError):
+    """The index already has a different wheel with this name."""
+
+    id = "name-taken"
+
+
+class DamagedIndexError(MatrixError):
+    """An index is damaged."""
+
+    id = "index-damaged"
+
+
+_MOST_NAMES = 12
+_MOST_GUESSES = 6
+_CLOSE = 0.7
+
+
+def did_you_mean(typed: str, known: Iterable[str]) -> str:
+    """Return a hint that names the known names closest to what was typed.
 
     Returns
     -------
     str
-        ``"Did you mean apex?"`` when something is close, else the known names (at most `_MOST_NAMES`).
+        ``"Did you mean apex?"`` if a name is close, else the known names (at most `_MOST_NAMES`).
 
     Examples
     --------
@@ -109,10 +252,19 @@ def did_you_mean(wanted: str, known: Iterable[str]) -> str:
     names = list(dict.fromkeys(known))
     if not names:
         return ""
-    likeness = {name: _likeness(wanted.lower(), name.lower()) for name in names}
-    best = max(likeness.values())
+    similarity = {name: _similarity(typed.lower(), name.lower()) for name in names}
+    best = max(similarity.values())
     if best[0] >= _CLOSE:
-        *others, last = [name for name in names if likeness[name] == best][:_MOST_GUESSES]
+        *others, last = [name for name in names if similarity[name] == best][:_MOST_GUESSES]
         return f"Did you mean {', '.join(others)} or {last}?" if others else f"Did you mean {last}?"
     more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
     return f"Known: {', '.join(names[:_MOST_NAMES])}{more}."
+
+
+def _similarity(typed: str, name: str) -> tuple[float, int]:
+    """Return the ratio of matching characters; a longer common prefix breaks ties."""
+    import difflib
+
+    ratio = difflib.SequenceMatcher(None, typed[:100], name).ratio()
+    prefix = takewhile(lambda pair: pair[0] == pair[1], zip(typed, name, strict=False))
+    return round(ratio, 2), len(list(prefix))

@@ -21,7 +21,7 @@ from collections import deque
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from resolver.errors import MatrixError
+from resolver.errors import TooLargeError
 from resolver.problem import ABSENT, bits
 from resolver.proof import Proof
 
@@ -32,12 +32,6 @@ if TYPE_CHECKING:
 
 Domains = list[int]
 """For each variable, in the order of `Network.names`, the mask of candidates that are left."""
-
-
-class TooLargeError(MatrixError):
-    """The search was stopped by its guard."""
-
-    id = "too-large"
 
 
 def too_large(steps: int) -> TooLargeError:

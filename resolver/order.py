@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import astuple
 
-from resolver.errors import UsageError
+from resolver.errors import CycleError
 from resolver.model import Edge
 from resolver.names import required_name
 
@@ -18,31 +18,6 @@ if TYPE_CHECKING:
 
     from resolver.model import Candidate
     from resolver.problem import Relation
-
-
-class CycleError(UsageError):
-    """Distributions need each other in a circle, so none of them can be installed first.
-
-    Parameters
-    ----------
-    path
-        The circle: each one needs the next, the last is the first again.
-    to_build
-        Whether one of them needs the next to be built, which no installer gets around.
-    """
-
-    id = "cycle"
-
-    def __init__(self, path: Sequence[str], *, to_build: bool) -> None:
-        first = "the one that is needed to build" if to_build else "any of them"
-        rows = "[[requires]] rows or in a recipe" if to_build else "[[requires]] rows"
-        super().__init__(
-            f"These distributions need each other in a circle: {' -> '.join(path)}."
-            f" matrix installs what is needed first, and so cannot install {first}.",
-            hint=f"One of these requirements must go from the facts: they stand in {rows} of these packages"
-            " (or in the lock, if it was edited).",
-        )
-        self.path = tuple(path)
 
 
 def edges_of(candidates: Sequence[Candidate], relations: Iterable[Relation]) -> tuple[Edge, ...]:

@@ -10,11 +10,12 @@ questions about one network, and so is asked of that search alone.
 
 from __future__ import annotations
 
-from graphlib import CycleError, TopologicalSorter
+from graphlib import TopologicalSorter
 from typing import TYPE_CHECKING
 
+from resolver.errors import CycleError, TooLargeError
 from resolver.model import layer
-from resolver.network import Network, TooLargeError
+from resolver.network import Network
 from resolver.problem import ABSENT, bits
 from resolver.provider import ask_resolvelib
 

@@ -4,23 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar, Literal
-
-from resolver.errors import MatrixError
+from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 _MOST_OF_ONE_KIND = 100  # nobody reads more, and a hostile wheel has millions
 Severity = Literal["error", "warning", "info"]
-
-
-class AuditError(MatrixError):
-    """A wheel does not hold what it promises."""
-
-    id: ClassVar[str] = "audit"
-    findings: tuple[Finding, ...] = ()
-    """What speaks against it."""
 
 
 @dataclass(frozen=True, slots=True)

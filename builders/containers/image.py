@@ -9,13 +9,13 @@ import struct
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
 from builders.cache import cache_root
 from builders.files import sha256_of, write_atomic
-from resolver.errors import EnvironmentLacksError, MatrixError, UsageError
+from resolver.errors import EnvironmentLacksError, ImageChangedError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -33,12 +33,6 @@ _UNSTABLE = ("dev", "proc", "run", "sys", "tmp")
 """Directories of an unpacked image that say nothing of it."""
 _READ = ("etc/os-release", "usr/lib/os-release", "var/lib/dpkg/status")
 """Files of an unpacked image whose content counts, besides ROCm's own ``.info``."""
-
-
-class ImageChangedError(MatrixError):
-    """The base image is not the one that the lock was resolved for."""
-
-    id: ClassVar[str] = "image-changed"
 
 
 @dataclass(frozen=True, slots=True)

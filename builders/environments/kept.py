@@ -19,8 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from builders.cache import cache_root
 from builders.files import FULL, only_one, write_atomic
-from builders.run import CommandError
-from resolver.errors import EnvironmentLacksError
+from resolver.errors import CommandError, EnvironmentLacksError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

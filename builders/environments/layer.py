@@ -19,8 +19,7 @@ from builders.environments.kept import cache_errors, digest, keep
 from builders.environments.piptool import pip_of
 from builders.environments.python import python_view
 from builders.environments.wheelhouse import damaged
-from builders.run import CommandError
-from resolver.errors import EnvironmentLacksError
+from resolver.errors import CommandError, EnvironmentLacksError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -8,8 +8,7 @@ from builders.cache import cache_root
 from builders.containers.runtime import Bind, run_in
 from builders.environments.kept import cache_errors, keep
 from builders.environments.python import python_view
-from builders.run import CommandError
-from resolver.errors import EnvironmentLacksError
+from resolver.errors import CommandError, EnvironmentLacksError
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -22,8 +22,7 @@ import msgspec
 from builders import host
 from builders.containers.runtime import Bind, View, run_in
 from builders.environments.kept import digest
-from builders.run import CommandError
-from resolver.errors import EnvironmentLacksError, UsageError
+from resolver.errors import CommandError, EnvironmentLacksError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -29,8 +29,8 @@ from builders.environments.pipconfig import linked_directories, local_directory,
 from builders.environments.piptool import pip_of
 from builders.environments.python import python_view
 from builders.files import only_one, sha256_of, write_atomic
-from builders.run import CommandError, end_of, said_since
-from resolver.errors import EnvironmentLacksError, UsageError
+from builders.run import end_of, said_since
+from resolver.errors import CommandError, EnvironmentLacksError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -1,5 +1,6 @@
 """The index: a static simple repository on disk, the one place of finished wheels."""
 
-from builders.index.store import Index, NameTakenError, Published
+from builders.index.store import Index, Published
+from resolver.errors import NameTakenError
 
 __all__ = ["Index", "NameTakenError", "Published"]

@@ -3,15 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
-
-from resolver.errors import MatrixError
-
-
-class DamagedIndexError(MatrixError):
-    """An index holds what it should not, or says what is not so."""
-
-    id: ClassVar[str] = "index-damaged"
 
 
 @dataclass(frozen=True, slots=True)

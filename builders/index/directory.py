@@ -26,7 +26,6 @@ import msgspec
 from packaging.utils import canonicalize_name
 
 from builders.files import write_atomic
-from builders.index.damage import DamagedIndexError
 from builders.index.entries import entry_of, is_wheel, upload_time
 from builders.index.pages import (
     ACTIVE,
@@ -40,6 +39,7 @@ from builders.index.pages import (
     root_html,
     root_json,
 )
+from resolver.errors import DamagedIndexError
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping

@@ -6,9 +6,8 @@ import shutil
 from typing import TYPE_CHECKING
 
 from builders.files import atomic_path
-from builders.index.damage import DamagedIndexError
 from builders.run import run
-from resolver.errors import EnvironmentLacksError
+from resolver.errors import DamagedIndexError, EnvironmentLacksError
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -10,7 +10,7 @@ import glob
 import json
 import shutil
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
@@ -25,7 +25,7 @@ from builders.files import (
 from builders.index.directory import Directory
 from builders.index.entries import entry_of, upload_time
 from builders.provenance import build_key_of
-from resolver.errors import MatrixError
+from resolver.errors import MatrixError, NameTakenError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -38,12 +38,6 @@ class Published:
 
     path: Path
     provenance: Mapping[str, Any]
-
-
-class NameTakenError(MatrixError):
-    """The index holds another wheel under this name."""
-
-    id: ClassVar[str] = "name-taken"
 
 
 class Index(Directory):

@@ -5,7 +5,7 @@
 """
 
 from builders.labelling.pins import Pin, PinStyle, runtime_pins
-from builders.labelling.raw import RawWheelError
 from builders.labelling.rewriting import Labelled, Labels, label_wheel
+from resolver.errors import RawWheelError
 
 __all__ = ["Labelled", "Labels", "Pin", "PinStyle", "RawWheelError", "label_wheel", "runtime_pins"]

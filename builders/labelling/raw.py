@@ -13,13 +13,13 @@ import struct
 import zipfile
 import zlib
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING, BinaryIO, ClassVar
+from typing import TYPE_CHECKING, BinaryIO
 
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 
 from builders.audit.contents import as_recorded, record_rows
 from builders.audit.directory import DamagedError, check_sizes
-from resolver.errors import MatrixError
+from resolver.errors import RawWheelError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -37,12 +37,6 @@ _STRONG = ("sha256", "sha384", "sha512")
 _NEEDED = ("METADATA", "WHEEL", "RECORD")
 SIGNATURES = ("RECORD.jws", "RECORD.p7s")
 """Signatures over RECORD (PEP 427), which are void once it is made anew."""
-
-
-class RawWheelError(MatrixError):
-    """What the build backend made is no sound wheel."""
-
-    id: ClassVar[str] = "bad-wheel"
 
 
 class RawWheel:

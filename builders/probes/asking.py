@@ -14,7 +14,7 @@ import msgspec
 
 from builders.probes.marked import read_marked
 from builders.probes.payload import MARK
-from resolver.errors import MatrixError
+from resolver.errors import ProbeError
 
 if TYPE_CHECKING:
     from resolver.facts.schema import Recipe
@@ -86,12 +86,6 @@ class Answer(msgspec.Struct, frozen=True):
     imports: list[Said]
     objects: list[Said]
     op_table: OpTable | None
-
-
-class ProbeError(MatrixError):
-    """A probe gave no answer that can be read."""
-
-    id = "probe"
 
 
 def probe_script() -> str:

@@ -14,14 +14,8 @@ from builders.provenance.materials import (
     Submodule,
 )
 from builders.provenance.sbom import SBOM_NAME, sbom
-from builders.provenance.statement import (
-    ProvenanceError,
-    Run,
-    Statement,
-    build_key_of,
-    read_statement,
-    statement,
-)
+from builders.provenance.statement import Run, Statement, build_key_of, read_statement, statement
+from resolver.errors import ProvenanceError
 
 __all__ = [
     "SBOM_NAME",

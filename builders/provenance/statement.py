@@ -11,12 +11,12 @@ import hashlib
 import json
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
 from builders.provenance.materials import SdistSource, purl, vcs_url, without_password
-from resolver.errors import MatrixError
+from resolver.errors import ProvenanceError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -29,12 +29,6 @@ BUILD_TYPE = "urn:rocm-matrix:build:wheel:v1"
 _BUILDER = "urn:rocm-matrix:builder"
 _LENGTHS = {"sha256": (64,), "gitCommit": (40, 64), "gitTree": (40, 64)}
 """Hexadecimal digits of the digests that are written here."""
-
-
-class ProvenanceError(MatrixError):
-    """A provenance document is not what it should be."""
-
-    id: ClassVar[str] = "bad-provenance"
 
 
 class _Part(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):

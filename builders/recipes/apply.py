@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from builders.recipes import standins
-from builders.recipes.build import SOURCE_DATE_EPOCH, Application, RecipeError
+from builders.recipes.build import SOURCE_DATE_EPOCH, Application
 from builders.recipes.compilers import choose_compilers
+from resolver.errors import RecipeError
 from resolver.facts.placeholders import fill, placeholders
 from resolver.versions import satisfies
 

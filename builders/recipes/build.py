@@ -4,21 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar
-
-from resolver.errors import MatrixError
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from resolver.facts.schema import Backend
 
 SOURCE_DATE_EPOCH = "315532800"
 """1980-01-01, the oldest time that a zip archive can hold: no clock enters what is built."""
-
-
-class RecipeError(MatrixError):
-    """A recipe cannot give what is asked; nothing was compiled."""
-
-    id: ClassVar[str] = "recipe"
 
 
 @dataclass(frozen=True, slots=True)

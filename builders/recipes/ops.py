@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from builders.recipes.build import RecipeError
-from resolver.errors import UsageError, did_you_mean
+from resolver.errors import RecipeError, UsageError, did_you_mean
 from resolver.versions import satisfies
 
 if TYPE_CHECKING:

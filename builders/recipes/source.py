@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from builders.recipes.build import RecipeError
+from resolver.errors import RecipeError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from builders.sources.failures import SourceError, shown
+from builders.sources.failures import shown
 from builders.sources.formats import tarfile, zstd
 from builders.sources.submodules import wanted
 from builders.sources.trees import (
@@ -34,6 +34,7 @@ from builders.sources.trees import (
     tree_id,
 )
 from builders.sources.unpack import reading
+from resolver.errors import SourceError
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Mapping, Sequence

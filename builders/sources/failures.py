@@ -4,29 +4,17 @@ from __future__ import annotations
 
 import os
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from builders.files import FULL, REFUSED
-from resolver.errors import EnvironmentLacksError, MatrixError
+from resolver.errors import EnvironmentLacksError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
 OFFLINE_HINT = "Run matrix fetch where there is network, or this command once without --offline."
-
-
-class HashMismatchError(MatrixError):
-    """A file is not the one that was pinned."""
-
-    id: ClassVar[str] = "hash-mismatch"
-
-
-class SourceError(MatrixError):
-    """A source cannot be had or cannot be unpacked."""
-
-    id: ClassVar[str] = "source"
 
 
 @contextmanager

@@ -13,12 +13,12 @@ import msgspec
 from builders.cache import cache_root
 from builders.files import atomic_path, only_one, write_atomic
 from builders.sources.archive import Part, Record, joined, record_of, verify, write_archive
-from builders.sources.failures import OFFLINE_HINT, SourceError, shown, writing
+from builders.sources.failures import OFFLINE_HINT, shown, writing
 from builders.sources.repository import Repository
 from builders.sources.sdist import CACHE_HINT
 from builders.sources.submodules import checked_url, submodule_url, wanted
 from builders.sources.trees import SUBMODULE, parse_listing
-from resolver.errors import EnvironmentLacksError
+from resolver.errors import EnvironmentLacksError, SourceError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from builders.sources.failures import SourceError, shown
+from builders.sources.failures import shown
 from builders.sources.git import fetch_git
 from builders.sources.patches import apply_patches
 from builders.sources.sdist import fetch_sdist, sdist_place
 from builders.sources.unpack import unpack_sdist
+from resolver.errors import SourceError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

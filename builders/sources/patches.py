@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from builders.files import sha256_of
-from builders.run import CommandError, run
-from builders.sources.failures import HashMismatchError, SourceError
+from builders.run import run
 from builders.sources.repository import environment, program
+from resolver.errors import CommandError, HashMismatchError, SourceError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

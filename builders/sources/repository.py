@@ -23,12 +23,12 @@ from typing import TYPE_CHECKING
 
 from builders.cache import cache_root
 from builders.files import TEMPORARY_PREFIX, only_one, write_atomic
-from builders.run import CommandError, bytes_of, clean_environment, run
-from builders.sources.failures import SourceError, shown, writing
+from builders.run import bytes_of, clean_environment, run
+from builders.sources.failures import shown, writing
 from builders.sources.mirrors import mirrored
 from builders.sources.sdist import CACHE_HINT
 from builders.sources.submodules import parse_gitmodules
-from resolver.errors import EnvironmentLacksError, MatrixError
+from resolver.errors import CommandError, EnvironmentLacksError, MatrixError, SourceError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

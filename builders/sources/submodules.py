@@ -10,7 +10,8 @@ import re
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from builders.sources.failures import SourceError, shown
+from builders.sources.failures import shown
+from resolver.errors import SourceError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

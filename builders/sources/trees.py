@@ -10,7 +10,7 @@ import hashlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from builders.sources.failures import SourceError
+from resolver.errors import SourceError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from builders.files import TEMPORARY_PREFIX
-from builders.sources.failures import SourceError, writing
+from builders.sources.failures import writing
 from builders.sources.formats import tarfile, zstd
+from resolver.errors import SourceError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

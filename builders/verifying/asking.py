@@ -18,7 +18,7 @@ from builders.probes import read_answer as read_probe
 from builders.probes.marked import read_marked
 from builders.run import end_of, said_since
 from builders.verifying.payload import MARK
-from resolver.errors import MatrixError, UsageError
+from resolver.errors import MatrixError, UsageError, VerifyError
 from resolver.names import normalised
 
 if TYPE_CHECKING:
@@ -106,12 +106,6 @@ class Answer(msgspec.Struct, frozen=True):
     system_libstdcxx: Symbols
     loaded: Loaded
     gpu: Gpus
-
-
-class VerifyError(MatrixError):
-    """An environment gave no answer that can be read."""
-
-    id = "verify"
 
 
 class Asking:

@@ -21,8 +21,9 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from builders.host import running_python
-from builders.run import CommandError, TooSlowError, output_of, run
+from builders.run import output_of, run
 from matrix.checking.about_indexes import TORCH_FAMILY, TRITONS
+from resolver.errors import CommandError, TooSlowError
 from resolver.versions import is_version
 
 if TYPE_CHECKING:

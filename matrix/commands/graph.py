@@ -19,11 +19,10 @@ from matrix.options import (
     merge,
     read_settings,
 )
-from resolver.errors import UsageError, did_you_mean
+from resolver.errors import CycleError, UsageError, did_you_mean
 from resolver.graph import graph_of_lock
 from resolver.lock import make_lock, read_lock
 from resolver.model import Conflict
-from resolver.order import CycleError
 from resolver.requirements import parse_requirement
 from resolver.resolve import resolve
 from resolver.versions import allows, shorten

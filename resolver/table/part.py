@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from resolver.compiling.bad import WAY_OUT
-from resolver.network import Network, TooLargeError
+from resolver.errors import TooLargeError
+from resolver.network import Network
 from resolver.problem import ABSENT, Demand, bits
 from resolver.proven import first_proven, in_order
 from resolver.resolve import pick_of

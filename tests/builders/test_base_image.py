@@ -13,7 +13,6 @@ import pytest
 from builders.containers import image as images
 from builders.containers.image import (
     Image,
-    ImageChangedError,
     check_digest,
     find_image,
     form_of,
@@ -22,7 +21,7 @@ from builders.containers.image import (
     tree_digest,
 )
 from builders.files import sha256_of
-from resolver.errors import EnvironmentLacksError, MatrixError, UsageError
+from resolver.errors import EnvironmentLacksError, ImageChangedError, MatrixError, UsageError
 from resolver.lock import LockedImage
 
 

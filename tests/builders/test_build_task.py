@@ -24,13 +24,12 @@ import msgspec
 import pytest
 
 from builders import host
-from builders.audit import AuditError
 from builders.build_host import local_build_host
 from builders.cache import cache_root
 from builders.index import Index
 from builders.plan import Task
-from builders.task import BuildError, Limits, build_wheel, requirements_of
-from resolver.errors import EnvironmentLacksError
+from builders.task import Limits, build_wheel, requirements_of
+from resolver.errors import AuditError, BuildError, EnvironmentLacksError
 from resolver.facts.schema import Recipe, Sdist
 from resolver.reporter import SILENT
 from tests.support.locks import built_pick

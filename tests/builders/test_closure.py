@@ -9,8 +9,7 @@ import pytest
 
 from builders import closure
 from builders.closure import Member, platform_tags
-from builders.run import CommandError
-from resolver.errors import EnvironmentLacksError, MatrixError
+from resolver.errors import CommandError, EnvironmentLacksError, MatrixError
 from tests.support.recorder import Recorder
 
 DIGEST = "a" * 64

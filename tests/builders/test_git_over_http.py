@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from builders.sources.failures import SourceError
 from builders.sources.git import fetch_git
 from builders.sources.repository import Repository
 from builders.sources.unpack import unpack_sdist
+from resolver.errors import SourceError
 from resolver.facts.schema import Git
 from tests.builders.gitrepos import add_submodule, commit, files_of, git
 from tests.builders.gitserver import Served, git_server

@@ -21,14 +21,12 @@ import pytest
 
 from builders.cache import cache_root
 from builders.files import TEMPORARY_PREFIX
-from builders.run import CommandError
 from builders.sources.archive import Record
-from builders.sources.failures import SourceError
 from builders.sources.formats import tarfile, zstd
 from builders.sources.git import Checkout, _record_place, fetch_git
 from builders.sources.repository import Repository, _failure
 from builders.sources.unpack import unpack_sdist
-from resolver.errors import EnvironmentLacksError, MatrixError
+from resolver.errors import CommandError, EnvironmentLacksError, MatrixError, SourceError
 from resolver.facts.schema import Git
 from tests.builders.gitrepos import add_submodule, blob, commit, commit_tree, files_of, git, tree_entry
 

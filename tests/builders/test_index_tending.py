@@ -14,10 +14,9 @@ from pypi_simple import DistributionPackage, ProjectPage, ProjectStatus
 
 from builders.index import Index
 from builders.index.checking import check, replaced
-from builders.index.damage import DamagedIndexError
 from builders.index.misplaced import misplaced
 from builders.index.tending import prunable, remove, select, set_status, unyank, yank
-from resolver.errors import UsageError
+from resolver.errors import DamagedIndexError, UsageError
 
 MakeWheel = Callable[..., Path]
 

@@ -20,8 +20,7 @@ from builders.containers.image import Image
 from builders.containers.inspect import inspect_image, look_into, read_answer, remembered
 from builders.containers.runtime import View
 from builders.recipes.build import Compiler
-from builders.run import CommandError
-from resolver.errors import MatrixError, UsageError
+from resolver.errors import CommandError, MatrixError, UsageError
 from resolver.facts.loading import load
 
 IMAGE = Image("base", Path("/images/base.sif"), "ab" * 32)

@@ -15,8 +15,7 @@ import pytest
 
 from builders.cache import cache_root
 from builders.environments.kept import digest, is_complete, keep, remove
-from builders.run import CommandError
-from resolver.errors import EnvironmentLacksError
+from resolver.errors import CommandError, EnvironmentLacksError
 
 WHAT = "Installing"
 KILLED_MIDWAY = """

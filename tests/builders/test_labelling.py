@@ -23,9 +23,9 @@ from packaging.tags import sys_tags
 from packaging.utils import parse_wheel_filename
 from wheel.wheelfile import WheelFile
 
-from builders.labelling import Labelled, Labels, RawWheelError, label_wheel, runtime_pins
+from builders.labelling import Labelled, Labels, label_wheel, runtime_pins
 from builders.labelling.archive import ArchiveWriter, Entry
-from resolver.errors import MatrixError
+from resolver.errors import MatrixError, RawWheelError
 
 MakeWheel = Callable[..., Path]
 

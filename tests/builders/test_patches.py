@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from builders.cache import cache_root
-from builders.sources import HashMismatchError, SourceError, obtain, patches_of
-from resolver.errors import CatalogError, EnvironmentLacksError
+from builders.sources import obtain, patches_of
+from resolver.errors import CatalogError, EnvironmentLacksError, HashMismatchError, SourceError
 from resolver.facts.catalog import Catalog
 from resolver.facts.loading import load
 from resolver.facts.schema import Sdist

@@ -15,7 +15,8 @@ import pytest
 
 from builders.audit.findings import Finding
 from builders.probes import Answer, judge_probe, probe_questions, probe_script, read_answer
-from builders.probes.asking import Distribution, OpTable, ProbeError, Said, Torch
+from builders.probes.asking import Distribution, OpTable, Said, Torch
+from resolver.errors import ProbeError
 from resolver.facts.schema import Op, Recipe
 
 STAND_IN = """__version__ = "2.9.1"  # a stand-in for torch

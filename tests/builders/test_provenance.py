@@ -21,7 +21,6 @@ from builders.provenance import (
     Materials,
     Patch,
     Program,
-    ProvenanceError,
     Run,
     SdistSource,
     Submodule,
@@ -31,6 +30,7 @@ from builders.provenance import (
     statement,
 )
 from builders.provenance.materials import purl
+from resolver.errors import ProvenanceError
 
 A, B, C, D = ("a" * 64, "b" * 64, "c" * 64, "d" * 64)
 COMMIT, TREE, CK = ("1" * 40, "2" * 40, "3" * 40)

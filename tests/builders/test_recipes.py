@@ -9,16 +9,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from builders.recipes import (
-    Build,
-    Compiler,
-    RecipeError,
-    apply_recipe,
-    check_source,
-    choose_compilers,
-    with_ops,
-)
-from resolver.errors import EnvironmentLacksError, UsageError
+from builders.recipes import Build, Compiler, apply_recipe, check_source, choose_compilers, with_ops
+from resolver.errors import EnvironmentLacksError, RecipeError, UsageError
 from resolver.facts.catalog import Catalog
 from resolver.facts.loading import load
 from resolver.facts.schema import Op, Recipe

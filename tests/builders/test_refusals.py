@@ -25,8 +25,8 @@ from builders.index import Index
 from builders.plan import Task
 from builders.recipes import Build, Compiler, apply_recipe
 from builders.refusals import index_refusals
-from builders.task import BuildError, Limits, build_wheel
-from resolver.errors import EnvironmentLacksError, MatrixError
+from builders.task import Limits, build_wheel
+from resolver.errors import BuildError, EnvironmentLacksError, MatrixError
 from resolver.facts.loading import load
 from resolver.facts.schema import Recipe, Sdist
 from resolver.facts.selecting import recipe_for

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from builders.run import CommandError, TooSlowError, clean_environment, output_of, run, telling_lines
-from resolver.errors import MatrixError
+from builders.run import clean_environment, output_of, run, telling_lines
+from resolver.errors import CommandError, MatrixError, TooSlowError
 
 FATAL = "foo.cpp:3:10: fatal error: x.h: No such file or directory"
 

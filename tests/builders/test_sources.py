@@ -26,8 +26,8 @@ import pytest
 
 from builders.cache import cache_root
 from builders.files import TEMPORARY_PREFIX
-from builders.sources import HashMismatchError, SourceError, fetch_sdist, index_url, unpack_sdist
-from resolver.errors import EnvironmentLacksError, MatrixError
+from builders.sources import fetch_sdist, index_url, unpack_sdist
+from resolver.errors import EnvironmentLacksError, HashMismatchError, MatrixError, SourceError
 from resolver.facts.schema import Sdist
 
 FILE = "tiny-1.0.tar.gz"

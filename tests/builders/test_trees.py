@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from builders.sources.failures import SourceError
 from builders.sources.trees import Entry, blob_id, check_links, parse_listing, tree_id
+from resolver.errors import SourceError
 from tests.builders.gitrepos import commit, git
 
 ID = "a" * 40

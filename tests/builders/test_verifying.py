@@ -16,7 +16,6 @@ from builders.containers.runtime import HostRuntime
 from builders.probes import Answer as Probe
 from builders.probes import judge_probe
 from builders.probes.asking import Distribution, Said, Torch
-from builders.run import CommandError
 from builders.verifying import judging
 from builders.verifying.asking import (
     Answer,
@@ -28,14 +27,13 @@ from builders.verifying.asking import (
     PipCheck,
     Symbols,
     UserSite,
-    VerifyError,
     in_user_site,
     read_answer,
 )
 from builders.verifying.job import Job, hours_of, partition_for, script_of, submit
 from builders.verifying.judging import judge
 from builders.verifying.payload import MARK, newest_symbols
-from resolver.errors import EnvironmentLacksError, MatrixError, UsageError
+from resolver.errors import CommandError, EnvironmentLacksError, MatrixError, UsageError, VerifyError
 from resolver.facts.loading import load
 from resolver.facts.schema import Recipe
 from resolver.lockfile.parts import Lock, LockedPick, LockedTarget

@@ -16,8 +16,7 @@ from builders.environments import wheelhouse
 from builders.environments.python import TargetPython
 from builders.environments.wheelhouse import Wheel, Wheelhouse, damaged, fetch_wheels
 from builders.files import sha256_of
-from builders.run import CommandError
-from resolver.errors import EnvironmentLacksError, UsageError
+from resolver.errors import CommandError, EnvironmentLacksError, UsageError
 from tests.support.recorder import Recorder
 
 Fetch = Callable[..., Wheelhouse]

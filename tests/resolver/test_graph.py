@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from resolver.errors import CycleError
 from resolver.facts.catalog import Catalog
 from resolver.graph import BuildGraph, graph_of_lock, graph_of_resolution
 from resolver.lock import Lock, make_lock
 from resolver.model import Edge, Resolution
-from resolver.order import CycleError
 from resolver.resolve import resolve
 from tests.resolver.asking import ask
 from tests.resolver.graphs import builds, lock_of, locks, runs

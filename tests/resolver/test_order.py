@@ -9,10 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from resolver.errors import CycleError
 from resolver.facts.catalog import Catalog
 from resolver.facts.schema import Recipe
 from resolver.model import Candidate, Edge, Resolution
-from resolver.order import CycleError, edges_of, generations
+from resolver.order import edges_of, generations
 from resolver.problem import Relation, Row, Variable
 from resolver.resolve import resolve
 from tests.resolver.asking import ask

@@ -10,9 +10,10 @@ import pytest
 from hypothesis import event, example, given
 from hypothesis import strategies as st
 
+from resolver.errors import TooLargeError
 from resolver.facts.schema import ProvenSet
 from resolver.proven import solve_proven
-from resolver.solve import TooLargeError, solve_preferred
+from resolver.solve import solve_preferred
 from tests.resolver.solving import solve
 from tests.resolver.universe import EXAMPLES, FEWER, Limit, Link, Universe, universes
 
