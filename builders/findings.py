@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable
 from typing import Any, Literal
 
 import msgspec
 
+_MOST_OF_ONE_KIND = 100  # a hostile wheel can cause millions
 Severity = Literal["error", "warning", "info"]
 SEVERITIES: tuple[Severity, ...] = ("error", "warning", "info")
 """From the most to the least severe."""
@@ -27,3 +30,19 @@ class Finding(msgspec.Struct, frozen=True):
     def __str__(self) -> str:
         """Message and fix in one line."""
         return f"{self.message} {self.fix}".rstrip()
+
+
+def limited(findings: Iterable[Finding]) -> list[Finding]:
+    """Return the first hundred findings of each kind, and how many more each kind has."""
+    kept: list[Finding] = []
+    counts = Counter[tuple[str, Severity]]()
+    for finding in findings:
+        kind = finding.id, finding.severity
+        counts[kind] += 1
+        if counts[kind] <= _MOST_OF_ONE_KIND:
+            kept.append(finding)
+    for (id_, severity), count in counts.items():
+        if count > _MOST_OF_ONE_KIND:
+            more = count - _MOST_OF_ONE_KIND
+            kept.append(Finding(id_, severity, f"There are {more} more of these.", "", {"count": str(more)}))
+    return kept

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from builders.audit import Expected, Finding, audit_wheel, read_torch
+from builders.audit import Expected, audit_wheel, read_torch
 from builders.containers.runtime import View, run_in
 from builders.diagnosis import diagnose
 from builders.environments.task import fresh_environment
+from builders.findings import Finding
 from builders.probes import judge_probe, probe_questions, probe_script, read_answer
 from builders.run import end_of, said_since
 from resolver.errors import AuditError, CommandError
@@ -123,7 +124,7 @@ def _ask(task: Task, wheel: Path, layers: Layers, *, work: Path, log: Path) -> A
 def _refuse(task: Task, wheel: Path, problems: Sequence[Finding], log: Path) -> None:
     if not problems:
         return
-    listed = "".join(f"\n  - {one.text} {one.cure}".rstrip() for one in problems)
+    listed = "".join(f"\n  - {one.message} {one.fix}".rstrip() for one in problems)
     msg = f"The wheel of {task.title} does not hold what it promises; it is not published.{listed}"
     hint = f"The wheel is kept as {wheel} until the next build."
     refusal = AuditError(f"{msg}\n  Log: {log}", hint=hint)

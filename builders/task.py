@@ -9,6 +9,8 @@ from datetime import UTC, datetime
 from importlib.metadata import version as installed_version
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from builders import host
 from builders.cache import cache_root
 from builders.compilation import FRONTEND, compile_wheel
@@ -159,7 +161,7 @@ def _build(task: Task, index: Index, limits: Limits, reporter: Reporter, *, work
             log=log,
             environment=dict(application.environment),
             jobs=jobs,
-            findings=[asdict(one) for one in findings],
+            findings=msgspec.to_builtins(findings),
             objects=[
                 {"path": one.path, "needed": list(one.needed), "versions": dict(one.versions)}
                 for one in report.objects

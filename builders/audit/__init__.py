@@ -7,18 +7,13 @@ and the provenance.
 
 from builders.audit.contents import Expected
 from builders.audit.elf import SharedObject
-from builders.audit.findings import Finding, Severity
 from builders.audit.platforms import plain_platform, platform_tag
 from builders.audit.surroundings import Provider, Torch, image_provider, read_torch
 from builders.audit.wheels import WheelAudit, audit_wheel
-from resolver.errors import AuditError
 
 __all__ = [
-    "AuditError",
     "Expected",
-    "Finding",
     "Provider",
-    "Severity",
     "SharedObject",
     "Torch",
     "WheelAudit",

@@ -21,8 +21,8 @@ from builders.audit.contents import (
     some_of,
 )
 from builders.audit.directory import DamagedError, overlapping
-from builders.audit.findings import Finding
 from builders.audit.platforms import MACHINES, machine_of_tag
+from builders.findings import Finding
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator

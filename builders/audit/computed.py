@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from packaging.version import Version
 
-from builders.audit.findings import Finding
+from builders.findings import Finding
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from packaging.version import Version
 
 from builders.audit.contents import BARE_OBJECT, some_of
-from builders.audit.findings import Finding
 from builders.audit.promises import promises_gpu_code
+from builders.findings import Finding
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

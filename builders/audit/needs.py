@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 from builders.audit.contents import requirements_of
 from builders.audit.elf import version_key
-from builders.audit.findings import Finding
 from builders.audit.platforms import policies, promised_glibc, promised_versions
 from builders.audit.promises import ROCM_LIBRARIES, TORCH_PROVIDES
+from builders.findings import Finding
 from builders.run import output_of
 from resolver.label import names_torch
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from builders.audit.contents import Contents, Expected
     from builders.audit.elf import SharedObject
-    from builders.audit.findings import Severity
+    from builders.findings import Severity
 
 OTHER_BACKENDS = (
     "libcu*.so*", "libnv*.so*", "libnccl.so*", "libsycl.so*", "libze_loader.so*", "libmkl_sycl*.so*",

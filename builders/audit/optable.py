@@ -14,8 +14,8 @@ from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
 from builders.audit.contents import OP_TABLE
-from builders.audit.findings import Finding
 from builders.audit.surroundings import literals
+from builders.findings import Finding
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

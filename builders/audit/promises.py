@@ -6,7 +6,7 @@ import fnmatch
 import re
 from typing import TYPE_CHECKING
 
-from builders.audit.findings import Finding
+from builders.findings import Finding
 from resolver.facts.placeholders import placeholders
 
 if TYPE_CHECKING:

@@ -33,11 +33,11 @@ from builders.audit.contents import (
 from builders.audit.directory import DamagedError, check_directory, check_sizes
 from builders.audit.elf import SharedObject, read_object
 from builders.audit.fatbin import Seen, read_code_objects, watch_bundles
-from builders.audit.findings import Finding, Findings, Severity
 from builders.audit.members import Member, Passing
 from builders.audit.optable import check_op_table
 from builders.audit.platforms import platform_tag
 from builders.audit.promises import SHARED_OBJECT, check_contents
+from builders.findings import SEVERITIES, Finding, Severity, limited
 from resolver.errors import UsageError
 
 if TYPE_CHECKING:
@@ -123,17 +123,16 @@ def audit_wheel(path: Path, expected: Expected = NOTHING) -> WheelAudit:
         The file cannot be read, or is no wheel.
     """
     _refuse_special(path)
-    damaged = Findings()
+    damaged: list[Finding] = []
     with ThreadPoolExecutor(1) as helper:
         digest = helper.submit(_digest, path)
         contents = read_wheel(path, damaged)
-        found = damaged.all()
+        found = limited(damaged)
         for check in CHECKS:
-            found += Findings(check(contents, expected)).all()
+            found += limited(check(contents, expected))
     if expected.recipe is not None:
         found += check_contents([one.path for one in contents.objects], expected.recipe)
-    order = ("error", "warning", "info")
-    findings = tuple(sorted(found, key=lambda one: order.index(one.severity)))
+    findings = tuple(sorted(found, key=lambda one: SEVERITIES.index(one.severity)))
     return WheelAudit(contents, digest.result(), findings, path)
 
 
@@ -153,7 +152,7 @@ def _digest(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def read_wheel(path: Path, found: Findings) -> Contents:
+def read_wheel(path: Path, found: list[Finding]) -> Contents:
     """Read a wheel; what is damaged in it is added to the findings.
 
     Raises
@@ -191,7 +190,9 @@ def _unsound(path: Path, why: str) -> UsageError:
 class _Reading:
     """The reading of one wheel, member by member."""
 
-    def __init__(self, file: io.BufferedReader, empty: Contents, found: Findings, helper: Executor) -> None:
+    def __init__(
+        self, file: io.BufferedReader, empty: Contents, found: list[Finding], helper: Executor
+    ) -> None:
         self._file, self._empty, self._found, self._helper = file, empty, found, helper
         self._digests: dict[str, bytes] = {}
         self._texts: dict[str, bytes] = {}
@@ -262,7 +263,7 @@ class _Reading:
             evidence = {"member": path, "section": ".hip_fatbin", "offset": str(problem.offset)}
             severity, cure = _PROBLEMS.get(problem.id, ("error", "Build it again."))
             text = f"In the GPU code of {path}, {problem.text}."
-            self._found.add(Finding(problem.id, severity, text, cure, evidence))
+            self._found.append(Finding(problem.id, severity, text, cure, evidence))
 
     def _bare(self, path: str, member: Member) -> None:
         """Read a code object that stands in a file of its own, as aiter's and triton's do."""
@@ -273,4 +274,4 @@ class _Reading:
 
     def _say(self, name: str, path: str, text: str) -> None:
         cure = "Fetch or build the wheel again."
-        self._found.add(Finding(name, "error", f"{path} {text}.", cure, {"member": path}))
+        self._found.append(Finding(name, "error", f"{path} {text}.", cure, {"member": path}))

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
-from builders.audit.findings import Finding
+from builders.findings import Finding
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -10,7 +10,7 @@ from itertools import groupby
 from pathlib import PurePath
 from typing import TYPE_CHECKING
 
-from builders.audit.findings import Finding
+from builders.findings import Finding
 from resolver.names import normalised
 from resolver.versions import minor, sort_key
 

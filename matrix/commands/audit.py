@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from builders.audit.contents import Expected
 from builders.audit.optable import read_op_table
 from builders.audit.surroundings import image_provider, read_conda, read_image_facts, read_torch
@@ -142,16 +144,7 @@ def _document(one: WheelAudit) -> dict[str, Any]:
             for item in held.objects
         },
         "ops": dict(sorted(table.ops.items())) if table else None,
-        "findings": [
-            {
-                "id": finding.id,
-                "severity": finding.severity,
-                "text": finding.text,
-                "evidence": dict(finding.evidence),
-                "cure": finding.cure,
-            }
-            for finding in one.findings
-        ],
+        "findings": msgspec.to_builtins(one.findings),
         "verdict": one.verdict,
     }
 
@@ -167,9 +160,9 @@ def _text(one: WheelAudit, *, quiet: bool) -> str:
     for finding in one.findings:
         if quiet and finding.severity == "info":
             continue
-        lines.append(f"  {finding.severity:<8}  {finding.text} [{finding.id}]")
-        if finding.cure:
-            lines.append(f"            {finding.cure}")
+        lines.append(f"  {finding.severity:<8}  {finding.message} [{finding.id}]")
+        if finding.fix:
+            lines.append(f"            {finding.fix}")
     return "\n".join(map(_printable, lines))
 
 

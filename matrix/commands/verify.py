@@ -8,6 +8,8 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from builders.cache import cache_root
 from builders.containers.choosing import choose_runtime
 from builders.containers.image import find_image
@@ -27,7 +29,7 @@ from resolver.names import normalised
 if TYPE_CHECKING:
     import argparse
 
-    from builders.audit.findings import Finding
+    from builders.findings import Finding
     from builders.verifying.asking import Answer
     from matrix.console import Console
     from resolver.facts.catalog import Catalog
@@ -214,16 +216,7 @@ def _document(image: Path | None, answer: Answer, findings: list[Finding], verdi
         "distributions": {one.name: one.version for one in reversed(answer.distributions)},
         "libraries": answer.loaded.objects,
         "gpus": [{"name": one.name, "target": one.arch} for one in answer.gpu.gpus],
-        "findings": [
-            {
-                "id": one.id,
-                "severity": one.severity,
-                "text": one.text,
-                "evidence": dict(one.evidence),
-                "cure": one.cure,
-            }
-            for one in findings
-        ],
+        "findings": msgspec.to_builtins(findings),
         "not_judged": sum(NOT_JUDGED in one.id for one in findings),
         "verdict": verdict,
     }
@@ -237,9 +230,9 @@ def _show(image: Path | None, answer: Answer, findings: list[Finding], console: 
         if console.verbosity < 0 and one.severity == "info":
             continue
         mark = console.coloured(_COLOURS.get(one.severity, "0"), f"{one.severity:<8}")
-        console.data(f"  {mark}  {one.text} [{one.id}]")
-        if one.cure:
-            console.data(f"            {one.cure}")
+        console.data(f"  {mark}  {one.message} [{one.id}]")
+        if one.fix:
+            console.data(f"            {one.fix}")
     end = f"{errors} errors." if errors != 1 else "1 error."
     if not errors:
         end = "Nothing wrong was found." if not unknown else "Nothing wrong was found in what was judged."

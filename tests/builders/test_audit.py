@@ -48,7 +48,7 @@ def binary(compile_object: Compile) -> bytes:
 def test_a_promised_object_that_is_there(make_wheel: MakeWheel, binary: bytes) -> None:
     report = audit(make_wheel(files={OP: binary}, tags=TAGS), recipe("tiny/ops/adam_op*.so"))
     assert found(report) == [("object-found", "info")]
-    assert any(OP in one.text for one in report.findings)
+    assert any(OP in one.message for one in report.findings)
     assert report.errors == []
     assert [one.path for one in report.objects] == [OP]
 
@@ -59,9 +59,9 @@ def test_a_promised_object_that_is_missing(make_wheel: MakeWheel, binary: bytes)
     )
     assert found(report) == [("object-missing", "error"), ("object-found", "info")]
     (error,) = report.errors
-    assert "tiny/ops/lamb_op*.so" in error.text
-    assert OP in error.text
-    assert error.cure
+    assert "tiny/ops/lamb_op*.so" in error.message
+    assert OP in error.message
+    assert error.fix
 
 
 def test_a_pure_wheel(make_wheel: MakeWheel) -> None:
@@ -70,7 +70,7 @@ def test_a_pure_wheel(make_wheel: MakeWheel) -> None:
     assert (report.objects, report.platform_tag) == ((), "any")
     (error,) = audit(make_wheel(), recipe("tiny/_C*.so")).errors
     assert error.id == "object-missing"
-    assert "no shared object at all" in error.text
+    assert "no shared object at all" in error.message
 
 
 @pytest.mark.parametrize("content", [b"just text\n", b"", b"\x7fELF"])
@@ -78,7 +78,7 @@ def test_what_is_only_called_so(make_wheel: MakeWheel, binary: bytes, content: b
     wheel = make_wheel(files={OP: binary, "tiny/fake.so": content}, tags=TAGS)
     report = audit(wheel, recipe("tiny/ops/adam_op*.so", "tiny/fake*.so"))
     assert found(report) == [("not-elf", "error"), ("object-missing", "error"), ("object-found", "info")]
-    assert "tiny/fake.so" in report.findings[0].text
+    assert "tiny/fake.so" in report.findings[0].message
 
 
 @pytest.mark.parametrize("name", ["tiny/.sops.yaml", "tiny/data.sorted.csv", "tiny/lib.source.txt"])
@@ -99,8 +99,8 @@ def test_an_object_for_another_cpu(make_wheel: MakeWheel, binary: bytes) -> None
     other = binary[:18] + struct.pack("<H", number) + binary[20:]
     report = audit(make_wheel(files={OP: other}, tags=TAGS), recipe(OP))
     assert found(report) == [("other-machine", "error"), ("object-found", "info")]
-    assert name in report.findings[0].text
-    assert platform.machine() in report.findings[0].text
+    assert name in report.findings[0].message
+    assert platform.machine() in report.findings[0].message
 
 
 def test_needed_libraries_are_read(make_wheel: MakeWheel, compile_object: Compile) -> None:

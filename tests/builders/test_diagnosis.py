@@ -15,7 +15,6 @@ from typing import Any
 
 import pytest
 
-from builders.audit import Finding
 from builders.diagnosis import (
     Context,
     as_document,
@@ -28,6 +27,7 @@ from builders.diagnosis import (
 from builders.diagnosis.known import fill, known, read_known
 from builders.diagnosis.patterns import PatternError, compile_pattern
 from builders.diagnosis.scanning import scan
+from builders.findings import Finding
 from resolver.errors import AuditError, CatalogError, CommandError, MatrixError, UsageError
 
 DATA = Path(__file__).parent / "data"

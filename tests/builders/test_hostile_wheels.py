@@ -261,7 +261,7 @@ def test_a_member_that_is_called_otherwise_inside(make_wheel: MakeWheel) -> None
     data = wheel.read_bytes()
     wheel.write_bytes(data.replace(b"tiny.py", b"evil.py", 1))
     (damaged,) = (one for one in audit_wheel(wheel).errors if one.id == "member-damaged")
-    assert "called otherwise" in damaged.text
+    assert "called otherwise" in damaged.message
 
 
 def test_members_that_overlap(tmp_path: Path) -> None:
@@ -294,7 +294,7 @@ def test_a_member_that_unpacks_to_more_than_it_says(make_wheel: MakeWheel) -> No
         info.compress_type, info.file_size = zipfile.ZIP_DEFLATED, 10
     damaged = [one for one in audit_wheel(wheel).errors if one.id == "member-damaged"]
     assert len(damaged) == 1
-    assert "is not of 10 bytes" in damaged[0].text
+    assert "is not of 10 bytes" in damaged[0].message
 
 
 def with_texts(wheel: Path, **texts: bytes) -> Path:
@@ -311,14 +311,14 @@ def with_texts(wheel: Path, **texts: bytes) -> Path:
 def test_a_record_that_no_members_account_for_is_not_read(make_wheel: MakeWheel) -> None:
     (one,) = audit_wheel(with_texts(make_wheel(), RECORD=b"a\n" * (1 << 20))).findings
     assert one.id == "record-damaged"
-    assert "2097152 bytes" in one.text
+    assert "2097152 bytes" in one.message
 
 
 def test_many_findings_of_one_kind_are_counted(make_wheel: MakeWheel) -> None:
     report = audit_wheel(with_texts(make_wheel(), RECORD=b"".join(b"%d,,\n" % one for one in range(5000))))
     absent = [one for one in report.findings if one.id == "record-names-absent"]
     assert len(absent) == 101
-    assert absent[-1].text == "There are 4900 more of these."
+    assert absent[-1].message == "There are 4900 more of these."
     assert absent[-1].evidence == {"count": "4900"}
     assert {one.severity for one in absent} == {"error"}
 
@@ -326,14 +326,14 @@ def test_many_findings_of_one_kind_are_counted(make_wheel: MakeWheel) -> None:
 def test_a_record_of_one_line_is_no_table(make_wheel: MakeWheel, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(contents, "_LONGEST_LINE", 1000)
     report = audit_wheel(with_texts(make_wheel(), RECORD=b"," * 5000))
-    assert [(one.id, "line" in one.text) for one in report.findings] == [("record-damaged", True)]
+    assert [(one.id, "line" in one.message) for one in report.findings] == [("record-damaged", True)]
 
 
 @pytest.mark.parametrize("text", ["METADATA", "WHEEL"])
 def test_metadata_of_any_size_is_not_read(make_wheel: MakeWheel, text: str) -> None:
     report = audit_wheel(with_texts(make_wheel(), **{text: b"a: b\n" * (1 << 20)}))
     assert [one.id for one in report.errors] == ["record-hash-differs", "metadata-too-large"]
-    assert text in report.errors[1].text
+    assert text in report.errors[1].message
     assert text not in report.contents.texts
 
 
@@ -374,7 +374,7 @@ def test_an_object_that_loads_otherwise_than_its_sections_say(make_wheel: MakeWh
     read_object(OP, io.BytesIO(real))
     report = audit_wheel(make_wheel(files={OP: without_sections(real)}, tags=TAGS))
     assert [one.id for one in report.errors] == ["not-elf"]
-    assert "dynamic section that the loader reads" in report.errors[0].text
+    assert "dynamic section that the loader reads" in report.errors[0].message
     for kind, said in ((6, "dynamic section"), (11, "table of symbols"), (0x6FFFFFFE, "table of versions")):
         with pytest.raises(DamagedError, match=f"{said} that the loader reads"):
             read_object(OP, io.BytesIO(with_section_moved(real, kind)))

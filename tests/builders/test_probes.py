@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from builders.audit.findings import Finding
+from builders.findings import Finding
 from builders.probes import Answer, judge_probe, probe_questions, probe_script, read_answer
 from builders.probes.asking import Distribution, OpTable, Said, Torch
 from resolver.errors import ProbeError
@@ -79,7 +79,7 @@ def test_what_loads_is_said() -> None:
 def test_what_a_node_without_a_gpu_cannot_tell_is_not_judged(said: Said) -> None:
     found = only(judge_probe(answer(imports=[said]), recipe()))
     assert (found.id, found.severity) == ("probe-not-judged", "warning")
-    assert "not judged" in found.text
+    assert "not judged" in found.message
 
 
 @pytest.mark.parametrize(
@@ -97,7 +97,7 @@ def test_what_a_node_without_a_gpu_cannot_tell_is_not_judged(said: Said) -> None
 def test_what_is_the_wheels_own_fault_is_an_error(said: Said) -> None:
     found = only(judge_probe(answer(imports=[said]), recipe()))
     assert (found.id, found.severity) == ("probe-import-failed", "error")
-    assert said.error in found.text
+    assert said.error in found.message
     assert only(judge_probe(answer(objects=[said]), recipe())).id == "probe-object-failed"
 
 
@@ -106,7 +106,7 @@ def test_nothing_is_judged_beside_a_torch_that_does_not_load() -> None:
     said = [Said("tiny", error="OSError", text="libtorch.so: file too short")]
     found = only(judge_probe(answer(torch=broken, imports=said), recipe()))
     assert found.id == "probe-not-judged"
-    assert "torch itself" in found.text
+    assert "torch itself" in found.message
 
 
 def test_an_import_proves_nothing_where_the_object_is_missing() -> None:
@@ -132,7 +132,7 @@ def test_attributes_are_compared() -> None:
     wrong = judge_probe(answer(imports=[Said("tiny.a", "/x", values={"KIND": "CPU"})]), wants)
     assert wrong[1].id == "probe-attribute-wrong"
     assert wrong[1].severity == "error"
-    assert "TINY=1" in wrong[1].cure
+    assert "TINY=1" in wrong[1].fix
     failed = judge_probe(answer(imports=[Said("tiny.a", error="ImportError", text="x")]), wants)
     assert [one.id for one in failed] == ["probe-import-failed"]
 
@@ -149,7 +149,7 @@ def test_what_was_lent_and_is_not_required_is_told() -> None:
     assert told.evidence == {"distributions": "hjson"}  # psutil is required, and torch took ninja itself
     fine = judge_probe(answer(distribution=wheel, torch=beside, imports=took[:1]), recipe())
     assert [one.id for one in fine] == ["probe-import", "probe-beside"]
-    assert "psutil" in fine[1].text
+    assert "psutil" in fine[1].message
 
 
 # --- DeepSpeed's op table -----------------------------------------------------------------------------
@@ -167,7 +167,7 @@ def severities(table: OpTable) -> dict[str, str]:
 
 def test_ops_that_were_asked_for_and_compiled() -> None:
     found = judge_probe(answer(op_table=OpTable({"fused_adam": True, "cpu_adam": False}, "cuda", "2.9")), OPS)
-    assert only(found).text == "ops compiled: fused_adam"
+    assert only(found).message == "ops compiled: fused_adam"
 
 
 def test_ops_that_were_asked_for_and_left_out() -> None:
@@ -263,7 +263,7 @@ def test_the_script_loads_objects(site: Path, compile_object: Callable[..., Path
     wants = recipe(must_contain=("tiny/libgood*.so", "tiny/libbad*.so", "tiny/libgone*.so"))
     said = ask(site, wants)
     assert said.torch == Torch("2.9.1", "", 0)
-    found = {one.text.partition(":")[0].partition(" ")[0]: one.id for one in judge_probe(said, wants)}
+    found = {one.message.partition(":")[0].partition(" ")[0]: one.id for one in judge_probe(said, wants)}
     assert found == {
         "tiny/libgood*.so": "probe-object",
         "tiny/libbad*.so": "probe-object-failed",

@@ -102,7 +102,7 @@ def test_a_symbol_that_torch_has_not(
     (error,) = audit_wheel(wheel, Expected(torch=read_torch(torch_lib))).errors
     assert error.id == "torch-symbol-missing"
     assert error.evidence == {"member": OP, "symbol": name, "count": "1"}
-    assert "torch 2.13.0+rocm7.2" in error.text
+    assert "torch 2.13.0+rocm7.2" in error.message
     weak = wheel_of(make_wheel, compile_object, uses(EMPTY, name, weak=True))
     assert audit_wheel(weak, Expected(torch=read_torch(torch_lib))).errors == []
 
@@ -134,11 +134,11 @@ def test_many_missing_symbols_are_counted_and_named_readably(
     expected = Expected(torch=read_torch(torch_lib))
     (error,) = audit_wheel(wheel, expected).errors
     assert error.evidence["count"] == "9"
-    assert "at::gone0()" in error.text
-    assert "and 4 more" in error.text
+    assert "at::gone0()" in error.message
+    assert "and 4 more" in error.message
     monkeypatch.setattr(needs, "output_of", lambda _: "")  # no c++filt
     (error,) = audit_wheel(wheel, expected).errors
-    assert names[0] in error.text
+    assert names[0] in error.message
 
 
 @given(table=st.binary(max_size=200), names=st.binary(max_size=100), bits=st.sampled_from([32, 64]))
@@ -173,7 +173,7 @@ def test_newer_symbol_versions_than_there_are(
     report = audit_wheel(wheel, Expected(providers=(image_provider(facts),)))
     assert {"GLIBC", "GLIBCXX", "CXXABI"} <= set(report.objects[0].versions)
     assert [one.id for one in report.errors] == wanted
-    assert all("the base image has" in one.text for one in report.errors)
+    assert all("the base image has" in one.message for one in report.errors)
 
 
 def test_a_conda_environment_with_an_older_libstdcxx(
@@ -195,7 +195,7 @@ def test_a_conda_environment_with_an_older_libstdcxx(
     image = image_provider({"glibcxx": "3.4.99"})
     errors = audit_wheel(wheel, Expected(providers=(image, conda))).errors
     assert {one.id for one in errors} == {"libstdcxx-too-new"}
-    assert all("the conda environment older" in one.text for one in errors)
+    assert all("the conda environment older" in one.message for one in errors)
     strange = compile_object("libstrange.so", "int give(void) { return 1; }", "-Wl,-soname,libstrange.so")
     source = "int give(void); int take(void) { return give(); }"
     wheel = wheel_of(make_wheel, compile_object, source, str(strange), "-Wl,--no-as-needed")

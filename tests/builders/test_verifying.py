@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from builders.audit.findings import Finding
 from builders.containers.runtime import HostRuntime
+from builders.findings import Finding
 from builders.probes import Answer as Probe
 from builders.probes import judge_probe
 from builders.probes.asking import Distribution, Said, Torch
@@ -91,7 +91,7 @@ def errors(found: dict[str, Finding]) -> set[str]:
 def test_an_environment_as_it_should_be_has_no_errors_and_says_what_was_not_judged() -> None:
     found = judged(answer())
     assert not errors(found)
-    assert found["verify-pins"].text.startswith("2 of 2 ")
+    assert found["verify-pins"].message.startswith("2 of 2 ")
     assert found["verify-gpu-not-judged"].severity == "warning"
     assert {one for one in found if "not-judged" in one} == {"verify-gpu-not-judged"}
 
@@ -125,7 +125,7 @@ def test_an_environment_as_it_should_be_has_no_errors_and_says_what_was_not_judg
 def test_what_is_wrong_is_an_error(said: dict[str, Any], expected: str, words: str) -> None:
     found = judged(answer(**said))
     assert errors(found) == {expected}
-    assert words in found[expected].text
+    assert words in found[expected].message
 
 
 def test_what_concerns_others_is_a_warning() -> None:
@@ -159,14 +159,14 @@ def test_a_distribution_that_is_there_twice() -> None:
     twice = Held("Torch", "2.8.0", "/usr/lib/python3/dist-packages")
     found = judged(answer(distributions=[*answer().distributions, twice]))
     assert not errors(found)  # the first on the path counts, and that one is right
-    assert "2.8.0 in /usr/lib/python3/dist-packages" in found["verify-twice"].text
+    assert "2.8.0 in /usr/lib/python3/dist-packages" in found["verify-twice"].message
 
 
 def test_what_lies_in_the_home_directory() -> None:
     found = judged(answer(), own={"torch": "1.0", "six": "1.16"})
     assert errors(found) == {"verify-user-site"}
-    assert "torch 1.0" in found["verify-user-site"].text
-    assert "PYTHONNOUSERSITE=1" in found["verify-user-site"].cure
+    assert "torch 1.0" in found["verify-user-site"].message
+    assert "PYTHONNOUSERSITE=1" in found["verify-user-site"].fix
     adds = judged(answer(), own={"six": "1.16"})
     assert (errors(adds), adds["verify-user-site-adds"].severity) == (set(), "warning")
     shut = judged(answer(user_site=UserSite("3.11", "it is a virtual environment")), own={"torch": "1.0"})
@@ -186,11 +186,11 @@ def test_where_libraries_load_from() -> None:
     loads = {one.evidence["library"]: one.evidence["member"] for one in found if one.id == "verify-library"}
     assert loads == {"libstdc++": objects[0], "libMIOpen": objects[4]}
     (twice,) = [one for one in found if one.id == "verify-library-twice"]
-    assert (twice.severity, "librccl is loaded more than once" in twice.text) == ("warning", True)
-    assert "librccl-net" not in twice.text
+    assert (twice.severity, "librccl is loaded more than once" in twice.message) == ("warning", True)
+    assert "librccl-net" not in twice.message
     (shadowed,) = [one for one in found if one.id == "verify-libstdcxx-older"]
-    assert "GLIBCXX_3.4.30" in shadowed.text
-    assert "GLIBCXX_3.4.33" in shadowed.text
+    assert "GLIBCXX_3.4.30" in shadowed.message
+    assert "GLIBCXX_3.4.33" in shadowed.message
 
 
 def test_a_newer_libstdcxx_is_fine() -> None:

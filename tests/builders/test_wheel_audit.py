@@ -93,7 +93,7 @@ def test_features_of_a_target_are_named(make_wheel: MakeWheel, with_code: WithCo
     bare = audit_wheel(wheel, Expected(targets=("gfx90a",)))
     assert bare.verdict == "sound"
     assert ids(bare, "warning") == ["target-features"]
-    assert "gfx90a:xnack-" in bare.findings[0].text
+    assert "gfx90a:xnack-" in bare.findings[0].message
     assert ids(audit_wheel(wheel, Expected(targets=("gfx90a:xnack-",))), "warning") == []
 
 
@@ -197,7 +197,7 @@ def test_a_newer_runtime_of_the_compiler_than_promised(
     (error,) = audit_wheel(wheel_for("28")).errors
     assert error.id == "libstdcxx-above-tag"
     assert error.evidence == {"member": OP, "symbol version": "GLIBCXX_3.4.29"}
-    assert "GLIBCXX_3.4.24 at most" in error.text
+    assert "GLIBCXX_3.4.24 at most" in error.message
     assert ids(audit_wheel(wheel_for("29"))) == ["libstdcxx-above-tag"], "no policy of its own: the older one"
     for newer in ("34", "36", "99"):
         assert ids(audit_wheel(wheel_for(newer))) == []
@@ -222,7 +222,7 @@ def test_who_provides_what_is_needed(make_wheel: MakeWheel, compile_object: Comp
     assert ids(audit_wheel(strange, given()), "warning") == ["need-elsewhere"]
     nobody = audit_wheel(strange, running_on(libraries=["libc.so.6"]))
     assert ids(nobody) == ["need-not-provided"]
-    assert "not the wheel, torch or the base image" in nobody.errors[0].text
+    assert "not the wheel, torch or the base image" in nobody.errors[0].message
     for provided in (given("libstrange.so"), running_on(libraries=["libstrange.so"])):
         assert audit_wheel(strange, provided).verdict == "sound"
         assert ids(audit_wheel(strange, provided), "warning") == []
@@ -254,11 +254,11 @@ def test_who_should_provide_what_is_needed(make_wheel: MakeWheel, compile_object
     ):
         assert ids(audit_wheel(rocm, expected), severity) == wanted
     said = audit_wheel(rocm, Expected(torch=torch)).findings
-    assert "See that the base image has it." in [one.cure for one in said]
+    assert "See that the base image has it." in [one.fix for one in said]
     assert ids(audit_wheel(c10), "warning") == []
     assert audit_wheel(c10, Expected(providers=(image,))).verdict == "sound"
     (error,) = audit_wheel(c10, Expected(torch=torch)).errors
-    assert "should come with torch" in error.text
+    assert "should come with torch" in error.message
 
 
 def test_libraries_that_torch_brings_are_not_brought_again(
@@ -377,7 +377,7 @@ def test_a_directory_that_tells_of_another_wheel(make_wheel: MakeWheel, called: 
 
     report = audit_wheel(rewritten(make_wheel(), rename))
     assert ids(report) == ["dist-info-other"]
-    assert f"{called}.dist-info" in report.errors[0].text
+    assert f"{called}.dist-info" in report.errors[0].message
 
 
 def test_a_name_may_be_spelt_in_any_way(make_wheel: MakeWheel) -> None:

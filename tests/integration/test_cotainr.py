@@ -192,7 +192,7 @@ def test_cotainr_builds_a_container_in_which_the_extension_imports(project: Proj
     assert answer["distributions"]["tinyext"] == PINNED
     assert answer["distributions"]["torch"] == TORCH
     assert answer["python"]["path"].startswith("/opt/cotainr/conda/envs/conda_container_env/")
-    assert found["verify-pins"]["text"].startswith("3 of 3 ")
+    assert found["verify-pins"]["message"].startswith("3 of 3 ")
     assert found["probe-object"]["evidence"]["member"].endswith("/site-packages/tinyext.abi3.so")
     assert any(path.endswith("/site-packages/tinyext.abi3.so") for path in answer["libraries"])
     assert {"verify-pip-check", "verify-library", "verify-gpu-not-judged"} <= found.keys()

@@ -159,7 +159,7 @@ def test_deepspeed_with_one_fused_op(rig: Rig) -> None:
     older = site.audit(site.wheel("deepspeed"), "--glibcxx", "3.4.1")
     assert "libstdcxx-too-new" in {one["id"] for one in older["findings"]}
     findings = results_of(site.statement())["findings"]
-    assert any("fused_adam" in one["text"] for one in findings if one["id"] == "probe-ops")
+    assert any("fused_adam" in one["message"] for one in findings if one["id"] == "probe-ops")
 
 
 def test_deepspeed_without_its_accelerator_variable_is_caught(rig: Rig) -> None:

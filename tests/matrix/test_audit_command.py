@@ -46,7 +46,7 @@ def test_a_sound_wheel_as_json(capsys: Capture) -> None:
     assert one["code_objects"] == {"tiny/kernel.hsaco": ["gfx90a"]}
     assert one["verdict"] == "sound"
     assert {finding["id"] for finding in one["findings"]} == {"no-label"}
-    assert set(one["findings"][0]) == {"id", "severity", "text", "evidence", "cure"}
+    assert set(one["findings"][0]) == {"id", "severity", "message", "fix", "evidence"}
 
 
 def test_one_defective_wheel_of_two(capsys: Capture) -> None:
