@@ -10,10 +10,10 @@ questions about one network, and so is asked of that search alone.
 
 from __future__ import annotations
 
-from graphlib import TopologicalSorter
+from graphlib import CycleError, TopologicalSorter
 from typing import TYPE_CHECKING
 
-from resolver.errors import CycleError, TooLargeError
+from resolver.errors import TooLargeError
 from resolver.model import layer
 from resolver.network import Network
 from resolver.problem import ABSENT, bits
