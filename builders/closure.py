@@ -22,7 +22,7 @@ from builders.containers.runtime import HostRuntime, View, run_in
 from builders.environments.pipconfig import pip_environment, pip_settings, reachable
 from builders.environments.piptool import pip_of
 from builders.environments.python import find_python
-from builders.run import clean_environment, end_of, run, said_since
+from builders.process import clean_environment, log_size, read_since, run
 from builders.sources import index_url
 from resolver.errors import CommandError, EnvironmentLacksError, MatrixError
 
@@ -184,7 +184,7 @@ def _with_pip(
             f"--report={report}", f"--requirement={wanted}",
         ]  # fmt: skip
         view = View(env={**pip_environment(), "TMPDIR": name}, network=True)
-        start = end_of(log)
+        start = log_size(log)
         try:
             run_in(runtime, command, view, what="Resolving what is pinned and all that it needs", log=log)
         except CommandError as error:
@@ -220,7 +220,7 @@ def _with_uv(
             *(f"--find-links={url}" for url in settings.get("PIP_FIND_LINKS", "").split()),
             f"--output-file={found}", str(wanted),
         ]  # fmt: skip
-        start = end_of(log)
+        start = log_size(log)
         try:
             run(
                 command,
@@ -245,7 +245,7 @@ def _compiled(text: str) -> list[Member]:
 
 def _failure(error: CommandError, log: Path, start: int, away: Sequence[str]) -> MatrixError:
     """Tell an index that was not reached from requirements that cannot be met."""
-    said = said_since(log, start)
+    said = read_since(log, start)
     if "no such option: --report" in said:
         msg = "The pip that this Python brings is older than 22.2 and cannot say what it would install."
         return EnvironmentLacksError(msg, hint="Name a newer Python of that version with --python-from PATH.")

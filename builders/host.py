@@ -10,7 +10,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from builders.run import output_of
+from builders.process import output_of
 from resolver.errors import EnvironmentLacksError
 from resolver.versions import minor
 

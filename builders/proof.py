@@ -11,7 +11,7 @@ from builders.diagnosis import diagnose
 from builders.environments.task import fresh_environment
 from builders.findings import Finding
 from builders.probes import judge_probe, probe_questions, probe_script, read_answer
-from builders.run import end_of, said_since
+from builders.process import log_size, read_since
 from resolver.errors import AuditError, CommandError
 
 if TYPE_CHECKING:
@@ -112,13 +112,13 @@ def _ask(task: Task, wheel: Path, layers: Layers, *, work: Path, log: Path) -> A
         cwd=work / "probe",
         binds=base.binds,
     )
-    start = end_of(log)
+    start = log_size(log)
     command = [str(environment.python), str(script), probe_questions(task.recipe, lent)]
     try:
         run_in(runtime, command, view, what=f"Probing {task.title}", log=log)
     except CommandError as error:
         raise AuditError(error.message, hint="The wheel is not published.") from None
-    return read_answer(said_since(log, start))
+    return read_answer(read_since(log, start))
 
 
 def _refuse(task: Task, wheel: Path, problems: Sequence[Finding], log: Path) -> None:

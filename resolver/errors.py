@@ -163,7 +163,7 @@ class CommandError(MatrixError):
 
     def __init__(self, what: str, *, code: int, log: Path, lines: Sequence[str], hint: str = "") -> None:
         shown = "".join(f"\n    {line}" for line in lines)
-        reason = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
+        reason = f"was killed by signal {-code}" if code < 0 else f"failed with exit code {code}"
         super().__init__(f"{what} {reason}.{shown}\n  Log: {log}", hint=hint)
         self.log = log
         self.lines = tuple(lines)

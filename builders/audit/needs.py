@@ -13,7 +13,7 @@ from builders.audit.elf import version_key
 from builders.audit.platforms import policies, promised_glibc, promised_versions
 from builders.audit.promises import ROCM_LIBRARIES, TORCH_PROVIDES
 from builders.findings import Finding
-from builders.run import output_of
+from builders.process import output_of
 from resolver.label import names_torch
 
 if TYPE_CHECKING:

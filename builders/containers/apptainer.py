@@ -14,12 +14,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
-from builders.containers.ending import ended_with_program
 from builders.containers.image import Image
 from builders.containers.inside import Temporary, binds, script
 from builders.containers.namespaces import only_loopback, without_network
 from builders.containers.runtime import Bind, View
-from builders.run import clean_environment, output_of
+from builders.process import clean_environment, output_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -52,7 +51,7 @@ class ApptainerRuntime:
     def command(self, command: Sequence[str], view: View) -> tuple[list[str], dict[str, str]]:
         """Give the command line of the runtime, and the environment of the runtime itself."""
         cut = _Cut() if view.network else self._cut
-        return ended_with_program(self._line(command, view, cut)), _environment()
+        return self._line(command, view, cut), _environment()
 
     @property
     def isolates_network(self) -> bool:

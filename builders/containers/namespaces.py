@@ -8,7 +8,7 @@ from __future__ import annotations
 import shutil
 from functools import cache
 
-from builders.run import output_of
+from builders.process import output_of
 
 _DEVICES = ("cat", "/proc/net/dev")
 _HEADINGS = 2  # lines of /proc/net/dev before the devices

@@ -14,12 +14,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, ClassVar
 
-from builders.containers.ending import ended_with_program
 from builders.containers.image import Image, form_of
 from builders.containers.inside import Temporary, binds, script
 from builders.containers.namespaces import only_loopback
 from builders.containers.runtime import View
-from builders.run import clean_environment, output_of
+from builders.process import clean_environment, output_of
 from resolver.errors import UsageError
 
 if TYPE_CHECKING:
@@ -49,7 +48,7 @@ class PodmanRuntime:
 
     def command(self, command: Sequence[str], view: View) -> tuple[list[str], dict[str, str]]:
         """Give the command line of podman, and the environment of podman itself."""
-        return ended_with_program(self._line(command, view, self._runtime)), _environment()
+        return self._line(command, view, self._runtime), _environment()
 
     @property
     def isolates_network(self) -> bool:

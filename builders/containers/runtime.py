@@ -1,6 +1,6 @@
 """A place where programs of a build run, and how a command line is made for it.
 
-A place only writes command lines; `builders.run` starts them, so that logs, interrupts and failures
+A place only writes command lines; `builders.process` starts them, so that logs, interrupts and failures
 are the same everywhere. Files keep their paths: what a program may see of this machine is bound in
 at the same path, and nothing else is.
 """
@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
 from builders.containers.namespaces import without_network
-from builders.run import clean_environment, output_of, run
+from builders.process import clean_environment, output_of, run
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -14,7 +14,7 @@ from builders.containers.namespaces import can_mount, without_network
 from builders.doctor.gpus import gpus
 from builders.doctor.points import Point
 from builders.environments.pipconfig import reachable
-from builders.run import output_of
+from builders.process import output_of
 from resolver.driver import identify_driver
 from resolver.errors import UsageError
 from resolver.versions import newest_first, spell

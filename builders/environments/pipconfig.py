@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
 from builders.containers.runtime import Bind
-from builders.run import clean_environment
+from builders.process import clean_environment
 from resolver.errors import UsageError
 
 if TYPE_CHECKING:

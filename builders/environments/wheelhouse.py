@@ -29,7 +29,7 @@ from builders.environments.pipconfig import linked_directories, local_directory,
 from builders.environments.piptool import pip_of
 from builders.environments.python import python_view
 from builders.files import only_one, sha256_of, write_atomic
-from builders.run import end_of, said_since
+from builders.process import log_size, read_since
 from resolver.errors import CommandError, EnvironmentLacksError, UsageError
 
 if TYPE_CHECKING:
@@ -273,7 +273,7 @@ def _download(
         str(python.path), str(pip), "download", "--only-binary=:all:", f"--dest={part / 'files'}",
         f"--constraint={part / 'constraints.txt'}", *options, *wanted,
     ]  # fmt: skip
-    start = end_of(log)
+    start = log_size(log)
     try:
         with cache_errors():
             run_in(runtime, command, view, what=f"Fetching {', '.join(wanted)}", log=log)
@@ -283,7 +283,7 @@ def _download(
 
 def _cure(log: Path, start: int, unreached: Sequence[str]) -> str:
     """Say what to do, by what could not be reached and what pip said."""
-    said = said_since(log, max(start, end_of(log) - _TAIL))
+    said = read_since(log, max(start, log_size(log) - _TAIL))
     failed = [line for line in said.splitlines() if _UNREACHED.search(line)]
     silent = [host for line in failed for host in _HOST.findall(line)]
     if failed and not silent:

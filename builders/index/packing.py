@@ -6,7 +6,7 @@ import shutil
 from typing import TYPE_CHECKING
 
 from builders.files import atomic_path
-from builders.run import run
+from builders.process import run
 from resolver.errors import DamagedIndexError, EnvironmentLacksError
 
 if TYPE_CHECKING:

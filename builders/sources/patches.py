@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from builders.files import sha256_of
-from builders.run import run
+from builders.process import run
 from builders.sources.repository import environment, program
 from resolver.errors import CommandError, HashMismatchError, SourceError
 

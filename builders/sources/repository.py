@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 
 from builders.cache import cache_root
 from builders.files import TEMPORARY_PREFIX, only_one, write_atomic
-from builders.run import bytes_of, clean_environment, run
+from builders.process import bytes_of, clean_environment, run
 from builders.sources.failures import shown, writing
 from builders.sources.mirrors import mirrored
 from builders.sources.sdist import CACHE_HINT

@@ -12,7 +12,7 @@ from urllib.parse import unquote, urlsplit
 
 from builders.cache import cache_root
 from builders.files import atomic_path, sha256_of
-from builders.run import output_of
+from builders.process import output_of
 from builders.sources.failures import OFFLINE_HINT, shown, writing
 from builders.sources.mirrors import mirrored
 from resolver.errors import EnvironmentLacksError, HashMismatchError, MatrixError, SourceError

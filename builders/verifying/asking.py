@@ -16,7 +16,7 @@ from builders.containers.runtime import Bind, View, output_in, run_in
 from builders.probes import probe_questions, probe_script
 from builders.probes import read_answer as read_probe
 from builders.probes.marked import read_marked
-from builders.run import end_of, said_since
+from builders.process import log_size, read_since
 from builders.verifying.payload import MARK
 from resolver.errors import MatrixError, UsageError, VerifyError
 from resolver.names import normalised
@@ -171,7 +171,7 @@ class Asking:
         return said[0].endswith("42") and not said[1].endswith("42")
 
     def _run(self, script: str, question: str, env: Mapping[str, str]) -> str:
-        start = end_of(self._log)
+        start = log_size(self._log)
         view = View(env={**self._view.env, **env}, binds=self._view.binds)
         command = [*self._first, str(self._folder / script), question]
         try:
@@ -179,7 +179,7 @@ class Asking:
         except MatrixError as error:
             error.hint = error.hint or _NO_PYTHON
             raise
-        return said_since(self._log, start)
+        return read_since(self._log, start)
 
 
 def read_answer(output: str) -> Answer:

@@ -11,7 +11,7 @@ import shutil
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from builders.run import end_of, run, said_since
+from builders.process import log_size, read_since, run
 from resolver.errors import EnvironmentLacksError, MatrixError, UsageError
 
 if TYPE_CHECKING:
@@ -130,9 +130,9 @@ def submit(script: Path, log: Path) -> str:
     if not shutil.which("sbatch"):
         msg = f"sbatch is not on PATH, so nothing was submitted. The script is {script}."
         raise EnvironmentLacksError(msg, hint=f"On a login node of the cluster: sbatch {script}")
-    start = end_of(log)
+    start = log_size(log)
     run(["sbatch", "--parsable", str(script)], what=f"Submitting {script}", log=log)
-    found = _SUBMITTED.findall(said_since(log, start))
+    found = _SUBMITTED.findall(read_since(log, start))
     if not found:
         msg = f"sbatch ended well and named no job.\n  Log: {log}"
         raise MatrixError(msg, hint="Look whether it is there: squeue --me")

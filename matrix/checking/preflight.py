@@ -21,7 +21,7 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from builders.host import running_python
-from builders.run import output_of, run
+from builders.process import output_of, run
 from matrix.checking.about_indexes import TORCH_FAMILY, TRITONS
 from resolver.errors import CommandError, TooSlowError
 from resolver.versions import is_version

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from builders.index import Index
-from builders.run import run_in_foreground
+from builders.process import run_in_foreground
 from matrix.commands.build_wheels import INDEX
 from matrix.running.routes import choose_route
 from matrix.running.variables import (
@@ -95,7 +95,7 @@ def execute(args: argparse.Namespace, console: Console) -> int:
             console.warning(remark)
         if args.dry_run:
             return 0
-        return run_in_foreground(command, env=applied(os.environ, changes), beside=beside)
+        return run_in_foreground(command, env=applied(os.environ, changes), alongside=beside)
 
 
 def _require(command: list[str], index: Index) -> None:

@@ -401,7 +401,7 @@ def test_an_error_is_extended_by_what_its_log_says(tmp_path: Path) -> None:
     log.write_text("ModuleNotFoundError: No module named 'torch'\n")
     with pytest.raises(MatrixError) as raised, explained(log, Context(package="apex")):
         raise CommandError(WHAT, code=1, log=log, lines=[], hint="Try again.")
-    assert raised.value.message.startswith("Building apex ended with exit code 1.")
+    assert raised.value.message.startswith("Building apex failed with exit code 1.")
     assert "What this is: The build needs torch and cannot import it." in str(raised.value)
     assert raised.value.hint == "Try again."
     document = raised.value.details["diagnosis"]

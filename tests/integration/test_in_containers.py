@@ -142,7 +142,7 @@ def test_the_network_is_really_off_unless_asked_for(rig: Rig, server: int, kind:
 def test_a_failure_is_the_programs_own(rig: Rig) -> None:
     ran = run(rig, ["sh", "-c", "echo 'error: of the compiler'; exit 9"])
     assert ran.code != 0
-    assert "Trying ended with exit code 9" in ran.errors
+    assert "Trying failed with exit code 9" in ran.errors
     assert "error: of the compiler" in ran.errors
 
 

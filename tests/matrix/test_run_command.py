@@ -336,7 +336,7 @@ def test_certificates_are_copied_to_where_a_container_sees_them(tmp_path: Path, 
         (["--index", "nowhere", "--", "true"], 2, "There is no index at"),
         (["--rout", "bind", "--", "true"], 2, "--rout"),
         (["--", "./a-directory"], 3, "a-directory is not on PATH"),
-        (["--", "./not-a-program"], 3, "cannot be started: Exec format error"),
+        (["--", "./not-a-program"], 3, "Cannot start ./not-a-program: Exec format error"),
     ],
 )
 @pytest.mark.usefixtures("index")

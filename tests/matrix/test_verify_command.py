@@ -101,4 +101,4 @@ def test_a_python_that_runs_and_does_not_answer_is_no_bad_input(capsys: Capture,
     broken.write_text(f'#!/bin/sh\n[ "$1" = -c ] && exec {sys.executable} "$@"\nexit 9\n')
     broken.chmod(0o755)
     assert main(["verify", "--python", str(broken)]) == 1
-    assert "Asking the environment ended with exit code 9" in capsys.readouterr().err
+    assert "Asking the environment failed with exit code 9" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""Programs: their log, their failure in a few lines, their environment, and their end."""
+"""Starting programs: their log, the lines that explain a failure, their environment and their end."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from builders.run import clean_environment, output_of, run, telling_lines
+from builders.process import clean_environment, error_lines, output_of, run
 from resolver.errors import CommandError, MatrixError, TooSlowError
 
 FATAL = "foo.cpp:3:10: fatal error: x.h: No such file or directory"
@@ -21,14 +21,14 @@ def python(code: str) -> list[str]:
     return [sys.executable, "-c", code]
 
 
-def lives(process: str) -> bool:
+def is_alive(process: str) -> bool:
     try:
         return Path(f"/proc/{process}/stat").read_text().split()[2] != "Z"
     except (FileNotFoundError, ProcessLookupError):
         return False
 
 
-def test_the_log_holds_the_command_and_all_it_printed(tmp_path: Path) -> None:
+def test_log_has_command_and_output(tmp_path: Path) -> None:
     log = tmp_path / "logs" / "one.log"
     run(python("import sys; print('to stdout'); print('to stderr', file=sys.stderr)"), what="One", log=log)
     run(python("import os; print(os.getcwd())"), what="Two", log=log, cwd=tmp_path)
@@ -38,20 +38,20 @@ def test_the_log_holds_the_command_and_all_it_printed(tmp_path: Path) -> None:
     assert lines[-1] == str(tmp_path)
 
 
-def test_what_takes_longer_than_it_may_is_stopped_with_all_it_started(tmp_path: Path) -> None:
+def test_run_past_timeout_ends_program_and_its_children(tmp_path: Path) -> None:
     log, child = tmp_path / "one.log", tmp_path / "child"
     start = "import subprocess, time; p = subprocess.Popen(['sleep', '600'])"
     code = f"{start}; open({str(child)!r}, 'w').write(str(p.pid))"
     with pytest.raises(TooSlowError) as caught:
         run(python(f"{code}; time.sleep(600)"), what="One", log=log, timeout=2)
     assert caught.value.code == -signal.SIGTERM
-    until = time.monotonic() + 30  # it has got its signal; on a busy machine it dies a little later
-    while lives(child.read_text()):
+    until = time.monotonic() + 30
+    while is_alive(child.read_text()):
         assert time.monotonic() < until
         time.sleep(0.05)
 
 
-def test_a_failure_names_code_log_and_the_telling_line(tmp_path: Path) -> None:
+def test_failure_reports_exit_code_log_and_error_line(tmp_path: Path) -> None:
     log = tmp_path / "one.log"
     code = f"print('[1/9] g++ -c foo.cpp')\nprint({FATAL!r})\nfor i in range(200): print('noise', i)\nexit(7)"
     with pytest.raises(CommandError) as caught:
@@ -60,13 +60,13 @@ def test_a_failure_names_code_log_and_the_telling_line(tmp_path: Path) -> None:
     assert error.code == 7
     assert error.log == log
     assert error.lines == (FATAL,)
-    assert error.message.startswith("Building tiny 1.0 ended with exit code 7.")
+    assert error.message.startswith("Building tiny 1.0 failed with exit code 7.")
     assert FATAL in error.message
     assert str(log) in error.message
     assert "noise 199" in log.read_text()
 
 
-def test_only_the_failing_command_is_searched(tmp_path: Path) -> None:
+def test_failure_ignores_output_of_earlier_commands(tmp_path: Path) -> None:
     log = tmp_path / "one.log"
     run(python("print('error: of an earlier step')"), what="Before", log=log)
     with pytest.raises(CommandError) as caught:
@@ -74,20 +74,20 @@ def test_only_the_failing_command_is_searched(tmp_path: Path) -> None:
     assert caught.value.lines == ("plain words",)
 
 
-def test_a_program_that_is_killed(tmp_path: Path) -> None:
+def test_killed_program_reports_its_signal(tmp_path: Path) -> None:
     with pytest.raises(CommandError, match="was killed by signal 9") as caught:
         run(python("import os; os.kill(os.getpid(), 9)"), what="One", log=tmp_path / "log")
     assert caught.value.code == -9
 
 
-def test_a_program_that_is_not_there_is_a_failure_like_any_other(tmp_path: Path) -> None:
+def test_missing_program_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(MatrixError, match="no-such-program"):
         run([str(tmp_path / "no-such-program")], what="One", log=tmp_path / "log")
     assert output_of([str(tmp_path / "no-such-program")]) == ""
 
 
 @pytest.mark.parametrize(
-    "telling",
+    "error",
     [
         FATAL,
         "/usr/bin/ld: cannot find -lamdhip64",
@@ -97,39 +97,41 @@ def test_a_program_that_is_not_there_is_a_failure_like_any_other(tmp_path: Path)
         "error: command '/usr/bin/g++' failed with exit code 1",
     ],
 )
-def test_what_tells(tmp_path: Path, telling: str) -> None:
+def test_error_lines_finds_error(tmp_path: Path, error: str) -> None:
     log = tmp_path / "log"
     noise = [f"[{n}/99] g++ -Werror -Wno-error=x -DNAME=error_code -c {n}.cpp" for n in range(99)]
-    log.write_text("\n".join([*noise, telling, *noise, "ninja: build stopped: subcommand failed."]))
-    assert telling_lines(log) == [telling]
+    log.write_text("\n".join([*noise, error, *noise, "ninja: build stopped: subcommand failed."]))
+    assert error_lines(log) == [error]
 
 
-def test_the_first_errors_win_over_their_cascade(tmp_path: Path) -> None:
+def test_error_lines_prefers_first_errors(tmp_path: Path) -> None:
     log = tmp_path / "log"
     log.write_text(f"{FATAL}\n{FATAL}\n" + "".join(f"b.cpp:{n}: error: follows\n" for n in range(50)))
-    chosen = telling_lines(log, most=4)
+    chosen = error_lines(log, most=4)
     assert chosen == [FATAL, *(f"b.cpp:{n}: error: follows" for n in range(3))]
 
 
-def test_file_names_that_sound_like_errors_do_not_hide_the_error(tmp_path: Path) -> None:
+def test_error_lines_ignores_file_names(tmp_path: Path) -> None:
     """Setuptools prints every module that it copies, ninja every file that it compiles."""
     log = tmp_path / "log"
     modules = [f"copying tiny/m{n}/exceptions.py -> build/lib/tiny/m{n}" for n in range(9)]
     objects = [f"[{n}/9] g++ -c src/m{n}/error.cpp -o build/m{n}/error.o" for n in range(9)]
     log.write_text("\n".join([*modules, *objects, FATAL, "ninja: build stopped: subcommand failed."]))
-    assert FATAL in telling_lines(log)
+    assert FATAL in error_lines(log)
 
 
-def test_without_a_telling_line_the_last_ones_are_shown_and_long_ones_cut(tmp_path: Path) -> None:
+def test_error_lines_without_error_returns_last_lines_cut(tmp_path: Path) -> None:
     log = tmp_path / "log"
     log.write_bytes(b"\n".join(b"line %d" % n for n in range(50)) + b"\n\n" + b"x" * 5000 + b"\xff\n")
-    chosen = telling_lines(log, most=3)
+    chosen = error_lines(log, most=3)
     assert chosen[:2] == ["line 48", "line 49"]
     assert chosen[2].startswith("xxx")
     assert len(chosen[2]) <= 300
 
 
-def test_the_environment_is_clean_but_for_the_recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_clean_environment_keeps_only_recipe_and_known_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name in ("PYTHONPATH", "CFLAGS", "LD_PRELOAD_X", "PIP_TARGET", "ROCM_HOME"):
         monkeypatch.setenv(name, "/of/the/caller")
     monkeypatch.setenv("https_proxy", "http://127.0.0.1:9")
@@ -145,11 +147,11 @@ def test_the_environment_is_clean_but_for_the_recipe(tmp_path: Path, monkeypatch
     assert seen["PYTHONNOUSERSITE"] == "1"
 
 
-# Runs a program that starts two others, one in a process group of its own as ninja does it; all say
-# who they are.
+# Runs a program that starts two others, one in a process group of its own as ninja does. It writes down
+# all three process numbers.
 PARENT = """
 import pathlib, sys
-from builders.run import run
+from builders.process import run
 code = (
     "import os, subprocess, sys, time\\n"
     "child = subprocess.Popen(['sleep', '60'])\\n"
@@ -163,26 +165,24 @@ run([sys.executable, "-c", code, sys.argv[1]], what="Sleeping", log=pathlib.Path
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
-def test_whatever_ends_this_process_ends_the_program_and_all_it_started(
-    tmp_path: Path, number: signal.Signals
-) -> None:
-    said = tmp_path / "pids"
-    command = [*python(PARENT), str(said), str(tmp_path / "log")]
+def test_nothing_outlives_killed_parent(tmp_path: Path, number: signal.Signals) -> None:
+    pids = tmp_path / "pids"
+    command = [*python(PARENT), str(pids), str(tmp_path / "log")]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as parent:
-        while not (said.exists() and said.read_text().endswith("\n")):
+        while not (pids.exists() and pids.read_text().endswith("\n")):
             assert parent.poll() is None
             time.sleep(0.01)
         parent.send_signal(number)
         _, errors = parent.communicate()
     assert parent.returncode == -number
     assert ("KeyboardInterrupt" in errors) == (number == signal.SIGINT)
-    assert "was left alone" not in said.read_text()
-    for pid in map(int, said.read_text().split()):
+    assert "was left alone" not in pids.read_text()
+    for pid in map(int, pids.read_text().split()):
         assert gone(pid)
 
 
 def gone(pid: int) -> bool:
-    """Wait until a process has ended; fails with the test's own time limit only if it never does."""
+    """Wait up to ten seconds until a process has ended."""
     for _ in range(1000):
         try:
             state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]

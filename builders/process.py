@@ -1,0 +1,264 @@
+"""Start programs: their environment, their log, their failure and their end.
+
+Nothing that `run` starts outlives `matrix`, however `matrix` ends: see `builders.reaper`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
+from pathlib import Path
+from types import FrameType
+from typing import IO
+
+from builders import reaper
+from resolver.errors import CommandError, EnvironmentLacksError, TooSlowError
+
+_PASSED_VARIABLES = (
+    "HOME", "LANG", "LC_ALL", "LOGNAME", "PATH", "SHELL", "TERM", "TMPDIR", "TZ", "USER", "XDG_CACHE_HOME",
+    "SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE",
+    "http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY",
+)  # fmt: skip
+"""What a build sees of the caller's environment. It must not see PYTHONPATH, CFLAGS and the like."""
+
+_ERROR = re.compile(
+    r"(?i:\berror:)|fatal error|\w(Error|Exception)\b:|undefined (reference|symbol)|cannot find -l"
+    r"|command not found|No such file or directory|No space left|\bKilled\b"
+)
+_NOISE = re.compile(
+    r"not a git repository|error: Command '?\[|CalledProcessError|\[WARNING\]|\bnote:"
+    r"|^(copying|adding|creating|reading|writing|running) "
+)
+_WIDEST = 240  # characters of a line that are shown
+_PR_SET_PDEATHSIG = 1  # from linux/prctl.h
+_SIGNALLED = 128  # what a shell adds to the number of a signal
+_FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+def clean_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Return the environment of a build: a few of the caller's variables, then `extra`."""
+    passed = {name: os.environ[name] for name in _PASSED_VARIABLES if name in os.environ}
+    passed.setdefault("LANG", "C.UTF-8")
+    return passed | {"PYTHONNOUSERSITE": "1", "PYTHONDONTWRITEBYTECODE": "1"} | dict(extra or {})
+
+
+def run(
+    command: Sequence[str],
+    *,
+    what: str,
+    log: Path,
+    cwd: Path | None = None,
+    env: Mapping[str, str] | None = None,
+    timeout: float | None = None,
+) -> None:
+    """Run a program and append its output to a log.
+
+    Parameters
+    ----------
+    command
+        Program and arguments; no shell is involved.
+    what
+        What the program does, as the beginning of a sentence, such as ``"Building deepspeed 0.19.8"``.
+    env
+        The whole environment; the caller's when None.
+    timeout
+        Seconds after which the program is stopped; None sets no limit.
+
+    Raises
+    ------
+    CommandError
+        The program failed; the error names the log and shows its most important lines.
+    TooSlowError
+        The program was stopped after `timeout`.
+    """
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("ab") as sink:
+        sink.write(f"$ {' '.join(command)}\n".encode())
+        sink.flush()
+        start = sink.tell()
+        with _with_reaper(command, cwd=cwd, env=env, output=sink) as process:
+            code: int | None
+            try:
+                code = process.wait(timeout)
+            except subprocess.TimeoutExpired:
+                code = None
+    if code is None:
+        lines = error_lines(log, start=start)
+        raise TooSlowError(what, code=-signal.SIGTERM, log=log, lines=lines)
+    if code:
+        raise CommandError(what, code=code, log=log, lines=error_lines(log, start=start))
+
+
+@contextmanager
+def _with_reaper(
+    command: Sequence[str], *, cwd: Path | None, env: Mapping[str, str] | None, output: IO[bytes]
+) -> Iterator[subprocess.Popen[bytes]]:
+    """Start a program under a reaper, which exits as the program does; end both on leaving."""
+    order = {
+        "command": list(command),
+        "cwd": str(cwd) if cwd else None,
+        "env": dict(env) if env is not None else None,
+    }
+    process = subprocess.Popen(
+        [sys.executable, "-I", "-S", reaper.__file__],
+        stdin=subprocess.PIPE,
+        stdout=output,
+        stderr=output,
+        start_new_session=True,  # an interrupt from the terminal must not reach it
+    )
+    assert process.stdin is not None  # noqa: S101  for mypy
+    try:
+        with suppress(BrokenPipeError):
+            process.stdin.write(json.dumps(order).encode() + b"\n")
+            process.stdin.flush()
+        yield process
+    finally:
+        with suppress(BrokenPipeError):
+            process.stdin.close()
+        process.wait()
+
+
+def run_in_foreground(
+    command: Sequence[str],
+    *,
+    env: Mapping[str, str],
+    alongside: AbstractContextManager[object] | None = None,
+) -> int:
+    """Run a program as the shell would: with the terminal, standard input and signals of this process.
+
+    The program stays in the same process group, so that job control and Ctrl-C work. Signals sent to
+    this process alone are forwarded to the program.
+
+    Parameters
+    ----------
+    env
+        The whole environment.
+    alongside
+        Entered after the program has started and left after it has ended. It may start threads: a
+        process must not be forked by hand once it has some.
+
+    Returns
+    -------
+    int
+        The exit code, or 128 plus the number of the signal that killed the program, as in a shell.
+
+    Raises
+    ------
+    EnvironmentLacksError
+        The program cannot be started.
+    """
+    try:
+        process = subprocess.Popen(command, env=env, preexec_fn=_end_with_parent)  # noqa: PLW1509  no threads yet
+    except OSError as error:
+        msg = f"Cannot start {command[0]}: {error.strerror}."
+        raise EnvironmentLacksError(msg, hint="Load or install it, or give its path.") from None
+    try:
+        with _signals_forwarded_to(process), ExitStack() as stack:
+            with _signals_blocked():
+                stack.enter_context(alongside or nullcontext())
+            code = process.wait()
+    except BaseException:
+        process.terminate()
+        process.wait()
+        raise
+    return _SIGNALLED - code if code < 0 else code
+
+
+@contextmanager
+def _signals_forwarded_to(process: subprocess.Popen[bytes]) -> Iterator[None]:
+    def forward(number: int, _: FrameType | None) -> None:
+        # An interrupt from the terminal has reached the program already.
+        if number != signal.SIGINT or not _has_terminal():
+            process.send_signal(number)
+
+    handlers = [(number, signal.signal(number, forward)) for number in _FORWARDED]
+    try:
+        yield
+    finally:
+        for number, handler in handlers:
+            signal.signal(number, handler)
+
+
+@contextmanager
+def _signals_blocked() -> Iterator[None]:
+    """Block signals in threads that start now: one that they take would not wake this thread (signal(7))."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _FORWARDED)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _has_terminal() -> bool:
+    """Return whether the terminal sends its signals to this process group (tcgetpgrp(3))."""
+    try:
+        terminal = os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY)
+    except OSError:
+        return False
+    try:
+        return os.tcgetpgrp(terminal) == os.getpgrp()
+    except OSError:
+        return False
+    finally:
+        os.close(terminal)
+
+
+def _end_with_parent() -> None:
+    """Let the kernel end this process when `matrix` dies: a reaper would need a session of its own."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
+def output_of(command: Sequence[str], *, env: Mapping[str, str] | None = None) -> str:
+    """Return what a quick program prints, or an empty string if it fails."""
+    try:
+        return subprocess.run(command, check=True, capture_output=True, text=True, timeout=60, env=env).stdout
+    except (OSError, subprocess.SubprocessError):
+        return ""
+
+
+def bytes_of(command: Sequence[str], *, env: Mapping[str, str] | None = None) -> bytes | None:
+    """Return what a program prints as bytes, or None if it fails."""
+    try:
+        return subprocess.run(command, check=True, capture_output=True, env=env).stdout
+    except (OSError, subprocess.SubprocessError):
+        return None
+
+
+def log_size(log: Path) -> int:
+    """Return the size of a log in bytes, from which `read_since` reads what is added later."""
+    return log.stat().st_size if log.exists() else 0
+
+
+def read_since(log: Path, start: int) -> str:
+    """Return what was added to a log since `log_size` returned `start`."""
+    with log.open("rb") as source:
+        source.seek(start)
+        return source.read().decode(errors="replace")
+
+
+def error_lines(log: Path, *, start: int = 0, most: int = 8) -> list[str]:
+    """Return the lines of a log that explain a failure.
+
+    These are the first errors, which the compiler reports before those that follow from them. Without
+    any error the last lines are returned.
+    """
+    errors: list[str] = []
+    last: deque[str] = deque(maxlen=most)
+    with log.open("rb") as source:
+        source.seek(start)
+        for raw in source:
+            line = raw.decode(errors="replace").strip()[:_WIDEST]
+            if not line:
+                continue
+            last.append(line)
+            if len(errors) < most and _ERROR.search(line) and not _NOISE.search(line) and line not in errors:
+                errors.append(line)
+    return errors or list(last)
