@@ -264,7 +264,7 @@ class _Publication:
 def _publish(task: Task, index: Index, made: _Publication, directory: Path) -> Path:
     """Label and publish; if another build takes the name at that moment, take the next build tag."""
     others = {name: version for name, version in task.runtime.items() if name != "torch"}
-    pins = runtime_pins(task.runtime.get("torch", ""), others)
+    pins = runtime_pins(task.torch.version if task.torch else "", others, add_torch="torch" in task.runtime)
     program = installed_version("rocm-matrix")
     sboms = {SBOM_NAME: sbom(made.materials, program=program)}
     while True:

@@ -54,7 +54,9 @@ class Change:
     why: str
 
 
-def runtime_pins(torch: str, others: Mapping[str, str] | None = None) -> tuple[Pin, ...]:
+def runtime_pins(
+    torch: str, others: Mapping[str, str] | None = None, *, add_torch: bool = True
+) -> tuple[Pin, ...]:
     """Give the pins for a wheel that was built against a torch.
 
     Parameters
@@ -64,13 +66,16 @@ def runtime_pins(torch: str, others: Mapping[str, str] | None = None) -> tuple[P
     others
         Name to version of what else has to be the very one that runs: what the recipe matches, and
         torch's triton (by the name that this torch has for it, such as ``pytorch-triton-rocm``).
+    add_torch
+        Whether to require torch even if the source does not. A requirement of the source becomes exact
+        in any case.
 
     Examples
     --------
     >>> [f"{pin.name} {pin.version}" for pin in runtime_pins("2.9.1+rocm6.4", {"numpy": "2.1.0"})]
     ['torch 2.9.1+rocm6.4', 'numpy 2.1.0']
     """
-    pins = [Pin("torch", torch, always=True)] if torch else []
+    pins = [Pin("torch", torch, always=add_torch)] if torch else []
     for given, version in (others or {}).items():
         name = canonicalize_name(given)
         if name == "torch":

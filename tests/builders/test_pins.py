@@ -74,6 +74,15 @@ def test_every_name_of_triton_becomes_that_of_the_torch(name: str) -> None:
     assert (str(one.specifier), str(one.marker)) == ("==3.5.1", 'python_version < "3.15"')
 
 
+def test_torch_requirement_of_bitsandbytes_becomes_exact() -> None:
+    """Its recipe does not tie it to the torch that runs, but its own metadata requires torch."""
+    pins = runtime_pins(TORCH, add_torch=False)
+    pinned_ = pinned(["torch<3,>=2.3", "numpy>=1.17"], pins)
+    assert pinned_.kept == (f"torch=={TORCH}", "numpy>=1.17")
+    assert pinned_.added == ()
+    assert pinned(["numpy"], pins).added == ()
+
+
 def test_triton_is_not_added() -> None:
     assert after("einops") == ["einops", f"torch=={TORCH}"]
 
