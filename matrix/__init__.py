@@ -1,1 +1,3 @@
-"""What a person touches: the command line and the files that other programs read."""
+"""Resolve, build, check and publish PyTorch extension wheels for AMD ROCm."""
+
+__version__ = "0.1.0"

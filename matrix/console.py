@@ -1,4 +1,4 @@
-"""The one place that prints: data on stdout, everything said to a person on stderr."""
+"""The only module that prints: results on stdout, messages on stderr."""
 
 from __future__ import annotations
 
@@ -7,45 +7,46 @@ import os
 import sys
 import time
 from contextlib import suppress
+from pathlib import Path
 from typing import TextIO
 
 from resolver.reporter import Reporter
 
 
 class Console(Reporter):
-    """Prints for a person, or one JSON document for a program.
+    """Print messages for a person, or one JSON document for a program.
+
+    Everything is also logged, so that a log file has it (``--debug``).
 
     Parameters
     ----------
     verbosity
-        -1 says nothing but results and errors, 0 is normal, 1 says more, 2 shows tracebacks.
+        -1 prints only results and errors, 0 is normal, 1 prints more, 2 shows tracebacks.
     """
 
     def __init__(self, verbosity: int = 0) -> None:
         self.verbosity = verbosity
         self._started = time.monotonic()
+        self._log_file: Path | None = None
 
     def data(self, text: str) -> None:
-        """Print a result; characters that the output's encoding lacks are printed as escapes."""
+        """Print a result; characters that the encoding of stdout lacks become escapes."""
         print(_encodable(text))
 
     def write(self, text: str) -> None:
-        """Print a piece of a result at once, lines and all."""
+        """Print part of a result without adding a line break, and flush."""
         print(_encodable(text), end="", flush=True)
 
     def drop(self) -> None:
-        """Forget what is still to be written to stdout: its reader has gone away.
+        """Discard what is not yet written to stdout, because its reader has gone.
 
-        Without this the interpreter would try once more at its end, and exit with 120.
+        Otherwise the interpreter would try again when it exits, and return 120.
         """
-        with suppress(OSError, ValueError):  # stdout may be no file
+        with suppress(OSError, ValueError):  # stdout may not be a file
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
     def width(self) -> int | None:
-        """Give the characters in a line of the terminal; None where a result goes into a file or a pipe.
-
-        ``COLUMNS`` decides wherever it goes.
-        """
+        """Return the columns of the terminal; None if stdout is no terminal and ``COLUMNS`` is unset."""
         if not _is_terminal(sys.stdout) and not os.environ.get("COLUMNS", "").isdecimal():
             return None
         import shutil
@@ -53,7 +54,7 @@ class Console(Reporter):
         return shutil.get_terminal_size().columns
 
     def coloured(self, code: str, text: str) -> str:
-        """Colour a part of a result, where somebody sees it who wants colours."""
+        """Colour part of a result if stdout is a terminal that wants colours."""
         return _coloured(code, text, sys.stdout)
 
     def document(self, value: object) -> None:
@@ -62,29 +63,63 @@ class Console(Reporter):
         print(text if can_encode(text) else json.dumps(value, indent=2))
 
     def info(self, message: str) -> None:
-        """Say what is being done."""
+        """Print a message for a person."""
+        self._log("INFO", message)
         if self.verbosity >= 0:
             print(message, file=sys.stderr, flush=True)
 
     def step(self, message: str) -> None:
-        """Say which step begins, with the seconds since the program started."""
+        """Print the start of a step, with the seconds since the program started."""
+        self._log("INFO", message)
         if self.verbosity >= 0:
             elapsed = time.monotonic() - self._started
             print(f"  {elapsed:7.1f} s  {message}", file=sys.stderr, flush=True)
 
     def warning(self, message: str) -> None:
-        """Say what should be known even in quiet mode."""
+        """Print what the user should know, even in quiet mode."""
+        self._log("WARNING", message)
         print(_coloured("33", "warning:", sys.stderr), message, file=sys.stderr, flush=True)
 
     def error(self, message: str, hint: str = "") -> None:
-        """Say what failed and what to do."""
+        """Print what failed and what to do next."""
+        self._log("ERROR", f"{message} {hint}".rstrip())
         print(_coloured("31", "error:", sys.stderr), message, file=sys.stderr)
         if hint:
             print(f"  {hint}", file=sys.stderr)
 
+    def log_to(self, directory: Path) -> None:
+        """Write everything that the program and its libraries log to a new file in a directory."""
+        import logging
+
+        directory.mkdir(parents=True, exist_ok=True)
+        self._log_file = directory / f"matrix-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.log"
+        logging.basicConfig(
+            filename=self._log_file,
+            level=logging.DEBUG,
+            format="%(asctime)s %(levelname)s %(name)s: %(message)s",
+            force=True,
+        )
+
+    def log_traceback(self) -> None:
+        """Log the exception that is being handled, with its traceback."""
+        import traceback
+
+        self._log("ERROR", traceback.format_exc())
+
+    def show_log(self) -> None:
+        """Print the path of the log file, if there is one."""
+        if self._log_file is not None:
+            print(f"  Log: {self._log_file}", file=sys.stderr)
+
+    def _log(self, level: str, message: str) -> None:
+        if self._log_file is not None:
+            import logging
+
+            logging.getLogger("matrix").log(getattr(logging, level), message)
+
 
 def _encodable(text: str) -> str:
-    """Give a text with escapes for what the encoding of stdout lacks."""
+    """Replace characters that the encoding of stdout lacks with escapes."""
     if can_encode(text):
         return text
     encoding = sys.stdout.encoding
@@ -92,7 +127,7 @@ def _encodable(text: str) -> str:
 
 
 def can_encode(text: str) -> bool:
-    """Tell whether the encoding of stdout has all characters of a text."""
+    """Return whether the encoding of stdout has every character of a text."""
     try:
         text.encode(sys.stdout.encoding or "utf-8")
     except UnicodeEncodeError:
@@ -101,7 +136,7 @@ def can_encode(text: str) -> bool:
 
 
 def _is_terminal(stream: TextIO | None) -> bool:
-    """Tell whether somebody sees what is written; a stream that was closed at the start is None."""
+    """Return whether a stream is a terminal; a stream that was closed before the start is None."""
     return stream is not None and stream.isatty()
 
 

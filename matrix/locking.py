@@ -8,14 +8,15 @@ from typing import TYPE_CHECKING, NoReturn
 import msgspec
 
 from matrix.imaging import image_name
-from matrix.options import driver_line, load_catalog, site_file, site_named
+from matrix.request import driver_line, site_named
+from matrix.settings import load_catalog, site_file
 from resolver.errors import UsageError
 from resolver.versions import allows, parse_specifier
 
 if TYPE_CHECKING:
     import argparse
 
-    from matrix.options import Settings
+    from matrix.settings import Settings
     from resolver.facts.catalog import Catalog
     from resolver.lock import Lock
 

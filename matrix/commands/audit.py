@@ -11,6 +11,7 @@ from builders.audit.contents import Expected
 from builders.audit.optable import read_op_table
 from builders.audit.surroundings import image_provider, read_conda, read_image_facts, read_torch
 from builders.audit.wheels import audit_wheel
+from matrix.options import add_format
 from resolver.errors import UsageError, did_you_mean
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
     from builders.audit.surroundings import Provider
     from builders.audit.wheels import WheelAudit
-    from matrix.console import Console
+    from matrix.context import Context
     from resolver.facts.catalog import Catalog
     from resolver.facts.schema import Recipe
 
@@ -27,6 +28,7 @@ _VERSIONS = {
     "glibcxx": "the newest GLIBCXX_ of the libstdc++, such as 3.4.28,",
     "cxxabi": "the newest CXXABI_ of the libstdc++, such as 1.3.12,",
 }
+SUMMARY = "check what is inside wheels"
 EXAMPLE = "matrix audit --gfx90a index/simple/apex/*.whl"
 
 
@@ -57,11 +59,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     for name, what in _VERSIONS.items():
         parser.add_argument(f"--{name}", metavar="VERSION", help=f"{what} that the wheels will run on")
-    parser.add_argument("--format", choices=("text", "json"), default="text")
+    add_format(parser)
 
 
-def execute(args: argparse.Namespace, console: Console) -> int:
+def execute(context: Context) -> int:
     """Run the command."""
+    args, console = context.args, context.console
     catalog = _catalog() if args.gfx or args.package else None
     targets = tuple(
         dict.fromkeys(part.strip() for text in args.gfx for part in text.split(",") if part.strip())
@@ -84,7 +87,7 @@ def execute(args: argparse.Namespace, console: Console) -> int:
 
 
 def _catalog() -> Catalog:
-    from matrix.options import load_catalog, read_settings
+    from matrix.settings import load_catalog, read_settings
 
     return load_catalog(read_settings())
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from builders.files import write_atomic
@@ -13,21 +11,13 @@ from builders.plan import plan
 from builders.task import Limits
 from matrix.answers import show_conflict
 from matrix.build_hosts import add_build_host_options, find_build_host
-from matrix.commands.resolve import LOCK
 from matrix.imaging import with_known_digest
-from matrix.locking import catalog_of, same_target
-from matrix.options import (
-    add_target_options,
-    check_names,
-    load_catalog,
-    make_request,
-    merge,
-    read_settings,
-)
+from matrix.locking import same_target
+from matrix.options import add_format, add_index, add_lock, add_names, add_target_options
+from matrix.request import check_names
 from resolver.errors import EnvironmentLacksError, MatrixError
-from resolver.lock import dumps, make_lock, read_lock
+from resolver.lock import dumps, make_lock
 from resolver.model import Conflict
-from resolver.resolve import resolve
 from resolver.versions import shorten
 
 if TYPE_CHECKING:
@@ -36,25 +26,19 @@ if TYPE_CHECKING:
     from builders.build_host import BuildHost
     from builders.plan import Task
     from matrix.console import Console
-    from matrix.options import Settings
+    from matrix.context import Context
     from resolver.facts.catalog import Catalog
     from resolver.lock import Lock
 
+SUMMARY = "build what the lock needs and the index lacks, check it, publish it"
 EXAMPLE = "matrix build-wheels --backend cpu --index index"
-INDEX = Path("index")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
-    parser.add_argument(
-        "names", nargs="*", metavar="NAME", help="only these (default: all that the lock builds)"
-    )
-    parser.add_argument(
-        "--lock", metavar="FILE", type=Path, default=LOCK, help="the lock (default: %(default)s)"
-    )
-    parser.add_argument(
-        "--index", metavar="DIR", type=Path, default=INDEX, help="the index (default: %(default)s)"
-    )
+    add_names(parser, "names", metavar="NAME", help="only these (default: all that the lock builds)")
+    add_lock(parser)
+    add_index(parser)
     add_build_host_options(parser)
     parser.add_argument(
         "--ops",
@@ -84,7 +68,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--dry-run", action="store_true", help="say for each wheel why it will be built or not"
     )
-    parser.add_argument("--format", choices=("text", "json"), default="text")
+    add_format(parser)
     add_target_options(parser)
 
 
@@ -104,11 +88,11 @@ def _positive(text: str) -> int:
     return int(text)
 
 
-def execute(args: argparse.Namespace, console: Console) -> int:
+def execute(context: Context) -> int:
     """Run the command."""
-    settings = merge(read_settings(), args)
+    args, console = context.args, context.console
     names = check_names(args.names)
-    lock, catalog = _lock(args, settings, names, console)
+    lock, catalog = _lock(context, names)
     if lock is None:
         return 1
     _refuse_what_is_not_there(args)
@@ -124,7 +108,7 @@ def execute(args: argparse.Namespace, console: Console) -> int:
     waiting = [task for task in tasks if task.wheel is None]
     failed: dict[str, MatrixError] = {}
     if waiting and not args.dry_run:
-        limits = Limits(args.jobs, args.memory, args.offline, settings.mirrors)
+        limits = Limits(args.jobs, args.memory, args.offline, context.settings.mirrors)
         failed = _build(waiting, index, limits, args, console)
         done = {task.pick.name: index.find(task.pick.name, task.build_key) for task in waiting}
         for result in results:
@@ -138,19 +122,17 @@ def execute(args: argparse.Namespace, console: Console) -> int:
     return max((error.exit_code for error in failed.values()), default=0)
 
 
-def _lock(
-    args: argparse.Namespace, settings: Settings, names: Sequence[str], console: Console
-) -> tuple[Lock | None, Catalog]:
+def _lock(context: Context, names: Sequence[str]) -> tuple[Lock | None, Catalog]:
     """Read the lock, or resolve first when there is none; a lock for another target is refused."""
-    if args.lock.exists():
-        lock = read_lock(args.lock, tell=console.info)
-        catalog = catalog_of(lock, args.lock, settings)
-        same_target(lock, args, catalog)
-        return lock, catalog
-    catalog = load_catalog(settings)
-    if names and not settings.requirements:
-        settings.requirements = list(names)
-    answer = resolve(catalog, make_request(settings, catalog, datetime.datetime.now(tz=datetime.UTC).date()))
+    args, console = context.args, context.console
+    if context.has_lock:
+        catalog = context.catalog_of_lock()
+        same_target(context.lock, args, catalog)
+        return context.lock, catalog
+    catalog = context.catalog
+    if names and not context.settings.requirements:
+        context.settings.requirements = list(names)
+    answer = context.resolve()
     if isinstance(answer, Conflict):
         show_conflict(answer, console, as_json=args.format == "json")
         return None, catalog

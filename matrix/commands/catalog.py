@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from matrix.commands import catalog_update
 from matrix.console import table
-from matrix.options import load_catalog, overlays, read_settings
+from matrix.options import add_action, add_catalog, add_format, add_names
+from matrix.refresh import update as catalog_update
+from matrix.settings import load_catalog, overlays
 from resolver.errors import CatalogError, UsageError, did_you_mean
 from resolver.facts.loading import files_of, load
 from resolver.facts.schema import KINDS
@@ -21,8 +22,10 @@ if TYPE_CHECKING:
     import argparse
 
     from matrix.console import Console
+    from matrix.context import Context
     from resolver.facts.schema import Row, Status
 
+SUMMARY = "list the facts, check files of facts, or look for new facts"
 EXAMPLE = "matrix catalog check my-facts/"
 EXAMPLES = {
     "list": "matrix catalog list torch",
@@ -36,23 +39,23 @@ STATUSES: tuple[Status, ...] = ("documented", "observed", "inferred")
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     actions = parser.add_subparsers(metavar="ACTION", required=True, dest="action")
-    listing = actions.add_parser("list", help="count the rows of each kind, or show those of one kind")
+    summary = "count the rows of each kind, or show the rows of one kind"
+    listing = add_action(actions, "list", summary, EXAMPLES["list"])
     listing.add_argument("kind", nargs="?", metavar="KIND", help="such as rocm, torch, release")
-    check = actions.add_parser("check", help="see whether catalog files are sound")
-    check.add_argument("files", nargs="*", metavar="FILE", type=Path, help="files or directories to lay over")
-    update = actions.add_parser("update", help="show what public sources know and the catalog does not")
+    check = add_action(actions, "check", "check whether files of facts are valid", EXAMPLES["check"])
+    add_names(check, "files", metavar="FILE", help="files or directories to lay over")
+    summary = "show what public sources have that the catalog does not"
+    update = add_action(actions, "update", summary, EXAMPLES["update"])
     catalog_update.add_arguments(update)
     for one in (listing, check, update):
-        one.add_argument(
-            "--catalog", metavar="DIR", action="append", help="facts to lay over the shipped ones"
-        )
-        one.add_argument("--format", choices=("text", "json"), default="text")
+        add_catalog(one)
+        add_format(one)
 
 
-def execute(args: argparse.Namespace, console: Console) -> int:
+def execute(context: Context) -> int:
     """Run the command."""
-    settings = read_settings()
-    settings.catalog = args.catalog or settings.catalog
+    args, console = context.args, context.console
+    settings = context.settings
     if args.action == "check":
         settings.catalog = [*settings.catalog, *map(str, args.files)]
         return _check(args, overlays(settings), console)

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import argparse
-import datetime
 from codecs import BOM_UTF8
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from builders.constants import INDEX_DIRECTORY
 from builders.files import write_atomic
 from matrix.checking.check import check, difference, fixed
 from matrix.checking.expected import CONSUMERS, expect_lock, expect_request
 from matrix.checking.preflight import preflight
 from matrix.checking.reading import read_document, read_file
 from matrix.checking.words import as_json, as_text, preflight_json, preflight_text, summary
-from matrix.commands.build_wheels import INDEX
-from matrix.locking import catalog_of
-from matrix.options import add_site_options, load_catalog, make_request, merge, read_settings
+from matrix.options import add_format, add_site_options
 from resolver.errors import UsageError
-from resolver.lock import read_lock
 from resolver.versions import shorten
 
 if TYPE_CHECKING:
@@ -26,7 +23,9 @@ if TYPE_CHECKING:
     from matrix.checking.findings import Finding
     from matrix.checking.preflight import Preflight
     from matrix.console import Console
+    from matrix.context import Context
 
+SUMMARY = "check an environment file for what pip or conda will reject, ignore or get wrong"
 EXAMPLE = "matrix check env.yml --site lumi-g --fix"
 _SECONDS = 120.0
 
@@ -53,13 +52,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--index",
         metavar="DIR",
         type=Path,
-        default=INDEX,
+        default=INDEX_DIRECTORY,
         help="what file:///mnt/simple stands for when pip is asked (default: %(default)s)",
     )
     parser.add_argument(
         "--timeout", metavar="SECONDS", type=_seconds, default=_SECONDS, help="how long pip may take (120)"
     )
-    parser.add_argument("--format", choices=("text", "json"), default="text")
+    add_format(parser)
     add_site_options(parser)
 
 
@@ -74,12 +73,13 @@ def _seconds(text: str) -> float:
     raise argparse.ArgumentTypeError(msg)
 
 
-def execute(args: argparse.Namespace, console: Console) -> int:
+def execute(context: Context) -> int:
     """Run the command."""
+    args, console = context.args, context.console
     text = read_file(args.file, pipes=not args.fix)
     document = read_document(text, str(args.file))
     consumer: Consumer = args.consumer or ("cotainr" if document.kind == "conda" else "pip")
-    expected = _expected(args, consumer, console)
+    expected = _expected(context, consumer)
     changed = ""
     if args.fix:
         new = fixed(text, document.name, expected)
@@ -113,18 +113,15 @@ def execute(args: argparse.Namespace, console: Console) -> int:
     return 1 if wrong else 0
 
 
-def _expected(args: argparse.Namespace, consumer: Consumer, console: Console) -> Expected:
-    settings = merge(read_settings(), args)
+def _expected(context: Context, consumer: Consumer) -> Expected:
+    args = context.args
     if args.lock is None:
-        catalog = load_catalog(settings)
-        today = datetime.datetime.now(tz=datetime.UTC).date()
-        return expect_request(make_request(settings, catalog, today), catalog, consumer)
+        return expect_request(context.request(), context.catalog, consumer)
     named = [one for one in ("site", "date", "backend", "driver", "base_image", "gfx") if getattr(args, one)]
     if named:
         msg = f"--lock says what the file is for, and so does --{named[0].replace('_', '-')}."
         raise UsageError(msg, hint="Leave out one of the two.")
-    lock = read_lock(args.lock, tell=console.info)
-    return expect_lock(lock, str(args.lock), catalog_of(lock, args.lock, settings), consumer)
+    return expect_lock(context.lock, str(args.lock), context.catalog_of_lock(), consumer)
 
 
 def _write(path: Path, text: str) -> None:

@@ -15,7 +15,7 @@ from builders.doctor.machine import look
 from builders.sources import index_url
 from builders.sources.mirrors import mirrored
 from matrix.imaging import image_name
-from matrix.options import load_catalog, merge, read_settings
+from matrix.options import add_catalog, add_format, add_index
 from resolver.errors import EnvironmentLacksError, UsageError, did_you_mean
 from resolver.versions import shorten, sort_key
 
@@ -26,8 +26,10 @@ if TYPE_CHECKING:
     from builders.containers.facts import ImageFacts
     from builders.doctor.points import Point
     from matrix.console import Console
+    from matrix.context import Context
     from resolver.facts.catalog import Catalog
 
+SUMMARY = "check what this machine and a base image have, and what is missing"
 EXAMPLE = "matrix doctor --base-image /appl/local/containers/lumi-rocm.sif"
 _MARKS = {"ok": ("32", "ok"), "note": ("33", "note"), "lack": ("31", "lacks")}
 
@@ -42,23 +44,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--in", dest="where", choices=("apptainer", "podman"), help="what runs the image (default: what can)"
     )
-    parser.add_argument(
-        "--index", metavar="DIR", type=Path, default=Path("index"), help="the index (default: %(default)s)"
-    )
-    parser.add_argument(
-        "--catalog",
-        metavar="DIR",
-        action="append",
-        help="facts to lay over the shipped ones (repeatable)",
-    )
-    parser.add_argument("--format", choices=("text", "json"), default="text")
+    add_index(parser)
+    add_catalog(parser)
+    add_format(parser)
 
 
-def execute(args: argparse.Namespace, console: Console) -> int:
+def execute(context: Context) -> int:
     """Run the command; lacks of the machine are said, and only an image that cannot build is a failure."""
+    args, console = context.args, context.console
     given = args.base_image
-    settings = merge(read_settings(), args)
-    catalog = load_catalog(settings)
+    settings, catalog = context.settings, context.catalog
     facts = _look_into(given, catalog, args.where) if given else None
     points = list(look(catalog, args.index, servers(catalog, settings.mirrors)))
     missing_tools = facts.missing_tools() if facts else []

@@ -8,14 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from builders.index import Index
-from matrix.commands.build_wheels import INDEX
-from matrix.commands.resolve import LOCK
 from matrix.consumers.output import MOUNTED_INDEX, Where, split, write_files
 from matrix.consumers.pins import pins_of
-from matrix.locking import catalog_of, names_target, same_target
-from matrix.options import add_target_options, merge, read_settings
+from matrix.locking import names_target, same_target
+from matrix.options import add_index, add_lock, add_target_options
 from resolver.errors import MatrixError, UsageError
-from resolver.lock import read_lock
 
 if TYPE_CHECKING:
     import argparse
@@ -24,6 +21,7 @@ if TYPE_CHECKING:
     from matrix.console import Console
     from matrix.consumers.output import File
     from matrix.consumers.pins import Pin, Pins
+    from matrix.context import Context
     from resolver.lock import Lock
 
 MAIN = {
@@ -41,18 +39,15 @@ HASHED = ("cotainr", "tykky", "pip")
 """Who reads lines with hashes from us."""
 _URL = re.compile(r"""(?:[a-z+]+://|(?=\$))(?:[^\s'"\\`$]|\$\{[A-Z0-9_]+\})+""")
 """What the files can hold: pip fills in ``${VARIABLE}`` itself."""
+SUMMARY = "write the file that a consumer of the index reads"
 EXAMPLE = "matrix env --for cotainr -o env.yml"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     parser.add_argument("--for", dest="consumer", choices=MAIN, required=True, help="who reads it")
-    parser.add_argument(
-        "--lock", metavar="FILE", type=Path, default=LOCK, help="the lock (default: %(default)s)"
-    )
-    parser.add_argument(
-        "--index", metavar="DIR", type=Path, default=INDEX, help="the index (default: %(default)s)"
-    )
+    add_lock(parser)
+    add_index(parser)
     parser.add_argument(
         "--index-url",
         metavar="URL",
@@ -86,12 +81,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_target_options(parser)
 
 
-def execute(args: argparse.Namespace, console: Console) -> int:
+def execute(context: Context) -> int:
     """Run the command."""
+    args, console = context.args, context.console
     _check_options(args)
-    lock = read_lock(args.lock, tell=console.info)
+    lock = context.lock
     if names_target(args):
-        same_target(lock, args, catalog_of(lock, args.lock, merge(read_settings(), args)))
+        same_target(lock, args, context.catalog_of_lock())
     default = MAIN[args.consumer]
     folder, main = split(args.output, default) if args.output else (Path(), default)
     where = Where(main, Index(args.index).root.resolve(), (args.index_url or "").rstrip("/"))

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from builders.constants import LOCK_FILE
 from matrix.answers import cited, core_document
-from matrix.commands.explain_log import explain_log
-from matrix.commands.resolve import LOCK
+from matrix.explain_log import explain_log
 from matrix.last import last_conflict
+from matrix.options import add_format, add_lock
 from resolver.errors import MatrixError, UsageError, did_you_mean
-from resolver.lock import read_lock, request_of
+from resolver.lock import request_of
 from resolver.requirements import parse_requirement
 from resolver.versions import shorten
 
@@ -21,10 +22,12 @@ if TYPE_CHECKING:
     import argparse
 
     from matrix.console import Console
+    from matrix.context import Context
     from resolver.lock import Lock, LockedPick
     from resolver.model import Requirement
     from resolver.rejected import Rejected
 
+SUMMARY = "show why a version was chosen, by which facts, from which sources"
 EXAMPLE = "matrix explain torch"
 
 
@@ -37,9 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="a component of the lock, or versions of it that were not taken, such as torch==2.13.0"
         " (default: all; or the conflict, if the last resolve here had one)",
     )
-    parser.add_argument(
-        "--lock", metavar="FILE", type=Path, default=LOCK, help="the lock (default: %(default)s)"
-    )
+    add_lock(parser)
     parser.add_argument(
         "--log",
         dest="logfile",
@@ -50,21 +51,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--backend", choices=("rocm", "cpu"), help="with --log: what was built or installed for"
     )
-    parser.add_argument("--format", choices=("text", "json"), default="text")
+    add_format(parser)
 
 
-def execute(args: argparse.Namespace, console: Console) -> int:
+def execute(context: Context) -> int:
     """Run the command."""
+    args, console = context.args, context.console
     if args.logfile:
         return explain_log(args, console)
-    conflict = None if args.name or args.lock != LOCK else last_conflict()
+    conflict = None if args.name or args.lock != LOCK_FILE else last_conflict()
     if conflict:
         if args.format == "json":
             console.document(conflict)
         else:
             console.data(_conflict_text(conflict))
         return 0
-    lock = read_lock(args.lock, tell=console.info)
+    lock = context.lock
     wanted = parse_requirement(args.name) if args.name else None
     picks = [pick for pick in lock.pick if wanted is None or pick.name == wanted.name]
     if wanted and not picks:
@@ -95,7 +97,7 @@ def _passed_over(lock: Lock, path: Path, wanted: Requirement, console: Console) 
     """
     from matrix.imaging import lay_image
     from matrix.locking import catalog_of
-    from matrix.options import Settings
+    from matrix.settings import Settings
     from resolver.rejected import rejected
 
     try:

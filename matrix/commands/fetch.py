@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from builders.cache import cache_root
 from builders.sources import Item, Missing, fetch_all
 from matrix.build_hosts import add_build_host_options
-from matrix.commands.resolve import LOCK
-from matrix.locking import catalog_of, same_image
-from matrix.options import check_names, merge, read_settings
+from matrix.locking import same_image
+from matrix.options import add_format, add_lock, add_names
+from matrix.request import check_names
 from resolver.errors import MatrixError
-from resolver.lock import read_lock
 
 if TYPE_CHECKING:
     import argparse
@@ -21,9 +19,11 @@ if TYPE_CHECKING:
 
     from builders.sources import Haul
     from matrix.console import Console
+    from matrix.context import Context
     from resolver.facts.catalog import Catalog
     from resolver.lock import Lock, LockedPick
 
+SUMMARY = "download everything the builds need into the cache, hash-checked"
 EXAMPLE = "matrix fetch --lock matrix.lock && matrix build-wheels --offline"
 _STEP = 1024
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
@@ -31,12 +31,8 @@ _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
-    parser.add_argument(
-        "names", nargs="*", metavar="NAME", help="only these (default: all that the lock builds)"
-    )
-    parser.add_argument(
-        "--lock", metavar="FILE", type=Path, default=LOCK, help="the lock (default: %(default)s)"
-    )
+    add_names(parser, "names", metavar="NAME", help="only these (default: all that the lock builds)")
+    add_lock(parser)
     parser.add_argument(
         "--only-sources", action="store_true", help="leave torch and the build requirements to the build"
     )
@@ -55,15 +51,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         help="facts to lay over the shipped ones (repeatable); patches lie beside them",
     )
-    parser.add_argument("--format", choices=("text", "json"), default="text")
+    add_format(parser)
 
 
-def execute(args: argparse.Namespace, console: Console) -> int:
+def execute(context: Context) -> int:
     """Run the command."""
-    settings = merge(read_settings(), args)
+    args, console = context.args, context.console
+    settings = context.settings
     names = check_names(args.names)
-    lock = read_lock(args.lock, tell=console.info)
-    catalog = catalog_of(lock, args.lock, settings)
+    lock = context.lock
+    catalog = context.catalog_of_lock()
     same_image(lock, args, catalog)
     wheels = partial(_wheels, catalog=catalog, mirrors=settings.mirrors, args=args, console=console)
     haul = fetch_all(

@@ -2,29 +2,20 @@
 
 from __future__ import annotations
 
-import datetime
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from builders.files import write_atomic
 from matrix.answers import show_conflict
-from matrix.commands.resolve import LOCK
 from matrix.console import can_encode
-from matrix.locking import catalog_of, names_target, same_target
-from matrix.options import (
-    add_target_options,
-    load_catalog,
-    make_request,
-    merge,
-    read_settings,
-)
+from matrix.locking import names_target, same_target
+from matrix.options import add_lock, add_names, add_target_options
 from resolver.errors import CycleError, UsageError, did_you_mean
 from resolver.graph import graph_of_lock
-from resolver.lock import make_lock, read_lock
+from resolver.lock import make_lock
 from resolver.model import Conflict
 from resolver.requirements import parse_requirement
-from resolver.resolve import resolve
 from resolver.versions import allows, shorten
 
 if TYPE_CHECKING:
@@ -32,11 +23,13 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from matrix.console import Console
+    from matrix.context import Context
     from matrix.fromager.comparing import Finding
     from resolver.graph import BuildGraph
     from resolver.lock import Lock
     from resolver.model import Edge
 
+SUMMARY = "show the build graph: what each distribution requires to run and to build"
 EXAMPLE = "matrix graph --format svg -o graph.svg"
 FORMATS = ("text", "dot", "mermaid", "svg", "json", "fromager")
 _SHOWN = {"rocm": "ROCm", "python": "Python"}
@@ -45,15 +38,13 @@ _SHOWN = {"rocm": "ROCm", "python": "Python"}
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
-    parser.add_argument(
+    add_names(
+        parser,
         "requirements",
-        nargs="*",
         metavar="REQ",
-        help="with a lock only what these need (default: all); without one they are resolved",
+        help="with a lock: show only what these require (default: all); without one: resolve these",
     )
-    parser.add_argument(
-        "--lock", metavar="FILE", type=Path, default=LOCK, help="the lock (default: %(default)s)"
-    )
+    add_lock(parser)
     parser.add_argument(
         "--edges-from",
         metavar="FILE",
@@ -65,10 +56,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_target_options(parser)
 
 
-def execute(args: argparse.Namespace, console: Console) -> int:
+def execute(context: Context) -> int:
     """Run the command."""
-    locked = args.lock.exists()
-    lock = _lock(args, console)
+    args, console = context.args, context.console
+    locked = context.has_lock
+    lock = _lock(context)
     if lock is None:
         return 1
     try:
@@ -95,17 +87,14 @@ def execute(args: argparse.Namespace, console: Console) -> int:
     return 0
 
 
-def _lock(args: argparse.Namespace, console: Console) -> Lock | None:
+def _lock(context: Context) -> Lock | None:
     """Read the lock, or resolve when there is none; a lock for another target is refused."""
-    settings = merge(read_settings(), args)
-    if args.lock.exists():
-        lock = read_lock(args.lock, tell=console.info)
+    args, console = context.args, context.console
+    if context.has_lock:
         if names_target(args):
-            same_target(lock, args, catalog_of(lock, args.lock, settings))
-        return lock
-    catalog = load_catalog(settings)
-    today = datetime.datetime.now(tz=datetime.UTC).date()
-    answer = resolve(catalog, make_request(settings, catalog, today))
+            same_target(context.lock, args, context.catalog_of_lock())
+        return context.lock
+    answer = context.resolve()
     if isinstance(answer, Conflict):
         show_conflict(answer, console, as_json=args.format == "json")
         return None

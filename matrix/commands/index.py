@@ -11,12 +11,15 @@ from typing import TYPE_CHECKING, Any
 from builders.index import Index
 from builders.provenance import build_key_of
 from matrix.console import table
+from matrix.options import add_action, add_format, add_index, add_names
 from resolver.errors import UsageError
 from resolver.lock import read_lock
 
 if TYPE_CHECKING:
     from matrix.console import Console
+    from matrix.context import Context
 
+SUMMARY = "list, check, maintain and serve the local index"
 EXAMPLE = "matrix index check --repair"
 EXAMPLES = {
     "list": "matrix index list apex --format json",
@@ -29,18 +32,14 @@ EXAMPLES = {
     "serve": "matrix index serve --port 8080",
     "pack": "matrix index pack -o index.squashfs",
 }
-DEFAULT = Path("index")
 _MIB = 2**20
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     actions = parser.add_subparsers(metavar="ACTION", required=True, dest="action")
-    made = {
-        name: actions.add_parser(name, help=summary, description=f"{summary[:1].upper()}{summary[1:]}.")
-        for name, summary in _SUMMARIES.items()
-    }
-    made["list"].add_argument("projects", nargs="*", metavar="NAME", help="only these projects")
+    made = {name: add_action(actions, name, summary, EXAMPLES[name]) for name, summary in _SUMMARIES.items()}
+    add_names(made["list"], "projects", metavar="NAME", help="only these projects")
     made["check"].add_argument("--repair", action="store_true", help="mend what can be mended")
     made["remove"].add_argument("what", nargs="+", metavar="WHEEL", help=_WHAT)
     made["prune"].add_argument(
@@ -65,11 +64,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     for name in ("remove", "prune"):
         made[name].add_argument("--dry-run", action="store_true", help="say what would be removed")
     for name, one in made.items():
-        one.add_argument(
-            "--index", metavar="DIR", type=Path, default=DEFAULT, help="the index (default: %(default)s)"
-        )
+        add_index(one)
         if name in {"list", "check", "remove", "prune"}:
-            one.add_argument("--format", choices=("text", "json"), default="text")
+            add_format(one)
 
 
 _WHAT = "a wheel's file name, NAME==VERSION with its label, or NAME for all of a project"
@@ -104,8 +101,9 @@ def _port(text: str) -> int:
     raise argparse.ArgumentTypeError(msg)
 
 
-def execute(args: argparse.Namespace, console: Console) -> int:
+def execute(context: Context) -> int:
     """Run the command."""
+    args, console = context.args, context.console
     index = Index(args.index)
     if not index.simple.is_dir():
         msg = f"There is no index at {index.root}: it has no directory simple/."

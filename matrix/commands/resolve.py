@@ -2,46 +2,45 @@
 
 from __future__ import annotations
 
-import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from builders.constants import LOCK_FILE
 from matrix.answers import resolution_document, resolution_text, show_conflict
 from matrix.imaging import with_known_digest
 from matrix.last import forget_conflict
-from matrix.options import add_target_options, load_catalog, make_request, merge, read_settings
+from matrix.options import add_format, add_names, add_target_options
 from resolver.lock import dumps, make_lock
 from resolver.model import Conflict
-from resolver.resolve import resolve
 
 if TYPE_CHECKING:
     import argparse
 
-    from matrix.console import Console
+    from matrix.context import Context
 
+SUMMARY = "choose versions that work together and write matrix.lock"
 EXAMPLE = "matrix resolve apex deepspeed --site lumi-g --python 3.12"
-LOCK = Path("matrix.lock")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
-    parser.add_argument(
+    add_names(
+        parser,
         "requirements",
-        nargs="*",
         metavar="REQ",
-        help="what is wanted, such as apex, torch>=2.4 or rocm==6.2.* "
-        "(default: matrix.toml, else torch, apex, deepspeed, flash-attn and bitsandbytes)",
+        help="requirements such as apex, torch>=2.4 or rocm==6.2.* (default: matrix.toml, else torch, apex, "
+        "deepspeed, flash-attn and bitsandbytes; for the CPU backend torch and deepspeed)",
     )
     parser.add_argument(
         "-o",
         "--output",
         metavar="FILE",
         type=Path,
-        default=LOCK,
+        default=LOCK_FILE,
         help="the lock (default: %(default)s)",
     )
     parser.add_argument("--no-lock", action="store_true", help="write no lock")
-    parser.add_argument("--format", choices=("text", "json"), default="text")
+    add_format(parser)
     parser.add_argument(
         "--keep-installed",
         metavar="FILE|image",
@@ -51,12 +50,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_target_options(parser)
 
 
-def execute(args: argparse.Namespace, console: Console) -> int:
+def execute(context: Context) -> int:
     """Run the command."""
-    settings = merge(read_settings(), args)
-    catalog = load_catalog(settings)
-    today = datetime.datetime.now(tz=datetime.UTC).date()
-    answer = resolve(catalog, make_request(settings, catalog, today))
+    args, console = context.args, context.console
+    answer = context.resolve()
     as_json = args.format == "json"
     if isinstance(answer, Conflict):
         show_conflict(answer, console, as_json=as_json)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from builders.index import Index
 from builders.process import run_in_foreground
-from matrix.commands.build_wheels import INDEX
+from matrix.options import add_index
 from matrix.running.routes import choose_route
 from matrix.running.variables import (
     CERTIFICATES,
@@ -32,8 +32,9 @@ from resolver.errors import EnvironmentLacksError, UsageError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from matrix.console import Console
+    from matrix.context import Context
 
+SUMMARY = "run a command, such as cotainr, so that it can use the index"
 EXAMPLE = "matrix run -- cotainr build my.sif --base-image rocm.sif --conda-env env.yml --accept-licenses"
 _MOUNTED = "file:///mnt/simple/"
 _NOT_IN_A_BIND = set(":,\\\n")  # what runtimes read as the end of a path
@@ -41,9 +42,7 @@ _NOT_IN_A_BIND = set(":,\\\n")  # what runtimes read as the end of a path
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
-    parser.add_argument(
-        "--index", metavar="DIR", type=Path, default=INDEX, help="the index (default: %(default)s)"
-    )
+    add_index(parser)
     parser.add_argument(
         "--base-image",
         metavar="PATH",
@@ -63,8 +62,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("command", nargs=argparse.REMAINDER, metavar="-- COMMAND...")
 
 
-def execute(args: argparse.Namespace, console: Console) -> int:
+def execute(context: Context) -> int:
     """Run the command; its exit code is ours."""
+    args, console = context.args, context.console
     command = args.command[1:] if args.command[:1] == ["--"] else args.command
     index = Index(args.index)
     _require(command, index)

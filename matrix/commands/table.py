@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import datetime
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from builders.files import atomic_path
 from matrix.answers import show_conflict
-from matrix.options import add_target_options, load_catalog, make_request, merge, read_settings
+from matrix.options import add_names, add_target_options
 from resolver.errors import UsageError
 from resolver.model import Conflict
 from resolver.resolve import resolve
@@ -20,20 +19,22 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from matrix.console import Console
+    from matrix.context import Context
     from resolver.table.cells import Row
 
+SUMMARY = "show every combination that works at a site: images, torch and Python by package"
 EXAMPLE = "matrix table apex deepspeed flash-attn 'torch>=2.7' --site lumi-g --python 3.12"
 FORMATS = ("table", "csv", "json", "html")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
-    parser.add_argument(
+    add_names(
+        parser,
         "requirements",
-        nargs="*",
         metavar="REQ",
         help="the columns, such as apex or 'flash-attn>=2.8' (default: matrix.toml, else every package that "
-        "can be had for the backend); torch>=2.6, python==3.12 and rocm==6.4.* limit the rows",
+        "is available for the backend); torch>=2.6, python==3.12 and rocm==6.4.* limit the rows",
     )
     parser.add_argument("--format", choices=FORMATS, default="table", help="default: %(default)s")
     parser.add_argument("-o", "--output", metavar="FILE", type=Path, help="where to write (default: stdout)")
@@ -49,21 +50,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_target_options(parser)
 
 
-def execute(args: argparse.Namespace, console: Console) -> int:
+def execute(context: Context) -> int:
     """Run the command."""
+    args, console = context.args, context.console
     if args.reasons and args.format not in {"json", "html"}:
         msg = f"--reasons needs --format json or html; in {args.format} there is no room for them."
         raise UsageError(msg, hint="For one cell, ask matrix resolve for its torch, Python and base image.")
-    settings = merge(read_settings(), args)
+    settings = context.settings
     settings.requirements = settings.requirements or ["torch"]
     if settings.keep_installed:
         console.warning(
             "A table keeps nothing that is installed: each cell is answered as for a bare environment."
         )
         settings.keep_installed = None
-    catalog = load_catalog(settings)
-    today = datetime.datetime.now(tz=datetime.UTC).date()
-    table = Table(catalog, make_request(settings, catalog, today), together=args.together)
+    catalog = context.catalog
+    table = Table(catalog, context.request(), together=args.together)
     rows = table.rows(refused_too=args.all_rows)
     first = next(rows, None)
     if first is None:

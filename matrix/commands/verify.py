@@ -11,15 +11,16 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from builders.cache import cache_root
+from builders.constants import LOCK_FILE
 from builders.containers.choosing import choose_runtime
 from builders.containers.image import find_image
 from builders.files import write_atomic
 from builders.probes import judge_probe
 from builders.verifying.asking import Asking, in_user_site
 from builders.verifying.judging import NOT_JUDGED, judge
-from matrix.commands.resolve import LOCK
 from matrix.locking import catalog_of
-from matrix.options import load_catalog, merge, read_settings
+from matrix.options import add_catalog, add_format
+from matrix.settings import load_catalog
 from resolver.errors import UsageError
 from resolver.facts.schema import Recipe
 from resolver.facts.selecting import recipe_for
@@ -32,9 +33,11 @@ if TYPE_CHECKING:
     from builders.findings import Finding
     from builders.verifying.asking import Answer
     from matrix.console import Console
+    from matrix.context import Context
     from resolver.facts.catalog import Catalog
     from resolver.lock import Lock
 
+SUMMARY = "check that a built container or environment matches the lock"
 EXAMPLE = "matrix verify --image container.sif"
 SCRIPT = Path("matrix-verify.sbatch")
 _TIME = "00:15:00"
@@ -54,16 +57,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--python", metavar="PATH", default="", help="its Python (default: first on PATH)")
     parser.add_argument(
-        "--lock", metavar="FILE", type=Path, help=f"what it should hold (default: {LOCK}, if it is there)"
+        "--lock",
+        metavar="FILE",
+        type=Path,
+        help=f"what it should hold (default: {LOCK_FILE}, if it is there)",
     )
     parser.add_argument(
         "--in", dest="where", choices=("apptainer", "podman"), help="what runs the image (default: what can)"
     )
-    parser.add_argument(
-        "--catalog", metavar="DIR", action="append", help="facts to lay over the shipped ones (repeatable)"
-    )
+    add_catalog(parser)
     parser.add_argument("--need-gpu", action="store_true", help="that no GPU is seen here is an error")
-    parser.add_argument("--format", choices=("text", "json"), default="text")
+    add_format(parser)
     job = parser.add_argument_group("on a GPU node")
     job.add_argument("--gpu", action="store_true", help="write a Slurm job that verifies it there, submit it")
     job.add_argument("--dry-run", action="store_true", help="only write the job's script")
@@ -75,11 +79,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def execute(args: argparse.Namespace, console: Console) -> int:
+def execute(context: Context) -> int:
     """Run the command."""
-    settings = merge(read_settings(), args)
+    args, console = context.args, context.console
+    settings = context.settings
     lock = _lock(args.lock, console)
-    catalog = catalog_of(lock, args.lock or LOCK, settings) if lock else load_catalog(settings)
+    catalog = catalog_of(lock, args.lock or LOCK_FILE, settings) if lock else load_catalog(settings)
     if args.gpu:
         return _submit(args, lock, catalog, console)
     _refuse_options_of_jobs(args)
@@ -107,9 +112,9 @@ def _refuse_options_of_jobs(args: argparse.Namespace) -> None:
 
 
 def _lock(given: Path | None, console: Console) -> Lock | None:
-    if given is None and not LOCK.exists():
+    if given is None and not LOCK_FILE.exists():
         return None
-    return read_lock(given or LOCK, tell=console.info)
+    return read_lock(given or LOCK_FILE, tell=console.info)
 
 
 def _look(args: argparse.Namespace, lock: Lock | None, catalog: Catalog) -> tuple[Answer, list[Finding]]:
@@ -195,7 +200,7 @@ def _submit(args: argparse.Namespace, lock: Lock | None, catalog: Catalog, conso
 def _command(args: argparse.Namespace) -> list[str]:
     """Give this command as the job runs it, with whole paths: it starts in another place."""
     words = [sys.executable, "-m", "matrix", "verify", "--need-gpu"]
-    lock = args.lock or (LOCK if LOCK.exists() else None)
+    lock = args.lock or (LOCK_FILE if LOCK_FILE.exists() else None)
     paths = {"--image": args.image, "--lock": lock}
     for option, path in paths.items():
         if path is not None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from matrix import options
+from matrix import settings
 from matrix.cli import main
 from resolver.facts.loading import load
 from resolver.facts.schema import KINDS
@@ -93,7 +93,7 @@ def test_a_site_s_facts_lie_under_the_user_s(
         rows = json.loads(capsys.readouterr().out)["rows"]
         return "".join(row["source"] for row in rows if row["name"] == "6.2.9")
 
-    monkeypatch.setattr(options, "SITE_FACTS", tmp_path / "etc")
+    monkeypatch.setattr(settings, "SITE_FACTS", tmp_path / "etc")
     assert source() == "etc"
     monkeypatch.setenv("MATRIX_SITE", str(tmp_path / "site"))
     assert source() == "the site"

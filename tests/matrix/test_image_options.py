@@ -135,7 +135,7 @@ def test_sources_are_fetched_with_an_image_that_is_not_where_the_lock_says(
     def only_wheels(lock: Lock, *_: object, wheels: Any, **__: object) -> Haul:
         return Haul(missing=list(wheels(lock, lock.built())))
 
-    monkeypatch.setattr(choosing, "choose_place", choose_runtime)
+    monkeypatch.setattr(choosing, "choose_runtime", choose_runtime)
     monkeypatch.setattr(fetch, "fetch_all", only_wheels)
     (lost,) = run(capsys, "fetch", code=3)["missing"]
     assert f"no base image {image}" in lost["message"]

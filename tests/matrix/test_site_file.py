@@ -82,7 +82,7 @@ def test_what_is_suggested_names_the_file_and_the_catalog_again(capsys: Capture)
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("schema = 1\n", "speaks of no site"),
+        ("schema = 1\n", "defines no site"),
         (
             SITE + SITE.replace("schema = 1\n", "").replace("cirrus", "stratus").replace("ours", "theirs"),
             "cirrus and stratus",
@@ -99,7 +99,7 @@ def test_a_file_that_describes_no_site_is_refused(text: str, said: str, capsys: 
 
 def test_a_missing_file_is_named_and_a_plain_name_is_a_site(capsys: Capture) -> None:
     assert main(["resolve", "apex", "--site", "gone.toml"]) == 2
-    assert "There is no file gone.toml" in capsys.readouterr().err
+    assert "The file gone.toml (given with --site) does not exist" in capsys.readouterr().err
     assert main(["resolve", "apex", "--site", "lumi-gg"]) == 2
     assert "Did you mean lumi-g" in capsys.readouterr().err
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from builders.cache import cache_root
 from builders.files import only_one
 from builders.sources import index_url
-from matrix.options import overlays
+from matrix.settings import overlays
 from resolver.errors import EnvironmentLacksError, UsageError, did_you_mean
 from resolver.facts.loading import load
 
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from matrix.console import Console
-    from matrix.options import Settings
     from matrix.refresh.learned import Learned
+    from matrix.settings import Settings
     from resolver.facts.catalog import Catalog
 
 SOURCES = ("pypi", "torch", "rocm")

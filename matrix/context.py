@@ -1,0 +1,85 @@
+"""What a command works with: its options, and what they lead to."""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from builders.constants import LOCK_FILE
+from matrix.console import Console
+from matrix.settings import Settings, load_catalog, merge, read_settings
+
+if TYPE_CHECKING:
+    from resolver.facts.catalog import Catalog
+    from resolver.lock import Lock
+    from resolver.model import Conflict, Request, Resolution
+
+
+@dataclass
+class Context:
+    """The options of a command and what they lead to, each read once and only when it is needed."""
+
+    args: argparse.Namespace
+    console: Console
+
+    @cached_property
+    def settings(self) -> Settings:
+        """``matrix.toml`` with the options over it."""
+        return merge(read_settings(), self.args)
+
+    @cached_property
+    def catalog(self) -> Catalog:
+        """The shipped facts with the overlays that the settings name."""
+        return load_catalog(self.settings)
+
+    @cached_property
+    def today(self) -> datetime.date:
+        """The day in UTC."""
+        return datetime.datetime.now(tz=datetime.UTC).date()
+
+    @property
+    def as_json(self) -> bool:
+        """Whether the result is one JSON document."""
+        return bool(self.args.format == "json")
+
+    def request(self) -> Request:
+        """Return what the settings ask for."""
+        from matrix.request import make_request
+
+        return make_request(self.settings, self.catalog, self.today)
+
+    def resolve(self) -> Resolution | Conflict:
+        """Resolve what the settings ask for."""
+        from resolver.resolve import resolve
+
+        return resolve(self.catalog, self.request())
+
+    @property
+    def lock_path(self) -> Path:
+        """The lock that ``--lock`` names, else ``matrix.lock``."""
+        path: Path | None = self.args.lock
+        return path or LOCK_FILE
+
+    @property
+    def has_lock(self) -> bool:
+        """Whether to read a lock: ``--lock`` names one (which must then exist), or ``matrix.lock`` exists."""
+        # The default is recognised by identity: `--lock matrix.lock` names a file that must exist.
+        named = self.args.lock is not None and self.args.lock is not LOCK_FILE
+        return named or LOCK_FILE.exists()
+
+    @cached_property
+    def lock(self) -> Lock:
+        """The lock."""
+        from resolver.lock import read_lock
+
+        return read_lock(self.lock_path, tell=self.console.info)
+
+    def catalog_of_lock(self) -> Catalog:
+        """Load the facts that the lock was resolved with, and those that the settings name."""
+        from matrix.locking import catalog_of
+
+        return catalog_of(self.lock, self.lock_path, self.settings)

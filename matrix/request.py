@@ -1,0 +1,156 @@
+"""Settings to a request: check every name and version, and complete the target."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from matrix.imaging import image_name, lay_image
+from matrix.settings import Settings, site_file
+from resolver.driver import identify_driver, lines_of_module, release_of_package
+from resolver.errors import UsageError, did_you_mean
+from resolver.model import Request, Requirement, Target
+from resolver.requirements import parse_requirement
+from resolver.versions import minor, parse_specifier, shorten, spell
+
+if TYPE_CHECKING:
+    from resolver.facts.catalog import Catalog
+    from resolver.facts.schema import Backend
+
+DEFAULT_REQUIREMENTS = {
+    "rocm": ("torch", "apex", "deepspeed", "flash-attn", "bitsandbytes"),
+    "cpu": ("torch", "deepspeed"),
+}
+"""What is resolved when nothing is required, by backend."""
+
+
+def make_request(settings: Settings, catalog: Catalog, today: datetime.date) -> Request:
+    """Return the request that settings describe.
+
+    Raises
+    ------
+    UsageError
+        A name or a version is not valid; the hint suggests the likely one.
+    """
+    if settings.base_image:
+        lay_image(settings.base_image, catalog)
+    target = _target(settings, catalog, today)
+    texts = settings.requirements or DEFAULT_REQUIREMENTS[target.backend]
+    requirements = [parse_requirement(text) for text in texts]
+    for name in ("rocm", "python"):
+        text = getattr(settings, name)
+        if text:
+            specifier = parse_specifier(text)
+            requirements.append(Requirement(name, specifier, f"{name}{specifier}"))
+    keep = None
+    if settings.keep_installed:
+        from matrix.installed import read_preinstalled
+
+        keep = read_preinstalled(settings.keep_installed, catalog)
+    return Request(
+        target,
+        tuple(requirements),
+        settings.support or "any",
+        settings.prefer or "newest",
+        site_file=site_file(settings.site),
+        catalogs=tuple(settings.catalog),
+        keep=keep,
+    )
+
+
+def site_named(site: str | None, catalog: Catalog) -> str | None:
+    """Return the name of the site that ``--site`` gives, by name or by a file that defines it."""
+    path = site_file(site)
+    return _site_of_file(path, catalog) if path else site
+
+
+def _site_of_file(path: str, catalog: Catalog) -> str:
+    sites = [row.name for row in catalog.site.values() if row.from_file == path]
+    if not sites:
+        kinds = (catalog.window, catalog.site_image, catalog.partition)
+        rows = [(row.site, row.from_file) for kind in kinds for row in kind.values()]
+        sites = list(dict.fromkeys(site for site, file in rows if file == path))
+    if len(sites) != 1:
+        defined = f"defines {len(sites)} sites: {spell(sites, joiner='and')}" if sites else "defines no site"
+        msg = f"{path} (given with --site) {defined}."
+        raise UsageError(msg, hint="A file for --site holds one [[site]] row; see docs/catalog.md.")
+    return sites[0]
+
+
+def _target(settings: Settings, catalog: Catalog, today: datetime.date) -> Target:
+    site_name = site_named(settings.site, catalog) or ("local" if settings.backend == "cpu" else "lumi-g")
+    site = catalog.site.get(site_name)
+    if site is None:
+        raise UsageError(f"Unknown site {shorten(site_name)!r}.", hint=did_you_mean(site_name, catalog.site))
+    backend: Backend = settings.backend or ("rocm" if settings.gfx else site.backend)
+    if backend == "cpu":
+        _reject_gpu_settings(settings)
+    gfx = tuple(dict.fromkeys(settings.gfx or site.gfx)) if backend == "rocm" else ()
+    if backend == "rocm" and not gfx:
+        msg = f"The site {site_name} has no GPU architecture."
+        raise UsageError(msg, hint="Add one, such as --gfx90a.")
+    target = Target(
+        backend=backend,
+        gfx=gfx,
+        site=site_name,
+        date=settings.date or today,
+        driver=driver_line(settings.driver, catalog),
+        base_image=image_name(settings.base_image, catalog) if settings.base_image else None,
+    )
+    return _with_this_machine(target, settings, catalog) if site_name == "local" else target
+
+
+def _reject_gpu_settings(settings: Settings) -> None:
+    values = {
+        "GPU architectures": ", ".join(settings.gfx),
+        "kernel driver": settings.driver,
+        "ROCm": settings.rocm,
+    }
+    for setting, value in values.items():
+        if value:
+            msg = f"The CPU backend has no {setting}, but {shorten(value)!r} was requested."
+            raise UsageError(msg, hint="Remove one of the two.")
+
+
+def _with_this_machine(target: Target, settings: Settings, catalog: Catalog) -> Target:
+    """Add this machine's Python, and its driver or glibc, to a target."""
+    from builders import host
+
+    python = None if settings.python else host.running_python()
+    if target.backend == "cpu":
+        return replace(target, python=python, glibc=host.glibc_version())
+    reported = host.driver_says() if target.driver is None else ""
+    driver = identify_driver(reported, catalog) if reported else target.driver
+    return replace(target, python=python, driver=driver)
+
+
+def driver_line(text: str | None, catalog: Catalog) -> str | None:
+    """Return the line of the driver table that ``--driver`` names.
+
+    Raises
+    ------
+    UsageError
+        The text is the version of the kernel module, or not a driver version.
+    """
+    if text is None:
+        return None
+    if release_of_package(text):
+        return identify_driver(text, catalog)
+    lines = lines_of_module(text, catalog)
+    if lines and minor(text) not in lines:
+        msg = (
+            f"{text} is the version that the kernel module of driver {spell(lines)} reports, not a driver "
+            "release."
+        )
+        known = [line for line in lines if line in catalog.driver]
+        raise UsageError(msg, hint=f"Use --driver {known[0]}." if known else "")
+    pins = [clause.version for clause in parse_specifier(text) if clause.operator == "=="]
+    return minor(pins[0].removesuffix(".*")) if pins else text
+
+
+def check_names(names: Sequence[str]) -> list[str]:
+    """Return the normalized names of the distributions on a command line."""
+    return [parse_requirement(name).name for name in names]

@@ -1,0 +1,124 @@
+"""What ``matrix.toml`` and the options ask for, before names and versions are checked."""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import msgspec
+
+from builders.cache import cache_root
+from resolver.errors import UsageError, did_you_mean
+from resolver.facts import loading
+
+if TYPE_CHECKING:
+    from resolver.facts.catalog import Catalog
+
+SITE_FACTS = Path("/etc/rocm-matrix")
+REQUEST_FILE = Path("matrix.toml")
+
+
+class Settings(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, rename="kebab"):
+    """The keys of ``matrix.toml``; options of the same name take precedence."""
+
+    requirements: list[str] = []
+    site: str | None = None
+    date: datetime.date | None = None
+    backend: Literal["rocm", "cpu"] | None = None
+    gfx: list[str] = []
+    driver: str | None = None
+    rocm: str | None = None
+    python: str | None = None
+    base_image: str | None = None
+    support: Literal["documented", "observed", "any"] | None = None
+    prefer: Literal["newest", "proven", "oldest"] | None = None
+    catalog: list[str] = []
+    keep_installed: str | None = None
+    """A file that lists the installed distributions to keep, or ``image``."""
+    mirrors: dict[str, str] = {}
+    """URL prefix to the prefix that replaces it."""
+
+
+def read_settings(path: Path = REQUEST_FILE) -> Settings:
+    """Read ``matrix.toml``; without the file every setting has its default.
+
+    Raises
+    ------
+    UsageError
+        The file is not valid TOML, or has an unknown key or a value of the wrong type.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return Settings()
+    except (OSError, ValueError) as error:
+        raise UsageError(f"Cannot read {path}: {error}.") from None
+    return _parse(text, path)
+
+
+def _parse(text: str, path: Path) -> Settings:
+    import tomllib
+
+    try:
+        data = tomllib.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"Cannot read {path}: {error}.") from None
+    known = [field.encode_name for field in msgspec.structs.fields(Settings)]
+    for key in data:
+        if key not in known:
+            raise UsageError(f"{path}: unknown key {key!r}.", hint=did_you_mean(key, known))
+    try:
+        settings = msgspec.convert(data, Settings)
+    except msgspec.ValidationError as error:
+        raise UsageError(f"{path}: {error}.") from None
+    if settings.mirrors:
+        from builders.sources.mirrors import check_mirrors
+
+        check_mirrors(settings.mirrors, where=str(path))
+    return settings
+
+
+def merge(settings: Settings, args: argparse.Namespace) -> Settings:
+    """Return the settings with the options of a command line in place of the keys they override."""
+    options = {
+        field.name: value
+        for field in msgspec.structs.fields(Settings)
+        if (value := getattr(args, field.name, None)) not in (None, [])
+    }
+    return msgspec.structs.replace(settings, **options)
+
+
+def site_file(site: str | None) -> str:
+    """Return the path in ``--site FILE``; empty when ``--site`` names a site or is missing."""
+    return site if site and ("/" in site or site.endswith(".toml")) else ""
+
+
+def overlays(settings: Settings) -> list[Path]:
+    """Return the files and directories of facts that overlay the shipped ones, weakest first.
+
+    In this order: ``/etc/rocm-matrix``, ``$MATRIX_SITE``, ``--site FILE``, ``--catalog``.
+
+    Raises
+    ------
+    UsageError
+        ``$MATRIX_SITE`` or ``--site`` names a file that does not exist.
+    """
+    variable = os.environ.get("MATRIX_SITE", "")
+    if variable and not Path(variable).exists():
+        raise UsageError(f"MATRIX_SITE is set to {variable}, which does not exist.")
+    paths = [SITE_FACTS] if SITE_FACTS.exists() else []
+    paths += [Path(variable)] if variable else []
+    file = site_file(settings.site)
+    if file and not Path(file).is_file():
+        msg = f"The file {file} (given with --site) does not exist."
+        raise UsageError(msg, hint="Give the name of a site, or a TOML file that defines one.")
+    paths += [Path(file)] if file else []
+    return [*paths, *map(Path, settings.catalog)]
+
+
+def load_catalog(settings: Settings) -> Catalog:
+    """Load the shipped catalog and its overlays."""
+    return loading.load(overlays(settings), cache=cache_root() / "catalog")
