@@ -20,10 +20,9 @@ from matrix import __version__
 from matrix.console import Console
 from matrix.context import Context
 from matrix.options import EXIT_CODES, add_verbosity, expand_gfx_flags, help_texts
-from resolver.errors import EnvironmentLacksError, MatrixError, UsageError, did_you_mean
+from resolver.errors import EnvironmentLacksError, InternalError, MatrixError, UsageError, did_you_mean
 
 INTERRUPTED = 130
-INTERNAL_ERROR = 70
 _GARBAGE_THRESHOLD = 50_000
 """New objects between two searches for reference cycles. Nearly everything a command creates lives until it
 ends, so Python's default threshold costs a tenth of the run time and frees nothing."""
@@ -90,13 +89,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         if console.verbosity > 1:
             raise
         console.log_traceback()
-        return _fail(_internal(error), arguments, console, code=INTERNAL_ERROR)
+        message = f"Internal error: {type(error).__name__}: {error}"
+        hint = "This is a bug. Run the command again with -vv and report the traceback."
+        return _fail(InternalError(message, hint=hint), arguments, console)
     return code
-
-
-def _internal(error: Exception) -> MatrixError:
-    text = f"Internal error: {type(error).__name__}: {error}"
-    return MatrixError(text, hint="This is a bug. Run the command again with -vv and report the traceback.")
 
 
 def _explain(error: OSError) -> MatrixError:
@@ -170,7 +166,7 @@ def _add_arguments(parser: argparse.ArgumentParser, command: ModuleType) -> None
     add_verbosity(parser)
 
 
-def _fail(error: MatrixError, arguments: Sequence[str], console: Console, *, code: int | None = None) -> int:
+def _fail(error: MatrixError, arguments: Sequence[str], console: Console) -> int:
     if _wants_json(arguments):
         document: dict[str, Any] = {
             "schema": 1,
@@ -183,7 +179,7 @@ def _fail(error: MatrixError, arguments: Sequence[str], console: Console, *, cod
     else:
         console.error(error.message, error.hint)
     console.show_log()
-    return error.exit_code if code is None else code
+    return error.exit_code
 
 
 def _wants_json(arguments: Sequence[str]) -> bool:
