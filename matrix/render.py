@@ -1,0 +1,86 @@
+"""Findings as text. Their JSON is the encoded struct, so it needs no module."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from builders.findings import SEVERITIES, Finding
+
+_COLOURS = {"error": "31", "warning": "33", "info": "36"}
+
+
+def findings_text(
+    findings: Iterable[Finding],
+    *,
+    quiet: bool = False,
+    indent: str = "",
+    coloured: Callable[[str, str], str] = lambda _, text: text,
+) -> str:
+    """Return findings as text, each as a message, its evidence and a hint.
+
+    Of the evidence, ``file`` and ``line`` come before the message, ``text`` (a line of a file, or a list of
+    ``{line, text}``) and ``corrected`` (the lines that should replace it) after it; the rest is left to JSON.
+
+    Parameters
+    ----------
+    quiet
+        Leave out findings of severity ``info``.
+    indent
+        Put before every line.
+    coloured
+        Colour a text with an ANSI code, as `Console.coloured` does.
+
+    Examples
+    --------
+    >>> finding = Finding("tab", "error", "pip rejects a tab.", "Use a space.", {"file": "r.txt", "line": 3})
+    >>> print(findings_text([finding]))
+    r.txt:3: error: pip rejects a tab. [tab]
+      hint: Use a space.
+    """
+    lines: list[str] = []
+    for finding in findings:
+        if quiet and finding.severity == "info":
+            continue
+        evidence = finding.evidence
+        file, line = evidence.get("file", ""), evidence.get("line", "")
+        where = f"{file}:{line}: " if file and line else f"{file}: " if file else ""
+        severity = coloured(_COLOURS[finding.severity], f"{finding.severity}:")
+        lines.append(f"{printable(where)}{severity} {printable(finding.message)} [{finding.id}]")
+        lines += [f"    {printable(text)}" for text in _quoted(evidence.get("text", ()))]
+        if evidence.get("corrected"):
+            lines += ["  Use:", *(f"    {printable(text)}" for text in evidence["corrected"])]
+        if finding.fix:
+            lines.append(f"  hint: {printable(finding.fix)}")
+    return "\n".join(indent + line for line in lines)
+
+
+def _quoted(text: Any) -> list[str]:  # noqa: ANN401
+    if isinstance(text, str):
+        return text.splitlines()
+    return [f"line {row['line']}: {row['text']}" for row in text]
+
+
+def count_text(findings: Sequence[Finding]) -> str:
+    """Return how many findings of each severity there are.
+
+    Examples
+    --------
+    >>> count_text([Finding("a", "error", ""), Finding("b", "error", ""), Finding("c", "info", "")])
+    '2 errors, 1 info'
+    >>> count_text([])
+    'no findings'
+    """
+    counts = Counter(finding.severity for finding in findings)
+    parts = [
+        f"{counts[severity]} {severity}{'s' if counts[severity] > 1 and severity != 'info' else ''}"
+        for severity in SEVERITIES
+        if counts[severity]
+    ]
+    return ", ".join(parts) or "no findings"
+
+
+def printable(text: str) -> str:
+    """Replace control characters with escapes: names in files and wheels can contain anything."""
+    return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
