@@ -73,7 +73,7 @@ import sys, time
 from builders import task
 from builders.compilation import build_view
 from builders.containers.runtime import Bind, run_in
-from builders.environments.piptool import pip_of
+from builders.environments.pip import pip_of
 from dataclasses import replace
 from matrix.cli import main
 make, get, known = task.task_environment, task.obtain, {}

@@ -20,9 +20,10 @@ from typing import TYPE_CHECKING
 from builders.containers.choosing import choose_runtime
 from builders.containers.image import find_image
 from builders.containers.runtime import Bind, View, run_in
-from builders.environments.kept import remove
+from builders.environments.cached import remove_tree
+from builders.environments.layers import fetch_build_wheels, make_environment, make_layers
 from builders.environments.python import find_python, python_view
-from builders.environments.task import Fetching, fetch_for, make_layers, task_environment
+from builders.environments.wheelhouse import FetchOptions
 from builders.host import running_python
 from resolver.reporter import SILENT
 
@@ -61,13 +62,13 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as directory:
         work = Path(directory)
         os.environ["XDG_CACHE_HOME"] = str(work / "cache")
-        how = Fetching(log=work / "log", reporter=SILENT)
-        wheels = fetch_for(runtime, python, torch=torch, requirements=wanted, how=how)
+        how = FetchOptions(log=work / "log", reporter=SILENT)
+        wheels = fetch_build_wheels(runtime, python, torch=torch, requirements=wanted, options=how)
         with timed(times, "layers"):
-            layers = make_layers(runtime, python, torch=torch, requirements=wanted, how=how)
+            layers = make_layers(runtime, python, torch=torch, requirements=wanted, options=how)
         for run in range(RUNS):
             with timed(times, "environment"):
-                made = task_environment(runtime, python, layers.all, root=work / f"env{run}", log=how.log)
+                made = make_environment(runtime, python, layers.all, root=work / f"env{run}", log=how.log)
         # Of what both layers hold, an environment sees the one that it asked for.
         files = {one.name: one.path for one in wheels}
         rival = work / "rival"
@@ -98,7 +99,7 @@ def main() -> None:
                 "venv and pip": mebibytes(rival),
             },
         }
-        remove(work / "cache")  # its directories are read-only
+        remove_tree(work / "cache")  # its directories are read-only
     print(json.dumps(document, indent=1))
 
 

@@ -1,4 +1,4 @@
-"""Where the program keeps what can be made again."""
+"""The directory of cached files."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def cache_root() -> Path:
-    """Give ``$XDG_CACHE_HOME/matrix`` (``~/.cache/matrix`` when that is not set).
+    """Return ``$XDG_CACHE_HOME/matrix`` (``~/.cache/matrix`` if that is not set).
 
     Source: XDG Base Directory Specification 0.8.
     """

@@ -1,9 +1,9 @@
-"""Everything that a set of requirements comes to, with hashes: asked of a real resolver, nothing installed.
+"""Resolve requirements to wheels with hashes, dependencies included, without installing anything.
 
-pip resolves it, for the Python and the glibc of the target (``pip install --dry-run --report``, pip's
-documentation, "Installation report"). It reads markers for the Python that runs it, so that one must be
-of the target's minor version. Where there is none, uv does it (``uv pip compile --generate-hashes``).
-Only wheels are taken: nobody's setup.py is run to find out what it needs.
+pip resolves them for the Python and the glibc of the target (``pip install --dry-run --report``, pip's
+documentation, "Installation report"). pip evaluates markers for the Python that runs it, so this must be
+the target's minor version. Without such a Python, uv resolves (``uv pip compile --generate-hashes``).
+Only wheels are considered: no setup.py runs to find dependencies.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ import msgspec
 from packaging.utils import canonicalize_name
 
 from builders.containers.runtime import HostRuntime, View, run_in
-from builders.environments.pipconfig import pip_environment, pip_settings, reachable
-from builders.environments.piptool import pip_of
+from builders.environments.pip import ensure_pip, is_reachable, pip_environment, pip_settings
 from builders.environments.python import find_python
+from builders.environments.wheelhouse import CUDA_PREFIXES, UNREACHABLE
 from builders.process import clean_environment, log_size, read_since, run
 from builders.sources import index_url
 from resolver.errors import CommandError, EnvironmentLacksError, MatrixError
@@ -32,29 +32,26 @@ if TYPE_CHECKING:
     from builders.environments.python import TargetPython
     from resolver.reporter import Reporter
 
-_CUDA = ("nvidia-", "cuda-")
-_OPTION = "--extra-index-url"
-_OLDEST_GLIBC = 5  # of manylinux1
-_LEGACY = {17: "manylinux2014", 12: "manylinux2010", 5: "manylinux1"}
+_WHAT = "Resolving the pinned requirements and their dependencies"
+_INDEX_OPTION = "--extra-index-url"
+_OLDEST_GLIBC = 5  # minor version of manylinux1
+_LEGACY_TAGS = {17: "manylinux2014", 12: "manylinux2010", 5: "manylinux1"}
 _UV_GLIBC = (17, 28, *range(31, 41))
-"""Minors of glibc that ``uv pip compile --python-platform`` knows. Source: its help, uv 0.13."""
-_UNREACHED = re.compile(
-    r"NewConnectionError|NameResolutionError|ConnectTimeoutError|ReadTimeoutError|ProxyError|SSLError"
-    r"|connection error:|error sending request|dns error|Failed to fetch"
-)
-_PINNED = re.compile(r"^([A-Za-z0-9._-]+)==([^\s;\\]+)")
+"""glibc minor versions that ``uv pip compile --python-platform`` accepts. Source: its help, uv 0.13."""
+_PIN = re.compile(r"^([A-Za-z0-9._-]+)==([^\s;\\]+)")
 _HASH = re.compile(r"--hash=sha256:([0-9a-f]{64})")
+_SHA256_DIGITS = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
-    """One distribution of a closure."""
+class ResolvedWheel:
+    """A distribution of the closure."""
 
     name: str
-    """Normalised."""
+    """Normalized."""
     version: str
     sha256: tuple[str, ...]
-    """Of the wheels that may be installed."""
+    """Hashes of the wheels that may be installed."""
 
 
 class _Archive(msgspec.Struct, frozen=True):
@@ -81,7 +78,7 @@ class _Report(msgspec.Struct, frozen=True):
     install: list[_Item]
 
 
-def closure_of(
+def resolve_closure(
     lines: Sequence[str],
     *,
     python: str,
@@ -89,57 +86,59 @@ def closure_of(
     reporter: Reporter,
     given: Path | None = None,
     glibc: str = "",
-) -> list[Member]:
-    """Resolve requirements and all that they need, to wheels with their hashes.
+) -> list[ResolvedWheel]:
+    """Resolve requirements and their dependencies to wheels with hashes, sorted by name.
 
     Parameters
     ----------
     lines
-        Lines of a requirements file; options stand on lines of their own.
+        Lines of a requirements file; options are on lines of their own.
     python
-        CPython minor of the target.
+        CPython minor version of the target.
     log
-        Where the resolver's output goes.
-    reporter
-        Told what is being done.
+        Receives the output of pip or uv.
     given
-        Interpreter or prefix that the user names for it.
+        Interpreter or prefix to run pip with, if the user names one.
     glibc
-        That of the target; this machine's when empty.
-
-    Returns
-    -------
-    list of Member
-        By name.
+        glibc version of the target; this machine's when empty.
 
     Raises
     ------
     EnvironmentLacksError
-        An index cannot be reached, or there is neither such a Python nor uv.
+        An index is not reachable, or there is neither such a Python nor uv.
     MatrixError
-        They do not go together, an index has no such wheel, or something for CUDA is among them.
+        The requirements conflict, an index has no matching wheel, or CUDA would be installed.
     """
-    lines, away = _within_reach(lines, reporter)
+    lines, unreachable = _reachable_lines(lines, reporter)
+    start = log_size(log)
+    try:
+        wheels = _resolve(lines, python, given, glibc, log=log, reporter=reporter)
+    except CommandError as error:
+        raise _failure(error, read_since(log, start), unreachable) from None
+    _check(wheels)
+    return sorted(wheels, key=lambda wheel: wheel.name)
+
+
+def _resolve(
+    lines: Sequence[str], python: str, given: Path | None, glibc: str, *, log: Path, reporter: Reporter
+) -> list[ResolvedWheel]:
     try:
         interpreter = find_python(HostRuntime(), python, given=given)
     except EnvironmentLacksError as error:
         uv = shutil.which("uv")
         if uv is None or given is not None:
-            hint = f"Name one with --python-from PATH, or put uv on PATH. {error.hint}"
-            raise EnvironmentLacksError(
-                error.message.replace("to build for it", "to resolve for it"), hint=hint
-            ) from None
-        reporter.step(f"no Python {python} here; uv resolves")
-        members = _with_uv(lines, uv=uv, python=python, glibc=glibc, log=log, away=away)
-    else:
-        reporter.step(f"resolve with the pip of {interpreter.path}")
-        members = _with_pip(interpreter, lines, glibc, log, away)
-    _check(members)
-    return sorted(members, key=lambda one: one.name)
+            hint = f"Name a Python with --python-from PATH, or install uv. {error.hint}"
+            raise EnvironmentLacksError(error.message, hint=hint) from None
+        reporter.step(f"no Python {python} on this machine; resolve with uv")
+        return _resolve_with_uv(uv, lines, python, glibc, log)
+    reporter.step(f"resolve with the pip of {interpreter.path}")
+    return _resolve_with_pip(interpreter, lines, glibc, log)
 
 
 def platform_tags(glibc: str, machine: str = "x86_64") -> list[str]:
-    """Give the platform tags of wheels that run with a glibc (PEP 600), newest first.
+    """Return the platform tags of wheels that run with a glibc (PEP 600), newest first.
+
+    `packaging.tags` knows only the tags of the machine it runs on.
 
     Examples
     --------
@@ -150,67 +149,63 @@ def platform_tags(glibc: str, machine: str = "x86_64") -> list[str]:
     tags = []
     for number in range(newest, _OLDEST_GLIBC - 1, -1):
         tags.append(f"manylinux_2_{number}_{machine}")
-        if number in _LEGACY:
-            tags.append(f"{_LEGACY[number]}_{machine}")
+        if number in _LEGACY_TAGS:
+            tags.append(f"{_LEGACY_TAGS[number]}_{machine}")
     return [*tags, f"linux_{machine}"]
 
 
-def _within_reach(lines: Sequence[str], reporter: Reporter) -> tuple[list[str], list[str]]:
-    """Leave out the indexes that cannot be reached: pip would try each again for every project."""
-    kept, away = [], []
+def _reachable_lines(lines: Sequence[str], reporter: Reporter) -> tuple[list[str], list[str]]:
+    """Remove unreachable indexes, which pip would retry for every project."""
+    kept, unreachable = [], []
     for line in lines:
         option, _, url = line.partition(" ")
-        if option == _OPTION and not reachable(url):
-            away.append(url)
-            reporter.step(f"{url} cannot be reached; pip looks only where it is configured to")
+        if option == _INDEX_OPTION and not is_reachable(url):
+            unreachable.append(url)
+            reporter.step(f"{url} is not reachable; pip uses its configured indexes only")
         else:
             kept.append(line)
-    return kept, away
+    return kept, unreachable
 
 
-def _with_pip(
-    python: TargetPython, lines: Sequence[str], glibc: str, log: Path, away: Sequence[str]
-) -> list[Member]:
+def _resolve_with_pip(
+    python: TargetPython, lines: Sequence[str], glibc: str, log: Path
+) -> list[ResolvedWheel]:
     runtime = HostRuntime()
-    pip = pip_of(runtime, python, log=log)
+    pip = ensure_pip(runtime, python, log=log)
     with tempfile.TemporaryDirectory(prefix="matrix-closure-") as name:
         folder = Path(name)
-        wanted, report = folder / "requirements.txt", folder / "report.json"
-        wanted.write_text("\n".join(lines) + "\n", encoding="utf-8")
+        requirements, report = folder / "requirements.txt", folder / "report.json"
+        requirements.write_text("\n".join(lines) + "\n", encoding="utf-8")
         tags = [f"--platform={tag}" for tag in platform_tags(glibc, python.machine)] if glibc else []
         command = [
             str(python.path), str(pip), "install", "--dry-run", "--ignore-installed", "--quiet",
             "--only-binary=:all:", f"--target={folder / 'target'}", *tags,
-            f"--report={report}", f"--requirement={wanted}",
+            f"--report={report}", f"--requirement={requirements}",
         ]  # fmt: skip
         view = View(env={**pip_environment(), "TMPDIR": name}, network=True)
-        start = log_size(log)
-        try:
-            run_in(runtime, command, view, what="Resolving what is pinned and all that it needs", log=log)
-        except CommandError as error:
-            raise _failure(error, log, start, away) from None
-        return [_member(item) for item in msgspec.json.decode(report.read_bytes(), type=_Report).install]
+        run_in(runtime, command, view, what=_WHAT, log=log)
+        return [_from_report(item) for item in msgspec.json.decode(report.read_bytes(), type=_Report).install]
 
 
-def _member(item: _Item) -> Member:
-    said = item.download_info.archive_info
-    digest = said.hashes.get("sha256", "") or said.hash.removeprefix("sha256=")
-    if len(digest) != 64:  # noqa: PLR2004  digits of a SHA-256
-        msg = f"{item.download_info.url} has no SHA-256, neither on its index page nor from pip."
-        raise MatrixError(msg, hint="Leave out --hashes, or let the index publish hashes.")
-    return Member(canonicalize_name(item.metadata.name), item.metadata.version, (digest,))
+def _from_report(item: _Item) -> ResolvedWheel:
+    archive = item.download_info.archive_info
+    digest = archive.hashes.get("sha256", "") or archive.hash.removeprefix("sha256=")
+    if len(digest) != _SHA256_DIGITS:
+        msg = f"Neither the index page nor pip has a SHA-256 of {item.download_info.url}."
+        raise MatrixError(msg, hint="Omit --hashes, or use an index that publishes hashes.")
+    return ResolvedWheel(canonicalize_name(item.metadata.name), item.metadata.version, (digest,))
 
 
-def _with_uv(
-    lines: Sequence[str], *, uv: str, python: str, glibc: str, log: Path, away: Sequence[str]
-) -> list[Member]:
-    known = [number for number in _UV_GLIBC if glibc and number <= int(glibc.split(".")[1])]
-    platform = f"x86_64-manylinux_2_{known[-1]}" if known else "x86_64-manylinux_2_28"
+def _resolve_with_uv(
+    uv: str, lines: Sequence[str], python: str, glibc: str, log: Path
+) -> list[ResolvedWheel]:
+    accepted = [number for number in _UV_GLIBC if glibc and number <= int(glibc.split(".")[1])]
+    platform = f"x86_64-manylinux_2_{accepted[-1] if accepted else 28}"
     settings = pip_settings().env
     with tempfile.TemporaryDirectory(prefix="matrix-closure-") as name:
         folder = Path(name)
-        wanted, found = folder / "requirements.in", folder / "requirements.txt"
-        wanted.write_text("\n".join(lines) + "\n", encoding="utf-8")
+        requirements, compiled = folder / "requirements.in", folder / "requirements.txt"
+        requirements.write_text("\n".join(lines) + "\n", encoding="utf-8")
         command = [
             uv, "pip", "compile", "--quiet", "--generate-hashes", "--no-header", "--no-annotate",
             "--only-binary=:all:", "--index-strategy=unsafe-best-match",
@@ -218,51 +213,41 @@ def _with_uv(
             f"--default-index={index_url()}",
             *(f"--index={url}" for url in settings.get("PIP_EXTRA_INDEX_URL", "").split()),
             *(f"--find-links={url}" for url in settings.get("PIP_FIND_LINKS", "").split()),
-            f"--output-file={found}", str(wanted),
+            f"--output-file={compiled}", str(requirements),
         ]  # fmt: skip
-        start = log_size(log)
-        try:
-            run(
-                command,
-                what="Resolving what is pinned and all that it needs",
-                log=log,
-                env=clean_environment(),
-            )
-        except CommandError as error:
-            raise _failure(error, log, start, away) from None
-        return _compiled(found.read_text(encoding="utf-8"))
+        run(command, what=_WHAT, log=log, env=clean_environment())
+        return _parse_compiled(compiled.read_text(encoding="utf-8"))
 
 
-def _compiled(text: str) -> list[Member]:
-    """Read what uv wrote; a backslash at the end of a line continues it."""
+def _parse_compiled(text: str) -> list[ResolvedWheel]:
+    """Parse the output of uv; a backslash at the end of a line continues it."""
     lines = text.replace("\\\n", " ").splitlines()
     return [
-        Member(canonicalize_name(pinned[1]), pinned[2], tuple(_HASH.findall(line)))
+        ResolvedWheel(canonicalize_name(pin[1]), pin[2], tuple(_HASH.findall(line)))
         for line in lines
-        if (pinned := _PINNED.match(line))
+        if (pin := _PIN.match(line))
     ]
 
 
-def _failure(error: CommandError, log: Path, start: int, away: Sequence[str]) -> MatrixError:
-    """Tell an index that was not reached from requirements that cannot be met."""
-    said = read_since(log, start)
-    if "no such option: --report" in said:
-        msg = "The pip that this Python brings is older than 22.2 and cannot say what it would install."
-        return EnvironmentLacksError(msg, hint="Name a newer Python of that version with --python-from PATH.")
-    if away or _UNREACHED.search(said):
-        where = f" Not reached: {', '.join(away)}." if away else ""
-        hint = "Run this where there is network, or set PIP_INDEX_URL or PIP_FIND_LINKS to a mirror."
+def _failure(error: CommandError, output: str, unreachable: Sequence[str]) -> MatrixError:
+    """Distinguish an unreachable index from requirements that conflict."""
+    if "no such option: --report" in output:
+        msg = "The pip of this Python is older than 22.2 and cannot report what it would install."
+        return EnvironmentLacksError(msg, hint="Name another Python of that version with --python-from PATH.")
+    if unreachable or UNREACHABLE.search(output):
+        where = f" Not reachable: {', '.join(unreachable)}." if unreachable else ""
+        hint = "Run this on a machine with network, or set PIP_INDEX_URL or PIP_FIND_LINKS to a mirror."
         return EnvironmentLacksError(error.message + where, hint=hint)
-    hint = "Is everything built (matrix build-wheels)? Only wheels are taken, sources are not built here."
+    hint = "Only wheels are considered. Run `matrix build-wheels` if wheels are missing from the index."
     return MatrixError(error.message, hint=hint)
 
 
-def _check(members: Sequence[Member]) -> None:
-    wrong = [f"{one.name} {one.version}" for one in members if one.name.startswith(_CUDA)]
-    if wrong:
-        msg = f"What is pinned would bring {', '.join(sorted(wrong))}: that is for CUDA."
-        raise MatrixError(msg, hint="Look at who needs it: `pip install --dry-run --report -` says so.")
-    bare = [one.name for one in members if not one.sha256]
-    if bare:
-        msg = f"There is no hash for {', '.join(bare)}."
-        raise MatrixError(msg, hint="Leave out --hashes, or let the index publish hashes.")
+def _check(wheels: Sequence[ResolvedWheel]) -> None:
+    cuda = sorted(f"{wheel.name} {wheel.version}" for wheel in wheels if wheel.name.startswith(CUDA_PREFIXES))
+    if cuda:
+        msg = f"The pinned requirements would install packages for CUDA: {', '.join(cuda)}."
+        raise MatrixError(msg, hint="`pip install --dry-run --report -` shows what requires them.")
+    unhashed = [wheel.name for wheel in wheels if not wheel.sha256]
+    if unhashed:
+        msg = f"There is no hash for {', '.join(unhashed)}."
+        raise MatrixError(msg, hint="Omit --hashes, or use an index that publishes hashes.")

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from builders.containers.runtime import Runtime
-    from builders.environments.task import BuildEnvironment
+    from builders.environments.layers import BuildEnvironment
     from builders.recipes import Application
 
 FRONTEND = "build"

@@ -1,8 +1,7 @@
-"""Writing files so that a crash leaves either the old or the new one, never half of it."""
+"""Write files so that a crash leaves either the old or the new file, never half of one."""
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import hashlib
 import os
@@ -15,18 +14,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 TEMPORARY_PREFIX = ".tmp-"
-FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
-"""What the system says where there is no room."""
-REFUSED = frozenset({errno.EACCES, errno.EIO, errno.ENOTDIR, errno.EPERM, errno.EROFS})
-"""What it says of a place that cannot be written, however much room there is."""
 
 
 @contextmanager
-def temporary_beside(target: Path) -> Iterator[Path]:
-    """Give a temporary path in the target's directory, removed at the end if it is still there.
+def temporary_sibling(target: Path) -> Iterator[Path]:
+    """Yield a new temporary file in the target's directory; remove it at the end if it still exists.
 
-    A kill leaves a file that begins with `TEMPORARY_PREFIX`, which every reader of these
-    directories passes over.
+    A kill leaves a file whose name begins with `TEMPORARY_PREFIX`; all readers of these directories
+    skip such files.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=target.parent, prefix=TEMPORARY_PREFIX, suffix=target.suffix)
@@ -39,7 +34,7 @@ def temporary_beside(target: Path) -> Iterator[Path]:
 
 
 def finish(temporary: Path) -> None:
-    """Make a temporary file readable by all and see that its content is on the disk."""
+    """Make a temporary file readable by all users and flush it to disk."""
     temporary.chmod(0o644)
     with temporary.open("rb") as written:
         os.fsync(written.fileno())
@@ -47,36 +42,36 @@ def finish(temporary: Path) -> None:
 
 @contextmanager
 def atomic_path(target: Path) -> Iterator[Path]:
-    """Give a temporary path beside the target, which takes the target's name at the end.
+    """Yield a temporary path that is renamed to the target at the end.
 
-    On an exception the temporary file is removed and the target stays as it was.
+    After an exception the target is unchanged and the temporary file removed.
     """
-    target = target.resolve()  # through a symbolic link, so that the link itself stays
-    with temporary_beside(target) as temporary:
+    target = target.resolve()  # a symbolic link stays one
+    with temporary_sibling(target) as temporary:
         yield temporary
         finish(temporary)
         temporary.replace(target)
 
 
-def place_exclusively(temporary: Path, target: Path) -> bool:
-    """Give a finished file its name unless the name is taken; tell whether it got it.
+def link_exclusively(temporary: Path, target: Path) -> bool:
+    """Give a finished file its final name; return False if the name exists already.
 
-    A hard link fails if the name exists, also against a writer on another machine; where a file
-    system knows no hard links, the name is looked up just before the rename.
+    A hard link fails if the name exists, even if another machine creates it at the same moment. On file
+    systems without hard links, the name is checked just before the rename.
     """
     try:
         os.link(temporary, target)
     except FileExistsError:
         return False
     except OSError:
-        if target.exists():
+        if os.path.lexists(target):
             return False
         temporary.replace(target)
     return True
 
 
 def write_atomic(target: Path, text: str | bytes) -> None:
-    """Write a file atomically, text as UTF-8; a device or a pipe (``/dev/stdout``) is just written to."""
+    """Write a file atomically, text as UTF-8; write directly to a device or pipe (``/dev/stdout``)."""
     data = text.encode() if isinstance(text, str) else text
     if target.exists() and not target.is_file():
         target.write_bytes(data)
@@ -86,28 +81,26 @@ def write_atomic(target: Path, text: str | bytes) -> None:
 
 
 @contextmanager
-def only_one(path: Path, *, waiting: Callable[[], None] | None = None) -> Iterator[None]:
-    """Let one process at a time do what the lock file stands for; the kernel lets go when it dies.
+def exclusive_lock(path: Path, *, on_wait: Callable[[], None] | None = None) -> Iterator[None]:
+    """Hold a lock file; the kernel releases it when the process dies.
 
     Parameters
     ----------
-    path
-        The lock file.
-    waiting
-        Called if another process is at it, before it is waited for.
+    on_wait
+        Called before waiting if another process holds the lock.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w") as handle:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            if waiting is not None:
-                waiting()
+            if on_wait is not None:
+                on_wait()
             fcntl.flock(handle, fcntl.LOCK_EX)
         yield
 
 
 def sha256_of(path: Path) -> str:
-    """Give the SHA-256 of a file in hexadecimal."""
+    """Return the SHA-256 of a file in hexadecimal."""
     with path.open("rb") as source:
         return hashlib.file_digest(source, "sha256").hexdigest()

@@ -18,7 +18,7 @@ from builders.provenance.materials import (
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from builders.environments.task import Layers
+    from builders.environments.layers import Layers
     from builders.environments.wheelhouse import Wheel
     from builders.plan import Task
     from builders.sources import Source

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from builders.audit import Expected, audit_wheel, read_torch
 from builders.containers.runtime import View, run_in
 from builders.diagnosis import diagnose
-from builders.environments.task import fresh_environment
+from builders.environments.layers import make_environment
 from builders.findings import Finding
 from builders.probes import judge_probe, probe_questions, probe_script, read_answer
 from builders.process import log_size, read_since
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from builders.audit import WheelAudit
     from builders.diagnosis import Context
-    from builders.environments.task import Layers
+    from builders.environments.layers import Layers
     from builders.plan import Task
     from builders.probes import Answer
 
@@ -101,7 +101,7 @@ def _ask(task: Task, wheel: Path, layers: Layers, *, work: Path, log: Path) -> A
     answer says what was used of them.
     """
     runtime, python = task.build_host.runtime, task.build_host.python
-    environment = fresh_environment(runtime, python, layers.all, [wheel], root=work / "probe", log=log)
+    environment = make_environment(runtime, python, layers.all, [wheel], root=work / "probe", log=log)
     lent = str(layers.requirements.packages) if layers.requirements else ""
     script = work / "probe" / "probe.py"
     script.write_text(probe_script(), encoding="utf-8")

@@ -15,14 +15,15 @@ from builders import host
 from builders.cache import cache_root
 from builders.compilation import FRONTEND, compile_wheel
 from builders.diagnosis import Context, explained
-from builders.environments.task import Fetching, fetch_for, make_layers, task_environment
-from builders.files import only_one, sha256_of
+from builders.environments.layers import fetch_build_wheels, make_environment, make_layers
+from builders.environments.wheelhouse import FetchOptions
+from builders.files import exclusive_lock, sha256_of
 from builders.gathering import materials_of
+from builders.io_errors import explain_index_errors
 from builders.labelling import Labels, label_wheel, runtime_pins
 from builders.proof import prove
 from builders.provenance import SBOM_NAME, Run, sbom, statement
 from builders.recipes import Build, apply_recipe, check_source
-from builders.refusals import index_refusals
 from builders.sources import mirrored, obtain
 from resolver.errors import BuildError, NameTakenError
 
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from builders.environments.task import Layers
+    from builders.environments.layers import Layers
     from builders.environments.wheelhouse import Wheel
     from builders.index import Index
     from builders.labelling import Labelled
@@ -89,8 +90,8 @@ def build_wheel(task: Task, index: Index, limits: Limits, reporter: Reporter) ->
         reporter.step("another run is building this; waiting for it")
 
     with (
-        index_refusals(index.root, work),
-        only_one(index.state / "locks" / f"{work.name}.lock", waiting=waiting),
+        explain_index_errors(index.root, work),
+        exclusive_lock(index.state / "locks" / f"{work.name}.lock", on_wait=waiting),
     ):
         found = index.find(task.pick.name, task.build_key)
         if found is not None:
@@ -118,11 +119,11 @@ def _build(task: Task, index: Index, limits: Limits, reporter: Reporter, *, work
     reporter.step("prepare the build environment")
     torch, wanted = requirements_of(task)
     how = fetching_of(task, limits, log=log, reporter=reporter)
-    layers = make_layers(build_host.runtime, build_host.python, torch=torch, requirements=wanted, how=how)
+    layers = make_layers(build_host.runtime, build_host.python, torch=torch, requirements=wanted, options=how)
 
     context = _context(task)
     with explained(log, context):
-        environment = task_environment(
+        environment = make_environment(
             build_host.runtime, build_host.python, layers.all, root=work / "env", log=log
         )
 
@@ -194,17 +195,19 @@ def wheels_of(
     before = {path.name for path in (cache_root() / "wheels").glob("*")}
     how = fetching_of(task, limits, log=log, reporter=reporter)
     build_host = task.build_host
-    return before, fetch_for(build_host.runtime, build_host.python, torch=torch, requirements=wanted, how=how)
+    return before, fetch_build_wheels(
+        build_host.runtime, build_host.python, torch=torch, requirements=wanted, options=how
+    )
 
 
-def fetching_of(task: Task, limits: Limits, *, log: Path, reporter: Reporter) -> Fetching:
+def fetching_of(task: Task, limits: Limits, *, log: Path, reporter: Reporter) -> FetchOptions:
     """Give where the wheels come from that a build needs."""
     indexes = [task.torch.index] if task.torch is not None and task.torch.index else []
 
     def instead(url: str) -> str:
         return mirrored(url, limits.mirrors)
 
-    return Fetching(log=log, reporter=reporter, indexes=indexes, mirrored=instead, offline=limits.offline)
+    return FetchOptions(log=log, reporter=reporter, indexes=indexes, mirrored=instead, offline=limits.offline)
 
 
 def _application(task: Task, layers: Layers, *, jobs: int, work: Path) -> Application:

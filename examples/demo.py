@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 
 from builders import host
-from builders.environments.pipconfig import pip_environment, reachable
+from builders.environments.pip import is_reachable, pip_environment
 from builders.index import Index
 from resolver.errors import EnvironmentLacksError
 from resolver.lock import Lock, read_lock
@@ -73,7 +73,7 @@ def install(lock: Lock) -> None:
     assert torch is not None
     assert deepspeed is not None
     options = ["--extra-index-url", (INDEX / "simple").as_uri(), "--only-binary", "deepspeed"]
-    if reachable(torch.index):
+    if is_reachable(torch.index):
         options += ["--extra-index-url", torch.index]
     else:
         print(f"{torch.index} cannot be reached; pip looks only where it is configured to", flush=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import errno
 import gc
 import re
 import signal
@@ -20,17 +19,12 @@ from matrix import __version__
 from matrix.console import Console
 from matrix.context import Context
 from matrix.options import EXIT_CODES, add_verbosity, expand_gfx_flags, help_texts
-from resolver.errors import EnvironmentLacksError, InternalError, MatrixError, UsageError, did_you_mean
+from resolver.errors import InternalError, MatrixError, UsageError, did_you_mean
 
 INTERRUPTED = 130
 _GARBAGE_THRESHOLD = 50_000
 """New objects between two searches for reference cycles. Nearly everything a command creates lives until it
 ends, so Python's default threshold costs a tenth of the run time and frees nothing."""
-
-_BAD_PATH = {
-    errno.EISDIR: "is a directory, not a file",
-    errno.ENAMETOOLONG: "is longer than a file name may be",
-}
 
 
 def commands() -> list[str]:
@@ -84,7 +78,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except OSError as error:
         if console.verbosity > 1:
             raise
-        return _fail(_explain(error), arguments, console)
+        from builders.io_errors import explain_any_os_error
+
+        return _fail(explain_any_os_error(error), arguments, console)
     except Exception as error:
         if console.verbosity > 1:
             raise
@@ -93,21 +89,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         hint = "This is a bug. Run the command again with -vv and report the traceback."
         return _fail(InternalError(message, hint=hint), arguments, console)
     return code
-
-
-def _explain(error: OSError) -> MatrixError:
-    """Return bad input for a path that no file can have, else what the environment lacks."""
-    from resolver.versions import shorten
-
-    name = str(error.filename or "")
-    where = f" {shorten(name)}" if name else ""
-    if name and Path(name).is_relative_to(cache_root()):
-        hint = "This is the cache. Set XDG_CACHE_HOME to a writable directory."
-    elif name and error.errno in _BAD_PATH:
-        return UsageError(f"{shorten(name)} {_BAD_PATH[error.errno]}.", hint="Give the path of a file.")
-    else:
-        hint = ""
-    return EnvironmentLacksError(f"The system reported: {error.strerror or error}{where}.", hint=hint)
 
 
 def _interrupt(number: int, frame: object) -> NoReturn:  # noqa: ARG001

@@ -13,7 +13,7 @@ from builders.cache import cache_root
 from builders.containers.namespaces import can_mount, without_network
 from builders.doctor.gpus import gpus
 from builders.doctor.points import Point
-from builders.environments.pipconfig import reachable
+from builders.environments.pip import is_reachable
 from builders.process import output_of
 from resolver.driver import identify_driver
 from resolver.errors import UsageError
@@ -247,7 +247,7 @@ def _compiler() -> Point:
 
 def network(what: str, url: str) -> Point:
     """Say whether the server of something that is fetched answers."""
-    if reachable(url):
+    if is_reachable(url):
         return Point(topic=f"network-{what}", state="ok", found=f"{url} answers", data={"url": url})
     return Point(
         topic=f"network-{what}",

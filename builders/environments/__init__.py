@@ -1,6 +1,5 @@
-"""Where wheels are built and tried: the target's Python, torch and build requirements as shared layers.
+"""Environments that wheels are built and tried in: the target's Python, with torch and build requirements.
 
-One way down: `python` finds the interpreter, `wheelhouse` fetches wheels (the only step that uses the
-network), `layer` installs them once into a read-only directory, `task` puts an environment on top of
-layers in a moment.
+`python` finds the interpreter. `wheelhouse` downloads wheels and is the only step that uses the network.
+`layers` installs them once into shared read-only directories and creates environments on top of these.
 """

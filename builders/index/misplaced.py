@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from packaging.utils import canonicalize_name
 
-from builders.files import place_exclusively, sha256_of
+from builders.files import link_exclusively, sha256_of
 from builders.index.damage import Damage
 from builders.index.entries import is_wheel
 from builders.index.pages import JSON_PAGE, PAGE
@@ -81,7 +81,7 @@ def _settled(index: Directory, path: Path, good: Path) -> str:
         if not path.name.endswith(".whl"):
             return index.put_aside(path)
         good.mkdir(exist_ok=True)
-        taken = os.path.lexists(target) or not place_exclusively(path, target)
+        taken = os.path.lexists(target) or not link_exclusively(path, target)
         if taken and not (is_plain(target) and sha256_of(target) == sha256_of(path)):
             return index.put_aside(path)
     path.unlink(missing_ok=True)

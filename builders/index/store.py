@@ -17,9 +17,9 @@ from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel
 
 from builders.files import (
     finish,
-    place_exclusively,
+    link_exclusively,
     sha256_of,
-    temporary_beside,
+    temporary_sibling,
     write_atomic,
 )
 from builders.index.directory import Directory
@@ -110,11 +110,11 @@ class Index(Directory):
         said = self.provenance / f"{target.name}.{digest[:16]}.json"
         taken = target.exists()
         if not taken:
-            with temporary_beside(target) as temporary:
+            with temporary_sibling(target) as temporary:
                 shutil.copyfile(wheel, temporary)
                 finish(temporary)
                 write_atomic(said, text)
-                taken = not place_exclusively(temporary, target)
+                taken = not link_exclusively(temporary, target)
         if taken and sha256_of(target) != digest:
             said.unlink(missing_ok=True)
             msg = f"{target.name} is already in the index {self.root} with other content."

@@ -1,38 +1,10 @@
-"""What can go wrong with a source, and how an address is shown."""
+"""Hints and URLs in messages about sources."""
 
 from __future__ import annotations
 
-import os
-from contextlib import contextmanager
-from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from builders.files import FULL, REFUSED
-from resolver.errors import EnvironmentLacksError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-OFFLINE_HINT = "Run matrix fetch where there is network, or this command once without --offline."
-
-
-@contextmanager
-def writing(directory: Path, *, hint: str) -> Iterator[None]:
-    """Say what it means when the system refuses to write below a directory.
-
-    Raises
-    ------
-    EnvironmentLacksError
-        The disk or the quota is full, the directory may not be written, or the like.
-    """
-    try:
-        yield
-    except OSError as error:
-        if error.errno not in FULL | REFUSED:
-            raise
-        msg = f"{directory} cannot be written: {os.strerror(error.errno)}. Nothing of it was kept."
-        raise EnvironmentLacksError(msg, hint=hint) from None
+OFFLINE_HINT = "Run `matrix fetch` on a machine with network, or this command once without --offline."
 
 
 def shown(url: str) -> str:

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from builders.cache import cache_root
-from builders.files import atomic_path, only_one, write_atomic
+from builders.files import atomic_path, exclusive_lock, write_atomic
+from builders.io_errors import explain_cache_errors
 from builders.sources.archive import Part, Record, joined, record_of, verify, write_archive
-from builders.sources.failures import OFFLINE_HINT, shown, writing
+from builders.sources.failures import OFFLINE_HINT, shown
 from builders.sources.repository import Repository
-from builders.sources.sdist import CACHE_HINT
 from builders.sources.submodules import checked_url, submodule_url, wanted
 from builders.sources.trees import SUBMODULE, parse_listing
 from resolver.errors import EnvironmentLacksError, SourceError
@@ -63,7 +63,7 @@ def fetch_git(pin: Git, *, offline: bool = False, mirrors: Mapping[str, str] | N
     if offline:
         msg = f"{shown(pin.url)} at {pin.commit} is not in the cache and the network may not be used."
         raise EnvironmentLacksError(msg, hint=OFFLINE_HINT)
-    with writing(place.parent, hint=CACHE_HINT), only_one(place.with_suffix(".lock")):
+    with explain_cache_errors(), exclusive_lock(place.with_suffix(".lock")):
         found = _cached(place, pin)  # by another run while this one waited
         if found is not None:
             return found

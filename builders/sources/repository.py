@@ -22,11 +22,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from builders.cache import cache_root
-from builders.files import TEMPORARY_PREFIX, only_one, write_atomic
+from builders.files import TEMPORARY_PREFIX, exclusive_lock, write_atomic
+from builders.io_errors import explain_cache_errors
 from builders.process import bytes_of, clean_environment, run
-from builders.sources.failures import shown, writing
+from builders.sources.failures import shown
 from builders.sources.mirrors import mirrored
-from builders.sources.sdist import CACHE_HINT
 from builders.sources.submodules import parse_gitmodules
 from resolver.errors import CommandError, EnvironmentLacksError, MatrixError, SourceError
 
@@ -80,6 +80,7 @@ _FULL = re.compile(
     re.IGNORECASE,
 )
 """The last one alone means that what writes the files was stopped without a word, as by a limit."""
+_CACHE_HINT = "Set XDG_CACHE_HOME"
 _FILE_TOO_LARGE = -25  # SIGXFSZ
 
 
@@ -131,7 +132,7 @@ class Repository:
         if not _COMMIT.fullmatch(commit):
             msg = f"{shown(self.url)}: {commit!r} is not a whole commit, so it pins nothing."
             raise SourceError(msg, hint="Write all 40 digits into the release's row, and resolve again.")
-        with writing(self.path.parent, hint=CACHE_HINT), only_one(self.path.with_suffix(".lock")):
+        with explain_cache_errors(), exclusive_lock(self.path.with_suffix(".lock")):
             if self._has(commit):
                 return False
             self._prepare()
@@ -195,7 +196,7 @@ class Repository:
     def tar(self, commit: str) -> Iterator[Path]:
         """Give the files of a commit as a tar archive, which is removed at the end."""
         target = self.path.with_name(f"{TEMPORARY_PREFIX}{self.path.stem}.tar")
-        with only_one(self.path.with_suffix(".lock")):
+        with exclusive_lock(self.path.with_suffix(".lock")):
             try:
                 self._git(["archive", "--format=tar", f"--output={target}", commit])
                 yield target
@@ -287,8 +288,8 @@ def _failure(error: CommandError, address: str) -> MatrixError | None:
     if _REFUSED.search(said):
         return None
     if error.code == _FILE_TOO_LARGE or _FULL.search(said):
-        msg = f"The cache cannot be written: {error.lines[-1] if error.lines else 'a file grew too large'}."
-        return EnvironmentLacksError(msg + log, hint=CACHE_HINT)
+        msg = f"Cannot write to the cache: {error.lines[-1] if error.lines else 'a file grew too large'}."
+        return EnvironmentLacksError(msg + log, hint=_CACHE_HINT)
     if _NO_NETWORK.search(said):
         msg = f"{shown(address)} could not be reached: {_telling(error.lines)}"
         hint = "Is there network here? On a compute node, fetch on a login node first."

@@ -12,8 +12,9 @@ from urllib.parse import unquote, urlsplit
 
 from builders.cache import cache_root
 from builders.files import atomic_path, sha256_of
+from builders.io_errors import explain_cache_errors
 from builders.process import output_of
-from builders.sources.failures import OFFLINE_HINT, shown, writing
+from builders.sources.failures import OFFLINE_HINT, shown
 from builders.sources.mirrors import mirrored
 from resolver.errors import EnvironmentLacksError, HashMismatchError, MatrixError, SourceError
 
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
 _TIMEOUT = (10, 60)  # seconds to connect and between two packets
 _CHUNK = 2**18
 _LARGEST = 4 * 2**30  # bytes; the longest sdist known has 0.3 GiB
-CACHE_HINT = "Make room, or choose another cache with XDG_CACHE_HOME."
 
 
 def fetch_sdist(
@@ -68,7 +68,7 @@ def fetch_sdist(
     mirrors = mirrors or {}
     index = mirrored(index_url(), mirrors)
     url = mirrored(_find(project, pin.file, index), mirrors)
-    with writing(target.parent, hint=CACHE_HINT), atomic_path(target) as temporary:
+    with explain_cache_errors(), atomic_path(target) as temporary:
         _download(url, temporary)
         _check(temporary, pin, origin=url, keep_as=target.with_name(f"{pin.file}.mismatch"))
     return target

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from builders.files import TEMPORARY_PREFIX
-from builders.sources.failures import writing
+from builders.io_errors import explain_io_errors
 from builders.sources.formats import tarfile, zstd
 from resolver.errors import SourceError
 
@@ -40,7 +40,7 @@ def unpack_sdist(archive: Path, target: Path) -> Path:
         The disk is full or cannot be written.
     """
     target.mkdir(parents=True, exist_ok=True)
-    with writing(target, hint="Make room there, or choose another place."):
+    with explain_io_errors(target, hint="Free some space, or choose another directory."):
         work = Path(tempfile.mkdtemp(dir=target, prefix=TEMPORARY_PREFIX))
         try:
             _extract(archive, work)

@@ -175,7 +175,7 @@ def _with_closure(
     from dataclasses import replace
 
     from builders.cache import cache_root
-    from builders.closure import closure_of
+    from builders.closure import resolve_closure
     from matrix.consumers.pins import Hashed
     from matrix.consumers.requirements import requirement_lines
 
@@ -187,7 +187,7 @@ def _with_closure(
         raise MatrixError(msg, hint="matrix build-wheels makes them.")
     # Here the index is seen by its path, wherever the consumer sees it.
     url = (where.index / "simple").as_uri()
-    members = closure_of(
+    members = resolve_closure(
         requirement_lines(pins, url),
         python=pins.python,
         log=cache_root() / "logs" / "hashes.log",

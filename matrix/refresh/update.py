@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from builders.cache import cache_root
-from builders.files import only_one
+from builders.files import exclusive_lock
 from builders.sources import index_url
 from matrix.settings import overlays
 from resolver.errors import EnvironmentLacksError, UsageError, did_you_mean
@@ -66,7 +66,7 @@ def execute(args: argparse.Namespace, settings: Settings, console: Console) -> i
         overlay.check(path, after, [*laid_over, *own])
     written = bool(args.apply and after != before)
     if written:
-        with only_one(cache_root() / "refresh" / "writing.lock"):
+        with exclusive_lock(cache_root() / "refresh" / "writing.lock"):
             if (path.read_text(encoding="utf-8") if path.exists() else "") != before:
                 msg = f"{path} was changed by somebody else meanwhile; nothing was written."
                 raise UsageError(msg, hint="Run the same command again.")

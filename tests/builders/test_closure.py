@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from builders import closure
-from builders.closure import Member, platform_tags
+from builders.closure import ResolvedWheel, platform_tags
 from resolver.errors import CommandError, EnvironmentLacksError, MatrixError
 from tests.support.recorder import Recorder
 
@@ -25,13 +25,13 @@ def item(archive: object) -> closure._Item:
 
 @pytest.mark.parametrize("archive", [{"hashes": {"sha256": DIGEST}}, {"hash": f"sha256={DIGEST}"}])
 def test_the_report_of_old_and_new_pip(archive: object) -> None:
-    assert closure._member(item(archive)) == Member("py-torch", "1.0+cpu", (DIGEST,))
+    assert closure._from_report(item(archive)) == ResolvedWheel("py-torch", "1.0+cpu", (DIGEST,))
 
 
 @pytest.mark.parametrize("archive", [{}, {"hash": f"md5={DIGEST[:32]}"}, {"hashes": {"sha512": DIGEST * 2}}])
 def test_a_file_without_a_sha256_is_refused(archive: object) -> None:
-    with pytest.raises(MatrixError, match="has no SHA-256"):
-        closure._member(item(archive))
+    with pytest.raises(MatrixError, match="has a SHA-256 of"):
+        closure._from_report(item(archive))
 
 
 def test_what_uv_writes() -> None:
@@ -39,9 +39,9 @@ def test_what_uv_writes() -> None:
         f"torch==2.13.0+cpu \\\n    --hash=sha256:{DIGEST}\n"
         f"Flash_Attn==2.8.3 \\\n    --hash=sha256:{DIGEST} \\\n    --hash=sha256:{'b' * 64}\n# a comment\n"
     )
-    assert closure._compiled(text) == [
-        Member("torch", "2.13.0+cpu", (DIGEST,)),
-        Member("flash-attn", "2.8.3", (DIGEST, "b" * 64)),
+    assert closure._parse_compiled(text) == [
+        ResolvedWheel("torch", "2.13.0+cpu", (DIGEST,)),
+        ResolvedWheel("flash-attn", "2.8.3", (DIGEST, "b" * 64)),
     ]
 
 
@@ -55,14 +55,14 @@ def test_tags_are_all_that_a_glibc_runs_newest_first() -> None:
 
 @pytest.mark.parametrize("name", ["nvidia-cublas-cu12", "cuda-bindings"])
 def test_cuda_is_refused_by_name(name: str) -> None:
-    with pytest.raises(MatrixError, match=f"{name} 1: that is for CUDA"):
-        closure._check([Member("torch", "1", (DIGEST,)), Member(name, "1", (DIGEST,))])
+    with pytest.raises(MatrixError, match=f"for CUDA: {name} 1"):
+        closure._check([ResolvedWheel("torch", "1", (DIGEST,)), ResolvedWheel(name, "1", (DIGEST,))])
     with pytest.raises(MatrixError, match="no hash for torch"):
-        closure._check([Member("torch", "1", ())])
+        closure._check([ResolvedWheel("torch", "1", ())])
 
 
 @pytest.mark.parametrize(
-    ("said", "away", "code"),
+    ("output", "unreachable", "code"),
     [
         ("ERROR: No matching distribution found for torch", [], 1),
         ("ERROR: No matching distribution found for torch", ["https://x.example"], 3),
@@ -70,20 +70,31 @@ def test_cuda_is_refused_by_name(name: str) -> None:
         ("no such option: --report", [], 3),
     ],
 )
-def test_an_index_that_is_away_is_no_conflict(tmp_path: Path, said: str, away: list[str], code: int) -> None:
+def test_unreachable_index_is_not_a_conflict(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, output: str, unreachable: list[str], code: int
+) -> None:
+    """Only the output of this run counts, not that of an earlier one in the same log."""
     log = tmp_path / "log"
     log.write_text("NewConnectionError of an earlier run\n")
-    start = log.stat().st_size
-    log.write_text(log.read_text() + said + "\n")
-    error = CommandError("Resolving", code=1, log=log, lines=[said])
-    assert closure._failure(error, log, start, away).exit_code == code
+
+    def fail(*_: object, **__: object) -> list[ResolvedWheel]:
+        log.write_text(f"{log.read_text()}{output}\n")
+        what = "Resolving"
+        raise CommandError(what, code=1, log=log, lines=[output])
+
+    monkeypatch.setattr(closure, "_resolve", fail)
+    monkeypatch.setattr(closure, "is_reachable", lambda url: url not in unreachable)
+    lines = [*(f"--extra-index-url {url}" for url in unreachable), "torch==1"]
+    with pytest.raises(MatrixError) as caught:
+        closure.resolve_closure(lines, python="3.11", log=log, reporter=Recorder())
+    assert caught.value.exit_code == code
 
 
 def test_an_index_out_of_reach_is_left_out_and_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(closure, "reachable", lambda url: "near" in url)
+    monkeypatch.setattr(closure, "is_reachable", lambda url: "near" in url)
     recorder = Recorder()
     lines = ["--extra-index-url https://far.example", "--extra-index-url https://near.example", "torch==1"]
-    kept, away = closure._within_reach(lines, recorder)
+    kept, away = closure._reachable_lines(lines, recorder)
     assert kept == lines[1:]
     assert away == ["https://far.example"]
     assert "far.example" in recorder.messages[0]
@@ -93,7 +104,7 @@ def test_a_python_that_the_user_names_is_not_replaced_by_uv(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: object, **__: object) -> None:
-        msg = "Python 3.11 is needed to build for it, and that is another."
+        msg = "Python 3.11 is required, and that is another."
         raise EnvironmentLacksError(msg)
 
     program = tmp_path / "uv"
@@ -101,7 +112,7 @@ def test_a_python_that_the_user_names_is_not_replaced_by_uv(
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     monkeypatch.setattr(closure, "find_python", refuse)
-    with pytest.raises(EnvironmentLacksError, match="needed to resolve for it, and that is another"):
-        closure.closure_of(
+    with pytest.raises(EnvironmentLacksError, match=r"3\.11 is required, and that is another"):
+        closure.resolve_closure(
             ["torch==1"], python="3.11", log=tmp_path / "log", reporter=Recorder(), given=tmp_path / "python"
         )

@@ -152,7 +152,7 @@ def test_a_shim_that_runs_nothing_is_no_python(programs: Path, catalog: Catalog)
 
 
 def test_network(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine, "reachable", lambda url: "yes" in url)
+    monkeypatch.setattr(machine, "is_reachable", lambda url: "yes" in url)
     assert network("sdists", "https://yes.example/").state == "ok"
     point = network("sdists", "https://no.example/")
     assert (point.state, point.data) == ("lack", {"url": "https://no.example/"})
@@ -163,7 +163,7 @@ def test_every_lack_says_what_it_means(
     programs: Path, catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On a machine that has nothing at all."""
-    monkeypatch.setattr(machine, "reachable", lambda _: False)
+    monkeypatch.setattr(machine, "is_reachable", lambda _: False)
     monkeypatch.setattr(machine, "without_network", tuple)
     monkeypatch.setattr(machine, "can_mount", bool)
     points = list(look(catalog, tmp_path / "index", {"sdists": "https://no.example/"}))

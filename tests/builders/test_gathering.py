@@ -11,8 +11,7 @@ from typing import Any, cast
 import pytest
 
 from builders.containers.image import Image as BaseImage
-from builders.environments.layer import Layer
-from builders.environments.task import Layers
+from builders.environments.layers import Layer, Layers
 from builders.environments.wheelhouse import Wheel
 from builders.gathering import materials_of
 from builders.plan import Task

@@ -561,7 +561,7 @@ def test_a_file_that_may_not_grow_is_said_and_leaves_nothing(repositories: Repos
         with pytest.raises(MatrixError) as caught, _no_file_longer_than(300_000):
             fetch_git(pin)
         assert caught.value.exit_code == 3
-        assert "cannot be written" in caught.value.message
+        assert "the cache" in caught.value.message
         assert "XDG_CACHE_HOME" in caught.value.hint
         assert kept() == []
         Repository(pin.url).fetch(pin.commit, {})
@@ -590,7 +590,7 @@ def test_a_cache_that_is_only_read(
     made: Repositories, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     checkout = fetch_git(made.pin())
-    monkeypatch.setattr("builders.sources.git.only_one", _refuse)
+    monkeypatch.setattr("builders.sources.git.exclusive_lock", _refuse)
     assert fetch_git(made.pin()).archive == checkout.archive
     with pytest.raises(EnvironmentLacksError, match="Read-only file system") as caught:
         fetch_git(made.pin("csrc"))

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from builders.containers.runtime import Bind
-from builders.environments import pipconfig
-from builders.environments.pipconfig import local_directory, pip_environment, pip_settings, reachable
+from builders.environments import pip as pip_module
+from builders.environments.pip import is_reachable, local_bind, pip_environment, pip_settings
 from resolver.errors import UsageError
 
 
@@ -24,7 +24,7 @@ def _no_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     monkeypatch.setenv("XDG_CONFIG_DIRS", str(tmp_path / "all"))
     monkeypatch.setenv("PIP_CONFIG_FILE", str(tmp_path / "named.conf"))
-    monkeypatch.setattr(pipconfig, "_EVERYONES", tmp_path / "pip.conf")
+    monkeypatch.setattr(pip_module, "_SYSTEM_FILE", tmp_path / "pip.conf")
 
 
 def write(path: Path, text: str) -> None:
@@ -112,14 +112,14 @@ def test_mirrors_stand_in_for_indexes(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("text", ["no section\n", "[global]\nretries = 1\nretries = 2\n"])
 def test_a_file_that_cannot_be_read(text: str, tmp_path: Path) -> None:
     write(tmp_path / "named.conf", text)
-    with pytest.raises(UsageError, match=r"named\.conf cannot be read"):
+    with pytest.raises(UsageError, match=r"Cannot read pip's configuration .*named\.conf"):
         pip_settings()
 
 
 def test_an_index_in_a_directory(tmp_path: Path) -> None:
     (tmp_path / "simple").mkdir()
-    assert local_directory((tmp_path / "simple").as_uri()) == Bind(tmp_path)
-    assert local_directory("https://host/simple") is None
+    assert local_bind((tmp_path / "simple").as_uri()) == Bind(tmp_path)
+    assert local_bind("https://host/simple") is None
 
 
 def test_pip_keeps_the_users_places_and_not_his_targets(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -136,9 +136,9 @@ def test_whether_a_server_answers() -> None:
     with http.server.HTTPServer(("127.0.0.1", 0), Quiet) as server:
         threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
         there = f"http://127.0.0.1:{server.server_port}/"
-        assert reachable(there)
+        assert is_reachable(there)
         server.shutdown()
-    assert not reachable(there)
+    assert not is_reachable(there)
 
 
 class Quiet(http.server.BaseHTTPRequestHandler):
@@ -151,4 +151,4 @@ class Quiet(http.server.BaseHTTPRequestHandler):
 
 
 def test_a_directory_needs_no_server() -> None:
-    assert reachable("file:///not/there")
+    assert is_reachable("file:///not/there")

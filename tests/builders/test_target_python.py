@@ -108,9 +108,9 @@ def test_why_none_can_be_used(runtime: ImageRuntime, interpreter: Interpreter) -
         find_python(runtime, "3.12", image_pythons=pythons)
     reasons = [line.partition(": ")[2] for line in caught.value.message.splitlines()[1:]]
     assert reasons[0] == "it lacks the headers (Python.h) and the venv module with pip (ensurepip)"
-    assert reasons[1] == "it needs GLIBC_2.34, which the base image's older glibc does not have"
-    assert reasons[2] == "it needs libpython3.12.so.1.0, which is not there"
-    assert reasons[3] == "it does not say what it is"
+    assert reasons[1] == "it needs GLIBC_2.34, and the glibc of the base image is older"
+    assert reasons[2] == "it needs libpython3.12.so.1.0, which does not exist there"
+    assert reasons[3] == "it does not report its version"
     assert reasons[4].startswith("it does not run: ")
     assert "rocm-6.4" in caught.value.message
     assert "uv python install 3.12" in caught.value.hint
@@ -130,7 +130,7 @@ def test_an_image_is_searched(runtime: ImageRuntime, monkeypatch: pytest.MonkeyP
         looked.append((command, view.binds))
         return (True, ["/opt/one/bin/python3.12"]) if command[0] == "/bin/sh" else (False, ["no such file"])
 
-    monkeypatch.setattr(module, "_ask", ask)
+    monkeypatch.setattr(module, "_run", ask)
     with pytest.raises(
         EnvironmentLacksError, match=r"/opt/one/bin/python3\.12: it does not run: no such file"
     ):

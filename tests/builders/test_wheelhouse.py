@@ -14,7 +14,7 @@ from builders.cache import cache_root
 from builders.containers.runtime import HostRuntime, Runtime, View
 from builders.environments import wheelhouse
 from builders.environments.python import TargetPython
-from builders.environments.wheelhouse import Wheel, Wheelhouse, damaged, fetch_wheels
+from builders.environments.wheelhouse import FetchOptions, Wheel, Wheelhouse, fetch_wheels, remove_damaged
 from builders.files import sha256_of
 from resolver.errors import CommandError, EnvironmentLacksError, UsageError
 from tests.support.recorder import Recorder
@@ -59,8 +59,8 @@ class FakePip:
 def pip(monkeypatch: pytest.MonkeyPatch) -> FakePip:
     fake = FakePip()
     monkeypatch.setattr(wheelhouse, "run_in", fake)
-    monkeypatch.setattr(wheelhouse, "pip_of", lambda *_, **__: Path("/tools/pip"))
-    monkeypatch.setattr(wheelhouse, "reachable", lambda url: "unreachable" not in url)
+    monkeypatch.setattr(wheelhouse, "ensure_pip", lambda *_, **__: Path("/tools/pip"))
+    monkeypatch.setattr(wheelhouse, "is_reachable", lambda url: "unreachable" not in url)
     return fake
 
 
@@ -74,7 +74,7 @@ def fetch(tmp_path: Path, recorder: Recorder) -> Fetch:
     def call(
         *requirements: str,
         indexes: Sequence[str] = (),
-        over: Sequence[Wheel] = (),
+        constraints: Sequence[Wheel] = (),
         offline: bool = False,
         mirrored: Callable[[str], str] = str,
     ) -> Wheelhouse:
@@ -82,12 +82,8 @@ def fetch(tmp_path: Path, recorder: Recorder) -> Fetch:
             HostRuntime(),
             PYTHON,
             requirements,
-            log=tmp_path / "log",
-            reporter=recorder,
-            indexes=indexes,
-            over=over,
-            offline=offline,
-            mirrored=mirrored,
+            FetchOptions(tmp_path / "log", recorder, indexes, mirrored, offline),
+            constraints=constraints,
         )
 
     return call
@@ -168,7 +164,7 @@ def test_what_is_not_whole_is_fetched_again(
     if harm == "manifest":
         manifest.write_text(manifest.read_text()[:-10])
     elif harm == "unknown key":
-        manifest.write_text(manifest.read_text().replace('"above"', '"below"'))
+        manifest.write_text(manifest.read_text().replace('"depends_on_base"', '"below"'))
     elif harm == "wheel gone":
         path.unlink()
     else:
@@ -188,7 +184,7 @@ def test_a_changed_wheel_is_found_and_removed(
     alpha, zeta = fetch("zeta", "alpha").wheels
     zeta.path.chmod(0o644)
     zeta.path.write_bytes(zeta.path.read_bytes()[::-1])
-    assert damaged([alpha, zeta]) == [zeta]
+    assert remove_damaged([alpha, zeta]) == [zeta]
     assert alpha.path.exists()
     assert not zeta.path.exists()
 
@@ -257,7 +253,7 @@ def test_sources_are_refused(pip: FakePip, fetch: Fetch, tmp_path: Path) -> None
     sdist = tmp_path / "zeta-1.0.tar.gz"
     sdist.touch()
     pip.gives = [sdist]
-    with pytest.raises(EnvironmentLacksError, match=r"zeta-1\.0\.tar\.gz, which is no wheel"):
+    with pytest.raises(EnvironmentLacksError, match=r"zeta-1\.0\.tar\.gz, which is not a wheel"):
         fetch("zeta")
 
 
@@ -268,13 +264,13 @@ def test_over_torch(pip: FakePip, fetch: Fetch, make_wheel: Callable[..., Path])
     base = fetch("torch==2.9.1+rocm6.4").wheels
     assert pip.constraints == ""
     pip.gives = [shared, make_wheel("zeta")]
-    alone = fetch("zeta", over=base)
+    alone = fetch("zeta", constraints=base)
     assert pip.constraints == "torch==2.9.1+rocm6.4\n"
     assert f"--find-links={base[1].path.parent}" in pip.commands[-1]
-    assert ([one.name for one in alone.wheels], alone.above) == (["shared", "zeta"], False)
+    assert ([one.name for one in alone.wheels], alone.depends_on_base) == (["shared", "zeta"], False)
     pip.gives = [torch, shared, make_wheel("extra")]
-    needing = fetch("extra", over=base)
-    assert ([one.name for one in needing.wheels], needing.above) == (["extra"], True)
+    needing = fetch("extra", constraints=base)
+    assert ([one.name for one in needing.wheels], needing.depends_on_base) == (["extra"], True)
 
 
 def test_what_could_not_be_reached_is_named(pip: FakePip, fetch: Fetch, recorder: Recorder) -> None:
@@ -286,11 +282,11 @@ def test_what_could_not_be_reached_is_named(pip: FakePip, fetch: Fetch, recorder
     with pytest.raises(EnvironmentLacksError, match="No matching distribution") as caught:
         fetch("torch==2.9.1+rocm6.4", indexes=["https://unreachable.example/whl"])
     hint = caught.value.hint
-    assert hint.startswith("Not reached from here: https://unreachable.example/whl, pkgs.example. ")
+    assert hint.startswith("Not reachable from here: https://unreachable.example/whl, pkgs.example. ")
     assert "[mirrors]" in hint
     assert "PIP_FIND_LINKS" in hint
     assert caught.value.exit_code == 3
-    assert recorder.messages[-1].startswith("https://unreachable.example/whl cannot be reached")
+    assert recorder.messages[-1].startswith("https://unreachable.example/whl is not reachable")
     assert not any("extra-index-url" in word for word in pip.commands[0])
 
 
@@ -298,7 +294,7 @@ def test_what_is_nowhere(pip: FakePip, fetch: Fetch) -> None:
     pip.fails = ["ERROR: No matching distribution found for zeta"]
     with pytest.raises(EnvironmentLacksError) as caught:
         fetch("zeta")
-    assert "No index that pip knows has such wheels" in caught.value.hint
+    assert "The configured indexes have no such wheels" in caught.value.hint
 
 
 def test_indexes_have_mirrors(pip: FakePip, fetch: Fetch, make_wheel: Callable[..., Path]) -> None:
@@ -309,6 +305,6 @@ def test_indexes_have_mirrors(pip: FakePip, fetch: Fetch, make_wheel: Callable[.
 
 @pytest.mark.parametrize("text", ["-r file", "--index-url=x", "zeta=1", ""])
 def test_what_is_no_requirement(text: str, pip: FakePip, fetch: Fetch) -> None:
-    with pytest.raises(UsageError, match="is no requirement"):
+    with pytest.raises(UsageError, match="is not a valid requirement"):
         fetch(text)
     assert pip.commands == []

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from builders.environments.pipconfig import pip_environment
+from builders.environments.pip import pip_environment
 from tests.rig.rig import Rig
 from tests.support.built import Built, matrix
 from tests.support.fusedtiny import Repository, make_repository

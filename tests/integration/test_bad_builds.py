@@ -127,7 +127,7 @@ def test_a_full_disk_below_the_index(tiny: MakeSite, size: str) -> None:
     site.index.mkdir()
     with mounted(site.index, "-t", "tmpfs", "-o", f"size={size},mode=777", "tmpfs"):
         said = refused(site, 3)
-        assert "no room left" in said
+        assert "No space left" in said
         assert "--index DIR" in said
         assert not list(site.index.glob(".matrix/builds/*"))
 
@@ -139,7 +139,7 @@ def test_a_full_disk_below_the_cache(tiny: MakeSite) -> None:
     site.env["XDG_CACHE_HOME"] = str(cache)
     with mounted(cache, "-t", "tmpfs", "-o", "size=20m,mode=777", "tmpfs"):
         said = refused(site, 3)
-        assert "no room left for the cache" in said
+        assert "No space left in the cache" in said
         assert not list(cache.rglob("torch-*.whl"))
 
 
@@ -147,7 +147,7 @@ def test_an_index_that_may_not_be_written(tiny: MakeSite) -> None:
     site = tiny()
     site.index.mkdir(mode=0o555)
     said = refused(site, 3)
-    assert "cannot be written" in said
+    assert "Cannot write to" in said
     assert str(site.index) in said
     assert list(site.index.iterdir()) == []
 

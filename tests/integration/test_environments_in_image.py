@@ -11,8 +11,9 @@ import pytest
 from builders.containers.choosing import choose_runtime
 from builders.containers.image import find_image
 from builders.containers.runtime import run_in
+from builders.environments.layers import make_environment, make_layers
 from builders.environments.python import find_python
-from builders.environments.task import Fetching, make_layers, task_environment
+from builders.environments.wheelhouse import FetchOptions
 from resolver.errors import EnvironmentLacksError
 from tests.support.recorder import Recorder
 
@@ -70,13 +71,13 @@ def test_torch_and_build_requirements_in_the_image(runtime: Runtime, cache: Path
     python = find_python(runtime, "3.11")
     assert python.where == "image"
     recorder = Recorder()
-    how = Fetching(log=tmp_path / "log", reporter=recorder)
+    how = FetchOptions(log=tmp_path / "log", reporter=recorder)
     wanted = ["setuptools<80", "ninja"]
-    layers = make_layers(runtime, python, torch=TORCH, requirements=wanted, how=how)
+    layers = make_layers(runtime, python, torch=TORCH, requirements=wanted, options=how)
     assert layers.torch is not None
     assert layers.torch.root.is_relative_to(cache)
 
-    made = task_environment(runtime, python, layers.all, root=tmp_path / "env", log=how.log)
+    made = make_environment(runtime, python, layers.all, root=tmp_path / "env", log=how.log)
     run_in(runtime, [str(made.python), "-c", ASK], made.view, what="Asking", log=tmp_path / "asked")
     found = answer(tmp_path / "asked")
     assert found["torch"] == made.installed["torch"] == "2.13.0+rocm7.2"
@@ -91,10 +92,10 @@ def test_torch_and_build_requirements_in_the_image(runtime: Runtime, cache: Path
     assert sum(path.lstat().st_blocks for path in made.root.rglob("*")) * 512 < 50e6
 
     recorder.messages.clear()
-    offline = Fetching(log=how.log, reporter=recorder, offline=True)
-    assert make_layers(runtime, python, torch=TORCH, requirements=wanted, how=offline) == layers
+    offline = FetchOptions(log=how.log, reporter=recorder, offline=True)
+    assert make_layers(runtime, python, torch=TORCH, requirements=wanted, options=offline) == layers
     with pytest.raises(EnvironmentLacksError, match="not in the cache"):
-        make_layers(runtime, python, torch=TORCH, requirements=["setuptools<70"], how=offline)
+        make_layers(runtime, python, torch=TORCH, requirements=["setuptools<70"], options=offline)
     assert recorder.messages == []
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from builders.diagnosis import Context, diagnose
-from builders.environments.pipconfig import pip_environment
+from builders.environments.pip import pip_environment
 from tests.support.built import Built
 
 pytestmark = pytest.mark.integration

@@ -19,7 +19,7 @@ from packaging.utils import parse_wheel_filename
 from pypi_simple import PyPISimple
 from uv import find_uv_bin
 
-from builders.environments.pipconfig import pip_environment
+from builders.environments.pip import pip_environment
 from builders.files import sha256_of
 from tests.support.built import LABELLED, Built
 from tests.support.records import inputs_of, materials_of, results_of

@@ -147,7 +147,7 @@ def test_sources_are_fetched_with_an_image_that_is_not_where_the_lock_says(
 
 @pytest.fixture
 def _no_network(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine, "reachable", lambda _: False)
+    monkeypatch.setattr(machine, "is_reachable", lambda _: False)
 
 
 @pytest.mark.usefixtures("_no_network")

@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from builders.files import only_one
+from builders.files import exclusive_lock
 from resolver.facts.loading import load
 from tests.rig.standin_torch import make
 
@@ -140,7 +140,7 @@ def the_rig() -> Iterator[Rig]:
 def _made() -> Path:
     digest = hashlib.sha256(b"".join((HERE / name).read_bytes() for name in _MADE_BY)).hexdigest()[:16]
     kept = Path.home() / ".cache" / "rocm-matrix-rig" / digest
-    with only_one(kept.parent / f"{digest}.lock"):
+    with exclusive_lock(kept.parent / f"{digest}.lock"):
         if not kept.exists():
             _require_tools()
             with tempfile.TemporaryDirectory(dir=kept.parent, prefix=".tmp-") as name:

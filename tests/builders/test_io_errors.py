@@ -19,12 +19,12 @@ from builders.compilation import build_view
 from builders.containers.facts import ImageFacts
 from builders.containers.image import Image
 from builders.containers.runtime import HostRuntime, View
-from builders.environments.task import BuildEnvironment
-from builders.files import only_one
+from builders.environments.layers import BuildEnvironment
+from builders.files import exclusive_lock
 from builders.index import Index
+from builders.io_errors import explain_index_errors
 from builders.plan import Task
 from builders.recipes import Build, Compiler, apply_recipe
-from builders.refusals import index_refusals
 from builders.task import Limits, build_wheel
 from resolver.errors import BuildError, EnvironmentLacksError, MatrixError
 from resolver.facts.loading import load
@@ -57,8 +57,8 @@ def work(tmp_path: Path) -> Path:
 class TestIndexRefusals:
     @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG])
     def test_no_room_gives_back_what_was_half_built(self, tmp_path: Path, work: Path, number: int) -> None:
-        refusing = index_refusals(tmp_path / "index", work)
-        with pytest.raises(EnvironmentLacksError, match="no room left") as caught, refusing:
+        refusing = explain_index_errors(tmp_path / "index", work)
+        with pytest.raises(EnvironmentLacksError, match="No space left") as caught, refusing:
             raise OSError(number, os.strerror(number))
         assert os.strerror(number) in caught.value.message
         assert not work.exists()
@@ -66,7 +66,7 @@ class TestIndexRefusals:
     def test_a_program_that_met_no_room(self, tmp_path: Path, work: Path) -> None:
         failure = BuildError("The compiler failed.")
         failure.details = {"diagnosis": [{"id": "disk-full"}]}
-        refusing = index_refusals(tmp_path / "index", work)
+        refusing = explain_index_errors(tmp_path / "index", work)
         with pytest.raises(EnvironmentLacksError, match="The compiler failed") as caught, refusing:
             raise failure
         assert caught.value.details == failure.details
@@ -78,20 +78,20 @@ class TestIndexRefusals:
     ) -> None:
         failure = BuildError("The compiler failed.")
         failure.details = {"diagnosis": found}
-        with pytest.raises(BuildError), index_refusals(tmp_path / "index", work):
+        with pytest.raises(BuildError), explain_index_errors(tmp_path / "index", work):
             raise failure
         assert (work / "half").exists()
 
     def test_what_may_not_be_written_is_named(self, tmp_path: Path, work: Path) -> None:
         file = tmp_path / "index" / "simple"
-        refusing = index_refusals(tmp_path / "index", work)
-        with pytest.raises(EnvironmentLacksError, match="cannot be written") as caught, refusing:
+        refusing = explain_index_errors(tmp_path / "index", work)
+        with pytest.raises(EnvironmentLacksError, match="Cannot write to the index") as caught, refusing:
             raise PermissionError(errno.EACCES, "denied", str(file))
         assert str(file) in caught.value.message
         assert "--index" in caught.value.hint
 
     def test_what_is_refused_elsewhere_is_not_the_indexs_fault(self, tmp_path: Path, work: Path) -> None:
-        with pytest.raises(PermissionError), index_refusals(tmp_path / "index", work):
+        with pytest.raises(PermissionError), explain_index_errors(tmp_path / "index", work):
             raise PermissionError(errno.EACCES, "denied", str(tmp_path / "cache"))
 
 
@@ -99,10 +99,10 @@ def test_who_has_to_wait_is_told(tmp_path: Path) -> None:
     told, entered = threading.Event(), threading.Event()
 
     def second() -> None:
-        with only_one(tmp_path / "lock", waiting=told.set):
+        with exclusive_lock(tmp_path / "lock", on_wait=told.set):
             entered.set()
 
-    with only_one(tmp_path / "lock", waiting=lambda: pytest.fail("nobody else is at it")):
+    with exclusive_lock(tmp_path / "lock", on_wait=lambda: pytest.fail("nobody else is at it")):
         thread = threading.Thread(target=second)
         thread.start()
         assert told.wait(30)

@@ -13,17 +13,16 @@ import pytest
 
 from builders.cache import cache_root
 from builders.containers.runtime import HostRuntime, run_in
-from builders.environments.layer import make_layer
-from builders.environments.python import TargetPython, find_python
-from builders.environments.task import (
+from builders.environments.layers import (
     BuildEnvironment,
-    Fetching,
     Layers,
-    fetch_for,
-    fresh_environment,
+    fetch_build_wheels,
+    make_environment,
+    make_layer,
     make_layers,
-    task_environment,
 )
+from builders.environments.python import TargetPython, find_python
+from builders.environments.wheelhouse import FetchOptions
 from builders.host import running_python
 from resolver.errors import EnvironmentLacksError
 from resolver.reporter import SILENT
@@ -87,8 +86,8 @@ def links(tmp_path: Path, make_wheel: Callable[..., Path], monkeypatch: pytest.M
 
 
 @pytest.fixture
-def how(tmp_path: Path) -> Fetching:
-    return Fetching(log=tmp_path / "log", reporter=SILENT)
+def options(tmp_path: Path) -> FetchOptions:
+    return FetchOptions(log=tmp_path / "log", reporter=SILENT)
 
 
 def run(environment: BuildEnvironment, code: str, tmp_path: Path) -> str:
@@ -100,10 +99,10 @@ def run(environment: BuildEnvironment, code: str, tmp_path: Path) -> str:
 
 
 def test_a_build_sees_torch_and_what_it_asked_for(
-    links: Path, how: Fetching, python: TargetPython, tmp_path: Path
+    links: Path, options: FetchOptions, python: TargetPython, tmp_path: Path
 ) -> None:
-    layers = make_layers(PLACE, python, torch=TORCH, requirements=["setuptools<75", "tool"], how=how)
-    made = task_environment(PLACE, python, layers.all, root=tmp_path / "env", log=how.log)
+    layers = make_layers(PLACE, python, torch=TORCH, requirements=["setuptools<75", "tool"], options=options)
+    made = make_environment(PLACE, python, layers.all, root=tmp_path / "env", log=options.log)
     assert made.installed == {"setuptools": "70.0", "tool": "1.0", "torch": "2.9.1+rocm6.4"}
     code = (
         "import os, sys, torch, setuptools as s; print(torch.VALUE, s.VALUE, os.environ['SEEN'], sys.prefix)"
@@ -119,9 +118,11 @@ def test_a_build_sees_torch_and_what_it_asked_for(
     assert not (made.root / "bin" / "pip").exists()
 
 
-def test_programs_of_layers_are_on_path_and_run(how: Fetching, python: TargetPython, tmp_path: Path) -> None:
-    layers = make_layers(PLACE, python, torch=TORCH, requirements=["tool"], how=how)
-    made = task_environment(PLACE, python, layers.all, root=tmp_path / "env", log=how.log)
+def test_programs_of_layers_are_on_path_and_run(
+    options: FetchOptions, python: TargetPython, tmp_path: Path
+) -> None:
+    layers = make_layers(PLACE, python, torch=TORCH, requirements=["tool"], options=options)
+    made = make_environment(PLACE, python, layers.all, root=tmp_path / "env", log=options.log)
     code = "import subprocess; print([subprocess.getoutput(name) for name in ('tool', 'torchtool')])"
     assert layers.torch is not None
     assert layers.requirements is not None
@@ -131,30 +132,30 @@ def test_programs_of_layers_are_on_path_and_run(how: Fetching, python: TargetPyt
 
 
 def test_the_callers_packages_are_not_seen(
-    how: Fetching, python: TargetPython, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    options: FetchOptions, python: TargetPython, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "own").mkdir()
     (tmp_path / "own" / "intruder.py").touch()
     monkeypatch.setenv("PYTHONPATH", str(tmp_path / "own"))
-    made = task_environment(PLACE, python, (), root=tmp_path / "env", log=how.log)
+    made = make_environment(PLACE, python, (), root=tmp_path / "env", log=options.log)
     assert made.installed == {}
     code = "import importlib.util as u, site; print(u.find_spec('intruder'), site.ENABLE_USER_SITE)"
     assert run(made, code, tmp_path) == "None False"
 
 
-def test_layers_are_made_once_and_shared(links: Path, how: Fetching, python: TargetPython) -> None:
-    first = make_layers(PLACE, python, torch=TORCH, requirements=["tool"], how=how)
-    how.log.unlink(missing_ok=True)
+def test_layers_are_made_once_and_shared(links: Path, options: FetchOptions, python: TargetPython) -> None:
+    first = make_layers(PLACE, python, torch=TORCH, requirements=["tool"], options=options)
+    options.log.unlink(missing_ok=True)
     for name in links.iterdir():
         name.unlink()
-    offline = Fetching(log=how.log, reporter=how.reporter, offline=True)
-    assert make_layers(PLACE, python, torch=TORCH, requirements=["tool"], how=offline) == first
-    assert not how.log.exists()
+    offline = FetchOptions(log=options.log, reporter=options.reporter, offline=True)
+    assert make_layers(PLACE, python, torch=TORCH, requirements=["tool"], options=offline) == first
+    assert not options.log.exists()
     assert not any(path.stat().st_mode & 0o222 for path in first.all[1].packages.rglob("*.py"))
 
 
-def test_what_needs_torch_gets_the_pinned_one(how: Fetching, python: TargetPython) -> None:
-    layers = make_layers(PLACE, python, torch=TORCH, requirements=["needing"], how=how)
+def test_what_needs_torch_gets_the_pinned_one(options: FetchOptions, python: TargetPython) -> None:
+    layers = make_layers(PLACE, python, torch=TORCH, requirements=["needing"], options=options)
     assert layers.requirements is not None
     assert [one.name for one in layers.requirements.wheels] == ["needing"]
     code = "import torch; print(torch.VALUE)"
@@ -162,45 +163,45 @@ def test_what_needs_torch_gets_the_pinned_one(how: Fetching, python: TargetPytho
     assert subprocess.run([own, "-c", code], check=True, capture_output=True, text=True).stdout == "torch\n"
 
 
-def test_without_torch(how: Fetching, python: TargetPython) -> None:
-    layers = make_layers(PLACE, python, torch=None, requirements=["tool"], how=how)
+def test_without_torch(options: FetchOptions, python: TargetPython) -> None:
+    layers = make_layers(PLACE, python, torch=None, requirements=["tool"], options=options)
     assert layers.torch is None
-    assert make_layers(PLACE, python, torch=None, requirements=[], how=how) == Layers(None, None)
+    assert make_layers(PLACE, python, torch=None, requirements=[], options=options) == Layers(None, None)
     with pytest.raises(EnvironmentLacksError, match="no torch is pinned"):
-        make_layers(PLACE, python, torch=None, requirements=["needing"], how=how)
+        make_layers(PLACE, python, torch=None, requirements=["needing"], options=options)
 
 
 def test_a_wheel_is_tried_in_an_environment_of_its_own(
-    how: Fetching, python: TargetPython, make_wheel: Callable[..., Path], tmp_path: Path
+    options: FetchOptions, python: TargetPython, make_wheel: Callable[..., Path], tmp_path: Path
 ) -> None:
-    layers = make_layers(PLACE, python, torch=TORCH, requirements=[], how=how)
+    layers = make_layers(PLACE, python, torch=TORCH, requirements=[], options=options)
     wheel = make_wheel("tried", "1.0", {"tried.py": b"import torch\nVALUE = torch.VALUE\n"}, folder="dist")
     before = {path: path.stat().st_mtime_ns for path in layers.all[0].root.rglob("*")}
-    made = fresh_environment(PLACE, python, layers.all, [wheel], root=tmp_path / "env", log=how.log)
+    made = make_environment(PLACE, python, layers.all, [wheel], root=tmp_path / "env", log=options.log)
     assert made.installed["tried"] == "1.0"
     assert run(made, "import tried; print(tried.VALUE)", tmp_path) == "torch"
     assert {path: path.stat().st_mtime_ns for path in layers.all[0].root.rglob("*")} == before
-    again = fresh_environment(PLACE, python, layers.all, [], root=tmp_path / "env", log=how.log)
+    again = make_environment(PLACE, python, layers.all, [], root=tmp_path / "env", log=options.log)
     assert "tried" not in again.installed
 
 
 def test_a_wheel_that_pip_refuses(
-    how: Fetching, python: TargetPython, make_wheel: Callable[..., Path], tmp_path: Path
+    options: FetchOptions, python: TargetPython, make_wheel: Callable[..., Path], tmp_path: Path
 ) -> None:
     wheel = make_wheel("tried", tags="cp27-cp27m-win32", folder="dist")
     with pytest.raises(EnvironmentLacksError, match="is not a supported wheel"):
-        fresh_environment(PLACE, python, (), [wheel], root=tmp_path / "env", log=how.log)
+        make_environment(PLACE, python, (), [wheel], root=tmp_path / "env", log=options.log)
 
 
-def test_a_damaged_wheel_makes_no_layer(own_cache: Path, how: Fetching, python: TargetPython) -> None:
-    fetch_for(PLACE, python, torch=TORCH, requirements=[], how=how)
+def test_a_damaged_wheel_makes_no_layer(own_cache: Path, options: FetchOptions, python: TargetPython) -> None:
+    fetch_build_wheels(PLACE, python, torch=TORCH, requirements=[], options=options)
     (wheel,) = (own_cache / "wheels").glob("*/setuptools-80.0-*.whl")
     wheel.chmod(0o644)
     wheel.write_bytes(wheel.read_bytes()[::-1])
-    with pytest.raises(EnvironmentLacksError, match=r"no longer holds what was fetched: setuptools-80\.0"):
-        make_layers(PLACE, python, torch=TORCH, requirements=[], how=how)
+    with pytest.raises(EnvironmentLacksError, match=r"in the cache were removed: setuptools-80\.0"):
+        make_layers(PLACE, python, torch=TORCH, requirements=[], options=options)
     assert not any(one.is_dir() for one in (own_cache / "layers").iterdir())
-    assert make_layers(PLACE, python, torch=TORCH, requirements=[], how=how).torch is not None
+    assert make_layers(PLACE, python, torch=TORCH, requirements=[], options=options).torch is not None
 
 
 @pytest.fixture
@@ -214,16 +215,16 @@ def _little_room() -> Iterator[None]:
 
 def test_no_room_for_a_layer(
     own_cache: Path,
-    how: Fetching,
+    options: FetchOptions,
     python: TargetPython,
     make_wheel: Callable[..., Path],
     request: pytest.FixtureRequest,
 ) -> None:
     make_wheel("large", files={"large.py": b"#" * 200_000})
-    make_layers(PLACE, python, torch=None, requirements=["tool"], how=how)  # pip itself is there
+    make_layers(PLACE, python, torch=None, requirements=["tool"], options=options)  # pip itself is there
     request.getfixturevalue("_little_room")
-    with pytest.raises(EnvironmentLacksError, match="no room left") as caught:
-        make_layers(PLACE, python, torch=None, requirements=["large"], how=how)
+    with pytest.raises(EnvironmentLacksError, match="No space left") as caught:
+        make_layers(PLACE, python, torch=None, requirements=["large"], options=options)
     assert "XDG_CACHE_HOME" in caught.value.hint
     assert len([one for one in (own_cache / "layers").iterdir() if one.is_dir()]) == 1
 
@@ -231,12 +232,18 @@ def test_no_room_for_a_layer(
 SAME_LAYER = """
 import sys
 from pathlib import Path
-from builders.containers.runtime import HostPlace
+from builders.containers.runtime import HostRuntime
+from builders.environments.layers import make_layers
 from builders.environments.python import find_python
-from builders.environments.task import Fetching, make_layers
-how = Fetching(log=Path(sys.argv[1]), reporter=SILENT)
-python = find_python(HostPlace(), sys.argv[2])
-print(make_layers(HostPlace(), python, torch=sys.argv[3], requirements=["tool"], how=how).all[0].root)
+from builders.environments.wheelhouse import FetchOptions
+from resolver.reporter import Reporter
+class Printer(Reporter):
+    def step(self, message):
+        print(message)
+options = FetchOptions(log=Path(sys.argv[1]), reporter=Printer())
+runtime = HostRuntime()
+python = find_python(runtime, sys.argv[2])
+print(make_layers(runtime, python, torch=sys.argv[3], requirements=["tool"], options=options).all[0].root)
 """
 
 
@@ -256,9 +263,9 @@ def test_two_at_once_make_it_once(tmp_path: Path) -> None:
     assert sorted(steps) == ["fetch", "fetch", "install", "install"]
 
 
-def test_a_layer_of_other_wheels_is_another(how: Fetching, python: TargetPython) -> None:
-    layers = make_layers(PLACE, python, torch=TORCH, requirements=["tool"], how=how)
+def test_a_layer_of_other_wheels_is_another(options: FetchOptions, python: TargetPython) -> None:
+    layers = make_layers(PLACE, python, torch=TORCH, requirements=["tool"], options=options)
     assert layers.torch is not None
     wheels = layers.torch.wheels
-    assert make_layer(PLACE, python, wheels[::-1], log=how.log, reporter=SILENT).root == layers.torch.root
-    assert make_layer(PLACE, python, wheels[:1], log=how.log, reporter=SILENT).root != layers.torch.root
+    assert make_layer(PLACE, python, wheels[::-1], log=options.log, reporter=SILENT).root == layers.torch.root
+    assert make_layer(PLACE, python, wheels[:1], log=options.log, reporter=SILENT).root != layers.torch.root

@@ -14,18 +14,18 @@ from pathlib import Path
 import pytest
 
 from builders.cache import cache_root
-from builders.environments.kept import digest, is_complete, keep, remove
+from builders.environments.cached import digest, ensure_cached, is_complete, remove_tree
 from resolver.errors import CommandError, EnvironmentLacksError
 
 WHAT = "Installing"
 KILLED_MIDWAY = """
 import os, pathlib, signal, sys
-from builders.environments.kept import keep
+from builders.environments.cached import ensure_cached
 root = pathlib.Path(sys.argv[1])
 def make():
     (root / "half").touch()
     os.kill(os.getpid(), signal.SIGKILL)
-keep(root, make)
+ensure_cached(root, make)
 """
 
 
@@ -47,8 +47,8 @@ def filling(root: Path, calls: list[str]) -> Callable[[], None]:
 
 def test_it_is_made_once_and_is_read_only(root: Path) -> None:
     calls: list[str] = []
-    keep(root, filling(root, calls))
-    keep(root, filling(root, calls))
+    ensure_cached(root, filling(root, calls))
+    ensure_cached(root, filling(root, calls))
     assert calls == ["made"]
     assert (root / "link" / "file").read_text() == "content"
     for path in (root, root / "deep", root / "deep" / "file"):
@@ -57,10 +57,10 @@ def test_it_is_made_once_and_is_read_only(root: Path) -> None:
 
 def test_a_complete_one_needs_no_lock(root: Path) -> None:
     """The cache may be another's, which cannot be written."""
-    keep(root, filling(root, []))
+    ensure_cached(root, filling(root, []))
     lock = root.parent / "one.lock"
     lock.unlink()
-    keep(root, filling(root, []))
+    ensure_cached(root, filling(root, []))
     assert not lock.exists()
 
 
@@ -69,7 +69,7 @@ def test_what_kill_9_left_is_thrown_away(root: Path) -> None:
     assert done.returncode == -signal.SIGKILL
     assert (root / "half").exists()
     assert not is_complete(root)
-    keep(root, filling(root, []))
+    ensure_cached(root, filling(root, []))
     assert not (root / "half").exists()
     assert is_complete(root)
 
@@ -82,18 +82,18 @@ def test_what_could_not_be_made_is_not_there(root: Path) -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        keep(root, fail)
+        ensure_cached(root, fail)
     assert not root.exists()
 
 
 @pytest.mark.parametrize(
     ("number", "words"),
     [
-        (errno.ENOSPC, "no room left"),
-        (errno.EDQUOT, "no room left"),
-        (errno.EFBIG, "no room left"),
-        (errno.EROFS, "cannot be written"),
-        (errno.EACCES, "cannot be written"),
+        (errno.ENOSPC, "No space left"),
+        (errno.EDQUOT, "No space left"),
+        (errno.EFBIG, "No space left"),
+        (errno.EROFS, "Cannot write to the cache"),
+        (errno.EACCES, "Cannot write to the cache"),
     ],
 )
 def test_a_full_or_read_only_cache_is_said(root: Path, number: int, words: str) -> None:
@@ -101,7 +101,7 @@ def test_a_full_or_read_only_cache_is_said(root: Path, number: int, words: str) 
         raise OSError(number, os.strerror(number), "some/file")
 
     with pytest.raises(EnvironmentLacksError, match=words) as caught:
-        keep(root, refuse)
+        ensure_cached(root, refuse)
     assert "some/file" in caught.value.message
     assert "XDG_CACHE_HOME" in caught.value.hint
 
@@ -112,8 +112,8 @@ def test_a_program_may_be_the_one_to_say_so(root: Path, tmp_path: Path) -> None:
     def refuse() -> None:
         raise CommandError(WHAT, code=1, log=tmp_path / "pip.log", lines=lines)
 
-    with pytest.raises(EnvironmentLacksError, match="no room left") as caught:
-        keep(root, refuse)
+    with pytest.raises(EnvironmentLacksError, match="No space left") as caught:
+        ensure_cached(root, refuse)
     assert "pip.log" in caught.value.message
 
 
@@ -122,9 +122,9 @@ def test_any_other_failure_stays_what_it_is(root: Path, tmp_path: Path) -> None:
         raise CommandError(WHAT, code=1, log=tmp_path / "log", lines=["ERROR: bad wheel"])
 
     with pytest.raises(CommandError, match="bad wheel"):
-        keep(root, fail)
+        ensure_cached(root, fail)
     with pytest.raises(FileNotFoundError):
-        keep(root, (root / "not" / "there").touch)
+        ensure_cached(root, (root / "not" / "there").touch)
 
 
 def test_the_name_tells_all_parts_apart() -> None:
@@ -133,7 +133,7 @@ def test_the_name_tells_all_parts_apart() -> None:
 
 
 def test_removing_what_is_not_there(tmp_path: Path) -> None:
-    remove(tmp_path / "nothing")
+    remove_tree(tmp_path / "nothing")
     assert list(tmp_path.iterdir()) == []
 
 

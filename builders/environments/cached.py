@@ -1,0 +1,86 @@
+"""Directories of the cache that are built once and shared: complete, or not there.
+
+A marker file, written last, says that a directory is complete. A directory without one was left by a
+killed process; it is removed and built again. Complete directories are read-only. They need neither a
+lock nor a writable cache, so a site can share its cache.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import stat
+from typing import TYPE_CHECKING, Any
+
+from builders.files import exclusive_lock, write_atomic
+from builders.io_errors import explain_cache_errors
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+_MARKER = "matrix-complete.json"
+_WRITE = stat.S_IWUSR | stat.S_IWGRP | stat.S_IWOTH
+
+
+def digest(*parts: Any) -> str:  # noqa: ANN401  any JSON value
+    """Return a name for a cached directory or file, made from everything that determines its content."""
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:20]
+
+
+def is_complete(root: Path) -> bool:
+    """Return whether a cached directory exists and is complete."""
+    return (root / _MARKER).exists()
+
+
+def ensure_cached(root: Path, build: Callable[[], None]) -> None:
+    """Build a directory of the cache unless it is complete.
+
+    Parameters
+    ----------
+    root
+        The directory. It is built in place because environments contain their own path.
+    build
+        Fills the directory, which is empty and locked against other processes.
+
+    Raises
+    ------
+    EnvironmentLacksError
+        The cache is full or not writable.
+    """
+    if is_complete(root):
+        return
+    with explain_cache_errors(), exclusive_lock(root.parent / f"{root.name}.lock"):
+        if is_complete(root):
+            return
+        remove_tree(root)
+        root.mkdir()
+        try:
+            build()
+            for directory, _, files in os.walk(root, topdown=False):
+                for name in files:
+                    _make_read_only(os.path.join(directory, name))  # noqa: PTH118  many thousand files
+                if directory != str(root):
+                    _make_read_only(directory)
+            write_atomic(root / _MARKER, "{}\n")
+            _make_read_only(str(root))
+        except BaseException:
+            remove_tree(root)
+            raise
+
+
+def remove_tree(root: Path) -> None:
+    """Remove a directory, even if directories in it are read-only."""
+    if not root.exists():
+        return
+    for directory, _, _ in os.walk(root):
+        os.chmod(directory, stat.S_IRWXU)  # noqa: PTH101  many thousand files
+    shutil.rmtree(root)
+
+
+def _make_read_only(path: str) -> None:
+    mode = os.lstat(path).st_mode
+    if not stat.S_ISLNK(mode):
+        os.chmod(path, stat.S_IMODE(mode) & ~_WRITE)  # noqa: PTH101  many thousand files

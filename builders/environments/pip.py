@@ -1,0 +1,212 @@
+"""pip for a target Python, and the user's pip configuration.
+
+pip reads configuration files and variables (pip's documentation, "Configuration": files in the order
+global, user, site, then ``PIP_CONFIG_FILE``; sections ``[global]`` and that of the command; variables
+take precedence over files). A base image does not contain these files, or contains its own. So they are
+read here. Settings that say where packages come from are passed on as variables, and local directories
+and files that they name are bound into the image. Settings that say where packages are installed or how
+they are built are not passed on.
+"""
+
+from __future__ import annotations
+
+import configparser
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import unquote, urlsplit
+
+from builders.cache import cache_root
+from builders.containers.runtime import Bind, run_in
+from builders.environments.cached import ensure_cached
+from builders.environments.python import python_view
+from builders.io_errors import explain_cache_errors
+from builders.process import clean_environment
+from resolver.errors import CommandError, EnvironmentLacksError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from builders.containers.runtime import Runtime
+    from builders.environments.python import TargetPython
+
+_PASSED_ON = (
+    "index-url", "extra-index-url", "no-index", "find-links", "trusted-host", "proxy", "cert", "client-cert",
+    "keyring-provider", "timeout", "default-timeout", "retries", "resume-retries", "constraint", "pre",
+    "prefer-binary", "use-feature", "use-deprecated",
+)  # fmt: skip
+_NOT_PASSED_ON = (
+    "PIP_TARGET", "PIP_PREFIX", "PIP_USER", "PIP_ROOT", "PIP_REQUIRE_VIRTUALENV", "PIP_PYTHON",
+)  # fmt: skip
+"""Variables that change what pip installs or where, rather than where packages come from."""
+_SYSTEM_FILE = Path("/etc/pip.conf")
+_SECTIONS = ("global", "install", "download")  # later ones take precedence
+_URLS = {"index-url", "extra-index-url"}
+_PATHS = {"find-links", "cert", "client-cert", "constraint"} | _URLS
+
+
+@dataclass(frozen=True, slots=True)
+class PipSettings:
+    """The user's pip configuration, for a pip that runs in an image."""
+
+    env: Mapping[str, str]
+    binds: tuple[Bind, ...]
+
+
+def ensure_pip(runtime: Runtime, python: TargetPython, *, log: Path) -> Path:
+    """Return the directory of a pip that any Python of that version can run.
+
+    ensurepip installs it into an environment of its own. ``python DIRECTORY install ...`` then runs pip
+    for the environment of that python, as pip itself does for its option ``--python``
+    (``pip/_internal/cli/main_parser.py``).
+
+    Raises
+    ------
+    EnvironmentLacksError
+        The Python cannot create an environment with pip.
+    """
+    root = cache_root() / "tools" / python.key(runtime)
+
+    def build() -> None:
+        view = python_view(python, binds=[Bind(root, writable=True)])
+        command = [str(python.path), "-m", "venv", str(root)]
+        try:
+            with explain_cache_errors():
+                run_in(runtime, command, view, what=f"Creating an environment with {python.path}", log=log)
+        except CommandError as error:
+            hint = f"Check that this works: {python.path} -m ensurepip --version"
+            raise EnvironmentLacksError(error.message, hint=hint) from None
+
+    ensure_cached(root, build)
+    return root / python.library / "pip"
+
+
+def pip_settings(mirrored: Callable[[str], str] = str, *, default_index: str = "") -> PipSettings:
+    """Read the user's pip configuration.
+
+    Parameters
+    ----------
+    mirrored
+        Maps a URL to its mirror.
+    default_index
+        Index that pip uses when none is configured. It is set explicitly if it has a mirror.
+
+    Raises
+    ------
+    UsageError
+        A configuration file cannot be read.
+    """
+    values = _read_files() | _read_environment()
+    if default_index and "index-url" not in values and mirrored(default_index) != default_index:
+        values["index-url"] = default_index
+    binds: dict[Path, Bind] = {}
+    env = {}
+    for name, text in values.items():
+        words = [mirrored(word) if name in _URLS else word for word in text.split()]
+        if name in _PATHS:
+            words = [_absolute(word) for word in words]
+            binds |= {path: Bind(path) for path in map(_local_path, words) if path is not None}
+        env[_variable(name)] = " ".join(words)
+    netrc = Path(os.environ.get("NETRC") or Path.home() / ".netrc")
+    if netrc.is_file():
+        env["NETRC"] = str(netrc)
+        binds[netrc] = Bind(netrc)
+    own = {"PIP_CONFIG_FILE": os.devnull, "PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_NO_INPUT": "1"}
+    return PipSettings(env | own, tuple(binds.values()))
+
+
+def pip_environment() -> dict[str, str]:
+    """Return the variables for a pip that runs on this machine, with the user's pip configuration."""
+    own = {name: value for name, value in os.environ.items() if name.startswith("PIP_")}
+    for name in _NOT_PASSED_ON:
+        own.pop(name, None)
+    return clean_environment(own | {"PIP_DISABLE_PIP_VERSION_CHECK": "1"})
+
+
+def is_reachable(url: str, *, timeout: float = 5.0) -> bool:
+    """Return whether a web server responds within `timeout` seconds.
+
+    pip would retry an unreachable index for every project.
+    """
+    import requests
+
+    if not url.startswith(("http://", "https://")):
+        return True
+    try:
+        requests.head(url, timeout=timeout, allow_redirects=True)
+    except requests.RequestException:
+        return False
+    return True
+
+
+def find_links_directories() -> list[Path]:
+    """Return the local directories that pip is configured to look into (``find-links``)."""
+    words = (_read_files() | _read_environment()).get("find-links", "").split()
+    paths = (_local_path(_absolute(word)) for word in words)
+    return [path for path in paths if path is not None and path.is_dir()]
+
+
+def local_bind(url: str) -> Bind | None:
+    """Return the bind that makes a local index or list of links visible; None for a URL of a server."""
+    path = _local_path(_absolute(url))
+    return Bind(path) if path is not None else None
+
+
+def _variable(name: str) -> str:
+    return f"PIP_{name.upper().replace('-', '_')}"
+
+
+def _read_environment() -> dict[str, str]:
+    values = {name: os.environ.get(_variable(name), "") for name in _PASSED_ON}
+    return {name: text for name, text in values.items() if text}
+
+
+def _read_files() -> dict[str, str]:
+    values: dict[str, str] = {}
+    for path in _files():
+        parser = configparser.RawConfigParser()
+        try:
+            parser.read_string(path.read_text(encoding="utf-8"))
+        except (OSError, UnicodeDecodeError, configparser.Error) as error:
+            reason = str(error).splitlines()[0]
+            msg = f"Cannot read pip's configuration {path}: {reason}"
+            raise UsageError(msg, hint="`pip config debug` lists the files that pip reads.") from None
+        for section in filter(parser.has_section, _SECTIONS):
+            for key, text in parser.items(section):
+                name = key.lower().replace("_", "-").removeprefix("--")
+                if name in _PASSED_ON:
+                    values[name] = text
+    return values
+
+
+def _files() -> Iterator[Path]:
+    """Yield the configuration files that exist; later ones take precedence."""
+    own_file = os.environ.get("PIP_CONFIG_FILE", "")
+    if own_file == os.devnull:
+        return
+    home = Path.home()
+    system = os.environ.get("XDG_CONFIG_DIRS") or "/etc/xdg"
+    paths = [Path(folder, "pip", "pip.conf") for folder in system.split(os.pathsep) if folder]
+    paths += [_SYSTEM_FILE, home / ".pip" / "pip.conf"]
+    paths.append(Path(os.environ.get("XDG_CONFIG_HOME") or home / ".config", "pip", "pip.conf"))
+    if os.environ.get("VIRTUAL_ENV"):
+        paths.append(Path(os.environ["VIRTUAL_ENV"], "pip.conf"))
+    if own_file:
+        paths.append(Path(own_file))
+    yield from (path for path in paths if path.is_file())
+
+
+def _absolute(word: str) -> str:
+    return word if "://" in word else str(Path(word).expanduser().absolute())
+
+
+def _local_path(word: str) -> Path | None:
+    """Return the existing local file or directory that a word of the configuration names."""
+    url = urlsplit(word)
+    if "://" in word and url.scheme != "file":
+        return None
+    path = Path(unquote(url.path) if url.scheme == "file" else word)
+    if path.name == "simple" and path.is_dir():
+        path = path.parent  # pages of an index may link to files next to its directory
+    return path if path.exists() else None

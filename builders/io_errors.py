@@ -1,0 +1,167 @@
+"""Explain disk-full and permission errors, whether this program or one that it started met them."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import shutil
+import signal
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from builders.cache import cache_root
+from resolver.errors import CommandError, EnvironmentLacksError, MatrixError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+NOT_WRITABLE = frozenset({errno.EACCES, errno.EIO, errno.ENOTDIR, errno.EPERM, errno.EROFS})
+
+_CACHE_HINT = "Free some space, or set XDG_CACHE_HOME to a directory that is writable and has more."
+_DISK_FULL_DIAGNOSES = {"disk-full", "quota"}
+"""Ids in `builders.diagnosis` of a build whose own programs met a full disk."""
+_LEAST_FREE = 1 << 20  # bytes; a program that fails with less free space failed because of it
+_UNUSABLE_NAMES = {
+    errno.EISDIR: "is a directory, not a file",
+    errno.ENAMETOOLONG: "is too long for a file name",
+}
+
+
+def _pattern(numbers: frozenset[int]) -> re.Pattern[str]:
+    return re.compile("|".join(re.escape(os.strerror(number)) for number in sorted(numbers)))
+
+
+# Other programs report these errors as text only.
+_DISK_FULL_TEXT = _pattern(DISK_FULL)
+_READ_ONLY_TEXT = _pattern(frozenset({errno.EROFS}))
+
+
+class DiskFullError(EnvironmentLacksError):
+    """A directory that is written to has no space left."""
+
+    def __init__(self, directory: Path, label: str, reason: str, *, hint: str) -> None:
+        super().__init__(f"No space left in {_title(directory, label)}: {reason.rstrip('.')}.", hint=hint)
+        self.directory = directory
+
+
+@contextmanager
+def explain_io_errors(directory: Path, label: str = "", *, hint: str) -> Iterator[None]:
+    """Raise `EnvironmentLacksError` where a directory turns out to be full or not writable.
+
+    Parameters
+    ----------
+    directory
+        Directory that is written to. Errors about files elsewhere are not changed.
+    label
+        What the directory is, such as ``cache``, for the message.
+    hint
+        What the user can do.
+    """
+    try:
+        yield
+    except OSError as error:
+        explained = _explain_os_error(error, directory, label, hint)
+        if explained is None:
+            raise
+        raise explained from None
+    except CommandError as error:
+        explained = _explain_command_error(error, directory, label, hint)
+        if explained is None:
+            raise
+        raise explained from None
+
+
+@contextmanager
+def explain_cache_errors() -> Iterator[None]:
+    """Raise `EnvironmentLacksError` where the cache turns out to be full or not writable."""
+    with explain_io_errors(cache_root(), "cache", hint=_CACHE_HINT):
+        yield
+
+
+@contextmanager
+def explain_index_errors(index: Path, work: Path) -> Iterator[None]:
+    """Raise `EnvironmentLacksError` where an index turns out to be full or not writable.
+
+    A build that failed because its disk was full counts, too.
+
+    Parameters
+    ----------
+    work
+        Build directory below the index. It is removed when the disk is full.
+    """
+    hint = "Nothing was published. Free some space, or choose another directory: --index DIR."
+    try:
+        with explain_io_errors(index, "index", hint=hint):
+            yield
+    except DiskFullError as error:
+        if error.directory == index:
+            shutil.rmtree(work, ignore_errors=True)
+        raise
+    except MatrixError as error:
+        diagnoses = error.details.get("diagnosis", [])
+        if not any(diagnosis["id"] in _DISK_FULL_DIAGNOSES for diagnosis in diagnoses[:1]):
+            raise
+        shutil.rmtree(work, ignore_errors=True)
+        explained = DiskFullError(index, "index", error.message, hint=hint)
+        explained.details = error.details
+        raise explained from None
+
+
+def explain_any_os_error(error: OSError) -> MatrixError:
+    """Return the error to report for an `OSError` that no other code explained."""
+    from resolver.versions import shorten
+
+    path = str(error.filename or "")
+    in_cache = bool(path) and Path(path).is_relative_to(cache_root())
+    if path and error.errno in _UNUSABLE_NAMES and not in_cache:
+        return UsageError(f"{shorten(path)} {_UNUSABLE_NAMES[error.errno]}.", hint="Name another file.")
+    reason = f"{error.strerror or error}: {shorten(path)}." if path else f"{error.strerror or error}."
+    return EnvironmentLacksError(reason, hint=f"This is the cache. {_CACHE_HINT}" if in_cache else "")
+
+
+def _explain_os_error(error: OSError, directory: Path, label: str, hint: str) -> EnvironmentLacksError | None:
+    path = (
+        Path(os.fsdecode(error.filename)) if isinstance(error.filename, str | bytes | os.PathLike) else None
+    )
+    if path is not None and path.is_absolute() and not path.is_relative_to(directory):
+        return None
+    reason = f"{error.strerror} ({path})" if path is not None else str(error.strerror)
+    if error.errno in DISK_FULL:
+        return DiskFullError(directory, label, reason, hint=hint)
+    if error.errno in NOT_WRITABLE:
+        return _not_writable(directory, label, reason, hint)
+    return None
+
+
+def _explain_command_error(
+    error: CommandError, directory: Path, label: str, hint: str
+) -> EnvironmentLacksError | None:
+    output = "\n".join(error.lines)
+    # Some programs, such as ensurepip, only report that they failed.
+    if (
+        error.code == -signal.SIGXFSZ
+        or _DISK_FULL_TEXT.search(output)
+        or _free_bytes(directory) < _LEAST_FREE
+    ):
+        return DiskFullError(directory, label, error.message, hint=hint)
+    if _READ_ONLY_TEXT.search(output):
+        return _not_writable(directory, label, error.message, hint)
+    return None
+
+
+def _not_writable(directory: Path, label: str, reason: str, hint: str) -> EnvironmentLacksError:
+    return EnvironmentLacksError(f"Cannot write to {_title(directory, label)}: {reason}.", hint=hint)
+
+
+def _title(directory: Path, label: str) -> str:
+    return f"the {label} {directory}" if label else str(directory)
+
+
+def _free_bytes(directory: Path) -> int:
+    try:
+        return shutil.disk_usage(directory).free
+    except OSError:
+        return _LEAST_FREE
