@@ -12,7 +12,7 @@ import msgspec
 from builders.recipes import with_ops
 from builders.sources import patches_of
 from resolver.errors import EnvironmentLacksError, LockError, UsageError, did_you_mean
-from resolver.facts.selecting import recipe_for
+from resolver.facts.catalog import recipe_for
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

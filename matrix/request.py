@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
@@ -68,11 +69,12 @@ def site_named(site: str | None, catalog: Catalog) -> str | None:
 
 
 def _site_of_file(path: str, catalog: Catalog) -> str:
-    sites = [row.name for row in catalog.site.values() if row.from_file == path]
+    resolved = str(Path(path).resolve())  # the catalog names its files by their resolved paths
+    sites = [row.name for row in catalog.site.values() if row.from_file == resolved]
     if not sites:
         kinds = (catalog.window, catalog.site_image, catalog.partition)
         rows = [(row.site, row.from_file) for kind in kinds for row in kind.values()]
-        sites = list(dict.fromkeys(site for site, file in rows if file == path))
+        sites = list(dict.fromkeys(site for site, file in rows if file == resolved))
     if len(sites) != 1:
         defined = f"defines {len(sites)} sites: {spell(sites, joiner='and')}" if sites else "defines no site"
         msg = f"{path} (given with --site) {defined}."

@@ -11,7 +11,7 @@ from msgspec.structs import astuple
 
 from resolver.errors import CycleError
 from resolver.model import Edge
-from resolver.names import required_name
+from resolver.requirements import required_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

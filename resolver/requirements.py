@@ -1,29 +1,72 @@
-"""What a user asks for, from text to type."""
+"""Requirements (PEP 508) and names of distributions.
+
+`packaging` imports half of the standard library before it parses a requirement, which takes longer
+than most resolutions. So plain requirements are parsed here, and `packaging` parses the rest.
+"""
 
 from __future__ import annotations
 
 import re
+from functools import cache
 
 from resolver.errors import UsageError
 from resolver.model import Requirement
-from resolver.names import normalised
 from resolver.versions import parse_specifier, shorten
 
+_NAME = r"\s*(?P<name>[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?)"
 _CLAUSE = r"(?:==|!=|<=|>=|<|>|~=)\s*[A-Za-z0-9.*+_-]+\s*"
-_PLAIN = re.compile(
-    rf"\s*(?P<name>[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?)\s*(?P<specifier>{_CLAUSE}(?:,\s*{_CLAUSE})*)?"
-)
+_LEADING_NAME = re.compile(_NAME)
+_EXACT = re.compile(rf"{_NAME}\s*==\s*(?P<version>[^\s;,()*=]+)\s*")
+_PLAIN = re.compile(rf"{_NAME}\s*(?P<specifier>{_CLAUSE}(?:,\s*{_CLAUSE})*)?")
+_SEPARATORS = re.compile(r"[-_.]+")
+
+
+@cache
+def normalize_name(name: str) -> str:
+    """Return the normalized name of a distribution (PEP 503).
+
+    Examples
+    --------
+    >>> normalize_name("Flash_Attn")
+    'flash-attn'
+    """
+    return _SEPARATORS.sub("-", name).lower()
+
+
+def required_name(requirement: str) -> str:
+    """Return the normalized name in a valid requirement.
+
+    Examples
+    --------
+    >>> required_name("Hjson>=3; python_version < '4'")
+    'hjson'
+    """
+    match = _LEADING_NAME.match(requirement)
+    return normalize_name(match["name"]) if match else ""
+
+
+def exact_requirement(requirement: str) -> tuple[str, str] | None:
+    """Return name and version of a requirement for one version without a marker, else None.
+
+    Examples
+    --------
+    >>> exact_requirement("pytorch-triton-rocm==3.1.0")
+    ('pytorch-triton-rocm', '3.1.0')
+    >>> exact_requirement("triton==2.2.0; python_version < '3.12'")
+    """
+    match = _EXACT.fullmatch(requirement)
+    return (normalize_name(match["name"]), match["version"]) if match else None
 
 
 def parse_requirement(text: str) -> Requirement:
-    """Read what a user asks for, such as ``torch>=2.4``, ``rocm==6.2.*`` or ``flash-attn[triton]``.
+    """Parse a requirement of the user, such as ``torch>=2.4``, ``rocm==6.2.*`` or ``flash-attn[triton]``.
 
-    Where PEP 508 has an extra stands the variant of a release: extras are left to pip.
+    The text in brackets is the variant of a release, not an extra: pip handles extras.
 
     Raises
     ------
     UsageError
-        It cannot be read, or says what a resolution of the catalog cannot answer.
+        The text is invalid, or has a part that matrix does not resolve.
 
     Examples
     --------
@@ -31,36 +74,33 @@ def parse_requirement(text: str) -> Requirement:
     'flash-attn'
     """
     plain = _PLAIN.fullmatch(text)
-    try:
-        if plain:
+    if plain:
+        try:
             specifier = parse_specifier(plain["specifier"]) if plain["specifier"] else None
-            return Requirement(normalised(plain["name"]), specifier, text.strip())
-    except UsageError:
-        pass  # the whole of it is what cannot be read
-    return _any_requirement(text)
+        except UsageError:
+            pass  # reported below, with the whole requirement
+        else:
+            return Requirement(normalize_name(plain["name"]), specifier, text.strip())
+    return _parse_with_packaging(text)
 
 
-def _any_requirement(text: str) -> Requirement:
-    """Read whatever is a requirement by PEP 508, which takes long to import and is seldom needed."""
+def _parse_with_packaging(text: str) -> Requirement:
     from packaging.requirements import InvalidRequirement
     from packaging.requirements import Requirement as Pep508
 
     try:
         parsed = Pep508(text)
     except InvalidRequirement:
-        msg = f"{shorten(text)!r} cannot be read as a requirement."
+        msg = f"{shorten(text)!r} is not a valid requirement."
         raise UsageError(
             msg, hint="Write a name, or a name and versions: apex, torch>=2.4, rocm==6.2.*"
         ) from None
     if len(parsed.extras) > 1:
-        msg = f"{shorten(text)!r} asks for several variants at once."
-        raise UsageError(msg, hint="What is in the brackets is one variant of the catalog's releases.")
-    for what, said in (
-        ("a marker", parsed.marker),
-        ("a URL", parsed.url),
-    ):
-        if said:
-            msg = f"{shorten(text)!r} has {what}, which matrix does not resolve."
-            raise UsageError(msg, hint="Leave it out here and add it in the environment file.")
+        msg = f"{shorten(text)!r} names more than one variant."
+        raise UsageError(msg, hint="Name one variant of the catalog's releases in the brackets.")
+    for part, value in (("a marker", parsed.marker), ("a URL", parsed.url)):
+        if value:
+            msg = f"{shorten(text)!r} has {part}, which matrix does not resolve."
+            raise UsageError(msg, hint="Remove it here and add it to the environment file.")
     specifier = parse_specifier(str(parsed.specifier)) if str(parsed.specifier) else None
-    return Requirement(normalised(parsed.name), specifier, text.strip(), next(iter(parsed.extras), ""))
+    return Requirement(normalize_name(parsed.name), specifier, text.strip(), next(iter(parsed.extras), ""))

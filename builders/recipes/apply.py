@@ -73,7 +73,7 @@ def apply_recipe(recipe: Recipe, build: Build) -> Application:
         covers=covers,
         only_at=tuple(
             path
-            for path, releases in recipe.only_at.items()
+            for path, releases in recipe.fixed_paths.items()
             if path in covers and satisfies(build.version, releases)
         ),
         notes=tuple(_notes(recipe, build, standing_in=chosen is not None)),

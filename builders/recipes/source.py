@@ -57,7 +57,7 @@ def problems_of(recipe: Recipe, source: Path) -> Iterator[str]:
     for glob in recipe.source_has:
         if next(source.glob(glob), None) is None:
             yield f"{glob} is missing: the kernels' sources did not come with it (a git submodule, perhaps)."
-    for name, text in recipe.source_says.items():
+    for name, text in recipe.source_contains.items():
         if text not in _read(source, name):
             yield f"{name} does not mention {text}: it would ignore the recipe's flags and compile nothing."
     for name, text in recipe.source_lacks.items():
@@ -67,7 +67,7 @@ def problems_of(recipe: Recipe, source: Path) -> Iterator[str]:
 
 def speaks_to(recipe: Recipe, source: Path) -> bool:
     """Tell whether a recipe says something of its source, and all of it is true of this one."""
-    said = recipe.source_says or recipe.source_lacks
+    said = recipe.source_contains or recipe.source_lacks
     return bool(said) and next(problems_of(recipe, source), None) is None
 
 

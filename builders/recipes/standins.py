@@ -64,7 +64,7 @@ def covers(rocm_path: str) -> dict[str, str]:
     """Give the files of an image that are called by their path, and the stand-in for each.
 
     Only those that an image has need covering, but for what a source looks for there and nowhere else
-    (`only_at` of its recipe): DeepSpeed 0.14.3 and 0.14.4 call ``/opt/rocm/bin/rocminfo``.
+    (`fixed_paths` of its recipe): DeepSpeed 0.14.3 and 0.14.4 call ``/opt/rocm/bin/rocminfo``.
     """
     found = {}
     for root in dict.fromkeys(["/opt/rocm", rocm_path.rstrip("/")]):

@@ -19,7 +19,7 @@ from builders.probes.marked import read_marked
 from builders.process import log_size, read_since
 from builders.verifying.payload import MARK
 from resolver.errors import MatrixError, UsageError, VerifyError
-from resolver.names import normalised
+from resolver.requirements import normalize_name
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -207,7 +207,7 @@ def in_user_site(base: Path, minor: str) -> dict[str, str]:
     if not folder.is_dir():
         return {}
     found = distributions(path=[str(folder)])
-    return {normalised(one.metadata["Name"]): one.version for one in found if one.metadata["Name"]}
+    return {normalize_name(one.metadata["Name"]): one.version for one in found if one.metadata["Name"]}
 
 
 def _script() -> str:

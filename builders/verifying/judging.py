@@ -11,7 +11,7 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING
 
 from builders.findings import Finding
-from resolver.names import normalised
+from resolver.requirements import normalize_name
 from resolver.versions import minor, sort_key
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def judge(answer: Answer, lock: Lock | None, own: Mapping[str, str], *, need_gpu
     need_gpu
         Whether a GPU must be seen, as in a job on a GPU node.
     """
-    held = {normalised(one.name): one.version for one in reversed(answer.distributions)}
+    held = {normalize_name(one.name): one.version for one in reversed(answer.distributions)}
     return [
         *_pins(answer, lock, held),
         *_strangers(answer, lock, held),
@@ -68,7 +68,7 @@ def _pins(answer: Answer, lock: Lock | None, held: Mapping[str, str]) -> Iterato
     pins = {pick.name: pick.pinned for pick in lock.pick if pick.kind == "distribution"}
     right = 0
     for name, pinned in pins.items():
-        there = held.get(normalised(name))
+        there = held.get(normalize_name(name))
         if there is None:
             yield Finding("verify-pin-missing", "error", f"{name} {pinned} is not installed.", _AGAIN)
         elif there != pinned:
@@ -95,8 +95,8 @@ def _strangers(answer: Answer, lock: Lock | None, held: Mapping[str, str]) -> It
 
 
 def _twice(answer: Answer) -> Iterator[Finding]:
-    ordered = sorted(answer.distributions, key=lambda one: normalised(one.name))
-    for name, group in groupby(ordered, key=lambda one: normalised(one.name)):
+    ordered = sorted(answer.distributions, key=lambda one: normalize_name(one.name))
+    for name, group in groupby(ordered, key=lambda one: normalize_name(one.name)):
         places = {one.path: one.version for one in group}
         if len(places) > 1:
             listed = ", ".join(f"{version} in {path}" for path, version in places.items())
@@ -110,9 +110,9 @@ def _pip_check(answer: Answer, lock: Lock | None) -> Iterator[Finding]:
         text = "Requirements of what is installed are not judged: there is no pip, or it did not answer."
         yield Finding("verify-pip-check-not-judged", "warning", text)
         return
-    ours = {normalised(pick.name) for pick in lock.pick} if lock else set()
+    ours = {normalize_name(pick.name) for pick in lock.pick} if lock else set()
     for line in said.lines if said.code else ():
-        first = normalised(line.split(" ", 1)[0]) if line else ""
+        first = normalize_name(line.split(" ", 1)[0]) if line else ""
         if first:
             if first in ours:
                 yield Finding("verify-pip-check-broken", "error", f"pip check: {line}")

@@ -13,7 +13,7 @@ from matrix.checking.about_indexes import TORCH_FAMILY, Indexes
 from matrix.checking.about_lines import finding
 from matrix.checking.about_torch import rocm_of
 from matrix.checking.piplines import PipLine
-from resolver.facts.selecting import applies
+from resolver.facts.catalog import applies
 from resolver.versions import is_version, satisfies, spell
 
 if TYPE_CHECKING:

@@ -109,7 +109,7 @@ def _recipe(package: str, path: Path, catalog: Catalog) -> Recipe:
     """Find the recipe of the wheel's release; its label says for which backend."""
     from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
-    from resolver.facts.selecting import recipe_for
+    from resolver.facts.catalog import recipe_for
 
     if package not in catalog.package:
         msg = f"The catalog has no package {package!r}."

@@ -14,9 +14,9 @@ from matrix.options import add_action, add_catalog, add_format, add_names
 from matrix.refresh import update as catalog_update
 from matrix.settings import load_catalog, overlays
 from resolver.errors import CatalogError, UsageError, did_you_mean
-from resolver.facts.loading import files_of, load
+from resolver.facts.catalog_files import row_to_dict
+from resolver.facts.loading import load, overlay_files
 from resolver.facts.schema import KINDS
-from resolver.facts.writing import as_written
 
 if TYPE_CHECKING:
     import argparse
@@ -89,7 +89,7 @@ def _check(args: argparse.Namespace, paths: list[Path], console: Console) -> int
         else:
             console.error(error.message, error.hint)
         return 1
-    own = {file for path in paths for file in files_of(path)}
+    own = {file for path in paths for file in overlay_files(path)}
     rows = sum(row.from_file in own for row in catalog.rows())
     if args.format == "json":
         console.document({"schema": 1, "status": "sound", "files": sorted(own), "rows": rows})
@@ -118,7 +118,7 @@ def _count(kinds: dict[str, list[Row]], args: argparse.Namespace, console: Conso
 
 def _row(row: Row) -> dict[str, Any]:
     """Give what identifies a row, all that it says, and how far to trust it."""
-    said = as_written(row)
+    said = row_to_dict(row)
     name = _spell(said.get("combination")) or " ".join(
         _spell(said[key]) for key in _keys(row) if key in said and key != "kind"
     )

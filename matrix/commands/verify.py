@@ -22,10 +22,10 @@ from matrix.locking import catalog_of
 from matrix.options import add_catalog, add_format
 from matrix.settings import load_catalog
 from resolver.errors import UsageError
+from resolver.facts.catalog import recipe_for
 from resolver.facts.schema import Recipe
-from resolver.facts.selecting import recipe_for
 from resolver.lock import read_lock
-from resolver.names import normalised
+from resolver.requirements import normalize_name
 
 if TYPE_CHECKING:
     import argparse
@@ -139,9 +139,9 @@ def _look(args: argparse.Namespace, lock: Lock | None, catalog: Catalog) -> tupl
         base = Path(os.environ.get("PYTHONUSERBASE") or Path.home() / ".local")
         own = in_user_site(base, answer.user_site.minor)
         findings = judge(answer, lock, own, need_gpu=args.need_gpu)
-        held = {normalised(one.name) for one in answer.distributions}
+        held = {normalize_name(one.name) for one in answer.distributions}
         for recipe in [*built, *(_imported(name, module) for name, module in others.items())]:
-            if normalised(recipe.package) in held:  # that a pin is missing has been said
+            if normalize_name(recipe.package) in held:  # that a pin is missing has been said
                 findings += judge_probe(asking.distribution(recipe), recipe, complete=True)
     return answer, findings
 

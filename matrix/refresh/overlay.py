@@ -9,9 +9,9 @@ import difflib
 from typing import TYPE_CHECKING
 
 from builders.files import atomic_path
-from resolver.facts.loading import files_of, read_afresh, shipped
+from resolver.facts.catalog_files import row_to_toml
+from resolver.facts.loading import load_uncached, overlay_files, shipped_files
 from resolver.facts.schema import SCHEMA
-from resolver.facts.writing import in_toml
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -24,7 +24,7 @@ _HEAD = f"# Facts beside the shipped ones.\nschema = {SCHEMA}\n"
 
 def with_rows(text: str, rows: Iterable[schema.Row]) -> str:
     """Give the text of a catalog file with rows added at its end."""
-    added = "".join(f"\n{in_toml(row)}" for row in rows)
+    added = "".join(f"\n{row_to_toml(row)}" for row in rows)
     begun = text or _HEAD
     return f"{begun if begun.endswith(chr(10)) else begun + chr(10)}{added}" if added else text
 
@@ -44,14 +44,14 @@ def check(path: Path, text: str, overlays: Sequence[Path]) -> None:
     CatalogError
         It would not; nothing was written.
     """
-    groups = [shipped(), *map(files_of, overlays)]
+    groups = [shipped_files(), *map(overlay_files, overlays)]
     inside = [number for number, one in enumerate(overlays, start=1) if one.is_dir() and one in path.parents]
     if not any(str(path) in group for group in groups):
         if inside:
             groups[inside[-1]].append(str(path))
         else:
             groups.append([str(path)])
-    read_afresh(groups, instead={str(path): text})
+    load_uncached(groups, overrides={str(path): text})
 
 
 def write(path: Path, text: str) -> None:

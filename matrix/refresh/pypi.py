@@ -10,7 +10,7 @@ from matrix.refresh.learned import Learned
 from matrix.refresh.simple import files_by_version, project_page
 from resolver.errors import EnvironmentLacksError
 from resolver.facts import schema
-from resolver.facts.selecting import applies, recipe_for
+from resolver.facts.catalog import applies, recipe_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -82,7 +82,7 @@ def _look_again(
         reason = f": {found.yanked_reason}" if found.yanked_reason else ""
         row = schema.KnownBad(
             combination={release.package: f"=={release.version}"},
-            says=f"it was yanked on PyPI{reason}".rstrip(". \n"),
+            problem=f"it was yanked on PyPI{reason}".rstrip(". \n"),
             status="documented",
             source=f"PyPI {name} (yanked, PEP 592)",
         )

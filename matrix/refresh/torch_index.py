@@ -122,7 +122,6 @@ def _row(
         glibc=_glibc(tag),
         platform_tag=tag,
         bundles_rocm=like.bundles_rocm if rocm and like else None,
-        cxx11_abi=like.cxx11_abi if like else None,
         cxx_standard=like.cxx_standard if like else "",
         status="inferred" if rocm else "documented",
         source=f"{index}/torch/",

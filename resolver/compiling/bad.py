@@ -57,7 +57,7 @@ def warnings_of(catalog: Catalog, target: Target, versions: Mapping[str, str]) -
         Component to chosen version.
     """
     return [
-        f"{_spelled(row)} together: {row.says} ({row.source})."
+        f"{_spelled(row)} together: {row.problem} ({row.source})."
         for row in concerning(catalog, target)
         if row.effect == "warn"
         and all(name in versions and _inside(text, versions[name]) for name, text in row.combination.items())
@@ -69,11 +69,11 @@ def _inside(specifier: str, version: str) -> bool:
 
 
 def _refuse(draft: Draft, row: schema.KnownBad, name: str) -> None:
-    fact = Fact.of(row, f"{_spelled(row)} are known to be bad together: {row.says}")
+    fact = Fact.of(row, f"{_spelled(row)} are known to be bad together: {row.problem}")
     tests = {one: _is_inside(text) for one, text in row.combination.items()}
     first, *others = tests
     if not others:
-        fact = Fact.of(row, f"{_spelled(row)} is known to be bad: {row.says}")
+        fact = Fact.of(row, f"{_spelled(row)} is known to be bad: {row.problem}")
         draft.forbid(first, tests[first], fact)
     elif len(others) == 1:
         clause = Clause(tests[first], _not(tests[others[0]]), fact)

@@ -10,8 +10,8 @@ from msgspec.structs import replace
 from resolver.compiling.installed import extend, kept_names, with_installed
 from resolver.errors import UsageError, did_you_mean
 from resolver.model import STATUS_RANK, SUPPORT_FLOOR
-from resolver.names import normalised
 from resolver.problem import ABSENT, Demand, Problem, Relation, Row, Saying, Variable
+from resolver.requirements import normalize_name
 from resolver.versions import minor, satisfies, shorten, sort_key
 
 if TYPE_CHECKING:
@@ -206,7 +206,7 @@ def reachable(catalog: Catalog, backend: Backend, asked: Iterable[str]) -> froze
     needs: dict[str, set[str]] = {}
     for row in catalog.requires:
         if not row.when_present and row.backend in {None, backend}:
-            needs.setdefault(row.package, set()).add(normalised(row.on))
+            needs.setdefault(row.package, set()).add(normalize_name(row.on))
     found: set[str] = set()
     coming = ["torch", *asked]
     while coming:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from resolver.compiling.draft import Clause, Masked, allowed_by, any_candidate, covers, version_in
-from resolver.facts.selecting import recipe_for
+from resolver.facts.catalog import recipe_for
 from resolver.model import Candidate, Fact
-from resolver.names import normalised
 from resolver.problem import Saying
+from resolver.requirements import normalize_name
 from resolver.versions import newest_first, spell
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ def _requirements(draft: Draft, name: str, masks: _Masks) -> None:
     grouped: dict[tuple[str, bool], list[schema.Requires]] = {}
     for row in draft.requires.get(name, ()):
         if row.backend in {None, draft.target.backend}:
-            grouped.setdefault((normalised(row.on), row.when_present), []).append(row)
+            grouped.setdefault((normalize_name(row.on), row.when_present), []).append(row)
     for (on, when_present), rows in grouped.items():
         if on not in draft.variables:
             continue  # a constraint on what nothing brings in

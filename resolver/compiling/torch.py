@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from resolver.compiling.draft import PAIRED, Clause, allowed_by, covers, line_is, version_in
 from resolver.compiling.packages import candidates_of
 from resolver.model import Candidate, Fact
-from resolver.names import exact_requirement
+from resolver.requirements import exact_requirement
 from resolver.versions import allows, minor, spell
 
 if TYPE_CHECKING:

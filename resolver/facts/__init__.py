@@ -1,1 +1,1 @@
-"""The catalog: facts in TOML, their schema, and how they are read and overlaid."""
+"""The catalog: facts in TOML files, the schema of their rows, and how they are loaded."""

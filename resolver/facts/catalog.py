@@ -1,4 +1,4 @@
-"""All facts, keyed by what identifies them."""
+"""The catalog: all facts, keyed by their identity."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 import msgspec
 
 from resolver.facts import schema
+from resolver.versions import satisfies
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -16,7 +17,7 @@ _OfPackage = TypeVar("_OfPackage", schema.Release, schema.Recipe)
 
 
 class Catalog(msgspec.Struct, frozen=True, dict=True):
-    """All facts, keyed by what identifies them."""
+    """All facts, keyed by their identity."""
 
     rocm: dict[str, schema.Rocm]
     driver: dict[str, schema.Driver]
@@ -37,8 +38,8 @@ class Catalog(msgspec.Struct, frozen=True, dict=True):
     proven: dict[str, schema.ProvenSet]
 
     @classmethod
-    def of(cls, rows: schema.CatalogFile) -> Catalog:
-        """Key the rows by what identifies them."""
+    def from_rows(cls, rows: schema.CatalogFile) -> Catalog:
+        """Return a catalog of merged rows."""
         return cls(
             rocm={row.version: row for row in rows.rocm},
             driver={row.version: row for row in rows.driver},
@@ -60,9 +61,9 @@ class Catalog(msgspec.Struct, frozen=True, dict=True):
         )
 
     def of_kind(self, kind: str) -> list[schema.Row]:
-        """Give the rows of one kind, named as in `schema.KINDS`."""
-        found = getattr(self, kind)
-        return list(found.values() if isinstance(found, dict) else found)
+        """Return the rows of one kind, named as in `schema.KINDS`."""
+        rows = getattr(self, kind)
+        return list(rows.values() if isinstance(rows, dict) else rows)
 
     def rows(self) -> Iterator[schema.Row]:
         """Yield every row of every kind."""
@@ -70,7 +71,7 @@ class Catalog(msgspec.Struct, frozen=True, dict=True):
             yield from self.of_kind(kind)
 
     def windows_of(self, site: str) -> list[schema.Window]:
-        """Give a site's driver windows, the oldest first; one without an end lasts until the next begins."""
+        """Return a site's driver windows, the oldest first; a window without an end ends at the next one."""
         rows = sorted((w for w in self.window.values() if w.site == site), key=lambda w: w.since)
         ends = [*(row.since for row in rows[1:]), None]
         return [
@@ -79,11 +80,11 @@ class Catalog(msgspec.Struct, frozen=True, dict=True):
         ]
 
     def releases_of(self, package: str) -> list[schema.Release]:
-        """Give all releases of a package, in the order of the files."""
+        """Return all releases of a package, in the order of the files."""
         return self._releases.get(package, [])
 
     def recipes_of(self, package: str) -> list[schema.Recipe]:
-        """Give all recipes of a package, in the order of the files."""
+        """Return all recipes of a package, in the order of the files."""
         return self._recipes.get(package, [])
 
     @cached_property
@@ -95,8 +96,23 @@ class Catalog(msgspec.Struct, frozen=True, dict=True):
         return _by_package(self.recipe)
 
 
+def applies(row: schema.Requires | schema.Recipe, release: schema.Release) -> bool:
+    """Return whether a row is about this release of its package."""
+    return (
+        row.package == release.package
+        and (row.variant is None or row.variant == release.variant)
+        and (not row.releases or satisfies(release.version, row.releases))
+    )
+
+
+def recipe_for(catalog: Catalog, release: schema.Release, backend: str) -> schema.Recipe | None:
+    """Return the recipe that builds a release for a backend; of several the last one counts."""
+    recipes = catalog.recipes_of(release.package)
+    return next((row for row in reversed(recipes) if row.backend == backend and applies(row, release)), None)
+
+
 def _by_package(rows: Iterable[_OfPackage]) -> dict[str, list[_OfPackage]]:
-    found: dict[str, list[_OfPackage]] = {}
+    by_package: dict[str, list[_OfPackage]] = {}
     for row in rows:
-        found.setdefault(row.package, []).append(row)
-    return found
+        by_package.setdefault(row.package, []).append(row)
+    return by_package

@@ -1,17 +1,17 @@
-"""What a recipe may leave open in its texts, to be filled in when something is built.
+"""Placeholders in the texts of recipes, which are filled in at build time.
 
-``{name}`` or ``{name:form}``, in values of `environment`, in `options` and in the words of `prepare`:
+``{name}`` or ``{name:form}``, in the values of `environment`, in `options` and in `prepare`:
 
-=================  ==========================================================================
-``{gfx}``          the offload targets joined by ``;``, as PYTORCH_ROCM_ARCH wants them
+=================  ====================================================================
+``{gfx}``          the GPU architectures joined by ``;``, as PYTORCH_ROCM_ARCH expects
 ``{gfx:,}``        joined by ``,`` (HCC_AMDGPU_TARGET)
-``{gfx: }``        joined by a blank (HIP_ARCHITECTURES of xformers)
-``{gfx:one}``      the only one: the variable takes no list, so several targets are refused
-``{jobs}``         how many compile jobs may run at once
+``{gfx: }``        joined by a space (HIP_ARCHITECTURES of xformers)
+``{gfx:one}``      a single architecture, for a variable that does not accept a list
+``{jobs}``         the number of parallel compile jobs
 ``{rocm}``         the ROCm line that torch is built for, such as ``7.2``
 ``{rocm:digits}``  the same without the dot, such as ``72``
-``{rocm-path}``    where ROCm is in the base image
-=================  ==========================================================================
+``{rocm-path}``    the ROCm directory of the base image
+=================  ====================================================================
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ FORMS = {
     "rocm": ("", "digits"),
     "rocm-path": ("",),
 }
-"""Every placeholder, and the forms it can be written in."""
+"""Every placeholder with its forms."""
 
 _PLACEHOLDER = re.compile(r"\{(?P<name>[a-z-]+)(?::(?P<form>[^{}]*))?\}")
 
 
 def placeholders(text: str) -> Iterator[tuple[str, str]]:
-    """Give name and form of each placeholder in a text.
+    """Yield name and form of each placeholder in a text.
 
     Examples
     --------
@@ -45,34 +45,34 @@ def placeholders(text: str) -> Iterator[tuple[str, str]]:
         yield match["name"], match["form"] or ""
 
 
-def complaint(text: str) -> str:
-    """Say what is wrong with the placeholders of a text; empty if nothing is.
+def placeholder_error(text: str) -> str:
+    """Return what is wrong with the placeholders of a text; empty if they are valid.
 
     Examples
     --------
-    >>> complaint("{gfx}"), complaint("{jfx}")
-    ('', 'has the placeholder {jfx}; known: gfx, jobs, rocm, rocm-path')
+    >>> placeholder_error("{gfx}"), placeholder_error("{jfx}")
+    ('', 'unknown placeholder {jfx}; known: gfx, jobs, rocm, rocm-path')
     """
     for name, form in placeholders(text):
         if name not in FORMS:
-            return f"has the placeholder {{{name}}}; known: {', '.join(FORMS)}"
+            return f"unknown placeholder {{{name}}}; known: {', '.join(FORMS)}"
         if form not in FORMS[name]:
-            forms = ", ".join(f"{{{name}:{one}}}" if one else f"{{{name}}}" for one in FORMS[name])
-            return f"has the placeholder {{{name}:{form}}}; it can be written {forms}"
+            forms = ", ".join(f"{{{name}:{form}}}" if form else f"{{{name}}}" for form in FORMS[name])
+            return f"unknown placeholder {{{name}:{form}}}; the forms of {name} are {forms}"
     if set(_PLACEHOLDER.sub("", text)) & set("{}"):
-        return f"has a brace in {text!r} that is no placeholder; they look like {{gfx}} or {{gfx:,}}"
+        return f"{text!r} contains a brace that is not part of a placeholder such as {{gfx}} or {{gfx:,}}"
     return ""
 
 
 def fill(text: str, value: Callable[[str, str], str]) -> str:
-    """Fill in the placeholders of a text.
+    """Replace the placeholders of a text.
 
     Parameters
     ----------
     text
-        A text whose placeholders are known ones.
+        A text with valid placeholders.
     value
-        Gives the text for a name and a form.
+        Returns the replacement for a name and a form.
 
     Examples
     --------

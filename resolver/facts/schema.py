@@ -1,14 +1,14 @@
-"""The rows that a catalog file may hold (schema 1).
+"""The rows of a catalog file (schema 1).
 
-A catalog file is TOML. Any file may hold any rows; the shipped ones keep one subject a file.
-Keys are written in kebab-case. Every row says its `status` and its `source`:
+A catalog file is TOML, with keys in kebab-case. Any file may contain rows of any kind; the shipped
+files have one subject each. Every row has a `status` and a `source`:
 
 ``documented``
-    the makers say so: a support table, a requirement in the metadata, a release page;
+    stated by the makers: in a support table, in package metadata, on a release page;
 ``observed``
-    somebody ran or opened it and wrote that down;
+    seen by someone who ran or opened it, and recorded;
 ``inferred``
-    nobody said so; it follows from other facts, and the note says from which.
+    derived from other facts, which the note names.
 """
 
 import datetime
@@ -18,39 +18,60 @@ from typing import ClassVar, Literal
 import msgspec
 
 SCHEMA = 1
-_HERE = os.path.dirname(__file__)
+FOLDER = os.path.dirname(__file__)
 
 Status = Literal["documented", "observed", "inferred"]
 Backend = Literal["rocm", "cpu"]
 EdgeKind = Literal["run", "build"]
 
 
+def displayed(path: str) -> str:
+    """Return a path as it is shown to people.
+
+    A shipped file is shown in the same way on every machine, a file below the working directory
+    relative to it, and any other file with its absolute path.
+    """
+    if path.startswith(FOLDER + os.sep):
+        return f"resolver/facts{path[len(FOLDER) :]}"
+    return path.removeprefix(os.getcwd() + os.sep)
+
+
 class Row(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="kebab", gc=False):
-    """What every row carries."""
+    """The keys of every row."""
 
     status: Status
     source: str
-    """Where the fact stands: a URL, or ``owner/repository@commit:path``, several joined by `` ; ``."""
+    """Where the fact is stated: a URL, or ``owner/repository@commit:path``; several joined by `` ; ``."""
     note: str = ""
-    """What a person should know besides: a contradiction, a limit, a condition."""
+    """Anything else worth knowing: a contradiction, a limit, a condition."""
     from_file: str = ""
-    """The file it stands in; set when it is read."""
+    """Resolved path of the file that contains the row; set by the reader."""
     from_line: int = 0
-    """The line of that file on which it begins, from 1; set when it is read."""
+    """Line of the file on which the row begins, from 1; set by the reader."""
 
     identity: ClassVar[tuple[str, ...]] = ()
-    """The keys that say which row it is: a row of an overlay replaces the one with the same values."""
+    """The keys that identify the row: a row of a later layer replaces the one with the same values."""
     widening: ClassVar[bool] = False
-    """Whether rows with the same identity may stand side by side in one layer, each allowing more."""
+    """Whether one layer may contain several rows with the same identity, each allowing more."""
 
     def key(self) -> tuple[object, ...]:
-        """Give the values of the keys that identify the row."""
+        """Return the values of the keys that identify the row."""
         return tuple(getattr(self, name) for name in self.identity)
 
     @property
+    def title(self) -> str:
+        """The identity of the row as text."""
+        return " ".join(str(part) for part in self.key() if part not in {None, "", False, ()})
+
+    @property
     def file(self) -> str:
-        """The file it stands in, the same on every machine if it is a shipped one."""
-        return self.from_file.replace(_HERE, "resolver/facts", 1)
+        """The file that contains the row, as `displayed`."""
+        return displayed(self.from_file)
+
+    @property
+    def location(self) -> str:
+        """File and line of the row, in the form that compilers use."""
+        return f"{self.file}:{self.from_line}"
 
 
 class Rocm(Row, frozen=True, kw_only=True):
@@ -58,42 +79,40 @@ class Rocm(Row, frozen=True, kw_only=True):
 
     version: str
     gfx: tuple[str, ...] = ()
-    """Offload targets that AMD's matrix names for it."""
-    released: datetime.date | None = None
+    """GPU architectures that AMD's matrix lists for it."""
 
     identity = ("version",)
 
 
 class Driver(Row, frozen=True, kw_only=True):
-    """A minor line of AMD's kernel driver, and the user space lines its table lists for it."""
+    """A minor line of AMD's kernel driver, with the ROCm lines that AMD's table lists for it."""
 
     version: str
     supports: tuple[str, ...]
     """ROCm major.minor lines that the table marks as supported."""
     unsupported: tuple[str, ...] = ()
-    """Lines that the table has and does not mark. Of a line in neither list the table says nothing."""
+    """ROCm lines in the table that are not marked. The table does not cover any other line."""
 
     identity = ("version",)
 
 
 class DriverModule(Row, frozen=True, kw_only=True):
-    """What a driver release says of itself in ``/sys/module/amdgpu/version``: another number."""
+    """The version that the kernel module of a driver release reports in ``/sys/module/amdgpu/version``."""
 
     driver: str
     """Release of the driver, such as ``6.0.3``."""
     module: str
-    """The kernel module's own version, such as ``6.3.6``."""
+    """Version of the kernel module, such as ``6.3.6``."""
     package: str = ""
-    """The dkms package, such as ``6.3.6.60003-1739731``."""
+    """The DKMS package, such as ``6.3.6.60003-1739731``."""
 
     identity = ("driver",)
 
 
 class Gfx(Row, frozen=True, kw_only=True):
-    """An offload target."""
+    """A GPU architecture."""
 
     target: str
-    products: tuple[str, ...] = ()
 
     identity = ("target",)
 
@@ -107,7 +126,7 @@ class Python(Row, frozen=True, kw_only=True):
 
 
 class Torch(Row, frozen=True, kw_only=True):
-    """One published variant of the torch wheel, with what only fits together with it."""
+    """One published variant of the torch wheel, with the distributions that match it."""
 
     version: str
     """With its local label, such as ``2.5.1+rocm6.2``."""
@@ -128,19 +147,15 @@ class Torch(Row, frozen=True, kw_only=True):
     platform_tag: str = ""
     """Platform tag of its wheels, such as ``manylinux_2_28_x86_64``."""
     bundles_rocm: bool | None = None
-    """Whether the wheel carries its own ROCm user space in ``torch/lib``."""
-    cxx11_abi: bool | None = None
-    """Whether it is compiled with the C++11 ABI of libstdc++ (``_GLIBCXX_USE_CXX11_ABI=1``)."""
+    """Whether the wheel contains its own ROCm user space in ``torch/lib``."""
     cxx_standard: str = ""
     """Oldest C++ standard that its headers compile with, such as ``17``."""
-    numpy: str = ""
-    """Which numpy it works with, in words of its makers."""
 
     identity = ("version",)
 
 
 INSPECTED = "inspection of "
-"""How the source of a row begins that was made by looking into the image."""
+"""Prefix of the source of a row that an image inspection made."""
 
 
 class Image(Row, frozen=True, kw_only=True):
@@ -148,23 +163,23 @@ class Image(Row, frozen=True, kw_only=True):
 
     name: str
     rocm: str = ""
-    """The ROCm release in it; empty for an image without ROCm."""
+    """Its ROCm release; empty for an image without ROCm."""
     os: str = ""
-    """Name of the distribution release; empty where nobody documented it."""
+    """Name of the Linux distribution and its release; empty if undocumented."""
     glibc: str = ""
-    """Its glibc; empty where nobody documented it, and then nothing is checked against it."""
+    """Its glibc; empty if undocumented, and then glibc is not checked."""
     libstdcxx: str = ""
     """GCC release of its libstdc++, such as ``13.2``."""
     path: str = ""
-    """Where the site keeps it, or the address to pull it from (``docker://...``)."""
+    """Its path at the site, or the address to pull it from (``docker://...``)."""
     digest: str = ""
-    """``sha256:...`` of the image, where published."""
+    """``sha256:...`` of the image, if published."""
     dockerhash: str = ""
-    """First digits of the digest of the image it was made from, where published."""
+    """First digits of the digest of the image it was made from, if published."""
     compilers: tuple[str, ...] = ()
     """Names of the host C and C++ compilers."""
     python: tuple[str, ...] = ()
-    """CPython minors in the image; none means that the Python comes from elsewhere (conda)."""
+    """CPython minors in the image; empty if Python comes from elsewhere (conda)."""
     mpi: str = ""
     holds: dict[str, str] = {}
     """Distributions that are installed in it (``torch = "2.9.1+rocm6.4"``)."""
@@ -178,10 +193,10 @@ class Site(Row, frozen=True, kw_only=True):
     name: str
     title: str
     backend: Backend
-    """What is built for when the request does not say."""
+    """The backend if the request names none."""
     gfx: tuple[str, ...] = ()
     public_images: bool = False
-    """Whether it offers every base image that can be pulled (its path names a registry)."""
+    """Whether the site can use every public base image (its path names a registry)."""
 
     identity = ("name",)
 
@@ -192,13 +207,11 @@ class Partition(Row, frozen=True, kw_only=True):
     site: str
     name: str
     backend: Backend
-    """``rocm`` where the nodes have the site's GPUs."""
-    use: str = ""
-    """What it is for, in words."""
+    """``rocm`` if its nodes have the site's GPUs."""
     nodes: int = 0
-    """Number of nodes; 0 where nobody documented it."""
+    """Number of nodes; 0 if undocumented."""
     max_hours: float = 0.0
-    """Longest run time of a job in hours; 0 where nobody documented it."""
+    """Longest run time of a job in hours; 0 if undocumented."""
 
     identity = ("site", "name")
 
@@ -209,12 +222,12 @@ class Window(
     kw_only=True,
     rename={"since": "from", "from_file": "from-file", "from_line": "from-line"},
 ):
-    """What kernel driver a site had, from one day to another."""
+    """The kernel driver of a site in a range of dates."""
 
     site: str
     since: datetime.date
     until: datetime.date | None = None
-    """The first day on which it no longer holds."""
+    """The first day after the range."""
     driver: str
     """Minor line of AMD's driver."""
     package: str = ""
@@ -229,7 +242,7 @@ class SiteImage(
     kw_only=True,
     rename={"since": "from", "from_file": "from-file", "from_line": "from-line"},
 ):
-    """That a site offers a base image, from one day to another."""
+    """A base image that a site offers in a range of dates."""
 
     site: str
     image: str
@@ -240,7 +253,7 @@ class SiteImage(
 
 
 class Sdist(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False):
-    """A source distribution on PyPI, pinned by its hash."""
+    """A file on PyPI, pinned by its hash."""
 
     file: str
     sha256: str
@@ -252,34 +265,34 @@ class Git(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False):
     url: str
     commit: str
     submodules: tuple[str, ...] = ()
-    """Submodules, or directories: each stands for all submodules at or below it, with all of their own."""
+    """Submodules or directories. Each includes all submodules at or below it, recursively."""
 
 
 class Patch(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False):
-    """A change to a source, as ``git diff`` writes it."""
+    """A change to a source, in the format of ``git diff``."""
 
     file: str
-    """A file beside the catalog file that lists it."""
+    """A file in the directory of the catalog file that lists it."""
     sha256: str
 
 
 class Release(Row, frozen=True, kw_only=True):
     """One release of an extension package, from one source.
 
-    Exactly one of `sdist`, `git`, `wheel` and `pypi` is given. `wheel` is a published wheel, used as
-    it is.
+    It has exactly one of `sdist`, `git`, `wheel` and `pypi`.
     """
 
     package: str
     version: str
     variant: str = ""
-    """Tells apart releases of one version: a commit, a backend."""
+    """Distinguishes releases of the same version: a commit, a backend."""
     backend: tuple[Backend, ...] = ("rocm",)
     sdist: Sdist | None = None
     git: Git | None = None
     wheel: Sdist | None = None
+    """A published wheel, used as it is."""
     pypi: bool = False
-    """An ordinary release on PyPI with wheels for every Python: pip takes the file that fits."""
+    """A release on PyPI with wheels for every Python: pip chooses the file."""
     patches: tuple[Patch, ...] = ()
     """Applied to the unpacked source, in this order."""
 
@@ -291,43 +304,43 @@ class Requires(Row, frozen=True, kw_only=True):
 
     package: str
     releases: str = ""
-    """Specifier over the package's own versions; empty means all."""
+    """Specifier of the package's own versions; empty means all."""
     variant: str | None = None
-    """Only releases of this variant (an empty text: only those without one)."""
+    """Only releases of this variant (empty text: only releases without one)."""
     backend: Backend | None = None
     """Only for this backend."""
     on: str
     """Name of a component: ``torch``, ``rocm``, ``python``, ``gfx`` or another distribution."""
     versions: tuple[str, ...]
-    """Specifiers, any of which may hold; for ``gfx`` the offload targets that can be compiled."""
+    """Specifiers, one of which must match; for ``gfx`` the GPU architectures that can be compiled."""
     kind: EdgeKind = "run"
     when_present: bool = False
-    """A constraint only: it holds if the object is in the set, but does not bring it in."""
+    """Whether this is only a constraint: it applies if the object is chosen, but does not require it."""
 
     identity = ("package", "releases", "variant", "backend", "on", "kind", "when_present")
     widening = True
 
 
 class Op(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False):
-    """A part of a package that is compiled or left out by one variable of its recipe."""
+    """A part of a package that one variable of its recipe switches on or off."""
 
     name: str
-    """As the package itself calls it, such as ``fused_adam``."""
+    """The package's own name for it, such as ``fused_adam``."""
     variable: str
-    """Set to ``1`` to have it compiled, such as ``DS_BUILD_FUSED_ADAM``."""
+    """Variable that is set to ``1`` to compile it, such as ``DS_BUILD_FUSED_ADAM``."""
     object: str
-    """Glob of the shared object it gives."""
+    """Glob of the shared object that it produces."""
     releases: str = ""
-    """Specifier over the releases that have it and can build it; empty means all of the recipe's."""
+    """Specifier of the releases that can build it; empty means all of the recipe's."""
     host: bool = False
-    """Nothing of it is compiled for a GPU, as DeepSpeed's ``cpu_adam``."""
+    """Whether it has no GPU code, as DeepSpeed's ``cpu_adam``."""
 
 
 class Recipe(Row, frozen=True, kw_only=True):
     """How some releases of a package are built for one backend.
 
-    Texts of `environment`, `options` and `prepare` may hold placeholders such as ``{gfx}``, see
-    `resolver.facts.placeholders`.
+    The texts of `environment`, `options` and `prepare` may contain placeholders such as ``{gfx}``;
+    see `resolver.facts.placeholders`.
     """
 
     package: str
@@ -335,93 +348,96 @@ class Recipe(Row, frozen=True, kw_only=True):
     variant: str | None = None
     backend: Backend
     declared: tuple[str, ...] = ()
-    """Build requirements of the source's own pyproject.toml (PEP 518)."""
+    """Build requirements in the source's own pyproject.toml (PEP 518)."""
     undeclared: tuple[str, ...] = ()
     """Build requirements that the source needs and does not declare."""
     match_runtime: tuple[str, ...] = ("torch",)
-    """Build requirements whose version must be the very one that will run."""
+    """Build requirements that must have the same version at build time and at run time."""
     environment: dict[str, str] = {}
-    """Variables set for the build."""
+    """Environment variables of the build."""
     options: tuple[str, ...] = ()
     """Build options for setuptools (``--build-option``)."""
     prepare: tuple[tuple[str, ...], ...] = ()
-    """Commands, word by word, run one after another in the source tree before the wheel is built."""
+    """Commands, as lists of words, run in the source tree before the wheel is built."""
     ops: tuple[Op, ...] = ()
-    """What can be chosen; unless it is, those whose variable is ``1`` in `environment` are built."""
+    """Ops that can be chosen; by default those whose variable is ``1`` in `environment`."""
     all_ops: tuple[str, ...] = ()
-    """Variables of `environment` that ask for all ops; they go when ops are chosen."""
+    """Variables of `environment` that request all ops; they are removed if ops are chosen."""
     must_contain: tuple[str, ...] = ()
-    """Globs over the wheel's members, each of which must match at least one shared object."""
+    """Globs of wheel members, each of which must match at least one shared object."""
     imports: tuple[str, ...] = ()
-    """Modules that must import from the installed wheel."""
+    """Modules of the installed wheel that must import."""
     attributes: dict[str, str] = {}
-    """What an imported module must say of itself: ``module:name`` to the value as text."""
+    """Expected attributes of imported modules: ``module:name`` to the value as text."""
     op_table: str = ""
-    """File of the wheel in which the build writes down which ops it compiled (``installed_ops``)."""
+    """File of the wheel in which the build lists the ops it compiled (``installed_ops``)."""
     run_environment: dict[str, str] = {}
-    """Variables without which the installed package does not do what it was built for."""
+    """Environment variables that the installed package needs to use what was built."""
     source_has: tuple[str, ...] = ()
-    """Globs over the source tree, each of which must match; an sdist may lack what it compiles."""
-    source_says: dict[str, str] = {}
-    """File of the source to a text it must hold, or the recipe's flags mean nothing to this source."""
+    """Globs of source files, each of which must match; some sdists lack files they need to compile."""
+    source_contains: dict[str, str] = {}
+    """Source file to a text it must contain: evidence that the source reads the recipe's flags."""
     source_lacks: dict[str, str] = {}
-    """File of the source to a text it must not hold, or this source wants other flags."""
+    """Source file to a text it must not contain: evidence that the source does not need other flags."""
     one_wave_size: bool = False
-    """The source asks rocminfo for the wave size and compiles it in, one for all targets."""
-    only_at: dict[str, str] = {}
-    """Program that the source calls by this path and looks for nowhere else, to the releases that do so."""
+    """Whether the source compiles in the wave size that rocminfo reports, for all architectures."""
+    fixed_paths: dict[str, str] = {}
+    """Program that the source calls by a fixed path, to the releases that do so."""
     plain_targets: bool = False
-    """The source compares targets with a list of names, so features (``:xnack+``) cannot be asked."""
+    """Whether the source only accepts architectures without features (``:xnack+``)."""
     native_cpu: bool = False
-    """The source compiles for the CPU it is built on (``-march=native``) and has no switch for another."""
+    """Whether the source always compiles for the CPU of the build machine (``-march=native``)."""
     memory_per_job: float = 2.0
     """Peak memory of one compile job in GiB."""
     cxx_standard: str = ""
-    """The C++ standard that the source insists on, such as ``17``; empty where it takes torch's."""
-    system: tuple[str, ...] = ()
-    """System packages or programs the build needs, in words."""
+    """The C++ standard that the source sets, such as ``17``; empty if it uses torch's."""
 
     identity = ("package", "releases", "variant", "backend")
 
 
 class KnownBad(Row, frozen=True, kw_only=True):
-    """Versions that do not work together, though each fact about two of them would allow it."""
+    """Versions that do not work together although other facts allow them."""
 
     combination: dict[str, str]
-    """Component to the specifier of its bad versions (an empty text: every version)."""
-    says: str
+    """Component to the specifier of its bad versions (empty text: every version)."""
+    problem: str
     """What goes wrong, in one sentence without a full stop."""
     effect: Literal["refuse", "warn"] = "refuse"
-    """Whether the combination is no answer, or an answer with a warning."""
+    """Whether the combination is excluded, or allowed with a warning."""
     backend: Backend | None = None
     """Only for this backend."""
     gfx: tuple[str, ...] = ()
-    """Only if one of these offload targets is wanted; any target when empty."""
+    """Only for these GPU architectures; empty means all."""
     site: str = ""
     """Only at this site."""
 
     identity = ("combination", "backend", "gfx", "site")
 
     def key(self) -> tuple[object, ...]:
-        """Give the values of the keys that identify the row."""
+        """Return the values of the keys that identify the row."""
         return (*sorted(self.combination.items()), self.backend, self.gfx, self.site)
+
+    @property
+    def title(self) -> str:
+        """The combination as text."""
+        return ", ".join(f"{name} {versions}".strip() for name, versions in self.combination.items())
 
 
 class ProvenSet(Row, frozen=True, kw_only=True):
-    """A set of versions that somebody ran together."""
+    """A set of versions that someone ran together."""
 
     id: str
     site: str = ""
     date: datetime.date | None = None
-    """The day on which it is known to have worked, or was last changed; None where not recorded."""
+    """The day on which it is known to have worked, or was last changed; None if not recorded."""
     picks: dict[str, str]
     """Component to version (``name = "version"``, or ``"version (variant)"``)."""
     backend: Backend = "rocm"
     tier: Literal[1, 2] = 2
-    """1: everything in it is recorded and published, so it must resolve. 2: old, in part unknown,
-    of nightly or own builds of torch, or of another machine: reported only."""
+    """1: everything in it is recorded and published, so it must resolve. 2: old, partly unknown,
+    with a nightly or custom build of torch, or from another machine; only reported."""
     left_out: tuple[str, ...] = ()
-    """What the set has besides and the catalog cannot name, in words."""
+    """Parts of the set that the catalog cannot describe, as text."""
 
     identity = ("id",)
 
@@ -433,17 +449,17 @@ class Package(Row, frozen=True, kw_only=True):
     title: str
     import_name: str = ""
     pypi: str = ""
-    """What PyPI holds under this name: ``same``, ``other project`` or ``none``."""
+    """What PyPI has under this name: ``same``, ``other project`` or ``none``."""
 
     identity = ("name",)
 
 
 class CatalogFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="kebab"):
-    """One file of the catalog. In a file with one ``[[package]]``, rows may leave `package` out."""
+    """One catalog file. In a file with one ``[[package]]``, rows may leave out `package`."""
 
     schema: int
     include: list[str] = []
-    """Other catalog files, relative to this one, over which this one is laid."""
+    """Other catalog files, relative to this one, that form a layer below it."""
     rocm: list[Rocm] = []
     driver: list[Driver] = []
     driver_module: list[DriverModule] = []
@@ -464,4 +480,4 @@ class CatalogFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 KINDS = tuple(field for field in CatalogFile.__struct_fields__ if field not in {"schema", "include"})
-"""Names of the kinds of rows, as attributes."""
+"""Names of the kinds of rows, as attributes of `CatalogFile` and `Catalog`."""

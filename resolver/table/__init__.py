@@ -19,7 +19,7 @@ from resolver.compiling import compile_problem
 from resolver.compiling.part import part_for
 from resolver.errors import UsageError
 from resolver.explain import core_of
-from resolver.facts.selecting import recipe_for
+from resolver.facts.catalog import recipe_for
 from resolver.model import Requirement
 from resolver.problem import ABSENT, bits
 from resolver.proven import is_at_risk

@@ -27,9 +27,9 @@ from builders.plan import Task
 from builders.recipes import Build, Compiler, apply_recipe
 from builders.task import Limits, build_wheel
 from resolver.errors import BuildError, EnvironmentLacksError, MatrixError
+from resolver.facts.catalog import recipe_for
 from resolver.facts.loading import load
 from resolver.facts.schema import Recipe, Sdist
-from resolver.facts.selecting import recipe_for
 from tests.support.locks import built_pick
 from tests.support.recorder import Recorder
 

@@ -147,10 +147,10 @@ def test_without_git_it_is_said_what_to_install(tmp_path: Path, monkeypatch: pyt
 @pytest.mark.parametrize(
     ("old", "new", "complaint"),
     [
-        ('"0.patch"', '"../0.patch"', "beside this one"),
-        ('"0.patch"', '""', "beside this one"),
+        ('"0.patch"', '"../0.patch"', "in the same directory"),
+        ('"0.patch"', '""', "in the same directory"),
         (sha256(FIX), "0" * 63, "sha256"),
-        ("sdist =", "wheel =", "not patched"),
+        ("sdist =", "wheel =", "only an sdist or a git commit can be patched"),
     ],
 )
 def test_a_row_that_means_nothing_is_refused(tmp_path: Path, old: str, new: str, complaint: str) -> None:

@@ -11,10 +11,9 @@ import pytest
 
 from builders.recipes import Build, Compiler, apply_recipe, check_source, choose_compilers, with_ops
 from resolver.errors import EnvironmentLacksError, RecipeError, UsageError
-from resolver.facts.catalog import Catalog
+from resolver.facts.catalog import Catalog, recipe_for
 from resolver.facts.loading import load
 from resolver.facts.schema import Op, Recipe
-from resolver.facts.selecting import recipe_for
 
 TWO = ("gfx90a", "gfx942")
 LUMI = (
@@ -328,7 +327,7 @@ def test_a_source_without_its_kernels(tmp_path: Path) -> None:
 
 def test_a_source_without_the_file_that_should_speak(tmp_path: Path) -> None:
     with pytest.raises(RecipeError, match=r"setup\.py does not mention GPU_ARCHS"):
-        check_source(recipe(source_says={"setup.py": "GPU_ARCHS"}), tmp_path, "tiny 1.0")
+        check_source(recipe(source_contains={"setup.py": "GPU_ARCHS"}), tmp_path, "tiny 1.0")
     check_source(recipe(source_lacks={"setup.py": "GPU_ARCHS"}), tmp_path, "tiny 1.0")
 
 

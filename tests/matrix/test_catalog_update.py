@@ -25,9 +25,8 @@ from matrix.refresh import overlay
 from matrix.refresh.rocm_matrix import MATRIX, read
 from resolver.facts import schema
 from resolver.facts.catalog import Catalog
+from resolver.facts.catalog_files import read_file, row_to_toml
 from resolver.facts.loading import load
-from resolver.facts.reading import read_file
-from resolver.facts.writing import in_toml
 
 Capture = pytest.CaptureFixture[str]
 AB = "ab" * 32
@@ -208,9 +207,9 @@ def test_another_hash_and_a_yanked_release_are_seen(
     shown = update(capsys, "--package", "horovod", "--apply")
     assert any("another sha256" in remark and "cd" * 32 in remark for remark in shown["remarks"])
     mine = load([Path("catalog/updates.toml")])
-    (bad,) = [one for one in mine.known_bad.values() if "yanked" in one.says]
+    (bad,) = [one for one in mine.known_bad.values() if "yanked" in one.problem]
     assert bad.combination == {"horovod": f"=={newest.version}"}
-    assert "broken on Mondays" in bad.says
+    assert "broken on Mondays" in bad.problem
     assert mine.release["horovod", newest.version, ""] == catalog.release["horovod", newest.version, ""]
     assert update(capsys, "--package", "horovod")["diff"] == ""
 
@@ -434,5 +433,5 @@ def test_every_shipped_row_can_be_written_and_read_back(catalog: Catalog, tmp_pa
     path.write_text(overlay.with_rows("", catalog.rows()))
     again = read_file(path)
     for kind in schema.KINDS:
-        rows = {row.key(): in_toml(row) for row in catalog.of_kind(kind)}
-        assert {row.key(): in_toml(row) for row in getattr(again, kind)} == rows
+        rows = {row.key(): row_to_toml(row) for row in catalog.of_kind(kind)}
+        assert {row.key(): row_to_toml(row) for row in getattr(again, kind)} == rows

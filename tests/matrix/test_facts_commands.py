@@ -65,9 +65,9 @@ def test_a_sound_file_is_sound(capsys: Capture, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        (GOOD.replace("version", "versoin"), "mine.toml:3: [[rocm]] number 1: Object contains unknown field"),
+        (GOOD.replace("version", "versoin"), "mine.toml:3: [[rocm]] number 1: unknown key 'versoin'"),
         (GOOD.replace("observed", "seen"), "mine.toml:4: [[rocm]] number 1 6.2.9, key status"),
-        (GOOD.replace("6.2.9", "six"), "'six' is not a version"),
+        (GOOD.replace("6.2.9", "six"), "'six' is not a valid version"),
         (GOOD.replace("schema = 1", "schema = 7"), "schema = 7"),
     ],
 )

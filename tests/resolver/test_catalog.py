@@ -12,12 +12,11 @@ from packaging.utils import canonicalize_name
 
 from resolver.compiling import compile_problem
 from resolver.errors import CatalogError
-from resolver.facts import reading
-from resolver.facts.catalog import Catalog
-from resolver.facts.loading import load, shipped
-from resolver.facts.reading import read_file
+from resolver.facts import catalog_files
+from resolver.facts.catalog import Catalog, applies, recipe_for
+from resolver.facts.catalog_files import read_file
+from resolver.facts.loading import load, shipped_files
 from resolver.facts.schema import KINDS, Recipe, Requires
-from resolver.facts.selecting import applies, recipe_for
 from resolver.versions import minor, sort_key
 from tests.resolver.asking import ask
 
@@ -112,7 +111,7 @@ def test_windows_of_a_site_follow_one_another_without_a_gap(catalog: Catalog) ->
 
 def test_two_loads_are_equal_and_every_shipped_file_is_read(catalog: Catalog) -> None:
     assert load() == catalog
-    assert {Path(path).name for path in shipped()} >= {
+    assert {Path(path).name for path in shipped_files()} >= {
         "driver.toml",
         "lumi-g.toml",
         "apex.toml",
@@ -257,9 +256,9 @@ def _requires(keys: str, package: str = "newext") -> str:
 
 BAD_ROWS = {
     "an unknown key": (
-        f"{ROCM.format('6.8.0')}# a comment\n{ROCM.format('6.9.0')}relaesed = 2026-01-01\n",
-        ["overlay.toml:11: ", "[[rocm]]", "6.9.0", "relaesed"],
-        "Did you mean released?",
+        f"{ROCM.format('6.8.0')}# a comment\n{ROCM.format('6.9.0')}notes = 1\n",
+        ["overlay.toml:11: ", "[[rocm]]", "6.9.0", "unknown key 'notes'"],
+        "Did you mean note?",
     ),
     "an unknown key in a kind of two words": (
         _site_image('immage = "x"'),
@@ -273,18 +272,23 @@ BAD_ROWS = {
     ),
     "a key that is missing": (
         f'[[driver]]\nversion = "6.3"\n{KNOWN}',
-        ["overlay.toml:2: ", "[[driver]]", "6.3", "supports"],
-        "",
+        ["overlay.toml:2: ", "[[driver]]", "6.3", "required key 'supports' is missing"],
+        'Add supports = ["..."].',
     ),
     "a row without a source": (
         '[[rocm]]\nversion = "6.9.0"\nstatus = "observed"',
-        ["overlay.toml:2: ", "[[rocm]]", "source"],
-        "",
+        ["overlay.toml:2: ", "[[rocm]]", "required key 'source' is missing"],
+        'Add source = "..." with the URL or the file',
+    ),
+    "a row without a status": (
+        '[[rocm]]\nversion = "6.9.0"\nsource = "s"',
+        ["overlay.toml:2: ", "[[rocm]]", "required key 'status' is missing"],
+        'Add status = "documented" (or observed, inferred).',
     ),
     "a wrong type": (
         f"[[rocm]]\nversion = 6.9\n{KNOWN}",
         ["overlay.toml:3: ", "[[rocm]]", "version", "`str`", "`float`"],
-        "",
+        "Put the value in quotes.",
     ),
     "a row where rows belong": (
         f'[rocm]\nversion = "6.9.0"\n{KNOWN}',
@@ -433,9 +437,9 @@ def test_a_file_larger_than_any_catalog_is_not_read(
     overlay: Overlay, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = overlay(ROCM.format("6.9.0"))
-    monkeypatch.setattr(reading, "_LARGEST_FILE", path.stat().st_size)
+    monkeypatch.setattr(catalog_files, "_LARGEST_FILE", path.stat().st_size)
     assert read_file(path).rocm[0].version == "6.9.0"
-    monkeypatch.setattr(reading, "_LARGEST_FILE", path.stat().st_size - 1)
+    monkeypatch.setattr(catalog_files, "_LARGEST_FILE", path.stat().st_size - 1)
     with pytest.raises(CatalogError, match="has more than"):
         read_file(path)
 
@@ -448,8 +452,8 @@ def test_a_broken_overlay_leaves_nothing_behind(catalog: Catalog, overlay: Overl
 
 # The torch wheels.
 
-SAID_OF_TORCH = ("platform_tag", "cxx11_abi", "cxx_standard", "bundles_rocm")
-NOT_KNOWN = {"2.3.0+rocm6.2.0": {"bundles_rocm", "cxx11_abi", "cxx_standard"}}
+SAID_OF_TORCH = ("platform_tag", "cxx_standard", "bundles_rocm")
+NOT_KNOWN = {"2.3.0+rocm6.2.0": {"bundles_rocm", "cxx_standard"}}
 """Versions of torch with what nobody documented and nobody looked up of them."""
 
 
@@ -467,33 +471,31 @@ def test_every_torch_says_what_it_is_compiled_for_or_is_listed_as_not_known(cata
 
 TRITON = "pytorch-triton-rocm"
 PUBLISHED = {
-    "1.13.1+rocm5.2": ("", "0.14.1+rocm5.2", "3.10", "linux_x86_64", False, "14"),
-    "2.1.2+rocm5.6": (f"{TRITON}==2.1.0", "0.16.2+rocm5.6", "3.11", "linux_x86_64", False, "17"),
+    "1.13.1+rocm5.2": ("", "0.14.1+rocm5.2", "3.10", "linux_x86_64", "14"),
+    "2.1.2+rocm5.6": (f"{TRITON}==2.1.0", "0.16.2+rocm5.6", "3.11", "linux_x86_64", "17"),
     "2.3.1+rocm6.0": (
         f'{TRITON}==2.3.1; python_version<"3.12"',
         "0.18.1+rocm6.0",
         "3.12",
         "linux_x86_64",
-        False,
         "17",
     ),
-    "2.4.1+rocm6.1": (f"{TRITON}==3.0.0", "0.19.1+rocm6.1", "3.12", "linux_x86_64", False, "17"),
-    "2.5.1+rocm6.2": (f"{TRITON}==3.1.0", "0.20.1+rocm6.2", "3.12", "linux_x86_64", False, "17"),
+    "2.4.1+rocm6.1": (f"{TRITON}==3.0.0", "0.19.1+rocm6.1", "3.12", "linux_x86_64", "17"),
+    "2.5.1+rocm6.2": (f"{TRITON}==3.1.0", "0.20.1+rocm6.2", "3.12", "linux_x86_64", "17"),
     "2.6.0+rocm6.2.4": (
         f"{TRITON}==3.2.0",
         "0.21.0+rocm6.2.4",
         "3.13",
         "manylinux_2_28_x86_64",
-        True,
         "17",
     ),
-    "2.7.1+rocm6.3": (f"{TRITON}==3.3.1", "0.22.1+rocm6.3", "3.13", "manylinux_2_28_x86_64", True, "17"),
-    "2.8.0+rocm6.4": (f"{TRITON}==3.4.0", "0.23.0+rocm6.4", "3.13", "manylinux_2_28_x86_64", True, "17"),
-    "2.9.1+rocm6.4": (f"{TRITON}==3.5.1", "0.24.1+rocm6.4", "3.14", "manylinux_2_28_x86_64", True, "17"),
-    "2.10.0+rocm7.1": ("triton-rocm==3.6.0", "0.25.0+rocm7.1", "3.14", "manylinux_2_28_x86_64", True, "17"),
-    "2.13.0+rocm7.2": ("triton-rocm==3.7.1", "0.28.0+rocm7.2", "3.14", "manylinux_2_28_x86_64", True, "17"),
+    "2.7.1+rocm6.3": (f"{TRITON}==3.3.1", "0.22.1+rocm6.3", "3.13", "manylinux_2_28_x86_64", "17"),
+    "2.8.0+rocm6.4": (f"{TRITON}==3.4.0", "0.23.0+rocm6.4", "3.13", "manylinux_2_28_x86_64", "17"),
+    "2.9.1+rocm6.4": (f"{TRITON}==3.5.1", "0.24.1+rocm6.4", "3.14", "manylinux_2_28_x86_64", "17"),
+    "2.10.0+rocm7.1": ("triton-rocm==3.6.0", "0.25.0+rocm7.1", "3.14", "manylinux_2_28_x86_64", "17"),
+    "2.13.0+rocm7.2": ("triton-rocm==3.7.1", "0.28.0+rocm7.2", "3.14", "manylinux_2_28_x86_64", "17"),
 }
-"""Triton, torchvision, newest Python, platform tag, C++11 ABI and oldest C++ standard of some of them."""
+"""Triton, torchvision, newest Python, platform tag and oldest C++ standard of some of them."""
 
 
 def test_the_published_rocm_wheels_are_there_with_what_goes_with_each(catalog: Catalog) -> None:
@@ -506,7 +508,6 @@ def test_the_published_rocm_wheels_are_there_with_what_goes_with_each(catalog: C
             row.torchvision,
             row.python[-1],
             row.platform_tag,
-            row.cxx11_abi,
             row.cxx_standard,
         )
         for version, row in rows.items()
@@ -524,6 +525,3 @@ def test_every_torch_from_1_13_on_has_a_build_for_the_cpu(catalog: Catalog) -> N
     for_cpu = {row.version.partition("+")[0]: row for row in rows if row.backend == "cpu"}
     assert for_rocm <= for_cpu.keys()
     assert {row.version.partition("+")[2] for row in for_cpu.values()} == {"cpu"}
-    changed = [row.version for row in for_cpu.values() if row.cxx11_abi != (row.glibc == "2.28")]
-    assert changed == []
-    assert (for_cpu["2.6.0"].cxx11_abi, for_cpu["2.7.0"].cxx11_abi) == (False, True)

@@ -29,7 +29,7 @@ def cache(tmp_path: Path) -> Path:
 def test_it_holds_the_same_rows(cache: Path, overlay: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fresh = load([overlay])
     assert load([overlay], cache=cache) == fresh
-    monkeypatch.setattr("resolver.facts.reading.read_file", None)  # nothing is parsed any more
+    monkeypatch.setattr("resolver.facts.catalog_files.read_file", None)  # nothing is parsed any more
     assert load([overlay], cache=cache) == fresh
 
 
@@ -73,7 +73,7 @@ def test_a_place_that_cannot_be_written_is_done_without(tmp_path: Path, overlay:
 def test_every_row_says_in_which_file_it_stands(overlay: Path) -> None:
     catalog = load([overlay])
     assert catalog.rocm["6.9.0"].from_file == str(overlay)
-    shipped = {str(path) for path in facts.shipped()}
+    shipped = {str(path) for path in facts.shipped_files()}
     assert {row.from_file for row in catalog.rows()} <= shipped | {str(overlay)}
 
 

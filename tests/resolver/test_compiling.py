@@ -11,9 +11,8 @@ import pytest
 
 from resolver.compiling import compile_problem
 from resolver.errors import UsageError
-from resolver.facts.catalog import Catalog
+from resolver.facts.catalog import Catalog, recipe_for
 from resolver.facts.loading import load
-from resolver.facts.selecting import recipe_for
 from resolver.model import Conflict, Prefer, Resolution, Support
 from resolver.network import propagate
 from resolver.problem import ABSENT, Problem, bits

@@ -35,7 +35,7 @@ def _row(combination: dict[str, str], *keys: str) -> str:
         [
             "[[known-bad]]",
             f"combination = {{ {inner} }}",
-            'says = "they spoil one another"',
+            'problem = "they spoil one another"',
             'status = "observed"',
             'source = "a bad day"',
             *keys,

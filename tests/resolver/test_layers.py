@@ -49,7 +49,9 @@ def test_two_rows_of_one_layer_that_differ_are_named_both_with_line_and_key(tmp_
 
 
 def test_the_same_row_twice_is_named_too(overlay: Overlay) -> None:
-    with pytest.raises(CatalogError, match=r"overlay.toml:7: \[\[driver\]\] 6.3 stands twice, first at .*:2"):
+    with pytest.raises(
+        CatalogError, match=r"overlay.toml:7: \[\[driver\]\] 6.3 is a duplicate of the row at .*:2"
+    ):
         load([overlay(DRIVER.format("6.1") * 2)])
 
 
@@ -130,7 +132,7 @@ def test_requirements_of_one_layer_stand_side_by_side_and_a_later_layer_replaces
 
 def test_the_same_requirement_twice_in_a_layer_is_named(overlay: Overlay) -> None:
     with pytest.raises(
-        CatalogError, match=r"overlay.toml:8: .*apex.*stands twice, first at .*overlay.toml:2"
+        CatalogError, match=r"overlay.toml:8: .*apex.*duplicate of the row at .*overlay.toml:2"
     ):
         load([overlay(APEX_ON_ROCM.format("==6.1.*") * 2)])
 

@@ -249,7 +249,7 @@ def test_line_ends_a_byte_order_mark_and_comments_are_no_edit(text: str, tmp_pat
         ("order.0.0", "apx", "the order names 'apx'"),
         ("order.2.0", "torch", "the order names torch 2 times"),
         ("order.2", ["flash-attn"], "the order lacks apex"),
-        ("request.requirements.0", "torch=>2", "cannot be read as a requirement"),
+        ("request.requirements.0", "torch=>2", "is not a valid requirement"),
         ("request.requirements.0", "numpy", "there is no pick 'numpy'"),
         ("pick.5.git.commit", None, "to be built and names no source"),
     ],

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from resolver.errors import CatalogError
-from resolver.facts.placeholders import FORMS, complaint, fill, placeholders
-from resolver.facts.reading import read_file
+from resolver.facts.catalog_files import read_file
+from resolver.facts.placeholders import FORMS, fill, placeholder_error, placeholders
 
 HEAD = 'schema = 1\n[[package]]\nname = "tiny"\ntitle = "t"\nstatus = "observed"\nsource = "x"\n'
 ROW = '[[recipe]]\nbackend = "rocm"\nstatus = "observed"\nsource = "x"\n'
@@ -17,7 +17,7 @@ ROW = '[[recipe]]\nbackend = "rocm"\nstatus = "observed"\nsource = "x"\n'
 @pytest.mark.parametrize(("name", "form"), [(name, form) for name, forms in FORMS.items() for form in forms])
 def test_every_placeholder_can_be_written_and_filled(name: str, form: str) -> None:
     text = f"a{{{name}:{form}}}b" if form else f"a{{{name}}}b"
-    assert complaint(text) == ""
+    assert placeholder_error(text) == ""
     assert list(placeholders(text)) == [(name, form)]
     assert fill(text, lambda one, how: f"<{one}|{how}>") == f"a<{name}|{form}>b"
 
@@ -27,15 +27,15 @@ def test_every_placeholder_can_be_written_and_filled(name: str, form: str) -> No
     [
         ("{jfx}", "{jfx}; known: gfx"),
         ("{gfx:two}", "{gfx:one}"),
-        ("{jobs:,}", "it can be written {jobs}"),
-        ("{gfx", "is no placeholder"),
-        ("gfx}", "is no placeholder"),
-        ("${HOME}", "is no placeholder"),
-        ("{}", "is no placeholder"),
+        ("{jobs:,}", "the forms of jobs are {jobs}"),
+        ("{gfx", "is not part of a placeholder"),
+        ("gfx}", "is not part of a placeholder"),
+        ("${HOME}", "is not part of a placeholder"),
+        ("{}", "is not part of a placeholder"),
     ],
 )
 def test_what_means_nothing_is_named(text: str, says: str) -> None:
-    assert says in complaint(text)
+    assert says in placeholder_error(text)
 
 
 @pytest.mark.parametrize(
@@ -57,5 +57,5 @@ def test_a_recipe_that_cannot_be_applied_is_refused_when_it_is_read(
     path.write_text(f"{HEAD}{ROW}{line}\n")
     with pytest.raises(CatalogError) as caught:
         read_file(path)
-    assert f"{path}:11: Recipe row tiny" in caught.value.message
+    assert f"{path}:11: [[recipe]] tiny" in caught.value.message
     assert f"key {key}" in caught.value.message

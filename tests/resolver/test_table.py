@@ -16,7 +16,7 @@ from resolver import resolve as resolving
 from resolver.compiling import compile_problem
 from resolver.errors import UsageError
 from resolver.facts.catalog import Catalog
-from resolver.facts.loading import read_afresh
+from resolver.facts.loading import load_uncached
 from resolver.model import Conflict, Prefer, Request, Resolution, Support
 from resolver.resolve import resolve
 from resolver.table import Table, offered, part
@@ -118,8 +118,8 @@ TINY = "schema = 1\n" + "".join(
         ),
         _rows(
             "known-bad",
-            'combination = { upper = "", zone = "", torch = "==2.9.*" }\nsays = "they spoil one another"',
-            'combination = { built = "==1.5", ready = "" }\nsays = "they spoil one another"',
+            'combination = { upper = "", zone = "", torch = "==2.9.*" }\nproblem = "they spoil one another"',
+            'combination = { built = "==1.5", ready = "" }\nproblem = "they spoil one another"',
         ),
         _rows(
             "proven",
@@ -135,7 +135,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Catalog:
     """Make a catalog that is small enough to ask everything."""
     path = tmp_path_factory.mktemp("tiny") / "tiny.toml"
     path.write_text(TINY, encoding="utf-8")
-    return read_afresh([[str(path)]])[0]
+    return load_uncached([[str(path)]])[0]
 
 
 def _all(table: Table) -> list[tuple[Row, Column]]:

@@ -41,7 +41,7 @@ releases = ">=1.0"
 undeclared = ["setuptools", "wheel", "torch", "ninja"]
 environment = {{ FORCE_CUDA = "1", PYTORCH_ROCM_ARCH = "{{gfx}}", {own} }}
 must-contain = ["fusedtiny_cuda*.so"]
-source-says = {{ "setup.py" = "FUSEDTINY_BUILD_CUDA_OPS" }}
+source-contains = {{ "setup.py" = "FUSEDTINY_BUILD_CUDA_OPS" }}
 status = "observed"
 source = "tests"
 """

@@ -1,0 +1,266 @@
+"""Checks that the schema cannot express.
+
+`validation_errors` checks single rows: versions, specifiers and requirements must parse.
+`check_references` checks the whole catalog: rows name only rows that exist, and do not contradict
+each other.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator  # singledispatch reads the annotations at run time
+from functools import singledispatch
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from packaging.requirements import InvalidRequirement
+from packaging.requirements import Requirement as Pep508
+from packaging.utils import canonicalize_name
+from packaging.version import InvalidVersion, Version
+
+from resolver.errors import CatalogError, UsageError, did_you_mean
+from resolver.facts import schema
+from resolver.facts.placeholders import placeholder_error
+from resolver.model import PLATFORM
+from resolver.versions import parse_specifier, shorten
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection
+
+    from resolver.facts.catalog import Catalog
+
+    Value = tuple[schema.Row, str, str]
+    """A row, one of its keys, and a value or an error message of that key."""
+
+
+# Single rows.
+
+
+def validation_errors(file: schema.CatalogFile) -> Iterator[Value]:
+    """Yield row, key and message for every value of a file that is well typed but invalid."""
+    checks: tuple[tuple[Iterator[Value], Callable[[str], object], str], ...] = (
+        (_versions(file), Version, "is not a valid version (PEP 440)"),
+        (_specifiers(file), parse_specifier, "is not a valid version specifier (PEP 440)"),
+        (_requirements(file), Pep508, "is not a valid requirement (PEP 508)"),
+    )
+    for values, parse, message in checks:
+        for row, key, value in values:
+            try:
+                parse(value)
+            except (InvalidVersion, InvalidRequirement, UsageError):
+                yield row, key, f"{shorten(value)!r} {message}"
+    for kind in schema.KINDS:
+        for row in getattr(file, kind):
+            if not row.source.strip():
+                yield row, "source", "is empty; every row names its source"
+            for key, message in _row_errors(row):
+                yield row, key, message
+
+
+def _versions(file: schema.CatalogFile) -> Iterator[Value]:
+    for kind in (file.rocm, file.python, file.driver, file.torch, file.release):
+        yield from ((row, "version", row.version) for row in kind)
+    for driver in file.driver:
+        yield from ((driver, "supports", text) for text in driver.supports)
+        yield from ((driver, "unsupported", text) for text in driver.unsupported)
+    for module in file.driver_module:
+        yield from ((module, key, getattr(module, key)) for key in ("driver", "module"))
+    for torch in file.torch:
+        yield from ((torch, "python", text) for text in torch.python)
+        optional = ("rocm", "glibc", "torchvision", "torchaudio", "cxx_standard")
+        yield from ((torch, key, getattr(torch, key)) for key in optional if getattr(torch, key))
+    for image in file.image:
+        texts = {"rocm": image.rocm, "glibc": image.glibc, "libstdcxx": image.libstdcxx}
+        yield from ((image, key, text) for key, text in texts.items() if text)
+        yield from ((image, "python", text) for text in image.python)
+        yield from ((image, "holds", text) for text in image.holds.values())
+    yield from (
+        (recipe, "cxx_standard", recipe.cxx_standard) for recipe in file.recipe if recipe.cxx_standard
+    )
+    yield from ((row, "driver", row.driver) for row in file.window)
+
+
+def _specifiers(file: schema.CatalogFile) -> Iterator[Value]:
+    rows: list[schema.Requires | schema.Recipe] = [*file.requires, *file.recipe]
+    yield from ((row, "releases", row.releases) for row in rows if row.releases)
+    for recipe in file.recipe:
+        yield from ((recipe, "ops", op.releases) for op in recipe.ops if op.releases)
+    for requires in file.requires:
+        if requires.on != "gfx":
+            yield from ((requires, "versions", text) for text in requires.versions)
+    for bad in file.known_bad:
+        yield from ((bad, "combination", text) for text in bad.combination.values() if text)
+
+
+def _requirements(file: schema.CatalogFile) -> Iterator[Value]:
+    yield from ((row, "triton", row.triton) for row in file.torch if row.triton)
+    for recipe in file.recipe:
+        yield from ((recipe, "declared", text) for text in recipe.declared)
+        yield from ((recipe, "undeclared", text) for text in recipe.undeclared)
+
+
+@singledispatch
+def _row_errors(row: schema.Row) -> Iterator[tuple[str, str]]:
+    """Yield key and message for each error of a row."""
+    del row
+    yield from ()
+
+
+@_row_errors.register
+def _(row: schema.Torch) -> Iterator[tuple[str, str]]:
+    if row.backend == "rocm" and not row.rocm:
+        yield "rocm", "is missing; a ROCm build names the ROCm line it is built for"
+
+
+@_row_errors.register
+def _(row: schema.Recipe) -> Iterator[tuple[str, str]]:
+    if row.memory_per_job <= 0:
+        yield "memory-per-job", "must be more than 0 GiB"
+    words = [word for command in row.prepare for word in command]
+    texts = {"environment": row.environment.values(), "options": row.options, "prepare": words}
+    for key, values in texts.items():
+        yield from ((key, error) for error in map(placeholder_error, values) if error)
+    if not all(row.prepare):
+        yield "prepare", "contains an empty command"
+    for name in row.all_ops:
+        if name not in row.environment:
+            yield "all-ops", f"contains {name}, which `environment` does not set"
+    for name in row.attributes:
+        if not all(name.partition(":")):
+            yield "attributes", f"{name!r} does not have the form module:name"
+
+
+@_row_errors.register
+def _(row: schema.Driver) -> Iterator[tuple[str, str]]:
+    if not row.supports:
+        yield "supports", "is empty; list the ROCm lines of AMD's table"
+    for line in sorted(set(row.supports) & set(row.unsupported)):
+        yield "unsupported", f"ROCm {line} is also in `supports`"
+
+
+@_row_errors.register
+def _(row: schema.Release) -> Iterator[tuple[str, str]]:
+    if sum(map(bool, (row.sdist, row.git, row.wheel, row.pypi))) != 1:
+        yield "version", "a release has exactly one of sdist, git, wheel and pypi"
+    if row.patches and not (row.sdist or row.git):
+        yield "patches", "only an sdist or a git commit can be patched"
+    for patch in row.patches:
+        if not patch.file or "/" in patch.file or patch.file.startswith("."):
+            yield "patches", f"{shorten(patch.file)!r} must be the name of a file in the same directory"
+        if not re.fullmatch(r"[0-9a-f]{64}", patch.sha256):
+            yield "patches", f"the sha256 of {shorten(patch.file)} must have 64 hexadecimal digits"
+
+
+@_row_errors.register
+def _(row: schema.Requires) -> Iterator[tuple[str, str]]:
+    if canonicalize_name(row.on) == row.package:
+        yield "on", f"{row.package} cannot require itself"
+    if not row.versions:
+        yield "versions", "is empty; list at least one specifier"
+
+
+@_row_errors.register
+def _(row: schema.Window) -> Iterator[tuple[str, str]]:
+    if row.until is not None and row.until <= row.since:
+        yield "until", f"{row.until} is not after {row.since}"
+
+
+@_row_errors.register
+def _(row: schema.KnownBad) -> Iterator[tuple[str, str]]:
+    if not row.combination:
+        yield "combination", "is empty; name at least one component"
+
+
+# The whole catalog.
+
+
+def check_references(catalog: Catalog) -> None:
+    """Raise if a row names a row that does not exist, or if rows contradict each other.
+
+    Raises
+    ------
+    CatalogError
+        With file and line of the row, and the closest name that exists.
+    """
+    for site_image in catalog.site_image.values():
+        _check_exists(site_image, "image", site_image.image, catalog.image)
+        _check_exists(site_image, "site", site_image.site, catalog.site)
+    for partition in catalog.partition.values():
+        _check_exists(partition, "site", partition.site, catalog.site)
+    for window in catalog.window.values():
+        _check_exists(window, "site", window.site, catalog.site)
+        _check_exists(window, "driver", window.driver, catalog.driver)
+    for release in catalog.release.values():
+        _check_exists(release, "package", release.package, catalog.package)
+    for proven in catalog.proven.values():
+        _check_exists(proven, "site", proven.site or "local", catalog.site)
+    _check_components(catalog)
+    _check_windows(catalog)
+    _check_unique(catalog)
+
+
+def _check_components(catalog: Catalog) -> None:
+    tritons = {canonicalize_name(Pep508(row.triton).name) for row in catalog.torch.values() if row.triton}
+    published_with_torch = ["torch", "torchvision", "torchaudio", *sorted(tritons)]
+    components = dict.fromkeys([*PLATFORM, *catalog.package, *published_with_torch])
+    for row in catalog.requires:
+        _check_exists(row, "package", row.package, catalog.package)
+        _check_exists(row, "component", canonicalize_name(row.on), components)
+    for recipe in catalog.recipe:
+        _check_exists(recipe, "package", recipe.package, catalog.package)
+    for bad in catalog.known_bad.values():
+        for name in bad.combination:
+            _check_exists(bad, "component", name, components)
+        for target in bad.gfx:
+            _check_exists(bad, "GPU architecture", target, catalog.gfx)
+
+
+def _check_exists(row: schema.Row, kind: str, name: str, known: Collection[str]) -> None:
+    if name not in known:
+        msg = f"{row.location}: this row names the {kind} {name!r}, which is not in the catalog."
+        raise CatalogError(msg, hint=did_you_mean(name, known))
+
+
+def _check_windows(catalog: Catalog) -> None:
+    """Check that a site has one driver at a time."""
+    for site in catalog.site:
+        for earlier, later in pairwise(catalog.windows_of(site)):
+            if earlier.until is not None and earlier.until > later.since:
+                msg = (
+                    f"{later.location}: {site} has driver {later.driver} from {later.since}, but "
+                    f"{earlier.location} says it has driver {earlier.driver} until {earlier.until}."
+                )
+                raise CatalogError(msg, hint=f"End the earlier window: until = {later.since}.")
+
+
+def _check_unique(catalog: Catalog) -> None:
+    """Check that a path names one image, a file has one hash, and a commit has one version."""
+    images: dict[str, schema.Image] = {}
+    for image in catalog.image.values():
+        if image.path:
+            other = images.setdefault(image.path, image)
+            if other is not image:
+                raise _contradiction(
+                    image, other, f"the images {image.name} and {other.name} have the same path"
+                )
+    files: dict[str, schema.Release] = {}
+    commits: dict[tuple[str, str, str], schema.Release] = {}
+    for release in catalog.release.values():
+        file = release.sdist or release.wheel
+        if file:
+            first = files.setdefault(file.file, release)
+            known = first.sdist or first.wheel
+            if known and known.sha256 != file.sha256:
+                raise _contradiction(release, first, f"{file.file} has two hashes")
+        if release.git:
+            commit = (release.package, release.git.url, release.git.commit)
+            first = commits.setdefault(commit, release)
+            if first.version != release.version:
+                versions = f"{first.version} and {release.version}"
+                raise _contradiction(
+                    release, first, f"commit {release.git.commit[:12]} has two versions, {versions}"
+                )
+
+
+def _contradiction(row: schema.Row, other: schema.Row, reason: str) -> CatalogError:
+    return CatalogError(f"{row.location} contradicts {other.location}: {reason}.")
