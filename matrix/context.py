@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import datetime
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,12 +18,12 @@ if TYPE_CHECKING:
     from resolver.model import Conflict, Request, Resolution
 
 
-@dataclass
 class Context:
     """The options of a command and what they lead to, each read once and only when it is needed."""
 
-    args: argparse.Namespace
-    console: Console
+    def __init__(self, args: argparse.Namespace, console: Console) -> None:
+        self.args = args
+        self.console = console
 
     @cached_property
     def settings(self) -> Settings:

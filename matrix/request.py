@@ -15,7 +15,7 @@ from resolver.driver import identify_driver, lines_of_module, release_of_package
 from resolver.errors import UsageError, did_you_mean
 from resolver.model import Request, Requirement, Target
 from resolver.requirements import parse_requirement
-from resolver.versions import minor, parse_specifier, shorten, spell
+from resolver.versions import join_words, minor, parse_specifier, shorten
 
 if TYPE_CHECKING:
     from resolver.facts.catalog import Catalog
@@ -76,7 +76,9 @@ def _site_of_file(path: str, catalog: Catalog) -> str:
         rows = [(row.site, row.from_file) for kind in kinds for row in kind.values()]
         sites = list(dict.fromkeys(site for site, file in rows if file == resolved))
     if len(sites) != 1:
-        defined = f"defines {len(sites)} sites: {spell(sites, joiner='and')}" if sites else "defines no site"
+        defined = (
+            f"defines {len(sites)} sites: {join_words(sites, joiner='and')}" if sites else "defines no site"
+        )
         msg = f"{path} (given with --site) {defined}."
         raise UsageError(msg, hint="A file for --site holds one [[site]] row; see docs/catalog.md.")
     return sites[0]
@@ -144,8 +146,8 @@ def driver_line(text: str | None, catalog: Catalog) -> str | None:
     lines = lines_of_module(text, catalog)
     if lines and minor(text) not in lines:
         msg = (
-            f"{text} is the version that the kernel module of driver {spell(lines)} reports, not a driver "
-            "release."
+            f"{text} is the version that the kernel module of driver {join_words(lines)} reports, "
+            "not a driver release."
         )
         known = [line for line in lines if line in catalog.driver]
         raise UsageError(msg, hint=f"Use --driver {known[0]}." if known else "")

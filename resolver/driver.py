@@ -14,7 +14,7 @@ import re
 from typing import TYPE_CHECKING
 
 from resolver.errors import UsageError, did_you_mean
-from resolver.versions import minor, newest_first, shorten, spell
+from resolver.versions import join_words, minor, newest_first, shorten
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -81,7 +81,7 @@ def identify_driver(text: str, catalog: Catalog) -> str:
     if len(lines) == 1:
         return _in_table(lines[0], text, catalog.driver)
     if lines:
-        msg = f"The kernel module {found[0]} belongs to the drivers {spell(lines, joiner='and')}."
+        msg = f"The kernel module {found[0]} belongs to the drivers {join_words(lines, joiner='and')}."
         raise UsageError(msg, hint="The dkms package names the release: dkms status, or rpm -q amdgpu-dkms.")
     msg = f"No driver is known whose kernel module says {found[0]}."
     raise UsageError(msg, hint="The dkms package names the release: dkms status, or rpm -q amdgpu-dkms.")

@@ -11,7 +11,7 @@ from resolver.model import PLATFORM, Conflict, CoreItem
 from resolver.network import propagate
 from resolver.problem import ABSENT, Demand, Relation
 from resolver.suggest import suggestions_for
-from resolver.versions import sort_key, spell
+from resolver.versions import join_words, sort_key
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -154,7 +154,7 @@ def _summary(relation: Relation, subjects: int, rows: Sequence[Row]) -> str:
         return f"{subject} {verb} {f'a {name}' if name in PLATFORM else name}"
     if name == "base-image" and len(allowed) > 1:  # their names are long
         return f"{subject} {verb} one of {len(allowed)} base images"
-    return f"{subject} {verb} {name} {spell(allowed)}"
+    return f"{subject} {verb} {name} {join_words(allowed)}"
 
 
 def _several(relation: Relation, subjects: int) -> tuple[str, bool]:
@@ -169,7 +169,7 @@ def _several(relation: Relation, subjects: int) -> tuple[str, bool]:
         return f"every {name}", True
     if name == "base-image" and len(keys) > 1:
         return f"these {len(keys)} base images", False
-    return f"{name} {spell(keys, joiner='and')}", len(keys) == 1
+    return f"{name} {join_words(keys, joiner='and')}", len(keys) == 1
 
 
 def _without_name(relation: Relation, row: Row) -> str:

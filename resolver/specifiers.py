@@ -1,9 +1,13 @@
-"""Version specifiers (PEP 440) as intervals, so that what they allow of many versions is looked up.
+"""Version specifiers (PEP 440) as intervals.
 
-Nearly every clause that somebody writes compares with a plain release: ``>=2.4``, ``<3``, ``==6.2.*``.
-Of a version such a clause looks at the release and at whether it comes before it (``2.4rc1``), is it, or
-comes after it (``2.4.post1``), and it allows those between two places in that order. Where that does not
-say it all (``<2.4rc1``, ``===2.4``), `packaging` decides; it is imported only then, because that takes
+Why not `packaging.specifiers`: evaluating all specifiers of the catalog for all versions takes 25 ms with
+the intervals below and 678 ms with `packaging`, with the same answers (the property tests compare both).
+A resolution does that before it can start.
+
+Almost every clause compares with a plain release: ``>=2.4``, ``<3``, ``==6.2.*``. Such a clause only looks
+at the release of a version, and at whether the version comes before that release (``2.4rc1``), is that
+release, or comes after it (``2.4.post1``). In this order the clause allows one interval. For every other
+clause (``<2.4rc1``, ``===2.4``) `packaging` decides; it is imported only then, because the import takes
 longer than most resolutions.
 """
 
@@ -20,17 +24,18 @@ from packaging.version import InvalidVersion, Version
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-Place = tuple[Any, ...]
-"""Epoch, release without zeros at its end, and `_BEFORE`, `_AT` or `_AFTER` that release.
+VersionKey = tuple[Any, ...]
+"""A version as an ordered tuple: epoch, release without trailing zeros, and `_BEFORE`, `_AT` or `_AFTER`.
 
-What comes before or after a release has itself as a fourth part. So a place of three parts stands
-before all that begin with the same, and `_AFTER_IT` makes one that stands behind a single version.
+The key of a version before or after its release has the version itself as fourth part. A key of three
+parts therefore sorts before all keys that begin with it, and a key extended by `_JUST_AFTER` sorts
+directly after the key of a single version.
 """
 
 _BEFORE, _AT, _AFTER, _PAST = -1, 0, 1, 2
-_AFTER_IT = (1,)
-_FIRST: Place = (-1,)
-_LAST: Place = (1 << 62,)
+_JUST_AFTER = (1,)
+_FIRST: VersionKey = (-1,)
+_LAST: VersionKey = (1 << 62,)
 _CLAUSE = re.compile(
     r"(?P<operator>==|!=|<=|>=|<|>|~=)\s*(?P<public>[0-9](?:[a-z0-9.!_-]*[a-z0-9])?)"
     r"(?P<series>\.\*)?(?P<local>\+[a-z0-9]+(?:[._-][a-z0-9]+)*)?",
@@ -39,38 +44,38 @@ _CLAUSE = re.compile(
 
 
 class Clause(msgspec.Struct, frozen=True):
-    """One comparison of a specifier, as it is written."""
+    """One comparison of a specifier, as written."""
 
     operator: str
     version: str
 
 
-class _Between(msgspec.Struct, frozen=True):
-    """What a clause allows: what stands from one place up to another, or all but that."""
+class _Interval(msgspec.Struct, frozen=True):
+    """The versions that a clause allows: those between two keys, or all others."""
 
-    low: Place
-    high: Place
+    low: VersionKey
+    high: VersionKey
     outside: bool = False
     local: str | None = None
-    """The local version label that is wanted; any where it is None."""
+    """The required local version label; None allows any."""
 
 
 class Specifier(msgspec.Struct, frozen=True):
-    """A version specifier set: what all its clauses allow.
+    """A version specifier set: all its clauses must allow a version.
 
-    Pre-releases are versions like any other, and a local version label counts only where a clause
-    names one.
+    Pre-releases are not treated differently from other versions. A local version label is only compared
+    if a clause names one.
     """
 
     text: str
     """Its clauses, sorted, as `packaging` writes them."""
     clauses: tuple[Clause, ...] = ()
-    between: tuple[_Between, ...] = ()
+    intervals: tuple[_Interval, ...] = ()
     other: Any = None
-    """`packaging`'s form of it where a clause is not plain."""
+    """The `SpecifierSet` of `packaging` if a clause is not an interval."""
 
     def __str__(self) -> str:
-        """Give its clauses."""
+        """Return its clauses."""
         return self.text
 
     def __iter__(self) -> Iterator[Clause]:
@@ -78,22 +83,23 @@ class Specifier(msgspec.Struct, frozen=True):
         return iter(self.clauses)
 
     def allows(self, version: str) -> bool:
-        """Tell whether it allows a version; a text that is none is never allowed."""
-        parsed = parsed_version(version)
+        """Return whether it allows a version; a text that is not a version is never allowed."""
+        parsed = version_or_none(version)
         if parsed is None:
             return False
         if self.other is not None:
             return bool(self.other.contains(parsed, prereleases=True))
-        place = place_of(version)
+        key = version_key(version)
         return all(
-            (one.low <= place < one.high and one.local in {None, parsed.local}) is not one.outside
-            for one in self.between
+            (interval.low <= key < interval.high and interval.local in {None, parsed.local})
+            is not interval.outside
+            for interval in self.intervals
         )
 
 
 @cache
-def parsed_version(text: str) -> Version | None:
-    """Read a version (PEP 440); None if it is none."""
+def version_or_none(text: str) -> Version | None:
+    """Parse a version (PEP 440); return None if the text is not a version."""
     try:
         return Version(text)
     except InvalidVersion:
@@ -101,19 +107,18 @@ def parsed_version(text: str) -> Version | None:
 
 
 @cache
-def place_of(version: str) -> Place:
-    """Say where a version that can be read stands, its local label left aside."""
+def version_key(version: str) -> VersionKey:
+    """Return the key of a valid version; its local label is ignored."""
     parsed = Version(version)
-    place = parsed.epoch, _trimmed(parsed.release)
+    key = parsed.epoch, _without_trailing_zeros(parsed.release)
     if parsed.pre is not None or (parsed.dev is not None and parsed.post is None):
-        return *place, _BEFORE, Version(parsed.public)
+        return *key, _BEFORE, Version(parsed.public)
     if parsed.post is not None:
-        return *place, _AFTER, Version(parsed.public)
-    return *place, _AT
+        return *key, _AFTER, Version(parsed.public)
+    return *key, _AT
 
 
-def _trimmed(release: tuple[int, ...]) -> tuple[int, ...]:
-    """Leave out zeros at the end: 2.4.0 is 2.4."""
+def _without_trailing_zeros(release: tuple[int, ...]) -> tuple[int, ...]:
     end = len(release)
     while end and not release[end - 1]:
         end -= 1
@@ -121,66 +126,68 @@ def _trimmed(release: tuple[int, ...]) -> tuple[int, ...]:
 
 
 @lru_cache(maxsize=65536)
-def read_specifier(text: str) -> Specifier | None:
-    """Read a specifier set (PEP 440); None if it is none."""
-    parts = [part for one in text.split(",") if (part := one.strip())]
-    found = {f"{one[0].operator}{one[0].version}": one for part in parts if (one := _plain(part))}
-    if len(found) < len(parts):
-        return _left_to_packaging(text)
-    clauses, between = [], []
-    for _, (clause, allowed) in sorted(found.items()):
-        clauses.append(clause)
-        between.append(allowed)
-    return Specifier(",".join(sorted(found)), tuple(clauses), tuple(between))
+def specifier_or_none(text: str) -> Specifier | None:
+    """Parse a specifier set (PEP 440); return None if the text is not one."""
+    parts = [part.strip() for part in text.split(",") if part.strip()]
+    plain = {f"{one[0].operator}{one[0].version}": one for part in parts if (one := _parse_clause(part))}
+    if len(plain) < len(parts):
+        return _parse_with_packaging(text)
+    ordered = [plain[key] for key in sorted(plain)]
+    clauses, intervals = (clause for clause, _ in ordered), (interval for _, interval in ordered)
+    return Specifier(",".join(sorted(plain)), tuple(clauses), tuple(intervals))
 
 
-def _left_to_packaging(text: str) -> Specifier | None:
+def _parse_with_packaging(text: str) -> Specifier | None:
     from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
     try:
         other = SpecifierSet(text, prereleases=True)
     except InvalidSpecifier:
         return None
-    return Specifier(str(other), tuple(Clause(one.operator, one.version) for one in other), other=other)
+    text = str(other)  # first, because it also removes duplicate clauses
+    return Specifier(text, tuple(Clause(part.operator, part.version) for part in other), other=other)
 
 
 @lru_cache(maxsize=65536)
-def _plain(text: str) -> tuple[Clause, _Between] | None:
-    """Read a clause that allows what stands between two places; None for any other."""
-    found = _CLAUSE.fullmatch(text)
-    parsed = parsed_version(found["public"]) if found else None
-    if not found or not parsed:
+def _parse_clause(text: str) -> tuple[Clause, _Interval] | None:
+    """Parse a clause that allows one interval; return None for any other clause."""
+    match = _CLAUSE.fullmatch(text)
+    parsed = version_or_none(match["public"]) if match else None
+    if not match or not parsed:
         return None
-    operator = found["operator"]
+    operator = match["operator"]
     is_equality = operator in {"==", "!="}
-    if (found["series"] or found["local"]) and (not is_equality or (found["series"] and found["local"])):
+    if (match["series"] or match["local"]) and (not is_equality or (match["series"] and match["local"])):
         return None
-    place = place_of(found["public"])
-    if place[2] == _AT:
-        ends = _about_release(operator, parsed, in_series=found["series"] is not None)
+    key = version_key(match["public"])
+    if key[2] == _AT:
+        bounds = _bounds_for_release(operator, parsed, is_series=match["series"] is not None)
     else:
-        ends = None if found["series"] else _about_version(operator, place)
-    if ends is None:
+        bounds = None if match["series"] else _bounds_for_other(operator, key)
+    if bounds is None:
         return None
-    local = Version(f"0{found['local']}").local if found["local"] else None
+    local = Version(f"0{match['local']}").local if match["local"] else None
     clause = Clause(operator, text[len(operator) :].strip())
-    return clause, _Between(*ends, operator == "!=", local)
+    return clause, _Interval(*bounds, operator == "!=", local)
 
 
-def _about_release(operator: str, version: Version, *, in_series: bool) -> tuple[Place, Place] | None:
-    """Say from where up to where a clause allows (or refuses) what it says of a plain release."""
+def _bounds_for_release(
+    operator: str, version: Version, *, is_series: bool
+) -> tuple[VersionKey, VersionKey] | None:
+    """Return the interval of a clause with a plain release; for ``!=`` the interval it excludes."""
     release, epoch = version.release, version.epoch
 
-    def at(stage: int) -> Place:
-        return epoch, _trimmed(release), stage
+    def at(stage: int) -> VersionKey:
+        return epoch, _without_trailing_zeros(release), stage
 
-    def behind_series(series: tuple[int, ...]) -> Place:
+    def end_of_series(series: tuple[int, ...]) -> VersionKey:
         return epoch, (*series[:-1], series[-1] + 1), _BEFORE
 
     if operator == "~=":
-        return (at(_AT), behind_series(release[:-1])) if len(release) > 1 else None
-    if in_series:
-        return at(_BEFORE), behind_series(release)
+        return (at(_AT), end_of_series(release[:-1])) if len(release) > 1 else None
+    if is_series:
+        return at(_BEFORE), end_of_series(release)
+    # PEP 440: `>1` excludes the post-releases of 1, and `<1` excludes its pre-releases.
     return {
         "==": (at(_AT), at(_AFTER)),
         "!=": (at(_AT), at(_AFTER)),
@@ -191,55 +198,53 @@ def _about_release(operator: str, version: Version, *, in_series: bool) -> tuple
     }[operator]
 
 
-def _about_version(operator: str, place: Place) -> tuple[Place, Place] | None:
-    """Say it for a version that comes before or after a release."""
+def _bounds_for_other(operator: str, key: VersionKey) -> tuple[VersionKey, VersionKey] | None:
+    """Return the interval of a clause with a pre-, post- or development release."""
     return {
-        "==": (place, place + _AFTER_IT),
-        "!=": (place, place + _AFTER_IT),
-        ">=": (place, _LAST),
-        "<=": (_FIRST, place + _AFTER_IT),
+        "==": (key, key + _JUST_AFTER),
+        "!=": (key, key + _JUST_AFTER),
+        ">=": (key, _LAST),
+        "<=": (_FIRST, key + _JUST_AFTER),
     }.get(operator)
 
 
 class Versions:
-    """Some versions in order, each with a mask: what a specifier allows of them is looked up.
+    """Sorted versions with bit masks, to look up the versions that a specifier allows.
 
     Parameters
     ----------
     masks
-        Version to its bits, which no other version has. What cannot be read as a version is never
-        allowed.
+        Version to its bits, which no other version has. No specifier allows a text that is not a version.
     """
 
     def __init__(self, masks: Mapping[str, int]) -> None:
-        self._masks = {version: mask for version, mask in masks.items() if parsed_version(version)}
-        ordered = sorted((place_of(version), mask) for version, mask in self._masks.items())
-        self._places = [place for place, _ in ordered]
-        self._below = [0]
-        """The bits of the first version, of the first two, and so on."""
+        self._masks = {version: mask for version, mask in masks.items() if version_or_none(version)}
+        ordered = sorted((version_key(version), mask) for version, mask in self._masks.items())
+        self._keys = [key for key, _ in ordered]
+        self._below = [0]  # the bits of no version, of the first, of the first two, and so on
         for _, mask in ordered:
             self._below.append(self._below[-1] | mask)
-        self._found: dict[_Between, int] = {}
+        self._by_interval: dict[_Interval, int] = {}
 
     def allowed_by(self, specifier: Specifier) -> int:
-        """Give the bits of the versions that a specifier allows."""
+        """Return the bits of the versions that a specifier allows."""
         if specifier.other is not None:
             return sum(mask for version, mask in self._masks.items() if specifier.allows(version))
         allowed = self._below[-1]
-        for one in specifier.between:
-            mask = self._found.get(one)
+        for interval in specifier.intervals:
+            mask = self._by_interval.get(interval)
             if mask is None:
-                mask = self._found[one] = self._between(one)
+                mask = self._by_interval[interval] = self._mask_of(interval)
             allowed &= mask
         return allowed
 
-    def _between(self, one: _Between) -> int:
-        low, high = bisect_left(self._places, one.low), bisect_left(self._places, one.high)
+    def _mask_of(self, interval: _Interval) -> int:
+        low, high = bisect_left(self._keys, interval.low), bisect_left(self._keys, interval.high)
         mask = self._below[high] & ~self._below[low]
-        if one.local is not None:
+        if interval.local is not None:
             mask &= sum(
                 bits
                 for version, bits in self._masks.items()
-                if (parsed := parsed_version(version)) and parsed.local == one.local
+                if (parsed := version_or_none(version)) and parsed.local == interval.local
             )
-        return self._below[-1] & ~mask if one.outside else mask
+        return self._below[-1] & ~mask if interval.outside else mask

@@ -9,57 +9,55 @@ from typing import TYPE_CHECKING, Any
 from packaging.version import Version
 
 from resolver.errors import UsageError
-from resolver.specifiers import parsed_version, place_of, read_specifier
+from resolver.specifiers import specifier_or_none, version_key, version_or_none
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from resolver.specifiers import Specifier
 
-_LONGEST = 1000  # characters of a specifier; what is longer is a mistake or an attack
+_LONGEST = 1000  # characters of a specifier; anything longer is a mistake or an attack
 _BARE_VERSION = re.compile(r"v?\d+(\.\d+)*([a-z].*)?(\+.*)?", re.IGNORECASE)
 
 
 @cache
 def sort_key(version: str) -> tuple[Any, ...]:
-    """Order versions as PEP 440 does, and names that are no versions before them, by text.
+    """Return a key that sorts versions as PEP 440 does, and names that are not versions before them.
 
     Examples
     --------
     >>> sorted(["10.0", "7.2", "7.14", "ubuntu.sif"], key=sort_key)
     ['ubuntu.sif', '7.2', '7.14', '10.0']
     """
-    parsed = parsed_version(version)
-    # Most are told apart by their place; comparing places is many times cheaper than versions.
-    return (0, version) if parsed is None else (1, place_of(version), parsed)
+    parsed = version_or_none(version)
+    # Most versions differ in their keys, and comparing keys is many times faster than comparing versions.
+    return (0, version) if parsed is None else (1, version_key(version), parsed)
 
 
 def bounds_cross(specifier: Specifier) -> bool:
-    """Tell whether nothing lies between two bounds of a specifier.
+    """Return whether the lower and upper bounds of a specifier exclude every version.
 
     Examples
     --------
     >>> [bounds_cross(parse_specifier(text)) for text in (">=2.4,<2.4", ">=2.4,<=2.4", "==2.4,<3")]
     [True, False, False]
     """
-    lows = [(sort_key(one.version), one.operator == ">") for one in specifier if one.operator in {">", ">="}]
-    highs = [
-        (sort_key(one.version), one.operator == "<=") for one in specifier if one.operator in {"<", "<="}
-    ]
+    lows = [(sort_key(c.version), c.operator == ">") for c in specifier if c.operator in {">", ">="}]
+    highs = [(sort_key(c.version), c.operator == "<=") for c in specifier if c.operator in {"<", "<="}]
     if not lows or not highs:
         return False
-    (low, above), (high, included) = max(lows), min(highs)
-    return low > high or (low == high and (above or not included))
+    (low, excluded), (high, included) = max(lows), min(highs)
+    return low > high or (low == high and (excluded or not included))
 
 
 def is_version(text: str) -> bool:
-    """Tell whether a text is a version that can be ordered (PEP 440)."""
-    return parsed_version(text) is not None
+    """Return whether a text is a valid version (PEP 440)."""
+    return version_or_none(text) is not None
 
 
 @cache
 def minor(version: str) -> str:
-    """Give the major.minor line of a version.
+    """Return the major.minor line of a version.
 
     Examples
     --------
@@ -71,7 +69,7 @@ def minor(version: str) -> str:
 
 
 def abi_tag(python: str) -> str:
-    """Give the ABI tag of a CPython minor.
+    """Return the ABI tag of a CPython minor.
 
     Examples
     --------
@@ -83,13 +81,13 @@ def abi_tag(python: str) -> str:
 
 @lru_cache(maxsize=4096)
 def parse_specifier(text: str) -> Specifier:
-    """Read a version specifier; a bare version means that version and its patch releases.
+    """Parse a version specifier; a bare version means that version and its patch releases.
 
     Parameters
     ----------
     text
-        A PEP 440 specifier set (``">=2.4,<3"``), or a bare version (``"6.2"`` is ``==6.2.*``,
-        ``"2.5.1"`` is ``==2.5.1``, ``"2.5.1+rocm6.2"`` exactly that).
+        A PEP 440 specifier set (``">=2.4,<3"``), or a bare version: ``"6.2"`` means ``==6.2.*``,
+        ``"2.5.1"`` means ``==2.5.1``, and ``"2.5.1+rocm6.2"`` means ``==2.5.1+rocm6.2``.
 
     Raises
     ------
@@ -105,29 +103,29 @@ def parse_specifier(text: str) -> Specifier:
     if _BARE_VERSION.fullmatch(text):
         short = text.count(".") <= 1 and text.replace(".", "").isdigit()
         text = f"=={text}.*" if short else f"=={text}"
-    specifier = read_specifier(text) if len(text) <= _LONGEST else None
-    if specifier is not None:
-        return specifier
-    msg = f"{shorten(typed)!r} is not a version specifier."
-    raise UsageError(msg, hint="Write it as PEP 440 has it, such as ==6.2.* or >=2.4,<3.")
+    specifier = specifier_or_none(text) if len(text) <= _LONGEST else None
+    if specifier is None:
+        msg = f"{shorten(typed)!r} is not a valid version specifier."
+        raise UsageError(msg, hint="Use the form of PEP 440, such as ==6.2.* or >=2.4,<3.")
+    return specifier
 
 
 def allows(specifiers: Sequence[Specifier], version: str) -> bool:
-    """Tell whether any of the specifiers allows the version (none given: all are allowed).
+    """Return whether any of the specifiers allows the version; an empty list allows all.
 
-    A local version label takes part only where the specifier names one, as in PEP 440.
+    A local version label is only compared if the specifier names one, as in PEP 440.
 
     Examples
     --------
     >>> allows([parse_specifier("==2.5.1")], "2.5.1+rocm6.2")
     True
     """
-    return not specifiers or any(one.allows(version) for one in specifiers)
+    return not specifiers or any(specifier.allows(version) for specifier in specifiers)
 
 
 @lru_cache(maxsize=65536)
 def satisfies(version: str, specifier: str) -> bool:
-    """Tell whether a version is what a specifier allows; as `allows`, remembered.
+    """Return whether a specifier allows a version.
 
     Examples
     --------
@@ -138,26 +136,25 @@ def satisfies(version: str, specifier: str) -> bool:
 
 
 def newest_first(versions: Iterable[str]) -> list[str]:
-    """Sort versions, the newest first."""
+    """Return the versions sorted, the newest first."""
     return sorted(versions, key=sort_key, reverse=True)
 
 
-def spell(versions: Sequence[str], *, most: int = 4, joiner: str = "or") -> str:
-    """Write a list of versions for a sentence, shortened in the middle when it is long.
+def join_words(words: Sequence[str], *, most: int = 4, joiner: str = "or") -> str:
+    """Join versions or names for a sentence; a long list is shortened in the middle.
 
     Examples
     --------
-    >>> spell(["3.9", "3.10"]), spell(["1", "2", "3", "4", "5", "6"])
+    >>> join_words(["3.9", "3.10"]), join_words(["1", "2", "3", "4", "5", "6"])
     ('3.9 or 3.10', '1, 2, 3 ... 6 (6 versions)')
     """
-    if len(versions) > most + 1:
-        head = ", ".join(versions[: most - 1])
-        return f"{head} ... {versions[-1]} ({len(versions)} versions)"
-    if len(versions) > 1:
-        return f"{', '.join(versions[:-1])} {joiner} {versions[-1]}"
-    return versions[0] if versions else "nothing"
+    if len(words) > most + 1:
+        return f"{', '.join(words[: most - 1])} ... {words[-1]} ({len(words)} versions)"
+    if len(words) > 1:
+        return f"{', '.join(words[:-1])} {joiner} {words[-1]}"
+    return words[0] if words else "nothing"
 
 
 def shorten(text: str, most: int = 80) -> str:
-    """Cut a text that somebody typed to a length that fits in a message."""
+    """Cut user input to a length that fits in a message."""
     return text if len(text) <= most else f"{text[:most]}... ({len(text)} characters)"

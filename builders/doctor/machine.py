@@ -17,7 +17,7 @@ from builders.environments.pip import is_reachable
 from builders.process import output_of
 from resolver.driver import identify_driver
 from resolver.errors import UsageError
-from resolver.versions import newest_first, spell
+from resolver.versions import join_words, newest_first
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -88,7 +88,7 @@ def driver(said: str, catalog: Catalog) -> Point:
     return Point(
         topic="kernel-driver",
         state="ok",
-        found=f"driver {line}, which supports ROCm {spell(supported, most=12, joiner='and')}",
+        found=f"driver {line}, which supports ROCm {join_words(supported, most=12, joiner='and')}",
         data={"said": said, "line": line, "supports": supported},
     )
 
@@ -166,7 +166,7 @@ def slurm() -> Point:
         )
     names = output_of(["sinfo", "--noheader", "--format", "%R"]).split()
     listed = (
-        f", partitions {spell(names, most=8, joiner='and')}"
+        f", partitions {join_words(names, most=8, joiner='and')}"
         if names
         else ", whose controller does not answer"
     )
@@ -227,7 +227,7 @@ def pythons(catalog: Catalog) -> Point:
     return Point(
         topic="pythons",
         state="note" if remarks else "ok",
-        found="; ".join([f"Python {spell(list(found), most=8, joiner='and')}", *remarks]),
+        found="; ".join([f"Python {join_words(list(found), most=8, joiner='and')}", *remarks]),
         data=found,
     )
 

@@ -14,7 +14,7 @@ from matrix.checking.about_lines import finding
 from matrix.checking.about_torch import rocm_of
 from matrix.checking.piplines import PipLine
 from resolver.facts.catalog import applies
-from resolver.versions import is_version, satisfies, spell
+from resolver.versions import is_version, join_words, satisfies
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -92,9 +92,7 @@ def _published_for(entry: Entry, rocm: str, expected: Expected) -> Iterator[Find
         rows = [row for row in expected.catalog.requires if row.on == "rocm" and applies(row, release)]
         known = [version for row in rows if row.kind == "run" for version in row.versions]
         if known and not any(satisfies(rocm, version) for version in known):
-            told = (
-                f"The wheel of {line.name} {line.pinned} is for ROCm {spell(known)}, and torch is for {rocm}."
-            )
+            told = f"The wheel of {line.name} {line.pinned} is for ROCm {join_words(known)}, and torch is for {rocm}."
             yield finding("other-rocm", entry, told, remedy="Take a version that is for this ROCm.")
 
 

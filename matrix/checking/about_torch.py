@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from matrix.checking.about_indexes import TORCH_FAMILY, TRITONS, Indexes, torch_index
 from matrix.checking.about_lines import finding
-from resolver.versions import is_version, minor, spell
+from resolver.versions import is_version, join_words, minor
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -147,7 +147,7 @@ def _labelled(document: Document, entry: Entry, expected: Expected, indexes: Ind
         same = [one.version for one in expected.torches(line.public)]
         told = f"The catalog knows no torch {line.pinned}; it may not exist."
         if same:
-            told += f" For {expected.against} it knows {spell(same)}."
+            told += f" For {expected.against} it knows {join_words(same)}."
         yield finding("unknown-torch", entry, told, corrected=tuple(line.with_pin(one) for one in same[:1]))
         return
     wanted = torch_index(row.index)
@@ -162,9 +162,7 @@ def _labelled(document: Document, entry: Entry, expected: Expected, indexes: Ind
         yield finding("index-other-rocm", there, told, corrected=new, edit=certain if sure else None)
     python = _python(document, expected)
     if python and row.python and python not in row.python:
-        told = (
-            f"torch {row.version} has wheels for Python {spell(row.python, joiner='and')}, none for {python}."
-        )
+        told = f"torch {row.version} has wheels for Python {join_words(row.python, joiner='and')}, none for {python}."
         yield finding("torch-python", entry, told)
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 from resolver.compiling.draft import check_target, window_of
-from resolver.versions import minor, sort_key, spell
+from resolver.versions import join_words, minor, sort_key
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -99,7 +99,11 @@ def _rocm(request: Request, catalog: Catalog) -> tuple[tuple[str, ...], bool, st
         return (), False, ""
     lines = tuple(sorted(row.supports, key=sort_key))
     what = f"{target.site} on {target.date} has" if window else "you named"
-    return lines, False, f"{what} kernel driver {driver}, which supports ROCm {spell(lines, joiner='and')}"
+    return (
+        lines,
+        False,
+        f"{what} kernel driver {driver}, which supports ROCm {join_words(lines, joiner='and')}",
+    )
 
 
 def expect_lock(lock: Lock, name: str, catalog: Catalog, consumer: Consumer) -> Expected:

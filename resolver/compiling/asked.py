@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from resolver.compiling.draft import ASKED, HERE, PAIRED, allowed_by, target_name, version_in
 from resolver.errors import UsageError, did_you_mean
-from resolver.versions import bounds_cross, newest_first, shorten, spell
+from resolver.versions import bounds_cross, join_words, newest_first, shorten
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -76,7 +76,7 @@ def _images(draft: Draft) -> None:
             offered[row.image] = row
     held = newest_first({catalog.image[name].rocm for name in offered} - {""})[::-1]
     what = (
-        f"base images with ROCm {spell(held, most=8, joiner='and')}"
+        f"base images with ROCm {join_words(held, most=8, joiner='and')}"
         if held
         else "no base image that is known"
     )
@@ -138,5 +138,5 @@ def unknown_component(name: str, known: Iterable[str]) -> UsageError:
 def _closest(wanted: Requirement, versions: Sequence[str]) -> str:
     named = [one.version for one in wanted.specifier or ()]
     guess = did_you_mean(named[0].removesuffix(".*"), versions) if named else ""
-    listed = f"Known versions: {spell(list(dict.fromkeys(versions)), most=12, joiner='and')}."
+    listed = f"Known versions: {join_words(list(dict.fromkeys(versions)), most=12, joiner='and')}."
     return f"{guess} {listed}" if guess.startswith("Did") else listed

@@ -19,7 +19,7 @@ from packaging.version import InvalidVersion, Version
 
 from resolver.model import IMAGE, PLATFORM, Candidate, Fact
 from resolver.problem import Row
-from resolver.versions import spell
+from resolver.versions import join_words
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -146,7 +146,7 @@ def _parts(version: str) -> tuple[str, list[str]]:
 def _remark(name: str, version: str, taken_for: Sequence[str], goes_as: Sequence[int]) -> str:
     said = f"{name} {version}, which the base image holds, is not in the catalog"
     if taken_for:
-        like = spell(sorted(set(taken_for)), joiner="and")
+        like = join_words(sorted(set(taken_for)), joiner="and")
         return f"{said}; what is known of {name} {like} was taken for it."
     if goes_as:
         public = Version(version).public

@@ -9,7 +9,7 @@ from resolver.compiling.draft import Clause, any_candidate, line_is, version_in
 from resolver.compiling.installed import CONTRARY, images_of, kept_names, source_of
 from resolver.errors import UsageError
 from resolver.model import IMAGE, Fact, is_preinstalled
-from resolver.versions import minor, newest_first, spell
+from resolver.versions import join_words, minor, newest_first
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -71,12 +71,12 @@ def _as_its_label(draft: Draft, version: str, source: str) -> None:
     pythons = newest_first({one for row in rows for one in row.python})[::-1]
     listed = draft.request.keep is not None and "python" in dict(draft.request.keep.installed)
     if pythons and not listed:
-        text = f"torch {public} is published for Python {spell(pythons, most=8, joiner='and')}"
+        text = f"torch {public} is published for Python {join_words(pythons, most=8, joiner='and')}"
         draft.state("python", version_in(pythons), text, source)
 
 
 def _python_of(image: schema.Image) -> Fact:
-    text = f"what the base image {image.name} holds is for its Python {spell(image.python)}"
+    text = f"what the base image {image.name} holds is for its Python {join_words(image.python)}"
     return Fact.of(image, text, note="")
 
 
@@ -88,7 +88,7 @@ def _platform(draft: Draft, name: str, version: str, kept: Preinstalled) -> list
     found = found or [one for one in known if name == "rocm" and minor(one) == line]
     if not found:
         msg = f"{kept.source} says {name} {version}, which the catalog does not know."
-        raise UsageError(msg, hint=f"Known: {spell(known, most=12, joiner='and')}.")
+        raise UsageError(msg, hint=f"Known: {join_words(known, most=12, joiner='and')}.")
     return found
 
 
@@ -122,7 +122,7 @@ def _as_the_image(draft: Draft) -> None:
             for row in rows:
                 fact = Fact.of(row, f"the base image {row.name} holds {name} {version}", note="")
                 clauses.append(Clause(version_in([row.name]), is_it, fact))
-            fact = Fact.of(rows[0], f"{name} {version} is in {spell(these, joiner='and')}", note="")
+            fact = Fact.of(rows[0], f"{name} {version} is in {join_words(these, joiner='and')}", note="")
             back.append(Clause(is_it, version_in(these), fact))
         draft.relate("base-image", name, clauses, as_it_is=True)
         draft.relate(name, "base-image", back, as_it_is=True)

@@ -9,7 +9,7 @@ from resolver.facts.catalog import recipe_for
 from resolver.model import Candidate, Fact
 from resolver.problem import Saying
 from resolver.requirements import normalize_name
-from resolver.versions import newest_first, spell
+from resolver.versions import join_words, newest_first
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -78,9 +78,9 @@ def _backends(draft: Draft, name: str, masks: _Masks) -> None:
 def _of_backends(release: schema.Release, possible: Sequence[str]) -> Fact:
     text = f"{release.package} {release.version} "
     if possible:
-        text += f"can be had for {spell(possible, joiner='and')}"
+        text += f"can be had for {join_words(possible, joiner='and')}"
     else:
-        text += f"is no wheel, and there is no recipe to build it for {spell(release.backend, joiner='or')}"
+        text += f"is no wheel, and there is no recipe to build it for {join_words(release.backend)}"
     return Fact.of(release, text, note="")
 
 
@@ -116,7 +116,7 @@ def _permits(draft: Draft, on: str, row: schema.Requires) -> Test:
 def _fact(name: str, row: schema.Requires) -> Fact:
     which = f" {row.releases.removeprefix('==')}" if row.releases else ""
     which += f" ({row.variant})" if row.variant else ""
-    versions = spell([text.removeprefix("==") for text in row.versions], most=8)
+    versions = join_words([text.removeprefix("==") for text in row.versions], most=8)
     verb = f"needs {row.on}"
     if row.on == "gfx":
         verb = "can be compiled for" if row.kind == "build" else "holds code for"

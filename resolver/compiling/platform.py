@@ -16,7 +16,7 @@ from resolver.compiling.draft import (
 )
 from resolver.facts import schema
 from resolver.model import Candidate, Fact
-from resolver.versions import minor, newest_first, sort_key, spell
+from resolver.versions import join_words, minor, newest_first, sort_key
 
 if TYPE_CHECKING:
     from resolver.compiling.draft import Draft
@@ -98,7 +98,7 @@ def _driver_table(draft: Draft) -> list[Clause]:
             clauses.append(Clause(line_is(line), version_in(names), Fact.of(here, text)))
             continue
         text = (
-            f"ROCm {line} is supported on kernel drivers {spell(names, most=12, joiner='and')}"
+            f"ROCm {line} is supported on kernel drivers {join_words(names, most=12, joiner='and')}"
             if names
             else f"ROCm {line} is not in AMD's driver table"
         )

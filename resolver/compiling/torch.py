@@ -12,7 +12,7 @@ from resolver.compiling.draft import PAIRED, Clause, allowed_by, covers, line_is
 from resolver.compiling.packages import candidates_of
 from resolver.model import Candidate, Fact
 from resolver.requirements import exact_requirement
-from resolver.versions import allows, minor, spell
+from resolver.versions import allows, join_words, minor
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -71,7 +71,7 @@ def _published(row: schema.Torch) -> Candidate:
 
 def _beside(name: str, version: str, torches: Sequence[schema.Torch]) -> Candidate:
     """Give a companion, which stands in the same index as the torch wheel that it goes with."""
-    beside = spell([row.version for row in torches], joiner="and")
+    beside = join_words([row.version for row in torches], joiner="and")
     fact = Fact.of(torches[0], f"{name} {version} is published beside torch {beside}", note="")
     return Candidate(name, version, "distribution", "published", fact)
 
@@ -86,7 +86,7 @@ def _needs_of_torch(draft: Draft, rows: Iterable[schema.Torch]) -> None:
             return Fact.of(row, f"torch {row.version} {text}")
 
         clauses["backend"].append(Clause(this, version_in([row.backend]), say(f"is a {row.backend} build")))
-        text = f"is published for Python {spell(row.python, most=8, joiner='and')}"
+        text = f"is published for Python {join_words(row.python, most=8, joiner='and')}"
         clauses["python"].append(Clause(this, version_in(row.python), say(text)))
         if row.rocm:
             line = minor(row.rocm)
@@ -132,6 +132,6 @@ def _torch_for(name: str, paired: Mapping[str, Sequence[schema.Torch]]) -> list[
     clauses = []
     for version, torches in paired.items():
         names = [row.version for row in torches]
-        fact = Fact.of(torches[0], f"{name} {version} goes with torch {spell(names)}", note="")
+        fact = Fact.of(torches[0], f"{name} {version} goes with torch {join_words(names)}", note="")
         clauses.append(Clause(version_in([version]), version_in(names), fact))
     return clauses

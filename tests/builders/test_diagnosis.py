@@ -372,7 +372,7 @@ TWICE = 'a test"\n' + ROW.partition("\n")[2]
         (('cure = "Do."', ""), "failure one: Object missing required field `cure`"),
         (('cure = "Do."', 'cure = "Do."\ncurse = "x"'), "failure one: Object contains unknown field `curse`"),
         (('cure = "Do."', 'cure = "Do."\nhides = ["two"]'), "hides two, which is no failure"),
-        (('cure = "Do."', 'cure = "Do."\ntorch = "new"'), "'new' is not a version specifier"),
+        (('cure = "Do."', 'cure = "Do."\ntorch = "new"'), "'new' is not a valid version specifier"),
         (('"observed"', '"seen"'), "failure one: Invalid enum value 'seen'"),
         (("schema = 1", "schema = 2"), "schema"),
         (("[[failure]]", "[[failure]"), "not valid TOML"),

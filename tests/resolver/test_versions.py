@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import resolver
 from resolver.errors import UsageError
-from resolver.versions import allows, minor, newest_first, parse_specifier, shorten, sort_key, spell
+from resolver.versions import allows, join_words, minor, newest_first, parse_specifier, shorten, sort_key
 from tests.resolver.universe import EXAMPLES
 
 
@@ -114,12 +114,12 @@ def test_what_is_no_version_matches_no_specifier() -> None:
     ],
 )
 def test_a_list_of_versions_is_spelled_and_cut_when_long(count: int, text: str) -> None:
-    assert spell([str(number) for number in range(1, count + 1)]) == text
+    assert join_words([str(number) for number in range(1, count + 1)]) == text
 
 
 def test_spelling_takes_another_length_and_joiner() -> None:
-    assert spell(list("abc"), joiner="and") == "a, b and c"
-    assert spell(list("abcd"), most=2) == "a ... d (4 versions)"
+    assert join_words(list("abc"), joiner="and") == "a, b and c"
+    assert join_words(list("abcd"), most=2) == "a ... d (4 versions)"
 
 
 def test_a_long_text_is_cut_and_its_length_told() -> None:
