@@ -92,7 +92,8 @@ def _published_for(entry: Entry, rocm: str, expected: Expected) -> Iterator[Find
         rows = [row for row in expected.catalog.requires if row.on == "rocm" and applies(row, release)]
         known = [version for row in rows if row.kind == "run" for version in row.versions]
         if known and not any(satisfies(rocm, version) for version in known):
-            told = f"The wheel of {line.name} {line.pinned} is for ROCm {join_words(known)}, and torch is for {rocm}."
+            versions = join_words(known)
+            told = f"The wheel of {line.name} {line.pinned} is for ROCm {versions}, and torch is for {rocm}."
             yield finding("other-rocm", entry, told, remedy="Take a version that is for this ROCm.")
 
 

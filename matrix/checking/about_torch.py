@@ -162,7 +162,8 @@ def _labelled(document: Document, entry: Entry, expected: Expected, indexes: Ind
         yield finding("index-other-rocm", there, told, corrected=new, edit=certain if sure else None)
     python = _python(document, expected)
     if python and row.python and python not in row.python:
-        told = f"torch {row.version} has wheels for Python {join_words(row.python, joiner='and')}, none for {python}."
+        pythons = join_words(row.python, joiner="and")
+        told = f"torch {row.version} has wheels for Python {pythons}, none for {python}."
         yield finding("torch-python", entry, told)
 
 
