@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from builders.labelling import PinStyle
     from resolver.facts.catalog import Catalog
     from resolver.facts.schema import Recipe
-    from resolver.lock import Lock, LockedPick
+    from resolver.model import Distribution, Resolution
 
 _DECIDING = (
     "declared", "undeclared", "match_runtime", "environment", "options", "prepare", "must_contain",
@@ -39,10 +39,10 @@ _TRITONS = ("triton", "pytorch-triton-rocm", "triton-rocm")
 class Task:
     """One wheel that the lock needs."""
 
-    pick: LockedPick
+    pick: Distribution
     recipe: Recipe
     build_host: BuildHost
-    torch: LockedPick | None
+    torch: Distribution | None
     """The lock's torch."""
     inputs: dict[str, Any]
     """Everything that determines the wheel's content."""
@@ -74,7 +74,7 @@ class Task:
 
 
 def plan(
-    lock: Lock,
+    lock: Resolution,
     catalog: Catalog,
     index: Index,
     build_host: BuildHost,
@@ -129,8 +129,8 @@ def plan(
 
 
 def _task(
-    pick: LockedPick,
-    lock: Lock,
+    pick: Distribution,
+    lock: Resolution,
     catalog: Catalog,
     build_host: BuildHost,
     *,
@@ -144,8 +144,8 @@ def _task(
         raise LockError(msg, hint="Was it resolved with another --catalog? Resolve again with this one.")
     if ops:
         recipe = with_ops(recipe, ops, pick.version)
-    torch = lock.find("torch")
-    if torch is not None and torch.origin == "base-image" and not torch.index:
+    torch = lock.pick("torch")
+    if torch is not None and torch.origin == "preinstalled" and not torch.index:
         msg = f"torch {torch.version} is what the base image holds, and nobody offers its wheel."
         raise EnvironmentLacksError(msg, hint="Put the wheel into a directory and name it in PIP_FIND_LINKS.")
     inputs: dict[str, Any] = {
@@ -177,10 +177,10 @@ def _task(
         runtime={
             name: found.version
             for name in (*recipe.match_runtime, *_TRITONS)
-            if (found := lock.find(name)) is not None
+            if (found := lock.pick(name)) is not None
         },
         beside_torch=any(
-            (one.subject, one.object, one.kind) == (pick.name, "torch", "run") for one in lock.edge
+            (one.subject, one.object, one.kind) == (pick.name, "torch", "run") for one in lock.edges
         ),
         pinning=pinning,
     )

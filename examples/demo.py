@@ -18,7 +18,8 @@ from builders import host
 from builders.environments.pip import is_reachable, pip_environment
 from builders.index import Index
 from resolver.errors import EnvironmentLacksError
-from resolver.lock import Lock, read_lock
+from resolver.lock import read_lock
+from resolver.model import Resolution
 
 HERE = Path(__file__).resolve().parent
 WORK = HERE.parent / ".demo"
@@ -54,7 +55,7 @@ def main() -> int:
     lock = read_lock(LOCK)
     install(lock)
     command([str(ENVIRONMENT / "bin" / "python"), str(HERE / "five_steps.py")])
-    deepspeed = lock.find("deepspeed")
+    deepspeed = lock.pick("deepspeed")
     assert deepspeed is not None
     print(
         f"\nDone in {time.monotonic() - started:.0f} s: resolved a set that fits;\n"
@@ -64,12 +65,12 @@ def main() -> int:
     return 0
 
 
-def install(lock: Lock) -> None:
+def install(lock: Resolution) -> None:
     """Install what the lock pins into a fresh environment, as a container's build would."""
     shutil.rmtree(ENVIRONMENT, ignore_errors=True)
     python = host.find_python(lock.version_of("python"))
     command([str(python), "-m", "venv", str(ENVIRONMENT)])
-    torch, deepspeed = lock.find("torch"), lock.find("deepspeed")
+    torch, deepspeed = lock.pick("torch"), lock.pick("deepspeed")
     assert torch is not None
     assert deepspeed is not None
     options = ["--extra-index-url", (INDEX / "simple").as_uri(), "--only-binary", "deepspeed"]

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     import argparse
 
     from builders.build_host import BuildHost
-    from resolver.lock import Lock
+    from resolver.model import Resolution
 
 
 def add_build_host_options(parser: argparse.ArgumentParser) -> None:
@@ -28,7 +28,7 @@ def add_build_host_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def find_build_host(lock: Lock, args: argparse.Namespace) -> BuildHost:
+def find_build_host(lock: Resolution, args: argparse.Namespace) -> BuildHost:
     """Find where the wheels of a lock are built.
 
     Raises
@@ -42,7 +42,7 @@ def find_build_host(lock: Lock, args: argparse.Namespace) -> BuildHost:
     from builders.containers.choosing import choose_runtime
     from builders.containers.image import locked_image
 
-    python, image = lock.version_of("python"), lock.target.base_image
+    python, image = lock.version_of("python"), lock.image
     if lock.target.backend == "cpu" and args.where in {None, "host"}:
         return local_build_host(python, given=args.python_from, cpu=args.cpu)
     if image is None and lock.target.backend == "cpu":

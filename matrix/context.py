@@ -14,7 +14,6 @@ from matrix.settings import Settings, load_catalog, merge, read_settings
 
 if TYPE_CHECKING:
     from resolver.facts.catalog import Catalog
-    from resolver.lock import Lock
     from resolver.model import Conflict, Request, Resolution
 
 
@@ -71,11 +70,11 @@ class Context:
         return named or LOCK_FILE.exists()
 
     @cached_property
-    def lock(self) -> Lock:
+    def lock(self) -> Resolution:
         """The lock."""
         from resolver.lock import read_lock
 
-        return read_lock(self.lock_path, tell=self.console.info)
+        return read_lock(self.lock_path)
 
     def catalog_of_lock(self) -> Catalog:
         """Load the facts that the lock was resolved with, and those that the settings name."""

@@ -65,7 +65,7 @@ def read_preinstalled(where: str, catalog: Catalog) -> Preinstalled:
     if not listed:
         msg = f"{where} lists nothing that is installed."
         raise UsageError(msg, hint=_HINT)
-    return Preinstalled(where, tuple(sorted(_settled(listed, where, _known(catalog)).items())))
+    return Preinstalled(where, dict(sorted(_settled(listed, where, _known(catalog)).items())))
 
 
 def _known(catalog: Catalog) -> set[str]:

@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
     from matrix.settings import Settings
     from resolver.facts.catalog import Catalog
-    from resolver.lock import Lock
+    from resolver.model import Resolution
 
 _TARGET = ("site", "date", "backend", "gfx", "driver", "rocm", "python", "base_image")
 
 
-def catalog_of(lock: Lock, path: Path, settings: Settings) -> Catalog:
+def catalog_of(lock: Resolution, path: Path, settings: Settings) -> Catalog:
     """Load the shipped catalog with its overlays and those that a lock was resolved with.
 
     Of each kind, what the settings name counts instead of the lock's. A file that the lock names is
@@ -59,7 +59,7 @@ def names_target(args: argparse.Namespace) -> bool:
     return any(getattr(args, name) for name in _TARGET)
 
 
-def same_target(lock: Lock, args: argparse.Namespace, catalog: Catalog) -> None:
+def same_target(lock: Resolution, args: argparse.Namespace, catalog: Catalog) -> None:
     """See that the options do not ask for another target than the lock's.
 
     Raises
@@ -90,7 +90,7 @@ def same_target(lock: Lock, args: argparse.Namespace, catalog: Catalog) -> None:
     same_image(lock, args, catalog)
 
 
-def same_image(lock: Lock, args: argparse.Namespace, catalog: Catalog) -> None:
+def same_image(lock: Resolution, args: argparse.Namespace, catalog: Catalog) -> None:
     """See that ``--base-image`` does not name another image than the lock's.
 
     Raises

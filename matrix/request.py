@@ -46,11 +46,11 @@ def make_request(settings: Settings, catalog: Catalog, today: datetime.date) -> 
         if text:
             specifier = parse_specifier(text)
             requirements.append(Requirement(name, specifier, f"{name}{specifier}"))
-    keep = None
+    preinstalled = None
     if settings.keep_installed:
         from matrix.installed import read_preinstalled
 
-        keep = read_preinstalled(settings.keep_installed, catalog)
+        preinstalled = read_preinstalled(settings.keep_installed, catalog)
     return Request(
         target,
         tuple(requirements),
@@ -58,7 +58,7 @@ def make_request(settings: Settings, catalog: Catalog, today: datetime.date) -> 
         settings.prefer or "newest",
         site_file=site_file(settings.site),
         catalogs=tuple(settings.catalog),
-        keep=keep,
+        preinstalled=preinstalled,
     )
 
 

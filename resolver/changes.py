@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 from msgspec.structs import replace
 
-from resolver.model import PLATFORM
+from resolver.model import PLATFORM, Requirement
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from resolver.facts.catalog import Catalog
     from resolver.facts.schema import Backend, Window
-    from resolver.model import Request, Requirement, Support
+    from resolver.model import Request, Support
 
 _MOST_DAYS = 3
 """How many days on which a site's base images changed are tried on each side of the day asked for."""
@@ -64,9 +64,9 @@ def changes_of(
         changes.append(Change(f"the driver that {target.site} has", partial(_retarget, driver="")))
     if sited:
         changes += _other_days(catalog, request)
-    if request.keep:
+    if request.preinstalled:
         text = "without keeping what is installed"
-        changes.append(Change(text, lambda one: replace(one, keep=None)))
+        changes.append(Change(text, lambda one: replace(one, preinstalled=None)))
     changes += _trust(request)
     changes += _own_target(catalog, request)
     if len(target.gfx) > 1:
@@ -143,7 +143,7 @@ def _other_days(catalog: Catalog, request: Request) -> Iterator[Change]:
 
 
 def _free(wanted: Requirement) -> Change:
-    freed = replace(wanted, specifier=None, text=wanted.name)
+    freed = Requirement(wanted.name, None, wanted.name, wanted.variant)
 
     def apply(request: Request) -> Request:
         kept = (freed if one == wanted else one for one in request.requirements)

@@ -31,7 +31,12 @@ def explain_conflict(catalog: Catalog, request: Request, problem: Problem) -> Co
     """Say why a problem without a solution has none, and what would help."""
     demands, relations = minimal_core(problem)
     items = _in_words(problem, demands, relations)
-    return Conflict(request, tuple(items), suggestions_for(catalog, request, problem, demands))
+    return Conflict(
+        request=request,
+        target=request.target,
+        core=tuple(items),
+        suggestions=suggestions_for(catalog, request, problem, demands),
+    )
 
 
 def core_of(problem: Problem) -> list[CoreItem]:

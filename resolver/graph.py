@@ -8,14 +8,12 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 from msgspec.structs import replace
 
-from resolver.lock import make_lock
 from resolver.model import Edge, Origin
 from resolver.order import generations
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from resolver.lock import Lock
     from resolver.model import Resolution
 
 PIP: Literal["pip"] = "pip"
@@ -54,8 +52,6 @@ class BuildGraph(msgspec.Struct, frozen=True):
     """The install order."""
     requested: tuple[str, ...] = ()
     """The requirements that were asked for, as they were written."""
-    added: frozenset[Edge] = frozenset()
-    """Edges that come from elsewhere than the recipes."""
 
     def node(self, name: str) -> Node | None:
         """Find a distribution by name."""
@@ -90,24 +86,10 @@ class BuildGraph(msgspec.Struct, frozen=True):
             edges=tuple(edge for edge in self.edges if edge.subject in kept),
             generations=tuple(group for group in groups if group),
             requested=tuple(requested),
-            added=frozenset(edge for edge in self.added if edge.subject in kept),
         )
 
-    def with_edges(self, more: Iterable[Edge]) -> BuildGraph:
-        """Give the graph with edges from elsewhere; what it has already stays as it is.
 
-        Raises
-        ------
-        CycleError
-            They close a circle.
-        """
-        known = {(edge.subject, edge.object, edge.kind) for edge in self.edges}
-        new = _merged(edge for edge in more if (edge.subject, edge.object, edge.kind) not in known)
-        nodes = {node.name: node for node in self.nodes}
-        return _graph(nodes, [*self.edges, *new], self.requested, self.added | set(new))
-
-
-def graph_of_lock(lock: Lock) -> BuildGraph:
+def graph_of_lock(lock: Resolution) -> BuildGraph:
     """Give the build graph of a lock.
 
     Parameters
@@ -124,37 +106,18 @@ def graph_of_lock(lock: Lock) -> BuildGraph:
     ------
     CycleError
         The edges form a circle, which is named as a path.
-
-    Examples
-    --------
-    >>> from datetime import date
-    >>> from resolver.lock import Lock, LockedEdge, LockedTarget
-    >>> edge = LockedEdge(subject="apex", object="ninja", kind="build", declared=False)
-    >>> target = LockedTarget(site="lumi-g", date=date(2026, 3, 1), backend="rocm")
-    >>> graph_of_lock(Lock(schema=1, target=target, edge=(edge,))).generations
-    (('ninja',), ('apex',))
     """
-    named = {name for edge in lock.edge for name in (edge.subject, edge.object)}
+    named = {name for edge in lock.edges for name in (edge.subject, edge.object)}
     nodes = {
         pick.name: Node(pick.name, pick.version, pick.wheel_version, pick.origin, 0)
-        for pick in lock.pick
+        for pick in lock.picks
         if pick.kind == "distribution" or pick.name in named
     }
-    edges = (
-        Edge(one.subject, one.object, one.kind, one.declared, one.requirement)  # as the solver has it
-        for one in lock.edge
-    )
-    return _graph(nodes, edges, lock.requirements, frozenset())
+    requested = [requirement.text for requirement in lock.request.requirements]
+    return _graph(nodes, lock.edges, requested)
 
 
-def graph_of_resolution(resolution: Resolution) -> BuildGraph:
-    """Give the build graph of a resolution: the same as that of its lock."""
-    return graph_of_lock(make_lock(resolution))
-
-
-def _graph(
-    known: Mapping[str, Node], edges: Iterable[Edge], requested: Iterable[str], added: frozenset[Edge]
-) -> BuildGraph:
+def _graph(known: Mapping[str, Node], edges: Iterable[Edge], requested: Iterable[str]) -> BuildGraph:
     merged = _merged(edges)
     groups = generations(known, merged)
     number = {name: count for count, group in enumerate(groups, start=1) for name in group}
@@ -162,7 +125,7 @@ def _graph(
         replace(known[name], generation=count) if name in known else Node(name, "", "", PIP, count)
         for name, count in sorted(number.items())
     )
-    return BuildGraph(tuple(nodes), merged, groups, tuple(requested), added)
+    return BuildGraph(tuple(nodes), merged, groups, tuple(requested))
 
 
 def _merged(edges: Iterable[Edge]) -> tuple[Edge, ...]:

@@ -1,4 +1,4 @@
-"""The small frozen types that everything else speaks of. Terms: ``docs/architecture.md``."""
+"""The types that the whole program shares: facts, requests, and the resolution that `matrix.lock` stores."""
 
 from __future__ import annotations
 
@@ -7,21 +7,29 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
+from resolver.errors import UsageError, did_you_mean
+from resolver.facts.schema import Backend, EdgeKind, Git, Patch, Sdist, Status
+
 if TYPE_CHECKING:
-    from resolver.facts.schema import Backend, Image, Recipe, Release, Row, Status, Window
+    from collections.abc import Collection
+
+    from resolver.facts.schema import Recipe, Release, Row
     from resolver.specifiers import Specifier
 
 Kind = Literal["platform", "distribution"]
-Origin = Literal["published", "build", "base-image", "site", "request"]
+Origin = Literal["published", "build", "base-image", "site", "request", "default", "preinstalled"]
 Support = Literal["documented", "observed", "any"]
 Prefer = Literal["newest", "proven", "oldest"]
 Verdict = Literal["supported", "at-own-risk"]
+
+SCHEMA = 1
+"""Version of the lock and of the JSON documents that hold the same structs."""
 
 PLATFORM = ("backend", "gfx", "kernel-driver", "rocm", "base-image", "glibc", "python")
 """Names of the platform components."""
 
 _ORDER = (*(name for name in PLATFORM if name != "python"), "torch", "python")
-"""A newer torch is worth more than a newer Python, several of which every torch is published for."""
+"""A newer torch is worth more than a newer Python: every torch is published for several."""
 _LAYERS = {name: position for position, name in enumerate(_ORDER)}
 
 STATUS_RANK = {"documented": 2, "observed": 1, "inferred": 0}
@@ -29,12 +37,12 @@ SUPPORT_FLOOR = {"documented": 2, "observed": 1, "any": 0}
 
 
 def layer(name: str) -> tuple[int, str]:
-    """Order components as they are decided: the platform, torch, Python, then the rest by name."""
+    """Return the sort key of a component: the platform is decided first, then torch, Python, the rest."""
     return _LAYERS.get(name, len(_LAYERS)), name
 
 
-class Fact(msgspec.Struct, frozen=True, gc=False):
-    """One thing the catalog says, in words, with where it stands."""
+class Fact(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
+    """A statement of the catalog as text, with its source."""
 
     text: str
     status: Status
@@ -45,151 +53,251 @@ class Fact(msgspec.Struct, frozen=True, gc=False):
 
     @classmethod
     def of(cls, row: Row, text: str, *, note: str | None = None) -> Fact:
-        """Say in words what a row of the catalog means."""
+        """Return the fact that a row of the catalog states, worded as `text`."""
         return cls(text, row.status, row.source, row.note if note is None else note, row.file)
 
 
 class Candidate(msgspec.Struct, frozen=True):
-    """One version of one component that could be chosen."""
+    """A version of a component that the solver may choose."""
 
     name: str
     version: str
     kind: Kind
     origin: Origin
     fact: Fact
-    """That this version exists, and where from."""
+    """Why this version exists."""
     variant: str = ""
-    """Tells apart candidates of the same version: a commit, a backend."""
+    """Distinguishes candidates of the same version: a commit, a backend."""
     index: str = ""
-    """URL of the wheel index that serves it, if another than PyPI."""
+    """URL of the wheel index that serves it; empty for PyPI."""
     release: Release | None = None
     recipe: Recipe | None = None
     remark: str = ""
-    """What is to be said if it is chosen."""
+    """A warning to print if it is chosen."""
 
     @property
     def key(self) -> str:
         """Version and variant as one text."""
-        return f"{self.version} ({self.variant})" if self.variant else self.version
+        return _key(self.version, self.variant)
 
     def __str__(self) -> str:
-        """Name and version, for people."""
         return f"{self.name} {self.key}"
 
 
-def is_preinstalled(one: Candidate) -> bool:
-    """Tell whether a candidate is a distribution that is installed already and stays."""
-    return one.origin == "base-image" and one.kind == "distribution"
+def _key(version: str, variant: str) -> str:
+    return f"{version} ({variant})" if variant else version
 
 
-class Requirement(msgspec.Struct, frozen=True):
-    """A distribution or platform component that somebody asked for."""
+class Requirement:
+    """A component that was asked for. Equality, hash and the encoded form are those of its text."""
 
-    name: str
-    specifier: Specifier | None
-    text: str
-    """As it was written."""
-    variant: str = ""
-    """The only variant of its releases that will do, as in ``flash-attn[triton]``; any when empty."""
+    __slots__ = ("name", "specifier", "text", "variant")
+
+    def __init__(self, name: str, specifier: Specifier | None, text: str, variant: str = "") -> None:
+        self.name = name
+        self.specifier = specifier
+        self.text = text
+        """As the user wrote it."""
+        self.variant = variant
+        """The only acceptable variant, as in ``flash-attn[triton]``; empty for any."""
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Requirement) and (self.name, self.text) == (other.name, other.text)
+
+    def __hash__(self) -> int:
+        return hash((self.name, self.text))
+
+    def __repr__(self) -> str:
+        return f"Requirement({self.text!r})"
+
+    def __str__(self) -> str:
+        return self.text
 
 
-class Target(msgspec.Struct, frozen=True):
-    """What we resolve and build for."""
+class Target(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The platform: in a request what was asked for, in a resolution all that was chosen.
 
-    backend: Backend
-    gfx: tuple[str, ...]
+    None means "not asked for" in a request, and "there is none" in a resolution.
+    """
+
     site: str
     date: date
+    backend: Backend
+    gfx: tuple[str, ...] = ()
     driver: str | None = None
-    """Minor line of the kernel driver, if one was named rather than taken from the site."""
+    """Minor line of the kernel driver."""
     base_image: str | None = None
+    rocm: str | None = None
     python: str | None = None
-    """CPython minor of the machine, where the target is the machine itself."""
+    """CPython minor; in a request that of the machine, if the target is the machine itself."""
     glibc: str | None = None
-    """glibc of the machine, where the target is the machine itself."""
+    """glibc; in a request that of the machine, if the target is the machine itself."""
 
 
 IMAGE = "image"
-"""What `Preinstalled.source` is where the catalog says what the chosen base image holds."""
+"""The value of `Preinstalled.source` if the catalog lists what the chosen base image holds."""
 
 
-class Preinstalled(msgspec.Struct, frozen=True):
-    """What is installed already and is to stay as it is."""
+class Preinstalled(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Distributions that are installed already and must stay as they are."""
 
     source: str
-    """The file that lists it, or `IMAGE`."""
-    installed: tuple[tuple[str, str], ...] = ()
-    """Normalised name and version of every distribution in the file."""
+    """The file that lists them, or `IMAGE`."""
+    installed: dict[str, str] = {}
+    """Normalised name to version."""
+
+    def __hash__(self) -> int:
+        return hash((self.source, frozenset(self.installed.items())))
 
 
-class Request(msgspec.Struct, frozen=True):
+class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Everything that a resolution depends on besides the catalog."""
 
     target: Target
-    requirements: tuple[Requirement, ...]
+    requirements: tuple[Requirement, ...] = ()
     support: Support = "any"
     prefer: Prefer = "newest"
     site_file: str = ""
-    """The file that describes the site, where one was named instead of a site."""
+    """The file that describes the site, if the user named a file instead of a site."""
     catalogs: tuple[str, ...] = ()
-    """What the request lays over the catalog; a suggestion repeats it."""
-    keep: Preinstalled | None = None
-    """What is installed already and is to stay, if anything."""
+    """Overlays that the user added to the catalog."""
+    preinstalled: Preinstalled | None = None
 
 
-class Pick(msgspec.Struct, frozen=True):
-    """The chosen version of one component, and why it may be chosen."""
+class Distribution(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The chosen version of a distribution or platform component, and why it may be chosen."""
 
-    candidate: Candidate
+    name: str
+    version: str
+    variant: str = ""
+    kind: Kind
+    origin: Origin
     support: Status
     """The weakest status among its facts."""
     verdict: Verdict
-    facts: tuple[Fact, ...]
+    wheel_version: str = ""
+    """The version with its label, if we build it."""
+    index: str = ""
+    """URL of the wheel index that serves it; empty for PyPI."""
+    sdist: Sdist | None = None
+    git: Git | None = None
+    wheel: Sdist | None = None
+    patches: tuple[Patch, ...] = ()
+    """Changes to the source. The files are next to the catalog file that lists them."""
+    facts: tuple[Fact, ...] = ()
 
     @property
-    def name(self) -> str:
-        """The component's name."""
-        return self.candidate.name
+    def key(self) -> str:
+        """Version and variant as one text."""
+        return _key(self.version, self.variant)
 
     @property
-    def version(self) -> str:
-        """The chosen version."""
-        return self.candidate.version
+    def pinned(self) -> str:
+        """The version that a consumer pins."""
+        return self.wheel_version or self.version
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.key}"
 
 
-class Edge(msgspec.Struct, frozen=True, gc=False):
+class Edge(
+    msgspec.Struct,
+    frozen=True,
+    gc=False,
+    omit_defaults=True,
+    forbid_unknown_fields=True,
+    rename={"subject": "from", "object": "to"},
+):
     """`subject` needs `object` to run or to be built."""
 
     subject: str
     object: str
-    kind: Literal["run", "build"]
+    kind: EdgeKind
     declared: bool
-    """Whether the source says so itself."""
+    """Whether the source declares it."""
     requirement: str = ""
-    """As the recipe writes it, for what the catalog leaves to pip."""
+    """The requirement of the recipe, if pip chooses the version."""
 
 
-class Resolution(msgspec.Struct, frozen=True):
-    """The chosen set."""
+class BaseImage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The chosen base image."""
 
+    name: str
+    path: str = ""
+    digest: str = ""
+    dockerhash: str = ""
+    """First digits of the digest of the image that it was made from."""
+    libstdcxx: str = ""
+    """GCC release of its libstdc++, if known."""
+
+
+class DriverWindow(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename={"since": "from"}):
+    """The dates between which the site has this kernel driver."""
+
+    since: date
+    until: date | None = None
+    """The first day on which it no longer holds."""
+    package: str = ""
+    """The driver package as the site names it."""
+    source: str = ""
+
+
+class Resolution(
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    forbid_unknown_fields=True,
+    tag_field="status",
+    tag="resolved",
+):
+    """The chosen versions: what the solver returns, `matrix.lock` stores and later steps read."""
+
+    schema: int = SCHEMA
     request: Request
-    picks: tuple[Pick, ...]
-    edges: tuple[Edge, ...]
-    order: tuple[tuple[str, ...], ...]
-    """Install order: each group needs only what stands in earlier groups."""
+    target: Target
+    image: BaseImage | None = None
+    driver_window: DriverWindow | None = None
+    """The site's window for its driver; None if the request names the driver."""
+    picks: tuple[Distribution, ...] = ()
+    order: tuple[tuple[str, ...], ...] = ()
+    """Install order: each group needs only members of earlier groups."""
+    edges: tuple[Edge, ...] = ()
     warnings: tuple[str, ...] = ()
-    window: Window | None = None
-    """The site's driver window, unless the request named the driver."""
-    image: Image | None = None
-    """The row of the chosen base image."""
 
-    def pick(self, name: str) -> Pick | None:
-        """Find a pick by name."""
+    def pick(self, name: str) -> Distribution | None:
+        """Return the pick of this name, if any."""
         return next((pick for pick in self.picks if pick.name == name), None)
+
+    def version_of(self, name: str) -> str:
+        """Return the chosen version of a component, or an empty string."""
+        pick = self.pick(name)
+        return pick.version if pick else ""
+
+    @property
+    def distributions(self) -> list[Distribution]:
+        """Everything that pip installs, in install order."""
+        rank = {name: number for number, group in enumerate(self.order) for name in group}
+        picks = (pick for pick in self.picks if pick.kind == "distribution")
+        return sorted(picks, key=lambda pick: (rank.get(pick.name, len(rank)), pick.name))
+
+    def built(self, names: Collection[str] = ()) -> list[Distribution]:
+        """Return the distributions to build, in install order; only `names` if given.
+
+        Raises
+        ------
+        UsageError
+            A name is not among them.
+        """
+        built = {pick.name: pick for pick in self.distributions if pick.origin == "build"}
+        for name in names:
+            if name not in built:
+                msg = f"The lock does not build {name!r}."
+                raise UsageError(msg, hint=did_you_mean(name, built) or "Nothing in it is built.")
+        return [pick for name, pick in built.items() if not names or name in names]
 
 
 class CoreItem(msgspec.Struct, frozen=True, gc=False):
-    """One of the things that together cannot hold."""
+    """One of the constraints that conflict."""
 
     text: str
     kind: Literal["request", "fact"]
@@ -203,9 +311,11 @@ class Suggestion(msgspec.Struct, frozen=True):
     request: tuple[str, ...]
 
 
-class Conflict(msgspec.Struct, frozen=True):
-    """Why there is no resolution: the items of the core do not fit together; without any one they would."""
+class Conflict(msgspec.Struct, frozen=True, kw_only=True, tag_field="status", tag="conflict"):
+    """Why there is no resolution: a minimal set of constraints that conflict."""
 
+    schema: int = SCHEMA
     request: Request
+    target: Target
     core: tuple[CoreItem, ...]
     suggestions: tuple[Suggestion, ...]

@@ -133,7 +133,13 @@ def judge(catalog: Catalog, proven: ProvenSet, support: Support = "observed") ->
     windows = catalog.windows_of(site.name)
     day = proven.date or (windows[-1].since if windows else date.max)
     gfx = site.gfx if proven.backend == "rocm" else ()
-    target = Target(proven.backend, gfx, site.name, day, base_image=proven.picks.get("base-image"))
+    target = Target(
+        site=site.name,
+        date=day,
+        backend=proven.backend,
+        gfx=gfx,
+        base_image=proven.picks.get("base-image"),
+    )
     wanted = tuple(Requirement(name, None, name) for name in proven.picks if name != "base-image")
     if windows and proven.backend == "rocm" and day < windows[0].since:
         return Judgement("unknown", (f"the driver of {site.name} on {day}",))

@@ -10,22 +10,23 @@ from resolver.compiling import compile_problem
 from resolver.compiling.bad import warnings_of
 from resolver.compiling.draft import window_of
 from resolver.compiling.kept import remarks
-from resolver.model import PLATFORM, STATUS_RANK, Pick, Resolution
+from resolver.label import labelled, wheel_label
+from resolver.model import PLATFORM, STATUS_RANK, BaseImage, Distribution, DriverWindow, Resolution
 from resolver.order import edges_of, generations
 from resolver.solve import solve_preferred
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from resolver.facts.catalog import Catalog
-    from resolver.model import Conflict, Fact, Request
+    from resolver.model import Conflict, Fact, Request, Target
     from resolver.problem import Problem, Relation
 
 _SHOWN = [name for name in PLATFORM if name not in {"backend", "gfx"}]
 
 
 def resolve(catalog: Catalog, request: Request) -> Resolution | Conflict:
-    """Choose a version of everything the request needs, or say what forbids it.
+    """Choose a version of everything the request needs, or return the conflict.
 
     Deterministic: the same catalog and the same request give the same answer.
 
@@ -34,7 +35,7 @@ def resolve(catalog: Catalog, request: Request) -> Resolution | Conflict:
     UsageError
         The request names something the catalog does not know.
     TooLargeError
-        The guard on the search stopped it.
+        The search exceeded its limit.
     """
     problem = compile_problem(catalog, request)
     warnings = []
@@ -42,7 +43,8 @@ def resolve(catalog: Catalog, request: Request) -> Resolution | Conflict:
         from resolver.proven import solve_proven
 
         sets = [row for row in catalog.proven.values() if row.site in {"", request.target.site}]
-        solution, proven = solve_proven(problem, sets, {one.name for one in request.requirements})
+        names = {requirement.name for requirement in request.requirements}
+        solution, proven = solve_proven(problem, sets, names)
         warnings.append(
             f"Inside the proven set {proven.id} ({proven.source})."
             if proven
@@ -54,43 +56,70 @@ def resolve(catalog: Catalog, request: Request) -> Resolution | Conflict:
         from resolver.explain import explain_conflict
 
         return explain_conflict(catalog, request, problem)
-    resolution = _resolution(request, problem, solution, warnings)
-    versions = {pick.name: pick.version for pick in resolution.picks}
-    return replace(
-        resolution,
-        warnings=(
-            *resolution.warnings,
-            *remarks(request, resolution.picks),
-            *warnings_of(catalog, request.target, versions),
-        ),
-        window=window_of(catalog, request),
-        image=catalog.image.get(versions.get("base-image", "")),
-    )
+    return _resolution(catalog, request, problem, solution, warnings)
 
 
 def _resolution(
-    request: Request, problem: Problem, solution: Mapping[str, int], warnings: list[str]
+    catalog: Catalog, request: Request, problem: Problem, solution: Mapping[str, int], warnings: list[str]
 ) -> Resolution:
     candidates = {name: problem.variables[name].candidate(bit) for name, bit in solution.items()}
     shown = [name for name in _SHOWN if name in candidates]
-    shown += sorted(name for name, one in candidates.items() if one.kind == "distribution")
-    picks = tuple(pick_of(problem, solution, name) for name in shown)
+    shown += sorted(name for name, candidate in candidates.items() if candidate.kind == "distribution")
+    picks = [pick_of(problem, solution, name) for name in shown]
+    versions = {pick.name: pick.version for pick in picks}
     edges = edges_of(list(candidates.values()), problem.relations)
-    order = generations((p.name for p in picks if p.candidate.kind == "distribution"), edges)
     if request.target.backend == "rocm" and "kernel-driver" not in solution:
         warnings.append("No kernel driver is known for this target, so nothing was checked against one.")
     for pick in picks:
         if pick.verdict == "at-own-risk":
             reason = next((f.text for f in pick.facts if f.text.endswith("at own risk")), "see its facts")
             warnings.append(f"{pick.name} {pick.version} is at your own risk: {reason}.")
-    return Resolution(request, picks, edges, order, tuple(warnings))
+    warnings += remarks(request, picks, [candidates[pick.name].remark for pick in picks])
+    warnings += warnings_of(catalog, request.target, versions)
+    image = catalog.image.get(versions.get("base-image", ""))
+    window = window_of(catalog, request)
+    return Resolution(
+        request=request,
+        target=replace(
+            request.target,
+            driver=versions.get("kernel-driver"),
+            base_image=versions.get("base-image"),
+            rocm=versions.get("rocm"),
+            python=versions.get("python"),
+            glibc=versions.get("glibc"),
+        ),
+        image=BaseImage(image.name, image.path, image.digest, image.dockerhash, image.libstdcxx)
+        if image
+        else None,
+        driver_window=DriverWindow(window.since, window.until, window.package, window.source)
+        if window and "kernel-driver" in versions
+        else None,
+        picks=_with_labels(request.target, picks),
+        order=generations((pick.name for pick in picks if pick.kind == "distribution"), edges),
+        edges=edges,
+        warnings=tuple(warnings),
+    )
 
 
-def pick_of(problem: Problem, solution: Mapping[str, int], name: str) -> Pick:
-    """Say of one component of a solution which facts allow it, and how far they can be trusted."""
+def _with_labels(target: Target, picks: Sequence[Distribution]) -> tuple[Distribution, ...]:
+    """Add the labelled version to what is built."""
+    versions = {pick.name: pick.version for pick in picks}
+    torch, rocm = versions.get("torch", ""), versions.get("rocm", "")
+    if not torch or (target.backend == "rocm" and not rocm):
+        return tuple(picks)
+    label = wheel_label(backend=target.backend, torch=torch, rocm=rocm, gfx=target.gfx)
+    return tuple(
+        replace(pick, wheel_version=labelled(pick.version, label)) if pick.origin == "build" else pick
+        for pick in picks
+    )
+
+
+def pick_of(problem: Problem, solution: Mapping[str, int], name: str) -> Distribution:
+    """Return a component of a solution, with the facts that allow it."""
     candidate = problem.variables[name].candidate(solution[name])
+    origin = candidate.origin
     if name == "rocm" and not _is_in_image(problem, solution):
-        candidate = replace(candidate, origin="published")  # it comes with torch's wheel
+        origin = "published"  # it comes with torch's wheel
     facts: dict[str, Fact] = {candidate.fact.text: candidate.fact}
     risky = False
     weakest = candidate.fact.status
@@ -105,7 +134,25 @@ def pick_of(problem: Problem, solution: Mapping[str, int], name: str) -> Pick:
         if relation.subject.name == name:
             risky = risky or best.risk
             weakest = min(weakest, best.fact.status, key=STATUS_RANK.__getitem__)
-    return Pick(candidate, weakest, "at-own-risk" if risky else "supported", tuple(facts.values()))
+    release, index = candidate.release, candidate.index
+    if not index and candidate.kind == "distribution" and origin == "published" and release is None:
+        torch = problem.variables["torch"].candidate(solution["torch"]) if "torch" in solution else None
+        index = torch.index if torch else ""  # it is published beside torch
+    return Distribution(
+        name=name,
+        version=candidate.version,
+        variant=candidate.variant,
+        kind=candidate.kind,
+        origin=origin,
+        support=weakest,
+        verdict="at-own-risk" if risky else "supported",
+        index=index,
+        sdist=release.sdist if release else None,
+        git=release.git if release else None,
+        wheel=release.wheel if release else None,
+        patches=release.patches if release else (),
+        facts=tuple(facts.values()),
+    )
 
 
 def _is_in_image(problem: Problem, solution: Mapping[str, int]) -> bool:

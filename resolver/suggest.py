@@ -256,7 +256,7 @@ def request_arguments(request: Request) -> tuple[str, ...]:
         "--base-image": target.base_image or "",
         "--support": request.support if request.support != "any" else "",
         "--prefer": request.prefer if request.prefer != "newest" else "",
-        "--keep-installed": request.keep.source if request.keep else "",
+        "--keep-installed": request.preinstalled.source if request.preinstalled else "",
     }
     given = [word for option, value in options.items() if value for word in (option, value)]
     given += [word for name in request.catalogs for word in ("--catalog", name)]

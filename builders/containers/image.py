@@ -20,7 +20,7 @@ from resolver.errors import EnvironmentLacksError, ImageChangedError, UsageError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from resolver.lock import LockedImage
+    from resolver.model import BaseImage
 
 Form = Literal["sif", "squashfs", "archive", "directory"]
 
@@ -198,7 +198,7 @@ def check_digest(image: Image, locked_digest: str, locked_name: str) -> None:
     )
 
 
-def locked_image(locked: LockedImage, given: Path | None = None) -> Image:
+def locked_image(locked: BaseImage, given: Path | None = None) -> Image:
     """Find the base image of a lock, and see that it is still the same.
 
     Parameters

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from resolver.facts.catalog import Catalog
-    from resolver.lock import Lock, LockedPick
+    from resolver.model import Distribution, Resolution
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,13 +54,13 @@ class Haul:
 
 
 def fetch_all(
-    lock: Lock,
+    lock: Resolution,
     catalog: Catalog,
     names: Sequence[str] = (),
     *,
     mirrors: Mapping[str, str],
     offline: bool = False,
-    wheels: Callable[[Lock, Sequence[LockedPick]], Iterable[Item | Missing]] | None = None,
+    wheels: Callable[[Resolution, Sequence[Distribution]], Iterable[Item | Missing]] | None = None,
     reporter: Reporter = SILENT,
 ) -> Haul:
     """Bring all sources that a lock builds into the cache, and what else their builds need.

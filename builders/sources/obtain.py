@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from resolver.lock import LockedPick
+    from resolver.model import Distribution
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ class Source:
 
 
 def obtain(
-    pick: LockedPick,
+    pick: Distribution,
     *,
     offline: bool = False,
     mirrors: Mapping[str, str] | None = None,

@@ -14,10 +14,10 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from resolver.facts.catalog import Catalog
-    from resolver.lock import LockedPick
+    from resolver.model import Distribution
 
 
-def patches_of(pick: LockedPick, catalog: Catalog) -> tuple[Path, ...]:
+def patches_of(pick: Distribution, catalog: Catalog) -> tuple[Path, ...]:
     """Find the patches of a pick: they lie beside the catalog file that lists them.
 
     Raises

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from builders.verifying.asking import Answer
-    from resolver.lock import Lock
+    from resolver.model import Resolution
 
 NOT_JUDGED = "not-judged"
 """In the id of every finding that says that something could not be judged."""
@@ -29,7 +29,9 @@ _TELLING = (
 _AGAIN = "Build the container again from the file that matrix env writes."
 
 
-def judge(answer: Answer, lock: Lock | None, own: Mapping[str, str], *, need_gpu: bool) -> list[Finding]:
+def judge(
+    answer: Answer, lock: Resolution | None, own: Mapping[str, str], *, need_gpu: bool
+) -> list[Finding]:
     """Say what the answers of an environment show.
 
     Parameters
@@ -56,7 +58,7 @@ def judge(answer: Answer, lock: Lock | None, own: Mapping[str, str], *, need_gpu
     ]
 
 
-def _pins(answer: Answer, lock: Lock | None, held: Mapping[str, str]) -> Iterator[Finding]:
+def _pins(answer: Answer, lock: Resolution | None, held: Mapping[str, str]) -> Iterator[Finding]:
     if lock is None:
         text = "Versions are not judged: there is no lock to compare with."
         yield Finding("verify-pins-not-judged", "warning", text, "Name it with --lock FILE.")
@@ -65,7 +67,7 @@ def _pins(answer: Answer, lock: Lock | None, held: Mapping[str, str]) -> Iterato
     if python and minor(python) != minor(answer.python):
         text = f"Its Python is {answer.python} ({answer.executable}); the lock is for {python}."
         yield Finding("verify-python", "error", text, "Name another with --python, or build it again.")
-    pins = {pick.name: pick.pinned for pick in lock.pick if pick.kind == "distribution"}
+    pins = {pick.name: pick.pinned for pick in lock.picks if pick.kind == "distribution"}
     right = 0
     for name, pinned in pins.items():
         there = held.get(normalize_name(name))
@@ -79,7 +81,7 @@ def _pins(answer: Answer, lock: Lock | None, held: Mapping[str, str]) -> Iterato
     yield Finding("verify-pins", "info", f"{right} of {len(pins)} distributions are as the lock pins them")
 
 
-def _strangers(answer: Answer, lock: Lock | None, held: Mapping[str, str]) -> Iterator[Finding]:
+def _strangers(answer: Answer, lock: Resolution | None, held: Mapping[str, str]) -> Iterator[Finding]:
     nvidia = sorted(f"{name} {version}" for name, version in held.items() if name.startswith("nvidia-"))
     if nvidia:
         text = f"CUDA's libraries are installed: {', '.join(nvidia)}."
@@ -104,13 +106,13 @@ def _twice(answer: Answer) -> Iterator[Finding]:
             yield Finding("verify-twice", "warning", text)
 
 
-def _pip_check(answer: Answer, lock: Lock | None) -> Iterator[Finding]:
+def _pip_check(answer: Answer, lock: Resolution | None) -> Iterator[Finding]:
     said = answer.pip_check
     if said.code is None:
         text = "Requirements of what is installed are not judged: there is no pip, or it did not answer."
         yield Finding("verify-pip-check-not-judged", "warning", text)
         return
-    ours = {normalize_name(pick.name) for pick in lock.pick} if lock else set()
+    ours = {normalize_name(pick.name) for pick in lock.picks} if lock else set()
     for line in said.lines if said.code else ():
         first = normalize_name(line.split(" ", 1)[0]) if line else ""
         if first:
@@ -171,7 +173,7 @@ def _libstdcxx(answer: Answer) -> Iterator[Finding]:
             yield Finding("verify-libstdcxx-older", "warning", text, cure)
 
 
-def _gpus(answer: Answer, lock: Lock | None, *, need_gpu: bool) -> Iterator[Finding]:
+def _gpus(answer: Answer, lock: Resolution | None, *, need_gpu: bool) -> Iterator[Finding]:
     said = answer.gpu
     if lock is not None and lock.target.backend == "cpu":
         return

@@ -13,8 +13,7 @@ if TYPE_CHECKING:
 
     from resolver.facts.catalog import Catalog
     from resolver.facts.schema import Torch
-    from resolver.lock import Lock
-    from resolver.model import Request
+    from resolver.model import Request, Resolution
 
 Consumer = Literal["cotainr", "tykky", "pip"]
 CONSUMERS: tuple[Consumer, ...] = ("cotainr", "tykky", "pip")
@@ -106,7 +105,7 @@ def _rocm(request: Request, catalog: Catalog) -> tuple[tuple[str, ...], bool, st
     )
 
 
-def expect_lock(lock: Lock, name: str, catalog: Catalog, consumer: Consumer) -> Expected:
+def expect_lock(lock: Resolution, name: str, catalog: Catalog, consumer: Consumer) -> Expected:
     """Say what fits a lock: its versions, and nothing else."""
     rocm, image = lock.version_of("rocm"), catalog.image.get(lock.version_of("base-image"))
     return Expected(
@@ -120,8 +119,8 @@ def expect_lock(lock: Lock, name: str, catalog: Catalog, consumer: Consumer) -> 
         gfx=lock.target.gfx,
         pins={
             pick.name: pick.pinned
-            for pick in lock.pick
-            if pick.kind == "distribution" and pick.origin != "base-image"
+            for pick in lock.picks
+            if pick.kind == "distribution" and pick.origin != "preinstalled"
         },
         python=lock.version_of("python"),
         glibc=image.glibc if image else "",

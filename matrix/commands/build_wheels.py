@@ -9,14 +9,14 @@ from builders.files import write_atomic
 from builders.index import Index
 from builders.plan import plan
 from builders.task import Limits
-from matrix.answers import show_conflict
 from matrix.build_hosts import add_build_host_options, find_build_host
 from matrix.imaging import with_known_digest
 from matrix.locking import same_target
 from matrix.options import add_format, add_index, add_lock, add_names, add_target_options
 from matrix.request import check_names
+from matrix.resolution_text import show_conflict
 from resolver.errors import EnvironmentLacksError, MatrixError
-from resolver.lock import dumps, make_lock
+from resolver.lock import dumps
 from resolver.model import Conflict
 from resolver.versions import shorten
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from matrix.console import Console
     from matrix.context import Context
     from resolver.facts.catalog import Catalog
-    from resolver.lock import Lock
+    from resolver.model import Resolution
 
 SUMMARY = "build what the lock needs and the index lacks, check it, publish it"
 EXAMPLE = "matrix build-wheels --backend cpu --index index"
@@ -122,7 +122,7 @@ def execute(context: Context) -> int:
     return max((error.exit_code for error in failed.values()), default=0)
 
 
-def _lock(context: Context, names: Sequence[str]) -> tuple[Lock | None, Catalog]:
+def _lock(context: Context, names: Sequence[str]) -> tuple[Resolution | None, Catalog]:
     """Read the lock, or resolve first when there is none; a lock for another target is refused."""
     args, console = context.args, context.console
     if context.has_lock:
@@ -136,7 +136,7 @@ def _lock(context: Context, names: Sequence[str]) -> tuple[Lock | None, Catalog]
     if isinstance(answer, Conflict):
         show_conflict(answer, console, as_json=args.format == "json")
         return None, catalog
-    lock = make_lock(with_known_digest(answer))
+    lock = with_known_digest(answer)
     if not args.dry_run:
         write_atomic(args.lock, dumps(lock))
         console.info(f"There was no lock; resolved and wrote {args.lock}.")
@@ -149,7 +149,7 @@ def _refuse_what_is_not_there(args: argparse.Namespace) -> None:
         raise EnvironmentLacksError(msg, hint="--executor local builds here.")
 
 
-def _workshop(lock: Lock, names: Sequence[str], args: argparse.Namespace) -> BuildHost:
+def _workshop(lock: Resolution, names: Sequence[str], args: argparse.Namespace) -> BuildHost:
     """Find the workshop; say what cannot be built where there is none."""
     try:
         return find_build_host(lock, args)

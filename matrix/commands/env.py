@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from matrix.consumers.output import File
     from matrix.consumers.pins import Pin, Pins
     from matrix.context import Context
-    from resolver.lock import Lock
+    from resolver.model import Resolution
 
 MAIN = {
     "cotainr": "env.yml",
@@ -127,7 +127,7 @@ def _check_options(args: argparse.Namespace) -> None:
         raise UsageError(msg, hint="The Python of the lock is decided by matrix resolve --python.")
 
 
-def _files(lock: Lock, args: argparse.Namespace, where: Where, console: Console) -> list[File]:
+def _files(lock: Resolution, args: argparse.Namespace, where: Where, console: Console) -> list[File]:
     """Write the files of every consumer but pylock; each module is imported for its own only."""
     pins, index = pins_of(lock), Index(args.index)
     missing = _missing(pins, index)
@@ -200,7 +200,7 @@ def _with_closure(
     return replace(pins, closure=tuple(Hashed(one.name, one.version, one.sha256) for one in members))
 
 
-def _pylock(lock: Lock, args: argparse.Namespace, folder: Path, main: str, console: Console) -> File:
+def _pylock(lock: Resolution, args: argparse.Namespace, folder: Path, main: str, console: Console) -> File:
     from packaging.pylock import is_valid_pylock_path
 
     from builders.published import published_wheels
@@ -210,7 +210,7 @@ def _pylock(lock: Lock, args: argparse.Namespace, folder: Path, main: str, conso
     if not is_valid_pylock_path(Path(main)):
         msg = f"Installers read no lock that is called {main}."
         raise UsageError(msg, hint="Call it pylock.toml, or pylock.NAME.toml.")
-    find = partial(published_wheels, python=lock.target.python)
+    find = partial(published_wheels, python=lock.version_of("python"))
     text = pylock(lock, Index(args.index), find, beside=folder.absolute(), index_url=args.index_url or "")
     console.warning(left_out(lock))
     return File(main, text)

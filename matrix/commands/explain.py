@@ -9,12 +9,10 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from builders.constants import LOCK_FILE
-from matrix.answers import cited, core_document
 from matrix.explain_log import explain_log
-from matrix.last import last_conflict
 from matrix.options import add_format, add_lock
+from matrix.resolution_text import first_source, last_conflict
 from resolver.errors import MatrixError, UsageError, did_you_mean
-from resolver.lock import request_of
 from resolver.requirements import parse_requirement
 from resolver.versions import shorten
 
@@ -23,8 +21,7 @@ if TYPE_CHECKING:
 
     from matrix.console import Console
     from matrix.context import Context
-    from resolver.lock import Lock, LockedPick
-    from resolver.model import Requirement
+    from resolver.model import Distribution, Requirement, Resolution
     from resolver.rejected import Rejected
 
 SUMMARY = "show why a version was chosen, by which facts, from which sources"
@@ -68,10 +65,10 @@ def execute(context: Context) -> int:
         return 0
     lock = context.lock
     wanted = parse_requirement(args.name) if args.name else None
-    picks = [pick for pick in lock.pick if wanted is None or pick.name == wanted.name]
+    picks = [pick for pick in lock.picks if wanted is None or pick.name == wanted.name]
     if wanted and not picks:
         msg = f"The lock {args.lock} has no {shorten(wanted.name)!r}."
-        raise UsageError(msg, hint=did_you_mean(wanted.name, [pick.name for pick in lock.pick]))
+        raise UsageError(msg, hint=did_you_mean(wanted.name, [pick.name for pick in lock.picks]))
     passed_over, more = _passed_over(lock, args.lock, wanted, console) if wanted else ([], 0)
     if args.format == "json":
         document = {"schema": 1, "picks": [msgspec.to_builtins(pick) for pick in picks]}
@@ -87,7 +84,9 @@ def execute(context: Context) -> int:
     return 0
 
 
-def _passed_over(lock: Lock, path: Path, wanted: Requirement, console: Console) -> tuple[list[Rejected], int]:
+def _passed_over(
+    lock: Resolution, path: Path, wanted: Requirement, console: Console
+) -> tuple[list[Rejected], int]:
     """Ask again for what comes before the chosen version; the lock alone answers if that cannot be done.
 
     Raises
@@ -101,9 +100,9 @@ def _passed_over(lock: Lock, path: Path, wanted: Requirement, console: Console) 
     from resolver.rejected import rejected
 
     try:
-        request = request_of(lock)
-        picked = {pick.name: pick.key for pick in lock.pick}
-        catalog, image = catalog_of(lock, path, Settings()), lock.target.base_image
+        request = lock.request
+        picked = {pick.name: pick.key for pick in lock.picks}
+        catalog, image = catalog_of(lock, path, Settings()), lock.image
         if image and request.target.base_image and image.path.startswith("/"):
             lay_image(image.path, catalog, image.name)
         found, more = rejected(catalog, request, picked, wanted.name, asked=wanted.specifier)
@@ -124,11 +123,11 @@ def _rejected_text(one: Rejected) -> str:
     if one.instead:
         other, now, then = one.instead
         return f"  {one.key}: {other} would be {then} instead of {now}, and {other} is decided first"
-    return "\n".join([f"  {one.key}", *(f"    - {item.text}{cited(item)}" for item in one.core)])
+    return "\n".join([f"  {one.key}", *(f"    - {item.text}{first_source(item)}" for item in one.core)])
 
 
 def _rejected_document(one: Rejected) -> dict[str, Any]:
-    document: dict[str, Any] = {"version": one.key, "core": core_document(one.core)}
+    document: dict[str, Any] = {"version": one.key, "core": msgspec.to_builtins(one.core)}
     if one.instead:
         document["instead"] = dict(zip(("component", "now", "then"), one.instead, strict=True))
     return document
@@ -148,9 +147,9 @@ def _conflict_text(conflict: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _text(pick: LockedPick) -> str:
+def _text(pick: Distribution) -> str:
     lines = [f"{pick.name} {pick.key}: {pick.support}, {pick.verdict.replace('-', ' ')}"]
-    for fact in pick.fact:
+    for fact in pick.facts:
         lines += [f"  - {fact.text} [{fact.status}]", f"      {fact.source}"]
         lines += [f"      note: {fact.note}"] if fact.note else []
         lines += [f"      in {fact.file}"] if fact.file else []

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from matrix.console import Console
     from matrix.context import Context
     from resolver.facts.catalog import Catalog
-    from resolver.lock import Lock, LockedPick
+    from resolver.model import Distribution, Resolution
 
 SUMMARY = "download everything the builds need into the cache, hash-checked"
 EXAMPLE = "matrix fetch --lock matrix.lock && matrix build-wheels --offline"
@@ -84,8 +84,8 @@ def execute(context: Context) -> int:
 
 
 def _wheels(
-    lock: Lock,
-    picks: Sequence[LockedPick],
+    lock: Resolution,
+    picks: Sequence[Distribution],
     *,
     catalog: Catalog,
     mirrors: Mapping[str, str],

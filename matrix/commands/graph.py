@@ -6,32 +6,29 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from builders.files import write_atomic
-from matrix.answers import show_conflict
 from matrix.console import can_encode
 from matrix.locking import names_target, same_target
 from matrix.options import add_lock, add_names, add_target_options
+from matrix.resolution_text import show_conflict
 from resolver.errors import CycleError, UsageError, did_you_mean
 from resolver.graph import graph_of_lock
-from resolver.lock import make_lock
 from resolver.model import Conflict
 from resolver.requirements import parse_requirement
 from resolver.versions import allows, shorten
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Sequence
 
-    from matrix.console import Console
     from matrix.context import Context
-    from matrix.fromager.comparing import Finding
     from resolver.graph import BuildGraph
-    from resolver.lock import Lock
-    from resolver.model import Edge
+    from resolver.model import Resolution
 
 SUMMARY = "show the build graph: what each distribution requires to run and to build"
 EXAMPLE = "matrix graph --format svg -o graph.svg"
-FORMATS = ("text", "dot", "mermaid", "svg", "json", "fromager")
+FORMATS = ("text", "dot", "mermaid", "svg", "json")
 _SHOWN = {"rocm": "ROCm", "python": "Python"}
 """Platform components that the title names."""
 
@@ -45,12 +42,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="with a lock: show only what these require (default: all); without one: resolve these",
     )
     add_lock(parser)
-    parser.add_argument(
-        "--edges-from",
-        metavar="FILE",
-        type=Path,
-        help="a graph.json of fromager: add its edges and say what differs",
-    )
     parser.add_argument("-o", "--output", metavar="FILE", type=Path, help="where to write (default: stdout)")
     parser.add_argument("--format", choices=FORMATS, default="text")
     add_target_options(parser)
@@ -73,21 +64,16 @@ def execute(context: Context) -> int:
         return error.exit_code
     if locked:
         graph = _part(graph, lock, args)
-    findings: tuple[Finding, ...] | None = None
-    if args.edges_from is not None:
-        graph, findings = _with_edges_from(args.edges_from, graph)
-    text = _drawn(graph, lock, findings, args, console)
+    text = _drawn(graph, lock, args)
     if args.output is None:
         console.data(text)
     else:
         write_atomic(args.output, text + "\n")
         console.info(f"Wrote {args.output}")
-    if findings and args.format not in {"text", "json"}:
-        console.info(f"{args.edges_from} differs from the recipes in {len(findings)} points: --format text")
     return 0
 
 
-def _lock(context: Context) -> Lock | None:
+def _lock(context: Context) -> Resolution | None:
     """Read the lock, or resolve when there is none; a lock for another target is refused."""
     args, console = context.args, context.console
     if context.has_lock:
@@ -101,10 +87,10 @@ def _lock(context: Context) -> Lock | None:
     console.info(f"There is no {args.lock}; resolved for this answer only. matrix resolve writes a lock.")
     for warning in answer.warnings:
         console.warning(warning)
-    return make_lock(answer)
+    return answer
 
 
-def _part(graph: BuildGraph, lock: Lock, args: argparse.Namespace) -> BuildGraph:
+def _part(graph: BuildGraph, lock: Resolution, args: argparse.Namespace) -> BuildGraph:
     """Give what the requirements of the command line need, or all without any.
 
     Raises
@@ -114,10 +100,10 @@ def _part(graph: BuildGraph, lock: Lock, args: argparse.Namespace) -> BuildGraph
     """
     names = []
     for one in map(parse_requirement, args.requirements):
-        version = next((pick.version for pick in lock.pick if pick.name == one.name), None)
+        version = next((pick.version for pick in lock.picks if pick.name == one.name), None)
         if version is None and graph.node(one.name) is None:
             msg = f"The lock {args.lock} has no {shorten(one.name)!r}."
-            known = [*(pick.name for pick in lock.pick), *(node.name for node in graph.nodes)]
+            known = [*(pick.name for pick in lock.picks), *(node.name for node in graph.nodes)]
             raise UsageError(msg, hint=did_you_mean(one.name, known))
         if version is not None and one.specifier is not None and not allows([one.specifier], version):
             msg = f"You asked for {shorten(one.text)}, but {args.lock} has {one.name} {version}."
@@ -127,45 +113,15 @@ def _part(graph: BuildGraph, lock: Lock, args: argparse.Namespace) -> BuildGraph
     return graph.part(names, args.requirements) if names else graph
 
 
-def _with_edges_from(path: Path, graph: BuildGraph) -> tuple[BuildGraph, tuple[Finding, ...]]:
-    """Add the edges that only a graph of fromager knows.
-
-    Raises
-    ------
-    GraphFileError
-        The file cannot be used, or its edges close a circle among the distributions of the lock.
-    """
-    from matrix.fromager.comparing import compare, unknown_edges
-    from matrix.fromager.reading import GraphFileError, read_graph
-
-    findings = compare(graph, read_graph(path))
-    try:
-        return graph.with_edges(unknown_edges(findings)), findings
-    except CycleError as error:
-        msg = f"With the edges of {path} distributions of the lock need each other in a circle: "
-        raise GraphFileError(
-            f"{msg}{' -> '.join(error.path)}.", hint="Without --edges-from the lock's own edges are shown."
-        ) from None
-
-
 def _drawn(
     graph: BuildGraph,
-    lock: Lock,
-    findings: Sequence[Finding] | None,
+    lock: Resolution,
     args: argparse.Namespace,
-    console: Console,
 ) -> str:
     title = _title(lock)
     match args.format:
         case "json":
-            return _json(graph_document(graph, lock, findings), args)
-        case "fromager":
-            from matrix.fromager.writing import fromager_document, left_out
-
-            if names := left_out(graph):
-                said = "Left out, as the lock leaves their versions to pip and fromager needs one: "
-                console.warning(f"{said}{', '.join(names)}.")
-            return json.dumps(fromager_document(graph, lock), indent=2)
+            return _json(graph_document(graph, lock), args)
         case "dot":
             from matrix.drawing.dot import draw_dot
 
@@ -178,24 +134,17 @@ def _drawn(
             from matrix.drawing.svg import draw_svg
 
             return draw_svg(graph, title)
-    return _text(graph, title, findings, args)
+    return _text(graph, title, args)
 
 
-def _text(graph: BuildGraph, title: str, findings: Sequence[Finding] | None, args: argparse.Namespace) -> str:
+def _text(graph: BuildGraph, title: str, args: argparse.Namespace) -> str:
     from matrix.drawing.text import ASCII, BOX, CHARACTERS, draw_text
-    from matrix.drawing.words import visible
 
     shows_boxes = args.output is not None or can_encode(CHARACTERS)
-    parts = [draw_text(graph, title, BOX if shows_boxes else ASCII)]
-    if findings is not None:
-        parts += ["", f"Recipes and {args.edges_from}"]
-        parts += [f"  - {visible(one.text)}" for one in findings] or ["  have the same edges."]
-    return "\n".join(parts)
+    return draw_text(graph, title, BOX if shows_boxes else ASCII)
 
 
-def graph_document(
-    graph: BuildGraph, lock: Lock, findings: Sequence[Finding] | None = None
-) -> dict[str, Any]:
+def graph_document(graph: BuildGraph, lock: Resolution) -> dict[str, Any]:
     """Give a build graph as JSON; the keys are a contract.
 
     Parameters
@@ -204,8 +153,6 @@ def graph_document(
         The graph.
     lock
         The lock it is of.
-    findings
-        How it differs from a graph of fromager, where it was compared with one.
     """
     target = lock.target
     document: dict[str, Any] = {
@@ -227,30 +174,10 @@ def graph_document(
             }
             for node in graph.nodes
         ],
-        "edges": [_edge(edge) | {"added": edge in graph.added} for edge in graph.edges],
+        "edges": [{"requirement": "", **msgspec.to_builtins(edge)} for edge in graph.edges],
         "generations": [list(group) for group in graph.generations],
     }
-    if findings is not None:
-        document["findings"] = [
-            {
-                "kind": one.kind,
-                "name": one.name,
-                "text": one.text,
-                "edge": _edge(one.edge) if one.edge else None,
-            }
-            for one in findings
-        ]
     return document
-
-
-def _edge(edge: Edge) -> dict[str, Any]:
-    return {
-        "from": edge.subject,
-        "to": edge.object,
-        "kind": edge.kind,
-        "declared": edge.declared,
-        "requirement": edge.requirement,
-    }
 
 
 def _json(document: object, args: argparse.Namespace) -> str:
@@ -258,7 +185,7 @@ def _json(document: object, args: argparse.Namespace) -> str:
     return text if args.output is not None or can_encode(text) else json.dumps(document, indent=2)
 
 
-def _title(lock: Lock) -> str:
+def _title(lock: Resolution) -> str:
     target = lock.target
     known = [f"{word} {lock.version_of(name)}" for name, word in _SHOWN.items() if lock.version_of(name)]
     return ", ".join([f"For {target.site} on {target.date}: {target.backend}", *target.gfx, *known])

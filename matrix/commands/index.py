@@ -221,7 +221,7 @@ def _prune(index: Index, args: argparse.Namespace, console: Console) -> int:
     if args.lock is not None:
         pinned = {}
         for path in args.lock:
-            for pick in read_lock(path, tell=console.info).built():
+            for pick in read_lock(path).built():
                 pinned.setdefault(pick.name, set()).add(pick.pinned)
     now = datetime.now(tz=UTC)
     return _take_out(

@@ -6,11 +6,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from builders.constants import LOCK_FILE
-from matrix.answers import resolution_document, resolution_text, show_conflict
 from matrix.imaging import with_known_digest
-from matrix.last import forget_conflict
 from matrix.options import add_format, add_names, add_target_options
-from resolver.lock import dumps, make_lock
+from matrix.resolution_text import forget_conflict, resolution_json, resolution_text, show_conflict
+from resolver.lock import dumps
 from resolver.model import Conflict
 
 if TYPE_CHECKING:
@@ -62,9 +61,9 @@ def execute(context: Context) -> int:
     if not args.no_lock:  # before anything is printed: a reader that goes away must not cost the lock
         from builders.files import write_atomic
 
-        write_atomic(args.output, dumps(make_lock(with_known_digest(answer))))
+        write_atomic(args.output, dumps(with_known_digest(answer)))
     if as_json:
-        console.document(resolution_document(answer))
+        console.document(resolution_json(answer))
     else:
         level = console.verbosity
         console.data(resolution_text(answer, reasons=level >= 0, sources=level > 0))

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from builders.files import atomic_path
-from matrix.answers import show_conflict
 from matrix.options import add_names, add_target_options
+from matrix.resolution_text import show_conflict
 from resolver.errors import UsageError
 from resolver.model import Conflict
 from resolver.resolve import resolve

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from matrix.console import Console
     from matrix.context import Context
     from resolver.facts.catalog import Catalog
-    from resolver.lock import Lock
+    from resolver.model import Resolution
 
 SUMMARY = "check that a built container or environment matches the lock"
 EXAMPLE = "matrix verify --image container.sif"
@@ -83,7 +83,7 @@ def execute(context: Context) -> int:
     """Run the command."""
     args, console = context.args, context.console
     settings = context.settings
-    lock = _lock(args.lock, console)
+    lock = _lock(args.lock)
     catalog = catalog_of(lock, args.lock or LOCK_FILE, settings) if lock else load_catalog(settings)
     if args.gpu:
         return _submit(args, lock, catalog, console)
@@ -111,13 +111,15 @@ def _refuse_options_of_jobs(args: argparse.Namespace) -> None:
             raise UsageError(msg)
 
 
-def _lock(given: Path | None, console: Console) -> Lock | None:
+def _lock(given: Path | None) -> Resolution | None:
     if given is None and not LOCK_FILE.exists():
         return None
-    return read_lock(given or LOCK_FILE, tell=console.info)
+    return read_lock(given or LOCK_FILE)
 
 
-def _look(args: argparse.Namespace, lock: Lock | None, catalog: Catalog) -> tuple[Answer, list[Finding]]:
+def _look(
+    args: argparse.Namespace, lock: Resolution | None, catalog: Catalog
+) -> tuple[Answer, list[Finding]]:
     """Ask the environment, and say what its answers mean."""
     if args.where and not args.image:
         msg = f"--in {args.where} is for an image, and none is named."
@@ -146,7 +148,7 @@ def _look(args: argparse.Namespace, lock: Lock | None, catalog: Catalog) -> tupl
     return answer, findings
 
 
-def _promised(lock: Lock | None, catalog: Catalog) -> list[Recipe]:
+def _promised(lock: Resolution | None, catalog: Catalog) -> list[Recipe]:
     """Give the recipes of what the lock builds; what they promise is asked for."""
     found = []
     for pick in lock.built() if lock else ():
@@ -157,12 +159,12 @@ def _promised(lock: Lock | None, catalog: Catalog) -> list[Recipe]:
     return found
 
 
-def _modules(lock: Lock | None, catalog: Catalog) -> dict[str, str]:
+def _modules(lock: Resolution | None, catalog: Catalog) -> dict[str, str]:
     """Give what the lock takes as it is published: distribution to module."""
     if lock is None:
         return {}
     known = {**{name: row.import_name for name, row in catalog.package.items()}, **_IMPORTED}
-    picks = [pick for pick in lock.pick if pick.kind == "distribution" and pick.origin != "build"]
+    picks = [pick for pick in lock.picks if pick.kind == "distribution" and pick.origin != "build"]
     return {pick.name: known[pick.name] for pick in picks if known.get(pick.name)}
 
 
@@ -171,7 +173,7 @@ def _imported(name: str, module: str) -> Recipe:
     return Recipe(package=name, backend="rocm", imports=(module,), status="inferred", source="its name")
 
 
-def _submit(args: argparse.Namespace, lock: Lock | None, catalog: Catalog, console: Console) -> int:
+def _submit(args: argparse.Namespace, lock: Resolution | None, catalog: Catalog, console: Console) -> int:
     from builders.verifying.job import Job, hours_of, partition_for, script_of, submit
 
     hours = hours_of(args.time)

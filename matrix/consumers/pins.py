@@ -10,7 +10,7 @@ from resolver.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from resolver.lock import Lock, LockedImage, LockedPick
+    from resolver.model import BaseImage, Distribution, Resolution
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ class Pins:
     """CPython minor."""
     glibc: str
     """Of the base image; empty where that is not known."""
-    image: LockedImage | None
+    image: BaseImage | None
     pins: tuple[Pin, ...]
     """What is installed, in the order of the lock."""
     kept: tuple[Pin, ...]
@@ -103,7 +103,7 @@ class Pins:
         return f"For {self.site} on {self.date}: {self.backend}{targets}, Python {self.python}"
 
 
-def pins_of(lock: Lock) -> Pins:
+def pins_of(lock: Resolution) -> Pins:
     """Gather what a lock pins.
 
     Parameters
@@ -123,35 +123,37 @@ def pins_of(lock: Lock) -> Pins:
         raise UsageError(msg, hint="Resolve with --python 3.12 (or another).")
     rank = {name: number for number, name in enumerate(name for group in lock.order for name in group)}
     picks = sorted(
-        (pick for pick in lock.pick if pick.kind == "distribution"),
+        (pick for pick in lock.picks if pick.kind == "distribution"),
         key=lambda pick: (rank.get(pick.name, len(rank)), pick.name),
     )
-    kept = [pick for pick in picks if pick.origin == "base-image"]
+    kept = [pick for pick in picks if pick.origin == "preinstalled"]
     return Pins(
         site=target.site,
         date=str(target.date),
         backend=target.backend,
         gfx=target.gfx,
         python=python,
-        glibc=target.glibc,
-        image=target.base_image,
-        pins=tuple(_pin(pick) for pick in picks if pick.origin != "base-image"),
+        glibc=target.glibc or "",
+        image=lock.image,
+        pins=tuple(_pin(pick) for pick in picks if pick.origin != "preinstalled"),
         kept=tuple(_pin(pick) for pick in kept),
         needed_by_kept=_needed_by(lock, picks, kept),
         installed=_installed(lock, {pick.name for pick in picks}),
     )
 
 
-def _pin(pick: LockedPick) -> Pin:
+def _pin(pick: Distribution) -> Pin:
     built = pick.origin == "build"
     return Pin(pick.name, pick.pinned, built, built or pick.wheel is not None, pick.index)
 
 
-def _needed_by(lock: Lock, picks: Sequence[LockedPick], kept: Sequence[LockedPick]) -> frozenset[str]:
+def _needed_by(
+    lock: Resolution, picks: Sequence[Distribution], kept: Sequence[Distribution]
+) -> frozenset[str]:
     """Name what is published and has its only users among what is kept."""
-    asked = {_name(text) for text in lock.requirements}
+    asked = {requirement.name for requirement in lock.request.requirements}
     users: dict[str, set[str]] = {}
-    for edge in lock.edge:
+    for edge in lock.edges:
         if edge.kind == "run":
             users.setdefault(edge.object, set()).add(edge.subject)
     held = {pick.name for pick in kept}
@@ -168,20 +170,14 @@ def _needed_by(lock: Lock, picks: Sequence[LockedPick], kept: Sequence[LockedPic
         found |= more
 
 
-def _name(text: str) -> str:
-    from resolver.requirements import parse_requirement
-
-    return parse_requirement(text).name
-
-
-def _installed(lock: Lock, decided: set[str]) -> tuple[Pin, ...]:
+def _installed(lock: Resolution, decided: set[str]) -> tuple[Pin, ...]:
     from resolver.versions import is_version
 
-    keep = lock.request.keep
-    if keep is None:
+    preinstalled = lock.request.preinstalled
+    if preinstalled is None:
         return ()
     return tuple(
         Pin(name, version)
-        for name, version in sorted(keep.installed.items())
+        for name, version in sorted(preinstalled.installed.items())
         if name not in decided | {"python", "rocm"} and is_version(version)
     )

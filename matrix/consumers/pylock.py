@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from builders.index import Index
     from builders.published import File
-    from resolver.lock import Lock, LockedPick
+    from resolver.model import Distribution, Resolution
 
     Find = Callable[[str, str, str], list[File]]
     """Project, version and index URL (empty: pip's own) to the wheels that are published."""
@@ -36,7 +36,7 @@ _HEAD = (
 )
 
 
-def pylock(lock: Lock, index: Index, find: Find, *, beside: Path, index_url: str = "") -> str:
+def pylock(lock: Resolution, index: Index, find: Find, *, beside: Path, index_url: str = "") -> str:
     """Write a lock as ``pylock.toml``.
 
     Parameters
@@ -74,7 +74,7 @@ def pylock(lock: Lock, index: Index, find: Find, *, beside: Path, index_url: str
     if not python:
         msg = "The lock has no Python version."
         raise UsageError(msg, hint="Resolve with --python 3.12 (or another).")
-    picks = [pick for pick in lock.pick if pick.kind == "distribution" and pick.origin != "base-image"]
+    picks = [pick for pick in lock.picks if pick.kind == "distribution" and pick.origin != "preinstalled"]
     missing = [pick for pick in picks if pick.origin == "build" and not built_wheels(index, pick)]
     if missing:
         names = ", ".join(f"{pick.name} {pick.pinned}" for pick in missing)
@@ -96,9 +96,9 @@ def pylock(lock: Lock, index: Index, find: Find, *, beside: Path, index_url: str
     return _HEAD + tomli_w.dumps({key: _plain(value) for key, value in made.to_dict().items()})
 
 
-def left_out(lock: Lock) -> str:
+def left_out(lock: Resolution) -> str:
     """Say what is not in the file."""
-    kept = sorted(pick.name for pick in lock.pick if _is_kept(pick))
+    kept = sorted(pick.name for pick in lock.picks if _is_kept(pick))
     said = (
         "pylock.toml names what matrix decided. What these distributions need besides (such as sympy for "
         "torch) is not in it: after installing, `pip check` names it."
@@ -106,15 +106,15 @@ def left_out(lock: Lock) -> str:
     return f"{said} Not in it either, because the base image holds them: {', '.join(kept)}." if kept else said
 
 
-def _is_kept(pick: LockedPick) -> bool:
-    return pick.kind == "distribution" and pick.origin == "base-image"
+def _is_kept(pick: Distribution) -> bool:
+    return pick.origin == "preinstalled"
 
 
-def _about(lock: Lock) -> dict[str, object]:
+def _about(lock: Resolution) -> dict[str, object]:
     """Say in the file's own table what it was made for."""
     target = lock.target
-    image = {"base-image": target.base_image.name} if target.base_image else {}
-    kept = {"kept": [f"{pick.name}=={pick.version}" for pick in lock.pick if _is_kept(pick)]}
+    image = {"base-image": target.base_image} if target.base_image else {}
+    kept = {"kept": [f"{pick.name}=={pick.version}" for pick in lock.picks if _is_kept(pick)]}
     return {
         "site": target.site,
         "date": target.date,
@@ -126,7 +126,7 @@ def _about(lock: Lock) -> dict[str, object]:
     }
 
 
-def built_wheels(index: Index, pick: LockedPick) -> list[Path]:
+def built_wheels(index: Index, pick: Distribution) -> list[Path]:
     """Give the wheels of a pick that the index has."""
     from packaging.utils import parse_wheel_filename
 
@@ -135,7 +135,7 @@ def built_wheels(index: Index, pick: LockedPick) -> list[Path]:
     ]
 
 
-def _built(pick: LockedPick, index: Index, beside: Path, index_url: str) -> Package:
+def _built(pick: Distribution, index: Index, beside: Path, index_url: str) -> Package:
     from packaging.pylock import PackageWheel
 
     wheels = []
@@ -153,7 +153,7 @@ def _relative(path: Path, beside: Path) -> str:
     return os.path.relpath(path, beside).replace(os.sep, "/")
 
 
-def _published(pick: LockedPick, find: Find) -> Package:
+def _published(pick: Distribution, find: Find) -> Package:
     from packaging.pylock import PackageWheel
 
     files = find(pick.name, pick.version, pick.index)
@@ -172,7 +172,7 @@ def _published(pick: LockedPick, find: Find) -> Package:
     return _package(pick, wheels, index=usable[0].index)
 
 
-def _package(pick: LockedPick, wheels: Sequence[PackageWheel], index: str | None = None) -> Package:
+def _package(pick: Distribution, wheels: Sequence[PackageWheel], index: str | None = None) -> Package:
     from packaging.pylock import Package
     from packaging.utils import canonicalize_name
     from packaging.version import Version

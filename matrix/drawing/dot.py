@@ -26,7 +26,7 @@ def draw_dot(graph: BuildGraph, title: str) -> str:
         lines.append(f'    label="generation {number}" labeljust=l color="#d1d5db" rank=same')
         lines += [f"    {_node(node)}" for node in graph.nodes if node.name in group]
         lines.append("  }")
-    lines += [f"  {_edge(edge, graph)}" for edge in graph.edges]
+    lines += [f"  {_edge(edge)}" for edge in graph.edges]
     return "\n".join([*lines, "}"])
 
 
@@ -36,10 +36,10 @@ def _node(node: Node) -> str:
     return f"{_quoted(node.name)} [label={_quoted(label)} {style}]"
 
 
-def _edge(edge: Edge, graph: BuildGraph) -> str:
+def _edge(edge: Edge) -> str:
     style = "solid" if edge.kind == "run" else "dashed"
     colour = "" if edge.declared else ' color="#b91c1c" fontcolor="#b91c1c"'
-    label = _quoted(said_of(edge, graph.added))
+    label = _quoted(said_of(edge))
     return f"{_quoted(edge.subject)} -> {_quoted(edge.object)} [style={style} label={label}{colour}]"
 
 

@@ -27,7 +27,7 @@ def draw_mermaid(graph: BuildGraph, title: str) -> str:
         lines += [f"    {ids[node.name]}{_label(node)}" for node in graph.nodes if node.name in group]
         lines.append("  end")
     for edge in graph.edges:
-        lines.append(f"  {ids[edge.subject]} {_arrow(edge, graph)} {ids[edge.object]}")
+        lines.append(f"  {ids[edge.subject]} {_arrow(edge)} {ids[edge.object]}")
     for name, style in _CLASSES:
         members = [ids[node.name] for node in graph.nodes if node.origin == name]
         lines += [f"  classDef {name} {style}", f"  class {','.join(members)} {name}"] if members else []
@@ -39,9 +39,9 @@ def _label(node: Node) -> str:
     return '["' + "<br/>".join(map(_escaped, parts)) + '"]'
 
 
-def _arrow(edge: Edge, graph: BuildGraph) -> str:
+def _arrow(edge: Edge) -> str:
     line = "-->" if edge.kind == "run" else "-.->"
-    return f'{line}|"{said_of(edge, graph.added)}"|'
+    return f'{line}|"{said_of(edge)}"|'
 
 
 def _escaped(text: str) -> str:

@@ -94,7 +94,7 @@ def draw_svg(graph: BuildGraph, title: str) -> str:
             line = y - (_ROW - _BOX) / 2
             parts.append(f'<path class="layer" d="M{_MARGIN},{line:g} H{width - _MARGIN}"/>')
     ports = _ports(layout)
-    parts += [_edge(edge, layout, ports, graph) for edge in graph.edges]
+    parts += [_edge(edge, layout, ports) for edge in graph.edges]
     parts += [_box(node, layout) for node in graph.nodes]
     parts += [*_legend(bottom), "</svg>"]
     return "\n".join(parts)
@@ -171,7 +171,7 @@ def _ports(layout: _Layout) -> dict[tuple[Edge, Place], float]:
     return ports
 
 
-def _edge(edge: Edge, layout: _Layout, ports: Mapping[tuple[Edge, Place], float], graph: BuildGraph) -> str:
+def _edge(edge: Edge, layout: _Layout, ports: Mapping[tuple[Edge, Place], float]) -> str:
     path = layout.paths[edge]
     x, y = ports[edge, path[0]], layout.top(layout.layer_of[path[0]]) + _BOX
     steps = [f"M{x:.1f},{y:g}"]
@@ -186,7 +186,7 @@ def _edge(edge: Edge, layout: _Layout, ports: Mapping[tuple[Edge, Place], float]
             y += _BOX
             steps.append(f"V{y:g}")
     classes = " ".join(("edge", edge.kind, *(() if edge.declared else ("undeclared",))))
-    said = f"{edge.subject} needs {edge.object}: {said_of(edge, graph.added)}"
+    said = f"{edge.subject} needs {edge.object}: {said_of(edge)}"
     return (
         f'<path class="{classes}" marker-end="url(#arrow)" d="{" ".join(steps)}">'
         f"<title>{_escaped(said)}</title></path>"
@@ -221,7 +221,7 @@ def _legend(y: float) -> list[str]:
 def _description(graph: BuildGraph) -> str:
     groups = (f"{number}: {', '.join(group)}" for number, group in enumerate(graph.generations, start=1))
     built = [node.name for node in graph.nodes if node.origin == "build"]
-    edges = (f"{edge.subject} needs {edge.object} ({said_of(edge, graph.added)})" for edge in graph.edges)
+    edges = (f"{edge.subject} needs {edge.object} ({said_of(edge)})" for edge in graph.edges)
     return (
         f"{len(graph.nodes)} distributions in {len(graph.generations)} generations. "
         f"Generation {'; '.join(groups) or 'none'}. Built: {', '.join(built) or 'none'}. "

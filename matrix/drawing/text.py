@@ -62,7 +62,6 @@ def draw_text(graph: BuildGraph, title: str, lines: Lines = BOX) -> str:
     if graph.edges:
         words = f"{lines.run[1:]}needed to run   {lines.build[1:]}needed only to build"
         parts += ["", f"{words}   undeclared: the source does not say so"]
-        parts += ["added: an edge that the recipes do not have"] if graph.added else []
     return "\n".join(parts).rstrip()
 
 
@@ -78,7 +77,7 @@ def _rows(graph: BuildGraph, lines: Lines) -> Iterator[list[str]]:
         name, branch, below, edges = waiting.pop()
         node, needed = nodes[name], needs[name]
         again = " (see above)" if name in drawn and needed else ""
-        why = "; ".join(_why(edge, graph) for edge in _run_first(edges))
+        why = "; ".join(_why(edge) for edge in _run_first(edges))
         yield [str(node.generation), f"{branch}{_label(node)}{again}", origin_of(node), why]
         if name in drawn:
             continue
@@ -93,9 +92,9 @@ def _rows(graph: BuildGraph, lines: Lines) -> Iterator[list[str]]:
             waiting.append((other, below + line, below + through, needed[other]))
 
 
-def _why(edge: Edge, graph: BuildGraph) -> str:
+def _why(edge: Edge) -> str:
     more = f" ({visible(edge.requirement)})" if edge.requirement not in {"", edge.object} else ""
-    return f"{said_of(edge, graph.added)}{more}"
+    return f"{said_of(edge)}{more}"
 
 
 def _run_first(edges: Sequence[Edge]) -> list[Edge]:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from resolver.graph import Node
     from resolver.model import Edge
 
@@ -19,7 +17,7 @@ def origin_of(node: Node) -> str:
     return ORIGIN.get(node.origin, node.origin)
 
 
-def said_of(edge: Edge, added: Iterable[Edge] = ()) -> str:
+def said_of(edge: Edge) -> str:
     """Say of what kind an edge is.
 
     Examples
@@ -28,8 +26,7 @@ def said_of(edge: Edge, added: Iterable[Edge] = ()) -> str:
     >>> said_of(Edge("apex", "torch", "build", declared=False))
     'build, undeclared'
     """
-    words = [edge.kind, *(() if edge.declared else ("undeclared",))]
-    return ", ".join([*words, *(("added",) if edge in added else ())])
+    return edge.kind if edge.declared else f"{edge.kind}, undeclared"
 
 
 def visible(text: str) -> str:

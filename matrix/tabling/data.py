@@ -7,12 +7,14 @@ import io
 import json
 from typing import TYPE_CHECKING, Any
 
-from matrix.answers import SCHEMA, core_document, target_document
+import msgspec
+
+from resolver.model import SCHEMA
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from resolver.model import CoreItem, Pick
+    from resolver.model import CoreItem, Distribution
     from resolver.table import Table
     from resolver.table.cells import Cell, Column, Row
 
@@ -50,7 +52,7 @@ def json_of(table: Table, rows: Iterable[Row], core: Core | None = None) -> Iter
     """
     head = {
         "schema": SCHEMA,
-        "target": target_document(table.request.target),
+        "target": msgspec.to_builtins(table.request.target),
         "limits": [one.text for one in table.limits],
         "columns": [one.name for one in table.columns],
     }
@@ -90,11 +92,11 @@ def _cell(cell: Cell, column: Column) -> dict[str, Any]:
     return {"picks": {pick.name: _pick(pick) for pick in cell.picks}}
 
 
-def _pick(pick: Pick) -> dict[str, str]:
+def _pick(pick: Distribution) -> dict[str, str]:
     return {
         "version": pick.version,
-        "variant": pick.candidate.variant,
-        "origin": pick.candidate.origin,
+        "variant": pick.variant,
+        "origin": pick.origin,
         "support": pick.support,
     }
 
@@ -102,5 +104,5 @@ def _pick(pick: Pick) -> dict[str, str]:
 def _refusal(reason: str, core: list[CoreItem] | None) -> dict[str, Any]:
     said: dict[str, Any] = {"refused": reason}
     if core is not None:
-        said["core"] = core_document(core)
+        said["core"] = msgspec.to_builtins(core)
     return said

@@ -128,7 +128,7 @@ def _cell(row: Row, cell: Cell, column: Column, core: Core | None) -> str:
         return f'<td class="no" title="{why}">no: {escape(cell.refused)}</td>'
     pick, fact = cell.weakest
     risk = ", at own risk" if row.verdict == "at-own-risk" else ""
-    versions = ", ".join(str(one.candidate) for one in cell.picks)
+    versions = ", ".join(map(str, cell.picks))
     why = escape(f"{versions}: {pick.support}{risk}; {fact.text}")
     return f'<td class="{pick.support}" title="{why}">{escape(cell.version)}</td>'
 

@@ -11,7 +11,7 @@ import re
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from matrix.answers import title_of
+from matrix.resolution_text import title_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence

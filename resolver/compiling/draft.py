@@ -112,7 +112,7 @@ class Draft:
         ordered = sorted(candidates, key=lambda one: one.variant)
         ordered.sort(key=rank, reverse=self.request.prefer != "oldest")
         ordered.sort(key=last)
-        if self.request.keep is not None:
+        if self.request.preinstalled is not None:
             ordered, self._installed[name] = with_installed(self.catalog, self.request, name, ordered)
         self.variables[name] = Variable(name, ordered)
         trusted = sum(map(self._trusts, ordered))
@@ -157,7 +157,7 @@ class Draft:
                 fact = replace(fact, text=text)
             needs |= 0 if clause.to_build else 1 << len(rows)
             rows.append(Row(subjects, objects, fact, clause.risk))
-        if rows and self.request.keep is not None and not as_it_is:
+        if rows and self.request.preinstalled is not None and not as_it_is:
             ends = ((name, self.installed(name)) for name in (subject, target))
             extend(rows, needs, *ends, request=self.request, forbids=forbids)
         if rows:

@@ -48,10 +48,10 @@ InstalledOf = tuple[str, list[Installed]]
 
 def kept_names(catalog: Catalog, request: Request) -> set[str]:
     """Give the names of everything that is installed; in a base image, of all that one may hold."""
-    if request.keep is None:
+    if request.preinstalled is None:
         return set()
-    if request.keep.source != IMAGE:
-        return {name for name, _ in request.keep.installed}
+    if request.preinstalled.source != IMAGE:
+        return set(request.preinstalled.installed)
     return {name for image in images_of(catalog, request.target) for name in image.holds}
 
 
@@ -79,7 +79,7 @@ def with_installed(
                 name,
                 version,
                 "distribution",
-                "base-image",
+                "preinstalled",
                 fact,
                 index=same[0].index if same else "",
                 remark="" if same else _remark(name, version, [known[i].version for i in needs_of], goes_as),
@@ -92,13 +92,13 @@ def with_installed(
 
 def _facts(catalog: Catalog, request: Request, name: str) -> dict[str, Fact]:
     """Give the installed versions of a component, each with who says so."""
-    kept = request.keep
+    kept = request.preinstalled
     if kept is None or name in PLATFORM:
         return {}
     if kept.source != IMAGE:
         return {
             version: Fact(f"the base image holds {name} {version}", "observed", source_of(kept))
-            for one, version in kept.installed
+            for one, version in kept.installed.items()
             if one == name
         }
     facts: dict[str, Fact] = {}
@@ -198,5 +198,5 @@ def extend(
 
 
 def _source_of_all(request: Request) -> str:
-    kept = request.keep
+    kept = request.preinstalled
     return source_of(kept) if kept and kept.source != IMAGE else "the catalog's rows of base images"

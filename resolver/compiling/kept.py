@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from resolver.compiling.draft import Clause, any_candidate, line_is, version_in
 from resolver.compiling.installed import CONTRARY, images_of, kept_names, source_of
 from resolver.errors import UsageError
-from resolver.model import IMAGE, Fact, is_preinstalled
+from resolver.model import IMAGE, Fact
 from resolver.versions import join_words, minor, newest_first
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from resolver.compiling.draft import Draft
     from resolver.facts import schema
-    from resolver.model import Candidate, Pick, Preinstalled, Request
+    from resolver.model import Candidate, Distribution, Preinstalled, Request
 
 
 _LABEL = re.compile(r"rocm(?P<rocm>\d+\.\d+)|(?P<other>cpu|cu\d)")
@@ -30,22 +30,22 @@ def compile_kept(draft: Draft) -> None:
     UsageError
         A Python or ROCm that the catalog does not know is installed, or no base image can be.
     """
-    kept = draft.request.keep
+    kept = draft.request.preinstalled
     if kept is None:
         return
     if kept.source == IMAGE:
         _as_the_image(draft)
         return
     image = draft.catalog.image.get(draft.target.base_image or "")
-    if image and image.python and "python" not in dict(kept.installed):
+    if image and image.python and "python" not in kept.installed:
         draft.state("python", version_in(image.python), _python_of(image).text, image.source)
-    for name, version in sorted(kept.installed, key=lambda one: (one[0] == "torch", one)):
+    for name, version in sorted(kept.installed.items(), key=lambda one: (one[0] == "torch", one)):
         # torch last: of several reasons for a conflict the last tends to be named
         text, source = f"the base image holds {name} {version}", source_of(kept)
         if name in {"python", "rocm"}:
             draft.state(name, version_in(_platform(draft, name, version, kept)), text, source)
         elif draft.installed(name):
-            draft.state(name, is_preinstalled, text, source)
+            draft.state(name, _is_preinstalled, text, source)
             if name == "torch" and not any(one.needs_of for one in draft.installed(name)):
                 _as_its_label(draft, version, source)
 
@@ -69,7 +69,7 @@ def _as_its_label(draft: Draft, version: str, source: str) -> None:
         draft.state("backend", version_in(backends), f"{torch} is called a build for {other}", source)
     rows = [row for row in draft.catalog.torch.values() if row.version.partition("+")[0] == public]
     pythons = newest_first({one for row in rows for one in row.python})[::-1]
-    listed = draft.request.keep is not None and "python" in dict(draft.request.keep.installed)
+    listed = draft.request.preinstalled is not None and "python" in draft.request.preinstalled.installed
     if pythons and not listed:
         text = f"torch {public} is published for Python {join_words(pythons, most=8, joiner='and')}"
         draft.state("python", version_in(pythons), text, source)
@@ -117,7 +117,7 @@ def _as_the_image(draft: Draft) -> None:
             these = [row.name for row in rows]
 
             def is_it(one: Candidate, version: str = version) -> bool:
-                return is_preinstalled(one) and one.version == version
+                return one.origin == "preinstalled" and one.version == version
 
             for row in rows:
                 fact = Fact.of(row, f"the base image {row.name} holds {name} {version}", note="")
@@ -128,18 +128,22 @@ def _as_the_image(draft: Draft) -> None:
         draft.relate(name, "base-image", back, as_it_is=True)
 
 
-def remarks(request: Request, picks: Sequence[Pick]) -> list[str]:
+def _is_preinstalled(candidate: Candidate) -> bool:
+    return candidate.origin == "preinstalled"
+
+
+def remarks(request: Request, picks: Sequence[Distribution], remarks_of_picks: Sequence[str]) -> list[str]:
     """Give what is to be said of the installed versions in an answer."""
-    kept = request.keep
+    kept = request.preinstalled
     if kept is None:
         return []
-    said = [pick.candidate.remark for pick in picks if pick.candidate.remark]
+    said = [remark for remark in remarks_of_picks if remark]
     for pick in picks:
         said += [
             f"{fact.text[:1].upper()}{fact.text[1:]}." for fact in pick.facts if fact.text.endswith(CONTRARY)
         ]
     image = next((pick.version for pick in picks if pick.name == "base-image"), "")
-    if kept.source == IMAGE and not any(is_preinstalled(pick.candidate) for pick in picks):
+    if kept.source == IMAGE and not any(pick.origin == "preinstalled" for pick in picks):
         said.append(f"Nothing is known to be installed in {image}, so nothing was kept.")
     elif kept.source != IMAGE and image and not request.target.base_image:
         said.append(

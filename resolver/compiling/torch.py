@@ -47,7 +47,7 @@ def _of_backend(draft: Draft) -> list[schema.Torch]:
     that says so.
     """
     rows = list(draft.catalog.torch.values())
-    kept = dict(draft.request.keep.installed).get("torch", "") if draft.request.keep else ""
+    kept = draft.request.preinstalled.installed.get("torch", "") if draft.request.preinstalled else ""
     if kept in draft.catalog.torch and draft.catalog.torch[kept].backend != draft.target.backend:
         return rows
     fitting = [row for row in rows if row.backend == draft.target.backend]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from resolver.model import PLATFORM, STATUS_RANK, Fact, Pick, Requirement
+from resolver.model import PLATFORM, STATUS_RANK, Distribution, Fact, Requirement
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -37,20 +37,20 @@ class Column:
 class Cell:
     """What a column has for a row: a pick for each of its packages, or why none."""
 
-    picks: tuple[Pick, ...] = ()
+    picks: tuple[Distribution, ...] = ()
     refused: str = ""
     """Names of the components whose facts rule every version out; see `COMBINATION`, `UNDECIDED`."""
 
     @property
     def version(self) -> str:
         """Version and variant of each pick; empty when refused."""
-        return " + ".join(pick.candidate.key for pick in self.picks)
+        return " + ".join(pick.key for pick in self.picks)
 
     @property
-    def weakest(self) -> tuple[Pick, Fact]:
+    def weakest(self) -> tuple[Distribution, Fact]:
         """The fact that decides how far the cell can be trusted, with its pick."""
         pick = min(self.picks, key=lambda one: STATUS_RANK[one.support])
-        return pick, next((one for one in pick.facts if one.status == pick.support), pick.candidate.fact)
+        return pick, next((one for one in pick.facts if one.status == pick.support), pick.facts[0])
 
 
 @dataclass(frozen=True, slots=True)

@@ -89,14 +89,14 @@ def test_the_catalog_of_it_resolves_to_the_same(kind: Kind, tmp_path: Path) -> N
     path = tmp_path / "universe.toml"
     path.write_text(to_catalog(universe), encoding="utf-8")
     wanted = map(parse_requirement, requirements(universe))
-    target = Target("cpu", (), "local", date(2026, 11, 21), python="3.12", glibc="2.36")
+    target = Target(backend="cpu", site="local", date=date(2026, 11, 21), python="3.12", glibc="2.36")
     answer = resolve(load([path]), Request(target, tuple(wanted)))
     expected = _ours(universe)
     if expected is None:
         assert isinstance(answer, Conflict)
         return
     assert isinstance(answer, Resolution)
-    found = {pick.name: int(pick.version) for pick in answer.picks if pick.candidate.kind == "distribution"}
+    found = {pick.name: int(pick.version) for pick in answer.picks if pick.kind == "distribution"}
     assert found == expected
 
 

@@ -22,7 +22,7 @@ from builders.containers.image import (
 )
 from builders.files import sha256_of
 from resolver.errors import EnvironmentLacksError, ImageChangedError, MatrixError, UsageError
-from resolver.lock import LockedImage
+from resolver.model import BaseImage
 
 
 def sif(path: Path, data: bytes = b"data", *, missing: int = 0) -> Path:
@@ -170,7 +170,7 @@ class TestLocked:
 
     def test_the_same_image_at_another_place_is_the_same(self, tmp_path: Path) -> None:
         there, here = sif(tmp_path / "there.sif"), sif(tmp_path / "here.sif")
-        locked = LockedImage(name="base", path=str(there), digest=find_image(there).digest)
+        locked = BaseImage(name="base", path=str(there), digest=find_image(there).digest)
         there.unlink()
         assert locked_image(locked, here) == Image("base", here, sha256_of(here))
         with pytest.raises(EnvironmentLacksError, match="There is no base image"):
@@ -178,8 +178,8 @@ class TestLocked:
 
     def test_a_lock_without_digest_has_nothing_to_compare_with(self, tmp_path: Path) -> None:
         path = sif(tmp_path / "a.sif")
-        assert locked_image(LockedImage(name="base", path=str(path))).name == "base"
+        assert locked_image(BaseImage(name="base", path=str(path))).name == "base"
 
     def test_a_lock_that_does_not_say_where(self) -> None:
         with pytest.raises(EnvironmentLacksError, match="not where it is"):
-            locked_image(LockedImage(name="base"))
+            locked_image(BaseImage(name="base"))

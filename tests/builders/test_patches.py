@@ -15,7 +15,7 @@ from resolver.errors import CatalogError, EnvironmentLacksError, HashMismatchErr
 from resolver.facts.catalog import Catalog
 from resolver.facts.loading import load
 from resolver.facts.schema import Sdist
-from resolver.lock import LockedPick
+from resolver.model import Distribution
 from tests.builders.gitrepos import commit
 from tests.support.locks import built_pick
 
@@ -58,7 +58,7 @@ def overlay(directory: Path, *patches: str) -> Catalog:
     return load([directory])
 
 
-def locked(catalog: Catalog) -> LockedPick:
+def locked(catalog: Catalog) -> Distribution:
     """Lock the release of ``tiny``, with a real sdist in the cache."""
     archive = cache_root() / "tiny-1.0.tar.gz"
     archive.parent.mkdir(parents=True, exist_ok=True)

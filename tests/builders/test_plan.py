@@ -20,7 +20,6 @@ from resolver.errors import EnvironmentLacksError, LockError, UsageError
 from resolver.facts import loading as facts
 from resolver.facts.catalog import Catalog
 from resolver.facts.schema import Sdist
-from resolver.lock import Lock, make_lock
 from resolver.model import Request, Requirement, Resolution, Target
 from resolver.resolve import resolve
 from resolver.versions import parse_specifier
@@ -32,7 +31,7 @@ def catalog() -> Catalog:
 
 
 @pytest.fixture(scope="module")
-def lock(catalog: Catalog) -> Lock:
+def lock(catalog: Catalog) -> Resolution:
     """Resolve for this machine: deepspeed is built against the CPU build of torch."""
     return locked(
         catalog,
@@ -49,14 +48,14 @@ def lock(catalog: Catalog) -> Lock:
     )
 
 
-def locked(catalog: Catalog, target: Target, **wanted: str) -> Lock:
+def locked(catalog: Catalog, target: Target, **wanted: str) -> Resolution:
     requirements = tuple(
         Requirement(name, parse_specifier(versions) if versions else None, f"{name}{versions}")
         for name, versions in wanted.items()
     )
     answer = resolve(catalog, Request(target, requirements))
     assert isinstance(answer, Resolution)
-    return make_lock(answer)
+    return answer
 
 
 @pytest.fixture
@@ -68,14 +67,14 @@ def here() -> BuildHost:
     return local_build_host(host.running_python())
 
 
-def deepspeed(lock: Lock, catalog: Catalog, index: Index) -> Task:
+def deepspeed(lock: Resolution, catalog: Catalog, index: Index) -> Task:
     (task,) = plan(lock, catalog, index, here())
     return task
 
 
-def with_pick(lock: Lock, name: str, **changes: Any) -> Lock:
-    picks = [msgspec.structs.replace(one, **changes) if one.name == name else one for one in lock.pick]
-    return msgspec.structs.replace(lock, pick=tuple(picks))
+def with_pick(lock: Resolution, name: str, **changes: Any) -> Resolution:
+    picks = [msgspec.structs.replace(one, **changes) if one.name == name else one for one in lock.picks]
+    return msgspec.structs.replace(lock, picks=tuple(picks))
 
 
 def with_recipe(catalog: Catalog, **changes: Any) -> Catalog:
@@ -86,7 +85,7 @@ def with_recipe(catalog: Catalog, **changes: Any) -> Catalog:
     return msgspec.structs.replace(catalog, recipe=rows)
 
 
-def test_the_lock_gives_one_task(lock: Lock, catalog: Catalog, index: Index) -> None:
+def test_the_lock_gives_one_task(lock: Resolution, catalog: Catalog, index: Index) -> None:
     task = deepspeed(lock, catalog, index)
     assert task.title == "deepspeed 0.19.8+cpu.torch2.13.0"
     assert task.wheel is None
@@ -98,16 +97,16 @@ def test_the_lock_gives_one_task(lock: Lock, catalog: Catalog, index: Index) -> 
 
 
 def test_a_torch_that_only_the_base_image_holds_cannot_be_built_against_here(
-    lock: Lock, catalog: Catalog, index: Index
+    lock: Resolution, catalog: Catalog, index: Index
 ) -> None:
-    kept = with_pick(lock, "torch", version="2.13.0+ours", origin="base-image", index="")
+    kept = with_pick(lock, "torch", version="2.13.0+ours", origin="preinstalled", index="")
     with pytest.raises(EnvironmentLacksError, match=r"torch 2\.13\.0\+ours is what the base image holds"):
         plan(kept, catalog, index, here())
 
 
-def test_the_build_key_is_stable(lock: Lock, catalog: Catalog, index: Index) -> None:
+def test_the_build_key_is_stable(lock: Resolution, catalog: Catalog, index: Index) -> None:
     first = deepspeed(lock, catalog, index)
-    again = deepspeed(msgspec.convert(msgspec.to_builtins(lock), Lock), facts.load(), index)
+    again = deepspeed(msgspec.structs.replace(lock), facts.load(), index)
     assert first.build_key == again.build_key
     assert len(first.build_key) == 64
 
@@ -121,7 +120,7 @@ def test_the_build_key_is_stable(lock: Lock, catalog: Catalog, index: Index) -> 
     ],
 )
 def test_the_build_key_changes_with_the_lock(
-    lock: Lock, catalog: Catalog, index: Index, name: str, changes: dict[str, Any]
+    lock: Resolution, catalog: Catalog, index: Index, name: str, changes: dict[str, Any]
 ) -> None:
     before = deepspeed(lock, catalog, index).build_key
     assert deepspeed(with_pick(lock, name, **changes), catalog, index).build_key != before
@@ -140,7 +139,7 @@ def test_the_build_key_changes_with_the_lock(
     ],
 )
 def test_the_build_key_changes_with_the_recipe(
-    lock: Lock, catalog: Catalog, index: Index, changes: dict[str, Any]
+    lock: Resolution, catalog: Catalog, index: Index, changes: dict[str, Any]
 ) -> None:
     before = deepspeed(lock, catalog, index).build_key
     assert deepspeed(lock, with_recipe(catalog, **changes), index).build_key != before
@@ -148,7 +147,7 @@ def test_the_build_key_changes_with_the_recipe(
 
 @pytest.mark.parametrize("changes", [{"note": "another"}, {"source": "elsewhere"}, {"status": "inferred"}])
 def test_the_build_key_does_not_change_with_words(
-    lock: Lock, catalog: Catalog, index: Index, changes: dict[str, Any]
+    lock: Resolution, catalog: Catalog, index: Index, changes: dict[str, Any]
 ) -> None:
     before = deepspeed(lock, catalog, index).build_key
     assert deepspeed(lock, with_recipe(catalog, **changes), index).build_key == before
@@ -156,7 +155,7 @@ def test_the_build_key_does_not_change_with_words(
 
 @pytest.mark.parametrize("what", ["compiler_identity", "glibc_version", "cpu_identity"])
 def test_the_build_key_changes_with_the_machine(
-    lock: Lock, catalog: Catalog, index: Index, monkeypatch: pytest.MonkeyPatch, what: str
+    lock: Resolution, catalog: Catalog, index: Index, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
     before = deepspeed(lock, catalog, index).build_key
     monkeypatch.setattr(host, what, lambda: "another")
@@ -164,7 +163,7 @@ def test_the_build_key_changes_with_the_machine(
 
 
 def test_the_cpu_counts_only_where_code_is_made_for_this_very_cpu(
-    lock: Lock, catalog: Catalog, index: Index, monkeypatch: pytest.MonkeyPatch
+    lock: Resolution, catalog: Catalog, index: Index, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     portable = with_recipe(catalog, native_cpu=False)
     before = deepspeed(lock, portable, index).build_key
@@ -180,7 +179,7 @@ def test_what_runs_beside_torch_and_is_built_without_it(catalog: Catalog, index:
     assert all("torch" not in task.recipe.undeclared for task in tasks)
 
 
-def test_another_pin_of_torch_is_another_wheel(lock: Lock, catalog: Catalog, index: Index) -> None:
+def test_another_pin_of_torch_is_another_wheel(lock: Resolution, catalog: Catalog, index: Index) -> None:
     pins: tuple[PinStyle, ...] = ("exact", "release", "none")
     keys = {one: plan(lock, catalog, index, here(), pinning=one)[0].build_key for one in pins}
     assert len(set(keys.values())) == 3
@@ -188,7 +187,7 @@ def test_another_pin_of_torch_is_another_wheel(lock: Lock, catalog: Catalog, ind
 
 
 def test_a_wheel_with_that_build_key_makes_it_up_to_date(
-    lock: Lock, catalog: Catalog, index: Index, make_wheel: Callable[..., Path]
+    lock: Resolution, catalog: Catalog, index: Index, make_wheel: Callable[..., Path]
 ) -> None:
     task = deepspeed(lock, catalog, index)
     version = task.pick.pinned
@@ -200,7 +199,7 @@ def test_a_wheel_with_that_build_key_makes_it_up_to_date(
     assert deepspeed(lock, catalog, index) == replace(task, wheel=wheel)
 
 
-def test_names_choose_and_unknown_ones_are_refused(lock: Lock, catalog: Catalog, index: Index) -> None:
+def test_names_choose_and_unknown_ones_are_refused(lock: Resolution, catalog: Catalog, index: Index) -> None:
     assert [task.pick.name for task in plan(lock, catalog, index, here(), ["deepspeed"])] == ["deepspeed"]
     with pytest.raises(UsageError, match="does not build 'depspeed'") as caught:
         plan(lock, catalog, index, here(), ["depspeed"])
@@ -209,7 +208,9 @@ def test_names_choose_and_unknown_ones_are_refused(lock: Lock, catalog: Catalog,
         plan(lock, catalog, index, here(), ["torch"])
 
 
-def test_a_lock_that_builds_nothing_is_an_empty_plan(lock: Lock, catalog: Catalog, index: Index) -> None:
+def test_a_lock_that_builds_nothing_is_an_empty_plan(
+    lock: Resolution, catalog: Catalog, index: Index
+) -> None:
     published = with_pick(lock, "deepspeed", origin="published")
     assert plan(published, catalog, index, here()) == []
     with pytest.raises(UsageError) as caught:
@@ -217,7 +218,7 @@ def test_a_lock_that_builds_nothing_is_an_empty_plan(lock: Lock, catalog: Catalo
     assert caught.value.hint == "Nothing in it is built."
 
 
-def test_a_lock_of_another_catalog_is_refused(lock: Lock, catalog: Catalog, index: Index) -> None:
+def test_a_lock_of_another_catalog_is_refused(lock: Resolution, catalog: Catalog, index: Index) -> None:
     with pytest.raises(LockError, match=r"deepspeed 9\.9, for which the catalog has no recipe") as caught:
         plan(with_pick(lock, "deepspeed", version="9.9"), catalog, index, here())
     assert "--catalog" in caught.value.hint

@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,8 @@ from builders.containers.runtime import HostRuntime
 from builders.findings import Finding
 from builders.probes import Answer as Probe
 from builders.probes import judge_probe
-from builders.probes.asking import Distribution, Said, Torch
+from builders.probes.asking import Distribution as Probed
+from builders.probes.asking import Said, Torch
 from builders.verifying import judging
 from builders.verifying.asking import (
     Answer,
@@ -36,25 +38,25 @@ from builders.verifying.payload import MARK, newest_symbols
 from resolver.errors import CommandError, EnvironmentLacksError, MatrixError, UsageError, VerifyError
 from resolver.facts.loading import load
 from resolver.facts.schema import Recipe
-from resolver.lockfile.parts import Lock, LockedPick, LockedTarget
+from resolver.model import Distribution, Request, Resolution, Target
 
 SITE = "/opt/env/lib/python3.11/site-packages"
 TORCH = "2.9.1+rocm6.4"
 HIP = Gpus(torch=TORCH, hip="6.4.43482")
 
 
-def pick(name: str, version: str, kind: Any = "distribution", origin: Any = "published") -> LockedPick:
-    return LockedPick(
+def pick(name: str, version: str, kind: Any = "distribution", origin: Any = "published") -> Distribution:
+    return Distribution(
         name=name, version=version, kind=kind, origin=origin, support="observed", verdict="supported"
     )
 
 
-def lock(backend: str = "rocm") -> Lock:
-    target = LockedTarget(site="lumi-g", date="2026-03-01", backend=backend, gfx=("gfx90a",))  # type: ignore[arg-type]
-    return Lock(
-        schema=2,
+def lock(backend: Any = "rocm") -> Resolution:
+    target = Target(site="lumi-g", date=date(2026, 3, 1), backend=backend, gfx=("gfx90a",))
+    return Resolution(
+        request=Request(target),
         target=target,
-        pick=(pick("python", "3.11", "platform", "request"), pick("torch", TORCH), pick("My_Ext", "1.0+x")),
+        picks=(pick("python", "3.11", "platform", "request"), pick("torch", TORCH), pick("My_Ext", "1.0+x")),
     )
 
 
@@ -75,7 +77,11 @@ def answer(**said: Any) -> Answer:
 
 
 def judged(
-    said: Answer, *, against: Lock | None = None, own: dict[str, str] | None = None, need_gpu: bool = False
+    said: Answer,
+    *,
+    against: Resolution | None = None,
+    own: dict[str, str] | None = None,
+    need_gpu: bool = False,
 ) -> dict[str, Finding]:
     found = judge(said, against or lock(), own or {}, need_gpu=need_gpu)
     return {one.id: one for one in found}
@@ -225,7 +231,7 @@ def test_gpus() -> None:
 )
 def test_a_finished_environment_has_no_excuse_but_the_gpu(said: Said, severity: str) -> None:
     recipe = Recipe(package="tiny", backend="rocm", imports=("tiny",), status="observed", source="a test")
-    probe = Probe(1, "3.11", Distribution("tiny", "1.0", ["tiny"]), Torch(TORCH, "6.4"), [said], [], None)
+    probe = Probe(1, "3.11", Probed("tiny", "1.0", ["tiny"]), Torch(TORCH, "6.4"), [said], [], None)
     (found,) = judge_probe(probe, recipe, complete=True)
     assert found.severity == severity
 

@@ -141,7 +141,7 @@ def project(rig: Rig, cotainr: Path) -> Project:
     line = ["apptainer", "--silent", "exec", "--containall", *bound, str(rig.image), "sh", "-c", COMPILE]
     good(rig.run_as_user(line, cwd=one.work))
     lock = read_lock(one.work / "matrix.lock")
-    triton = next(pick for pick in lock.pick if pick.name.startswith(("triton", "pytorch-triton")))
+    triton = next(pick for pick in lock.picks if pick.name.startswith(("triton", "pytorch-triton")))
     wheels = [
         rig.torch,
         wheel(one.work, "tinyext", PINNED, "cp311-abi3-linux_x86_64", one.work / "made" / "tinyext.abi3.so"),

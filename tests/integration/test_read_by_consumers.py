@@ -19,7 +19,8 @@ from builders.index import Index
 from builders.index.serving import serving
 from matrix.cli import main
 from resolver.errors import EnvironmentLacksError
-from resolver.lock import LockedImage, dumps, read_lock
+from resolver.lock import dumps, read_lock
+from resolver.model import BaseImage
 from tests.rig.rig import USER, Rig
 from tests.support.locks import with_image, with_index, with_kept
 from tests.support.tiny import tiny_index, tiny_wheel
@@ -286,7 +287,7 @@ def test_a_definition_and_an_environment_on_top_of_an_image(rig: Rig, work: Path
     index.publish(tiny_wheel(wheels, "deepspeed", LABELLED, requires=["torch"]), {"build_key": "x"})
 
     assert main(["resolve", "torch==2.13.0", "--backend", "cpu", "-o", "torch.lock", "-q"]) == 0
-    bare = with_image(read_lock(Path("torch.lock")), LockedImage(name="base", path=str(rig.image)))
+    bare = with_image(read_lock(Path("torch.lock")), BaseImage(name="base", path=str(rig.image)))
     Path("torch.lock").write_text(dumps(bare))
     made = runtime / "container.def"
     asked = ["env", "--for", "apptainer", "--lock", "torch.lock", "--wheelhouse", str(wheels)]
@@ -299,7 +300,7 @@ def test_a_definition_and_an_environment_on_top_of_an_image(rig: Rig, work: Path
     run_in = rig.run_as_user(["apptainer", "exec", str(unpacked), "python", "-c", "import torch"], runtime)
     assert run_in.returncode == 0, run_in.stderr
 
-    kept = with_kept(with_image(lock, LockedImage(name="top", path=str(unpacked))), "torch")
+    kept = with_kept(with_image(lock, BaseImage(name="top", path=str(unpacked))), "torch")
     Path("kept.lock").write_text(dumps(kept))
     (runtime / "venv").mkdir()
     asked = ["env", "--for", "venv", "--lock", "kept.lock", "--index", str(runtime / "index")]

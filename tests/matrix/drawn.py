@@ -10,10 +10,6 @@ import re
 from dataclasses import dataclass, field
 from typing import Any
 
-from packaging.requirements import Requirement
-from packaging.utils import canonicalize_name
-from packaging.version import Version
-
 Arrow = tuple[str, str, bool]
 """From, to, and whether the line is solid."""
 
@@ -126,45 +122,3 @@ def read_mermaid(text: str) -> Drawn:
     for one, other, solid in arrows:
         drawn.arrows.append((_first(names[one]), _first(names[other]), solid))
     return drawn
-
-
-FIELDS = {
-    "download_url": str,
-    "pre_built": bool,
-    "version": str,
-    "canonicalized_name": str,
-    "edges": list,
-}
-"""Of an entry of fromager's graph: what its reader asks for, of which type."""
-REQ_TYPES = {"install", "toplevel", "build-system", "build-backend", "build-sdist"}
-
-
-def read_fromager(document: dict[str, Any]) -> dict[str, list[tuple[str, str]]]:
-    """Read a graph as fromager does: from the root, each entry by its key; give (type, key) of each edge.
-
-    An entry is put where name and version say, and its parent looked for there, so keys must be
-    made of both; everything must be reached from the root.
-    """
-    read: dict[str, list[tuple[str, str]]] = {}
-    waiting = [""]
-    while waiting:
-        key = waiting.pop()
-        if key in read:
-            continue
-        entry = document[key]
-        for name, kind in FIELDS.items():
-            assert isinstance(entry[name], kind), (key, name)
-        if key:
-            name = entry["canonicalized_name"]
-            assert name == canonicalize_name(name)
-            assert key == f"{name}=={Version(entry['version'])}"
-        read[key] = []
-        for edge in entry["edges"]:
-            assert set(edge) == {"key", "req_type", "req"}
-            assert edge["req_type"] in REQ_TYPES
-            needed = document[edge["key"]]
-            assert canonicalize_name(Requirement(edge["req"]).name) == needed["canonicalized_name"]
-            read[key].append((edge["req_type"], edge["key"]))
-            waiting.append(edge["key"])
-    assert read.keys() == document.keys()
-    return read

@@ -14,7 +14,8 @@ import yaml
 
 from builders.index import Index
 from matrix.cli import main
-from resolver.lock import LockedImage, dumps, read_lock
+from resolver.lock import dumps, read_lock
+from resolver.model import BaseImage
 from tests.support.locks import with_image
 from tests.support.tiny import tiny_wheel
 
@@ -229,7 +230,7 @@ def test_the_script_knows_the_base_image_by_its_digest(scripted: Path) -> None:
     image = scripted / "base image.sif"
     lock = read_lock(Path("matrix.lock"))
     digest = hashlib.sha256(image.read_bytes()).hexdigest()
-    locked = LockedImage(name="base", path=str(image), digest=f"sha256:{digest}")
+    locked = BaseImage(name="base", path=str(image), digest=f"sha256:{digest}")
     Path("matrix.lock").write_text(dumps(with_image(lock, locked)))
     assert main(["env", "--for", "cotainr", "--index", "an index", "-o", "env"]) == 0
     assert run_script(scripted).returncode == 0
@@ -261,7 +262,7 @@ def test_tykky_reads_the_index_by_its_real_path(cpu_lock: Path) -> None:
 
 def test_the_floor_of_libstdcxx_is_that_of_the_lock(cpu_lock: Path) -> None:
     lock = read_lock(Path("matrix.lock"))
-    lock = with_image(lock, LockedImage(name="base", libstdcxx="13.2"))
+    lock = with_image(lock, BaseImage(name="base", libstdcxx="13.2"))
     (cpu_lock / "other.lock").write_text(dumps(lock))
     assert main(["env", "--for", "cotainr", "--lock", "other.lock", "-o", "other.yml"]) == 0
     assert "libstdcxx-ng>=13.2" in yaml.safe_load(Path("other.yml").read_text())["dependencies"]

@@ -9,6 +9,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 from hypothesis import given
+from msgspec.structs import replace
 
 from matrix.drawing.dot import draw_dot
 from matrix.drawing.mermaid import draw_mermaid
@@ -16,8 +17,7 @@ from matrix.drawing.svg import draw_svg
 from matrix.drawing.text import ASCII, BOX, draw_text
 from matrix.drawing.words import visible
 from resolver.graph import BuildGraph, graph_of_lock
-from resolver.lock import SCHEMA, Lock
-from resolver.model import Edge
+from resolver.model import Resolution
 from tests.matrix.drawn import Drawn, read_dot, read_mermaid
 from tests.resolver.graphs import ODD, PLAIN, builds, lock_of, locks, runs
 from tests.resolver.universe import EXAMPLES, FEWER
@@ -44,21 +44,21 @@ def _check(drawn: Drawn, graph: BuildGraph, box: str) -> None:
 
 @EXAMPLES
 @given(locks())
-def test_dot_has_every_node_in_its_generation_and_every_edge_once(lock: Lock) -> None:
+def test_dot_has_every_node_in_its_generation_and_every_edge_once(lock: Resolution) -> None:
     graph = graph_of_lock(lock)
     _check(read_dot(draw_dot(graph, "a title")), graph, "cluster_")
 
 
 @EXAMPLES
 @given(locks())
-def test_mermaid_has_every_node_in_its_generation_and_every_edge_once(lock: Lock) -> None:
+def test_mermaid_has_every_node_in_its_generation_and_every_edge_once(lock: Resolution) -> None:
     graph = graph_of_lock(lock)
     _check(read_mermaid(draw_mermaid(graph, "a title")), graph, "g")
 
 
 @FEWER
 @given(locks(ODD))
-def test_names_with_odd_characters_stay_apart_and_mean_nothing_to_dot_and_mermaid(lock: Lock) -> None:
+def test_names_with_odd_characters_stay_apart_and_mean_nothing_to_dot_and_mermaid(lock: Resolution) -> None:
     graph = graph_of_lock(lock)
     for drawn in (read_dot(draw_dot(graph, ODD[0])), read_mermaid(draw_mermaid(graph, "%%{x}%%"))):
         assert len(drawn.nodes) == len(graph.nodes)
@@ -79,7 +79,7 @@ def _parsed(graph: BuildGraph, title: str = "a title") -> ET.Element:
 @EXAMPLES
 @given(locks())
 def test_svg_has_a_box_for_every_node_in_the_row_of_its_generation_and_a_line_for_every_edge(
-    lock: Lock,
+    lock: Resolution,
 ) -> None:
     graph = graph_of_lock(lock)
     root = _parsed(graph)
@@ -116,7 +116,7 @@ def _said(path: ET.Element) -> tuple[str, str, bool]:
 
 @FEWER
 @given(locks(PLAIN))
-def test_svg_draws_no_line_through_a_box_and_no_two_lines_at_one_point_of_a_box(lock: Lock) -> None:
+def test_svg_draws_no_line_through_a_box_and_no_two_lines_at_one_point_of_a_box(lock: Resolution) -> None:
     graph = graph_of_lock(lock)
     root = _parsed(graph)
     boxes = [group[0].attrib for group in root.iter(f"{SVG}g")]
@@ -135,7 +135,7 @@ def test_svg_draws_no_line_through_a_box_and_no_two_lines_at_one_point_of_a_box(
 
 @FEWER
 @given(locks(ODD))
-def test_svg_with_odd_names_is_xml_that_says_them(lock: Lock) -> None:
+def test_svg_with_odd_names_is_xml_that_says_them(lock: Resolution) -> None:
     graph = graph_of_lock(lock)
     root = _parsed(graph, "<&>\x00")
     assert [group[1].text for group in root.iter(f"{SVG}g")] == [visible(n.name) for n in graph.nodes]
@@ -161,7 +161,7 @@ LINE = re.compile(r"(\d+) *\|(?P<below>(?:│   |    )*)(?:[├└](?P<line>─�
 
 @EXAMPLES
 @given(locks())
-def test_the_tree_has_every_need_once_and_every_subtree_once(lock: Lock) -> None:
+def test_the_tree_has_every_need_once_and_every_subtree_once(lock: Resolution) -> None:
     graph = graph_of_lock(lock)
     if not graph.nodes:
         return
@@ -197,7 +197,7 @@ def test_the_tree_has_every_need_once_and_every_subtree_once(lock: Lock) -> None
 
 @FEWER
 @given(locks())
-def test_the_ascii_tree_is_the_same_tree_in_ascii(lock: Lock) -> None:
+def test_the_ascii_tree_is_the_same_tree_in_ascii(lock: Resolution) -> None:
     graph = graph_of_lock(lock)
     table = str.maketrans({"├": "|", "│": "|", "└": "`", "─": "-", "╌": "."})
     plain = draw_text(graph, "t", ASCII)
@@ -207,14 +207,8 @@ def test_the_ascii_tree_is_the_same_tree_in_ascii(lock: Lock) -> None:
 
 @FEWER
 @given(locks((*PLAIN[:3], *ODD)))
-def test_the_order_in_which_a_lock_has_its_edges_changes_no_drawing(lock: Lock) -> None:
-    other = Lock(
-        schema=SCHEMA,
-        target=lock.target,
-        request=lock.request,
-        pick=lock.pick[::-1],
-        edge=lock.edge[::-1],
-    )
+def test_the_order_in_which_a_lock_has_its_edges_changes_no_drawing(lock: Resolution) -> None:
+    other = replace(lock, picks=lock.picks[::-1], edges=lock.edges[::-1])
     for draw in (draw_text, draw_dot, draw_mermaid, draw_svg):
         assert draw(graph_of_lock(lock), "t") == draw(graph_of_lock(other), "t")
 
@@ -231,13 +225,3 @@ def test_an_empty_graph_and_a_long_chain_can_be_drawn(draw: type) -> None:
     assert draw(graph_of_lock(lock_of([])), "t")
     chain = [runs(f"p{number:04}", f"p{number + 1:04}") for number in range(1500)]
     assert "p1500" in str(draw(graph_of_lock(lock_of(chain)), "t"))
-
-
-def test_a_drawing_says_which_edges_the_recipes_do_not_have() -> None:
-    graph = graph_of_lock(lock_of([runs("apex", "torch")])).with_edges(
-        [Edge("apex", "numpy", "run", declared=True, requirement="numpy>=2")]
-    )
-    assert "run, added (numpy>=2)" in draw_text(graph, "t")
-    assert sorted(read_dot(draw_dot(graph, "t")).words) == ["run", "run, added"]
-    assert sorted(read_mermaid(draw_mermaid(graph, "t")).words) == ["run", "run, added"]
-    assert "apex needs numpy: run, added" in draw_svg(graph, "t")

@@ -16,7 +16,9 @@ from matrix.commands.env import MAIN
 from matrix.consumers.pins import pins_of
 from matrix.consumers.shell import fill
 from resolver.errors import UsageError
-from resolver.lock import LockedImage, dumps, read_lock
+from resolver.lock import dumps, read_lock
+from resolver.model import BaseImage
+from resolver.requirements import parse_requirement
 from tests.support.locks import with_image, with_kept
 from tests.support.tiny import tiny_wheel
 
@@ -212,7 +214,7 @@ def test_a_definition_names_no_path_with_spaces(work: Path, capsys: Capture) -> 
 
 
 def test_a_definition_of_a_pulled_image_bootstraps_from_the_registry(work: Path) -> None:
-    lock = with_image(read_lock(work / "bare.lock"), LockedImage(name="amd", path="docker://rocm/dev:6.4"))
+    lock = with_image(read_lock(work / "bare.lock"), BaseImage(name="amd", path="docker://rocm/dev:6.4"))
     (work / "docker.lock").write_text(dumps(lock))
     assert env("apptainer", "-o", "container.def", lock="docker.lock") == 0
     assert "Bootstrap: docker\nFrom: rocm/dev:6.4\n" in Path("container.def").read_text()
@@ -323,7 +325,7 @@ def test_only_what_is_kept_decides_what_comes_with_it(work: Path) -> None:
     assert pins_of(bare).needed_by_kept == frozenset()
     assert pins_of(kept).needed_by_kept == {"pytorch-triton-rocm"}
     # Somebody asked for it: then it is installed, whoever needs it besides.
-    asked = (*kept.request.requirements, "pytorch-triton-rocm")
+    asked = (*kept.request.requirements, parse_requirement("pytorch-triton-rocm"))
     asking = replace(kept, request=replace(kept.request, requirements=asked))
     assert pins_of(asking).needed_by_kept == frozenset()
     # What else needs it decides as well.
@@ -335,7 +337,7 @@ def test_a_lock_without_python_is_refused(work: Path) -> None:
     without = replace(
         data,
         target=replace(data.target, python=""),
-        pick=tuple(one for one in data.pick if one.name != "python"),
+        picks=tuple(one for one in data.picks if one.name != "python"),
     )
     with pytest.raises(UsageError, match="no Python"):
         pins_of(without)

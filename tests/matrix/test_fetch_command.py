@@ -16,7 +16,8 @@ from builders.sources import Item, Missing, fetch_all, obtain
 from matrix.cli import main
 from resolver.errors import EnvironmentLacksError
 from resolver.facts.loading import load
-from resolver.lock import Lock, read_lock
+from resolver.lock import read_lock
+from resolver.model import Resolution
 from tests.builders.gitrepos import add_submodule, commit, files_of
 
 Capture = pytest.CaptureFixture[str]
@@ -69,7 +70,7 @@ class Work:
         page.write_text('<a href="tiny-1.0.tar.gz">tiny-1.0.tar.gz</a>')
         return hashlib.sha256(archive.read_bytes()).hexdigest()
 
-    def lock(self) -> Lock:
+    def lock(self) -> Resolution:
         return read_lock(self.root / "matrix.lock")
 
 
@@ -208,7 +209,7 @@ def test_wheels_come_in_through_a_function(work: Work) -> None:
     lost = Missing("ninja", "", "ninja", EnvironmentLacksError("no network"))
     seen = []
 
-    def wheels(given: Lock, picks: Any) -> list[Item | Missing]:
+    def wheels(given: Resolution, picks: Any) -> list[Item | Missing]:
         seen.append((given, [pick.name for pick in picks]))
         return [wheel, lost]
 

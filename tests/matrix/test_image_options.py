@@ -20,7 +20,8 @@ from matrix.commands import doctor, fetch
 from matrix.imaging import image_name
 from resolver.errors import EnvironmentLacksError, UsageError
 from resolver.facts.loading import load
-from resolver.lock import Lock, read_lock
+from resolver.lock import read_lock
+from resolver.model import Resolution
 from tests.builders.test_base_image import sif
 
 Capture = pytest.CaptureFixture[str]
@@ -95,7 +96,7 @@ def test_the_set_is_made_for_what_the_image_holds(image: Path, capsys: Capture) 
     facts = [fact for pick in picks.values() for fact in pick["facts"] if "inspection of" in fact["source"]]
     assert {fact["status"] for fact in facts} == {"observed"}
     assert "mine holds ROCm 6.2.4" in {fact["text"] for fact in facts}
-    locked = read_lock(Path("matrix.lock")).target.base_image
+    locked = read_lock(Path("matrix.lock")).image
     assert locked is not None
     assert (locked.name, locked.path, locked.digest) == ("mine", str(image), find_image(image).digest)
 
@@ -132,7 +133,7 @@ def test_sources_are_fetched_with_an_image_that_is_not_where_the_lock_says(
         msg = "no container runtime"
         raise EnvironmentLacksError(msg)
 
-    def only_wheels(lock: Lock, *_: object, wheels: Any, **__: object) -> Haul:
+    def only_wheels(lock: Resolution, *_: object, wheels: Any, **__: object) -> Haul:
         return Haul(missing=list(wheels(lock, lock.built())))
 
     monkeypatch.setattr(choosing, "choose_runtime", choose_runtime)

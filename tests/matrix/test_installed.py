@@ -75,25 +75,25 @@ def _in_an_empty_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 def test_every_form_of_pip_list_says_the_same(raw: bytes, catalog: Catalog) -> None:
     Path("list.txt").write_bytes(raw)
     kept = read_preinstalled("list.txt", catalog)
-    assert kept == Preinstalled("list.txt", tuple(sorted(INSTALLED.items())))
+    assert kept == Preinstalled("list.txt", dict(sorted(INSTALLED.items())))
 
 
 def test_pip_freeze_names_wheels_and_working_trees(catalog: Catalog) -> None:
     Path("list.txt").write_text(FREEZE)
-    assert dict(read_preinstalled("list.txt", catalog).installed) == {**INSTALLED, "thing": ""}
+    assert read_preinstalled("list.txt", catalog).installed == {**INSTALLED, "thing": ""}
 
 
 def test_image_is_a_word_and_a_file_of_that_name_is_written_with_its_directory(catalog: Catalog) -> None:
     Path("image").write_text("torch==2.9.1\n")
     assert read_preinstalled("image", catalog) == Preinstalled(IMAGE)
-    assert read_preinstalled("./image", catalog).installed == (("torch", "2.9.1"),)
+    assert read_preinstalled("./image", catalog).installed == {"torch": "2.9.1"}
 
 
 def test_a_pipe_is_read_as_a_shell_gives_it(catalog: Catalog) -> None:
     reading, writing = os.pipe()
     os.write(writing, b"torch==2.9.1\n")
     os.close(writing)
-    assert read_preinstalled(f"/dev/fd/{reading}", catalog).installed == (("torch", "2.9.1"),)
+    assert read_preinstalled(f"/dev/fd/{reading}", catalog).installed == {"torch": "2.9.1"}
     os.close(reading)
 
 
@@ -172,7 +172,7 @@ def test_the_target_says_what_was_kept_and_what_is_not_known(capsys: Capture) ->
         "ignored": ["typing-extensions"],
     }
     picks = {pick["name"]: pick for pick in document["picks"]}
-    assert picks["torch"]["origin"] == picks["apex"]["origin"] == "base-image"
+    assert picks["torch"]["origin"] == picks["apex"]["origin"] == "preinstalled"
     assert picks["apex"]["wheel_version"] == ""
     assert picks["deepspeed"]["origin"] == "build"
 
@@ -193,8 +193,8 @@ def test_the_text_says_what_is_installed_already(capsys: Capture) -> None:
     assert main(ASKED) == 0
     said = capsys.readouterr()
     order = said.out.partition("Install order")[2]
-    assert "Installed already: apex, numpy, torch" in order
-    assert "torch" not in order.partition("Installed already")[0].replace(",", "").split()
+    assert "Preinstalled: apex, numpy, torch" in order
+    assert "torch" not in order.partition("Preinstalled")[0].replace(",", "").split()
     assert "was taken for it" in said.err
 
 
@@ -205,8 +205,8 @@ def test_the_request_file_may_say_it_and_the_lock_remembers(capsys: Capture) -> 
     )
     assert main(["resolve", "-q"]) == 0
     lock = read_lock(Path("matrix.lock"))
-    assert lock.request.keep is not None
-    assert lock.request.keep.installed == INSTALLED
+    assert lock.request.preinstalled is not None
+    assert lock.request.preinstalled.installed == INSTALLED
     capsys.readouterr()
     assert main(["env", "--for", "pip"]) == 0
     requirements = capsys.readouterr().out

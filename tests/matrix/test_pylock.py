@@ -24,7 +24,9 @@ from packaging.pylock import Pylock
 from builders.host import running_python
 from builders.index import Index
 from matrix.cli import main
-from resolver.lock import Lock, dumps, read_lock
+from resolver.facts.schema import Sdist
+from resolver.lock import dumps, read_lock
+from resolver.model import Resolution
 
 Capture = pytest.CaptureFixture[str]
 LABELLED = "0.19.8+cpu.torch2.13.0"
@@ -77,7 +79,9 @@ def serve(root: Path, project: str, *, hashes: bool = True) -> None:
 
 
 @pytest.fixture
-def lock(tmp_path: Path, web: tuple[Path, str], monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> Lock:
+def lock(
+    tmp_path: Path, web: tuple[Path, str], monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> Resolution:
     """Resolve deepspeed for this machine, with torch from an index on the loopback."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
@@ -89,9 +93,9 @@ def lock(tmp_path: Path, web: tuple[Path, str], monkeypatch: pytest.MonkeyPatch,
     lock = read_lock(Path("matrix.lock"))
     picks = [
         msgspec.structs.replace(pick, index=f"{web[1]}/whl/cpu" if pick.name == "torch" else "")
-        for pick in lock.pick
+        for pick in lock.picks
     ]
-    lock = msgspec.structs.replace(lock, pick=tuple(picks))
+    lock = msgspec.structs.replace(lock, picks=tuple(picks))
     Path("matrix.lock").write_text(dumps(lock))
     machine = platform.machine()
     whl = web[0] / "whl" / "cpu"
@@ -104,7 +108,7 @@ def lock(tmp_path: Path, web: tuple[Path, str], monkeypatch: pytest.MonkeyPatch,
 
 
 @pytest.fixture
-def built(lock: Lock, tmp_path: Path) -> Path:
+def built(lock: Resolution, tmp_path: Path) -> Path:
     """Put the wheel that the lock builds into the index."""
     del lock
     made = wheel(tmp_path / "made", "deepspeed", LABELLED, f"{ABI}-{ABI}-manylinux_2_17_{platform.machine()}")
@@ -189,7 +193,7 @@ def test_paths_are_relative_to_the_file(built: Path) -> None:
     assert (Path("deep/er") / file["path"]).resolve() == built
 
 
-def test_what_is_not_built_yet_is_named_and_nothing_is_written(lock: Lock, capsys: Capture) -> None:
+def test_what_is_not_built_yet_is_named_and_nothing_is_written(lock: Resolution, capsys: Capture) -> None:
     del lock
     assert main(["env", "--for", "pylock", "-o", "pylock.toml"]) == 1
     said = capsys.readouterr().err
@@ -219,13 +223,13 @@ def test_a_version_that_the_index_does_not_have_is_said(
     assert "no wheel of torch 2.13.0+cpu" in capsys.readouterr().err
 
 
-def test_without_the_network_it_is_exit_3(built: Path, lock: Lock, capsys: Capture) -> None:
+def test_without_the_network_it_is_exit_3(built: Path, lock: Resolution, capsys: Capture) -> None:
     del built
     picks = [
         msgspec.structs.replace(pick, index="http://127.0.0.1:9/whl/cpu") if pick.name == "torch" else pick
-        for pick in lock.pick
+        for pick in lock.picks
     ]
-    Path("matrix.lock").write_text(dumps(msgspec.structs.replace(lock, pick=tuple(picks))))
+    Path("matrix.lock").write_text(dumps(msgspec.structs.replace(lock, picks=tuple(picks))))
     assert main(["env", "--for", "pylock"]) == 3
     said = capsys.readouterr()
     assert said.out == ""
@@ -239,14 +243,14 @@ def test_a_name_that_no_installer_reads_is_refused(built: Path, capsys: Capture)
 
 
 def test_what_the_base_image_holds_is_not_in_it_and_that_is_said(
-    built: Path, lock: Lock, capsys: Capture
+    built: Path, lock: Resolution, capsys: Capture
 ) -> None:
     del built
     picks = [
-        msgspec.structs.replace(pick, origin="base-image") if pick.name == "torch" else pick
-        for pick in lock.pick
+        msgspec.structs.replace(pick, origin="preinstalled") if pick.name == "torch" else pick
+        for pick in lock.picks
     ]
-    Path("matrix.lock").write_text(dumps(msgspec.structs.replace(lock, pick=tuple(picks))))
+    Path("matrix.lock").write_text(dumps(msgspec.structs.replace(lock, picks=tuple(picks))))
     assert main(["env", "--for", "pylock", "-o", "pylock.toml"]) == 0
     data = read()
     assert [one["name"] for one in data["packages"]] == ["deepspeed"]
@@ -255,9 +259,9 @@ def test_what_the_base_image_holds_is_not_in_it_and_that_is_said(
 
 
 def test_a_wheel_of_the_lock_must_be_the_one_that_is_published(
-    lock: Lock, web: tuple[Path, str], capsys: Capture
+    lock: Resolution, web: tuple[Path, str], capsys: Capture
 ) -> None:
-    pick = next(one for one in lock.pick if one.name == "deepspeed")
+    pick = next(one for one in lock.picks if one.name == "deepspeed")
     made = wheel(web[0] / "simple" / "deepspeed", "deepspeed", "0.19.8", "py3-none-any")
     serve(web[0] / "simple", "deepspeed")
     for digest, code in ((hashlib.sha256(made.read_bytes()).hexdigest(), 0), ("0" * 64, 1)):
@@ -266,12 +270,9 @@ def test_a_wheel_of_the_lock_must_be_the_one_that_is_published(
             origin="published",
             wheel_version="",
             sdist=None,
-            wheel={"file": made.name, "sha256": digest},
+            wheel=Sdist(made.name, digest),
         )
-        data = msgspec.to_builtins(lock)
-        data["pick"] = [
-            msgspec.to_builtins(published) if one["name"] == "deepspeed" else one for one in data["pick"]
-        ]
-        Path("matrix.lock").write_text(dumps(msgspec.convert(data, Lock)))
+        picks = tuple(published if one.name == "deepspeed" else one for one in lock.picks)
+        Path("matrix.lock").write_text(dumps(msgspec.structs.replace(lock, picks=picks)))
         assert main(["env", "--for", "pylock"]) == code
     assert "its sha256 is another" in capsys.readouterr().err

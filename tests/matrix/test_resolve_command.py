@@ -101,7 +101,7 @@ def test_what_cannot_be_met_exits_1_names_the_facts_and_leaves_the_lock(capsys: 
     assert main(asked) == 1
     said = capsys.readouterr().out
     assert "ROCm 7.1 is supported on kernel drivers 6.4" in said
-    assert "These would resolve" in said
+    assert "These requests resolve" in said
     assert lock.read_text() == "as it was"
 
 

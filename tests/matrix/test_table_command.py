@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 
-from matrix.answers import SCHEMA
 from matrix.cli import main
 from matrix.tabling.data import csv_of, json_of
 from matrix.tabling.page import page_of
 from matrix.tabling.text import text_of
 from resolver.facts.catalog import Catalog
 from resolver.facts.loading import load
+from resolver.model import SCHEMA
 from resolver.table import Table
 from resolver.table.cells import Row
 from tests.resolver.asking import ask

@@ -1,4 +1,4 @@
-"""Random locks whose edges form no circle, and locks written by hand."""
+"""Random resolutions whose edges form no cycle, and resolutions written by hand."""
 
 from __future__ import annotations
 
@@ -6,52 +6,46 @@ from collections.abc import Iterable
 from datetime import date
 from itertools import combinations
 
-import msgspec
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from resolver.facts.schema import Sdist
-from resolver.lock import SCHEMA, Lock, LockedEdge, LockedPick, LockedRequest, LockedTarget
-from resolver.model import Origin
+from resolver.model import Distribution, Edge, Origin, Request, Requirement, Resolution, Target
 
 PLAIN = ("apex", "deepspeed", "flash-attn", "ninja", "setuptools", "torch", "triton")
 ODD = ('to"rch', "a\\", "<b>&amp;", "x -> y", "ф]", "e\x1b[31mx", "two\nlines", "#35;", "`code`")
-"""What no index has, but a file made by hand can hold."""
+"""Names that no index has, but that a file may hold."""
 
 
 def lock_of(
-    edges: Iterable[LockedEdge],
+    edges: Iterable[Edge],
     *,
     built: Iterable[str] = (),
     published: Iterable[str] = (),
     requirements: Iterable[str] = (),
-) -> Lock:
-    """Make a lock of these edges; what is neither built nor published is left to pip.
-
-    It is sound, so that it can be written and read back, unless a name is odd.
-    """
+) -> Resolution:
+    """Return a resolution with these edges. What is neither built nor published is left to pip."""
     picks = [_pick(name, "build") for name in built] + [_pick(name, "published") for name in published]
-    picked = {pick.name for pick in picks}
-    named = [
-        one
-        if one.object in picked or one.requirement
-        else msgspec.structs.replace(one, requirement=one.object)
-        for one in edges
+    names = {pick.name for pick in picks}
+    edges = [
+        edge if edge.object in names or edge.requirement else replace(edge, requirement=edge.object)
+        for edge in edges
     ]
-    missing = {one.subject for one in named} - picked
+    missing = {edge.subject for edge in edges} - names
     picks += [_pick(name, "published") for name in sorted(missing)]
-    order = sorted({*(pick.name for pick in picks), *(one.object for one in named)})
-    return Lock(
-        schema=SCHEMA,
-        request=LockedRequest(requirements=tuple(requirements)),
-        target=LockedTarget(site="lumi-g", date=date(2026, 3, 1), backend="rocm", gfx=("gfx90a",)),
+    order = sorted({*(pick.name for pick in picks), *(edge.object for edge in edges)})
+    target = Target(backend="rocm", gfx=("gfx90a",), site="lumi-g", date=date(2026, 3, 1))
+    return Resolution(
+        request=Request(target, tuple(Requirement(text, None, text) for text in requirements)),
+        target=target,
         order=(tuple(order),),
-        pick=tuple(picks),
-        edge=tuple(named),
+        picks=tuple(picks),
+        edges=tuple(edges),
     )
 
 
-def _pick(name: str, origin: Origin) -> LockedPick:
-    return LockedPick(
+def _pick(name: str, origin: Origin) -> Distribution:
+    return Distribution(
         name=name,
         version="1.0",
         kind="distribution",
@@ -63,35 +57,33 @@ def _pick(name: str, origin: Origin) -> LockedPick:
     )
 
 
-def runs(subject: str, target: str) -> LockedEdge:
-    """Make a run edge."""
-    return LockedEdge(subject=subject, object=target, kind="run", declared=True)
+def runs(subject: str, target: str) -> Edge:
+    """Return a run edge."""
+    return Edge(subject, target, "run", declared=True)
 
 
-def builds(subject: str, target: str, requirement: str = "", *, declared: bool = True) -> LockedEdge:
-    """Make a build edge."""
-    return LockedEdge(
-        subject=subject, object=target, kind="build", declared=declared, requirement=requirement
-    )
+def builds(subject: str, target: str, requirement: str = "", *, declared: bool = True) -> Edge:
+    """Return a build edge."""
+    return Edge(subject, target, "build", declared, requirement)
 
 
 @st.composite
-def locks(draw: st.DrawFn, names: tuple[str, ...] = PLAIN) -> Lock:
-    """Draw a lock: some of what is needed has no pick, and no edge appears twice."""
+def locks(draw: st.DrawFn, names: tuple[str, ...] = PLAIN) -> Resolution:
+    """Draw a resolution: some requirements have no pick, and no edge appears twice."""
     order = draw(st.permutations(names))[: draw(st.integers(1, len(names)))]
     pairs = list(combinations(order, 2))
     kinds = st.sets(st.sampled_from(("run", "build", "hidden")), max_size=2)
-    edges: list[LockedEdge] = []
+    edges: list[Edge] = []
     for needed, subject in pairs:
         chosen = draw(kinds)
         edges += [runs(subject, needed)] if "run" in chosen else []
         if chosen & {"build", "hidden"}:
             edges.append(builds(subject, needed, declared="build" in chosen))
     origins = draw(st.lists(st.sampled_from(("build", "published", "pip")), min_size=len(order)))
-    given = dict(zip(order, origins, strict=False))
+    origin_of = dict(zip(order, origins, strict=False))
     return lock_of(
         draw(st.permutations(edges)) if edges else [],
-        built=[name for name in order if given[name] == "build"],
-        published=[name for name in order if given[name] == "published"],
+        built=[name for name in order if origin_of[name] == "build"],
+        published=[name for name in order if origin_of[name] == "published"],
         requirements=draw(st.lists(st.sampled_from(order), unique=True)),
     )

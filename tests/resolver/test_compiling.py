@@ -293,7 +293,7 @@ def test_a_pick_is_as_well_supported_as_the_weakest_of_its_facts(catalog: Catalo
     answer = resolve(catalog, ask(catalog, "torch apex deepspeed flash-attn bitsandbytes", day="2025-06-01"))
     assert isinstance(answer, Resolution)
     weakest = ["inferred", "observed", "documented"]
-    picks = [pick for pick in answer.picks if pick.candidate.kind == "distribution"]
+    picks = [pick for pick in answer.picks if pick.kind == "distribution"]
     wanted = {pick.name: min((fact.status for fact in pick.facts), key=weakest.index) for pick in picks}
     assert {pick.name: pick.support for pick in picks} == wanted
     assert set(wanted.values()) == set(weakest)
@@ -376,7 +376,7 @@ def test_the_newest_is_chosen_even_if_it_must_be_built(overlay: Callable[[str], 
     catalog = load([overlay(rows)])
     answer = resolve(catalog, ask(catalog, "newext"))
     assert isinstance(answer, Resolution)
-    assert {pick.name: pick.candidate.origin for pick in answer.picks}["newext"] == "build"
+    assert {pick.name: pick.origin for pick in answer.picks}["newext"] == "build"
     assert {"torch", "base-image"} <= {pick.name for pick in answer.picks}
 
 

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from resolver.facts.catalog import Catalog
-from resolver.model import Conflict, Pick, Prefer, Request, Resolution, Support
+from resolver.model import Conflict, Distribution, Prefer, Request, Resolution, Support
 from resolver.proven import judge
 from resolver.resolve import resolve
 from resolver.versions import allows
@@ -112,9 +112,9 @@ def _read(path: Path) -> Case:
 
 def _is_resolved(case: Case, request: Request, answer: Resolution, catalog: Catalog) -> None:
     picks = {pick.name: pick for pick in answer.picks}
-    assert {name: picks[name].candidate.origin for name in case.origins} == case.origins
+    assert {name: picks[name].origin for name in case.origins} == case.origins
     wanted = catalog.proven[case.proven].picks if case.proven else case.picks
-    assert {name: picks[name].candidate.key for name in wanted if name in picks} == wanted
+    assert {name: picks[name].key for name in wanted if name in picks} == wanted
     assert picks.keys().isdisjoint(case.without)
     assert [name for name, pick in picks.items() if pick.verdict != "supported"] == case.at_own_risk
     assert [part for part in case.warns if part not in "\n".join(answer.warnings)] == []
@@ -124,7 +124,7 @@ def _is_resolved(case: Case, request: Request, answer: Resolution, catalog: Cata
     _is_ordered(answer)
 
 
-def _is_cited(pick: Pick) -> bool:
+def _is_cited(pick: Distribution) -> bool:
     return len(pick.facts) > 0 and all(fact.text and fact.source for fact in pick.facts)
 
 
@@ -132,5 +132,5 @@ def _is_ordered(answer: Resolution) -> None:
     """Every chosen distribution is installed once, after what it needs."""
     rank = {name: number for number, group in enumerate(answer.order) for name in group}
     assert len(rank) == sum(map(len, answer.order))
-    assert {pick.name for pick in answer.picks if pick.candidate.kind == "distribution"} <= rank.keys()
+    assert {pick.name for pick in answer.picks if pick.kind == "distribution"} <= rank.keys()
     assert [edge for edge in answer.edges if rank[edge.subject] <= rank[edge.object]] == []

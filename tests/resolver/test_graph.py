@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from resolver.errors import CycleError
 from resolver.facts.catalog import Catalog
-from resolver.graph import BuildGraph, graph_of_lock, graph_of_resolution
-from resolver.lock import Lock, make_lock
+from resolver.graph import BuildGraph, graph_of_lock
 from resolver.model import Edge, Resolution
 from resolver.resolve import resolve
 from tests.resolver.asking import ask
@@ -25,18 +24,18 @@ def _triples(edges: object) -> set[tuple[str, str, str]]:
 
 @EXAMPLES
 @given(locks())
-def test_every_distribution_and_every_edge_of_a_lock_is_there_once(lock: Lock) -> None:
+def test_every_distribution_and_every_edge_of_a_lock_is_there_once(lock: Resolution) -> None:
     graph = graph_of_lock(lock)
     names = [node.name for node in graph.nodes]
-    named = {name for edge in lock.edge for name in (edge.subject, edge.object)}
-    assert names == sorted({pick.name for pick in lock.pick} | named)
-    assert _triples(graph.edges) == _triples(lock.edge)
-    assert len(graph.edges) == len(lock.edge)
+    named = {name for edge in lock.edges for name in (edge.subject, edge.object)}
+    assert names == sorted({pick.name for pick in lock.picks} | named)
+    assert _triples(graph.edges) == _triples(lock.edges)
+    assert len(graph.edges) == len(lock.edges)
 
 
 @EXAMPLES
 @given(locks())
-def test_a_generation_is_one_more_than_the_highest_of_what_is_needed(lock: Lock) -> None:
+def test_a_generation_is_one_more_than_the_highest_of_what_is_needed(lock: Resolution) -> None:
     graph = graph_of_lock(lock)
     number = {node.name: node.generation for node in graph.nodes}
     for name, count in number.items():
@@ -47,7 +46,7 @@ def test_a_generation_is_one_more_than_the_highest_of_what_is_needed(lock: Lock)
 
 @EXAMPLES
 @given(locks())
-def test_everything_hangs_below_a_root_and_nothing_above_one(lock: Lock) -> None:
+def test_everything_hangs_below_a_root_and_nothing_above_one(lock: Resolution) -> None:
     graph = graph_of_lock(lock)
     assert not {edge.object for edge in graph.edges} & set(graph.roots())
     assert graph.part(graph.roots()).nodes == graph.nodes
@@ -55,7 +54,7 @@ def test_everything_hangs_below_a_root_and_nothing_above_one(lock: Lock) -> None
 
 @EXAMPLES
 @given(locks(), st.data())
-def test_a_part_is_what_is_needed_and_keeps_its_generations(lock: Lock, data: st.DataObject) -> None:
+def test_a_part_is_what_is_needed_and_keeps_its_generations(lock: Resolution, data: st.DataObject) -> None:
     graph = graph_of_lock(lock)
     if not graph.nodes:
         return
@@ -106,19 +105,6 @@ def test_a_circle_is_an_error_that_has_it_as_a_path() -> None:
     assert " -> ".join(path) in failure.value.message
 
 
-def test_edges_from_elsewhere_are_added_marked_and_count_for_the_generations() -> None:
-    graph = graph_of_lock(lock_of([runs("apex", "torch")], built=["apex"], published=["torch"]))
-    known = Edge("apex", "torch", "run", declared=True, requirement="torch>=2")
-    new = Edge("torch", "sympy", "run", declared=True, requirement="sympy>=1.13")
-    more = graph.with_edges([known, new])
-    assert more.added == {new}
-    assert more.edges == (*graph.edges, new)
-    assert more.generations == (("sympy",), ("torch",), ("apex",))
-    assert graph.with_edges([known]) == graph
-    with pytest.raises(CycleError, match=r"apex -> torch -> apex|torch -> apex -> torch"):
-        graph.with_edges([Edge("torch", "apex", "build", declared=True)])
-
-
 @pytest.fixture
 def resolved(catalog: Catalog) -> Resolution:
     answer = resolve(catalog, ask(catalog, "apex deepspeed flash-attn bitsandbytes"))
@@ -127,11 +113,10 @@ def resolved(catalog: Catalog) -> Resolution:
 
 
 def test_the_graph_of_a_resolution_is_that_of_its_lock_and_has_its_order(resolved: Resolution) -> None:
-    graph = graph_of_resolution(resolved)
+    graph = graph_of_lock(resolved)
     assert isinstance(graph, BuildGraph)
-    assert graph == graph_of_lock(make_lock(resolved))
     assert graph.generations == resolved.order
     assert set(graph.edges) == set(resolved.edges)
     assert graph.roots() == ("apex", "bitsandbytes", "deepspeed", "flash-attn")
-    platform = {pick.name for pick in resolved.picks if pick.candidate.kind == "platform"}
+    platform = {pick.name for pick in resolved.picks if pick.kind == "platform"}
     assert not platform & {node.name for node in graph.nodes}

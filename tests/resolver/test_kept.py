@@ -13,8 +13,8 @@ from msgspec.structs import replace
 from resolver.errors import UsageError
 from resolver.facts.catalog import Catalog
 from resolver.facts.schema import Backend
-from resolver.lock import dumps, make_lock
-from resolver.model import IMAGE, Conflict, Pick, Preinstalled, Request, Resolution
+from resolver.lock import dumps
+from resolver.model import IMAGE, Conflict, Distribution, Preinstalled, Request, Resolution
 from resolver.resolve import resolve
 from resolver.suggest import request_arguments
 from tests.resolver.asking import ask
@@ -27,7 +27,7 @@ NO_TORCH = "lumi-multitorch-mpich-u24r64f21m43t29-20260225_144743.sif"
 
 def keeping(request: Request, **installed: str) -> Request:
     names = {name.replace("_", "-"): version for name, version in installed.items()}
-    return replace(request, keep=Preinstalled("list.txt", tuple(sorted(names.items()))))
+    return replace(request, preinstalled=Preinstalled("list.txt", dict(sorted(names.items()))))
 
 
 def resolved(catalog: Catalog, request: Request) -> Resolution:
@@ -36,7 +36,7 @@ def resolved(catalog: Catalog, request: Request) -> Resolution:
     return answer
 
 
-def pick_of(answer: Resolution, name: str) -> Pick:
+def pick_of(answer: Resolution, name: str) -> Distribution:
     pick = answer.pick(name)
     assert pick is not None
     return pick
@@ -48,33 +48,37 @@ def test_what_is_installed_gets_exactly_that_version_and_is_not_built(catalog: C
     answer = resolved(catalog, keeping(request, torch="2.9.1+rocm6.4", deepspeed="0.17.6", foo="1.0"))
     for name, version in (("torch", "2.9.1+rocm6.4"), ("deepspeed", "0.17.6")):
         pick = pick_of(answer, name)
-        assert (pick.version, pick.candidate.origin) == (version, "base-image")
+        assert (pick.version, pick.origin) == (version, "preinstalled")
         assert pick.facts[0].text == f"the base image holds {name} {version}"
         assert pick.facts[0].source == "installed: list.txt"
         assert pick.facts[0].status == "observed"
-    lock = make_lock(answer)
+    lock = answer
     assert [one.name for one in lock.built()] == ["apex"]
     assert lock.built()[0].pinned.endswith("+rocm6.4.torch2.9.1.gfx90a")
-    assert not any(edge.subject == "deepspeed" and edge.kind == "build" for edge in lock.edge)
-    assert lock.request.keep is not None
-    assert lock.request.keep.installed == {"deepspeed": "0.17.6", "foo": "1.0", "torch": "2.9.1+rocm6.4"}
+    assert not any(edge.subject == "deepspeed" and edge.kind == "build" for edge in lock.edges)
+    assert lock.request.preinstalled is not None
+    assert lock.request.preinstalled.installed == {
+        "deepspeed": "0.17.6",
+        "foo": "1.0",
+        "torch": "2.9.1+rocm6.4",
+    }
 
 
 def test_what_is_installed_is_part_of_the_set_even_if_nobody_asked_for_it(catalog: Catalog) -> None:
     request = ask(catalog, "bitsandbytes", day=DAY)
     assert resolved(catalog, request).pick("torchvision") is None
     kept = keeping(request, torch="2.9.1+rocm6.4", torchvision="0.24.1+rocm6.4")
-    assert pick_of(resolved(catalog, kept), "torchvision").candidate.origin == "base-image"
+    assert pick_of(resolved(catalog, kept), "torchvision").origin == "preinstalled"
 
 
 def test_an_unknown_version_is_taken_for_the_one_that_its_label_begins_with(catalog: Catalog) -> None:
     answer = resolved(catalog, keeping(ask(catalog, "apex", day=DAY), torch="2.9.1+rocm6.4.lumi"))
     torch = pick_of(answer, "torch")
-    assert (torch.version, torch.candidate.index) == ("2.9.1+rocm6.4.lumi", "")
+    assert (torch.version, torch.index) == ("2.9.1+rocm6.4.lumi", "")
     assert pick_of(answer, "rocm").version.startswith("6.4")
     assert "torch 2.9.1+rocm6.4 is built for ROCm 6.4" in [fact.text for fact in torch.facts]
     assert any("2.9.1+rocm6.4 was taken for it" in one for one in answer.warnings)
-    assert make_lock(answer).built()[0].pinned.endswith("torch2.9.1.gfx90a")
+    assert answer.built()[0].pinned.endswith("torch2.9.1.gfx90a")
 
 
 def test_what_that_one_needs_the_installed_one_needs(catalog: Catalog) -> None:
@@ -102,7 +106,7 @@ def test_how_something_is_compiled_says_nothing_of_what_is_installed(catalog: Ca
     """The catalog has a recipe for this commit on CPUs only; an installed one may be of ROCm."""
     request = ask(catalog, "torch rocm==6.0.3", day="2025-06-01")
     answer = resolved(catalog, keeping(request, torch="1.13.0a0+git49444c3"))
-    assert pick_of(answer, "torch").candidate.origin == "base-image"
+    assert pick_of(answer, "torch").origin == "preinstalled"
 
 
 def test_another_label_binds_to_no_rocm_but_goes_with_what_goes_with_that_version(catalog: Catalog) -> None:
@@ -156,10 +160,10 @@ def test_python_and_rocm_of_the_list_count(catalog: Catalog) -> None:
 
 def test_of_an_image_is_kept_what_the_catalog_says_it_holds(catalog: Catalog) -> None:
     request = ask(catalog, "apex deepspeed", day=DAY, base_image=TORCH_LAYER)
-    answer = resolved(catalog, replace(request, keep=Preinstalled(IMAGE)))
+    answer = resolved(catalog, replace(request, preinstalled=Preinstalled(IMAGE)))
     for name, version in catalog.image[TORCH_LAYER].holds.items():
         pick = pick_of(answer, name)
-        assert (pick.version, pick.candidate.origin) == (version, "base-image")
+        assert (pick.version, pick.origin) == (version, "preinstalled")
     assert pick_of(answer, "python").version == "3.12"
     assert f"the base image {TORCH_LAYER} holds torch 2.9.1+rocm6.4" in [
         fact.text for fact in pick_of(answer, "base-image").facts
@@ -168,23 +172,23 @@ def test_of_an_image_is_kept_what_the_catalog_says_it_holds(catalog: Catalog) ->
 
 def test_a_torch_that_an_image_compiled_itself_is_kept(catalog: Catalog) -> None:
     request = ask(catalog, "deepspeed", day=DAY, base_image=OWN_TORCH)
-    answer = resolved(catalog, replace(request, keep=Preinstalled(IMAGE)))
+    answer = resolved(catalog, replace(request, preinstalled=Preinstalled(IMAGE)))
     torch = pick_of(answer, "torch")
-    assert (torch.version, torch.candidate.origin) == ("2.10.0", "base-image")
+    assert (torch.version, torch.origin) == ("2.10.0", "preinstalled")
     assert pick_of(answer, "rocm").version == "7.0.2"
 
 
 def test_an_image_that_holds_nothing_keeps_nothing_and_that_is_said(catalog: Catalog) -> None:
     request = ask(catalog, "bitsandbytes", day=DAY, base_image=NO_TORCH)
-    answer = resolved(catalog, replace(request, keep=Preinstalled(IMAGE)))
-    assert pick_of(answer, "torch").candidate.origin == "published"
+    answer = resolved(catalog, replace(request, preinstalled=Preinstalled(IMAGE)))
+    assert pick_of(answer, "torch").origin == "published"
     assert pick_of(answer, "base-image").version == NO_TORCH
     assert any("nothing was kept" in one for one in answer.warnings)
 
 
 def test_a_torch_that_the_image_does_not_hold_conflicts_with_the_image(catalog: Catalog) -> None:
     request = ask(catalog, "torch==2.8.0", day=DAY, base_image=TORCH_LAYER)
-    answer = resolve(catalog, replace(request, keep=Preinstalled(IMAGE)))
+    answer = resolve(catalog, replace(request, preinstalled=Preinstalled(IMAGE)))
     assert isinstance(answer, Conflict)
     assert f"the base image {TORCH_LAYER} holds torch 2.9.1+rocm6.4" in [item.text for item in answer.core]
 
@@ -192,9 +196,9 @@ def test_a_torch_that_the_image_does_not_hold_conflicts_with_the_image(catalog: 
 def test_the_cpu_backend_has_no_base_image_to_keep(catalog: Catalog) -> None:
     request = ask(catalog, "torch", site="local", backend="cpu", python="3.11", glibc="2.36")
     with pytest.raises(UsageError, match="CPU backend has none"):
-        resolve(catalog, replace(request, keep=Preinstalled(IMAGE)))
+        resolve(catalog, replace(request, preinstalled=Preinstalled(IMAGE)))
     kept = resolved(catalog, keeping(request, torch="2.12.0+cpu"))
-    assert pick_of(kept, "torch").candidate.origin == "base-image"
+    assert pick_of(kept, "torch").origin == "preinstalled"
 
 
 def test_which_image_was_listed_is_asked_for_unless_one_is_named(catalog: Catalog) -> None:
@@ -208,15 +212,19 @@ def test_which_image_was_listed_is_asked_for_unless_one_is_named(catalog: Catalo
 
 
 @pytest.mark.parametrize(
-    "kept", [f"Kept({IMAGE!r})", "Kept('list.txt', (('numpy', '2.1.3'), ('torch', '2.9.1+rocm6.4.lumi')))"]
+    "kept",
+    [
+        f"Preinstalled({IMAGE!r})",
+        "Preinstalled('list.txt', {'numpy': '2.1.3', 'torch': '2.9.1+rocm6.4.lumi'})",
+    ],
 )
 def test_what_is_kept_gives_the_same_bytes_in_every_process(kept: str, catalog: Catalog) -> None:
     program = (
         "import sys; from msgspec.structs import replace; from resolver.facts.loading import load;"
-        "from resolver.lock import dumps, make_lock; from resolver.model import Kept;"
+        "from resolver.lock import dumps; from resolver.model import Preinstalled;"
         "from resolver.resolve import resolve; from tests.resolver.asking import ask; catalog = load();"
         f"request = ask(catalog, 'apex deepspeed', day={DAY!r}, base_image={TORCH_LAYER!r});"
-        f"sys.stdout.write(dumps(make_lock(resolve(catalog, replace(request, keep={kept})))))"
+        f"sys.stdout.write(dumps(resolve(catalog, replace(request, preinstalled={kept}))))"
     )
     texts = set()
     for seed in ("1", "2", "3"):
@@ -231,10 +239,10 @@ def test_what_is_kept_gives_the_same_bytes_in_every_process(kept: str, catalog: 
         )
         texts.add(done.stdout)
     (text,) = texts
-    assert 'origin = "base-image"' in text
+    assert 'origin = "preinstalled"' in text
     request = ask(catalog, "apex deepspeed", day=DAY, base_image=TORCH_LAYER)
     if IMAGE in kept:
-        assert dumps(make_lock(resolved(catalog, replace(request, keep=Preinstalled(IMAGE))))) == text
+        assert dumps(resolved(catalog, replace(request, preinstalled=Preinstalled(IMAGE)))) == text
 
 
 def test_nothing_can_be_kept_where_only_documents_are_trusted(catalog: Catalog) -> None:

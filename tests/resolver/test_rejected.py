@@ -14,7 +14,7 @@ from tests.resolver.asking import ask, requirement
 def _picked(catalog: Catalog, request: Request) -> dict[str, str]:
     answer = resolve(catalog, request)
     assert isinstance(answer, Resolution)
-    return {pick.name: pick.candidate.key for pick in answer.picks}
+    return {pick.name: pick.key for pick in answer.picks}
 
 
 @pytest.mark.parametrize(

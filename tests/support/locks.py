@@ -6,12 +6,12 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from resolver.lock import Lock, LockedImage, LockedPick
+from resolver.model import BaseImage, Distribution, Resolution
 
 
-def built_pick(name: str, **more: Any) -> LockedPick:
+def built_pick(name: str, **more: Any) -> Distribution:
     """Give the pick of a distribution 1.0 that is built."""
-    return LockedPick(
+    return Distribution(
         name=name,
         version="1.0",
         kind="distribution",
@@ -22,9 +22,9 @@ def built_pick(name: str, **more: Any) -> LockedPick:
     )
 
 
-def with_image(lock: Lock, image: LockedImage) -> Lock:
+def with_image(lock: Resolution, image: BaseImage) -> Resolution:
     """Give a lock that was resolved for a base image."""
-    pick = LockedPick(
+    pick = Distribution(
         name="base-image",
         version=image.name,
         kind="platform",
@@ -32,20 +32,22 @@ def with_image(lock: Lock, image: LockedImage) -> Lock:
         support="observed",
         verdict="supported",
     )
-    others = tuple(one for one in lock.pick if one.name != "base-image")
-    return replace(lock, pick=(*others, pick), target=replace(lock.target, base_image=image))
+    others = tuple(one for one in lock.picks if one.name != "base-image")
+    return replace(
+        lock, picks=(*others, pick), image=image, target=replace(lock.target, base_image=image.name)
+    )
 
 
-def with_kept(lock: Lock, *names: str) -> Lock:
+def with_kept(lock: Resolution, *names: str) -> Resolution:
     """Give a lock that leaves these distributions as the base image has them."""
     picks = tuple(
-        replace(one, origin="base-image", index="") if one.name in names else one for one in lock.pick
+        replace(one, origin="preinstalled", index="") if one.name in names else one for one in lock.picks
     )
-    return replace(lock, pick=picks)
+    return replace(lock, picks=picks)
 
 
-def with_index(lock: Lock, url: str, *names: str) -> Lock:
+def with_index(lock: Resolution, url: str, *names: str) -> Resolution:
     """Give a lock that takes these distributions from another wheel index."""
     return replace(
-        lock, pick=tuple(replace(one, index=url) if one.name in names else one for one in lock.pick)
+        lock, picks=tuple(replace(one, index=url) if one.name in names else one for one in lock.picks)
     )
