@@ -1,1 +1,1 @@
-"""``matrix check``: what pip, conda and cotainr will make of a file that a person wrote."""
+"""What pip, conda and cotainr do with an environment or requirements file."""

@@ -1,4 +1,4 @@
-"""``matrix check``: what pip will refuse, silently drop or get wrong in a file, before cotainr hides it."""
+"""``matrix check``: report what pip or conda rejects, ignores or gets wrong in a file."""
 
 from __future__ import annotations
 
@@ -7,56 +7,68 @@ from codecs import BOM_UTF8
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from builders.constants import INDEX_DIRECTORY
+import msgspec
+
+from builders.constants import INDEX_DIRECTORY, LOCK_FILE, MOUNTED_INDEX
 from builders.files import write_atomic
-from matrix.checking.check import check, difference, fixed
-from matrix.checking.expected import CONSUMERS, expect_lock, expect_request
-from matrix.checking.preflight import preflight
-from matrix.checking.reading import read_document, read_file
-from matrix.checking.words import as_json, as_text, preflight_json, preflight_text, summary
+from matrix.checking.check import check, difference, fixed, summary
+from matrix.checking.document import read_document, read_file
+from matrix.checking.preflight import SKIPPED, preflight
+from matrix.checking.target import CONSUMERS, expect_lock, expect_request
 from matrix.options import add_format, add_site_options
+from matrix.render import findings_text
 from resolver.errors import UsageError
 from resolver.versions import shorten
 
 if TYPE_CHECKING:
-    from matrix.checking.expected import Consumer, Expected
-    from matrix.checking.findings import Finding
+    from builders.findings import Finding
     from matrix.checking.preflight import Preflight
+    from matrix.checking.target import Consumer, Expected
     from matrix.console import Console
     from matrix.context import Context
 
 SUMMARY = "check an environment file for what pip or conda will reject, ignore or get wrong"
 EXAMPLE = "matrix check env.yml --site lumi-g --fix"
 _SECONDS = 120.0
+_TARGET_OPTIONS = ("site", "date", "backend", "driver", "base_image", "gfx")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     parser.add_argument(
-        "file", metavar="FILE", type=Path, help="a conda environment file (.yml), or a pip requirements file"
+        "file", metavar="FILE", type=Path, help="a conda environment file (.yml) or a pip requirements file"
     )
     parser.add_argument(
-        "--fix", action="store_true", help="write what has one certain correction into the file; show a diff"
+        "--fix", action="store_true", help="correct what has only one correction, and show a diff"
     )
     parser.add_argument(
         "--for",
         dest="consumer",
         choices=CONSUMERS,
-        help="who reads it (default: cotainr for an environment file, pip for requirements)",
+        help="the tool that reads FILE (default: cotainr for an environment file, pip for requirements)",
     )
-    parser.add_argument("--lock", metavar="FILE", type=Path, help="the lock whose versions it should have")
     parser.add_argument(
-        "--no-preflight", dest="preflight", action="store_false", help="do not ask pip for its answer"
+        "--lock",
+        metavar="FILE",
+        type=Path,
+        help=f"check against this lock (default: {LOCK_FILE} beside FILE, unless an option names a target)",
+    )
+    parser.add_argument(
+        "--no-preflight", dest="preflight", action="store_false", help="do not run pip to resolve the file"
     )
     parser.add_argument(
         "--index",
         metavar="DIR",
         type=Path,
         default=INDEX_DIRECTORY,
-        help="what file:///mnt/simple stands for when pip is asked (default: %(default)s)",
+        help=f"the index that the file names as {MOUNTED_INDEX} (default: %(default)s)",
     )
     parser.add_argument(
-        "--timeout", metavar="SECONDS", type=_seconds, default=_SECONDS, help="how long pip may take (120)"
+        "--timeout",
+        metavar="SECONDS",
+        type=_seconds,
+        default=_SECONDS,
+        help="time limit for pip (default: 120)",
     )
     add_format(parser)
     add_site_options(parser)
@@ -69,7 +81,7 @@ def _seconds(text: str) -> float:
         seconds = 0.0
     if 0 < seconds < float("inf"):
         return seconds
-    msg = f"{shorten(text)!r} is no number of seconds"
+    msg = f"{shorten(text)!r} is not a number of seconds"
     raise argparse.ArgumentTypeError(msg)
 
 
@@ -80,52 +92,53 @@ def execute(context: Context) -> int:
     document = read_document(text, str(args.file))
     consumer: Consumer = args.consumer or ("cotainr" if document.kind == "conda" else "pip")
     expected = _expected(context, consumer)
-    changed = ""
+    diff = ""
     if args.fix:
         new = fixed(text, document.name, expected)
-        changed = difference(text, new, document.name)
+        diff = difference(text, new, document.name)
         if new != text:
             _write(args.file, new)
             document = read_document(new, document.name)
     findings = check(document, expected)
-    said = preflight(document, expected, index=args.index, seconds=args.timeout) if args.preflight else None
-    wrong = any(one.severity == "error" for one in findings) or (
-        said is not None and said.outcome == "refused"
-    )
+    answer = preflight(document, expected, seconds=args.timeout) if args.preflight else SKIPPED
+    rejected = answer.outcome == "refused"
+    failed = rejected or any(finding.severity == "error" for finding in findings)
     if args.format == "json":
         console.document(
             {
                 "schema": 1,
-                "status": "errors" if wrong else "ok",
+                "status": "errors" if failed else "ok",
                 "file": document.name,
                 "kind": document.kind,
                 "for": consumer,
                 "against": expected.against,
-                "findings": [as_json(one) for one in findings],
-                "preflight": preflight_json(said),
-                "diff": changed,
+                "findings": msgspec.to_builtins(findings),
+                "preflight": msgspec.to_builtins(answer),
+                "diff": diff,
             }
         )
     else:
-        _show(document.name, findings, said, changed, console)
-        refused = said is not None and said.outcome == "refused"
-        console.info(summary(findings, expected.against, refused=refused))
-    return 1 if wrong else 0
+        _show(findings, answer, diff, console)
+        console.info(summary(findings, expected.against, rejected=rejected))
+    return 1 if failed else 0
 
 
 def _expected(context: Context, consumer: Consumer) -> Expected:
     args = context.args
+    target_options = [name for name in _TARGET_OPTIONS if getattr(args, name)]
+    if args.lock and target_options:
+        msg = f"--lock and --{target_options[0].replace('_', '-')} both define what the file is for."
+        raise UsageError(msg, hint="Use one of the two options.")
+    beside = args.file.parent / LOCK_FILE
+    if args.lock is None and not target_options and beside.is_file():
+        args.lock = beside
     if args.lock is None:
-        return expect_request(context.request(), context.catalog, consumer)
-    named = [one for one in ("site", "date", "backend", "driver", "base_image", "gfx") if getattr(args, one)]
-    if named:
-        msg = f"--lock says what the file is for, and so does --{named[0].replace('_', '-')}."
-        raise UsageError(msg, hint="Leave out one of the two.")
-    return expect_lock(context.lock, str(args.lock), context.catalog_of_lock(), consumer)
+        return expect_request(context.request(), context.catalog, consumer, args.index)
+    return expect_lock(context.lock, str(args.lock), context.catalog_of_lock(), consumer, args.index)
 
 
 def _write(path: Path, text: str) -> None:
-    """Put the new text in the place of the old; permissions and a byte order mark stay."""
+    """Replace the text of a file; permissions and a byte order mark stay."""
     mode = path.stat().st_mode & 0o7777
     with path.open("rb") as source:
         mark = source.read(len(BOM_UTF8)) == BOM_UTF8
@@ -133,15 +146,12 @@ def _write(path: Path, text: str) -> None:
     path.chmod(mode)
 
 
-def _show(name: str, findings: list[Finding], said: Preflight | None, changed: str, console: Console) -> None:
-    shown = [one for one in findings if console.verbosity >= 0 or one.severity == "error"]
-    parts = [changed] if changed else []
-    parts += [as_text(one, name) for one in shown]
-    if said is not None and said.output:
-        parts.append("What pip says:\n" + "\n".join(f"    {line}" for line in said.output.splitlines()))
-    if parts:
-        console.data("\n\n".join(parts))
-    if said is not None and said.outcome != "passed":
-        console.warning(preflight_text(said))
-    elif said is not None:
-        console.info(preflight_text(said))
+def _show(findings: list[Finding], answer: Preflight, diff: str, console: Console) -> None:
+    shown = [finding for finding in findings if console.verbosity >= 0 or finding.severity == "error"]
+    output = "\n".join(f"    {line}" for line in answer.output.splitlines())
+    parts = [diff, findings_text(shown), f"Output of pip:\n{output}" if output else ""]
+    if any(parts):
+        console.data("\n\n".join(filter(None, parts)))
+    if answer is not SKIPPED:
+        report = console.info if answer.outcome == "passed" else console.warning
+        report(str(answer))

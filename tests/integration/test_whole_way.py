@@ -14,9 +14,9 @@ from importlib.metadata import Distribution
 from pathlib import Path
 
 import pytest
-import yaml
 from packaging.utils import parse_wheel_filename
 from pypi_simple import PyPISimple
+from ruamel.yaml import YAML
 from uv import find_uv_bin
 
 from builders.environments.pip import pip_environment
@@ -106,7 +106,8 @@ def test_the_op_from_the_index_trains_like_torch(
     done = built.matrix("env", "--for", "cotainr", "--index-url", file_url)
     assert done.returncode == 0, done.stderr
     assert "is not in" not in done.stderr  # nothing is missing from the index
-    (section,) = (one["pip"] for one in yaml.safe_load(done.stdout)["dependencies"] if isinstance(one, dict))
+    environment = YAML(typ="safe").load(done.stdout)
+    (section,) = (item["pip"] for item in environment["dependencies"] if isinstance(item, dict))
     # PyTorch's own index cannot be reached on every machine; pip's configuration then provides torch.
     reachable = [line for line in section if "download.pytorch.org" not in line]
     requirements = built.work / "requirements.txt"

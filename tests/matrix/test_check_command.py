@@ -6,6 +6,7 @@ import json
 import os
 from codecs import BOM_UTF8
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,19 +23,19 @@ def _alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 BAD = [
-    ("env.yml", b"a: [1\n", "env.yml:2", "not valid YAML"),
-    ("env.yml", b"dependencies:\n\t- a\n", "env.yml:2", "YAML takes no tabs"),
-    ("env.yml", b"dependencies:\n- a\x01b\n", "env.yml:2", "may not stand"),
+    ("env.yml", b"a: [1\n", "env.yml:2", "invalid YAML"),
+    ("env.yml", b"dependencies:\n\t- a\n", "env.yml:2", "YAML does not accept tabs"),
+    ("env.yml", b"dependencies:\n- a\x01b\n", "env.yml:2", "is not allowed"),
     ("env.yml", b"dependencies: [" * 5000, "env.yml", "nested too deeply"),
     ("env.yml", b"- a\n", "env.yml:1", "a list"),
-    ("env.yml", b"text\n", "env.yml:1", "a text"),
+    ("env.yml", b"text\n", "env.yml:1", "a string"),
     ("env.yml", b"# only a comment\n", "env.yml:1", "nothing"),
     ("env.yml", b"name: x\n", "env.yml:1", "no dependencies"),
-    ("env.yml", b"name: x\ndependencies: 3\n", "env.yml:2", "no list"),
-    ("env.yml", b"name: x\n<<: 3\n", "env.yml:2", "takes what a mapping holds"),
-    ("env.yml", b"name: x\n<<: [&a [*a]]\n", "env.yml:2", "takes what a mapping holds"),
+    ("env.yml", b"name: x\ndependencies: 3\n", "env.yml:2", "not a list"),
+    ("env.yml", b"name: x\n<<: 3\n", "env.yml:2", "for merging"),
+    ("env.yml", b"name: x\n<<: [&a [*a]]\n", "env.yml:2", "for merging"),
     ("env.yml", b"&a\nname: x\n<<: *a\n", "env.yml:1", "no dependencies"),
-    ("env.yml", b"a: 1\n---\nb: 2\n", "env.yml:2", "not valid YAML"),
+    ("env.yml", b"a: 1\n---\nb: 2\n", "env.yml:2", "invalid YAML"),
     ("env.yml", b" \n", "env.yml", "empty"),
     ("list.txt", b"\x7fELF\0\0", "list.txt", "binary"),
     ("list.txt", b"# \xff\n", "list.txt:1", "not UTF-8"),
@@ -62,9 +63,9 @@ def test_what_is_not_there_and_what_contradicts(capsys: Capture) -> None:
     assert "is a directory" in capsys.readouterr().err
     Path("list.txt").write_text(TORCH)
     assert main(["check", "list.txt", "--lock", "matrix.lock", "--site", "lumi-g"]) == 2
-    assert "--lock says what the file is for, and so does --site" in capsys.readouterr().err
+    assert "--lock and --site both define what the file is for" in capsys.readouterr().err
     assert main(["check", "list.txt", "--timeout", "0"]) == 2
-    assert "'0' is no number of seconds" in capsys.readouterr().err
+    assert "'0' is not a number of seconds" in capsys.readouterr().err
     assert main(["check", "list.txt", "--base-image", "lumi-rocm-rocm-6.2.5.sif", *LOOK]) == 2
 
 
@@ -73,7 +74,7 @@ def test_a_file_without_faults_says_so(capsys: Capture) -> None:
     assert main(["check", "list.txt", *LOOK]) == 0
     said = capsys.readouterr()
     assert said.out == ""
-    assert "Nothing found. Checked against lumi-g on 2026-03-01." in said.err
+    assert "No problems found. Checked against lumi-g on 2026-03-01." in said.err
 
 
 def test_a_finding_as_text_has_line_consequence_and_correction(capsys: Capture) -> None:
@@ -81,10 +82,12 @@ def test_a_finding_as_text_has_line_consequence_and_correction(capsys: Capture) 
     assert main(["check", "list.txt", *LOOK]) == 1
     said = capsys.readouterr()
     assert said.out.splitlines() == [
-        "list.txt:1: error: an option and a requirement on one line [requirement-beside-option]",
+        (
+            "list.txt:1: error: pip reads only the options of this line and does not install numpy==1.26.4. "
+            "It prints no message. [requirement-beside-option]"
+        ),
         "    --extra-index-url https://example.org/simple numpy==1.26.4",
-        "  pip takes this as options only: numpy==1.26.4 is not installed, and nothing says so.",
-        "  Instead:",
+        "  Use:",
         "    --extra-index-url https://example.org/simple",
         "    numpy==1.26.4",
     ]
@@ -135,7 +138,7 @@ def test_nothing_is_found_in_what_is_written_for_cotainr(capsys: Capture) -> Non
     assert main(["check", "given.yml", "--lock", "matrix.lock", "--no-preflight"]) == 0
     said = capsys.readouterr()
     assert said.out == ""
-    assert said.err.startswith("Nothing found.")
+    assert said.err.startswith("No problems found.")
 
 
 def test_pins_come_from_the_lock(capsys: Capture) -> None:
@@ -179,17 +182,17 @@ def test_another_version_than_the_lock_is_an_error(capsys: Capture) -> None:
     code = main(["check", "env.yml", "--lock", "matrix.lock", "--no-preflight", "--format", "json"])
     found = json.loads(capsys.readouterr().out)["findings"]
     assert code == 1
-    assert [(one["line"], one["id"], one["fixable"]) for one in found] == [
+    assert [(one["evidence"]["line"], one["id"], one["evidence"]["fixable"]) for one in found] == [
         (2, "other-python", True),
         (5, "not-the-lock", True),
     ]
-    assert found[0]["corrected"] == ["python=3.12"]
+    assert found[0]["evidence"]["corrected"] == ["python=3.12"]
 
 
-def findings_of(capsys: Capture, text: str) -> dict[int, dict[str, str]]:
+def findings_of(capsys: Capture, text: str) -> dict[int, dict[str, Any]]:
     Path("some.txt").write_text(text)
     main(["check", "some.txt", "--no-preflight", "--format", "json"])
-    return {one["line"]: one for one in json.loads(capsys.readouterr().out)["findings"]}
+    return {one["evidence"]["line"]: one for one in json.loads(capsys.readouterr().out)["findings"]}
 
 
 @pytest.mark.parametrize(
@@ -203,8 +206,8 @@ def findings_of(capsys: Capture, text: str) -> dict[int, dict[str, str]]:
 def test_two_lines_that_agree_are_taken_by_pip(capsys: Capture, first: str, second: str, remedy: str) -> None:
     found = findings_of(capsys, f"{first}\n{second}\n")[2]
     assert (found["id"], found["severity"]) == ("duplicate-requirement", "info")
-    assert "fits both lines" in found["consequence"]
-    assert found["remedy"] == remedy
+    assert "satisfies both lines" in found["message"]
+    assert found["fix"] == remedy
 
 
 @pytest.mark.parametrize(
@@ -223,9 +226,9 @@ def test_two_lines_that_exclude_each_other_get_the_words_of_pip(
     found = findings_of(capsys, f"{first}\n{second}\n")[2]
     assert (found["id"], found["severity"]) == ("contradicting-requirement", "error")
     said = (
-        f"pip ends with: Cannot install {both} because these package versions have conflicting dependencies."
+        f"pip stops with: Cannot install {both} because these package versions have conflicting dependencies."
     )
-    assert found["consequence"].endswith(said)
+    assert found["message"].endswith(said)
 
 
 @pytest.mark.parametrize("line", ["PIP_NO_BUILD_ISOLATION=1", "export PIP_NO_BUILD_ISOLATION=1"])
@@ -233,8 +236,8 @@ def test_the_variable_with_the_inverted_sense_is_not_recommended_as_it_stands(
     capsys: Capture, line: str
 ) -> None:
     found = findings_of(capsys, f"{line}\n")[1]
-    assert "1 leaves isolation on" in found["consequence"]
-    assert found["remedy"] == "Set PIP_NO_BUILD_ISOLATION=0 where cotainr or pip runs."
+    assert "the value 1 keeps build isolation" in found["message"]
+    assert found["fix"].startswith("Set PIP_NO_BUILD_ISOLATION=0 in the environment")
 
 
 def test_what_merge_keys_bring_is_read(capsys: Capture) -> None:
@@ -252,7 +255,7 @@ name: x
 """
     )
     main(["check", "env.yml", "--format", "json", *LOOK])
-    found = [(one["line"], one["id"]) for one in json.loads(capsys.readouterr().out)["findings"]]
+    found = [(one["evidence"]["line"], one["id"]) for one in json.loads(capsys.readouterr().out)["findings"]]
     assert found == [
         (1, "unknown-key"),
         (3, "not-a-requirement"),

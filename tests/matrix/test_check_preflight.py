@@ -31,7 +31,7 @@ def pip_saying(monkeypatch: pytest.MonkeyPatch, said: str, code: int) -> Path:
         f"{script}printf '%s\\n' {shlex.quote(said)}\n{'sleep 60' if code < 0 else f'exit {code}'}\n"
     )
     program.chmod(0o755)
-    monkeypatch.setattr(asking, "_find_pip", lambda _: (str(program), ("26.0", "3.12")))
+    monkeypatch.setattr(asking, "_find_pip", lambda _: (str(program), "26.0", "3.12"))
     return kept
 
 
@@ -80,7 +80,7 @@ def test_a_refusal_is_shown_in_full_with_the_lines_of_the_file(
     assert main(["check", "list.txt", "--date", "2026-03-01"]) == 1
     text = capsys.readouterr()
     assert "a 1 depends on b<2" in text.out
-    assert "pip refuses it" in text.err
+    assert "pip rejects it" in text.err
 
 
 @pytest.mark.parametrize(
@@ -116,9 +116,9 @@ def test_no_answer_is_neither_passed_nor_refused(
     arguments = ["list.txt", "--timeout", "1"] if code < 0 else ["list.txt"]
     ended, answer = checked(capsys, *arguments)
     assert (ended, answer["outcome"]) == (0, "not-run")
-    assert str(answer["text"]).startswith("pip was not asked, or did not answer")
+    assert str(answer["text"]).startswith("pip could not check the file")
     main(["check", *arguments, "--date", "2026-03-01", "-q"])
-    assert "warning: pip was not asked" in capsys.readouterr().err
+    assert "warning: pip could not check the file" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

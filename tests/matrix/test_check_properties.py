@@ -9,10 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from matrix.checking.check import check, fixed
-from matrix.checking.document import read_requirements
-from matrix.checking.expected import Expected, expect_request
-from matrix.checking.findings import Edit, edited
-from matrix.checking.reading import read_document
+from matrix.checking.document import read_document, read_requirements
+from matrix.checking.rules import fixable
+from matrix.checking.target import Expected, expect_request
 from resolver.errors import UsageError
 from resolver.facts.loading import load
 from resolver.model import Request, Target
@@ -95,7 +94,7 @@ def test_any_text_gives_findings_or_a_sentence(text: str, name: str) -> None:
         assert name in error.message  # noqa: PT017  a text that is no file of either kind
         return
     for one in check(document, lumi("cotainr")):
-        assert 1 <= one.line <= len(document.lines)
+        assert 1 <= one.evidence["line"] <= len(document.lines)
 
 
 @settings(deadline=None)
@@ -104,7 +103,7 @@ def test_a_corrected_requirements_file_needs_no_correction(lines: list[str], end
     text = end.join(lines)
     new = fixed(text, "a.txt", lumi("pip"))
     assert fixed(new, "a.txt", lumi("pip")) == new
-    assert not [one for one in check(read_document(new, "a.txt"), lumi("pip")) if one.edit]
+    assert not fixable(check(read_document(new, "a.txt"), lumi("pip")))
     assert new.count("\n") >= text.count("\n")
 
 
@@ -118,29 +117,18 @@ def test_a_corrected_environment_file_is_one_still(lines: list[str], end: str) -
         return
     new = fixed(text, "a.yml", lumi("cotainr"))
     assert new.startswith(_HEAD.partition("  - pip:")[0].replace("\n", end))
-    assert not [one for one in check(read_document(new, "a.yml"), lumi("cotainr")) if one.edit]
+    assert not fixable(check(read_document(new, "a.yml"), lumi("cotainr")))
     assert new.count("\n") >= text.count("\n")
     assert end == "\n" or new.count("\n") == new.count("\r\n")
 
 
 @settings(deadline=None)
 @given(_LINES)
-def test_lines_without_a_finding_stay_as_they_are(lines: list[str]) -> None:
+def test_lines_without_a_finding_stay(lines: list[str]) -> None:
     text = "\n".join(lines)
     document = read_requirements(text, "a.txt")
-    edits = [one.edit for one in check(document, lumi("pip")) if one.edit]
-    touched = {number for one in edits for number in range(one.first, one.last + 1)}
-    kept = [line for number, line in enumerate(document.lines, start=1) if number not in touched]
-    rest = iter(edited(document.lines, edits))
+    findings = fixable(check(document, lumi("pip")))
+    touched = {finding.evidence["line"] for finding in findings}
+    kept = [line for number, line in enumerate(text.splitlines(), start=1) if number not in touched]
+    rest = iter(document.corrected(findings).splitlines())
     assert all(line in rest for line in kept)  # in this order
-
-
-@settings(deadline=None)
-@given(st.lists(st.tuples(st.integers(1, 9), st.integers(0, 2)), max_size=6))
-def test_changes_that_overlap_are_made_one_at_a_time(spans: list[tuple[int, int]]) -> None:
-    lines = [str(number) for number in range(1, 12)]
-    edits = [Edit(first, first + more - 1, (f"<{first}>",)) for first, more in spans]
-    result = edited(lines, edits)
-    numbers = [int(line) for line in result if line.isdigit()]
-    assert numbers == sorted(set(numbers))
-    assert len(result) >= len(lines) - sum(more for _, more in spans)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
+from ruamel.yaml import YAML
 
 from builders.index import Index
 from matrix.cli import main
@@ -28,7 +28,7 @@ def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.
     capsys.readouterr()
     assert main(["env", "--for", "cotainr", "-o", "env.yml"]) == 0
     assert "is not in" in capsys.readouterr().err  # nothing was built yet, and that is said
-    return yaml.safe_load(Path("env.yml").read_text())
+    return YAML(typ="safe").load(Path("env.yml").read_text())
 
 
 def pip_lines(environment: Any) -> list[str]:
@@ -253,7 +253,7 @@ def test_tykky_reads_the_index_by_its_real_path(cpu_lock: Path) -> None:
     (cpu_lock / "real").mkdir()
     (cpu_lock / "link").symlink_to("real")
     assert main(["env", "--for", "tykky", "--index", "link", "-o", "env.yml"]) == 0
-    environment = yaml.safe_load(Path("env.yml").read_text())
+    environment = YAML(typ="safe").load(Path("env.yml").read_text())
     assert environment["dependencies"] == ["python=3.11", "pip=25.*", "libstdcxx-ng"]
     lines = [line for line in Path("req.txt").read_text().splitlines() if not line.startswith("#")]
     assert lines[0] == f"--extra-index-url file://{cpu_lock}/real/simple"
@@ -265,4 +265,4 @@ def test_the_floor_of_libstdcxx_is_that_of_the_lock(cpu_lock: Path) -> None:
     lock = with_image(lock, BaseImage(name="base", libstdcxx="13.2"))
     (cpu_lock / "other.lock").write_text(dumps(lock))
     assert main(["env", "--for", "cotainr", "--lock", "other.lock", "-o", "other.yml"]) == 0
-    assert "libstdcxx-ng>=13.2" in yaml.safe_load(Path("other.yml").read_text())["dependencies"]
+    assert "libstdcxx-ng>=13.2" in YAML(typ="safe").load(Path("other.yml").read_text())["dependencies"]

@@ -7,9 +7,9 @@ import tomllib
 from pathlib import Path
 
 import pytest
-import yaml
 from msgspec.structs import replace
 from packaging.requirements import Requirement
+from ruamel.yaml import YAML
 
 from matrix.cli import main
 from matrix.commands.env import MAIN
@@ -239,7 +239,7 @@ def test_every_script_can_be_read_by_bash(work: Path, consumer: str) -> None:
 def test_the_main_file_may_have_any_name_and_the_script_knows_it(work: Path) -> None:
     (work / "deep").mkdir()
     assert env("cotainr", "-o", "deep/my env.yml") == 0
-    assert yaml.safe_load((work / "deep" / "my env.yml").read_text())["name"] == "matrix"
+    assert YAML(typ="safe").load((work / "deep" / "my env.yml").read_text())["name"] == "matrix"
     assert "environment=$here/'my env.yml'" in (work / "deep" / "build.sh").read_text()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from resolver.compiling.draft import check_target, window_of
@@ -22,55 +23,63 @@ Fit = Literal["fits", "old", "wrong"]
 
 @dataclass(frozen=True, kw_only=True)
 class Expected:
-    """What fits."""
+    """The versions that a file may contain."""
 
     catalog: Catalog
     consumer: Consumer
     backend: str
     rocm: tuple[str, ...] = ()
-    """Lines (major.minor) of ROCm that fit, the oldest first; none means that nothing is known."""
+    """ROCm releases (major.minor) that fit, the oldest first; empty if that is unknown."""
     exact: bool = False
-    """Whether `rocm` is what the image or the lock has, rather than all that a driver supports."""
+    """Whether `rocm` is the ROCm of an image or a lock, not all that a driver supports."""
     because: str = ""
-    """Why those lines, as a clause."""
+    """Why these releases fit, as a clause."""
     against: str = ""
     """What is checked against, in a few words."""
     gfx: tuple[str, ...] = ()
     pins: Mapping[str, str] = field(default_factory=dict)
-    """Exact versions of the lock, by name."""
+    """Exact versions of the lock by name."""
     python: str = ""
     """CPython minor of the lock."""
     glibc: str = ""
-    """glibc of the base image; empty where none was named or it is not known."""
+    """glibc of the base image; empty if there is no base image or its glibc is unknown."""
+    index: Path = Path("index")
+    """The local index, which the consumer sees as ``file:///mnt/simple``."""
 
-    def fit(self, line: str) -> Fit:
-        """Say whether a ROCm line fits; older than a driver's window may run, at the user's own risk."""
-        if not self.rocm or line in self.rocm:
+    def fit(self, rocm: str) -> Fit:
+        """Return whether a ROCm release fits; one older than the driver supports may run."""
+        if not self.rocm or rocm in self.rocm:
             return "fits"
-        return "old" if not self.exact and sort_key(line) < sort_key(self.rocm[0]) else "wrong"
+        return "old" if not self.exact and sort_key(rocm) < sort_key(self.rocm[0]) else "wrong"
 
     def torches(self, public: str) -> list[Torch]:
-        """Give the published torch wheels of a version that fit, the newest ROCm first."""
-        rows = [row for row in self.catalog.torch.values() if row.version.partition("+")[0] == public]
+        """Return the published torch wheels of a version that fit, the newest ROCm first."""
+        rows = self.published_torches(public)
         if self.backend == "cpu":
             return [row for row in rows if row.backend == "cpu"]
         fitting = [row for row in rows if row.rocm and self.fit(minor(row.rocm)) == "fits"]
         return sorted(fitting, key=lambda row: sort_key(row.rocm), reverse=True)
 
+    def published_torches(self, public: str) -> list[Torch]:
+        """Return all published torch wheels of a version."""
+        return [row for row in self.catalog.torch.values() if row.version.partition("+")[0] == public]
 
-def expect_request(request: Request, catalog: Catalog, consumer: Consumer) -> Expected:
-    """Say what fits for a target.
+
+def expect_request(
+    request: Request, catalog: Catalog, consumer: Consumer, index: Path = Path("index")
+) -> Expected:
+    """Return what fits a target.
 
     Raises
     ------
     UsageError
-        The site's driver of that day, or the driver, image or offload target that is named, is not known.
+        The catalog does not know the driver, image or GPU architecture.
     """
     target = request.target
     check_target(catalog, target)
-    rocm, exact, because = _rocm(request, catalog)
+    rocm, exact, because = _supported_rocm(request, catalog)
     image = catalog.image.get(target.base_image or "")
-    told = f"{target.site} on {target.date}" + (f", {target.base_image}" if target.base_image else "")
+    against = f"{target.site} on {target.date}" + (f", {target.base_image}" if target.base_image else "")
     return Expected(
         catalog=catalog,
         consumer=consumer,
@@ -78,13 +87,14 @@ def expect_request(request: Request, catalog: Catalog, consumer: Consumer) -> Ex
         rocm=rocm,
         exact=exact,
         because=because,
-        against=told,
+        against=against,
         gfx=target.gfx,
         glibc=image.glibc if image else "",
+        index=index,
     )
 
 
-def _rocm(request: Request, catalog: Catalog) -> tuple[tuple[str, ...], bool, str]:
+def _supported_rocm(request: Request, catalog: Catalog) -> tuple[tuple[str, ...], bool, str]:
     target = request.target
     if target.backend == "cpu":
         return (), False, ""
@@ -96,17 +106,16 @@ def _rocm(request: Request, catalog: Catalog) -> tuple[tuple[str, ...], bool, st
     row = catalog.driver.get(driver)
     if row is None:
         return (), False, ""
-    lines = tuple(sorted(row.supports, key=sort_key))
-    what = f"{target.site} on {target.date} has" if window else "you named"
-    return (
-        lines,
-        False,
-        f"{what} kernel driver {driver}, which supports ROCm {join_words(lines, joiner='and')}",
-    )
+    releases = tuple(sorted(row.supports, key=sort_key))
+    owner = f"{target.site} on {target.date} has" if window else "you named"
+    supported = join_words(releases, joiner="and")
+    return releases, False, f"{owner} kernel driver {driver}, which supports ROCm {supported}"
 
 
-def expect_lock(lock: Resolution, name: str, catalog: Catalog, consumer: Consumer) -> Expected:
-    """Say what fits a lock: its versions, and nothing else."""
+def expect_lock(
+    lock: Resolution, name: str, catalog: Catalog, consumer: Consumer, index: Path = Path("index")
+) -> Expected:
+    """Return what fits a lock: exactly its versions."""
     rocm, image = lock.version_of("rocm"), catalog.image.get(lock.version_of("base-image"))
     return Expected(
         catalog=catalog,
@@ -119,9 +128,10 @@ def expect_lock(lock: Resolution, name: str, catalog: Catalog, consumer: Consume
         gfx=lock.target.gfx,
         pins={
             pick.name: pick.pinned
-            for pick in lock.picks
-            if pick.kind == "distribution" and pick.origin != "preinstalled"
+            for pick in lock.distributions
+            if pick.origin != "preinstalled"
         },
         python=lock.version_of("python"),
         glibc=image.glibc if image else "",
+        index=index,
     )

@@ -1,0 +1,457 @@
+"""Rules about packages: where pip takes torch and the extensions from, and which build it installs."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import unquote, urlsplit
+
+from packaging.utils import canonicalize_name
+from packaging.version import Version
+
+from builders.constants import MOUNTED_INDEX, TRITON_NAMES
+from builders.host import glibc_version
+from matrix.checking.pip_line import PipLine
+from matrix.checking.rules import finding
+from matrix.wheel_tags import too_new_glibc
+from resolver.facts.catalog import applies
+from resolver.versions import is_version, join_words, minor, satisfies
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from builders.findings import Finding
+    from matrix.checking.document import Document, Entry
+    from matrix.checking.target import Expected
+    from resolver.facts.catalog import Catalog
+    from resolver.facts.schema import Package, Torch
+
+TORCH_FAMILY = ("torch", "torchvision", "torchaudio")
+_TORCH_INDEX = re.compile(r"download(?:-r2)?\.pytorch\.org/whl/(?:nightly/|test/)?(rocm[\d.]+|cpu|cu\d+)")
+_ROCM_LABEL = re.compile(r"rocm(\d+\.\d+)")
+_TORCH_LABEL = re.compile(r"torch(\d+(?:\.\d+)*)")
+_GFX_LABEL = re.compile(r"gfx[0-9a-f]+")
+_CUDA_NAME = re.compile(r"nvidia-.*|cupy-cuda.*|.*-cu1[1-9]\d?|pytorch-cuda|cuda-python|cuda-bindings")
+_CUPY_ROCM = re.compile(r"cupy-rocm-(\d+)-(\d+)")
+_RESOLVE = "`matrix resolve torch` for the same site or base image lists versions that fit."
+_BUILD = "Build a wheel with `matrix build-wheels` and pin it with its label."
+_PIN = "Pin the exact version with its label. `matrix env --for cotainr` writes such a file from a lock."
+
+
+def torch_index(url: str) -> str:
+    """Return what the wheels of one of PyTorch's indexes are built for; empty for any other index.
+
+    Examples
+    --------
+    >>> torch_index("https://download.pytorch.org/whl/rocm6.4"), torch_index("file:///mnt/simple")
+    ('rocm6.4', '')
+    """
+    kind = _TORCH_INDEX.search(url)
+    return kind[1].rstrip(".") if kind else ""
+
+
+def rocm_of(label: str) -> str:
+    """Return the ROCm release that a local label names; empty if it names none.
+
+    Examples
+    --------
+    >>> rocm_of("rocm6.4.torch2.9.1.gfx90a"), rocm_of("cu128")
+    ('6.4', '')
+    """
+    release = _ROCM_LABEL.match(label)
+    return release[1] if release else ""
+
+
+class Indexes:
+    """The indexes of a file, and the packages that pip must or must not build.
+
+    Parameters
+    ----------
+    document
+        The file.
+    """
+
+    def __init__(self, document: Document) -> None:
+        self.torch: dict[str, Entry] = {}
+        """Kind of PyTorch's index (``rocm6.4``) to the line that names it."""
+        self.other = False
+        """Whether there is any other index than PyPI and PyTorch's."""
+        self.replacing: Entry | None = None
+        """The line that replaces PyPI."""
+        self.only_binary: set[str] = set()
+        """Normalised names that pip must not build; ``:all:`` for all."""
+        self.no_binary: dict[str, Entry] = {}
+        """Normalised names that pip must build, to the line that says so."""
+        for entry in document.entries:
+            line = entry.pip
+            if line.requirement_text:
+                continue
+            for url in line.values("--index-url", "--extra-index-url"):
+                if torch_index(url):
+                    self.torch.setdefault(torch_index(url), entry)
+                elif "pypi.org" not in url:
+                    self.other = True
+            self.other = self.other or bool(line.values("--find-links"))
+            if line.values("--index-url") or line.has("--no-index"):
+                self.replacing = entry
+            for value in line.values("--only-binary"):
+                self.only_binary |= {_name(name) for name in value.split(",")}
+            for value in line.values("--no-binary"):
+                self.no_binary |= {_name(name): entry for name in value.split(",")}
+
+    @property
+    def any(self) -> bool:
+        """Whether the file names another index than PyPI."""
+        return self.other or bool(self.torch)
+
+    def wheels_only(self, name: str) -> bool:
+        """Return whether pip must not build a package."""
+        return name in self.only_binary or ":all:" in self.only_binary
+
+
+def _name(text: str) -> str:
+    return text.strip() if text.startswith(":") else canonicalize_name(text.strip())
+
+
+def check_indexes(document: Document, expected: Expected) -> Iterator[Finding]:
+    """Check the options that name indexes."""
+    indexes = Indexes(document)
+    for kind, entry in indexes.torch.items():
+        if kind.startswith("cu") and expected.backend == "rocm":
+            message = f"The wheels of this index are built for CUDA ({kind}) and do not run on AMD GPUs."
+            corrected = [entry.text.replace(kind, f"rocm{expected.rocm[-1]}")] if expected.rocm else []
+            yield finding("cuda-torch", entry, message, corrected=corrected)
+    replacing = indexes.replacing
+    if replacing is not None and any(torch_index(url) for url in replacing.pip.values("--index-url")):
+        names = [entry.pip.name for entry in document.entries if entry.pip.requirement]
+        others = [name for name in names if name not in (*TORCH_FAMILY, *TRITON_NAMES)]
+        if others:
+            message = (
+                f"--index-url replaces PyPI: pip looks for {others[0]} only on PyTorch's index, which has "
+                "few other packages."
+            )
+            corrected = [replacing.text.replace("--index-url", "--extra-index-url")]
+            yield finding("index-replaced", replacing, message, corrected=corrected)
+    for entry in document.entries:
+        if entry.pip.has("--pre"):
+            message = (
+                "Every package without an exact version may now be an alpha, a nightly or a release "
+                "candidate."
+            )
+            yield finding("pre-releases", entry, message, fix="Pin the pre-release that you need instead.")
+
+
+def check_torch(document: Document, expected: Expected) -> Iterator[Finding]:
+    """Check torch, torchvision, torchaudio and packages for CUDA only."""
+    indexes = Indexes(document)
+    for entry in document.entries:
+        line = entry.pip
+        if expected.backend == "rocm" and line.name and _CUDA_NAME.fullmatch(line.name):
+            message = f"{line.name} is for NVIDIA GPUs: gigabytes that AMD GPUs cannot use."
+            certain = line.name.startswith("nvidia-")
+            corrected = [f"# {entry.text}"] if certain else []
+            fix = "torch for ROCm does not need it."
+            yield finding("cuda-package", entry, message, corrected=corrected, fixable=certain, fix=fix)
+        if line.requirement is None or line.location or line.name in expected.pins:
+            continue
+        if line.name in TORCH_FAMILY:
+            yield from _check_family(document, entry, expected, indexes)
+        elif line.local and rocm_of(line.local):
+            yield from _check_rocm(entry, rocm_of(line.local), expected)
+        elif release := _CUPY_ROCM.fullmatch(line.name):
+            yield from _check_rocm(entry, f"{release[1]}.{release[2]}", expected)
+
+
+def _check_rocm(entry: Entry, rocm: str, expected: Expected) -> Iterator[Finding]:
+    """Check that a package for a ROCm release fits the target."""
+    fit = expected.fit(rocm) if expected.backend == "rocm" else "wrong"
+    if fit == "old":
+        message = (
+            f"{entry.pip.name} is for ROCm {rocm}, and {expected.because}. Older releases may run, at "
+            "your own risk."
+        )
+        yield finding("old-rocm", entry, message)
+    elif fit == "wrong":
+        because = expected.because or f"{expected.against} is for the CPU"
+        message = (
+            f"{entry.pip.name} is for ROCm {rocm}, and {because}. pip installs it, and it fails at run time."
+        )
+        yield finding("other-rocm", entry, message, fix=_RESOLVE)
+
+
+def _check_family(
+    document: Document, entry: Entry, expected: Expected, indexes: Indexes
+) -> Iterator[Finding]:
+    line = entry.pip
+    if not line.pinned or not is_version(line.pinned):
+        source = f"PyPI, whose {line.name} is built for CUDA"
+        if indexes.any:
+            source = f"PyTorch's index or PyPI, whichever is newer; PyPI's {line.name} is built for CUDA"
+        message = f"Without an exact version, {line.name} comes from {source}."
+        yield finding("unpinned-torch", entry, message, fix=_RESOLVE)
+    elif not line.local:
+        yield from _check_unlabelled(entry, expected, indexes)
+    elif line.local.startswith("cu") and expected.backend == "rocm":
+        message = f"The label {line.local} means a build for CUDA."
+        labels = [_label(row) for row in _rows(line, expected.torches(line.public), expected)]
+        corrected = [line.with_pin(f"{line.public}+{label}") for label in labels[:1]]
+        yield finding("cuda-torch", entry, message, corrected=corrected)
+    else:
+        yield from _check_labelled(document, entry, expected, indexes)
+
+
+def _rows(line: PipLine, rows: list[Torch], expected: Expected) -> list[Torch]:
+    """Return the torch releases with which a version of torch, torchvision or torchaudio was released.
+
+    Parameters
+    ----------
+    rows
+        The torch releases to return for torch itself.
+    """
+    if line.name == "torch":
+        return rows
+    torches = [row.version.partition("+")[0] for row in expected.catalog.torch.values()
+               if line.public == _companion(row, line.name)]  # fmt: skip
+    return [row for public in dict.fromkeys(torches) for row in expected.torches(public)]
+
+
+def _companion(row: Torch, name: str) -> str:
+    """Return the version of torchvision or torchaudio released with a torch, without label."""
+    requirement = row.torchvision if name == "torchvision" else row.torchaudio
+    return requirement.rpartition("==")[2].partition("+")[0]
+
+
+def _label(row: Torch) -> str:
+    return row.version.partition("+")[2]
+
+
+def _check_unlabelled(entry: Entry, expected: Expected, indexes: Indexes) -> Iterator[Finding]:
+    """Check torch without its label: which build pip takes depends on the indexes of the file."""
+    line = entry.pip
+    fitting = _rows(line, expected.torches(line.public), expected)
+    published = expected.published_torches(line.public) if line.name == "torch" else fitting
+    named = [row for row in published if torch_index(row.index) in indexes.torch]
+    named = [row for row in named if row in fitting] or named
+    candidates = named or fitting
+    labels = list(dict.fromkeys(_label(row) for row in candidates))
+    corrected = [line.with_pin(f"{line.public}+{label}") for label in labels[:1]]
+    backend = "CPU" if expected.backend == "cpu" else "ROCm"
+    if named or indexes.other:
+        source = "may have" if not named else "has"
+        message = (
+            f"An index of the file {source} {line.name} for {backend}, and pip takes that build. "
+            "If pip cannot read the index, it takes PyPI's, which is built for CUDA. "
+            "With the label it fails instead."
+        )
+        certain = len(labels) == 1 and bool(named) and named[0] in fitting
+        yield finding("unlabelled-torch", entry, message, corrected=corrected, fixable=certain)
+        if named and named[0] not in fitting and rocm_of(labels[0]):
+            yield from _check_rocm(entry, rocm_of(labels[0]), expected)
+        return
+    message = (
+        f"No index of the file has {line.name} for {backend}: pip takes PyPI's, which is built for CUDA."
+    )
+    if candidates and line.name == "torch":
+        corrected = [f"--extra-index-url {candidates[0].index}", *corrected]
+    yield finding(
+        "cuda-torch", entry, message, corrected=corrected, fix="" if len(corrected) > 1 else _RESOLVE
+    )
+
+
+def _check_labelled(
+    document: Document, entry: Entry, expected: Expected, indexes: Indexes
+) -> Iterator[Finding]:
+    line = entry.pip
+    rocm = rocm_of(line.local)
+    if rocm:
+        yield from _check_rocm(entry, rocm, expected)
+    if line.name != "torch":
+        return
+    row = expected.catalog.torch.get(f"{line.public}+{line.local}")
+    if row is None:
+        versions = [row.version for row in expected.torches(line.public)]
+        message = f"The catalog does not list torch {line.pinned}; it may not exist."
+        message += f" For {expected.against} it lists {join_words(versions)}." if versions else ""
+        corrected = [line.with_pin(version) for version in versions[:1]]
+        yield finding("unknown-torch", entry, message, corrected=corrected)
+        return
+    kind = torch_index(row.index)
+    if kind and indexes.torch and kind not in indexes.torch:
+        other, index = next(iter(indexes.torch.items()))
+        message = f"torch {row.version} is on {row.index}; this index has only wheels for {other}."
+        certain = len(indexes.torch) == 1 and not other.startswith("cu")
+        certain = certain and (not rocm or expected.fit(rocm) == "fits")
+        corrected = [index.text.replace(other, kind)]
+        yield finding("index-other-rocm", index, message, corrected=corrected, fixable=certain)
+    python = minor(document.python) if document.python else expected.python
+    if python and row.python and python not in row.python:
+        pythons = join_words(row.python, joiner="and")
+        message = f"torch {row.version} has wheels for Python {pythons}, but not for {python}."
+        yield finding("torch-python", entry, message)
+
+
+def check_extensions(document: Document, expected: Expected) -> Iterator[Finding]:
+    """Check the extensions of the catalog that a file names."""
+    indexes = Indexes(document)
+    torch = next((entry.pip for entry in document.entries if entry.pip.name == "torch"), PipLine(""))
+    for entry in document.entries:
+        line = entry.pip
+        yield from _check_spelling(entry)
+        yield from _check_glibc(entry, expected)
+        if line.name in expected.pins:
+            yield from _check_pin(entry, expected)
+        package = expected.catalog.package.get(line.name or _repository_name(line.location))
+        if package is None or package.name in TORCH_FAMILY or not _is_built(expected.catalog, package.name):
+            continue
+        if line.location:
+            if line.is_source:
+                message = (
+                    f"pip builds {package.name} here, isolated and without torch. The build fails, or "
+                    "succeeds without compiled code. The order of the lines does not matter."
+                )
+                yield finding("built-from-source", entry, message, fix=_BUILD)
+            continue
+        if line.name in indexes.no_binary:
+            message = f"pip has to build {line.name} here, isolated and without torch."
+            yield finding("built-from-source", indexes.no_binary[line.name], message, fix=_BUILD)
+        if line.requirement is not None and line.name not in expected.pins:
+            yield from _check_extension(entry, package, expected, indexes)
+        yield from _check_label(entry, torch.public, expected)
+        yield from _check_published(entry, rocm_of(torch.local), expected)
+        if line.local and not indexes.wheels_only(line.name):
+            message = (
+                "If the wheel is missing, pip may build a source archive of another index, without torch."
+            )
+            corrected = [f"--only-binary {line.name}", line.text]
+            yield finding("no-only-binary", entry, message, corrected=corrected, fixable=True)
+        if line.local and not indexes.any:
+            message = "PyPI has no labelled versions, and the file names no index that could have this one."
+            fix = f"Add the index: --extra-index-url {MOUNTED_INDEX}"
+            yield finding("label-without-index", entry, message, fix=fix)
+
+
+def _is_built(catalog: Catalog, name: str) -> bool:
+    """Return whether a package has releases to build; some, such as numpy, only come from PyPI."""
+    return any(row.sdist or row.git for row in catalog.releases_of(name)) or bool(catalog.recipes_of(name))
+
+
+def _repository_name(url: str) -> str:
+    """Return the last part of a repository's URL, which usually is the name of the project.
+
+    Examples
+    --------
+    >>> _repository_name("git+https://github.com/ROCm/apex.git@release/1.9.0#egg")
+    'apex'
+    """
+    path = urlsplit(url).path.split("@")[0].rstrip("/")
+    return canonicalize_name(path.rpartition("/")[2].removesuffix(".git")) if "+" in url else ""
+
+
+def _check_spelling(entry: Entry) -> Iterator[Finding]:
+    line = entry.pip
+    written = line.pinned.partition("+")[2]
+    if line.local and line.requirement is not None and written != line.local:
+        message = (
+            "Labels are lower case with dots. pip normalises them, but other tools compare them as text."
+        )
+        corrected = [entry.text.replace(f"+{written}", f"+{line.local}", 1)]
+        yield finding("label-spelling", entry, message, corrected=corrected, fixable=True)
+
+
+def _check_pin(entry: Entry, expected: Expected) -> Iterator[Finding]:
+    line, pin = entry.pip, expected.pins[entry.pip.name]
+    if line.location or line.requirement is None:
+        return
+    if not line.pinned or not is_version(line.pinned) or Version(line.pinned) != Version(pin):
+        message = f"{expected.against} has {line.name} {pin}; with this line pip may install another version."
+        yield finding("not-the-lock", entry, message, corrected=[line.with_pin(pin)], fixable=True)
+
+
+def _check_glibc(entry: Entry, expected: Expected) -> Iterator[Finding]:
+    """Check that a wheel of this machine runs with the glibc where it is installed."""
+    line = entry.pip
+    glibc = glibc_version() if expected.consumer == "pip" else expected.glibc
+    names = [Path(unquote(urlsplit(line.location).path)).name] if line.location.endswith(".whl") else []
+    if line.local:
+        pages = expected.index / "simple" / line.name
+        version = str(Version(line.pinned))
+        names = [path.name for path in pages.glob("*.whl") if f"-{version}-" in path.name]
+    if required := too_new_glibc(names, glibc):
+        where = "this machine" if expected.consumer == "pip" else "the base image"
+        message = (
+            f"The wheel of {line.name} requires glibc {required}, and {where} has glibc {glibc}. "
+            "pip skips the wheel and reports only the versions of other wheels."
+        )
+        fix = "Build it in a base image with an older glibc, or install it where glibc is new enough."
+        yield finding("newer-glibc", entry, message, fix=fix)
+
+
+def _check_extension(
+    entry: Entry, package: Package, expected: Expected, indexes: Indexes
+) -> Iterator[Finding]:
+    """Check how a file requires an extension by name."""
+    line = entry.pip
+    if line.local or (line.pinned and _is_published(expected, line.name, line.pinned)):
+        return
+    other_project = package.pypi == "other project"
+    if other_project and not indexes.wheels_only(line.name):
+        message = f"{line.name} on PyPI is another project. pip installs that one"
+        message += " if it cannot read the index or the index has no higher version" if indexes.any else ""
+        message += ", and runs its setup.py."
+        corrected = [f"--only-binary {line.name}", line.text]
+        yield finding("other-project", entry, message, corrected=corrected, fixable=True, fix=_PIN)
+    if not line.pinned:
+        reason = "another project" if other_project else "not built for this torch and this GPU"
+        message = f"pip takes the highest version of any index. PyPI's {line.name} is {reason}."
+        yield finding("unpinned-extension", entry, message, fix=_PIN)
+        return
+    message = (
+        "Of several builds of this version pip takes the one whose label sorts last, for whichever GPU. "
+    )
+    message += "Without the index" if indexes.any else "The file names no index with such builds, so"
+    message += " pip builds PyPI's source archive, without torch."
+    yield finding("unlabelled-extension", entry, message, fix=_PIN)
+
+
+def _is_published(expected: Expected, name: str, version: str) -> bool:
+    """Return whether PyPI has a usable wheel of a release."""
+    return any(
+        row.version == version and (row.wheel or row.pypi) and expected.backend in row.backend
+        for row in expected.catalog.releases_of(name)
+    )
+
+
+def _check_label(entry: Entry, torch: str, expected: Expected) -> Iterator[Finding]:
+    """Compare the label of an extension with the torch of the file and the GPUs of the target."""
+    label = entry.pip.local
+    built = _TORCH_LABEL.search(label)
+    if built and torch and Version(built[1]) != Version(torch):
+        message = (
+            f"{entry.pip.name} was built against torch {built[1]}, and the file pins torch {torch}. The "
+            "import may fail."
+        )
+        yield finding("other-target", entry, message, fix=_PIN)
+    gfx = _GFX_LABEL.findall(label)
+    missing = [name for name in expected.gfx if gfx and name not in gfx]
+    if missing:
+        message = (
+            f"{entry.pip.name} contains code for {', '.join(gfx)}, but not for {', '.join(missing)} of "
+            f"{expected.against}."
+        )
+        yield finding("other-target", entry, message, fix=_PIN)
+
+
+def _check_published(entry: Entry, rocm: str, expected: Expected) -> Iterator[Finding]:
+    """Check that a published wheel supports the ROCm of torch."""
+    line = entry.pip
+    for release in expected.catalog.releases_of(line.name):
+        if not rocm or not release.wheel or release.version != line.pinned:
+            continue
+        rows = [row for row in expected.catalog.requires if row.on == "rocm" and applies(row, release)]
+        supported = [version for row in rows if row.kind == "run" for version in row.versions]
+        if supported and not any(satisfies(rocm, version) for version in supported):
+            message = (
+                f"The wheel of {line.name} {line.pinned} is for ROCm {join_words(supported)}, torch for {rocm}."
+            )
+            yield finding("other-rocm", entry, message, fix="Pin a version for this ROCm.")
