@@ -451,7 +451,6 @@ def _check_published(entry: Entry, rocm: str, expected: Expected) -> Iterator[Fi
         rows = [row for row in expected.catalog.requires if row.on == "rocm" and applies(row, release)]
         supported = [version for row in rows if row.kind == "run" for version in row.versions]
         if supported and not any(satisfies(rocm, version) for version in supported):
-            message = (
-                f"The wheel of {line.name} {line.pinned} is for ROCm {join_words(supported)}, torch for {rocm}."
-            )
+            releases = join_words(supported)
+            message = f"The wheel of {line.name} {line.pinned} is for ROCm {releases}, torch for {rocm}."
             yield finding("other-rocm", entry, message, fix="Pin a version for this ROCm.")
