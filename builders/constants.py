@@ -9,4 +9,4 @@ INDEX_DIRECTORY = Path("index")
 MOUNTED_INDEX = "file:///mnt/simple"
 """The index as a build inside a container sees it."""
 TRITON_NAMES = ("triton", "triton-rocm", "pytorch-triton", "pytorch-triton-rocm")
-"""Distributions that install the import package ``triton``; at most one of them can be installed."""
+"""Distributions that install the import package ``triton``: two of them overwrite each other's files."""

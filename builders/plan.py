@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from builders.constants import TRITON_NAMES
 from builders.recipes import with_ops
 from builders.sources import patches_of
 from resolver.errors import EnvironmentLacksError, LockError, UsageError, did_you_mean
@@ -29,10 +30,6 @@ _DECIDING = (
     "declared", "undeclared", "match_runtime", "environment", "options", "prepare", "must_contain",
 )  # fmt: skip
 """The parts of a recipe that determine what comes out; its sources and notes do not."""
-
-
-_TRITONS = ("triton", "pytorch-triton-rocm", "triton-rocm")
-"""Names that torch's own triton has had."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +173,7 @@ def _task(
         others=tuple(one for one in catalog.recipe if one.package == pick.name),
         runtime={
             name: found.version
-            for name in (*recipe.match_runtime, *_TRITONS)
+            for name in (*recipe.match_runtime, *TRITON_NAMES)
             if (found := lock.pick(name)) is not None
         },
         beside_torch=any(

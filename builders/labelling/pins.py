@@ -16,6 +16,8 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
+from builders.constants import TRITON_NAMES
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
@@ -23,8 +25,6 @@ PinStyle = Literal["exact", "release", "none"]
 """``exact``: the local label is part of the pin; ``release``: any build of that release fits (PEP 440:
 ``==2.9.1`` also takes ``2.9.1+rocm6.4``); ``none``: what the source requires is left as it is."""
 
-_TRITONS = ("triton", "triton-rocm", "pytorch-triton", "pytorch-triton-rocm")
-"""Distributions that all hold the module ``triton``: two of them overwrite each other's files."""
 _NEVER = "nvidia-"
 """Beginning of the names of CUDA's packages: nothing that runs on AMD GPUs may bring them."""
 
@@ -80,7 +80,7 @@ def runtime_pins(
         name = canonicalize_name(given)
         if name == "torch":
             continue
-        twins = tuple(one for one in _TRITONS if one != name) if name in _TRITONS else ()
+        twins = tuple(one for one in TRITON_NAMES if one != name) if name in TRITON_NAMES else ()
         pins.append(Pin(name, version, twins))
     return tuple(pins)
 
