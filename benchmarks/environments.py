@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from builders.containers.choosing import choose_runtime
+from builders.containers.engines import choose_runtime
 from builders.containers.image import find_image
 from builders.containers.runtime import Bind, View, run_in
 from builders.environments.cached import remove_tree

@@ -1,8 +1,9 @@
-"""The workshop: where the wheels of a lock are built, and what that place has."""
+"""The build host: where the wheels of a lock are built, and what it provides."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,48 +12,46 @@ import msgspec
 
 from builders import host
 from builders.audit import image_provider
-from builders.containers.inspect import inspect_image
-from builders.containers.runtime import HostRuntime
-from builders.environments.python import find_python
+from builders.containers.engines import choose_runtime
+from builders.containers.image import locked_image
+from builders.containers.inspection import ImageFacts, inspect_in
+from builders.containers.runtime import HostRuntime, Runtime
+from builders.environments.python import TargetPython, find_python
 from resolver.errors import EnvironmentLacksError
 from resolver.versions import minor
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from builders.audit import Provider
-    from builders.containers.facts import ImageFacts
-    from builders.containers.runtime import Runtime
-    from builders.environments.python import TargetPython
     from builders.recipes import Compiler
+    from resolver.model import Resolution
 
 
 @dataclass(frozen=True)
 class BuildHost:
-    """A place with the Python that is built for, and all that a build asks of it."""
+    """A runtime with the Python to build for, and what else a build needs to know of it."""
 
     runtime: Runtime
     python: TargetPython
     identity: Mapping[str, Any]
-    """What of it determines a wheel's content, for build keys."""
+    """The properties that determine a wheel's content, for build keys."""
     compilers: tuple[Compiler, ...] = ()
-    """Host compilers of an image; none on this machine, where a source finds its own."""
+    """Host compilers of an image; empty on the host itself, where a source finds its own."""
     preferred: tuple[str, ...] = ()
-    """Names of compilers that the catalog gives for the image."""
+    """Names of the compilers that the catalog lists for the image."""
     rocm: str = ""
-    """ROCm release in it."""
+    """ROCm release of the image."""
     rocm_path: str = "/opt/rocm"
     provider: Provider | None = None
-    """Libraries and symbol versions that a wheel finds in it; None where nobody looked."""
+    """Libraries and symbol versions that a wheel finds in the image; None if unknown."""
     cpu: str = ""
-    """CPU that host code is compiled for, as ``-march`` names it; empty: the one that builds."""
+    """CPU that host code is compiled for, as ``-march`` names it; empty for the CPU that builds."""
     variables: Mapping[str, str] = field(default_factory=dict)
-    """What builds are told besides their recipe."""
+    """Variables of builds besides those of their recipe."""
     image: ImageFacts | None = None
-    """What is in the base image; None on this machine."""
+    """Content of the base image; None on the host itself."""
 
     def require_compilers(self, title: str, backend: str) -> None:
-        """See that the base image can compile, so that no build begins that cannot end well.
+        """Check that the base image has what compiling needs.
 
         Parameters
         ----------
@@ -64,25 +63,25 @@ class BuildHost:
         Raises
         ------
         EnvironmentLacksError
-            It lacks something for it.
+            Something is missing.
         """
-        missing_tools = self.image.missing_tools(rocm=backend == "rocm") if self.image else []
-        if self.image and missing_tools:
-            listed = "".join(f"\n  - {one}" for one in missing_tools)
-            msg = f"{title} cannot be compiled in the base image {self.image.name}; it lacks{listed}"
-            hint = "Take another image: matrix doctor --base-image IMAGE says what one has."
+        missing = self.image.missing_tools(rocm=backend == "rocm") if self.image else []
+        if self.image and missing:
+            listed = "".join(f"\n  - {tool}" for tool in missing)
+            msg = f"{title} cannot be compiled in the base image {self.image.name}:{listed}"
+            hint = "Use another image. `matrix doctor --base-image IMAGE` reports what an image has."
             raise EnvironmentLacksError(msg, hint=hint)
 
 
 def local_build_host(version: str, *, given: Path | None = None, cpu: str = "") -> BuildHost:
-    """Give the workshop that is this machine.
+    """Return the host itself as the build host.
 
     Parameters
     ----------
     version
-        Python's minor version.
+        Minor version of Python.
     given
-        Prefix of a Python that the user names.
+        Prefix of a Python that the user chose.
     cpu
         CPU that host code is compiled for.
 
@@ -100,33 +99,31 @@ def local_build_host(version: str, *, given: Path | None = None, cpu: str = "") 
         "glibc": host.glibc_version(),
         "cpu": cpu or host.cpu_identity(),
     }
-    own = {"CXX": os.environ["CXX"]} if os.environ.get("CXX") else {}
-    return BuildHost(runtime, python, identity, cpu=cpu, variables=own)
+    variables = {"CXX": os.environ["CXX"]} if os.environ.get("CXX") else {}
+    return BuildHost(runtime, python, identity, cpu=cpu, variables=variables)
 
 
 def image_build_host(
     runtime: Runtime, version: str, *, given: Path | None = None, cpu: str = ""
 ) -> BuildHost:
-    """Give the workshop that is a base image.
+    """Return a base image as the build host.
 
     Parameters
     ----------
-    place
-        The image, in a container runtime.
     version
-        Python's minor version.
+        Minor version of Python.
     given
-        Prefix of a Python that the user names, of the image or of this machine.
+        Prefix of a Python that the user chose, in the image or on the host.
     cpu
         CPU that host code is compiled for.
 
     Raises
     ------
     EnvironmentLacksError
-        The image cannot be looked into, or no such Python that can build runs in it.
+        The image cannot be inspected, or no such Python that can build runs in it.
     """
-    facts = inspect_image(runtime)
-    image_pythons = [Path(one.path) for one in facts.pythons if minor(one.version) == version]
+    facts = inspect_in(runtime)
+    image_pythons = [Path(python.path) for python in facts.pythons if minor(python.version) == version]
     python = find_python(runtime, version, given=given, image_pythons=image_pythons)
     identity = {
         "place": facts.digest,
@@ -145,3 +142,42 @@ def image_build_host(
         cpu=cpu,
         image=facts,
     )
+
+
+def find_build_host(
+    lock: Resolution, *, kind: str | None, image: str | None = None, python: Path | None = None, cpu: str = ""
+) -> BuildHost:
+    """Return the build host for the wheels of a lock.
+
+    Parameters
+    ----------
+    kind
+        ``host``, ``apptainer`` or ``podman``; None chooses.
+    image
+        The value of ``--base-image``: where the lock's image is, if it is a path.
+    python
+        Prefix of a Python that the user chose.
+    cpu
+        CPU that host code is compiled for.
+
+    Raises
+    ------
+    EnvironmentLacksError
+        A container runtime, the base image or a Python is missing.
+    ImageChangedError
+        The base image is not the lock's.
+    """
+    version, locked = lock.version_of("python"), lock.image
+    if lock.target.backend == "cpu" and kind in {None, "host"}:
+        return local_build_host(version, given=python, cpu=cpu)
+    if locked is None and lock.target.backend == "cpu":
+        choose_runtime(kind, None)  # raises: a container requires an image
+    if locked is None:
+        msg = "Wheels for ROCm are compiled in a base image, and the lock has none."
+        raise EnvironmentLacksError(msg, hint="Resolve with --base-image NAME or PATH.")
+    if kind == "host":
+        msg = f"Wheels for {', '.join(lock.target.gfx)} are compiled in a base image, not on the host."
+        raise EnvironmentLacksError(msg, hint="Omit --in, or use --in apptainer or --in podman.")
+    path = Path(image) if image and Path(image).exists() else None
+    runtime = choose_runtime(kind, locked_image(locked, path))
+    return image_build_host(runtime, version, given=python, cpu=cpu)

@@ -35,6 +35,18 @@ class Context:
         return load_catalog(self.settings)
 
     @cached_property
+    def catalog_with_image(self) -> Catalog:
+        """The same with the content of the requested base image, if that is a file on this machine.
+
+        Inspecting the image may start a container.
+        """
+        if not self.settings.base_image:
+            return self.catalog
+        from builders.containers.inspection import with_inspected_image
+
+        return with_inspected_image(self.catalog, self.settings.base_image)
+
+    @cached_property
     def today(self) -> datetime.date:
         """The day in UTC."""
         return datetime.datetime.now(tz=datetime.UTC).date()
@@ -48,13 +60,13 @@ class Context:
         """Return what the settings ask for."""
         from matrix.request import make_request
 
-        return make_request(self.settings, self.catalog, self.today)
+        return make_request(self.settings, self.catalog_with_image, self.today)
 
     def resolve(self) -> Resolution | Conflict:
         """Resolve what the settings ask for."""
         from resolver.resolve import resolve
 
-        return resolve(self.catalog, self.request())
+        return resolve(self.catalog_with_image, self.request())
 
     @property
     def lock_path(self) -> Path:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 import msgspec
 
-from matrix.imaging import image_name
+from builders.containers.image import image_name
 from matrix.request import driver_line, site_named
 from matrix.settings import load_catalog, site_file
 from resolver.errors import UsageError

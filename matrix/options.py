@@ -201,3 +201,17 @@ def _names(text: str) -> list[str]:
             f"{shorten(text)!r} contains an empty name; use the form gfx90a,gfx942"
         )
     return names
+
+
+def add_build_host_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options that choose the build host, its Python and its CPU."""
+    parser.add_argument("--in", dest="where", choices=("host", "apptainer", "podman"), help="where to build")
+    parser.add_argument(
+        "--python-from",
+        metavar="DIR",
+        type=Path,
+        help="prefix of the Python to build for, such as a conda environment, if the image has none",
+    )
+    parser.add_argument(
+        "--cpu", metavar="NAME", default="", help="CPU to compile host code for, as for the compiler's -march"
+    )

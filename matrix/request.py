@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from matrix.imaging import image_name, lay_image
+from builders.containers.image import image_name
 from matrix.settings import Settings, site_file
 from resolver.driver import identify_driver, lines_of_module, release_of_package
 from resolver.errors import UsageError, did_you_mean
@@ -31,13 +31,13 @@ DEFAULT_REQUIREMENTS = {
 def make_request(settings: Settings, catalog: Catalog, today: datetime.date) -> Request:
     """Return the request that settings describe.
 
+    The catalog must have the content of a base image that is a file: see `Context.catalog_with_image`.
+
     Raises
     ------
     UsageError
         A name or a version is not valid; the hint suggests the likely one.
     """
-    if settings.base_image:
-        lay_image(settings.base_image, catalog)
     target = _target(settings, catalog, today)
     texts = settings.requirements or DEFAULT_REQUIREMENTS[target.backend]
     requirements = [parse_requirement(text) for text in texts]

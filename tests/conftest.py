@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
-from builders.containers import namespaces
+from builders.containers import runtime
 from tests.rig.rig import Rig, the_rig
 
 _INTEGRATION_TIMEOUT = 1800
@@ -30,8 +30,8 @@ def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
 @pytest.fixture(autouse=True)
 def _namespaces_are_tried_anew() -> None:
     """What a test found under a PATH of its own is not believed by the next."""
-    namespaces.without_network.cache_clear()
-    namespaces.can_mount.cache_clear()
+    runtime.without_network.cache_clear()
+    runtime.can_mount.cache_clear()
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,4 @@
-"""A base image: a file or an unpacked directory, known by its digest."""
+"""A base image: a file or an unpacked directory, identified by its digest."""
 
 from __future__ import annotations
 
@@ -6,21 +6,23 @@ import hashlib
 import os
 import stat
 import struct
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
+from msgspec.structs import replace
 
 from builders.cache import cache_root
 from builders.files import sha256_of, write_atomic
-from resolver.errors import EnvironmentLacksError, ImageChangedError, UsageError
+from resolver.errors import EnvironmentLacksError, ImageChangedError, UsageError, did_you_mean
+from resolver.versions import shorten
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from resolver.model import BaseImage
+    from resolver.facts.catalog import Catalog
+    from resolver.model import BaseImage, Resolution
 
 Form = Literal["sif", "squashfs", "archive", "directory"]
 
@@ -30,9 +32,9 @@ length of the descriptors and of the data. Source: sylabs/sif pkg/sif/sif.go, ap
 _SIF_MAGIC = b"SIF_MAGIC\0"
 _TAR_MAGIC, _TAR_AT = b"ustar", 257
 _UNSTABLE = ("dev", "proc", "run", "sys", "tmp")
-"""Directories of an unpacked image that say nothing of it."""
-_READ = ("etc/os-release", "usr/lib/os-release", "var/lib/dpkg/status")
-"""Files of an unpacked image whose content counts, besides ROCm's own ``.info``."""
+"""Directories of an unpacked image that do not belong to it."""
+_DIGESTED = ("etc/os-release", "usr/lib/os-release", "var/lib/dpkg/status")
+"""Files of an unpacked image whose content is part of its digest, as is that of ROCm's ``.info``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,20 +42,20 @@ class Image:
     """A base image on this machine."""
 
     name: str
-    """As the catalog and the lock name it."""
+    """Its name in the catalog and the lock."""
     path: Path
-    """The real file or directory, with no symbolic link left: sites repoint theirs without warning."""
+    """The real path: sites repoint their symbolic links without warning."""
     sha256: str
-    """Of the file; of a directory what `tree_digest` says."""
+    """Of the file; for a directory the result of `tree_digest`."""
 
     @property
     def digest(self) -> str:
-        """The digest as the lock writes it."""
+        """The digest as in the lock."""
         return f"sha256:{self.sha256}"
 
 
-class _Known(msgspec.Struct):
-    """A digest that was computed, and the file that it was computed of."""
+class _CachedDigest(msgspec.Struct):
+    """A digest, and the state of the file when it was computed."""
 
     path: str
     size: int
@@ -63,21 +65,21 @@ class _Known(msgspec.Struct):
 
 
 def find_image(given: Path, name: str = "") -> Image:
-    """Find a base image and its digest.
+    """Return a base image with its digest.
 
     Parameters
     ----------
     given
         A file or directory, or a symbolic link to one.
     name
-        What it is called; the file's name without suffix when empty.
+        Its name; the file name without suffix when empty.
 
     Raises
     ------
     EnvironmentLacksError
-        It is not there or may not be read.
+        It does not exist or cannot be read.
     UsageError
-        It is no image.
+        It is not an image.
     """
     path = real_path(given)
     form = form_of(path)
@@ -90,7 +92,7 @@ def find_image(given: Path, name: str = "") -> Image:
 
 
 def stem(path: Path) -> str:
-    """Give what an image is called that has no other name.
+    """Return the name of an image that has no other.
 
     Examples
     --------
@@ -101,12 +103,12 @@ def stem(path: Path) -> str:
 
 
 def real_path(given: Path) -> Path:
-    """Follow every symbolic link.
+    """Return the path of an image without symbolic links.
 
     Raises
     ------
     EnvironmentLacksError
-        There is nothing at the end, or it may not be looked at.
+        It does not exist or cannot be read.
     """
     text = str(given)
     if ":/" in text and not given.exists():
@@ -117,30 +119,28 @@ def real_path(given: Path) -> Path:
         return given.resolve(strict=True)
     except FileNotFoundError:
         link = f", which {given} points to" if given.is_symlink() else ""
-        msg = f"There is no base image {given.resolve()}{link}."
-        raise EnvironmentLacksError(
-            msg,
-            hint="Name the path of an image on this machine; for an address: apptainer pull FILE ADDRESS.",
-        ) from None
+        msg = f"The base image {given.resolve()}{link} does not exist."
+        hint = "Name the path of an image on this machine. To download one: apptainer pull FILE ADDRESS"
+        raise EnvironmentLacksError(msg, hint=hint) from None
     except (OSError, RuntimeError) as error:
         msg = f"Cannot read the base image {given}: {getattr(error, 'strerror', '') or error}."
         raise EnvironmentLacksError(msg) from None
 
 
 def form_of(path: Path) -> Form:
-    """Say what kind of image a file or directory is.
+    """Return what kind of image a file or directory is.
 
     Raises
     ------
     EnvironmentLacksError
-        It may not be read.
+        It cannot be read.
     UsageError
-        It is none, or was cut off on its way here.
+        It is not an image, or is truncated.
     """
     if path.is_dir():
         if (path / "usr").is_dir() or (path / "bin").is_dir():
             return "directory"
-        msg = f"{path} is no unpacked image: it has neither usr nor bin."
+        msg = f"{path} is not an unpacked image: it has neither usr nor bin."
         raise UsageError(msg)
     if not path.is_file():
         msg = f"{path} is neither a file nor a directory."
@@ -158,7 +158,7 @@ def form_of(path: Path) -> Form:
         return "squashfs"
     if head[_TAR_AT : _TAR_AT + len(_TAR_MAGIC)] == _TAR_MAGIC:
         return "archive"
-    msg = f"{path} is no image: neither SIF, squashfs, an archive of podman or docker, nor a directory."
+    msg = f"{path} is not an image: neither SIF, squashfs, an archive of podman or docker, nor a directory."
     raise UsageError(msg)
 
 
@@ -166,26 +166,26 @@ def _require_whole(path: Path, head: bytes) -> None:
     *_, offset, length = _SIF.unpack_from(head)
     size = path.stat().st_size
     if size < offset + length:
-        msg = f"{path} is cut off: it has {size:,} bytes of {offset + length:,}."
+        msg = f"{path} is truncated: it has {size:,} of {offset + length:,} bytes."
         raise UsageError(msg, hint="Copy it again.")
 
 
-def known_digest(given: Path) -> str:
-    """Give the digest of a file that was computed before, as the lock writes it; empty if none was."""
+def cached_digest(given: Path) -> str:
+    """Return the digest of a file, as in the lock, if it was computed before; otherwise an empty string."""
     try:
-        known = _remembered(given.resolve(strict=True))
+        known = _valid_cached_digest(given.resolve(strict=True))
     except OSError:
         return ""
     return f"sha256:{known}" if known else ""
 
 
 def check_digest(image: Image, locked_digest: str, locked_name: str) -> None:
-    """See that an image is the one of the lock; a lock without a digest has nothing to compare with.
+    """Check that an image is the one in the lock, if the lock has its digest.
 
     Raises
     ------
     ImageChangedError
-        It is another one.
+        The digests differ.
     """
     if not locked_digest or locked_digest == image.digest:
         return
@@ -199,24 +199,24 @@ def check_digest(image: Image, locked_digest: str, locked_name: str) -> None:
 
 
 def locked_image(locked: BaseImage, given: Path | None = None) -> Image:
-    """Find the base image of a lock, and see that it is still the same.
+    """Return the base image of a lock after checking that it has not changed.
 
     Parameters
     ----------
     given
-        Where it is, if not where the lock says.
+        Its path, if that differs from the lock's.
 
     Raises
     ------
     EnvironmentLacksError
-        It is not there, may not be read, or was never a file of this machine.
+        It does not exist, cannot be read, or the lock has no path.
     ImageChangedError
-        It is another one.
+        Its digest differs from the lock's.
     UsageError
-        What is there is no image.
+        The file is not an image.
     """
     if given is None and not locked.path:
-        msg = f"The lock names the base image {locked.name}, and not where it is."
+        msg = f"The lock has no path for the base image {locked.name}."
         raise EnvironmentLacksError(msg, hint="Name the file: --base-image PATH")
     image = find_image(given or Path(locked.path), locked.name)
     check_digest(image, locked.digest, locked.name)
@@ -224,25 +224,25 @@ def locked_image(locked: BaseImage, given: Path | None = None) -> Image:
 
 
 def _digest_of_file(path: Path) -> str:
-    known = _remembered(path)
-    if known:
-        return known
+    cached = _valid_cached_digest(path)
+    if cached:
+        return cached
     before = path.stat()
     sha256 = sha256_of(path)
     after = path.stat()
     if (before.st_size, before.st_mtime_ns) != (after.st_size, after.st_mtime_ns):
         msg = f"{path} changed while it was read."
         raise EnvironmentLacksError(msg, hint="Wait until it is written, then run again.")
-    entry = _Known(str(path), after.st_size, after.st_mtime_ns, after.st_ino, sha256)
-    with suppress(OSError):  # a cache that cannot be written costs time only
-        write_atomic(_memory(path), msgspec.json.encode(entry))
+    entry = _CachedDigest(str(path), after.st_size, after.st_mtime_ns, after.st_ino, sha256)
+    with suppress(OSError):  # without a cache it only takes longer
+        write_atomic(_cache_file(path), msgspec.json.encode(entry))
     return sha256
 
 
-def _remembered(path: Path) -> str:
-    """Give the digest of a file that has not changed since it was computed."""
+def _valid_cached_digest(path: Path) -> str:
+    """Return the digest of a file that has not changed since it was computed, or an empty string."""
     try:
-        known = msgspec.json.decode(_memory(path).read_bytes(), type=_Known)
+        known = msgspec.json.decode(_cache_file(path).read_bytes(), type=_CachedDigest)
         now = path.stat()
     except (OSError, msgspec.DecodeError):
         return ""
@@ -255,18 +255,18 @@ def _remembered(path: Path) -> str:
     return known.sha256 if same else ""
 
 
-def _memory(path: Path) -> Path:
+def _cache_file(path: Path) -> Path:
     return cache_root() / "images" / f"{hashlib.sha256(os.fsencode(path)).hexdigest()}.json"
 
 
 def tree_digest(root: Path) -> str:
-    """Give a digest of an unpacked image.
+    """Return the digest of an unpacked image.
 
-    It is the SHA-256 over one line for each entry, sorted by path: kind, whether it is executable,
-    size, path, and where a symbolic link points. Of the files that say what the image is, the
-    distribution's release, its list of packages and ROCm's ``.info``, the content counts as well.
-    Owners and times do not count, nor does what is in ``/dev``, ``/proc``, ``/run``, ``/sys`` and
-    ``/tmp``. A file that is exchanged for another of the same size elsewhere is not noticed.
+    It is the SHA-256 over one line per entry, sorted by path: kind, whether it is executable, size, path,
+    and target of a symbolic link; and over the content of the files that identify the image: the
+    distribution's release, its list of packages, and ROCm's ``.info``. Owners and times are ignored, and
+    so are ``/dev``, ``/proc``, ``/run``, ``/sys`` and ``/tmp``. Any other file that is replaced by one of
+    the same size leaves the digest as it was.
     """
     total = hashlib.sha256()
     for relative, entry in sorted(_entries(root, "")):
@@ -274,19 +274,70 @@ def tree_digest(root: Path) -> str:
         kind = stat.S_IFMT(status.st_mode)
         size = status.st_size if stat.S_ISREG(kind) else 0
         target = str(Path(entry.path).readlink()) if entry.is_symlink() else ""
-        runs = bool(status.st_mode & stat.S_IXUSR)
-        total.update(f"{kind:o} {runs:d} {size} {relative!r} {target!r}\n".encode())
-        if stat.S_ISREG(kind) and (relative in _READ or "/.info/" in relative):
+        executable = bool(status.st_mode & stat.S_IXUSR)
+        total.update(f"{kind:o} {executable:d} {size} {relative!r} {target!r}\n".encode())
+        if stat.S_ISREG(kind) and (relative in _DIGESTED or "/.info/" in relative):
             total.update(Path(entry.path).read_bytes())
     return total.hexdigest()
 
 
 def _entries(folder: Path, prefix: str) -> Iterator[tuple[str, os.DirEntry[str]]]:
-    with os.scandir(folder) as found:
-        for entry in found:
+    with os.scandir(folder) as entries:
+        for entry in entries:
             relative = prefix + entry.name
             if relative in _UNSTABLE:
                 continue
             yield relative, entry
             if entry.is_dir(follow_symlinks=False) and os.access(entry.path, os.R_OK | os.X_OK):
                 yield from _entries(Path(entry.path), f"{relative}/")
+
+
+def is_local(path: Path) -> bool:
+    """Return whether a path exists on this machine."""
+    try:
+        return path.exists()
+    except OSError:  # too long for a path, or in a directory that cannot be read
+        return False
+
+
+def image_name(given: str, catalog: Catalog) -> str:
+    """Return the name of a base image in the catalog and the lock.
+
+    Parameters
+    ----------
+    given
+        A name, or the path of a file or directory. The file name is the image's name if the catalog knows
+        it (LUMI's end in ``.sif``), else without its suffix.
+
+    Raises
+    ------
+    EnvironmentLacksError
+        It is an address of a registry.
+    UsageError
+        It is a path that does not exist, and the catalog knows no image of that file name.
+    """
+    path = Path(given)
+    if given in catalog.image and not is_local(path):
+        return given
+    if path.name in catalog.image:
+        return path.name
+    if is_local(path):
+        return stem(path)
+    if "://" in given:
+        msg = f"{given} is an address; a base image must be a file on this machine."
+        raise EnvironmentLacksError(msg, hint=f"Pull it first: apptainer pull image.sif {given}")
+    if "/" in given:
+        msg = f"{shorten(given)} does not exist, and the catalog knows no base image {shorten(path.name)}."
+        raise UsageError(msg, hint=did_you_mean(path.name, catalog.image))
+    return given
+
+
+def with_cached_digest(resolution: Resolution) -> Resolution:
+    """Add the digest of the chosen base image if it has none and it was computed before.
+
+    Computing it would read tens of gigabytes, which only a build does.
+    """
+    image = resolution.image
+    if image is None or image.digest or not image.path.startswith("/") or not is_local(Path(image.path)):
+        return resolution
+    return replace(resolution, image=replace(image, digest=cached_digest(Path(image.path))))

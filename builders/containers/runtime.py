@@ -1,53 +1,56 @@
-"""A place where programs of a build run, and how a command line is made for it.
+"""Where programs run: the `Runtime` interface, and the host.
 
-A place only writes command lines; `builders.process` starts them, so that logs, interrupts and failures
-are the same everywhere. Files keep their paths: what a program may see of this machine is bound in
+A runtime only composes command lines; `builders.process` starts them, so that logs, interrupts and
+failures are the same everywhere. Files keep their paths: what a program may see of the host is bound
 at the same path, and nothing else is.
+
+Sources: unshare(1), user_namespaces(7), network_namespaces(7).
 """
 
 from __future__ import annotations
 
 import os
+import shutil
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar, Protocol
+from functools import cache
+from pathlib import Path
+from typing import ClassVar, Protocol
 
-from builders.containers.namespaces import without_network
+from builders.containers.image import Image
 from builders.process import clean_environment, output_of, run
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from pathlib import Path
-
-    from builders.containers.image import Image
+_DEVICES = ("cat", "/proc/net/dev")
+_DEVICE_HEADINGS = 2  # lines of /proc/net/dev
+_MAPPINGS = ("--map-current-user", "--map-root-user")  # util-linux before 2.35 knows only the second
 
 
 @dataclass(frozen=True, slots=True)
 class Bind:
-    """A file or directory of this machine that a program sees."""
+    """A file or directory of the host that a program sees."""
 
     path: Path
     writable: bool = False
     target: Path | None = None
-    """Where the program sees it; at the same path when None. This machine itself cannot do that."""
+    """Its path in the container, where that differs. The host runtime does not support this."""
 
     @property
     def inside(self) -> Path:
-        """Where the program sees it."""
+        """The path at which the program sees it."""
         return self.target or self.path
 
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """What a program sees of this machine, and what it is told."""
+    """What a program sees of the host, and its environment."""
 
     env: Mapping[str, str] = field(default_factory=dict)
-    """Variables set for it, over the place's own."""
+    """Variables set in addition to the runtime's own."""
     path: Sequence[Path] = ()
-    """Directories put before the place's own PATH."""
+    """Directories that come first on PATH."""
     cwd: Path | None = None
     binds: Sequence[Bind] = ()
     network: bool = False
-    """Whether it may use the network; off unless said."""
 
 
 class Runtime(Protocol):
@@ -58,71 +61,95 @@ class Runtime(Protocol):
 
     @property
     def image(self) -> Image | None:
-        """The base image; None on this machine itself."""
+        """The base image; None on the host."""
         ...
 
     def command(self, command: Sequence[str], view: View) -> tuple[list[str], dict[str, str]]:
-        """Give the whole command line, and the environment it is started in.
-
-        Parameters
-        ----------
-        command
-            Program and arguments, as the place itself knows them.
-        view
-            What the program sees.
-        """
+        """Return the whole command line, and the environment to start it in."""
         ...
 
     @property
     def isolates_network(self) -> bool:
-        """Whether a program without network really has none here."""
+        """Whether a program whose view has no network really has none."""
         ...
 
 
 @dataclass(frozen=True)
 class HostRuntime:
-    """The machine that the program runs on."""
+    """The machine that `matrix` runs on."""
 
     kind: ClassVar[str] = "host"
     image: Image | None = None
 
     def command(self, command: Sequence[str], view: View) -> tuple[list[str], dict[str, str]]:
-        """Give the command as it is, behind ``unshare`` where it may not use the network.
+        """Return the command itself, after ``unshare`` if it must not use the network.
 
         In such a namespace not even the loopback device is up.
         """
         env = clean_environment(view.env)
-        own = [str(one) for one in view.path]
-        env["PATH"] = os.pathsep.join([*own, env.get("PATH", os.defpath)])
-        cut = [] if view.network else without_network()
-        return [*cut, *command], env
+        env["PATH"] = os.pathsep.join([*map(str, view.path), env.get("PATH", os.defpath)])
+        prefix = [] if view.network else without_network()
+        return [*prefix, *command], env
 
     @property
     def isolates_network(self) -> bool:
-        """Whether user namespaces can be made here."""
+        """Whether this user can create network namespaces."""
         return bool(without_network())
 
 
 def run_in(runtime: Runtime, command: Sequence[str], view: View, *, what: str, log: Path) -> None:
-    """Run a program in a place with everything it prints going to a log.
+    """Run a program in a runtime and append its output to a log.
 
     Parameters
     ----------
     what
-        What it is for, as the beginning of a sentence.
-    log
-        File that the output is appended to.
+        What the program does, as the beginning of a sentence.
 
     Raises
     ------
     CommandError
-        It failed; the error names the log and the lines that tell most.
+        The program failed; the error names the log and shows its most important lines.
     """
     line, env = runtime.command(command, view)
     run(line, what=what, log=log, cwd=view.cwd if runtime.image is None else None, env=env)
 
 
 def output_in(runtime: Runtime, command: Sequence[str], view: View | None = None) -> str:
-    """Give what a program prints in a place, or an empty text if it cannot be run."""
+    """Return what a program prints in a runtime, or an empty string if it fails."""
     line, env = runtime.command(command, view or View())
     return output_of(line, env=env)
+
+
+@cache
+def without_network() -> tuple[str, ...]:
+    """Return the prefix that cuts a command off from the network; empty if the kernel does not allow it."""
+    for mapping in _MAPPINGS:
+        prefix = (shutil.which("unshare") or "unshare", "--user", mapping, "--net")
+        if only_loopback(output_of([*prefix, *_DEVICES])):
+            return prefix
+    return ()
+
+
+@cache
+def can_mount() -> bool:
+    """Return whether this user may mount file systems in a namespace of its own."""
+    unshare = shutil.which("unshare") or "unshare"
+    commands = ([unshare, "--user", mapping, "--mount", "echo", "yes"] for mapping in _MAPPINGS)
+    return any(output_of(command).strip() == "yes" for command in commands)
+
+
+def only_loopback(devices: str) -> bool:
+    r"""Return whether ``/proc/net/dev`` lists no device but loopback.
+
+    Examples
+    --------
+    >>> only_loopback("Inter-|\n face |\n    lo: 0 0\n")
+    True
+    >>> only_loopback("Inter-|\n face |\n    lo: 0 0\n  eth0: 1 2\n")
+    False
+    >>> only_loopback("")
+    False
+    """
+    lines = devices.splitlines()
+    names = {line.partition(":")[0].strip() for line in lines[_DEVICE_HEADINGS:]}
+    return len(lines) >= _DEVICE_HEADINGS and names <= {"lo"}

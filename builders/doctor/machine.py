@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from builders import host
 from builders.cache import cache_root
-from builders.containers.namespaces import can_mount, without_network
+from builders.containers.runtime import can_mount, without_network
 from builders.doctor.gpus import gpus
 from builders.doctor.points import Point
 from builders.environments.pip import is_reachable

@@ -5,14 +5,21 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
+from builders.build_host import BuildHost, find_build_host
+from builders.containers.image import with_cached_digest
 from builders.files import write_atomic
 from builders.index import Index
 from builders.plan import plan
 from builders.task import Limits
-from matrix.build_hosts import add_build_host_options, find_build_host
-from matrix.imaging import with_known_digest
 from matrix.locking import same_target
-from matrix.options import add_format, add_index, add_lock, add_names, add_target_options
+from matrix.options import (
+    add_build_host_options,
+    add_format,
+    add_index,
+    add_lock,
+    add_names,
+    add_target_options,
+)
 from matrix.request import check_names
 from matrix.resolution_text import show_conflict
 from resolver.errors import EnvironmentLacksError, MatrixError
@@ -23,7 +30,6 @@ from resolver.versions import shorten
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from builders.build_host import BuildHost
     from builders.plan import Task
     from matrix.console import Console
     from matrix.context import Context
@@ -129,14 +135,14 @@ def _lock(context: Context, names: Sequence[str]) -> tuple[Resolution | None, Ca
         catalog = context.catalog_of_lock()
         same_target(context.lock, args, catalog)
         return context.lock, catalog
-    catalog = context.catalog
+    catalog = context.catalog_with_image
     if names and not context.settings.requirements:
         context.settings.requirements = list(names)
     answer = context.resolve()
     if isinstance(answer, Conflict):
         show_conflict(answer, console, as_json=args.format == "json")
         return None, catalog
-    lock = with_known_digest(answer)
+    lock = with_cached_digest(answer)
     if not args.dry_run:
         write_atomic(args.lock, dumps(lock))
         console.info(f"There was no lock; resolved and wrote {args.lock}.")
@@ -152,7 +158,9 @@ def _refuse_what_is_not_there(args: argparse.Namespace) -> None:
 def _workshop(lock: Resolution, names: Sequence[str], args: argparse.Namespace) -> BuildHost:
     """Find the workshop; say what cannot be built where there is none."""
     try:
-        return find_build_host(lock, args)
+        return find_build_host(
+            lock, kind=args.where, image=args.base_image, python=args.python_from, cpu=args.cpu
+        )
     except EnvironmentLacksError as error:
         waiting = "".join(f"\n  - {pick.name} {pick.pinned}" for pick in lock.built(names))
         target = ", ".join(lock.target.gfx) or "this machine's CPU"

@@ -133,7 +133,7 @@ def _expected(context: Context, consumer: Consumer) -> Expected:
     if args.lock is None and not target_options and beside.is_file():
         args.lock = beside
     if args.lock is None:
-        return expect_request(context.request(), context.catalog, consumer, args.index)
+        return expect_request(context.request(), context.catalog_with_image, consumer, args.index)
     return expect_lock(context.lock, str(args.lock), context.catalog_of_lock(), consumer, args.index)
 
 

@@ -8,13 +8,12 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from builders.containers.choosing import choose_runtime
-from builders.containers.image import find_image
-from builders.containers.inspect import look_into
+from builders.containers.engines import choose_runtime
+from builders.containers.image import find_image, image_name
+from builders.containers.inspection import inspect_image
 from builders.doctor.machine import look
 from builders.sources import index_url
 from builders.sources.mirrors import mirrored
-from matrix.imaging import image_name
 from matrix.options import add_catalog, add_format, add_index
 from resolver.errors import EnvironmentLacksError, UsageError, did_you_mean
 from resolver.versions import shorten, sort_key
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Mapping
 
-    from builders.containers.facts import ImageFacts
+    from builders.containers.inspection import ImageFacts
     from builders.doctor.points import Point
     from matrix.console import Console
     from matrix.context import Context
@@ -101,7 +100,7 @@ def _look_into(given: str, catalog: Catalog, where: str | None) -> ImageFacts:
     image = find_image(path, name)
     if where is not None:
         choose_runtime(where, image)  # complains of a missing runtime even where the image is remembered
-    return look_into(image, where)
+    return inspect_image(image, where)
 
 
 def _show(point: Point, console: Console) -> None:

@@ -94,7 +94,7 @@ def _passed_over(
     UsageError
         Versions were named, and neither the chosen one nor any before it is among them.
     """
-    from matrix.imaging import lay_image
+    from builders.containers.inspection import with_inspected_image
     from matrix.locking import catalog_of
     from matrix.settings import Settings
     from resolver.rejected import rejected
@@ -104,7 +104,7 @@ def _passed_over(
         picked = {pick.name: pick.key for pick in lock.picks}
         catalog, image = catalog_of(lock, path, Settings()), lock.image
         if image and request.target.base_image and image.path.startswith("/"):
-            lay_image(image.path, catalog, image.name)
+            catalog = with_inspected_image(catalog, image.path, image.name)
         found, more = rejected(catalog, request, picked, wanted.name, asked=wanted.specifier)
     except MatrixError as error:
         console.warning(f"What was not taken cannot be explained: {error.message}")

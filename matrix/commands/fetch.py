@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Literal
 
 from builders.cache import cache_root
 from builders.sources import Item, Missing, fetch_all
-from matrix.build_hosts import add_build_host_options
 from matrix.locking import same_image
-from matrix.options import add_format, add_lock, add_names
+from matrix.options import add_build_host_options, add_format, add_lock, add_names
 from matrix.request import check_names
 from resolver.errors import MatrixError
 
@@ -93,17 +92,19 @@ def _wheels(
     console: Console,
 ) -> Iterator[Item | Missing]:
     """Fetch torch and the build requirements of each pick, with the Python and in the image of the lock."""
+    from builders.build_host import find_build_host
     from builders.index import Index
     from builders.plan import plan
     from builders.task import Limits, wheels_of
-    from matrix.build_hosts import find_build_host
 
     log = cache_root() / "logs" / "fetch.log"
     log.unlink(missing_ok=True)
     if not picks:
         return
     try:
-        build_host = find_build_host(lock, args)
+        build_host = find_build_host(
+            lock, kind=args.where, image=args.base_image, python=args.python_from, cpu=args.cpu
+        )
         tasks = plan(lock, catalog, Index(cache_root() / "no-index"), build_host, [one.name for one in picks])
     except MatrixError as error:
         yield Missing("torch", lock.version_of("torch"), "wheels of torch and the build requirements", error)

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from builders.constants import LOCK_FILE
-from matrix.imaging import with_known_digest
 from matrix.options import add_format, add_names, add_target_options
 from matrix.resolution_text import forget_conflict, resolution_json, resolution_text, show_conflict
 from resolver.lock import dumps
@@ -59,9 +58,10 @@ def execute(context: Context) -> int:
         return 1
     forget_conflict()
     if not args.no_lock:  # before anything is printed: a reader that goes away must not cost the lock
+        from builders.containers.image import with_cached_digest
         from builders.files import write_atomic
 
-        write_atomic(args.output, dumps(with_known_digest(answer)))
+        write_atomic(args.output, dumps(with_cached_digest(answer)))
     if as_json:
         console.document(resolution_json(answer))
     else:

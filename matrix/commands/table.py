@@ -63,7 +63,7 @@ def execute(context: Context) -> int:
             "A table keeps nothing that is installed: each cell is answered as for a bare environment."
         )
         settings.keep_installed = None
-    catalog = context.catalog
+    catalog = context.catalog_with_image
     table = Table(catalog, context.request(), together=args.together)
     rows = table.rows(refused_too=args.all_rows)
     first = next(rows, None)

@@ -12,7 +12,7 @@ import msgspec
 
 from builders.cache import cache_root
 from builders.constants import LOCK_FILE
-from builders.containers.choosing import choose_runtime
+from builders.containers.engines import choose_runtime
 from builders.containers.image import find_image
 from builders.files import write_atomic
 from builders.probes import judge_probe

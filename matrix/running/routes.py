@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from builders.containers.choosing import choose_runtime
+from builders.containers.engines import choose_runtime
 from builders.containers.image import Image, form_of, real_path, stem
 from builders.containers.runtime import output_in
 from resolver.errors import EnvironmentLacksError, UsageError

@@ -60,6 +60,10 @@ class Catalog(msgspec.Struct, frozen=True, dict=True):
             proven={row.id: row for row in rows.proven},
         )
 
+    def with_image(self, row: schema.Image) -> Catalog:
+        """Return a catalog with this base image in addition, instead of any other of its name."""
+        return msgspec.structs.replace(self, image={**self.image, row.name: row})
+
     def of_kind(self, kind: str) -> list[schema.Row]:
         """Return the rows of one kind, named as in `schema.KINDS`."""
         rows = getattr(self, kind)

@@ -1,4 +1,4 @@
-"""Base images: how they are found and known, and that a changed one is noticed."""
+"""Base images: their names and digests, and that a changed image is noticed."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ import pytest
 from builders.containers import image as images
 from builders.containers.image import (
     Image,
+    cached_digest,
     check_digest,
     find_image,
     form_of,
-    known_digest,
     locked_image,
     tree_digest,
 )
@@ -47,25 +47,25 @@ def unpacked(tmp_path: Path) -> Path:
     return root
 
 
-def test_a_link_is_followed_to_the_real_file(tmp_path: Path) -> None:
+def test_find_image_follows_symbolic_link(tmp_path: Path) -> None:
     real = sif(tmp_path / "lumi-6.2.4.sif")
     (tmp_path / "latest.sif").symlink_to(real)
-    found = find_image(tmp_path / "latest.sif")
-    assert found == Image("latest", real, sha256_of(real))
+    image = find_image(tmp_path / "latest.sif")
+    assert image == Image("latest", real, sha256_of(real))
     assert find_image(real, "named").name == "named"
 
 
-def test_a_digest_is_computed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_digest_is_computed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = sif(tmp_path / "a.sif")
-    assert known_digest(path) == ""
+    assert cached_digest(path) == ""
     first = find_image(path)
-    assert known_digest(path) == first.digest
+    assert cached_digest(path) == first.digest
     monkeypatch.setattr(images, "sha256_of", lambda _: pytest.fail("read again"))
     assert find_image(path) == first
 
 
 @pytest.mark.parametrize("change", ["content", "replaced"])
-def test_a_file_that_changed_is_read_again(tmp_path: Path, change: str) -> None:
+def test_changed_file_is_read_again(tmp_path: Path, change: str) -> None:
     path = sif(tmp_path / "a.sif", b"old!")
     first, stamp = find_image(path), path.stat()
     if change == "content":
@@ -74,21 +74,19 @@ def test_a_file_that_changed_is_read_again(tmp_path: Path, change: str) -> None:
     else:  # the same size and time, but another file
         sif(tmp_path / "b.sif", b"new!").replace(path)
         os.utime(path, ns=(stamp.st_atime_ns, stamp.st_mtime_ns))
-    assert known_digest(path) == ""
+    assert cached_digest(path) == ""
     assert find_image(path).sha256 == sha256_of(path) != first.sha256
 
 
-def test_a_damaged_memory_is_no_answer(tmp_path: Path) -> None:
+def test_damaged_cache_entry_is_ignored(tmp_path: Path) -> None:
     path = sif(tmp_path / "a.sif")
     first = find_image(path)
-    (memory,) = (tmp_path / "cache" / "matrix" / "images").iterdir()
-    memory.write_text('{"path": "')
+    (entry,) = (tmp_path / "cache" / "matrix" / "images").iterdir()
+    entry.write_text('{"path": "')
     assert find_image(path) == first
 
 
-def test_a_cache_that_cannot_be_written_costs_only_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unwritable_cache_is_ignored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     path = sif(tmp_path / "a.sif")
@@ -98,18 +96,18 @@ def test_a_cache_that_cannot_be_written_costs_only_time(
 @pytest.mark.parametrize(
     ("make", "kind", "says"),
     [
-        (lambda path: path, EnvironmentLacksError, "There is no base image"),
+        (lambda path: path, EnvironmentLacksError, "does not exist"),
         (lambda path: path.symlink_to(path.parent / "gone"), EnvironmentLacksError, "points to"),
         (lambda path: path.symlink_to(path), EnvironmentLacksError, "Cannot read"),
-        (lambda path: path.write_text("#!/bin/sh\n"), UsageError, "is no image"),
-        (lambda path: path.write_bytes(b""), UsageError, "is no image"),
+        (lambda path: path.write_text("#!/bin/sh\n"), UsageError, "is not an image"),
+        (lambda path: path.write_bytes(b""), UsageError, "is not an image"),
         (lambda path: path.mkdir(), UsageError, "neither usr nor bin"),
         (os.mkfifo, UsageError, "neither a file nor a directory"),
-        (lambda path: sif(path, missing=1), UsageError, "is cut off"),
+        (lambda path: sif(path, missing=1), UsageError, "is truncated"),
     ],
-    ids=["missing", "dangling", "circle", "script", "empty", "directory", "pipe", "cut off"],
+    ids=["missing", "dangling", "cycle", "script", "empty", "directory", "pipe", "truncated"],
 )
-def test_what_is_no_image(
+def test_invalid_image_is_rejected(
     tmp_path: Path, make: Callable[[Path], object], kind: type[MatrixError], says: str
 ) -> None:
     make(tmp_path / "image.sif")
@@ -117,23 +115,23 @@ def test_what_is_no_image(
         find_image(tmp_path / "image.sif")
 
 
-def test_an_address_says_how_to_pull_it() -> None:
+def test_address_gets_pull_command() -> None:
     with pytest.raises(EnvironmentLacksError, match=r"docker://rocm/dev:6\.2 is an address") as caught:
         find_image(Path("docker://rocm/dev:6.2"))
     assert caught.value.hint.endswith("apptainer pull image.sif docker://rocm/dev:6.2")
 
 
-def test_forms(tmp_path: Path, unpacked: Path) -> None:
+def test_form_of_each_kind(tmp_path: Path, unpacked: Path) -> None:
     squashed = tmp_path / "a.sqfs"
     squashed.write_bytes(b"hsqs" + bytes(600))
     with tarfile.open(tmp_path / "a.tar", "w") as archive:
         archive.add(unpacked / "etc")
-    found = [form_of(one) for one in (sif(tmp_path / "a.sif"), squashed, tmp_path / "a.tar", unpacked)]
-    assert found == ["sif", "squashfs", "archive", "directory"]
+    forms = [form_of(path) for path in (sif(tmp_path / "a.sif"), squashed, tmp_path / "a.tar", unpacked)]
+    assert forms == ["sif", "squashfs", "archive", "directory"]
 
 
 class TestTreeDigest:
-    def test_times_and_what_the_kernel_fills_do_not_count(self, unpacked: Path) -> None:
+    def test_digest_ignores_times_and_kernel_directories(self, unpacked: Path) -> None:
         before = tree_digest(unpacked)
         os.utime(unpacked / "usr" / "bin" / "tool", (1, 1))
         (unpacked / "proc" / "1").mkdir()
@@ -153,14 +151,14 @@ class TestTreeDigest:
         ],
         ids=["size", "mode", "name", "entry", "release", "rocm", "link"],
     )
-    def test_all_else_does(self, unpacked: Path, change: Callable[[Path], object]) -> None:
+    def test_digest_changes_with_entry(self, unpacked: Path, change: Callable[[Path], object]) -> None:
         before = tree_digest(unpacked)
         change(unpacked)
         assert tree_digest(unpacked) != before
 
 
 class TestLocked:
-    def test_a_changed_image_stops_with_both_names_and_digests(self, tmp_path: Path) -> None:
+    def test_changed_image_reports_names_and_digests(self, tmp_path: Path) -> None:
         image = find_image(sif(tmp_path / "new.sif"))
         with pytest.raises(ImageChangedError) as caught:
             check_digest(image, "sha256:" + "0" * 64, "old")
@@ -168,18 +166,18 @@ class TestLocked:
             assert text in caught.value.message
         assert caught.value.exit_code == 1
 
-    def test_the_same_image_at_another_place_is_the_same(self, tmp_path: Path) -> None:
+    def test_moved_image_is_the_same(self, tmp_path: Path) -> None:
         there, here = sif(tmp_path / "there.sif"), sif(tmp_path / "here.sif")
         locked = BaseImage(name="base", path=str(there), digest=find_image(there).digest)
         there.unlink()
         assert locked_image(locked, here) == Image("base", here, sha256_of(here))
-        with pytest.raises(EnvironmentLacksError, match="There is no base image"):
+        with pytest.raises(EnvironmentLacksError, match="does not exist"):
             locked_image(locked)
 
-    def test_a_lock_without_digest_has_nothing_to_compare_with(self, tmp_path: Path) -> None:
+    def test_lock_without_digest_accepts_any_image(self, tmp_path: Path) -> None:
         path = sif(tmp_path / "a.sif")
         assert locked_image(BaseImage(name="base", path=str(path))).name == "base"
 
-    def test_a_lock_that_does_not_say_where(self) -> None:
-        with pytest.raises(EnvironmentLacksError, match="not where it is"):
+    def test_lock_without_path_is_an_error(self) -> None:
+        with pytest.raises(EnvironmentLacksError, match="has no path"):
             locked_image(BaseImage(name="base"))

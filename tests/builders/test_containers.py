@@ -1,4 +1,4 @@
-"""Command lines for containers, and what a program in one is given; runtimes are stand-ins here."""
+"""Command lines for containers, and what a container gets; the engines here are stand-ins."""
 
 from __future__ import annotations
 
@@ -7,19 +7,18 @@ import os
 import resource
 import shutil
 import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
 import pytest
 
-from builders.containers import apptainer, choosing
-from builders.containers.apptainer import ApptainerRuntime
-from builders.containers.choosing import choose_runtime
+from builders.cache import cache_root
+from builders.containers import engines
+from builders.containers.container import TemporaryDirectory, binds, script
+from builders.containers.engines import ApptainerRuntime, PodmanRuntime, choose_runtime
 from builders.containers.image import Image
-from builders.containers.inside import Temporary, binds, script
-from builders.containers.namespaces import only_loopback
-from builders.containers.podman import PodmanRuntime
-from builders.containers.runtime import Bind, HostRuntime, View, output_in, run_in
+from builders.containers.runtime import Bind, HostRuntime, View, only_loopback, output_in, run_in
 from resolver.errors import EnvironmentLacksError, UsageError
 
 ONLY_LO = "Inter-|\n face |\n    lo: 0 0\n"
@@ -27,14 +26,14 @@ MORE = ONLY_LO + "  eth0: 1 2\n"
 
 
 def in_shell(view: View, *command: str, path: str = "/usr/bin:/bin") -> str:
-    """Run the script as a container's shell does, with nothing but the image's PATH around it."""
+    """Run the script as a container's shell does, with only the image's PATH in its environment."""
     line = ["/bin/sh", "-c", script(view), "sh", *command]
     return subprocess.run(line, env={"PATH": path}, check=True, capture_output=True, text=True).stdout
 
 
 @pytest.fixture
 def image(tmp_path: Path) -> Image:
-    """An unpacked image that holds nothing."""
+    """An empty unpacked image."""
     root = tmp_path / "image"
     (root / "usr").mkdir(parents=True)
     return Image("base", root, "ab" * 32)
@@ -42,13 +41,13 @@ def image(tmp_path: Path) -> Image:
 
 @pytest.fixture
 def runtimes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A directory for stand-ins of container runtimes, first on PATH; the real ones are out of sight."""
+    """A directory for stand-ins of engines, the only one on PATH."""
     folder = tmp_path / "runtimes"
     folder.mkdir()
     for name in ("sh", "cat", "unshare"):
-        found = shutil.which(name)
-        assert found
-        (folder / name).symlink_to(found)
+        path = shutil.which(name)
+        assert path
+        (folder / name).symlink_to(path)
     monkeypatch.setenv("PATH", str(folder))
     return folder
 
@@ -60,27 +59,31 @@ def put(folder: Path, name: str, body: str) -> None:
 
 
 class TestScript:
-    def test_variables_arrive_as_they_are(self) -> None:
+    def test_variables_keep_their_values(self) -> None:
         odd = "a 'quoted' \"word\" $HOME `id`\nsecond line, with: all; of it"
-        told = in_shell(View(env={"ODD": odd, "HOME": "/else"}), "env", "-0")
-        seen = dict(one.split("=", 1) for one in told.split("\0") if one)
-        assert seen["ODD"] == odd
-        assert seen["HOME"] == "/else"
-        assert (seen["PYTHONNOUSERSITE"], seen["TMPDIR"], seen["LANG"]) == ("1", "/tmp", "C.UTF-8")
+        output = in_shell(View(env={"ODD": odd, "HOME": "/else"}), "env", "-0")
+        variables = dict(line.split("=", 1) for line in output.split("\0") if line)
+        assert variables["ODD"] == odd
+        assert variables["HOME"] == "/else"
+        assert (variables["PYTHONNOUSERSITE"], variables["TMPDIR"], variables["LANG"]) == (
+            "1",
+            "/tmp",
+            "C.UTF-8",
+        )
 
-    def test_directories_come_before_the_images_own_path(self) -> None:
+    def test_path_comes_before_the_images_path(self) -> None:
         view = View(path=[Path("/first dir"), Path("/second")])
         assert in_shell(view, "/bin/sh", "-c", 'echo "$PATH"', path="/of/image:/bin") == (
             "/first dir:/second:/of/image:/bin\n"
         )
 
-    def test_arguments_and_working_directory(self, tmp_path: Path) -> None:
+    def test_arguments_and_working_directory_are_kept(self, tmp_path: Path) -> None:
         here = tmp_path / "with space"
         here.mkdir()
-        told = in_shell(View(cwd=here), "/bin/sh", "-c", 'pwd; printf "[%s]" "$@"', "sh", "a b", "*", "")
-        assert told == f"{here}\n[a b][*][]"
+        output = in_shell(View(cwd=here), "/bin/sh", "-c", 'pwd; printf "[%s]" "$@"', "sh", "a b", "*", "")
+        assert output == f"{here}\n[a b][*][]"
 
-    def test_a_working_directory_that_is_not_there_ends_it(self, tmp_path: Path) -> None:
+    def test_missing_working_directory_runs_nothing(self, tmp_path: Path) -> None:
         view = View(cwd=tmp_path / "gone")
         done = subprocess.run(
             ["/bin/sh", "-c", script(view), "sh", "echo", "ran"], capture_output=True, check=False
@@ -88,7 +91,7 @@ class TestScript:
         assert done.returncode != 0
         assert done.stdout == b""
 
-    def test_proxies_and_certificates_only_with_network(
+    def test_proxies_and_certificates_need_network(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         bundle = tmp_path / "bundle.pem"
@@ -104,20 +107,20 @@ class TestScript:
         assert binds(View()) == []
 
     @pytest.mark.parametrize(("code", "first_process"), [(7, False), (7, True)])
-    def test_the_exit_code_is_the_programs(self, code: int, first_process: bool) -> None:
+    def test_script_exits_with_the_programs_code(self, code: int, first_process: bool) -> None:
         line = script(View(), first_process=first_process)
         done = subprocess.run(["/bin/sh", "-c", line, "sh", "/bin/sh", "-c", f"exit {code}"], check=False)
         assert done.returncode == code
 
 
 class TestBinds:
-    def test_parents_stand_before_what_is_in_them(self, tmp_path: Path) -> None:
+    def test_parents_come_before_their_content(self, tmp_path: Path) -> None:
         inner = tmp_path / "a" / "b"
         inner.mkdir(parents=True)
-        wanted = [Bind(inner, writable=True), Bind(tmp_path)]
-        assert binds(View(binds=wanted)) == [Bind(tmp_path), Bind(inner, writable=True)]
+        requested = [Bind(inner, writable=True), Bind(tmp_path)]
+        assert binds(View(binds=requested)) == [Bind(tmp_path), Bind(inner, writable=True)]
 
-    def test_a_path_through_a_link_is_there_under_both_names(self, tmp_path: Path) -> None:
+    def test_linked_path_is_bound_under_both_names(self, tmp_path: Path) -> None:
         real, link = tmp_path / "real", tmp_path / "link"
         real.mkdir()
         link.symlink_to(real)
@@ -126,25 +129,25 @@ class TestBinds:
             Bind(real, writable=True),
         ]
 
-    def test_once_writable_is_writable(self, tmp_path: Path) -> None:
+    def test_path_bound_twice_stays_writable(self, tmp_path: Path) -> None:
         assert binds(View(binds=[Bind(tmp_path), Bind(tmp_path, writable=True)])) == [
             Bind(tmp_path, writable=True)
         ]
 
     @pytest.mark.parametrize("name", ["a:b", "a,b", "a\\b"])
-    def test_names_that_runtimes_cannot_take(self, tmp_path: Path, name: str) -> None:
+    def test_unsupported_character_is_rejected(self, tmp_path: Path, name: str) -> None:
         (tmp_path / name).mkdir()
         with pytest.raises(UsageError, match="cannot be bound"):
             binds(View(binds=[Bind(tmp_path / name)]))
 
-    def test_what_does_not_exist(self, tmp_path: Path) -> None:
+    def test_missing_path_is_rejected(self, tmp_path: Path) -> None:
         with pytest.raises(UsageError, match="does not exist"):
             binds(View(binds=[Bind(tmp_path / "gone")]))
 
 
-class TestTemporary:
-    def test_binds_below_tmp_get_their_mount_points(self, tmp_path: Path) -> None:
-        temporary = Temporary(tmp_path)
+class TestTemporaryDirectory:
+    def test_binds_below_tmp_get_mount_points(self, tmp_path: Path) -> None:
+        temporary = TemporaryDirectory(tmp_path)
         with tempfile.NamedTemporaryFile(dir="/tmp") as handle:
             file = Path(handle.name)
             pairs = {inside: outside for outside, inside in temporary.mounts([Bind(file)])}
@@ -152,12 +155,12 @@ class TestTemporary:
         assert (pairs[Path("/tmp")] / file.name).is_file()
         assert (pairs[Path("/tmp")] / "home").is_dir()
 
-    def test_whoever_binds_tmp_itself_gets_the_machines(self, tmp_path: Path) -> None:
-        inside = [inside for _, inside in Temporary(tmp_path).mounts([Bind(Path("/tmp"))])]
+    def test_bind_of_tmp_replaces_the_private_one(self, tmp_path: Path) -> None:
+        inside = [inside for _, inside in TemporaryDirectory(tmp_path).mounts([Bind(Path("/tmp"))])]
         assert inside == [Path("/var/tmp")]
 
-    def test_it_goes_with_its_holder(self, tmp_path: Path) -> None:
-        temporary = Temporary(tmp_path)
+    def test_directory_is_removed_with_its_owner(self, tmp_path: Path) -> None:
+        temporary = TemporaryDirectory(tmp_path)
         root = temporary.root
         (root / "tmp" / "left").touch()
         assert root.exists()
@@ -165,9 +168,29 @@ class TestTemporary:
         gc.collect()
         assert not root.exists()
 
+    def test_default_parent_is_the_cache(self) -> None:
+        assert TemporaryDirectory().root.parent == cache_root() / "tmp"
+
+    def test_next_run_removes_what_a_kill_left(self, tmp_path: Path) -> None:
+        code = (
+            "import os, pathlib, sys; from builders.containers.container import TemporaryDirectory;"
+            "left = TemporaryDirectory(pathlib.Path(sys.argv[1])); print(left.root, flush=True);"
+            "os.kill(os.getpid(), 9)"
+        )
+        killed = subprocess.run(
+            [sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE, text=True, check=False
+        )
+        left = Path(killed.stdout.strip())
+        assert (left / "tmp").is_dir()
+        used = TemporaryDirectory(tmp_path)
+        assert not left.exists()
+        TemporaryDirectory(tmp_path)
+        assert used.root.exists()
+        assert {path.name for path in tmp_path.iterdir()} == {used.root.name, f"{used.root.name}.lock"}
+
 
 class TestApptainer:
-    def test_nothing_of_the_caller_reaches_the_runtime(
+    def test_callers_variables_do_not_reach_the_engine(
         self, image: Image, runtimes: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         put(runtimes, "apptainer", f"printf '{ONLY_LO}'")
@@ -176,7 +199,7 @@ class TestApptainer:
         _, env = ApptainerRuntime(image).command(["true"], View())
         assert [name for name, value in env.items() if value == "/of/the/caller"] == ["SINGULARITY_CACHEDIR"]
 
-    def test_the_command_line(self, image: Image, runtimes: Path, tmp_path: Path) -> None:
+    def test_command_line(self, image: Image, runtimes: Path, tmp_path: Path) -> None:
         put(runtimes, "apptainer", f"printf '{ONLY_LO}'; echo yes")
         own = tmp_path / "own"
         own.mkdir()
@@ -194,19 +217,19 @@ class TestApptainer:
     @pytest.mark.parametrize(
         ("works", "options"), [("--no-privs", ["--no-privs"]), ("--userns", ["--userns"])]
     )
-    def test_root_runs_with_no_more_rights_than_a_build_needs(
+    def test_root_runs_without_capabilities(
         self, image: Image, runtimes: Path, monkeypatch: pytest.MonkeyPatch, works: str, options: list[str]
     ) -> None:
-        """Root in a container has not all capabilities; the runtime fails when it wants to hand them on."""
+        """Root in a container lacks some capabilities, and the engine fails when it passes them on."""
         put(runtimes, "apptainer", f'case "$*" in *{works}*"echo yes") echo yes;; *) exit 255;; esac')
         monkeypatch.setattr(os, "geteuid", lambda: 0)
         line = ApptainerRuntime(image).command(["true"], View(network=True))[0]
-        assert [one for one in line if one in {"--no-privs", "--userns"}] == options
+        assert [word for word in line if word in {"--no-privs", "--userns"}] == options
         monkeypatch.setattr(os, "geteuid", lambda: 1000)
         line = ApptainerRuntime(image).command(["true"], View(network=True))[0]
         assert not {"--no-privs", "--userns"} & set(line)
 
-    def test_the_network_is_cut_by_the_runtime_if_that_works(self, image: Image, runtimes: Path) -> None:
+    def test_engine_cuts_the_network_if_it_can(self, image: Image, runtimes: Path) -> None:
         put(
             runtimes,
             "apptainer",
@@ -217,28 +240,28 @@ class TestApptainer:
         assert "--net" in runtime.command(["true"], View())[0]
         assert "--net" not in runtime.command(["true"], View(network=True))[0]
 
-    def test_it_is_cut_around_the_runtime_if_only_that_works(
+    def test_unshare_cuts_the_network_if_the_engine_cannot(
         self, image: Image, runtimes: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         put(runtimes, "around", f"printf '{ONLY_LO}'")
         put(runtimes, "apptainer", "exit 1")
-        monkeypatch.setattr(apptainer, "without_network", lambda: ("around",))
+        monkeypatch.setattr(engines, "without_network", lambda: ("around",))
         runtime = ApptainerRuntime(image)
         assert runtime.isolates_network
         line = runtime.command(["true"], View())[0]
         assert line.index("around") < line.index("apptainer")
         assert "--net" not in line
 
-    def test_it_does_not_claim_what_it_cannot(
+    def test_network_that_stays_is_reported(
         self, image: Image, runtimes: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         put(runtimes, "apptainer", f"printf '{MORE}'")
-        monkeypatch.setattr(apptainer, "without_network", tuple)
+        monkeypatch.setattr(engines, "without_network", tuple)
         assert not ApptainerRuntime(image).isolates_network
 
 
 class TestPodman:
-    def test_the_command_line(self, image: Image, runtimes: Path, tmp_path: Path) -> None:
+    def test_command_line(self, image: Image, runtimes: Path, tmp_path: Path) -> None:
         put(runtimes, "podman", f"printf '{ONLY_LO}'")
         runtime = PodmanRuntime(image, tmp=tmp_path)
         line, env = runtime.command(["cc", "-c"], View(binds=[Bind(tmp_path)]))
@@ -251,14 +274,14 @@ class TestPodman:
         assert "PYTHONPATH" not in env
         assert runtime.isolates_network
 
-    def test_runc_where_the_default_runtime_does_not_work(self, image: Image, runtimes: Path) -> None:
+    def test_runc_replaces_a_default_that_does_not_work(self, image: Image, runtimes: Path) -> None:
         put(runtimes, "podman", f"case \"$*\" in *'--runtime runc'*) printf '{ONLY_LO}';; *) exit 125;; esac")
         put(runtimes, "runc", "true")
         runtime = PodmanRuntime(image)
         assert runtime.command(["true"], View())[0][:4] == ["podman", "--runtime", "runc", "run"]
         assert runtime.isolates_network
 
-    def test_limits_are_never_above_what_the_user_may_have(
+    def test_limits_stay_below_the_users_hard_limits(
         self, image: Image, runtimes: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         put(runtimes, "podman", f"printf '{ONLY_LO}'")
@@ -267,34 +290,34 @@ class TestPodman:
         monkeypatch.setattr(resource, "getrlimit", lambda _: (-1, -1))
         assert "nproc=8192:8192" in PodmanRuntime(image).command(["true"], View())[0]
 
-    def test_its_shell_ends_what_runs_when_it_is_told_to(self) -> None:
-        """Without a trap, process 1 of a container would not hear SIGTERM at all."""
+    def test_first_process_handles_signals(self) -> None:
+        """Without a trap, process 1 of a container would not receive SIGTERM at all."""
         lines = script(View(), first_process=True).splitlines()
         assert any(line.startswith("trap ") and "TERM INT HUP" in line for line in lines)
         assert not any(line.startswith("exec ") for line in lines)
 
 
 class TestHost:
-    def test_without_network(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_command_without_network_is_cut_off(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("builders.containers.runtime.without_network", lambda: ("cut", "off"))
         assert HostRuntime().command(["cc"], View())[0] == ["cut", "off", "cc"]
         assert HostRuntime().command(["cc"], View(network=True))[0] == ["cc"]
         assert HostRuntime().isolates_network
 
-    def test_where_namespaces_cannot_be_made(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_without_namespaces_the_network_stays(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("builders.containers.runtime.without_network", tuple)
         assert HostRuntime().command(["cc"], View())[0] == ["cc"]
         assert not HostRuntime().isolates_network
 
-    def test_it_runs_where_it_is_told(self, tmp_path: Path) -> None:
+    def test_program_runs_in_working_directory(self, tmp_path: Path) -> None:
         log = tmp_path / "log"
         run_in(HostRuntime(), ["/bin/sh", "-c", "pwd"], View(cwd=tmp_path, network=True), what="One", log=log)
         assert log.read_text().splitlines()[-1] == str(tmp_path)
-        assert output_in(HostRuntime(), ["/bin/echo", "said"], View(network=True)) == "said\n"
+        assert output_in(HostRuntime(), ["/bin/echo", "text"], View(network=True)) == "text\n"
 
 
 class TestChoosing:
-    def test_without_image_it_is_this_machine(self) -> None:
+    def test_without_image_the_host_is_chosen(self) -> None:
         assert choose_runtime(None, None).kind == "host"
 
     @pytest.mark.parametrize(
@@ -307,7 +330,7 @@ class TestChoosing:
             (["apptainer"], "host", "host"),
         ],
     )
-    def test_what_is_installed_decides(
+    def test_installed_engine_is_chosen(
         self, image: Image, runtimes: Path, installed: list[str], kind: str | None, chosen: str
     ) -> None:
         for name in installed:
@@ -319,34 +342,34 @@ class TestChoosing:
 
     @pytest.mark.usefixtures("runtimes")
     @pytest.mark.parametrize(("kind", "named"), [(None, "apptainer or singularity"), ("podman", "podman")])
-    def test_a_missing_runtime_says_what_to_load(self, image: Image, kind: str | None, named: str) -> None:
+    def test_missing_engine_names_the_module(self, image: Image, kind: str | None, named: str) -> None:
         with pytest.raises(EnvironmentLacksError, match=named) as caught:
             choose_runtime(kind, image)
         assert caught.value.exit_code == 3
         assert "module avail" in caught.value.hint
 
-    def test_a_container_needs_an_image(self) -> None:
-        with pytest.raises(UsageError, match="base image is needed"):
+    def test_container_requires_an_image(self) -> None:
+        with pytest.raises(UsageError, match="requires a base image"):
             choose_runtime("apptainer", None)
 
-    def test_there_are_no_other_places(self, image: Image) -> None:
+    def test_unknown_runtime_is_rejected(self, image: Image) -> None:
         with pytest.raises(UsageError, match="'docker'"):
             choose_runtime("docker", image)
 
-    def test_podman_cannot_run_what_only_apptainer_can(
+    def test_engine_rejects_unsupported_image_form(
         self, image: Image, runtimes: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         put(runtimes, "podman", "true")
         put(runtimes, "apptainer", "true")
-        monkeypatch.setattr(choosing, "form_of", lambda _: "sif")
+        monkeypatch.setattr(engines, "form_of", lambda _: "sif")
         with pytest.raises(UsageError, match="it is a sif file"):
             choose_runtime("podman", image)
-        monkeypatch.setattr(choosing, "form_of", lambda _: "archive")
+        monkeypatch.setattr(engines, "form_of", lambda _: "archive")
         assert choose_runtime(None, image).kind == "podman"
         with pytest.raises(UsageError, match="it is an archive file"):
             choose_runtime("apptainer", image)
 
 
 @pytest.mark.parametrize(("devices", "only"), [(ONLY_LO, True), (MORE, False), ("", False), ("x", False)])
-def test_a_network_that_cannot_be_seen_counts_as_there(devices: str, only: bool) -> None:
+def test_unreadable_devices_count_as_network(devices: str, only: bool) -> None:
     assert only_loopback(devices) is only

@@ -1,4 +1,4 @@
-"""What is read out of the answer of a base image, and what follows from it."""
+"""Parsing the output of the inspection script, and what follows from it."""
 
 from __future__ import annotations
 
@@ -14,10 +14,17 @@ import msgspec
 import pytest
 
 from builders import host
-from builders.containers import inspect
-from builders.containers.facts import as_row, gcc_of
+from builders.containers import inspection
 from builders.containers.image import Image
-from builders.containers.inspect import inspect_image, look_into, read_answer, remembered
+from builders.containers.inspection import (
+    as_row,
+    cached_facts,
+    gcc_of,
+    inspect_image,
+    inspect_in,
+    parse_output,
+    with_inspected_image,
+)
 from builders.containers.runtime import View
 from builders.recipes.build import Compiler
 from resolver.errors import CommandError, MatrixError, UsageError
@@ -29,7 +36,7 @@ PYTHON = {
     "implementation": "cpython", "headers": True, "venv": True,
     "holds": {"torch": "2.9.1+rocm6.4", "Typing_Extensions": "4.1"},
 }  # fmt: skip
-SAID = [
+LINES = [
     ("os-id", "sles"), ("os-version", "15.5"), ("os", "SUSE BCI 15.5"), ("architecture", "x86_64"),
     ("glibc", "glibc 2.31"),
     ("library", "libz.so.1", "/lib64/libz.so.1"), ("library", "libz.so.1", "/opt/rocm/lib/libz.so.1"),
@@ -51,8 +58,8 @@ SAID = [
 ]  # fmt: skip
 
 
-def answer(said: Sequence[Sequence[str]] = SAID, *, noise: bool = False) -> str:
-    lines = ["\t".join(["@fact", *values]) for values in said]
+def answer(rows: Sequence[Sequence[str]] = LINES, *, noise: bool = False) -> str:
+    lines = ["\t".join(["@fact", *values]) for values in rows]
     return (
         "\n".join(f"no newline at the end: {line}\nWARNING: x" for line in lines)
         if noise
@@ -61,12 +68,12 @@ def answer(said: Sequence[Sequence[str]] = SAID, *, noise: bool = False) -> str:
 
 
 def without(*keys: str) -> list[Sequence[str]]:
-    return [values for values in SAID if values[0] not in keys]
+    return [values for values in LINES if values[0] not in keys]
 
 
 @pytest.mark.parametrize("noise", [False, True])
-def test_what_is_read(noise: bool) -> None:
-    facts = read_answer(answer(noise=noise), IMAGE)
+def test_parse_output(noise: bool) -> None:
+    facts = parse_output(answer(noise=noise), IMAGE)
     assert (facts.name, facts.path, facts.digest) == ("base", "/images/base.sif", "sha256:" + "ab" * 32)
     assert (facts.os, facts.os_id, facts.os_version) == ("SUSE BCI 15.5", "sles", "15.5")
     assert (facts.glibc, facts.glibcxx, facts.cxxabi, facts.gcc) == ("2.31", "3.4.30", "1.3.13", "12.0.0")
@@ -89,52 +96,52 @@ def test_what_is_read(noise: bool) -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "says"),
+    ("lines", "message"),
     [
-        (without("end"), "its end is missing"),
-        ([], "its end is missing"),
-        ([*SAID, ("os", "again")], "is not what the script prints"),
-        ([("glibc", "1", "2"), *SAID], "is not what the script prints"),
-        ([("nonsense", "1"), *SAID], "is not what the script prints"),
-        ([("glibc", "glibc 2.38"), *SAID], "2 values of glibc"),
-        ([("python", "/bin/python3", '{"version": "3'), *SAID], "/bin/python3 answered"),
-        ([("python", "/bin/python3", '{"version": "3.12"}'), *SAID], "/bin/python3 answered"),
-        ([("python", "/bin/python3", "3"), *SAID], "/bin/python3 answered"),
+        (without("end"), "the end of its output is missing"),
+        ([], "the end of its output is missing"),
+        ([*LINES, ("os", "again")], "unexpected line"),
+        ([("glibc", "1", "2"), *LINES], "unexpected line"),
+        ([("nonsense", "1"), *LINES], "unexpected line"),
+        ([("glibc", "glibc 2.38"), *LINES], "2 values of glibc"),
+        ([("python", "/bin/python3", '{"version": "3'), *LINES], "/bin/python3 printed"),
+        ([("python", "/bin/python3", '{"version": "3.12"}'), *LINES], "/bin/python3 printed"),
+        ([("python", "/bin/python3", "3"), *LINES], "/bin/python3 printed"),
         ([*without("labels", "end"), ("labels", "[1]"), ("end",)], "labels"),
         ([*without("labels", "end"), ("labels", "{"), ("end",)], "Expecting"),
     ],
 )
-def test_a_damaged_answer_is_no_answer(said: Sequence[Sequence[str]], says: str) -> None:
-    with pytest.raises(ValueError, match=says):
-        read_answer(answer(said), IMAGE)
+def test_damaged_output_is_rejected(lines: Sequence[Sequence[str]], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        parse_output(answer(lines), IMAGE)
 
 
-def test_an_image_that_holds_next_to_nothing() -> None:
-    facts = read_answer(answer([("architecture", "aarch64"), ("end",)]), IMAGE)
+def test_nearly_empty_image_lacks_everything() -> None:
+    facts = parse_output(answer([("architecture", "aarch64"), ("end",)]), IMAGE)
     assert (facts.glibc, facts.rocm, facts.pythons) == ("", "", ())
     missing_tools = facts.missing_tools()
-    assert [one.partition(":")[0].partition(";")[0] for one in missing_tools] == [
+    assert [tool.partition(":")[0].partition(";")[0] for tool in missing_tools] == [
         "no ROCm",
         "there is no C++ compiler that knows C++17",
-        "it is for aarch64",
+        "the image is for aarch64",
         "no glibc",
     ]
 
 
-def test_rocm_without_its_compiler() -> None:
-    (lack,) = read_answer(answer(without("hipcc")), IMAGE).missing_tools()
-    assert lack.startswith("no hipcc")
+def test_rocm_without_hipcc_is_missing() -> None:
+    (missing,) = parse_output(answer(without("hipcc")), IMAGE).missing_tools()
+    assert missing.startswith("no hipcc")
 
 
-def test_another_interpreter_than_cpython_is_not_counted() -> None:
+def test_pypy_is_ignored() -> None:
     pypy = {**PYTHON, "implementation": "pypy", "prefix": "/opt/pypy"}
-    said = [("python", "/opt/pypy/bin/python3", json.dumps(pypy)), *SAID]
-    assert [one.prefix for one in read_answer(answer(said), IMAGE).pythons] == ["/opt/venv"]
+    lines = [("python", "/opt/pypy/bin/python3", json.dumps(pypy)), *LINES]
+    assert [python.prefix for python in parse_output(answer(lines), IMAGE).pythons] == ["/opt/venv"]
 
 
 class TestRow:
-    def test_it_says_that_somebody_looked(self) -> None:
-        row = as_row(read_answer(answer(), IMAGE), load())
+    def test_row_has_observed_values(self) -> None:
+        row = as_row(parse_output(answer(), IMAGE), load())
         assert (row.name, row.rocm, row.glibc, row.libstdcxx) == ("base", "6.2.4", "2.31", "12.1")
         assert (row.status, row.source) == ("observed", f"inspection of base.sif {IMAGE.digest}")
         assert row.digest == IMAGE.digest
@@ -142,35 +149,54 @@ class TestRow:
         assert row.python == ("3.12",)
         assert row.holds == {"torch": "2.9.1+rocm6.4"}
 
-    def test_what_only_documents_say_stays(self) -> None:
+    def test_documented_values_stay(self) -> None:
         catalog = load()
         name = "lumi-rocm-rocm-5.7.3.sif"
-        facts = msgspec.structs.replace(read_answer(answer(), IMAGE), name=name)
+        facts = msgspec.structs.replace(parse_output(answer(), IMAGE), name=name)
         assert as_row(facts, catalog).dockerhash == catalog.image[name].dockerhash != ""
 
-    def test_an_empty_image_is_a_row_as_well(self) -> None:
-        row = as_row(read_answer(answer([("end",)]), IMAGE), load())
+    def test_empty_image_has_row(self) -> None:
+        row = as_row(parse_output(answer([("end",)]), IMAGE), load())
         assert (row.rocm, row.compilers, row.python, row.holds) == ("", (), (), {})
 
 
-def test_gcc_releases() -> None:
-    assert [gcc_of(one) for one in ("3.4.28", "3.4.29", "3.4.33", "")] == ["9.3", "11.1", "14.1", ""]
+def test_gcc_of_symbol_version() -> None:
+    versions = ("3.4.28", "3.4.29", "3.4.33", "3.4.9", "")
+    assert [gcc_of(version) for version in versions] == ["9.3", "11.1", "14.1", "", ""]
+
+
+def test_row_of_newer_libstdcxx_has_lower_bound() -> None:
+    lines = [*without("end"), ("symbol", "libstdc++.so.6", "GLIBCXX_3.4.99"), ("end",)]
+    facts = parse_output(answer(lines), IMAGE)
+    assert facts.glibcxx == "3.4.99"
+    assert as_row(facts, load()).libstdcxx == "15.1"
+
+
+def test_inspected_image_leaves_catalog_unchanged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "mine.sif" / "usr").mkdir(parents=True)
+    monkeypatch.setattr(inspection, "inspect_image", lambda image: parse_output(answer(), image))
+    catalog = load()
+    extended = with_inspected_image(catalog, str(tmp_path / "mine.sif"))
+    assert extended.image["mine"].libstdcxx == "12.1"
+    assert "mine" not in catalog.image
+    assert with_inspected_image(catalog, "lumi-rocm-rocm-6.2.4.sif") is catalog
+    assert with_inspected_image(catalog, None) is catalog
 
 
 @dataclass(frozen=True)
 class Standin:
-    """A STAND-IN for a container: it runs the shell on this machine and prints an answer."""
+    """A STAND-IN for a container: it runs a shell on the host, which prints the output."""
 
     kind: ClassVar[str] = "stand-in"
     image: Image | None = IMAGE
-    says: str = ""
+    output: str = ""
     code: int = 0
 
     def command(self, command: Sequence[str], view: View) -> tuple[list[str], Mapping[str, str]]:
         assert command[:2] == ["/bin/sh", "-c"]
         assert not view.network
-        line = ["/bin/sh", "-c", f'printf "%s\\n" "$SAYS"; exit {self.code}']
-        return line, {"PATH": "/bin:/usr/bin", "SAYS": self.says}
+        line = ["/bin/sh", "-c", f'printf "%s\\n" "$OUTPUT"; exit {self.code}']
+        return line, {"PATH": "/bin:/usr/bin", "OUTPUT": self.output}
 
     @property
     def isolates_network(self) -> bool:
@@ -178,43 +204,43 @@ class Standin:
 
 
 class TestInspecting:
-    def test_it_is_remembered_under_the_digest(self) -> None:
-        assert remembered(IMAGE) is None
-        facts = inspect_image(Standin(says=answer()))  # type: ignore[arg-type]
+    def test_result_is_cached_by_digest(self) -> None:
+        assert cached_facts(IMAGE) is None
+        facts = inspect_in(Standin(output=answer()))  # type: ignore[arg-type]
         renamed = Image("other", Path("/else/other.sif"), IMAGE.sha256)
-        again = look_into(renamed)
+        again = inspect_image(renamed)
         assert again == msgspec.structs.replace(facts, name="other", path="/else/other.sif")
-        assert remembered(Image("base", IMAGE.path, "cd" * 32)) is None
+        assert cached_facts(Image("base", IMAGE.path, "cd" * 32)) is None
 
-    def test_another_script_looks_again(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        inspect_image(Standin(says=answer()))  # type: ignore[arg-type]
+    def test_changed_script_inspects_again(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        inspect_in(Standin(output=answer()))  # type: ignore[arg-type]
         (tmp_path / "inspect.sh").write_text("say end")
-        monkeypatch.setattr(inspect, "_SCRIPT", tmp_path / "inspect.sh")
-        assert remembered(IMAGE) is None
+        monkeypatch.setattr(inspection, "_SCRIPT", tmp_path / "inspect.sh")
+        assert cached_facts(IMAGE) is None
 
-    def test_a_damaged_answer_names_the_log_and_is_not_kept(self) -> None:
-        with pytest.raises(MatrixError, match="its end is missing") as caught:
-            inspect_image(Standin(says="no fact"))  # type: ignore[arg-type]
+    def test_damaged_output_names_log_and_is_not_cached(self) -> None:
+        with pytest.raises(MatrixError, match="the end of its output is missing") as caught:
+            inspect_in(Standin(output="no fact"))  # type: ignore[arg-type]
         log = Path(caught.value.message.rpartition("Log: ")[2])
         assert "no fact" in log.read_text()
-        assert remembered(IMAGE) is None
+        assert cached_facts(IMAGE) is None
 
-    def test_an_image_in_which_nothing_runs(self) -> None:
-        with pytest.raises(CommandError, match="Looking into the base image base") as caught:
-            inspect_image(Standin(says="FATAL: no such image", code=255))  # type: ignore[arg-type]
+    def test_image_in_which_nothing_runs_is_an_error(self) -> None:
+        with pytest.raises(CommandError, match="Inspecting the base image base") as caught:
+            inspect_in(Standin(output="FATAL: no such image", code=255))  # type: ignore[arg-type]
         assert "FATAL: no such image" in caught.value.message
 
-    def test_this_machine_is_no_image(self) -> None:
+    def test_host_cannot_be_inspected(self) -> None:
         with pytest.raises(UsageError):
-            inspect_image(Standin(image=None))  # type: ignore[arg-type]
+            inspect_in(Standin(image=None))  # type: ignore[arg-type]
 
 
 @pytest.mark.integration
-def test_the_script_says_of_this_machine_what_is_there() -> None:
-    """The real script, run by this machine's own shell."""
-    script = Path(inspect.__file__).with_name("inspect.sh").read_text()
+def test_script_inspects_the_host() -> None:
+    """The real script, run by the host's own shell."""
+    script = Path(inspection.__file__).with_name("inspect.sh").read_text()
     done = subprocess.run(["/bin/sh", "-c", script], capture_output=True, text=True, check=True)
-    facts = read_answer(done.stdout, IMAGE)
+    facts = parse_output(done.stdout, IMAGE)
     assert facts.glibc == host.glibc_version()
     assert facts.architecture == platform.machine()
     assert facts.os == platform.freedesktop_os_release()["PRETTY_NAME"]

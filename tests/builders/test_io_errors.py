@@ -16,8 +16,8 @@ import pytest
 from builders import task as builds
 from builders.build_host import BuildHost, local_build_host
 from builders.compilation import build_view
-from builders.containers.facts import ImageFacts
 from builders.containers.image import Image
+from builders.containers.inspection import ImageFacts
 from builders.containers.runtime import HostRuntime, View
 from builders.environments.layers import BuildEnvironment
 from builders.files import exclusive_lock

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import pytest
 
-from builders.containers.choosing import choose_runtime
+from builders.containers.engines import choose_runtime
 from builders.containers.image import find_image
 from builders.containers.runtime import run_in
 from builders.environments.layers import make_environment, make_layers

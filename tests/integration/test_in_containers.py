@@ -25,7 +25,7 @@ pytestmark = pytest.mark.integration
 RUN = """
 import json, sys
 from pathlib import Path
-from builders.containers.choosing import choose_place
+from builders.containers.engines import choose_runtime
 from builders.containers.image import Image
 from builders.containers.runtime import Bind, View, run_in
 image, told = Image("base", Path(sys.argv[1]), "0" * 64), json.loads(sys.argv[2])
@@ -33,7 +33,7 @@ binds = [Bind(Path(path), writable) for path, writable in told.get("binds", {}).
 cwd = Path(told["cwd"]) if "cwd" in told else None
 paths = list(map(Path, told.get("path", [])))
 view = View(told.get("env", {}), paths, cwd, binds, told.get("network", False))
-place = choose_place(told.get("kind"), None if told.get("kind") == "host" else image)
+place = choose_runtime(told.get("kind"), None if told.get("kind") == "host" else image)
 run_in(place, told["command"], view, what="Trying", log=Path(told["log"]))
 print(place.isolates_network)
 """

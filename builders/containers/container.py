@@ -1,0 +1,186 @@
+"""What every container gets: variables, mounts, and a /tmp of its own.
+
+A shell in the container sets the variables: runtimes differ in how they take them, and in whether they
+keep the image's PATH.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import secrets
+import shlex
+import shutil
+import tempfile
+import weakref
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import IO
+
+from builders.cache import cache_root
+from builders.containers.runtime import Bind, View
+from resolver.errors import UsageError
+
+HOME = Path("/tmp/home")  # noqa: S108  inside the container, where /tmp is private
+_TEMPORARY = (Path("/tmp"), Path("/var/tmp"))  # noqa: S108
+_FIXED = {
+    "HOME": str(HOME),
+    "TMPDIR": str(_TEMPORARY[0]),
+    "LANG": "C.UTF-8",
+    "PYTHONNOUSERSITE": "1",
+    "PYTHONDONTWRITEBYTECODE": "1",
+}
+_PROXIES = ("http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY")
+_BUNDLE_VARIABLES = ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "PIP_CERT", "GIT_SSL_CAINFO")
+_BUNDLES = (
+    "/etc/ssl/certs/ca-certificates.crt",  # Debian, Ubuntu
+    "/var/lib/ca-certificates/ca-bundle.pem",  # SUSE
+    "/etc/pki/tls/certs/ca-bundle.crt",  # Fedora, RHEL
+)
+_AS_FIRST = """trap 'kill -TERM -1; exit 143' TERM INT HUP
+"$@" &
+wait $!"""
+_SEPARATORS = set(":,\\\n")  # runtimes take these as the end of a path
+
+
+def script(view: View, *, first_process: bool = False) -> str:
+    """Return the shell script that prepares the view and then runs its arguments.
+
+    The image's variables stay unless the view sets them; directories of the view come before the
+    image's PATH.
+
+    Parameters
+    ----------
+    first_process
+        Whether the shell is process 1 of its PID namespace. The kernel delivers only signals that
+        process 1 handles (pid_namespaces(7)), so the shell stays and ends all others.
+    """
+    variables = {**_FIXED, **(_network_variables() if view.network else {}), **view.env}
+    lines = [f"export {name}={shlex.quote(value)}" for name, value in variables.items()]
+    if view.path:
+        path = shlex.quote(":".join(map(str, view.path)))
+        lines.append(f'export PATH={path}"${{PATH:+:$PATH}}"')
+    if view.cwd is not None:
+        lines.append(f"cd {shlex.quote(str(view.cwd))} || exit")
+    return "\n".join([*lines, _AS_FIRST if first_process else 'exec "$@"'])
+
+
+def binds(view: View) -> list[Bind]:
+    """Return everything to bind, parents before what they contain.
+
+    A path through a symbolic link is bound under its real path as well: programs resolve links.
+
+    Raises
+    ------
+    UsageError
+        A path has a character that the runtimes do not accept, or does not exist.
+    """
+    requested = list(view.binds)
+    if view.network:
+        requested += [Bind(path) for path in (ca_bundle(),) if path]
+    by_path: dict[Path, Bind] = {}
+    for bind in requested:
+        if _SEPARATORS & {*str(bind.path), *str(bind.inside)}:
+            msg = f"{str(bind.path)!r} cannot be bound into a container: its name contains one of : , \\"
+            raise UsageError(msg, hint="Work in a directory without these characters.")
+        if not bind.path.exists():
+            msg = f"{bind.path} cannot be bound into a container: it does not exist."
+            raise UsageError(msg)
+        for path in (bind.target,) if bind.target else (bind.path.absolute(), bind.path.resolve()):
+            before = by_path.get(path)
+            writable = bind.writable or (before is not None and before.writable)
+            by_path[path] = Bind(bind.path.resolve() if bind.target else path, writable, bind.target)
+    return [by_path[path] for path in sorted(by_path, key=lambda path: (len(path.parts), str(path)))]
+
+
+class TemporaryDirectory:
+    """The directory that is /tmp and /var/tmp in a container.
+
+    It is removed with its owner. After a kill the next run removes it: as long as its owner lives, the
+    lock file beside it is locked.
+
+    Parameters
+    ----------
+    parent
+        Where to create it; ``tmp`` in the cache when None.
+    """
+
+    def __init__(self, parent: Path | None = None) -> None:
+        parent = parent or cache_root() / "tmp"
+        try:
+            parent.mkdir(parents=True, exist_ok=True)
+            _remove_abandoned(parent)
+            self.root = parent / secrets.token_hex(8)
+            lock = _lock(self.root)  # before the directory exists, or another run may remove it
+            self.root.mkdir(mode=0o700)
+        except OSError:  # the cache cannot be written
+            self.root, lock = Path(tempfile.mkdtemp(prefix="matrix-")), None
+        weakref.finalize(self, _remove, self.root, lock)
+        for path in (*_TEMPORARY, HOME):
+            self._host_path(path).mkdir(parents=True, exist_ok=True)
+
+    def mounts(self, bound: Sequence[Bind]) -> list[tuple[Path, Path]]:
+        """Return pairs of a host directory and its path in the container.
+
+        Mount points for binds below /tmp are created.
+        """
+        taken = {bind.inside for bind in bound}
+        pairs = [(self._host_path(path), path) for path in _TEMPORARY if path not in taken]
+        for bind in bound:
+            for _, inside in pairs:
+                if bind.inside.is_relative_to(inside):
+                    _make_mount_point(self._host_path(bind.inside), bind.path)
+        return pairs
+
+    def _host_path(self, path: Path) -> Path:
+        return self.root / path.relative_to("/")
+
+
+def _remove_abandoned(parent: Path) -> None:
+    """Remove the directories whose owners were killed."""
+    for path in parent.glob("*.lock"):
+        root = path.with_suffix("")
+        lock = _lock(root) if root.is_dir() else None
+        if lock is not None:
+            _remove(root, lock)
+
+
+def _lock(root: Path) -> IO[str] | None:
+    """Lock the file beside a directory until it is closed; return None if another process holds it."""
+    handle = root.with_suffix(".lock").open("w")
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        handle.close()
+        return None
+    return handle
+
+
+def _remove(root: Path, lock: IO[str] | None) -> None:
+    shutil.rmtree(root, ignore_errors=True)
+    if lock is not None:
+        root.with_suffix(".lock").unlink(missing_ok=True)
+        lock.close()
+
+
+def _make_mount_point(path: Path, like: Path) -> None:
+    if like.is_dir():
+        path.mkdir(parents=True, exist_ok=True)
+    else:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+
+
+def ca_bundle() -> Path | None:
+    """Return the file of certificates that the host trusts, with symbolic links resolved."""
+    for text in (os.environ.get("SSL_CERT_FILE", ""), *_BUNDLES):
+        if text and Path(text).is_file():
+            return Path(text).resolve()
+    return None
+
+
+def _network_variables() -> Mapping[str, str]:
+    """Return the variables of proxies and certificates; many images have no certificates of their own."""
+    proxies = {name: os.environ[name] for name in _PROXIES if name in os.environ}
+    bundle = ca_bundle()
+    return proxies | (dict.fromkeys(_BUNDLE_VARIABLES, str(bundle)) if bundle else {})

@@ -1,0 +1,270 @@
+"""Apptainer, SingularityCE and podman as runtimes, and the choice between them.
+
+Nothing of the caller's environment reaches a container, nor what the site's configuration binds.
+
+Sources: https://apptainer.org/docs/user/main/ (bind paths, environment, network, security), podman-run(1).
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import shutil
+import tarfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import ClassVar, NamedTuple
+
+from builders.containers.container import TemporaryDirectory, binds, script
+from builders.containers.image import Form, Image, form_of
+from builders.containers.runtime import Bind, HostRuntime, Runtime, View, only_loopback, without_network
+from builders.process import clean_environment, output_of
+from resolver.errors import EnvironmentLacksError, UsageError
+
+KINDS = ("host", "apptainer", "podman")
+_APPTAINERS = ("apptainer", "singularity")
+_APPTAINER_FORMS = ("sif", "squashfs", "directory")
+_PODMAN_FORMS = ("directory", "archive")
+_HOSTS = Path("/etc/hosts")
+
+
+def choose_runtime(kind: str | None, image: Image | None, *, tmp: Path | None = None) -> Runtime:
+    """Choose where programs run.
+
+    Parameters
+    ----------
+    kind
+        One of `KINDS`. None chooses: the host without an image, else Apptainer or SingularityCE, else
+        podman.
+    tmp
+        Parent of the directory that is /tmp in the container; the cache when None.
+
+    Raises
+    ------
+    EnvironmentLacksError
+        The runtime is not installed.
+    UsageError
+        A container needs an image, or the runtime cannot run this one.
+    """
+    if kind not in {None, *KINDS}:
+        msg = f"{kind!r} is not a runtime. Runtimes are {', '.join(KINDS)}."
+        raise UsageError(msg)
+    if kind == "host" or (kind is None and image is None):
+        return HostRuntime()
+    if image is None:
+        msg = f"Building in a container ({kind}) requires a base image."
+        raise UsageError(msg, hint="Name one with --base-image PATH.")
+    form = form_of(image.path)
+    if kind == "podman":
+        _require(form, _PODMAN_FORMS, image, "podman", "apptainer")
+        return PodmanRuntime(image, _program(("podman",)), tmp)
+    if kind is None and not _installed(_APPTAINERS) and form in _PODMAN_FORMS and _installed(("podman",)):
+        return PodmanRuntime(image, _program(("podman",)), tmp)
+    if kind is None and form == "archive":
+        return PodmanRuntime(image, _program(("podman",)), tmp)
+    _require(form, _APPTAINER_FORMS, image, "apptainer", "podman")
+    return ApptainerRuntime(image, _program(_APPTAINERS), tmp)
+
+
+def _require(form: Form, forms: Sequence[str], image: Image, runtime: str, other: str) -> None:
+    if form not in forms:
+        msg = f"{runtime} cannot run {image.path}: it is {'an' if form == 'archive' else 'a'} {form} file."
+        raise UsageError(msg, hint=f"--in {other} runs it.")
+
+
+def _installed(names: Sequence[str]) -> bool:
+    return any(map(shutil.which, names))
+
+
+def _program(names: Sequence[str]) -> str:
+    for name in names:
+        path = shutil.which(name)
+        if path:
+            return path
+    other = "--in podman uses podman." if names == _APPTAINERS else "--in apptainer uses Apptainer."
+    msg = f"{' or '.join(names)} is needed to run the image, and is not on PATH."
+    hint = f"Load the site's module of that name (module avail {names[0]}) or install it. {other}"
+    raise EnvironmentLacksError(msg, hint=hint)
+
+
+_ISOLATED = ("--cleanenv", "--containall", "--no-mount", "home,cwd,bind-paths,hostfs")
+_NO_NETWORK = ("--net", "--network", "none")
+_APPTAINER_VARIABLES = (
+    "APPTAINER_TMPDIR", "APPTAINER_CACHEDIR", "SINGULARITY_TMPDIR", "SINGULARITY_CACHEDIR",
+)  # fmt: skip
+_FEWER_PRIVILEGES = (("--no-privs",), ("--userns",))
+
+
+class _NetworkCut(NamedTuple):
+    """How a program is cut off from the network: words before the engine, and options of the engine."""
+
+    prefix: tuple[str, ...] = ()
+    options: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class ApptainerRuntime:
+    """A base image run by Apptainer or SingularityCE: a SIF file or an unpacked directory.
+
+    The processes are in a PID namespace of their own, so that none of them outlives the engine.
+    """
+
+    kind: ClassVar[str] = "apptainer"
+    image: Image
+    program: str = "apptainer"
+    """``apptainer`` or ``singularity``, or its path."""
+    tmp: Path | None = None
+    """Parent of the directory that is /tmp in the container; the cache when None."""
+
+    def command(self, command: Sequence[str], view: View) -> tuple[list[str], dict[str, str]]:
+        """Return the command line of the engine, and the engine's own environment."""
+        cut = _NetworkCut() if view.network else self._cut
+        return self._line(command, view, cut), _apptainer_environment()
+
+    @property
+    def isolates_network(self) -> bool:
+        """Whether a program without network really has none; tested once, in this image."""
+        return any(self._cut)
+
+    @cached_property
+    def _temporary(self) -> TemporaryDirectory:
+        return TemporaryDirectory(self.tmp)
+
+    @cached_property
+    def _privileges(self) -> tuple[str, ...]:
+        """Options that take root's capabilities away.
+
+        By default the engine passes them on, and fails where root, in a container of its own, does not
+        have all of them.
+        """
+        if os.geteuid() != 0:
+            return ()
+        for options in _FEWER_PRIVILEGES:
+            line = [self.program, "exec", *_ISOLATED, *options, str(self.image.path)]
+            if output_of([*line, "/bin/sh", "-c", "echo yes"], env=_apptainer_environment()).strip() == "yes":
+                return options
+        return _FEWER_PRIVILEGES[0]
+
+    @cached_property
+    def _cut(self) -> _NetworkCut:
+        for cut in (_NetworkCut(options=_NO_NETWORK), _NetworkCut(prefix=without_network())):
+            line = self._line(["cat", "/proc/net/dev"], View(), cut)
+            if only_loopback(output_of(line, env=_apptainer_environment())):
+                return cut
+        return _NetworkCut()
+
+    def _line(self, command: Sequence[str], view: View, cut: _NetworkCut) -> list[str]:
+        bound = binds(view)
+        if view.network and _HOSTS.is_file() and all(bind.path != _HOSTS for bind in bound):
+            bound.insert(0, Bind(_HOSTS))  # without ``bind-paths`` the engine does not bind it
+        mounts = [f"{outside}:{inside}" for outside, inside in self._temporary.mounts(bound)]
+        mounts += [f"{bind.path}:{bind.inside}{'' if bind.writable else ':ro'}" for bind in bound]
+        line = [*cut.prefix, self.program, "--quiet", "exec", *_ISOLATED, *self._privileges, *cut.options]
+        for mount in mounts:
+            line += ["--bind", mount]
+        return [*line, str(self.image.path), "/bin/sh", "-c", script(view), "sh", *command]
+
+
+def _apptainer_environment() -> dict[str, str]:
+    """Return the engine's environment, without ``SINGULARITY_BIND`` and the like, which site modules set."""
+    return clean_environment({name: os.environ[name] for name in _APPTAINER_VARIABLES if name in os.environ})
+
+
+_PODMAN_OPTIONS = (
+    "--rm", "--quiet", "--http-proxy=false", "--log-driver=none", "--security-opt", "label=disable",
+)  # fmt: skip
+_FILES, _PROCESSES = 65536, 8192
+"""The highest limits that are requested. By default podman requests more than an ordinary user, or root
+without CAP_SYS_RESOURCE, may have."""
+_PODMAN_VARIABLES = ("XDG_RUNTIME_DIR", "DBUS_SESSION_BUS_ADDRESS", "CONTAINERS_CONF")
+
+
+@dataclass(frozen=True)
+class PodmanRuntime:
+    """A base image run by podman: an unpacked directory, or an archive that podman or docker saved.
+
+    A SIF is Apptainer's own format, which podman does not read. A SIGKILL of podman itself does not end
+    the container, which then ends with its program.
+    """
+
+    kind: ClassVar[str] = "podman"
+    image: Image
+    program: str = "podman"
+    tmp: Path | None = None
+    """Parent of the directory that is /tmp in the container; the cache when None."""
+
+    def command(self, command: Sequence[str], view: View) -> tuple[list[str], dict[str, str]]:
+        """Return the command line of podman, and podman's own environment."""
+        return self._line(command, view, self._runtime_options), _podman_environment()
+
+    @property
+    def isolates_network(self) -> bool:
+        """Whether a program without network really has none; tested once, in this image."""
+        return self._works(self._runtime_options)
+
+    @cached_property
+    def _runtime_options(self) -> tuple[str, ...]:
+        """Options before ``run``: where podman's default OCI runtime does not work, runc may."""
+        if not self._works(()) and shutil.which("runc") and self._works(("--runtime", "runc")):
+            return ("--runtime", "runc")
+        return ()
+
+    @cached_property
+    def _temporary(self) -> TemporaryDirectory:
+        return TemporaryDirectory(self.tmp)
+
+    @cached_property
+    def _image_arguments(self) -> tuple[str, ...]:
+        form = form_of(self.image.path)
+        if form == "directory":
+            return ("--rootfs", f"{self.image.path}:O")  # O: an overlay that is discarded takes all writes
+        if form == "archive":
+            return (f"{_transport(self.image.path)}:{self.image.path}",)
+        msg = f"podman cannot run {self.image.path}: it is a {form} file."
+        raise UsageError(msg, hint="--in apptainer runs it.")
+
+    def _works(self, options: tuple[str, ...]) -> bool:
+        line = self._line(["cat", "/proc/net/dev"], View(), options)
+        return only_loopback(output_of(line, env=_podman_environment()))
+
+    def _line(self, command: Sequence[str], view: View, options: tuple[str, ...]) -> list[str]:
+        bound = binds(view)
+        volumes = [f"{outside}:{inside}:rw" for outside, inside in self._temporary.mounts(bound)]
+        volumes += [f"{bind.path}:{bind.inside}:{'rw' if bind.writable else 'ro'}" for bind in bound]
+        network = "host" if view.network else "none"
+        line = [self.program, *options, "run", *_PODMAN_OPTIONS, f"--network={network}"]
+        if os.geteuid() != 0:
+            line.append("--userns=keep-id")  # or files that it writes belong to another user
+        for name, limit, most in (
+            ("nofile", resource.RLIMIT_NOFILE, _FILES),
+            ("nproc", resource.RLIMIT_NPROC, _PROCESSES),
+        ):
+            hard = resource.getrlimit(limit)[1]
+            number = most if hard == resource.RLIM_INFINITY else min(hard, most)
+            line += ["--ulimit", f"{name}={number}:{number}"]
+        for volume in volumes:
+            line += ["--volume", volume]
+        shell = ["/bin/sh", "-c", script(view, first_process=True), "sh"]
+        return [*line, "--entrypoint=", *self._image_arguments, *shell, *command]
+
+
+def _podman_environment() -> dict[str, str]:
+    return clean_environment({name: os.environ[name] for name in _PODMAN_VARIABLES if name in os.environ})
+
+
+def _transport(path: Path) -> str:
+    """Return which of the two layouts an archive has, as podman names it."""
+    try:
+        with tarfile.open(path) as archive:
+            names = {member.name.removeprefix("./") for member in archive}
+    except (tarfile.TarError, OSError, EOFError) as error:
+        msg = f"Cannot read {path}: {error}."
+        raise UsageError(msg) from None
+    if "oci-layout" in names:
+        return "oci-archive"
+    if "manifest.json" in names:
+        return "docker-archive"
+    msg = f"{path} is not an archive of an image: it contains neither oci-layout nor manifest.json."
+    raise UsageError(msg, hint="Write one with: podman save -o FILE IMAGE")

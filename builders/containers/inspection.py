@@ -1,0 +1,425 @@
+"""Inspect a base image: run one shell script in it and parse its output strictly.
+
+The result is cached under the image's digest. `with_inspected_image` adds it to a catalog.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from builders.cache import cache_root
+from builders.containers.engines import choose_runtime
+from builders.containers.image import Image, find_image, image_name, is_local
+from builders.containers.runtime import Runtime, View, run_in
+from builders.files import write_atomic
+from builders.recipes.build import Compiler
+from builders.recipes.compilers import choose_compilers
+from resolver.errors import EnvironmentLacksError, MatrixError, UsageError
+from resolver.facts import schema
+from resolver.facts.catalog import Catalog
+from resolver.versions import is_version, minor, newest_first, sort_key
+
+_FIRST_GCC = {
+    "3.4.22": "6.1", "3.4.23": "7.1", "3.4.24": "7.2", "3.4.25": "8.1", "3.4.26": "9.1", "3.4.27": "9.2",
+    "3.4.28": "9.3", "3.4.29": "11.1", "3.4.30": "12.1", "3.4.31": "13.1", "3.4.32": "13.2", "3.4.33": "14.1",
+    "3.4.34": "15.1",
+}  # fmt: skip
+"""``GLIBCXX`` version to the first GCC release that has it, the oldest first.
+Source: gcc.gnu.org/onlinedocs/libstdc++/manual/abi.html."""
+_CXX_STANDARD = "17"
+"""C++ standard of the headers of every torch that has ROCm wheels today."""
+_SCRIPT = Path(__file__).with_name("inspect.sh")
+_MARK = "@fact"
+_VERSION = re.compile(r"\d+(\.\d+)+")
+_LIBRARIES = {"GLIBCXX": "libstdc++.so.6", "CXXABI": "libstdc++.so.6", "GCC": "libgcc_s.so.1"}
+_VALUES = {
+    "os-id": 1, "os-version": 1, "os": 1, "architecture": 1, "glibc": 1, "library": 2, "symbol": 2, "rocm": 2,
+    "hipcc": 2, "gpu-tool": 2, "compiler": 3, "tool": 3, "conda": 1, "python": 2, "labels": 1, "end": 0,
+}  # fmt: skip
+"""Every key that the script prints, and its number of values."""
+
+_Lines = dict[str, list[list[str]]]
+
+
+class ImagePython(msgspec.Struct, frozen=True, kw_only=True):
+    """A Python in a base image."""
+
+    path: str
+    version: str
+    prefix: str
+    base: str
+    """Prefix of the Python that a virtual environment was made from; otherwise its own."""
+    headers: bool
+    venv: bool
+    """Whether it can create virtual environments with pip."""
+    holds: dict[str, str] = {}
+    """Every distribution that it can import, with its version."""
+
+
+class Tool(msgspec.Struct, frozen=True, kw_only=True):
+    """A program that builds use."""
+
+    path: str
+    version: str
+
+
+class ImageFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """What a base image contains. Strings and lists are empty for what it does not contain."""
+
+    name: str
+    path: str
+    digest: str
+    os: str = ""
+    """The distribution's own name, such as ``Ubuntu 24.04.3 LTS``."""
+    os_id: str = ""
+    os_version: str = ""
+    architecture: str = ""
+    glibc: str = ""
+    glibcxx: str = ""
+    """Newest symbol version of libstdc++, such as ``3.4.33``."""
+    cxxabi: str = ""
+    gcc: str = ""
+    """Newest symbol version of libgcc_s."""
+    libstdcxx: str = ""
+    """First GCC release that has `glibcxx`; the newest release we know if `glibcxx` is newer."""
+    rocm: str = ""
+    rocm_path: str = ""
+    hipcc: str = ""
+    """HIP version that hipcc reports."""
+    clang: str = ""
+    """Release of the clang that hipcc calls."""
+    gpu_tools: dict[str, str] = {}
+    """``rocminfo``, ``amdgpu-arch`` and the like, with their paths."""
+    compilers: tuple[Compiler, ...] = ()
+    tools: dict[str, Tool] = {}
+    pythons: tuple[ImagePython, ...] = ()
+    conda: tuple[str, ...] = ()
+    """Prefixes of conda and its environments."""
+    labels: dict[str, str] = {}
+    libraries: tuple[str, ...] = ()
+    """Sonames that the loader finds, ROCm's libraries included."""
+
+    @property
+    def torch(self) -> dict[str, str]:
+        """Path of each Python that can import torch, and torch's version."""
+        return {python.path: python.holds["torch"] for python in self.pythons if "torch" in python.holds}
+
+    def missing_tools(self, *, rocm: bool = True) -> list[str]:
+        """Return what a build needs and the image does not have.
+
+        Parameters
+        ----------
+        rocm
+            Whether the build is for ROCm or for the CPU.
+        """
+        missing = []
+        if rocm and not self.hipcc:
+            missing.append(
+                "no hipcc: the image has only ROCm's runtime; use the one with the compiler (-dev, -complete)"
+                if self.rocm
+                else "no ROCm: neither /opt/rocm/.info/version nor hipcc"
+            )
+        try:
+            choose_compilers(self.compilers, cxx_standard=_CXX_STANDARD)
+        except EnvironmentLacksError as error:
+            text = error.message.removesuffix(".")
+            missing.append(text[:1].lower() + text[1:])
+        if self.architecture and self.architecture != "x86_64":
+            missing.append(
+                f"the image is for {self.architecture}; AMD's GPUs and torch's ROCm wheels need x86_64"
+            )
+        if not self.glibc:
+            missing.append("no glibc: torch's wheels require it")
+        return missing
+
+
+def with_inspected_image(catalog: Catalog, given: str | None, name: str = "") -> Catalog:
+    """Return the catalog with what a base image of this machine contains; the catalog itself stays as it is.
+
+    The row takes precedence over a row of the same name. The name of an image, and the path of one that
+    is not on this machine, add nothing.
+
+    Parameters
+    ----------
+    given
+        The value of ``--base-image``.
+    name
+        Name of the row; that of `image_name` when empty.
+
+    Raises
+    ------
+    EnvironmentLacksError
+        The image cannot be read, or no runtime is installed to inspect it.
+    UsageError
+        It is not an image.
+    """
+    if not given or not is_local(Path(given)):
+        return catalog
+    facts = inspect_image(find_image(Path(given), name or image_name(given, catalog)))
+    return catalog.with_image(as_row(facts, catalog))
+
+
+def inspect_image(image: Image, kind: str | None = None) -> ImageFacts:
+    """Inspect a base image; a cached result needs no container runtime.
+
+    Parameters
+    ----------
+    kind
+        The runtime, as for `choose_runtime`.
+
+    Raises
+    ------
+    EnvironmentLacksError
+        No runtime that is installed can run it.
+    MatrixError
+        As `inspect_in`.
+    """
+    return cached_facts(image) or inspect_in(choose_runtime(kind, image))
+
+
+def inspect_in(runtime: Runtime) -> ImageFacts:
+    """Inspect the base image of a runtime, unless the result is cached under its digest.
+
+    Raises
+    ------
+    CommandError
+        Nothing runs in the image; the error names the log.
+    MatrixError
+        The script's output is damaged; the error names the log.
+    UsageError
+        The runtime has no image.
+    """
+    image = runtime.image
+    if image is None:
+        msg = "There is no base image to inspect."
+        raise UsageError(msg)
+    cached = cached_facts(image)
+    if cached is not None:
+        return cached
+    log = cache_root() / "logs" / f"inspect-{image.sha256[:12]}.log"
+    log.unlink(missing_ok=True)
+    what = f"Inspecting the base image {image.name}"
+    run_in(runtime, ["/bin/sh", "-c", _SCRIPT.read_text()], View(), what=what, log=log)
+    try:
+        facts = parse_output(log.read_text(errors="replace"), image)
+    except ValueError as error:
+        msg = f"{what} failed: {error}.\n  Log: {log}"
+        raise MatrixError(msg, hint="Run it again; if it fails again, report it with the log.") from None
+    with suppress(OSError):  # without a cache it only takes longer
+        write_atomic(_cache_file(image), msgspec.json.encode(facts))
+    return facts
+
+
+def cached_facts(image: Image) -> ImageFacts | None:
+    """Return the cached result for an image of this digest, or None."""
+    try:
+        facts = msgspec.json.decode(_cache_file(image).read_bytes(), type=ImageFacts)
+    except (OSError, msgspec.DecodeError):
+        return None
+    return msgspec.structs.replace(facts, name=image.name, path=str(image.path))
+
+
+def _cache_file(image: Image) -> Path:
+    """Return the file that caches the result; another script or other fields are another file."""
+    kinds: tuple[type[Any], ...] = (ImageFacts, ImagePython, Tool)
+    fields = " ".join(name for kind in kinds for name in kind.__struct_fields__).encode()
+    table = " ".join(_FIRST_GCC).encode()
+    stamp = hashlib.sha256(_SCRIPT.read_bytes() + fields + table).hexdigest()[:12]
+    return cache_root() / "images" / f"{image.sha256}-{stamp}.json"
+
+
+def as_row(facts: ImageFacts, catalog: Catalog) -> schema.Image:
+    """Return an inspected image as a row of the catalog.
+
+    What only documents say, such as the MPI it is for, comes from a row of the same name.
+    """
+    documented = catalog.image.get(facts.name)
+    return schema.Image(
+        name=facts.name,
+        rocm=facts.rocm if is_version(facts.rocm) else "",
+        os=facts.os,
+        glibc=facts.glibc,
+        libstdcxx=facts.libstdcxx,
+        path=facts.path,
+        digest=facts.digest,
+        dockerhash=documented.dockerhash if documented else "",
+        compilers=_host_compilers(facts),
+        python=tuple(newest_first({minor(python.version) for python in facts.pythons})),
+        mpi=documented.mpi if documented else "",
+        holds=_catalogued(facts, catalog),
+        status="observed",
+        source=f"{schema.INSPECTED}{facts.path.rpartition('/')[2]} {facts.digest}",
+    )
+
+
+def _host_compilers(facts: ImageFacts) -> tuple[str, ...]:
+    try:
+        chosen = choose_compilers(facts.compilers, cxx_standard=_CXX_STANDARD)
+    except EnvironmentLacksError:
+        return ()
+    return tuple(compiler.name for compiler in (chosen.cc, chosen.cxx) if compiler)
+
+
+def _catalogued(facts: ImageFacts, catalog: Catalog) -> dict[str, str]:
+    """Return the distributions of the Python with torch that the catalog knows."""
+    names = {*catalog.package, "torch", "torchvision", "torchaudio"}
+    for python in facts.pythons:
+        if "torch" in python.holds:
+            return {
+                name: version
+                for name, version in sorted(python.holds.items())
+                if name in names and is_version(version)
+            }
+    return {}
+
+
+def gcc_of(glibcxx: str) -> str:
+    """Return the first GCC release whose libstdc++ has a symbol version.
+
+    A symbol version that is newer than our table returns the newest release in it, which is a lower bound.
+
+    Examples
+    --------
+    >>> gcc_of("3.4.32"), gcc_of("3.4.99"), gcc_of("3.4.9"), gcc_of("")
+    ('13.2', '15.1', '', '')
+    """
+    newest = next(reversed(_FIRST_GCC))
+    if is_version(glibcxx) and sort_key(glibcxx) > sort_key(newest):
+        return _FIRST_GCC[newest]
+    return _FIRST_GCC.get(glibcxx, "")
+
+
+def parse_output(text: str, image: Image) -> ImageFacts:
+    """Parse the output of the script, which may have lines of other programs in it.
+
+    Raises
+    ------
+    ValueError
+        A line is damaged, or the end is missing.
+    """
+    lines = _parse_lines(text)
+    only = _only(lines)
+    versions = {family: _newest_symbol(lines, family, library) for family, library in _LIBRARIES.items()}
+    rocm_path, rocm = next(iter(lines["rocm"]), ["", ""])
+    hip = "\n".join(line for _, line in lines["hipcc"])
+    return ImageFacts(
+        name=image.name,
+        path=str(image.path),
+        digest=image.digest,
+        os=only("os"),
+        os_id=only("os-id"),
+        os_version=only("os-version"),
+        architecture=only("architecture"),
+        glibc=only("glibc").removeprefix("glibc "),
+        glibcxx=versions["GLIBCXX"],
+        cxxabi=versions["CXXABI"],
+        gcc=versions["GCC"],
+        libstdcxx=gcc_of(versions["GLIBCXX"]),
+        rocm=rocm.partition("-")[0],
+        rocm_path=rocm_path,
+        hipcc=_version_after("HIP version:", hip),
+        clang=_version_after("clang version", hip),
+        gpu_tools={name: path for name, path in lines["gpu-tool"]},  # noqa: C416  rows are lists
+        compilers=_compilers(lines["compiler"]),
+        tools={name: Tool(path=path, version=_version_in(line)) for name, path, line in lines["tool"]},
+        pythons=_pythons(lines["python"]),
+        conda=tuple(sorted({path for (path,) in lines["conda"]})),
+        labels=_labels(only("labels")),
+        libraries=tuple(sorted({name for name, _ in lines["library"]})),
+    )
+
+
+def _parse_lines(text: str) -> _Lines:
+    rows: _Lines = {key: [] for key in _VALUES}
+    for line in text.splitlines():
+        # A program may have ended its output without a newline, so the mark need not come first.
+        _, mark, rest = line.rpartition(f"{_MARK}\t")
+        if not mark:
+            continue
+        key, *values = rest.split("\t")
+        if rows["end"] or _VALUES.get(key) != len(values):
+            msg = f"unexpected line {rest[:80]!r}"
+            raise ValueError(msg)
+        rows[key].append(values)
+    if not rows["end"]:
+        msg = "the end of its output is missing"
+        raise ValueError(msg)
+    return rows
+
+
+def _only(lines: _Lines) -> Callable[[str], str]:
+    """Return a function that returns the only value of a key, or an empty string."""
+
+    def only(key: str) -> str:
+        values = {row[0] for row in lines[key]}
+        if len(values) > 1:
+            msg = f"there are {len(values)} values of {key}"
+            raise ValueError(msg)
+        return values.pop() if values else ""
+
+    return only
+
+
+def _newest_symbol(lines: _Lines, family: str, library: str) -> str:
+    versions = [
+        symbol.removeprefix(f"{family}_").rstrip(".")
+        for name, symbol in lines["symbol"]
+        if name == library and symbol.startswith(f"{family}_")
+    ]
+    return next(iter(newest_first([version for version in versions if is_version(version)])), "")
+
+
+def _version_after(words: str, text: str) -> str:
+    return _version_in(text.partition(words)[2].partition("\n")[0])
+
+
+def _version_in(line: str) -> str:
+    match = _VERSION.search(line)
+    return match[0] if match else ""
+
+
+def _compilers(rows: Iterable[list[str]]) -> tuple[Compiler, ...]:
+    """Return each compiler once, by the first path on PATH."""
+    by_name: dict[str, Compiler] = {}
+    for path, version, line in rows:
+        name = path.rpartition("/")[2]
+        release = version or _version_in(line)
+        if release:
+            by_name.setdefault(name, Compiler(name, release, path))
+    return tuple(by_name.values())
+
+
+def _pythons(rows: Iterable[list[str]]) -> tuple[ImagePython, ...]:
+    """Return each CPython once, without those that do not start."""
+    pythons: dict[tuple[str, str], ImagePython] = {}
+    for path, answer in rows:
+        if not answer:
+            continue
+        try:
+            values = json.loads(answer)
+            python = msgspec.convert({**values, "path": path}, ImagePython)
+        except (ValueError, TypeError) as error:
+            msg = f"{path} printed {answer[:80]!r}: {error}"
+            raise ValueError(msg) from None
+        if values.get("implementation") == "cpython":
+            held = {name.lower().replace("_", "-"): version for name, version in python.holds.items()}
+            pythons.setdefault((python.prefix, python.version), msgspec.structs.replace(python, holds=held))
+    return tuple(pythons.values())
+
+
+def _labels(text: str) -> dict[str, str]:
+    if not text:
+        return {}
+    labels = json.loads(text)
+    if not isinstance(labels, dict):
+        msg = "the labels are not a JSON object"
+        raise ValueError(msg)  # noqa: TRY004  damaged like any other line
+    return {str(key): str(value) for key, value in labels.items()}
