@@ -1,4 +1,4 @@
-"""``matrix catalog``: the facts, whether a file of them is sound, and what is new."""
+"""``matrix catalog``: list the facts, check files of facts, find new facts."""
 
 from __future__ import annotations
 
@@ -11,18 +11,20 @@ import msgspec
 
 from matrix.console import table
 from matrix.options import add_action, add_catalog, add_format, add_names
-from matrix.refresh import update as catalog_update
+from matrix.refresh import update as updating
 from matrix.settings import load_catalog, overlays
-from resolver.errors import CatalogError, UsageError, did_you_mean
+from resolver.errors import CatalogError, EnvironmentLacksError, UsageError, did_you_mean
 from resolver.facts.catalog_files import row_to_dict
 from resolver.facts.loading import load, overlay_files
-from resolver.facts.schema import KINDS
+from resolver.facts.schema import KINDS, displayed
 
 if TYPE_CHECKING:
     import argparse
 
     from matrix.console import Console
     from matrix.context import Context
+    from matrix.refresh import CatalogUpdate
+    from matrix.settings import Settings
     from resolver.facts.schema import Row, Status
 
 SUMMARY = "list the facts, check files of facts, or look for new facts"
@@ -32,8 +34,8 @@ EXAMPLES = {
     "check": EXAMPLE,
     "update": "matrix catalog update --format json",
 }
-_WIDTH = 90  # characters of what a row says on its line
 STATUSES: tuple[Status, ...] = ("documented", "observed", "inferred")
+_WIDTH = 90  # characters of a row in a list
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -43,13 +45,30 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     listing = add_action(actions, "list", summary, EXAMPLES["list"])
     listing.add_argument("kind", nargs="?", metavar="KIND", help="such as rocm, torch, release")
     check = add_action(actions, "check", "check whether files of facts are valid", EXAMPLES["check"])
-    add_names(check, "files", metavar="FILE", help="files or directories to lay over")
+    add_names(check, "files", metavar="FILE", help="files or directories of facts to check")
     summary = "show what public sources have that the catalog does not"
     update = add_action(actions, "update", summary, EXAMPLES["update"])
-    catalog_update.add_arguments(update)
-    for one in (listing, check, update):
-        add_catalog(one)
-        add_format(one)
+    update.add_argument(
+        "--source",
+        action="append",
+        choices=updating.SOURCES,
+        help="pypi: releases and hashes; torch: PyTorch's wheel indexes; rocm: AMD's matrix (default: all)",
+    )
+    update.add_argument(
+        "--package", action="append", metavar="NAME", help="only this package, on PyPI (repeatable)"
+    )
+    update.add_argument(
+        "-o",
+        "--output",
+        metavar="FILE",
+        type=Path,
+        default=updating.OUTPUT,
+        help="file of facts to which new rows are appended (default: %(default)s)",
+    )
+    update.add_argument("--apply", action="store_true", help="write the file; without it, only show the diff")
+    for action in (listing, check, update):
+        add_catalog(action)
+        add_format(action)
 
 
 def execute(context: Context) -> int:
@@ -60,26 +79,78 @@ def execute(context: Context) -> int:
         settings.catalog = [*settings.catalog, *map(str, args.files)]
         return _check(args, overlays(settings), console)
     if args.action == "update":
-        return catalog_update.execute(args, settings, console)
+        return _update(args, settings, console)
+    return _list(args, settings, console)
+
+
+def _list(args: argparse.Namespace, settings: Settings, console: Console) -> int:
     catalog = load_catalog(settings)
     kinds = {name.replace("_", "-"): catalog.of_kind(name) for name in KINDS}
     if args.kind is None:
         _count(kinds, args, console)
         return 0
     if args.kind not in kinds:
-        msg = f"The catalog has no rows of kind {args.kind!r}."
-        raise UsageError(msg, hint=did_you_mean(args.kind, kinds))
-    rows = [_row(row) for row in kinds[args.kind]]
+        raise UsageError(f"Unknown kind of row {args.kind!r}.", hint=did_you_mean(args.kind, kinds))
+    rows = [_row_document(row) for row in kinds[args.kind]]
     if args.format == "json":
         console.document({"schema": 1, "kind": args.kind, "rows": rows})
     else:
-        console.data(table([[row["name"], row["status"], _says(row)] for row in rows], indent=""))
+        console.data(table([[row["name"], row["status"], _summary(row)] for row in rows], indent=""))
         console.info("\nAll keys, sources and notes: --format json")
     return 0
 
 
+def _count(kinds: dict[str, list[Row]], args: argparse.Namespace, console: Console) -> None:
+    counts = {kind: Counter(row.status for row in rows) for kind, rows in kinds.items()}
+    if args.format == "json":
+        document = {
+            kind: {"rows": count.total()} | {status: count[status] for status in STATUSES}
+            for kind, count in counts.items()
+        }
+        console.document({"schema": 1, "kinds": document})
+        return
+    lines = [["kind", "rows", *STATUSES]]
+    for kind, count in counts.items():
+        lines.append([kind, str(count.total()), *(str(count[status]) for status in STATUSES)])
+    console.data(table(lines, indent=""))
+
+
+def _row_document(row: Row) -> dict[str, Any]:
+    values = row_to_dict(row)
+    encoded = dict(zip(row.__struct_fields__, row.__struct_encode_fields__, strict=True))
+    keys = [encoded[name] for name in row.identity if name != "kind"]
+    return {
+        "name": " ".join(_text(values[key]) for key in keys if key in values),
+        "status": row.status,
+        "source": row.source,
+        "note": row.note,
+        "file": row.file,
+        "line": row.from_line,
+        "row": msgspec.to_builtins(values),
+    }
+
+
+def _summary(row: dict[str, Any]) -> str:
+    """Return the values of a row that are not in its name, on one line."""
+    in_name = row["name"].split()
+    parts = [
+        f"{key}: {_text(value)}"
+        for key, value in row["row"].items()
+        if key not in {"status", "source", "note", "combination"} and _text(value) not in in_name
+    ]
+    return textwrap.shorten("; ".join(parts), _WIDTH, placeholder=" ...")
+
+
+def _text(value: object) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {item}".strip() for name, item in value.items())
+    if isinstance(value, list | tuple):
+        return ", ".join(map(str, value))
+    return "" if value is None else str(value)
+
+
 def _check(args: argparse.Namespace, paths: list[Path], console: Console) -> int:
-    """Read everything afresh; what cannot be read is the answer, not a failure of the command."""
+    """Load the catalog without its compiled form; an invalid file is a result, not an error."""
     try:
         catalog = load(paths)
     except CatalogError as error:
@@ -89,71 +160,62 @@ def _check(args: argparse.Namespace, paths: list[Path], console: Console) -> int
         else:
             console.error(error.message, error.hint)
         return 1
-    own = {file for path in paths for file in overlay_files(path)}
-    rows = sum(row.from_file in own for row in catalog.rows())
+    files = {file for path in paths for file in overlay_files(path)}
+    rows = sum(row.from_file in files for row in catalog.rows())
     if args.format == "json":
-        console.document({"schema": 1, "status": "sound", "files": sorted(own), "rows": rows})
+        shown = sorted(map(displayed, files))
+        console.document({"schema": 1, "status": "sound", "files": shown, "rows": rows})
+    elif files:
+        console.data(f"Valid. Rows: {rows}, files: {len(files)}.")
     else:
-        what = (
-            f"{rows} rows of {len(own)} files laid over" if own else f"{sum(1 for _ in catalog.rows())} rows"
-        )
-        console.data(f"Sound: {what}.")
+        console.data(f"Valid. Rows of the shipped catalog: {sum(1 for _ in catalog.rows())}.")
     return 0
 
 
-def _count(kinds: dict[str, list[Row]], args: argparse.Namespace, console: Console) -> None:
-    counts = {kind: Counter(row.status for row in rows) for kind, rows in kinds.items()}
-    if args.format == "json":
-        document = {
-            kind: {"rows": found.total()} | {status: found[status] for status in STATUSES}
-            for kind, found in counts.items()
-        }
-        console.document({"schema": 1, "kinds": document})
-        return
-    lines = [["kind", "rows", *STATUSES]]
-    for kind, found in counts.items():
-        lines.append([kind, str(found.total()), *(str(found[status]) for status in STATUSES)])
-    console.data(table(lines, indent=""))
+def _update(args: argparse.Namespace, settings: Settings, console: Console) -> int:
+    from builders.sources import index_url
 
-
-def _row(row: Row) -> dict[str, Any]:
-    """Give what identifies a row, all that it says, and how far to trust it."""
-    said = row_to_dict(row)
-    name = _spell(said.get("combination")) or " ".join(
-        _spell(said[key]) for key in _keys(row) if key in said and key != "kind"
+    draft = updating.Draft(args.output, overlays(settings))
+    catalog = draft.load()
+    update = updating.fetch_update(
+        catalog,
+        sources=args.source or (["pypi"] if args.package else updating.SOURCES),
+        packages=args.package or list(catalog.package),
+        index=index_url(),
+        mirrors=settings.mirrors,
+        reporter=console,
     )
-    return {
-        "name": name,
-        "status": row.status,
-        "source": row.source,
-        "note": row.note,
-        "file": row.file,
-        "line": row.from_line,
-        "row": msgspec.to_builtins(said),
-    }
+    updating.leave_own_rows(update, args.output)
+    draft.append(update.rows)
+    written = args.apply and draft.write()
+    for remark in update.remarks:
+        console.warning(remark)
+    for missed in updating.by_reason(update.unreachable):
+        console.warning(f"Skipped: {missed}.")
+    _report_update(args, update, draft.diff(), console, written=written)
+    return EnvironmentLacksError.exit_code if update.unreachable else 0
 
 
-def _keys(row: Row) -> list[str]:
-    """Give the keys that identify a row, as they are written."""
-    written = dict(zip(row.__struct_fields__, row.__struct_encode_fields__, strict=True))
-    return [written[name] for name in row.identity]
-
-
-def _says(row: dict[str, Any]) -> str:
-    """Say on one line what a row says besides its name."""
-    in_name = row["name"].split()
-    parts = [
-        f"{key}: {_spell(value)}"
-        for key, value in row["row"].items()
-        if key not in {"status", "source", "note", "combination"} and _spell(value) not in in_name
-    ]
-    return textwrap.shorten("; ".join(parts), _WIDTH, placeholder=" ...")
-
-
-def _spell(value: object) -> str:
-    """Write a value for people."""
-    if isinstance(value, dict):
-        return ", ".join(f"{name} {one}".strip() for name, one in value.items())
-    if isinstance(value, list | tuple):
-        return ", ".join(map(str, value))
-    return "" if value is None else str(value)
+def _report_update(
+    args: argparse.Namespace, update: CatalogUpdate, diff: str, console: Console, *, written: bool
+) -> None:
+    if args.format == "json":
+        console.document(
+            {
+                "schema": 1,
+                "rows": len(update.rows),
+                "diff": diff,
+                "written": str(args.output) if written else "",
+                "remarks": update.remarks,
+                "unreachable": update.unreachable,
+            }
+        )
+        return
+    if diff:
+        console.data(diff)
+    if written:
+        console.info(f"\nWrote {len(update.rows)} rows to {args.output}. Use them: --catalog {args.output}")
+    elif diff:
+        console.info(f"\n{len(update.rows)} new rows. Nothing was written; --apply writes {args.output}.")
+    else:
+        console.info("The catalog is up to date.")

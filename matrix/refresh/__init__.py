@@ -1,5 +1,28 @@
-"""Refreshing the facts from public sources: PyPI, PyTorch's wheel indexes, AMD's compatibility table.
+"""Find facts that public sources have and the catalog does not.
 
-One module a source turns what it says into rows of the catalog; none of them writes anything. What
-is learned becomes an addition to a file of the user's own (`overlay`), shown as a diff first.
+One module for each source (`pypi`, `torch_index`, `rocm_matrix`) turns its pages into rows. `update`
+adds the rows to a file of the user, after showing them as a diff.
 """
+
+from __future__ import annotations
+
+import msgspec
+
+from resolver.facts import schema
+
+
+class CatalogUpdate(msgspec.Struct):
+    """New rows from public sources."""
+
+    rows: list[schema.Row] = []
+    """In the order in which they are written."""
+    remarks: list[str] = []
+    """Sentences about what a person must decide: a changed hash, a release without a recipe."""
+    unreachable: list[str] = []
+    """Pages that could not be fetched, each as ``PAGE: REASON.``"""
+
+    def add(self, other: CatalogUpdate) -> None:
+        """Append the content of another update."""
+        self.rows += other.rows
+        self.remarks += other.remarks
+        self.unreachable += other.unreachable

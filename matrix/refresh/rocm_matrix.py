@@ -1,8 +1,8 @@
-"""AMD's compatibility matrix, published as CSV: ROCm releases, their targets and tested drivers.
+"""AMD's compatibility matrix in CSV: ROCm releases with their GPU architectures and tested drivers.
 
-The first row names the releases. A row without a title goes on with the title above it. Footnote
-marks (``[#name]_``) are dropped. Drivers are read for lines of which the driver table says nothing;
-what contradicts the table is a remark for a person, since the table decides.
+The first row names the releases. A row without a title continues the title above it. Footnote marks
+(``[#name]_``) are removed. The driver table has precedence: drivers are only added for ROCm lines that
+the table does not cover, and contradictions are reported.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from matrix.refresh.learned import Learned
+from matrix.refresh import CatalogUpdate
 from resolver.errors import EnvironmentLacksError
 from resolver.facts import schema
 from resolver.versions import is_version, minor, sort_key
 
 if TYPE_CHECKING:
-    from matrix.refresh.web import Web
+    from matrix.refresh.client import Client
     from resolver.facts.catalog import Catalog
 
 MATRIX = (
@@ -33,39 +33,39 @@ _ROLE = re.compile(r":\w+:`([^<`]*?)\s*(?:<[^>]*>)?`|`([^<`]*?)\s*(?:<[^>]*>)?`_
 _LINE = re.compile(r"\d+\.\d+")
 
 
-def learn(catalog: Catalog, web: Web, url: str = MATRIX) -> Learned:
-    """Compare AMD's matrix with the catalog."""
-    learned = Learned()
+def find_updates(catalog: Catalog, client: Client, url: str = MATRIX) -> CatalogUpdate:
+    """Return the releases and drivers of AMD's matrix that the catalog does not have."""
+    update = CatalogUpdate()
     try:
-        answer = web.get(url)
+        response = client.get(url)
     except EnvironmentLacksError as error:
-        learned.unreachable.append(f"{url}: {error.message}")
-        return learned
-    if answer is None:
-        learned.remarks.append(f"AMD's matrix is no longer at {url}.")
-        return learned
-    columns = read(answer.text)
+        update.unreachable.append(f"{url}: {error.message}")
+        return update
+    if response is None:
+        update.remarks.append(f"AMD's matrix is no longer at {url}.")
+        return update
+    columns = read_matrix(response.text)
     if not columns:
-        learned.remarks.append(f"{url} is no matrix of ROCm releases any more; nothing was read from it.")
-    for version, column in columns.items():
-        if version not in catalog.rocm:
-            learned.rows.append(
-                schema.Rocm(version=version, gfx=tuple(column.gfx), status="documented", source=url)
-            )
-    learned.rows += _drivers(catalog, columns, url, learned)
-    return learned
+        update.remarks.append(f"{url} is no longer a matrix of ROCm releases and was skipped.")
+    update.rows += [
+        schema.Rocm(version=version, gfx=tuple(column.gfx), status="documented", source=url)
+        for version, column in columns.items()
+        if version not in catalog.rocm
+    ]
+    _add_drivers(catalog, columns, url, update)
+    return update
 
 
 class Column(msgspec.Struct):
-    """What the matrix says of one release."""
+    """The column of one release."""
 
     gfx: list[str] = []
     drivers: list[str] = []
-    """Lines of drivers that it was tested with."""
+    """Driver lines it was tested with."""
 
 
-def read(text: str) -> dict[str, Column]:
-    """Read the matrix; empty if the text is none."""
+def read_matrix(text: str) -> dict[str, Column]:
+    """Return the columns of the matrix by release; empty if the text is not a matrix."""
     rows = list(csv.reader(text.splitlines()))
     if not rows or _plain(rows[0][0] if rows[0] else "") != "rocm version":
         return {}
@@ -76,11 +76,11 @@ def read(text: str) -> dict[str, Column]:
         title = _plain(cells[0]) or title if cells else ""
         for name, cell in zip(names, cells[1:], strict=False):
             if name in columns:
-                _note(columns[name], title, _FOOTNOTE.sub("", cell))
+                _add_cell(columns[name], title, _FOOTNOTE.sub("", cell))
     return columns
 
 
-def _note(column: Column, title: str, cell: str) -> None:
+def _add_cell(column: Column, title: str, cell: str) -> None:
     if title.startswith(_TARGETS):
         column.gfx += re.findall(r"\bgfx[0-9a-f]+\b", cell)
     elif title.startswith(_DRIVERS):
@@ -88,34 +88,33 @@ def _note(column: Column, title: str, cell: str) -> None:
 
 
 def _plain(cell: str) -> str:
-    """Take markup and footnotes off a cell."""
+    """Remove markup and footnotes from a cell."""
     text = _ROLE.sub(lambda match: match[1] or match[2] or "", _FOOTNOTE.sub("", cell))
     return " ".join(text.split()).lower()
 
 
-def _drivers(catalog: Catalog, columns: dict[str, Column], url: str, learned: Learned) -> list[schema.Driver]:
+def _add_drivers(catalog: Catalog, columns: dict[str, Column], url: str, update: CatalogUpdate) -> None:
     tested: dict[str, set[str]] = {}
     for version, column in columns.items():
         for driver in column.drivers:
             tested.setdefault(driver, set()).add(minor(version))
-    rows = []
     for driver, lines in tested.items():
         known = catalog.driver.get(driver)
         if known is None:
             supports = tuple(sorted(lines, key=sort_key))
-            note = "Only what the columns of AMD's matrix name; the driver table was not read."
-            rows.append(
+            note = "Only the lines in AMD's compatibility matrix; the driver table was not read."
+            update.rows.append(
                 schema.Driver(version=driver, supports=supports, status="documented", source=url, note=note)
             )
             continue
         new = lines - {*known.supports, *known.unsupported}
-        refused = sorted(lines & {*known.unsupported}, key=sort_key)
-        if refused:
-            learned.remarks.append(
-                f"AMD's matrix has driver {driver} beside ROCm {', '.join(refused)}; the driver table of the "
-                f"catalog does not ({known.source}). The table was kept."
+        contradicting = sorted(lines & {*known.unsupported}, key=sort_key)
+        if contradicting:
+            update.remarks.append(
+                f"AMD's matrix lists driver {driver} for ROCm {', '.join(contradicting)}, but the driver "
+                f"table does not ({known.source}). The table was kept."
             )
         if new:
             supports = tuple(sorted({*known.supports, *new}, key=sort_key))
-            rows.append(msgspec.structs.replace(known, supports=supports, source=f"{known.source} ; {url}"))
-    return rows
+            row = msgspec.structs.replace(known, supports=supports, source=f"{known.source} ; {url}")
+            update.rows.append(row)

@@ -1,9 +1,8 @@
-"""Torch wheels that PyTorch's indexes have and the catalog does not, with what fits only each of them.
+"""New torch wheels on PyTorch's indexes, with the distributions that match each of them.
 
-Which indexes there are follows from the facts: those the catalog names, and the one of every newer
-ROCm line. What the wheel's metadata says (triton, the torch of a torchvision) is read where the
-index serves it (PEP 658). Which offload targets a wheel holds code for no index says: it is taken
-from the newest known wheel, and the row is marked as inferred.
+The indexes are those that the catalog names, and that of every newer ROCm line. The metadata file of a
+wheel (PEP 658) names its triton, and the torch of a torchvision. No index says for which GPU
+architectures a wheel has code: they are copied from the newest known wheel, and the row is inferred.
 """
 
 from __future__ import annotations
@@ -14,8 +13,8 @@ from packaging.metadata import InvalidMetadata, Metadata
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 from packaging.version import Version
 
-from matrix.refresh.learned import Learned
-from matrix.refresh.simple import files_by_version, project_page
+from matrix.refresh import CatalogUpdate
+from matrix.refresh.client import files_by_version
 from resolver.errors import EnvironmentLacksError
 from resolver.facts import schema
 from resolver.versions import minor, sort_key
@@ -26,29 +25,29 @@ if TYPE_CHECKING:
     from packaging.requirements import Requirement
     from pypi_simple import DistributionPackage
 
-    from matrix.refresh.web import Web
+    from matrix.refresh.client import Client
     from resolver.facts.catalog import Catalog
 
 _BASE = "https://download.pytorch.org/whl"
-_NOTE = "Offload targets as in torch {like}; nobody has read what this wheel holds."
+_NOTE = "GPU architectures copied from torch {like}; the content of this wheel has not been checked."
 _PAIRED = ("torchvision", "torchaudio")
 
 
-def learn(catalog: Catalog, web: Web) -> Learned:
-    """Look into every index for torch wheels that the catalog does not have."""
-    learned = Learned()
+def find_updates(catalog: Catalog, client: Client) -> CatalogUpdate:
+    """Return the torch wheels of all indexes that the catalog does not have."""
+    update = CatalogUpdate()
     for index in indexes(catalog):
         try:
-            _learn_index(catalog, index, web, learned)
+            update.rows += _new_rows(catalog, index, client)
         except EnvironmentLacksError as error:
-            learned.unreachable.append(f"{index}: {error.message}")
-    return learned
+            update.unreachable.append(f"{index}: {error.message}")
+    return update
 
 
 def indexes(catalog: Catalog) -> list[str]:
-    """Give the indexes to look into: PyTorch's that the catalog names, and those of newer ROCm lines.
+    """Return the URLs of PyTorch's indexes that may have something new.
 
-    An index of a line that the newest known torch has left behind gets nothing new any more.
+    An index that does not have the newest known torch is not updated any more.
     """
     rows = [row for row in catalog.torch.values() if row.index.startswith(_BASE)]
     newest = {
@@ -63,29 +62,30 @@ def indexes(catalog: Catalog) -> list[str]:
     return sorted(current)
 
 
-def _learn_index(catalog: Catalog, index: str, web: Web, learned: Learned) -> None:
-    page = project_page(web, index, "torch")
+def _new_rows(catalog: Catalog, index: str, client: Client) -> list[schema.Row]:
+    page = client.project_page(index, "torch")
     if page is None:
-        return
-    grouped = files_by_version(page, ["wheel"])
-    new = {version: wheels for version, wheels in grouped.items() if _is_new(version, catalog)}
-    pairs = _pairs(catalog, index, web) if new else {}
-    for version, wheels in sorted(new.items(), key=lambda item: Version(item[0])):
-        linux = [wheel for wheel in wheels if _is_linux(wheel.filename)]
-        if linux:
-            learned.rows.append(_row(catalog, index, version, linux, pairs=pairs, web=web))
+        return []
+    new = {
+        version: linux
+        for version, wheels in files_by_version(page, {"wheel"}).items()
+        if _is_new(version, catalog) and (linux := [wheel for wheel in wheels if _is_linux(wheel.filename)])
+    }
+    pairs = _pairs(catalog, index, client) if new else {}
+    return [
+        _row(catalog, index, version, new[version], pairs=pairs, client=client)
+        for version in sorted(new, key=Version)
+    ]
 
 
 def _is_new(version: str, catalog: Catalog) -> bool:
-    """Tell whether a version is a final release that is newer than all known ones of its kind."""
+    """Return whether a version is a final release, newer than all known ones with the same local label."""
     parsed = Version(version)
     if version in catalog.torch or parsed.is_prerelease or not parsed.local:
         return False
-    kind = parsed.local.split(".")[0]
+    label = parsed.local.split(".")[0]
     known = [
-        Version(one).release
-        for one in catalog.torch
-        if (Version(one).local or "").split(".")[0] == kind or Version(one).local == parsed.local
+        Version(one).release for one in catalog.torch if (Version(one).local or "").split(".")[0] == label
     ]
     return not known or parsed.release >= max(known)
 
@@ -101,46 +101,45 @@ def _row(
     wheels: list[DistributionPackage],
     *,
     pairs: dict[tuple[str, str], str],
-    web: Web,
+    client: Client,
 ) -> schema.Torch:
     label = Version(version).local or ""
     rocm = label.removeprefix("rocm") if label.startswith("rocm") else ""
-    like = _most_alike(catalog, rocm)
+    similar = _most_similar(catalog, rocm)
     tag = _platform_tag(wheels[0].filename)
-    needs = _requirements(wheels[0], web)
-    triton = next((str(one) for one in needs if "triton" in one.name), "")
+    requirements = _requirements(wheels[0], client)
     return schema.Torch(
         version=version,
         backend="rocm" if rocm else "cpu",
         rocm=rocm,
         index=index,
         python=_pythons(wheels),
-        gfx=like.gfx if rocm and like else (),
-        triton=triton,
+        gfx=similar.gfx if rocm and similar else (),
+        triton=next((str(needed) for needed in requirements if "triton" in needed.name), ""),
         torchvision=pairs.get(("torchvision", version), ""),
         torchaudio=pairs.get(("torchaudio", version), ""),
         glibc=_glibc(tag),
         platform_tag=tag,
-        bundles_rocm=like.bundles_rocm if rocm and like else None,
-        cxx_standard=like.cxx_standard if like else "",
+        bundles_rocm=similar.bundles_rocm if rocm and similar else None,
+        cxx_standard=similar.cxx_standard if similar else "",
         status="inferred" if rocm else "documented",
         source=f"{index}/torch/",
-        note=_NOTE.format(like=like.version) if rocm and like else "",
+        note=_NOTE.format(like=similar.version) if rocm and similar else "",
     )
 
 
-def _most_alike(catalog: Catalog, rocm: str) -> schema.Torch | None:
-    """Give the newest known wheel of the nearest ROCm line, or the newest for the CPU."""
+def _most_similar(catalog: Catalog, rocm: str) -> schema.Torch | None:
+    """Return the newest known wheel of the nearest ROCm line, or the newest CPU wheel."""
     rows = [row for row in catalog.torch.values() if bool(row.rocm) == bool(rocm)]
     if not rows:
         return None
-    same = [row for row in rows if rocm and minor(row.rocm) == minor(rocm)]
-    return max(same or rows, key=lambda row: (sort_key(row.rocm or "0"), Version(row.version)))
+    same_line = [row for row in rows if rocm and minor(row.rocm) == minor(rocm)]
+    return max(same_line or rows, key=lambda row: (sort_key(row.rocm or "0"), Version(row.version)))
 
 
 def _pythons(wheels: Iterable[DistributionPackage]) -> tuple[str, ...]:
-    """Give the CPython minors with a wheel; free-threaded builds are not counted."""
-    found = set()
+    """Return the CPython minors with a wheel; free-threaded builds do not count."""
+    minors = set()
     for wheel in wheels:
         try:
             tags = parse_wheel_filename(wheel.filename)[3]
@@ -148,8 +147,8 @@ def _pythons(wheels: Iterable[DistributionPackage]) -> tuple[str, ...]:
             continue
         for tag in tags:
             if tag.interpreter.startswith("cp3") and not tag.abi.endswith("t"):
-                found.add(f"3.{tag.interpreter.removeprefix('cp3')}")
-    return tuple(sorted(found, key=sort_key))
+                minors.add(f"3.{tag.interpreter.removeprefix('cp3')}")
+    return tuple(sorted(minors, key=sort_key))
 
 
 def _platform_tag(file: str) -> str:
@@ -157,42 +156,42 @@ def _platform_tag(file: str) -> str:
 
 
 def _glibc(tag: str) -> str:
-    """Read the glibc floor of a perennial manylinux tag (PEP 600); other tags do not say it."""
+    """Return the oldest glibc of a perennial manylinux tag (PEP 600); empty for any other tag."""
     parts = tag.split("_")
     return f"{parts[1]}.{parts[2]}" if tag.startswith("manylinux_") else ""
 
 
-def _pairs(catalog: Catalog, index: str, web: Web) -> dict[tuple[str, str], str]:
-    """Find which torch each new torchvision and torchaudio of an index is for."""
+def _pairs(catalog: Catalog, index: str, client: Client) -> dict[tuple[str, str], str]:
+    """Return the new torchvision and torchaudio versions of an index by name and torch version."""
     known = {getattr(row, name) for row in catalog.torch.values() for name in _PAIRED}
-    found = {}
+    pairs = {}
     for name in _PAIRED:
-        page = project_page(web, index, name)
-        for version, wheels in files_by_version(page, ["wheel"]).items() if page else ():
+        page = client.project_page(index, name)
+        for version, wheels in files_by_version(page, {"wheel"}).items() if page else ():
             linux = [wheel for wheel in wheels if _is_linux(wheel.filename)]
             if version in known or not linux or Version(version).is_prerelease:
                 continue
-            for needed in _requirements(linux[0], web):
-                exact = [one.version for one in needed.specifier if one.operator == "=="]
+            for needed in _requirements(linux[0], client):
+                exact = [clause.version for clause in needed.specifier if clause.operator == "=="]
                 if needed.name == "torch" and exact:
-                    found[name, _labelled(exact[0], version)] = version
-    return found
+                    pairs[name, _with_label(exact[0], version)] = version
+    return pairs
 
 
-def _labelled(torch: str, like: str) -> str:
-    """Give a torch version the label of its companion, if its requirement has none."""
-    local = Version(like).local
+def _with_label(torch: str, companion: str) -> str:
+    """Add the local label of a companion to a torch version that has none."""
+    local = Version(companion).local
     return torch if "+" in torch or not local else f"{torch}+{local}"
 
 
-def _requirements(wheel: DistributionPackage, web: Web) -> list[Requirement]:
-    """Read a wheel's requirements from the metadata file beside it; none if the index serves none."""
+def _requirements(wheel: DistributionPackage, client: Client) -> list[Requirement]:
+    """Return the requirements in a wheel's metadata file; empty if the index does not serve it."""
     if not wheel.has_metadata:
         return []
-    answer = web.get(wheel.metadata_url)
-    if answer is None:
+    response = client.get(wheel.metadata_url)
+    if response is None:
         return []
     try:
-        return list(Metadata.from_email(answer.text, validate=False).requires_dist or [])
+        return list(Metadata.from_email(response.text, validate=False).requires_dist or [])
     except (InvalidMetadata, ExceptionGroup):
         return []

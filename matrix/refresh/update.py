@@ -1,159 +1,190 @@
-"""``matrix catalog update``: what public sources know and the catalog does not, as a diff to review."""
+"""Update a file of facts from public sources.
+
+New rows are appended to the text of the file: its comments, order and rows stay as they are. The whole
+catalog must load with the new text before anything is written.
+"""
 
 from __future__ import annotations
 
+import difflib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from builders.cache import cache_root
-from builders.files import exclusive_lock
-from builders.sources import index_url
-from matrix.settings import overlays
+from builders.files import exclusive_lock, write_atomic
+from matrix.refresh import CatalogUpdate
 from resolver.errors import EnvironmentLacksError, UsageError, did_you_mean
-from resolver.facts.loading import load
+from resolver.facts.catalog_files import kind_of, row_to_toml
+from resolver.facts.loading import load, load_uncached, overlay_files, shipped_files
+from resolver.facts.schema import SCHEMA
 
 if TYPE_CHECKING:
-    import argparse
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
-    from matrix.console import Console
-    from matrix.refresh.learned import Learned
-    from matrix.settings import Settings
+    from resolver.facts import schema
     from resolver.facts.catalog import Catalog
+    from resolver.reporter import Reporter
 
 SOURCES = ("pypi", "torch", "rocm")
-FILE = Path("catalog") / "updates.toml"
-_MOST_NAMED = 3
+OUTPUT = Path("catalog") / "updates.toml"
+_HEADER = f"# Facts that are not in the shipped catalog.\nschema = {SCHEMA}\n"
+_MOST_PAGES = 3
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the action's arguments."""
-    parser.add_argument(
-        "--source",
-        action="append",
-        choices=SOURCES,
-        help="pypi: releases and hashes; torch: PyTorch's wheel indexes; rocm: AMD's matrix (default: all)",
-    )
-    parser.add_argument("--package", action="append", metavar="NAME", help="only this one, of pypi")
-    parser.add_argument(
-        "-o",
-        "--output",
-        metavar="FILE",
-        type=Path,
-        default=FILE,
-        help="the file of facts to add to (default: %(default)s)",
-    )
-    parser.add_argument("--apply", action="store_true", help="write what is shown")
+def fetch_update(
+    catalog: Catalog,
+    *,
+    sources: Collection[str],
+    packages: Sequence[str],
+    index: str,
+    mirrors: Mapping[str, str],
+    reporter: Reporter,
+) -> CatalogUpdate:
+    """Fetch the pages of public sources and return what the catalog does not have.
 
+    Parameters
+    ----------
+    sources
+        Some of `SOURCES`.
+    packages
+        Names of the packages to look up on the package index.
+    index
+        URL of the package index.
+    mirrors
+        URL prefix to the prefix that replaces it.
 
-def execute(args: argparse.Namespace, settings: Settings, console: Console) -> int:
-    """Ask the sources, show the diff, write it if told to."""
-    from matrix.refresh import overlay
-
-    path = args.output
-    laid_over = overlays(settings)
-    own = [] if _is_among(path, laid_over) or not path.exists() else [path]
-    catalog = load([*laid_over, *own])
-    before = path.read_text(encoding="utf-8") if path.exists() else ""
-    learned = _ask(args, settings, catalog, console)
-    if learned.unreachable and not learned.rows and not learned.remarks:
-        missed = "; ".join(_by_reason(learned.unreachable))
-        msg = f"Nothing was learned and nothing was changed: {missed}."
-        raise EnvironmentLacksError(msg, hint="Is there network here? Sites with a mirror: see [mirrors].")
-    _leave_to_a_person(learned, path)
-    after = overlay.with_rows(before, learned.rows)
-    if after != before:
-        overlay.check(path, after, [*laid_over, *own])
-    written = bool(args.apply and after != before)
-    if written:
-        with exclusive_lock(cache_root() / "refresh" / "writing.lock"):
-            if (path.read_text(encoding="utf-8") if path.exists() else "") != before:
-                msg = f"{path} was changed by somebody else meanwhile; nothing was written."
-                raise UsageError(msg, hint="Run the same command again.")
-            overlay.write(path, after)
-    _report(args, learned, overlay.difference(path, before, after), console, written=written)
-    return EnvironmentLacksError.exit_code if learned.unreachable else 0
-
-
-def _is_among(path: Path, laid_over: list[Path]) -> bool:
-    return any(path == one or one in path.parents for one in laid_over)
-
-
-def _ask(args: argparse.Namespace, settings: Settings, catalog: Catalog, console: Console) -> Learned:
+    Raises
+    ------
+    UsageError
+        The catalog does not have one of the packages.
+    EnvironmentLacksError
+        No source could be reached.
+    """
     from matrix.refresh import pypi, rocm_matrix, torch_index
-    from matrix.refresh.learned import Learned
-    from matrix.refresh.web import Web
+    from matrix.refresh.client import Client
 
-    packages = args.package or list(catalog.package)
     for name in packages:
         if name not in catalog.package:
-            raise UsageError(
-                f"The catalog has no package {name!r}.", hint=did_you_mean(name, catalog.package)
-            )
-    wanted = args.source or (["pypi"] if args.package else list(SOURCES))
-    web = Web(cache_root() / "refresh", settings.mirrors)
-    everything = Learned()
-    for source in (one for one in SOURCES if one in wanted):
-        console.info(f"Asking {source} ...")
+            msg = f"The catalog has no package {name!r}."
+            raise UsageError(msg, hint=did_you_mean(name, catalog.package))
+    client = Client(cache_root() / "refresh", mirrors)
+    update = CatalogUpdate()
+    for source in (source for source in SOURCES if source in sources):
+        reporter.info(f"Checking {source} ...")
         if source == "pypi":
-            found = pypi.learn(catalog, packages, web, index_url())
+            update.add(pypi.find_updates(catalog, packages, client, index))
         elif source == "torch":
-            found = torch_index.learn(catalog, web)
+            update.add(torch_index.find_updates(catalog, client))
         else:
-            found = rocm_matrix.learn(catalog, web)
-        everything.rows += found.rows
-        everything.remarks += found.remarks
-        everything.unreachable += found.unreachable
-    console.info(f"{web.asked} requests, {web.unchanged} answered that nothing changed.")
-    return everything
-
-
-def _by_reason(unreachable: Iterable[str]) -> list[str]:
-    """Say each reason once, with what could not be asked ("WHAT: REASON.") because of it."""
-    missed: dict[str, list[str]] = {}
-    for one in unreachable:
-        what, _, reason = one.removesuffix(".").partition(": ")
-        missed.setdefault(reason, []).append(what)
-    return [f"{reason} ({_first_of(names)})" for reason, names in missed.items()]
-
-
-def _first_of(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
-    return f"{', '.join(names[:_MOST_NAMED])}{more}"
-
-
-def _leave_to_a_person(learned: Learned, path: Path) -> None:
-    """Take out what replaces a row of the very file: text is only added, never changed."""
-    for row in [row for row in learned.rows if row.from_file and Path(row.from_file) == path]:
-        learned.rows.remove(row)
-        said = f"{type(row).__name__.lower()} {row.key()[0]}"
-        learned.remarks.append(f"{path}:{row.from_line}: {said} could say more by {row.source}.")
-
-
-def _report(
-    args: argparse.Namespace, learned: Learned, diff: str, console: Console, *, written: bool
-) -> None:
-    for remark in learned.remarks:
-        console.warning(remark)
-    for missed in _by_reason(learned.unreachable):
-        console.warning(f"Not asked: {missed}.")
-    if args.format == "json":
-        console.document(
-            {
-                "schema": 1,
-                "rows": len(learned.rows),
-                "diff": diff,
-                "written": str(args.output) if written else "",
-                "remarks": learned.remarks,
-                "unreachable": learned.unreachable,
-            }
+            update.add(rocm_matrix.find_updates(catalog, client))
+    reporter.info(f"Pages: {client.fetched}, unchanged since the last run: {client.unchanged}.")
+    if update.unreachable and not update.rows and not update.remarks:
+        reasons = "; ".join(by_reason(update.unreachable))
+        msg = f"No source could be reached, and nothing was changed: {reasons}."
+        raise EnvironmentLacksError(
+            msg, hint="Check the network connection. [mirrors] in matrix.toml maps URLs to a mirror."
         )
-        return
-    if diff:
-        console.data(diff)
-    if written:
-        console.info(f"\nWrote {len(learned.rows)} rows to {args.output}. Use them: --catalog {args.output}")
-    elif diff:
-        console.info(f"\n{len(learned.rows)} new rows. Nothing was written; --apply writes {args.output}.")
-    else:
-        console.info("The catalog has all that was found.")
+    return update
+
+
+class Draft:
+    """The new text of a file of facts.
+
+    Parameters
+    ----------
+    path
+        The file; it may not exist yet.
+    overlays
+        The files and directories of facts that are in use.
+    """
+
+    def __init__(self, path: Path, overlays: Sequence[Path]) -> None:
+        self.path = path
+        is_in_use = any(path == overlay or overlay in path.parents for overlay in overlays)
+        self.overlays = [*overlays] if is_in_use or not path.exists() else [*overlays, path]
+        self.before = self.after = _text_of(path)
+
+    def load(self) -> Catalog:
+        """Load the catalog with the file as it is."""
+        return load(self.overlays)
+
+    def append(self, rows: Iterable[schema.Row]) -> None:
+        """Append rows to the text.
+
+        Raises
+        ------
+        CatalogError
+            The catalog cannot be loaded with the new text.
+        """
+        self.after = with_rows(self.before, rows)
+        if self.after == self.before:
+            return
+        groups = [shipped_files(), *map(overlay_files, self.overlays)]
+        path = str(self.path.resolve())
+        if not any(path in group for group in groups):
+            inside = [n for n, overlay in enumerate(self.overlays, start=1) if overlay in self.path.parents]
+            if inside:
+                groups[inside[-1]].append(path)
+            else:
+                groups.append([path])
+        load_uncached(groups, overrides={path: self.after})
+
+    def diff(self) -> str:
+        """Return the change as a unified diff; empty if there is none."""
+        old = str(self.path) if self.before else "/dev/null"
+        before, after = self.before.splitlines(), self.after.splitlines()
+        return "\n".join(difflib.unified_diff(before, after, old, str(self.path), lineterm="", n=2))
+
+    def write(self) -> bool:
+        """Write the file if its text changed; return whether it did.
+
+        Raises
+        ------
+        UsageError
+            Another process changed the file.
+        """
+        if self.after == self.before:
+            return False
+        with exclusive_lock(cache_root() / "refresh" / "writing.lock"):
+            if _text_of(self.path) != self.before:
+                msg = f"Another process changed {self.path}. Nothing was written."
+                raise UsageError(msg, hint="Run the same command again.")
+            write_atomic(self.path, self.after)
+        return True
+
+
+def with_rows(text: str, rows: Iterable[schema.Row]) -> str:
+    """Return the text of a catalog file with rows appended."""
+    added = "".join(f"\n{row_to_toml(row)}" for row in rows)
+    if not added:
+        return text
+    text = text or _HEADER
+    return text + added if text.endswith("\n") else f"{text}\n{added}"
+
+
+def leave_own_rows(update: CatalogUpdate, path: Path) -> None:
+    """Turn rows that would replace a row of the file itself into remarks: its rows are never changed."""
+    resolved = str(path.resolve())
+    for row in [row for row in update.rows if row.from_file == resolved]:
+        update.rows.remove(row)
+        update.remarks.append(
+            f"{row.location}: the {kind_of(row)} row {row.title} can be extended from {row.source}."
+        )
+
+
+def by_reason(unreachable: Iterable[str]) -> list[str]:
+    """Return each reason once, with the pages that could not be fetched because of it."""
+    pages_by_reason: dict[str, list[str]] = {}
+    for entry in unreachable:
+        page, _, reason = entry.removesuffix(".").partition(": ")
+        pages_by_reason.setdefault(reason, []).append(page)
+    return [f"{reason} ({_first_pages(pages)})" for reason, pages in pages_by_reason.items()]
+
+
+def _first_pages(pages: Sequence[str]) -> str:
+    more = f" and {len(pages) - _MOST_PAGES} more" if len(pages) > _MOST_PAGES else ""
+    return f"{', '.join(pages[:_MOST_PAGES])}{more}"
+
+
+def _text_of(path: Path) -> str:
+    return path.read_text(encoding="utf-8") if path.exists() else ""

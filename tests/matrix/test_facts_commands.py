@@ -59,7 +59,7 @@ def test_an_unknown_kind_is_named(capsys: Capture) -> None:
 def test_a_sound_file_is_sound(capsys: Capture, tmp_path: Path) -> None:
     (tmp_path / "mine.toml").write_text(GOOD)
     assert main(["catalog", "check", "mine.toml"]) == 0
-    assert "1 rows of 1 files" in capsys.readouterr().out
+    assert "Rows: 1, files: 1." in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
