@@ -2,7 +2,7 @@
 # requires-python = ">=3.11"
 # dependencies = ["nox>=2024.10"]
 # ///
-"""What can be done with a clone: ``pipx run nox -s demo``, ``tests``, ``lint``."""
+"""Tasks for a clone, run with ``pipx run nox -s NAME``; ``pipx run nox -l`` lists them."""
 
 import nox
 
@@ -12,14 +12,14 @@ nox.options.reuse_existing_virtualenvs = True
 
 @nox.session
 def demo(session: nox.Session) -> None:
-    """Resolve, build the real DeepSpeed op, publish, install, and compare it with torch."""
+    """Resolve, build a real DeepSpeed op, publish it, install it and compare it with torch."""
     session.install("-q", ".")
     session.run("python", "examples/demo.py")
 
 
 @nox.session
 def lint(session: nox.Session) -> None:
-    """Check style, types and the direction of imports."""
+    """Check style, types, the direction of imports and the generated documents."""
     session.install("-q", "-e", ".[lint]")
     session.run("ruff", "check")
     session.run("ruff", "format", "--check")
@@ -30,14 +30,33 @@ def lint(session: nox.Session) -> None:
 
 @nox.session
 def tests(session: nox.Session) -> None:
-    """Run all tests, the end-to-end build included. Arguments after -- go to pytest."""
+    """Run all tests, real builds included. Arguments after -- go to one pytest run instead."""
     session.install("-q", "-e", ".[test]")
-    session.run("python", "-m", "pytest", *session.posargs)
+    if session.posargs:
+        session.run("python", "-m", "pytest", *session.posargs)
+        return
+    session.run("python", "-m", "pytest", "-n", "auto", "-m", "not integration")
+    session.run("python", "-m", "pytest", "-m", "integration")
+
+
+@nox.session(default=False)
+def unit(session: nox.Session) -> None:
+    """Run the fast tests: at most two minutes on two cores, no network. Arguments after -- go to pytest."""
+    session.install("-q", "-e", ".[test]")
+    session.run("python", "-m", "pytest", "-n", "auto", "-m", "not integration and not slow", *session.posargs)
+
+
+@nox.session(default=False)
+def dev(session: nox.Session) -> None:
+    """Create .venv with everything that tests and lint need, and install the pre-commit hooks."""
+    session.run("python", "-m", "venv", ".venv", external=True)
+    session.run(".venv/bin/pip", "install", "-q", "-e", ".[test,lint]", "pre-commit>=4", external=True)
+    session.run(".venv/bin/pre-commit", "install", external=True)
 
 
 @nox.session(default=False)
 def docs(session: nox.Session) -> None:
-    """Write the parts of the docs that are made from the catalog; with -- --check only compare."""
+    """Write the parts of the documents that come from the catalog; with -- --check only compare them."""
     session.install("-q", "-e", ".")
     session.run("python", "docs/generate.py", *session.posargs)
 
@@ -59,7 +78,7 @@ def bench(session: nox.Session) -> None:
 
 @nox.session(default=False)
 def heavy(session: nox.Session) -> None:
-    """Build real extensions that take minutes in the rig's image, by hand; prints JSON. Root, half an hour.
+    """Build real extensions that take minutes in the test image; prints JSON. Needs root; half an hour.
 
     Arguments after -- choose, such as ``--only causal-conv1d``. Results: docs/heavy-builds.md.
     """
@@ -69,6 +88,6 @@ def heavy(session: nox.Session) -> None:
 
 @nox.session(default=False)
 def overhead(session: nox.Session) -> None:
-    """Time build-wheels against a bare pip wheel in the rig's image; prints JSON. Root, 15 minutes."""
+    """Time build-wheels against a bare pip wheel in the test image; prints JSON. Needs root; 15 minutes."""
     session.install("-q", "-e", ".[test]")
     session.run("python", "-m", "benchmarks.building", *session.posargs)
