@@ -43,7 +43,9 @@ def tests(session: nox.Session) -> None:
 def unit(session: nox.Session) -> None:
     """Run the fast tests: at most two minutes on two cores, no network. Arguments after -- go to pytest."""
     session.install("-q", "-e", ".[test]")
-    session.run("python", "-m", "pytest", "-n", "auto", "-m", "not integration and not slow", *session.posargs)
+    session.run(
+        "python", "-m", "pytest", "-n", "auto", "-m", "not integration and not slow", *session.posargs
+    )
 
 
 @nox.session(default=False)

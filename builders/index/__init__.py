@@ -1,6 +1,5 @@
-"""The index: a static simple repository on disk, the one place of finished wheels."""
+"""The index: a static simple repository of finished wheels."""
 
-from builders.index.store import Index, Published
-from resolver.errors import NameTakenError
+from builders.index.repository import Index, Published
 
-__all__ = ["Index", "NameTakenError", "Published"]
+__all__ = ["Index", "Published"]

@@ -1,33 +1,39 @@
-"""The pages of a simple repository, from records to text and back: nothing here touches a file.
+"""The pages of a simple repository: read from wheels, written as HTML and JSON, read back.
 
 Each project has the same page twice: HTML (PEP 503, with the attributes of PEP 592 and PEP 792), which
 pip reads over ``file://``, and JSON (PEP 691, with PEP 700 and PEP 792). Links are relative. The JSON
-page is also where the index remembers what it knows of a wheel, so that adding one wheel reads one
-file. What is remembered for this program alone has keys that begin with an underscore, which PEP 691
-leaves to the index.
+page also caches what the index knows about each wheel, so that adding a wheel reads one file. Keys for
+this program alone begin with an underscore, which PEP 691 reserves for the index.
 """
 
 from __future__ import annotations
 
+import hashlib
 import html
+import zipfile
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from email.parser import BytesHeaderParser
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Literal
+from pathlib import Path
+from typing import Any, Literal
 from urllib.parse import quote
 
 import msgspec
+from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+from builders.files import TEMPORARY_PREFIX, sha256_of
+from resolver.errors import MatrixError
 
 PAGE = "index.html"
 JSON_PAGE = "index.json"
 API_VERSION = "1.1"
-"""With sizes and versions (PEP 700)."""
+"""Includes sizes and versions (PEP 700)."""
 API_VERSION_WITH_STATUS = "1.4"
-"""With the project's status (PEP 792)."""
+"""Includes the project status (PEP 792)."""
 
 State = Literal["active", "archived", "deprecated"]
-"""Project states of PEP 792, but for ``quarantined``, which offers nothing."""
+"""Project states of PEP 792 without ``quarantined``, which offers no files."""
 
 _HEAD = """<!DOCTYPE html>
 <html>
@@ -43,13 +49,13 @@ _FOOT = """</body>
 
 
 class Hashes(msgspec.Struct, frozen=True, gc=False):
-    """Of a file: a struct, since thousands of small dicts take longer to read and to write."""
+    """Hashes of a file. A struct, because thousands of small dicts are slower to read and write."""
 
     sha256: str
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True, rename="kebab", omit_defaults=True, gc=False):
-    """What a page says of one wheel, as PEP 691 spells it."""
+    """One wheel on a page, with the keys of PEP 691."""
 
     filename: str
     url: str
@@ -57,17 +63,17 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, rename="kebab", omit_defa
     size: int
     """In bytes."""
     upload_time: str = ""
-    """When it came into the index: UTC, as PEP 700 writes it."""
+    """When the wheel was published: UTC, in the format of PEP 700."""
     requires_python: str = ""
     yanked: str | bool = False
-    """Why it should not be chosen any more (PEP 592), or true without a reason."""
+    """The reason for yanking the wheel (PEP 592), or true without one."""
     version: str = msgspec.field(name="_version")
     metadata_sha256: str = msgspec.field(name="_metadata-sha256", default="")
-    """Of the METADATA inside. The file beside the wheel that PEP 658 has is served, never kept."""
+    """Hash of the METADATA inside. The server offers it as a file (PEP 658); the directory has none."""
 
 
 class Status(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What PEP 792 says of a project."""
+    """The status of a project (PEP 792)."""
 
     status: State = "active"
     reason: str = ""
@@ -81,7 +87,7 @@ class _Meta(msgspec.Struct, frozen=True, rename="kebab"):
 
 
 class ProjectPage(msgspec.Struct, frozen=True, kw_only=True, rename="kebab", omit_defaults=True):
-    """The page of a project."""
+    """The JSON page of a project."""
 
     meta: _Meta
     name: str
@@ -104,51 +110,37 @@ _project_decoder = msgspec.json.Decoder(ProjectPage)
 
 
 def link_of(filename: str) -> str:
-    """Give the relative address of a file beside the page."""
+    """Return the relative URL of a file next to the page."""
     return quote(filename)
 
 
 def project_json(name: str, entries: Iterable[Entry], status: Status = ACTIVE) -> bytes:
-    """Write a project's JSON page (PEP 691, PEP 700, PEP 792).
-
-    Parameters
-    ----------
-    name
-        The normalised name.
-    entries
-        Its wheels, in the order they are listed.
-    status
-        What the project's keepers say of it.
-    """
+    """Return a project's JSON page (PEP 691, PEP 700, PEP 792); `name` is normalized."""
     files = list(entries)
     page = ProjectPage(
         meta=_Meta(_api_version(status)),
         name=name,
         project_status=status,
-        versions=list(dict.fromkeys(one.version for one in files)),
+        versions=list(dict.fromkeys(entry.version for entry in files)),
         files=files,
     )
-    return _encoder.encode(page)  # not indented, which takes long with thousands of wheels
+    return _encoder.encode(page)  # not indented: that is slow with thousands of wheels
 
 
 def project_html(
     name: str, entries: Iterable[Entry], status: Status = ACTIVE, *, metadata: bool = False
 ) -> bytes:
-    """Write a project's HTML page (PEP 503).
+    """Return a project's HTML page (PEP 503).
 
-    Parameters
-    ----------
-    metadata
-        Whether to say that the metadata can be had beside each wheel (PEP 658 and PEP 714): only a
-        server that answers for it may.
+    With `metadata` it announces a metadata file for each wheel (PEP 658, PEP 714), which only our server has.
     """
-    links = [_link(one, metadata=metadata) for one in entries]
+    links = [_link(entry, metadata=metadata) for entry in entries]
     meta = ""
     if status.status != "active":
         meta = f'<meta name="pypi:project-status" content="{status.status}">\n'
         if status.reason:
-            said = html.escape(status.reason)
-            meta += f'<meta name="pypi:project-status-reason" content="{said}">\n'
+            reason = html.escape(status.reason)
+            meta += f'<meta name="pypi:project-status-reason" content="{reason}">\n'
     return _html(_api_version(status), f"Links for {name}", links, meta=meta)
 
 
@@ -157,61 +149,117 @@ def _html(version: str, title: str, links: Iterable[str], *, meta: str = "") -> 
     return "\n".join([head, *links, _FOOT]).encode()
 
 
-def _link(one: Entry, *, metadata: bool) -> str:
+def _link(entry: Entry, *, metadata: bool) -> str:
     attributes = ""
-    if one.requires_python:
-        attributes += f' data-requires-python="{_escaped(one.requires_python)}"'
-    if one.yanked is not False:
-        attributes += f' data-yanked="{html.escape(one.yanked if isinstance(one.yanked, str) else "")}"'
-    if metadata and one.metadata_sha256:
-        said = f"sha256={one.metadata_sha256}"
-        attributes += f' data-core-metadata="{said}" data-dist-info-metadata="{said}"'
-    # A name that needs no escapes in an address but for "+" needs none in HTML.
-    plain = one.url.replace("%2B", "+") == one.filename
-    name = one.filename if plain else html.escape(one.filename)
-    return f'<a href="{one.url}#sha256={one.hashes.sha256}"{attributes}>{name}</a><br>'
+    if entry.requires_python:
+        attributes += f' data-requires-python="{_escaped(entry.requires_python)}"'
+    if entry.yanked is not False:
+        attributes += f' data-yanked="{html.escape(entry.yanked if isinstance(entry.yanked, str) else "")}"'
+    if metadata and entry.metadata_sha256:
+        digest = f"sha256={entry.metadata_sha256}"
+        attributes += f' data-core-metadata="{digest}" data-dist-info-metadata="{digest}"'
+    # A name whose URL has no escape other than "+" needs none in HTML either.
+    plain = entry.url.replace("%2B", "+") == entry.filename
+    name = entry.filename if plain else html.escape(entry.filename)
+    return f'<a href="{entry.url}#sha256={entry.hashes.sha256}"{attributes}>{name}</a><br>'
 
 
 @lru_cache(maxsize=64)
 def _escaped(text: str) -> str:
-    """Escape a text that thousands of links share."""
     return html.escape(text)
 
 
 def with_metadata(page: ProjectPage) -> bytes:
-    """Write a JSON page that says that the metadata can be had beside each wheel (PEP 714)."""
+    """Return a JSON page that announces a metadata file for each wheel (PEP 714)."""
     document: dict[str, Any] = msgspec.to_builtins(page)
-    for one in document["files"]:
-        if one.get("_metadata-sha256"):
-            one["core-metadata"] = {"sha256": one["_metadata-sha256"]}
+    for file in document["files"]:
+        if file.get("_metadata-sha256"):
+            file["core-metadata"] = {"sha256": file["_metadata-sha256"]}
     return msgspec.json.encode(document)
 
 
 def root_json(names: Iterable[str]) -> bytes:
-    """Write the JSON page that lists the projects."""
+    """Return the JSON page that lists the projects."""
     page = _RootPage(_Meta(), [_RootProject(name) for name in names])
     return msgspec.json.format(_encoder.encode(page), indent=1) + b"\n"
 
 
 def root_html(names: Iterable[str]) -> bytes:
-    """Write the HTML page that lists the projects."""
+    """Return the HTML page that lists the projects."""
     links = (f'<a href="{name}/">{name}</a><br>' for name in names)
     return _html(API_VERSION, "Simple index", links)
 
 
 def read_project(text: bytes) -> ProjectPage | None:
-    """Read a project's JSON page; None if it is damaged or of something else."""
+    """Parse a project's JSON page; None if it is not a valid page."""
     try:
         return _project_decoder.decode(text)
     except msgspec.DecodeError:
         return None
 
 
-def known_files(text: bytes) -> Mapping[str, Entry]:
-    """Give what a JSON page knows, by file name; nothing if it cannot be read."""
+def entries_of_page(text: bytes) -> Mapping[str, Entry]:
+    """Return the wheels of a JSON page by file name; empty if the page is not valid."""
     page = read_project(text)
-    return {} if page is None else {one.filename: one for one in page.files}
+    return {} if page is None else {entry.filename: entry for entry in page.files}
 
 
 def _api_version(status: Status) -> str:
     return API_VERSION if status == ACTIVE else API_VERSION_WITH_STATUS
+
+
+def entry_of(wheel: Path) -> Entry:
+    """Return the entry of a wheel file, without its upload time.
+
+    Raises
+    ------
+    MatrixError
+        The path is not a regular file (opening a pipe would block), or not a wheel with metadata.
+    """
+    if not wheel.is_file():
+        msg = f"{wheel.name} is not a wheel: it is not a regular file."
+        raise MatrixError(msg)
+    metadata = metadata_of(wheel)
+    requires = BytesHeaderParser().parsebytes(metadata).get("Requires-Python", "")
+    return Entry(
+        filename=wheel.name,
+        url=link_of(wheel.name),
+        hashes=Hashes(sha256_of(wheel)),
+        size=wheel.stat().st_size,
+        requires_python=str(requires),
+        version=str(parse_wheel_filename(wheel.name)[1]),
+        metadata_sha256=hashlib.sha256(metadata).hexdigest(),
+    )
+
+
+def is_wheel(name: str) -> bool:
+    """Return whether a file name is the name of a finished wheel."""
+    if not name.endswith(".whl") or name.startswith(TEMPORARY_PREFIX):
+        return False
+    try:
+        parse_wheel_filename(name)
+    except InvalidWheelFilename:
+        return False
+    return True
+
+
+def upload_time(path: Path) -> str:
+    """Return the modification time of a file in the format of PEP 700."""
+    return datetime.fromtimestamp(int(path.stat().st_mtime), tz=UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def metadata_of(wheel: Path) -> bytes:
+    """Return the METADATA file inside a wheel.
+
+    Raises
+    ------
+    MatrixError
+        The file is not a wheel, or has no metadata.
+    """
+    try:
+        with zipfile.ZipFile(wheel) as archive:
+            name = next(name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
+            return archive.read(name)
+    except (zipfile.BadZipFile, StopIteration):
+        msg = f"{wheel.name} is not a wheel: it has no readable METADATA file."
+        raise MatrixError(msg) from None

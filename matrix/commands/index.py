@@ -8,10 +8,14 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
+from builders.findings import Finding
 from builders.index import Index
 from builders.provenance import build_key_of
 from matrix.console import table
 from matrix.options import add_action, add_format, add_index, add_names
+from matrix.render import findings_text
 from resolver.errors import UsageError
 from resolver.lock import read_lock
 
@@ -40,44 +44,44 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(metavar="ACTION", required=True, dest="action")
     made = {name: add_action(actions, name, summary, EXAMPLES[name]) for name, summary in _SUMMARIES.items()}
     add_names(made["list"], "projects", metavar="NAME", help="only these projects")
-    made["check"].add_argument("--repair", action="store_true", help="mend what can be mended")
+    made["check"].add_argument("--repair", action="store_true", help="repair what can be repaired")
     made["remove"].add_argument("what", nargs="+", metavar="WHEEL", help=_WHAT)
     made["prune"].add_argument(
         "--lock", metavar="FILE", type=Path, action="append", help="keep what this lock pins (repeatable)"
     )
     made["prune"].add_argument(
-        "--older-than", metavar="DAYS", type=_days, help="remove only what came longer ago"
+        "--older-than", metavar="DAYS", type=_days, help="remove only wheels published longer ago"
     )
     made["yank"].add_argument("what", nargs="+", metavar="WHEEL", help=_WHAT)
-    made["yank"].add_argument("--reason", default="", help="why, in one sentence")
-    made["yank"].add_argument("--undo", action="store_true", help="take it back")
+    made["yank"].add_argument("--reason", default="", help="the reason, in one sentence")
+    made["yank"].add_argument("--undo", action="store_true", help="undo a yank")
     made["status"].add_argument("project", metavar="NAME")
     made["status"].add_argument("state", choices=("active", "archived", "deprecated"))
-    made["status"].add_argument("--reason", default="", help="why, in one sentence")
+    made["status"].add_argument("--reason", default="", help="the reason, in one sentence")
     made["serve"].add_argument(
         "--host", default="127.0.0.1", help="address to listen on (default: %(default)s)"
     )
     made["serve"].add_argument(
-        "--port", type=_port, default=8080, help="port, 0 for any that is free (default: %(default)s)"
+        "--port", type=_port, default=8080, help="port; 0 uses a free port (default: %(default)s)"
     )
     made["pack"].add_argument("-o", "--output", metavar="FILE", type=Path, default=Path("index.squashfs"))
     for name in ("remove", "prune"):
-        made[name].add_argument("--dry-run", action="store_true", help="say what would be removed")
+        made[name].add_argument("--dry-run", action="store_true", help="list what would be removed")
     for name, one in made.items():
         add_index(one)
         if name in {"list", "check", "remove", "prune"}:
             add_format(one)
 
 
-_WHAT = "a wheel's file name, NAME==VERSION with its label, or NAME for all of a project"
+_WHAT = "the file name of a wheel, NAME==VERSION with the local version, or NAME for a whole project"
 _SUMMARIES = {
-    "list": "show the wheels",
-    "check": "compare every wheel and page with what is said of it",
-    "refresh": "make the pages say what lies in the directories, after wheels were copied by hand",
-    "remove": "take wheels out",
-    "prune": "take out what no lock pins, or what is old",
-    "yank": "say that wheels should not be chosen any more; an exact pin still installs them",
-    "status": "say that a project is deprecated or archived",
+    "list": "list the wheels",
+    "check": "check every wheel and page against their records",
+    "refresh": "rebuild pages that do not agree with the files, e.g. after wheels were copied by hand",
+    "remove": "remove wheels",
+    "prune": "remove wheels that no lock pins, or that are old",
+    "yank": "mark wheels as not to be installed, except by an exact pin",
+    "status": "mark a project as deprecated or archived",
     "serve": "serve the index over HTTP until interrupted",
     "pack": "write the index into one squashfs file",
 }
@@ -90,14 +94,14 @@ def _days(text: str) -> timedelta:
             raise ValueError  # noqa: TRY301
         return timedelta(days=days)
     except (ValueError, OverflowError):
-        msg = f"{text!r} is no number of days"
+        msg = f"{text!r} is not a number of days"
         raise argparse.ArgumentTypeError(msg) from None
 
 
 def _port(text: str) -> int:
     if text.isdecimal() and int(text) < 2**16:
         return int(text)
-    msg = f"{text!r} is no port"
+    msg = f"{text!r} is not a port number"
     raise argparse.ArgumentTypeError(msg)
 
 
@@ -106,8 +110,8 @@ def execute(context: Context) -> int:
     args, console = context.args, context.console
     index = Index(args.index)
     if not index.simple.is_dir():
-        msg = f"There is no index at {index.root}: it has no directory simple/."
-        raise UsageError(msg, hint="matrix build-wheels makes one; another place is named with --index.")
+        msg = f"{index.root} is not an index: it has no directory simple/."
+        raise UsageError(msg, hint="`matrix build-wheels` creates one; give its path with --index.")
     run = {
         "list": _list,
         "check": _check,
@@ -123,23 +127,23 @@ def execute(context: Context) -> int:
 
 
 def _list(index: Index, args: argparse.Namespace, console: Console) -> int:
-    from builders.index.tending import existing
+    from builders.index.maintenance import project_named
 
-    wanted = {existing(index, project) for project in args.projects} or index.projects()
-    rows = [row for project in sorted(wanted) for row in _rows(index, project)]
+    projects = {project_named(index, name) for name in args.projects} or index.projects()
+    rows = [row for project in sorted(projects) for row in _rows(index, project)]
     if args.format == "json":
         console.document({"schema": 1, "index": str(index.root), "wheels": rows})
         return 0
-    shown = [[row["file"], f"{row['size'] / _MIB:.1f} MiB", row["upload_time"], _remark(row)] for row in rows]
+    shown = [[row["file"], f"{row['size'] / _MIB:.1f} MiB", row["upload_time"], _state(row)] for row in rows]
     console.data(table(shown, indent="") if shown else "The index has no wheels.")
     return 0
 
 
 def _rows(index: Index, project: str) -> list[dict[str, Any]]:
-    remembered = index.remembered(project)
+    entries = index.entries(project)
     rows = []
     for path in index.wheels(project):
-        entry, record = remembered.get(path.name), index.provenance_of(path)
+        entry, record = entries.get(path.name), index.provenance_of(path)
         rows.append(
             {
                 "project": project,
@@ -156,66 +160,69 @@ def _rows(index: Index, project: str) -> list[dict[str, Any]]:
     return rows
 
 
-def _remark(row: dict[str, Any]) -> str:
+def _state(row: dict[str, Any]) -> str:
     if not row["listed"]:
-        return "on no page: matrix index refresh"
+        return "on no page: run `matrix index refresh`"
     if row["yanked"] is False:
         return ""
     return f"yanked: {row['yanked']}" if isinstance(row["yanked"], str) else "yanked"
 
 
 def _check(index: Index, args: argparse.Namespace, console: Console) -> int:
-    from builders.index.checking import check
+    from builders.index.maintenance import check
 
-    found = check(index, repair=args.repair)
-    left = [one for one in found if not one.repaired]
+    findings = check(index, repair=args.repair)
+    damaged = any(not finding.evidence["repaired"] for finding in findings)
     if args.format == "json":
-        damage = [
-            {"id": one.id, "path": one.path, "text": one.text, "repaired": one.repaired or None}
-            for one in found
-        ]
-        console.document({"schema": 1, "index": str(index.root), "sound": not left, "damage": damage})
-        return 1 if left else 0
-    for one in found:
-        console.data(f"{one.text}{f' It was {one.repaired}.' if one.repaired else ''}")
-    if not found:
+        document = {"schema": 1, "index": str(index.root), "sound": not damaged}
+        console.document(document | {"findings": msgspec.to_builtins(findings)})
+        return int(damaged)
+    _print_damage(findings, console)
+    if not findings:
         wheels = sum(len(index.wheels(project)) for project in index.projects())
-        console.data(f"{wheels} wheels of {len(index.projects())} projects: all sound.")
-    elif left:
-        console.info("Mend it with: matrix index check --repair")
-    return 1 if left else 0
+        console.data(f"No damage in {wheels} wheels of {len(index.projects())} projects.")
+    elif damaged:
+        console.info("Repair it with: matrix index check --repair")
+    return int(damaged)
+
+
+def _print_damage(findings: list[Finding], console: Console) -> None:
+    for finding in findings:
+        action = finding.evidence["repaired"]
+        console.data(
+            findings_text([finding], coloured=console.coloured) + (f" Repaired: {action}." if action else "")
+        )
 
 
 def _refresh(index: Index, _: argparse.Namespace, console: Console) -> int:
-    from builders.index.checking import replaced
-    from builders.index.misplaced import misplaced
+    from builders.index.maintenance import misplaced, replaced
 
-    wrong = [*misplaced(index), *replaced(index)]
-    for one in wrong:
-        console.data(one.text)
-    if wrong:
-        console.info("A wheel is never replaced or linked. Mend it with: matrix index check --repair")
+    findings = [*misplaced(index), *replaced(index)]
+    _print_damage(findings, console)
+    if findings:
+        console.info("A published wheel is never replaced. Repair with: matrix index check --repair")
     changed = index.refresh_all()
     if changed:
-        console.data(f"Made anew: the pages of {', '.join(changed)}.")
-    elif not wrong:
-        console.data("The pages say what is there.")
-    return int(bool(wrong))
+        console.data(f"Rebuilt the pages of {', '.join(changed)}.")
+    elif not findings:
+        console.data("All pages agree with the files.")
+    return int(bool(findings))
 
 
 def _remove(index: Index, args: argparse.Namespace, console: Console) -> int:
-    from builders.index.tending import select
+    from builders.index.maintenance import select
 
     return _take_out(index, [path for what in args.what for path in select(index, what)], args, console)
 
 
 def _prune(index: Index, args: argparse.Namespace, console: Console) -> int:
-    from builders.index.tending import prunable
+    from builders.index.maintenance import prunable
 
     if args.lock is None and args.older_than is None:
-        msg = "What may go? Say what is still needed, or from when on."
+        msg = "Give --lock, --older-than or both, so that wheels still in use are kept."
         raise UsageError(
-            msg, hint="--lock matrix.lock keeps what that lock pins; --older-than 90 counts days."
+            msg,
+            hint="--lock matrix.lock keeps the wheels it pins; --older-than 90 keeps those of the last 90 days.",
         )
     pinned: dict[str, set[str]] | None = None
     if args.lock is not None:
@@ -230,7 +237,7 @@ def _prune(index: Index, args: argparse.Namespace, console: Console) -> int:
 
 
 def _take_out(index: Index, paths: list[Path], args: argparse.Namespace, console: Console) -> int:
-    from builders.index.tending import remove
+    from builders.index.maintenance import remove
 
     size = sum(path.lstat().st_size for path in set(paths))
     if not args.dry_run:
@@ -248,7 +255,7 @@ def _take_out(index: Index, paths: list[Path], args: argparse.Namespace, console
 
 
 def _yank(index: Index, args: argparse.Namespace, console: Console) -> int:
-    from builders.index.tending import select, unyank, yank
+    from builders.index.maintenance import select, unyank, yank
 
     paths = [path for what in args.what for path in select(index, what)]
     if args.undo:
@@ -256,12 +263,12 @@ def _yank(index: Index, args: argparse.Namespace, console: Console) -> int:
     else:
         yank(index, paths, args.reason)
     for path in paths:
-        console.data(f"{path.name}: {'offered again' if args.undo else 'yanked'}")
+        console.data(f"{path.name}: {'no longer yanked' if args.undo else 'yanked'}")
     return 0
 
 
 def _status(index: Index, args: argparse.Namespace, console: Console) -> int:
-    from builders.index.tending import set_status
+    from builders.index.maintenance import set_status
 
     name = set_status(index, args.project, args.state, args.reason)
     console.data(f"{name}: {args.state}")
@@ -269,17 +276,17 @@ def _status(index: Index, args: argparse.Namespace, console: Console) -> int:
 
 
 def _serve(index: Index, args: argparse.Namespace, console: Console) -> int:
-    from builders.index.serving import serving
+    from builders.index.server import serving
 
     with serving(index, host=args.host, port=args.port) as address:
         console.write(f"{address}\n")
-        console.info(f"Serving {index.root}; end with Ctrl-C.")
+        console.info(f"Serving {index.root}. Press Ctrl-C to stop.")
         signal.pause()
     return 0
 
 
 def _pack(index: Index, args: argparse.Namespace, console: Console) -> int:
-    from builders.index.packing import pack
+    from builders.index.maintenance import pack
 
     log = index.state / "logs" / "pack.log"
     log.unlink(missing_ok=True)

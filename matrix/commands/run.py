@@ -78,7 +78,7 @@ def execute(context: Context) -> int:
         if chosen.route == "bind":
             changes += [*binding(_bindable(index.root)), *telling(os.environ, _MOUNTED)]
         else:
-            from builders.index.serving import address_of, listen, serving_on
+            from builders.index.server import address_of, listen, serving_on
 
             listening = held.enter_context(closing(listen()))
             changes += telling(os.environ, address_of(listening))

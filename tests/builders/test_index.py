@@ -68,7 +68,7 @@ def agree(index: Index, project: str) -> None:
         assert link.digests == {"sha256": sha256_of(file_of(link))}
 
 
-def test_a_published_wheel_is_what_pip_expects(index: Index, make_wheel: MakeWheel) -> None:
+def test_publish_writes_the_pages_pip_expects(index: Index, make_wheel: MakeWheel) -> None:
     made = make_wheel(version="1.0+cpu.torch2.13.0", requires_python=">=3.9,<4")
     wheel = index.publish(made, {"build_key": "k"})
     assert wheel == index.simple / "tiny" / made.name
@@ -83,7 +83,7 @@ def test_a_published_wheel_is_what_pip_expects(index: Index, make_wheel: MakeWhe
     assert re.findall(r'href="(.*?)"', (index.simple / "index.html").read_text()) == ["tiny/"]
 
 
-def test_provenance_lies_beside_and_says_hash_and_size(index: Index, make_wheel: MakeWheel) -> None:
+def test_provenance_has_hash_and_size(index: Index, make_wheel: MakeWheel) -> None:
     wheel = index.publish(make_wheel(), {"build_key": "k", "sha256": "not this"})
     (path,) = (index.root / "provenance").iterdir()
     assert path.name == f"{wheel.name}.{sha256_of(wheel)[:16]}.json"
@@ -93,7 +93,9 @@ def test_provenance_lies_beside_and_says_hash_and_size(index: Index, make_wheel:
     assert record["size"] == wheel.stat().st_size
 
 
-def test_publishing_again_changes_nothing(index: Index, make_wheel: MakeWheel, contents: Contents) -> None:
+def test_publish_same_wheel_twice_changes_nothing(
+    index: Index, make_wheel: MakeWheel, contents: Contents
+) -> None:
     made = make_wheel()
     index.publish(made, {"build_key": "k"})
     before = contents(index.root)
@@ -101,7 +103,7 @@ def test_publishing_again_changes_nothing(index: Index, make_wheel: MakeWheel, c
     assert contents(index.root) == before
 
 
-def test_other_content_under_a_name_is_refused(
+def test_publish_other_content_same_name_fails(
     index: Index, make_wheel: MakeWheel, contents: Contents
 ) -> None:
     index.publish(make_wheel(), {"build_key": "first"})
@@ -113,7 +115,7 @@ def test_other_content_under_a_name_is_refused(
     assert contents(index.root) == before
 
 
-def test_other_content_under_a_name_is_refused_also_between_check_and_rename(
+def test_publish_lost_race_fails(
     index: Index, make_wheel: MakeWheel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two builds of the same lock end at once; the second publishes while the first one copies."""
@@ -135,7 +137,7 @@ def test_other_content_under_a_name_is_refused_also_between_check_and_rename(
     assert sha256_of(found.path) == sha256_of(second)
 
 
-def test_a_full_disk_leaves_the_index_as_it_was(
+def test_publish_full_disk_leaves_index_unchanged(
     index: Index, make_wheel: MakeWheel, contents: Contents, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     index.publish(make_wheel(version="1.0"), {})
@@ -152,7 +154,7 @@ def test_a_full_disk_leaves_the_index_as_it_was(
 
 
 @pytest.mark.parametrize("content", [b"no zip file", b""])
-def test_what_is_no_wheel_is_refused(
+def test_publish_invalid_wheel_fails(
     index: Index, tmp_path: Path, content: bytes, contents: Contents
 ) -> None:
     file = tmp_path / "tiny-1.0-py3-none-any.whl"
@@ -166,7 +168,7 @@ def test_what_is_no_wheel_is_refused(
     assert contents(index.root) == {}
 
 
-def test_the_next_build_number(index: Index, make_wheel: MakeWheel) -> None:
+def test_next_build_number(index: Index, make_wheel: MakeWheel) -> None:
     assert index.next_build_number("tiny", "1.0+cpu") is None
     index.publish(make_wheel(version="1.0+cpu"), {})
     assert index.next_build_number("tiny", "1.0+cpu") == 1
@@ -177,7 +179,7 @@ def test_the_next_build_number(index: Index, make_wheel: MakeWheel) -> None:
     assert index.next_build_number("other", "1.0+cpu") is None
 
 
-def test_a_wheel_is_found_by_its_build_key(index: Index, make_wheel: MakeWheel) -> None:
+def test_find_wheel_by_build_key(index: Index, make_wheel: MakeWheel) -> None:
     assert index.find("tiny", "a") is None
     index.publish(make_wheel(version="1.0"), {"build_key": "a"})
     wheel = index.publish(make_wheel(version="2.0"), {"build_key": "b"})
@@ -187,7 +189,7 @@ def test_a_wheel_is_found_by_its_build_key(index: Index, make_wheel: MakeWheel) 
     assert index.find("tiny", "c") is None
 
 
-def test_names_are_normalised(index: Index, make_wheel: MakeWheel) -> None:
+def test_project_names_are_normalized(index: Index, make_wheel: MakeWheel) -> None:
     wheel = index.publish(make_wheel(name="My_Pkg.Ext"), {"build_key": "k"})
     assert wheel.parent == index.simple / "my-pkg-ext"
     assert index.projects() == ["my-pkg-ext"]
@@ -199,7 +201,7 @@ def test_names_are_normalised(index: Index, make_wheel: MakeWheel) -> None:
     assert [path.name for path in index.simple.iterdir() if path.is_dir()] == ["my-pkg-ext"]
 
 
-def test_refresh_mends_a_page_that_a_crash_left_behind(index: Index, make_wheel: MakeWheel) -> None:
+def test_refresh_repairs_page_after_crash(index: Index, make_wheel: MakeWheel) -> None:
     index.publish(make_wheel(version="1.0"), {"build_key": "a"})
     shutil.copy(make_wheel(version="2.0", requires_python=">=3.9"), index.simple / "tiny")
     fresh = index.simple / "fresh"
@@ -215,7 +217,7 @@ def test_refresh_mends_a_page_that_a_crash_left_behind(index: Index, make_wheel:
 
 
 @pytest.mark.parametrize("page", ["tiny/index.html", "index.html"])
-def test_a_publisher_that_writes_an_old_page_over_a_newer_one_writes_again(
+def test_refresh_slow_writer_writes_again(
     index: Index, make_wheel: MakeWheel, monkeypatch: pytest.MonkeyPatch, page: str
 ) -> None:
     """Between reading the directory and writing the page, another one publishes and is done."""
@@ -223,12 +225,12 @@ def test_a_publisher_that_writes_an_old_page_over_a_newer_one_writes_again(
 
     def write_late(target: Path, text: str) -> None:
         if target == index.simple / page:
-            monkeypatch.setattr("builders.index.directory.write_atomic", write_atomic)
+            monkeypatch.setattr("builders.index.repository.write_atomic", write_atomic)
             for other in others:
                 index.publish(other, {})
         write_atomic(target, text)
 
-    monkeypatch.setattr("builders.index.directory.write_atomic", write_late)
+    monkeypatch.setattr("builders.index.repository.write_atomic", write_late)
     index.publish(make_wheel(version="1.0"), {})
     assert len(index.wheels("tiny")) == 2
     agree(index, "tiny")
@@ -236,7 +238,7 @@ def test_a_publisher_that_writes_an_old_page_over_a_newer_one_writes_again(
 
 
 @pytest.mark.parametrize("damage", [b"", b"<html>\n<body>", b"\xff\xfe\x00"])
-def test_refresh_mends_a_damaged_page(index: Index, make_wheel: MakeWheel, damage: bytes) -> None:
+def test_refresh_repairs_damaged_page(index: Index, make_wheel: MakeWheel, damage: bytes) -> None:
     index.publish(make_wheel(), {})
     pages = [index.simple / "tiny" / "index.html", index.simple / "index.html"]
     before = [page.read_bytes() for page in pages]
@@ -246,7 +248,7 @@ def test_refresh_mends_a_damaged_page(index: Index, make_wheel: MakeWheel, damag
     assert [page.read_bytes() for page in pages] == before
 
 
-def test_refresh_drops_the_link_of_a_wheel_that_is_gone(index: Index, make_wheel: MakeWheel) -> None:
+def test_refresh_drops_link_of_missing_wheel(index: Index, make_wheel: MakeWheel) -> None:
     kept = index.publish(make_wheel(version="1.0"), {})
     gone = index.publish(make_wheel(version="2.0"), {})
     gone.unlink()
@@ -271,9 +273,7 @@ def test_refresh_drops_the_link_of_a_wheel_that_is_gone(index: Index, make_wheel
         b'{"sha256": null, "requires_python": null}',
     ],
 )
-def test_damaged_provenance_does_not_break_the_page(
-    index: Index, make_wheel: MakeWheel, record: bytes
-) -> None:
+def test_damaged_provenance_keeps_page(index: Index, make_wheel: MakeWheel, record: bytes) -> None:
     index.publish(make_wheel(), {"build_key": "k"})
     (path,) = (index.root / "provenance").iterdir()
     path.write_bytes(record)
@@ -282,7 +282,7 @@ def test_damaged_provenance_does_not_break_the_page(
     assert index.find("tiny", "k") is None
 
 
-def test_the_pages_do_not_depend_on_the_order_or_on_the_place(tmp_path: Path, make_wheel: MakeWheel) -> None:
+def test_pages_are_independent_of_order_and_path(tmp_path: Path, make_wheel: MakeWheel) -> None:
     made = [make_wheel(version=version) for version in ("1.0", "2.0", "10.0")]
     pages = []
     for number, order in enumerate([made, made[::-1]]):
@@ -350,7 +350,7 @@ class Watcher(threading.Thread):
     ("seed", "publishing", "reading"),
     [(1, 6, 1), (2, 6, 1), pytest.param(3, 16, 4, marks=pytest.mark.integration)],
 )
-def test_many_publishers_of_which_some_are_killed(
+def test_concurrent_publishers_some_killed(
     index: Index, make_wheel: MakeWheel, seed: int, publishing: int, reading: int
 ) -> None:
     chance = random.Random(seed)
@@ -414,14 +414,14 @@ def drive(
     publisher.communicate()
 
 
-def test_hostile_metadata_is_escaped(index: Index, make_wheel: MakeWheel) -> None:
+def test_pages_escape_hostile_metadata(index: Index, make_wheel: MakeWheel) -> None:
     index.publish(make_wheel(requires_python='>=3"><script>'), {})
     (link,) = links_of(index, "tiny")
     assert link.requires_python == '>=3"><script>'
     assert "<script>" not in page_of(index, "tiny")
 
 
-def test_an_empty_index_has_nothing(index: Index) -> None:
+def test_empty_index_has_no_projects(index: Index) -> None:
     nothing: list[Any] = []
     assert index.projects() == nothing
     assert index.wheels("tiny") == nothing

@@ -15,8 +15,8 @@ from selenium.webdriver import Chrome, ChromeOptions, ChromeService
 from selenium.webdriver.common.by import By
 
 from builders.index import Index
-from builders.index.serving import serving
-from builders.index.tending import yank
+from builders.index.maintenance import yank
+from builders.index.server import serving
 from tests.support.tiny import tiny_wheel
 
 pytestmark = pytest.mark.integration

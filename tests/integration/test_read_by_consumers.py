@@ -16,7 +16,7 @@ import uv
 import builders.closure
 from builders.host import running_python
 from builders.index import Index
-from builders.index.serving import serving
+from builders.index.server import serving
 from matrix.cli import main
 from resolver.errors import EnvironmentLacksError
 from resolver.lock import dumps, read_lock

@@ -41,7 +41,7 @@ def answer(capture: Capture, *arguments: str, code: int = 0) -> dict[str, object
 
 
 @pytest.mark.usefixtures("index")
-def test_list(capsys: Capture) -> None:
+def test_index_list_json_and_text(capsys: Capture) -> None:
     document = answer(capsys, "list")
     wheels = document["wheels"]
     assert isinstance(wheels, list)
@@ -58,19 +58,19 @@ def test_list(capsys: Capture) -> None:
     assert "yanked" not in second
 
 
-def test_check_tells_damage_and_mends_it(index: Index, capsys: Capture) -> None:
-    assert answer(capsys, "check") == {"schema": 1, "index": str(index.root), "sound": True, "damage": []}
+def test_index_check_reports_and_repairs(index: Index, capsys: Capture) -> None:
+    assert answer(capsys, "check") == {"schema": 1, "index": str(index.root), "sound": True, "findings": []}
     (index.simple / "tiny" / "index.html").write_text("<html>")
     document = answer(capsys, "check", code=1)
     assert document["sound"] is False
     assert main(["index", "check"]) == 1
-    assert "simple/tiny/index.html does not say what is there." in capsys.readouterr().out
+    assert "simple/tiny/index.html does not agree with the files." in capsys.readouterr().out
     assert main(["index", "check", "--repair"]) == 0
     assert main(["index", "check"]) == 0
-    assert "2 wheels of 1 projects: all sound." in capsys.readouterr().out
+    assert "No damage in 2 wheels of 1 projects." in capsys.readouterr().out
 
 
-def test_remove_says_first_what_it_would_do(index: Index, capsys: Capture) -> None:
+def test_index_remove_dry_run_then_remove(index: Index, capsys: Capture) -> None:
     document = answer(capsys, "remove", "tiny==1.0", "--dry-run")
     assert document["removed"] == ["tiny-1.0-py3-none-any.whl"]
     assert len(index.wheels("tiny")) == 2
@@ -87,17 +87,17 @@ def test_remove_says_first_what_it_would_do(index: Index, capsys: Capture) -> No
         (["status", "tiny==1.0", "archived"], "no project 'tiny==1.0'"),
         (["status", "tiny-1.0-py3-none-any.whl", "archived"], "no project"),
         (["status", "../tiny", "archived"], "no project"),
-        (["prune"], "Say what is still needed"),
-        (["prune", "--older-than", "soon"], "no number of days"),
-        (["prune", "--older-than", "-1"], "no number of days"),
+        (["prune"], "Give --lock, --older-than or both"),
+        (["prune", "--older-than", "soon"], "not a number of days"),
+        (["prune", "--older-than", "-1"], "not a number of days"),
         (["prune", "--lock", "none.lock"], "none.lock"),
-        (["serve", "--port", "70000"], "no port"),
+        (["serve", "--port", "70000"], "not a port number"),
         (["status", "tiny", "gone"], "invalid choice"),
-        (["list", "--index", "elsewhere"], "There is no index at"),
+        (["list", "--index", "elsewhere"], "is not an index"),
         (["tend"], "nvalid choice"),
     ],
 )
-def test_bad_input_is_told_and_changes_nothing(
+def test_index_bad_input_changes_nothing(
     index: Index, capsys: Capture, arguments: list[str], says: str
 ) -> None:
     before = {path: path.stat().st_mtime_ns for path in index.root.rglob("*")}
@@ -106,26 +106,24 @@ def test_bad_input_is_told_and_changes_nothing(
     assert {path: path.stat().st_mtime_ns for path in index.root.rglob("*")} == before
 
 
-def test_wheels_copied_by_hand_get_their_pages(index: Index, make_wheel: MakeWheel, capsys: Capture) -> None:
+def test_index_refresh_lists_copied_wheels(index: Index, make_wheel: MakeWheel, capsys: Capture) -> None:
     shutil.copy(make_wheel("tiny", "3.0"), index.simple / "tiny")
     assert main(["index", "list"]) == 0
-    assert "on no page: matrix index refresh" in capsys.readouterr().out
+    assert "on no page: run `matrix index refresh`" in capsys.readouterr().out
     assert main(["index", "refresh"]) == 0
     assert "tiny" in capsys.readouterr().out
     assert "3.0" in (index.simple / "tiny" / "index.json").read_text()
 
 
 @pytest.mark.parametrize("words", [["check", "-q"], ["-q", "check"], ["check", "-v"], ["-vv", "check"]])
-def test_how_much_is_said_is_taken_before_and_behind_the_action(
-    index: Index, capsys: Capture, words: list[str]
-) -> None:
+def test_index_verbosity_before_or_after_action(index: Index, capsys: Capture, words: list[str]) -> None:
     (index.simple / "index.html").unlink()
     assert main(["index", *words]) == 1
     assert ("--repair" in capsys.readouterr().err) == ("-q" not in words)
 
 
 @pytest.mark.parametrize("command", ["index", "catalog"])
-def test_each_action_has_an_example_that_can_be_typed(command: str, capsys: Capture) -> None:
+def test_index_action_examples_parse(command: str, capsys: Capture) -> None:
     examples = import_module(f"matrix.commands.{command}").EXAMPLES
     for action, example in examples.items():
         with pytest.raises(SystemExit):
@@ -135,7 +133,7 @@ def test_each_action_has_an_example_that_can_be_typed(command: str, capsys: Capt
         assert args.action == action
 
 
-def test_names_of_projects_are_normalised(index: Index, make_wheel: MakeWheel, capsys: Capture) -> None:
+def test_index_command_normalizes_names(index: Index, make_wheel: MakeWheel, capsys: Capture) -> None:
     index.publish(make_wheel("tiny_ext", "1.0"), {})
     assert len(answer(capsys, "list", "Tiny_Ext", "tiny-ext")["wheels"]) == 1  # type: ignore[arg-type]
     assert main(["index", "status", "Tiny.Ext", "archived"]) == 0
@@ -143,17 +141,17 @@ def test_names_of_projects_are_normalised(index: Index, make_wheel: MakeWheel, c
     assert [path.name for path in index.status.iterdir()] == ["tiny-ext"]
 
 
-def test_an_index_with_links_is_not_packed(
+def test_index_pack_rejects_links(
     index: Index, tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("builders.index.packing.shutil.which", lambda _: "/usr/bin/mksquashfs")
+    monkeypatch.setattr("builders.index.maintenance.shutil.which", lambda _: "/usr/bin/mksquashfs")
     (index.simple / "tiny" / "tiny-3.0-py3-none-any.whl").symlink_to("tiny-2.0-py3-none-any.whl")
     assert main(["index", "pack"]) == 1
     assert "simple/tiny/tiny-3.0-py3-none-any.whl" in capsys.readouterr().err
     assert not (tmp_path / "index.squashfs").exists()
 
 
-def test_refresh_refuses_what_no_page_can_make_right(index: Index, capsys: Capture) -> None:
+def test_index_refresh_reports_replaced_wheel(index: Index, capsys: Capture) -> None:
     """Pages would go on naming the old hash of a replaced wheel, and pip would refuse it."""
     one, two = index.wheels("tiny")
     before = (index.simple / "tiny" / "index.html").read_bytes()
@@ -161,25 +159,25 @@ def test_refresh_refuses_what_no_page_can_make_right(index: Index, capsys: Captu
     (index.simple / "Tiny").mkdir()
     assert main(["index", "refresh"]) == 1
     said = capsys.readouterr()
-    assert f"{two.name} is another file than the one its page lists." in said.out
-    assert "simple/Tiny has no normalised name" in said.out
-    assert "say what is there" not in said.out
+    assert f"{two.name} is not the file that its page lists." in said.out
+    assert "The name of simple/Tiny is not normalized" in said.out
+    assert "agree with the files" not in said.out
     assert "matrix index check --repair" in said.err
     assert (index.simple / "tiny" / "index.html").read_bytes() == before
     assert not list((index.simple / "Tiny").iterdir())
 
 
-def test_a_link_to_nowhere_and_missing_pages_stop_no_command(index: Index, capsys: Capture) -> None:
+def test_index_commands_survive_broken_link(index: Index, capsys: Capture) -> None:
     (index.simple / "tiny" / "tiny-3.0-py3-none-any.whl").symlink_to("/nowhere")
     (index.simple / "tiny" / "index.json").unlink()
     assert len(answer(capsys, "list")["wheels"]) == 3  # type: ignore[arg-type]
     assert len(answer(capsys, "prune", "--older-than", "0", "--dry-run")["removed"]) == 3  # type: ignore[arg-type]
     assert main(["index", "refresh"]) == 1
-    assert "no regular file" in capsys.readouterr().err
+    assert "not a regular file" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_serve_ends_when_it_is_interrupted(index: Index, number: signal.Signals) -> None:
+def test_index_serve_stops_on_signal(index: Index, number: signal.Signals) -> None:
     program = "import sys; from matrix.cli import main; sys.exit(main())"
     command = [sys.executable, "-c", program, "index", "serve", "--port", "0", "--index", str(index.root)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as server:
@@ -190,7 +188,7 @@ def test_serve_ends_when_it_is_interrupted(index: Index, number: signal.Signals)
         assert server.wait(timeout=20) == 130
 
 
-def test_without_mksquashfs_packing_says_what_to_install(
+def test_index_pack_without_mksquashfs_gives_hint(
     index: Index, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(index.root))
@@ -199,7 +197,7 @@ def test_without_mksquashfs_packing_says_what_to_install(
 
 
 @pytest.mark.integration
-def test_a_packed_index_holds_what_readers_need(index: Index, tmp_path: Path) -> None:
+def test_index_pack_contains_pages_and_wheels(index: Index, tmp_path: Path) -> None:
     (index.state / "logs").mkdir(parents=True)
     (index.state / "logs" / "some.log").write_text("not for readers")
     assert main(["index", "pack", "-o", "one.squashfs"]) == 0

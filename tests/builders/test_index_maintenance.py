@@ -13,9 +13,17 @@ import pytest
 from pypi_simple import DistributionPackage, ProjectPage, ProjectStatus
 
 from builders.index import Index
-from builders.index.checking import check, replaced
-from builders.index.misplaced import misplaced
-from builders.index.tending import prunable, remove, select, set_status, unyank, yank
+from builders.index.maintenance import (
+    check,
+    misplaced,
+    prunable,
+    remove,
+    replaced,
+    select,
+    set_status,
+    unyank,
+    yank,
+)
 from resolver.errors import DamagedIndexError, UsageError
 
 MakeWheel = Callable[..., Path]
@@ -44,12 +52,12 @@ def ids(index: Index, *, repair: bool = False) -> list[str]:
     return [one.id for one in check(index, repair=repair)]
 
 
-def test_what_was_published_is_sound(index: Index) -> None:
+def test_check_fresh_index_has_no_findings(index: Index) -> None:
     assert check(index) == []
     assert check(Index(index.root / "nothing")) == []
 
 
-def test_a_wheel_is_named_in_three_ways(index: Index) -> None:
+def test_select_by_project_version_or_file(index: Index) -> None:
     one, two = index.wheels("tiny")
     assert select(index, "tiny") == [one, two]
     assert select(index, "Tiny==2.0") == [two]
@@ -59,7 +67,7 @@ def test_a_wheel_is_named_in_three_ways(index: Index) -> None:
     assert caught.value.hint == "Did you mean tiny?"
 
 
-def test_a_removed_wheel_leaves_nothing_behind(index: Index) -> None:
+def test_remove_leaves_nothing_behind(index: Index) -> None:
     one, two = index.wheels("tiny")
     yank(index, [two], "broken")
     remove(index, [two])
@@ -72,7 +80,7 @@ def test_a_removed_wheel_leaves_nothing_behind(index: Index) -> None:
     assert check(index) == []
 
 
-def test_a_removal_that_dies_midway_can_be_done_again(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_remove_killed_midway_can_be_repeated(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
     """At the worst moment the page is without a wheel that is still there: no reader is misled."""
     one, two = index.wheels("tiny")
 
@@ -88,7 +96,7 @@ def test_a_removal_that_dies_midway_can_be_done_again(index: Index, monkeypatch:
     assert check(index) == []
 
 
-def test_a_yanked_wheel_says_so_and_why(index: Index) -> None:
+def test_yank_shows_reason_on_page(index: Index) -> None:
     one, two = index.wheels("tiny")
     yank(index, [one], "wrong <wave> size")
     yank(index, [two], "")
@@ -101,7 +109,7 @@ def test_a_yanked_wheel_says_so_and_why(index: Index) -> None:
     assert links_of(index, "tiny")[two.name].is_yanked is True
 
 
-def test_publishing_meanwhile_does_not_forget_what_was_yanked(index: Index, make_wheel: MakeWheel) -> None:
+def test_publish_keeps_yanked_wheels_yanked(index: Index, make_wheel: MakeWheel) -> None:
     one, _ = index.wheels("tiny")
     yank(index, [one], "broken")
     (index.simple / "tiny" / "index.json").unlink()
@@ -109,7 +117,7 @@ def test_publishing_meanwhile_does_not_forget_what_was_yanked(index: Index, make
     assert links_of(index, "tiny")[one.name].yanked_reason == "broken"
 
 
-def test_a_project_can_be_deprecated(index: Index) -> None:
+def test_set_status_shows_on_page(index: Index) -> None:
     set_status(index, "Tiny", "deprecated", "use other")
     page = page_of(index, "tiny")
     assert (page.status, page.status_reason) == (ProjectStatus.DEPRECATED, "use other")
@@ -120,7 +128,7 @@ def test_a_project_can_be_deprecated(index: Index) -> None:
 
 @pytest.mark.parametrize("page", ["tiny/index.html", "tiny/index.json", "index.html", "index.json"])
 @pytest.mark.parametrize("damage", ["cut", "gone", "hash"])
-def test_a_wrong_page_is_found_and_made_anew(index: Index, page: str, damage: str) -> None:
+def test_check_wrong_page_is_rebuilt(index: Index, page: str, damage: str) -> None:
     path = index.simple / page
     before = path.read_bytes()
     if damage == "gone":
@@ -138,7 +146,7 @@ def test_a_wrong_page_is_found_and_made_anew(index: Index, page: str, damage: st
     assert check(index) == []
 
 
-def test_a_wheel_that_changed_is_found_and_put_aside(index: Index, make_wheel: MakeWheel) -> None:
+def test_check_changed_wheel_is_moved_away(index: Index, make_wheel: MakeWheel) -> None:
     one, two = index.wheels("tiny")
     other = make_wheel("tiny", "2.0", files={"tiny.py": b"ANSWER = 43\n"}, folder="other")
     two.write_bytes(other.read_bytes())
@@ -151,7 +159,7 @@ def test_a_wheel_that_changed_is_found_and_put_aside(index: Index, make_wheel: M
 
 
 @pytest.mark.parametrize("keep", [0, 100])
-def test_a_wheel_that_was_cut_short_is_found(index: Index, keep: int) -> None:
+def test_check_truncated_wheel_is_found(index: Index, keep: int) -> None:
     _, two = index.wheels("tiny")
     two.write_bytes(two.read_bytes()[:keep])
     assert ids(index) == ["wheel-unreadable"]
@@ -159,18 +167,20 @@ def test_a_wheel_that_was_cut_short_is_found(index: Index, keep: int) -> None:
     assert check(index) == []
 
 
-def test_a_wheel_under_another_name_than_its_own_is_found(index: Index, make_wheel: MakeWheel) -> None:
+def test_check_wheel_with_wrong_name_is_found(index: Index, make_wheel: MakeWheel) -> None:
     made = make_wheel("tiny", "3.0")
     made.rename(index.simple / "tiny" / "tiny-4.0-py3-none-any.whl")
     stray = make_wheel("stray", "1.0")
     stray.rename(index.simple / "tiny" / stray.name)
     index.refresh("tiny")
-    found = {one.path.rpartition("/")[2]: one for one in check(index) if one.id == "wheel-misnamed"}
+    found = {
+        one.evidence["path"].rpartition("/")[2]: one for one in check(index) if one.id == "wheel-misnamed"
+    }
     assert set(found) == {"tiny-4.0-py3-none-any.whl", stray.name}
-    assert "version 3.0" in found["tiny-4.0-py3-none-any.whl"].text
+    assert "version 3.0" in found["tiny-4.0-py3-none-any.whl"].message
 
 
-def test_only_what_no_writer_needs_any_more_is_removed(index: Index, make_wheel: MakeWheel) -> None:
+def test_check_removes_only_abandoned_files(index: Index, make_wheel: MakeWheel) -> None:
     fresh, dead = index.simple / "tiny" / ".tmp-fresh.whl", index.simple / "tiny" / ".tmp-dead.whl"
     gone = make_wheel("gone", "1.0")
     record = index.provenance / f"{gone.name}.0123456789abcdef.json"
@@ -185,7 +195,7 @@ def test_only_what_no_writer_needs_any_more_is_removed(index: Index, make_wheel:
     assert not record.exists()
 
 
-def test_pruning_keeps_what_locks_pin_with_its_highest_build_tag(index: Index, make_wheel: MakeWheel) -> None:
+def test_prunable_keeps_pinned_highest_build_tag(index: Index, make_wheel: MakeWheel) -> None:
     again = make_wheel("tiny", "2.0", files={"tiny.py": b"again"}, folder="again")
     newest = index.publish(again.rename(again.with_name("tiny-2.0-1-py3-none-any.whl")), {})
     names = {"tiny": ["2.0"]}
@@ -204,9 +214,7 @@ def test_pruning_keeps_what_locks_pin_with_its_highest_build_tag(index: Index, m
 
 
 @pytest.mark.parametrize("case", ["same", "other", "new"])
-def test_a_folder_without_a_normalised_name_never_harms_the_good_one(
-    index: Index, make_wheel: MakeWheel, case: str
-) -> None:
+def test_check_merges_misnamed_directory_safely(index: Index, make_wheel: MakeWheel, case: str) -> None:
     """Only what lies in the wrong folder is moved or put aside, and a second look finds nothing."""
     one, two = good = index.wheels("tiny")
     before = [path.read_bytes() for path in good]
@@ -222,12 +230,12 @@ def test_a_folder_without_a_normalised_name_never_harms_the_good_one(
     assert index.projects() == ["other", "tiny"]
     assert "TINY" not in (index.simple / "index.html").read_text()
 
-    (said,) = check(index)
-    assert (said.id, said.path) == ("folder-misnamed", "simple/TINY")
-    assert "simple/tiny" in said.text
+    (finding,) = check(index)
+    assert (finding.id, finding.evidence["path"]) == ("folder-misnamed", "simple/TINY")
+    assert "simple/tiny" in finding.message
     repaired = check(index, repair=True)[0]
     assert repaired.id == "folder-misnamed"
-    assert repaired.repaired
+    assert repaired.evidence["repaired"]
     assert [path.read_bytes() for path in good] == before
     assert not wrong.exists()
     assert [path.name for path in index.wheels("tiny")] == [
@@ -241,7 +249,7 @@ def test_a_folder_without_a_normalised_name_never_harms_the_good_one(
     assert check(index) == []
 
 
-def test_a_link_under_another_spelling_is_only_unlinked(index: Index) -> None:
+def test_check_misnamed_link_is_unlinked(index: Index) -> None:
     (index.simple / "Tiny").symlink_to("tiny")
     assert ids(index) == ["folder-misnamed"]
     check(index, repair=True)
@@ -251,7 +259,7 @@ def test_a_link_under_another_spelling_is_only_unlinked(index: Index) -> None:
 
 
 @pytest.mark.parametrize("name", ["foo.whl", "tiny-bad version-py3-none-any.whl"])
-def test_a_file_without_the_name_of_a_wheel_is_found(index: Index, name: str) -> None:
+def test_check_invalid_wheel_name_is_found(index: Index, name: str) -> None:
     (index.simple / "tiny" / name).write_bytes(b"what")
     assert ids(index) == ["wheel-misnamed"]
     assert ids(index, repair=True) == ["wheel-misnamed"]
@@ -260,7 +268,7 @@ def test_a_file_without_the_name_of_a_wheel_is_found(index: Index, name: str) ->
 
 
 @pytest.mark.parametrize("kind", ["link", "dangling", "pipe", "directory"])
-def test_what_is_no_file_is_no_sound_wheel(index: Index, make_wheel: MakeWheel, kind: str) -> None:
+def test_check_irregular_wheel_is_found(index: Index, make_wheel: MakeWheel, kind: str) -> None:
     path = index.simple / "tiny" / "tiny-3.0-py3-none-any.whl"
     if kind == "link":
         path.symlink_to(make_wheel("tiny", "3.0"))
@@ -277,15 +285,13 @@ def test_what_is_no_file_is_no_sound_wheel(index: Index, make_wheel: MakeWheel, 
     assert check(index) == []
 
 
-def test_a_wheel_that_is_removed_meanwhile_is_no_damage(
-    index: Index, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    names = [*index.listed("tiny"), "tiny-3.0-py3-none-any.whl"]
-    monkeypatch.setattr(index, "listed", lambda project: names if project == "tiny" else [])
+def test_check_ignores_concurrent_removal(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = [*index.wheel_names("tiny"), "tiny-3.0-py3-none-any.whl"]
+    monkeypatch.setattr(index, "wheel_names", lambda project: names if project == "tiny" else [])
     assert list(misplaced(index, repair=True)) == []
 
 
-def test_of_two_damaged_files_with_one_name_both_are_kept(index: Index) -> None:
+def test_check_keeps_damaged_files_of_same_name(index: Index) -> None:
     path = index.simple / "tiny" / "foo.whl"
     for text in ("one", "two"):
         path.write_text(text)
@@ -294,7 +300,7 @@ def test_of_two_damaged_files_with_one_name_both_are_kept(index: Index) -> None:
 
 
 @pytest.mark.parametrize("page", ["index.html", "index.json", "tiny/index.html", "tiny/index.json"])
-def test_a_directory_in_the_place_of_a_page_is_put_aside(index: Index, page: str) -> None:
+def test_check_directory_instead_of_page_is_moved(index: Index, page: str) -> None:
     path = index.simple / page
     before = path.read_bytes()
     path.unlink()
@@ -308,29 +314,29 @@ def test_a_directory_in_the_place_of_a_page_is_put_aside(index: Index, page: str
     assert check(index) == []
 
 
-def test_pages_of_a_project_without_wheels_are_removed_and_so_it_is_said(index: Index) -> None:
+def test_check_removes_pages_of_empty_project(index: Index) -> None:
     (wheel,) = index.wheels("other")
     wheel.unlink()
-    said = [one for one in check(index, repair=True) if one.path.startswith("simple/other")]
-    assert {(one.id, one.repaired) for one in said} == {("page-wrong", "removed")}
-    assert all("does not say what is there" in one.text for one in said)
+    said = [one for one in check(index, repair=True) if one.evidence["path"].startswith("simple/other")]
+    assert {(one.id, one.evidence["repaired"]) for one in said} == {("page-wrong", "removed")}
+    assert all("does not agree with the files" in one.message for one in said)
     assert not list((index.simple / "other").iterdir())
 
 
-def test_without_pages_age_is_that_of_the_file(index: Index) -> None:
+def test_prunable_without_page_uses_file_time(index: Index) -> None:
     (index.simple / "tiny" / "index.json").unlink()
     later = datetime.now(tz=UTC) + timedelta(days=2)
     assert len(prunable(index, pinned=None, older_than=timedelta(days=1), now=later)) == 3
 
 
-def test_a_wheel_that_was_replaced_is_told_whatever_its_size(index: Index) -> None:
+def test_replaced_finds_wheel_of_any_size(index: Index) -> None:
     one, two = index.wheels("tiny")
     assert not list(replaced(index))
     os.utime(one, (0, 0))  # as in a copy: another time, the same content
     two.write_bytes(two.read_bytes()[:-1] + b"x")
     os.utime(two, (0, 0))
-    assert [(found.id, found.path) for found in replaced(index)] == [
+    assert [(finding.id, finding.evidence["path"]) for finding in replaced(index)] == [
         ("wheel-changed", f"simple/tiny/{two.name}")
     ]
     two.write_bytes(two.read_bytes() + b"x")
-    assert [found.path for found in replaced(index)] == [f"simple/tiny/{two.name}"]
+    assert [finding.evidence["path"] for finding in replaced(index)] == [f"simple/tiny/{two.name}"]

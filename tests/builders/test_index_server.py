@@ -15,8 +15,8 @@ import requests
 from pypi_simple import PyPISimple
 
 from builders.index import Index
-from builders.index.serving import serving
-from builders.index.tending import yank
+from builders.index.maintenance import yank
+from builders.index.server import serving
 from resolver.errors import EnvironmentLacksError
 
 MakeWheel = Callable[..., Path]
@@ -55,7 +55,7 @@ def get(url: str, accept: str = "", method: str = "GET", **headers: str) -> requ
     ],
 )
 @pytest.mark.parametrize("page", ["", "my-pkg-ext/"])
-def test_each_client_gets_the_page_it_asks_for(address: str, accept: str, kind: str, page: str) -> None:
+def test_server_negotiates_page_format(address: str, accept: str, kind: str, page: str) -> None:
     answer = get(address + page, accept)
     assert answer.status_code == 200
     assert answer.headers["Content-Type"].partition(";")[0] == kind
@@ -66,11 +66,11 @@ def test_each_client_gets_the_page_it_asks_for(address: str, accept: str, kind: 
         assert answer.text.startswith("<!DOCTYPE html>")
 
 
-def test_a_client_that_wants_something_else_is_told(address: str) -> None:
+def test_server_unknown_format_gives_406(address: str) -> None:
     assert get(address, "image/png").status_code == 406
 
 
-def test_an_independent_reader_finds_the_same_in_both_pages(address: str, index: Index) -> None:
+def test_html_and_json_pages_agree(address: str, index: Index) -> None:
     with PyPISimple(address) as client:
         pages = [client.get_project_page("my-pkg-ext", accept=accept) for accept in (HTML, JSON)]
         (wheel,) = index.wheels("my-pkg-ext")
@@ -87,9 +87,7 @@ def test_an_independent_reader_finds_the_same_in_both_pages(address: str, index:
         assert text == archive.read("My_Pkg.Ext-1.0+rocm6.4.dist-info/METADATA")
 
 
-def test_what_changes_in_the_index_is_served_at_once(
-    address: str, index: Index, make_wheel: MakeWheel
-) -> None:
+def test_server_shows_changes_at_once(address: str, index: Index, make_wheel: MakeWheel) -> None:
     first = get(f"{address}my-pkg-ext/", JSON)
     assert get(f"{address}my-pkg-ext/", JSON, **{"If-None-Match": first.headers["ETag"]}).status_code == 304
     wheel = index.publish(make_wheel("My_Pkg.Ext", "2.0"), {})
@@ -105,7 +103,7 @@ def test_what_changes_in_the_index_is_served_at_once(
     assert get(f"{address}new/").status_code == 200
 
 
-def test_parts_of_a_wheel_can_be_had(address: str, index: Index) -> None:
+def test_server_answers_range_requests(address: str, index: Index) -> None:
     (wheel,) = index.wheels("my-pkg-ext")
     url = f"{address}my-pkg-ext/{wheel.name}"
     data = wheel.read_bytes()
@@ -131,7 +129,7 @@ def test_parts_of_a_wheel_can_be_had(address: str, index: Index) -> None:
         ("..", "/simple/"),
     ],
 )
-def test_other_spellings_lead_to_the_normalised_one(address: str, path: str, to: str) -> None:
+def test_server_redirects_to_normalized_name(address: str, path: str, to: str) -> None:
     session = requests.Session()
     prepared = session.prepare_request(requests.Request("GET", address))
     prepared.url = address + path if path != ".." else address.removesuffix("simple/")
@@ -156,7 +154,7 @@ def test_other_spellings_lead_to_the_normalised_one(address: str, path: str, to:
         "none/",
     ],
 )
-def test_nothing_else_can_be_had(address: str, index: Index, path: str) -> None:
+def test_server_serves_only_simple(address: str, index: Index, path: str) -> None:
     for place in (index.root, index.simple / "my-pkg-ext"):
         (place / "secret-1.0-py3-none-any.whl").write_bytes(b"secret")
         (place / ".tmp-half.whl").write_bytes(b"secret")
@@ -168,7 +166,7 @@ def test_nothing_else_can_be_had(address: str, index: Index, path: str) -> None:
     assert b"secret" not in answer.content
 
 
-def test_links_lead_nowhere_out_of_the_index(address: str, index: Index, make_wheel: MakeWheel) -> None:
+def test_server_link_out_of_index_gives_404(address: str, index: Index, make_wheel: MakeWheel) -> None:
     """Neither a wheel, nor its metadata, nor a page, nor a whole folder."""
     outside = make_wheel("outside", "1.0")
     folder, name = index.simple / "my-pkg-ext", "evil-1.0-py3-none-any.whl"
@@ -188,14 +186,14 @@ def test_links_lead_nowhere_out_of_the_index(address: str, index: Index, make_wh
         assert get(address + path).status_code == 404, path
 
 
-def test_links_within_the_index_are_followed(address: str, index: Index) -> None:
+def test_server_follows_links_within_index(address: str, index: Index) -> None:
     (wheel,) = index.wheels("my-pkg-ext")
     other = wheel.with_name("other-1.0-py3-none-any.whl")
     other.symlink_to(wheel.name)
     assert get(f"{address}my-pkg-ext/{other.name}").content == wheel.read_bytes()
 
 
-def test_an_index_behind_a_link_is_served(index: Index, tmp_path: Path) -> None:
+def test_server_index_root_may_be_a_link(index: Index, tmp_path: Path) -> None:
     index.simple.rename(tmp_path / "elsewhere")
     index.simple.symlink_to(tmp_path / "elsewhere")
     (wheel,) = index.wheels("my-pkg-ext")
@@ -204,18 +202,18 @@ def test_an_index_behind_a_link_is_served(index: Index, tmp_path: Path) -> None:
         assert get(f"{url}my-pkg-ext/{wheel.name.replace('+', '%2B')}").content == wheel.read_bytes()
 
 
-def test_the_index_cannot_be_written_to(address: str) -> None:
+def test_server_rejects_writes(address: str) -> None:
     for method in ("POST", "PUT", "DELETE"):
         assert get(address, method=method).status_code == 405
 
 
-def test_a_port_that_is_taken(index: Index, address: str) -> None:
+def test_server_port_in_use_fails(index: Index, address: str) -> None:
     port = int(address.split(":")[2].partition("/")[0])
     with pytest.raises(EnvironmentLacksError, match=f"127.0.0.1:{port}"), serving(index, port=port):
         pass
 
 
-def test_the_server_ends_with_its_block(index: Index) -> None:
+def test_server_stops_with_its_block(index: Index) -> None:
     with serving(index) as url:
         assert get(url).status_code == 200
     with pytest.raises(requests.ConnectionError):
@@ -224,9 +222,7 @@ def test_the_server_ends_with_its_block(index: Index) -> None:
 
 @pytest.mark.integration
 @pytest.mark.parametrize("version", ["22.3", "newest"])
-def test_pip_installs_from_the_server_by_the_metadata_it_offers(
-    address: str, tmp_path: Path, version: str
-) -> None:
+def test_pip_installs_from_server_metadata(address: str, tmp_path: Path, version: str) -> None:
     """The oldest pip that is supported, and the newest."""
     environment = tmp_path / "env"
     subprocess.run([sys.executable, "-m", "venv", str(environment)], check=True)
@@ -245,7 +241,7 @@ def test_pip_installs_from_the_server_by_the_metadata_it_offers(
     assert "1.0+rocm6.4" in {row["version"] for row in json.loads(shown.stdout)}
 
 
-def test_the_metadata_hash_is_that_of_the_metadata(index: Index, address: str) -> None:
+def test_metadata_hash_matches_metadata(index: Index, address: str) -> None:
     (wheel,) = index.wheels("my-pkg-ext")
     said = get(f"{address}my-pkg-ext/", JSON).json()["files"][0]["core-metadata"]["sha256"]
     text = get(f"{address}my-pkg-ext/{wheel.name}.metadata").content

@@ -1,9 +1,8 @@
-"""Serving an index over HTTP, for one build or for a whole site.
+"""An HTTP server for an index, for one build or for a whole site.
 
-Any web server can serve the directory as it is. This one does more: it answers each client with the
-page it reads best (PEP 691), in a form that also offers the metadata of every wheel (PEP 658), which
-it takes out of the wheel; it knows ranges and entity tags, and leads other spellings of a name to the
-normalised one. Werkzeug speaks HTTP's rules, waitress its bytes.
+Any web server can serve the directory as it is. This one also negotiates the format of a page (PEP 691),
+serves the metadata of every wheel (PEP 658), answers range and conditional requests, and redirects other
+spellings of a name to the normalized one. Werkzeug implements HTTP's semantics, waitress the protocol.
 """
 
 from __future__ import annotations
@@ -12,7 +11,9 @@ import hashlib
 import os
 import socket
 import threading
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from packaging.utils import canonicalize_name
@@ -22,16 +23,20 @@ from werkzeug.exceptions import HTTPException, MethodNotAllowed, NotAcceptable, 
 from werkzeug.utils import redirect, send_file
 from werkzeug.wrappers import Request, Response
 
-from builders.index.entries import is_wheel, metadata_of
-from builders.index.pages import JSON_PAGE, PAGE, project_html, read_project, with_metadata
+from builders.index.pages import (
+    JSON_PAGE,
+    PAGE,
+    is_wheel,
+    metadata_of,
+    project_html,
+    read_project,
+    with_metadata,
+)
+from builders.index.repository import Index
 from resolver.errors import EnvironmentLacksError, MatrixError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-    from pathlib import Path
     from wsgiref.types import StartResponse, WSGIEnvironment
-
-    from builders.index.store import Index
 
 _JSON = "application/vnd.pypi.simple.v1+json"
 _HTML = "application/vnd.pypi.simple.v1+html"
@@ -43,17 +48,17 @@ _OFFERED = {
     "application/vnd.pypi.simple.latest+json": JSON_PAGE,
     "application/vnd.pypi.simple.latest+html": PAGE,
 }
-"""Content types a client may ask for; the first is what one gets that does not say."""
+"""Content types a client may accept; the first is the default."""
 _LATEST = {
     "application/vnd.pypi.simple.latest+json": _JSON,
     "application/vnd.pypi.simple.latest+html": _HTML,
 }
-_FOREVER = 365 * 24 * 3600  # seconds; a wheel never changes under its name
+_ONE_YEAR = 365 * 24 * 3600  # seconds; a published wheel never changes
 _METADATA = ".metadata"
 
 
 class _Text:
-    """A page as it is sent, with its entity tag."""
+    """The bytes of a page with their entity tag."""
 
     def __init__(self, data: bytes) -> None:
         self.data = data
@@ -61,14 +66,10 @@ class _Text:
 
 
 class IndexApplication:
-    """The index as a WSGI application; only what lies under ``simple/`` can be had.
+    """An index as a WSGI application; it serves only files under ``simple/``.
 
-    A link may lead to another place in the index; where it leads out, nothing is there.
-
-    Parameters
-    ----------
-    index
-        What is served. It may change meanwhile; every answer is of that moment.
+    Symbolic links are followed within the index; a link that leaves it is not found. The index may change
+    while it is served; every response shows its current state.
     """
 
     def __init__(self, index: Index) -> None:
@@ -90,13 +91,13 @@ class IndexApplication:
         parts = request.path.strip("/").split("/")
         match parts:
             case [""]:
-                return _moved(request, f"{request.root_path}/simple/")
+                return _redirect(request, f"{request.root_path}/simple/")
             case ["simple"] | ["simple", "index.html" | "index.json"]:
                 return self._page(request, self._index.simple, parts[1:], slash=len(parts) == 1)
             case ["simple", project, *rest] if len(rest) <= 1:
                 name = canonicalize_name(project)
                 if name != project:
-                    return _moved(
+                    return _redirect(
                         request, "/".join([request.root_path, "simple", name, *rest]) + "/" * (not rest)
                     )
                 folder = self._index.simple / name
@@ -105,23 +106,23 @@ class IndexApplication:
                 return self._file(request, folder, rest[0])
         raise NotFound
 
-    def _holds(self, path: Path) -> bool:
-        """Tell whether a path is a file of the index, wherever links lead."""
-        if not os.path.isfile(path):  # noqa: PTH113  with the next line a third of the time of a page
+    def _contains(self, path: Path) -> bool:
+        """Return whether a path is a file in the index, after following links."""
+        if not os.path.isfile(path):  # noqa: PTH113  pathlib would take a third of the time of a page
             return False
         if not (os.path.islink(path) or os.path.islink(path.parent)):  # noqa: PTH114
             return True
         roots = {self._index.root.resolve(), self._index.simple.resolve()}
         return not roots.isdisjoint(path.resolve().parents)
 
-    def _page(self, request: Request, folder: Path, named: list[str], *, slash: bool) -> Response:
+    def _page(self, request: Request, folder: Path, page: list[str], *, slash: bool) -> Response:
         for path in (folder / PAGE, folder / JSON_PAGE):
-            if not self._holds(path) and (path.name == PAGE or os.path.lexists(path)):
+            if not self._contains(path) and (path.name == PAGE or os.path.lexists(path)):
                 raise NotFound
         if slash and not request.path.endswith("/"):
-            return _moved(request, f"{request.root_path}{request.path}/")
-        if named:
-            kind = _JSON if named[0] == JSON_PAGE else _PLAIN_HTML
+            return _redirect(request, f"{request.root_path}{request.path}/")
+        if page:
+            kind = _JSON if page[0] == JSON_PAGE else _PLAIN_HTML
         elif "Accept" in request.headers:
             kind = request.accept_mimetypes.best_match(_OFFERED) or ""
             if not kind:
@@ -131,33 +132,33 @@ class IndexApplication:
         text = self._text(folder, _OFFERED[kind])
         response = Response(text.data, content_type=_LATEST.get(kind, kind))
         response.headers["Vary"] = "Accept"
-        response.headers["Cache-Control"] = "no-cache"  # may be kept, but is asked for again
+        response.headers["Cache-Control"] = "no-cache"  # cache, but revalidate
         response.headers["ETag"] = text.etag
         return response.make_conditional(request)
 
     def _text(self, folder: Path, name: str) -> _Text:
-        """Give a page, made anew only when its file changed.
+        """Return a page, cached until its file changes.
 
-        Project pages offer the metadata, so they are made from what the index remembers; the file is
-        given as it is where that cannot be read.
+        Project pages announce metadata files, so they are rebuilt from the JSON page; if that cannot be
+        parsed, the file is served as it is.
         """
         source = folder / (JSON_PAGE if folder != self._index.simple else name)
         try:
-            said = source.stat()
-            key, now = (folder, name), (said.st_mtime_ns, said.st_ino)
-            known = self._pages.get(key)
-            if known is None or known[0] != now:
+            stat = source.stat()
+            key, state = (folder, name), (stat.st_mtime_ns, stat.st_ino)
+            cached = self._pages.get(key)
+            if cached is None or cached[0] != state:
                 text = _page_text(folder, name, source.read_bytes())
-                known = self._pages[key] = (now, _Text(text))
+                cached = self._pages[key] = (state, _Text(text))
         except FileNotFoundError:
             return _Text((folder / name).read_bytes())
-        return known[1]
+        return cached[1]
 
     def _file(self, request: Request, folder: Path, name: str) -> Response:
         if name.endswith(_METADATA) and is_wheel(name.removesuffix(_METADATA)):
             return self._metadata(request, folder / name.removesuffix(_METADATA))
         path = folder / name
-        if not is_wheel(name) or not self._holds(path):
+        if not is_wheel(name) or not self._contains(path):
             raise NotFound
         response = send_file(
             path,
@@ -165,13 +166,13 @@ class IndexApplication:
             mimetype="application/octet-stream",
             conditional=True,
             etag=True,
-            max_age=_FOREVER,
+            max_age=_ONE_YEAR,
         )
         response.cache_control.immutable = True
         return response
 
     def _metadata(self, request: Request, wheel: Path) -> Response:
-        if not self._holds(wheel):
+        if not self._contains(wheel):
             raise NotFound
         try:
             text = metadata_of(wheel)
@@ -191,26 +192,26 @@ def _page_text(folder: Path, name: str, text: bytes) -> bytes:
     return project_html(page.name, page.files, page.project_status, metadata=True)
 
 
-def _moved(request: Request, path: str) -> Response:
+def _redirect(request: Request, path: str) -> Response:
     query = f"?{request.query_string.decode()}" if request.query_string else ""
     return redirect(path + query, 301, Response)
 
 
 @contextmanager
 def serving(index: Index, *, host: str = "127.0.0.1", port: int = 0, threads: int = 8) -> Iterator[str]:
-    """Serve an index until the block ends; gives its address, which ends in ``/simple/``.
+    """Serve an index until the block ends; yield its URL, which ends in ``/simple/``.
 
     Parameters
     ----------
-    host, port
-        Where to listen; port 0 takes any that is free.
+    port
+        0 uses a free port.
     threads
-        How many requests are answered at once.
+        Number of concurrent requests.
 
     Raises
     ------
     EnvironmentLacksError
-        The port cannot be had.
+        The port is not available.
     """
     listening = listen(host, port)
     with serving_on(listening, index, threads=threads):
@@ -218,37 +219,31 @@ def serving(index: Index, *, host: str = "127.0.0.1", port: int = 0, threads: in
 
 
 def listen(host: str = "127.0.0.1", port: int = 0) -> socket.socket:
-    """Take a port; who connects before anything serves there waits.
+    """Listen on a port; connections wait until `serving_on` serves them.
 
     Raises
     ------
     EnvironmentLacksError
-        The port cannot be had.
+        The port is not available.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         return socket.create_server((host, port), family=family)
     except (OSError, OverflowError) as error:
         msg = f"Cannot listen on {host}:{port}: {error}."
-        hint = "Another program may use that port; choose one with --port."
+        hint = "Another program may use that port; choose a different one with --port."
         raise EnvironmentLacksError(msg, hint=hint) from None
 
 
 def address_of(listening: socket.socket) -> str:
-    """Give the address of the index on a port."""
+    """Return the URL of the index on a socket."""
     host, port = listening.getsockname()[:2]
     return f"http://{f'[{host}]' if ':' in host else host}:{port}/simple/"
 
 
 @contextmanager
 def serving_on(listening: socket.socket, index: Index, *, threads: int = 8) -> Iterator[None]:
-    """Serve an index on a port until the block ends, which gives the port back.
-
-    Parameters
-    ----------
-    threads
-        How many requests are answered at once.
-    """
+    """Serve an index on a listening socket until the block ends, then close the socket."""
     channels: dict[int, object] = {}
     server = create_server(
         IndexApplication(index), map=channels, sockets=[listening], threads=threads, ident=None
@@ -258,7 +253,7 @@ def serving_on(listening: socket.socket, index: Index, *, threads: int = 8) -> I
     try:
         yield
     finally:
-        # In the server's own thread: its loop ends when nothing is open any more.
+        # In the server's thread: its loop ends when no channel is open.
         server.trigger.pull_trigger(lambda: wasyncore.close_all(channels))
         thread.join(timeout=10)
         server.task_dispatcher.shutdown()
