@@ -222,7 +222,7 @@ def _prune(index: Index, args: argparse.Namespace, console: Console) -> int:
         msg = "Give --lock, --older-than or both, so that wheels still in use are kept."
         raise UsageError(
             msg,
-            hint="--lock matrix.lock keeps the wheels it pins; --older-than 90 keeps those of the last 90 days.",
+            hint="--lock matrix.lock keeps the wheels it pins; --older-than 90 keeps wheels of 90 days.",
         )
     pinned: dict[str, set[str]] | None = None
     if args.lock is not None:
