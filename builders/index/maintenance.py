@@ -18,7 +18,7 @@ import msgspec
 from packaging.utils import canonicalize_name, parse_wheel_filename
 from packaging.version import InvalidVersion, Version
 
-from builders.files import TEMPORARY_PREFIX, atomic_path, place_exclusively, sha256_of, write_atomic
+from builders.files import TEMPORARY_PREFIX, atomic_path, link_exclusively, sha256_of, write_atomic
 from builders.findings import Finding
 from builders.index.pages import (
     JSON_PAGE,
@@ -258,7 +258,7 @@ def _merge_file(index: Index, path: Path, folder: Path) -> str:
         if not path.name.endswith(".whl"):
             return index.move_to_damaged(path)
         folder.mkdir(exist_ok=True)
-        taken = os.path.lexists(target) or not place_exclusively(path, target)
+        taken = os.path.lexists(target) or not link_exclusively(path, target)
         if taken and not (_is_regular(target) and sha256_of(target) == sha256_of(path)):
             return index.move_to_damaged(path)
     path.unlink(missing_ok=True)

@@ -32,7 +32,7 @@ from typing import Any
 import msgspec
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 
-from builders.files import finish, place_exclusively, sha256_of, temporary_beside, write_atomic
+from builders.files import finish, link_exclusively, sha256_of, temporary_sibling, write_atomic
 from builders.index.pages import (
     ACTIVE,
     JSON_PAGE,
@@ -333,11 +333,11 @@ class Index:
         record_path = self.provenance / f"{target.name}.{digest[:16]}.json"
         taken = target.exists()
         if not taken:
-            with temporary_beside(target) as temporary:
+            with temporary_sibling(target) as temporary:
                 shutil.copyfile(wheel, temporary)
                 finish(temporary)
                 write_atomic(record_path, text)
-                taken = not place_exclusively(temporary, target)
+                taken = not link_exclusively(temporary, target)
         if taken and sha256_of(target) != digest:
             record_path.unlink(missing_ok=True)
             msg = f"{target.name} is already in the index {self.root} with other content."
