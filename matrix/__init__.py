@@ -1,3 +1,50 @@
-"""Resolve, build, check and publish PyTorch extension wheels for AMD ROCm."""
+"""Resolve, build, check and publish PyTorch extension wheels for AMD ROCm.
+
+Names are imported when they are first used, so that ``matrix --version`` does not import the whole program.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from builders.findings import Finding
+    from builders.index import Index
+    from matrix.api import audit_wheel, build, read_lock, resolve, write_lock
+    from resolver.errors import MatrixError
+    from resolver.model import Conflict, Distribution, Resolution, Target
+    from resolver.reporter import Reporter
 
 __version__ = "0.1.0"
+
+__all__ = [
+    "Conflict",
+    "Distribution",
+    "Finding",
+    "Index",
+    "MatrixError",
+    "Reporter",
+    "Resolution",
+    "Target",
+    "audit_wheel",
+    "build",
+    "read_lock",
+    "resolve",
+    "write_lock",
+]
+
+_MODULES = {
+    "Finding": "builders.findings",
+    "Index": "builders.index",
+    "MatrixError": "resolver.errors",
+    "Conflict": "resolver.model",
+    "Distribution": "resolver.model",
+    "Resolution": "resolver.model",
+    "Target": "resolver.model",
+    "Reporter": "resolver.reporter",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in __all__:
+        raise AttributeError(f"module 'matrix' has no attribute {name!r}")
+    return getattr(import_module(_MODULES.get(name, "matrix.api")), name)

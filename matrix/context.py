@@ -64,9 +64,9 @@ class Context:
 
     def resolve(self) -> Resolution | Conflict:
         """Resolve what the settings ask for."""
-        from resolver.resolve import resolve
+        from matrix.api import resolve_settings
 
-        return resolve(self.catalog_with_image, self.request())
+        return resolve_settings(self.settings, self.catalog, self.today)
 
     @property
     def lock_path(self) -> Path:

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator, Sequence
+import stat
+import zipfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 
 import pytest
+from wheel.wheelfile import WheelFile
 
 from builders.containers import runtime
 from tests.rig.rig import Rig, the_rig
@@ -39,3 +43,49 @@ def rig() -> Iterator[Rig]:
     """A base image with a real HIP compiler, a stand-in torch, and an ordinary user; made once, kept."""
     with the_rig() as made:
         yield made
+
+
+@pytest.fixture
+def make_wheel(tmp_path: Path) -> Callable[..., Path]:
+    """Return a function that makes a valid wheel from a name, a version and members by path."""
+
+    def make(
+        name: str = "tiny",
+        version: str = "1.0",
+        files: Mapping[str, bytes] | None = None,
+        *,
+        requires_python: str = "",
+        description: str = "",
+        metadata: str | None = None,
+        tags: str = "py3-none-any",
+        executable: tuple[str, ...] = (),
+        folder: str = "made",
+    ) -> Path:
+        wheel = tmp_path / folder / f"{name}-{version}-{tags}.whl"
+        wheel.parent.mkdir(exist_ok=True)
+        info = f"{name}-{version}.dist-info"
+        head = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
+        if requires_python:
+            head += f"Requires-Python: {requires_python}\n"
+        python, abi, platform = tags.split("-")
+        listed = [
+            f"{p}-{a}-{o}" for p in python.split(".") for a in abi.split(".") for o in platform.split(".")
+        ]
+        lines = [
+            "Wheel-Version: 1.0",
+            "Generator: tests",
+            f"Root-Is-Purelib: {str(platform == 'any').lower()}",
+        ]
+        members = {
+            **(files or {f"{name}.py": b"ANSWER = 42\n"}),
+            f"{info}/METADATA": (metadata if metadata is not None else f"{head}\n{description}").encode(),
+            f"{info}/WHEEL": "\n".join([*lines, *(f"Tag: {tag}" for tag in listed), ""]).encode(),
+        }
+        with WheelFile(str(wheel), "w") as sink:
+            for path, data in members.items():
+                member = zipfile.ZipInfo(path, (2020, 2, 2, 2, 2, 2))
+                member.external_attr = (stat.S_IFREG | (0o755 if path in executable else 0o644)) << 16
+                sink.writestr(member, data)
+        return wheel
+
+    return make

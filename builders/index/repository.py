@@ -73,8 +73,8 @@ class Index:
         The directory, which need not exist yet.
     """
 
-    def __init__(self, root: Path) -> None:
-        self.root = root.absolute()
+    def __init__(self, root: str | Path) -> None:
+        self.root = Path(root).absolute()
         self.simple = self.root / "simple"
         self.state = self.root / ".matrix"
         self.yanked = self.state / "yanked"

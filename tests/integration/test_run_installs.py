@@ -12,10 +12,8 @@ import pytest
 from uv import find_uv_bin
 
 from builders.index import Index
-from tests.builders.conftest import make_wheel
 
 MakeWheel = Callable[..., Path]
-__all__ = ["make_wheel"]  # the fixture
 pytestmark = pytest.mark.integration
 PINNED = "tinyext==1.0+rocm7.2.gfx90a"
 PIP = [sys.executable, "-m", "pip", "install", "--no-deps"]

@@ -17,11 +17,9 @@ import requests
 
 from builders.index import Index
 from matrix.cli import main, make_parser
-from tests.builders.conftest import make_wheel
 
 Capture = pytest.CaptureFixture[str]
 MakeWheel = Callable[..., Path]
-__all__ = ["make_wheel"]  # the fixture
 
 
 @pytest.fixture

@@ -20,12 +20,10 @@ from matrix.cli import main
 from matrix.running.routes import base_image_of, choose_route
 from matrix.running.variables import applied, disturbing, for_container, makes_container, remarks, telling
 from resolver.errors import EnvironmentLacksError, UsageError
-from tests.builders.conftest import make_wheel
 
 Capture = pytest.CaptureFixture[str]
 Patch = pytest.MonkeyPatch
 MakeWheel = Callable[..., Path]
-__all__ = ["make_wheel"]  # the fixture
 HERE = Path(__file__).parent.parent.parent
 DISTURBING = ("PYTHONPATH", "SINGULARITY_BIND", "APPTAINER_BINDPATH", "PIP_USER", "PIP_TARGET")
 

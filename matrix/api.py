@@ -1,0 +1,211 @@
+"""The functions behind the public Python API and the command line; import them from `matrix`."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from matrix.settings import Settings, load_catalog
+from resolver.reporter import SILENT, Reporter
+
+if TYPE_CHECKING:
+    from builders.audit import WheelAudit
+    from builders.index import Index
+    from builders.plan import Task
+    from builders.task import Limits
+    from resolver.facts.catalog import Catalog
+    from resolver.model import Conflict, Resolution
+
+
+def resolve(
+    requirements: Iterable[str] = (),
+    *,
+    site: str | None = None,
+    date: datetime.date | None = None,
+    backend: Literal["rocm", "cpu"] | None = None,
+    gfx: Sequence[str] = (),
+    driver: str | None = None,
+    rocm: str | None = None,
+    python: str | None = None,
+    base_image: str | None = None,
+    support: Literal["documented", "observed", "any"] = "any",
+    prefer: Literal["newest", "proven", "oldest"] = "newest",
+    catalog: Sequence[str | Path] = (),
+) -> Resolution | Conflict:
+    """Choose versions that work together, or explain why there are none.
+
+    The result is deterministic: the same catalog and arguments give the same resolution.
+
+    Parameters
+    ----------
+    requirements
+        Requirements such as ``"torch>=2.4"`` or ``"flash-attn[triton]"``; none means the default set of the
+        backend.
+    site
+        A site of the catalog, or a TOML file that defines one; by default ``lumi-g``, for the CPU backend
+        ``local``.
+    date
+        The site as of that day; by default today (UTC).
+    backend
+        By default the site's.
+    gfx
+        GPU architectures such as ``"gfx90a"``; by default the site's.
+    driver, rocm, python
+        Versions of the AMD kernel driver, ROCm (as a specifier) and Python (as a specifier).
+    base_image
+        A name from the catalog, or a file, which is then inspected.
+    support
+        The weakest facts to rely on.
+    prefer
+        Which of several solutions to choose.
+    catalog
+        Files or directories of facts that overlay the shipped ones.
+
+    Raises
+    ------
+    UsageError
+        A name or a version is not valid.
+    CatalogError
+        A file of facts is not valid.
+    EnvironmentLacksError
+        `base_image` is a file that cannot be inspected on this machine.
+    """
+    settings = Settings(
+        requirements=list(requirements),
+        site=site,
+        date=date,
+        backend=backend,
+        gfx=list(gfx),
+        driver=driver,
+        rocm=rocm,
+        python=python,
+        base_image=base_image,
+        support=support,
+        prefer=prefer,
+        catalog=list(map(str, catalog)),
+    )
+    return resolve_settings(settings, load_catalog(settings), datetime.datetime.now(tz=datetime.UTC).date())
+
+
+def resolve_settings(settings: Settings, catalog: Catalog, today: datetime.date) -> Resolution | Conflict:
+    """Resolve what settings ask for, with a catalog that is already loaded."""
+    from matrix.request import make_request
+    from resolver.resolve import resolve as solve
+
+    if settings.base_image:
+        from builders.containers.inspection import with_inspected_image
+
+        catalog = with_inspected_image(catalog, settings.base_image)
+    return solve(catalog, make_request(settings, catalog, today))
+
+
+def read_lock(path: str | Path = "matrix.lock") -> Resolution:
+    """Read a resolution from a lock file.
+
+    Raises
+    ------
+    LockError
+        The file is missing, is not a lock, or was edited.
+    """
+    from resolver.lock import read_lock as read
+
+    return read(Path(path))
+
+
+def write_lock(resolution: Resolution, path: str | Path = "matrix.lock") -> None:
+    """Write a resolution to a lock file, atomically."""
+    from builders.containers.image import with_cached_digest
+    from builders.files import write_atomic
+    from resolver.lock import dumps
+
+    write_atomic(Path(path), dumps(with_cached_digest(resolution)))
+
+
+def build(
+    resolution: Resolution,
+    index: Index,
+    names: Iterable[str] = (),
+    *,
+    runtime: Literal["host", "apptainer", "podman"] | None = None,
+    base_image: str | None = None,
+    python: Path | None = None,
+    cpu: str = "",
+    jobs: int | None = None,
+    memory: float | None = None,
+    offline: bool = False,
+    reporter: Reporter = SILENT,
+) -> list[Path]:
+    """Build the wheels that a resolution needs and an index lacks, check them, and publish them.
+
+    Parameters
+    ----------
+    names
+        Build only these distributions; by default all that the resolution builds.
+    runtime
+        Where the builds run; by default the host for the CPU backend, else a container runtime.
+    base_image
+        Path of the base image, if it is not where the resolution says.
+    python
+        Prefix of the Python to build for, if the base image has none.
+    cpu
+        CPU that host code is compiled for, as in ``-march``; by default this machine's.
+    jobs, memory
+        Limits in compile jobs and GiB; by default what the machine allows.
+    offline
+        Use only the cache.
+    reporter
+        Receives the steps.
+
+    Returns
+    -------
+    list of Path
+        The wheels in the index, in install order, those that existed before included.
+
+    Raises
+    ------
+    BuildError, AuditError
+        A wheel could not be built, or its content is wrong; the error names the log. Nothing of it is
+        published.
+    EnvironmentLacksError
+        The machine lacks something, or a source is not available.
+    """
+    from builders.build_host import find_build_host
+    from builders.plan import plan
+    from builders.task import Limits
+
+    names = list(names)
+    if not resolution.built(names):
+        return []
+    request = resolution.request
+    catalog = load_catalog(Settings(site=request.site_file or None, catalog=list(request.catalogs)))
+    build_host = find_build_host(resolution, kind=runtime, image=base_image, python=python, cpu=cpu)
+    tasks = plan(resolution, catalog, index, build_host, names)
+    limits = Limits(jobs, memory, offline)
+    return [task.wheel or build_task(task, index, limits, reporter) for task in tasks]
+
+
+def build_task(task: Task, index: Index, limits: Limits, reporter: Reporter) -> Path:
+    """Build, check and publish one wheel."""
+    from builders.host import require_for_build
+    from builders.task import build_wheel
+
+    if task.build_host.runtime.image is None:
+        require_for_build(task.build_host.python.path)
+    return build_wheel(task, index, limits, reporter)
+
+
+def audit_wheel(wheel: str | Path) -> WheelAudit:
+    """Check the content of a wheel: GPU code, libraries, symbols, tags, metadata.
+
+    Nothing is executed. The result has ``verdict`` and ``findings``.
+
+    Raises
+    ------
+    UsageError
+        The file cannot be read, or is not a wheel.
+    """
+    from builders.audit import audit_wheel as audit
+
+    return audit(Path(wheel))

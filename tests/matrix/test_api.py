@@ -1,0 +1,48 @@
+"""The public API: its names, and the examples of its documentation page."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import matrix
+
+PAGE = Path(__file__).parents[2] / "docs" / "api.md"
+
+
+def test_examples_on_the_api_page_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make_wheel: Callable[..., Path]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    wheel = make_wheel()
+    (tmp_path / "wheels").mkdir(exist_ok=True)
+    wheel.rename(tmp_path / "wheels" / wheel.name)
+    blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    assert len(blocks) >= 6
+    namespace: dict[str, object] = {}
+    for block in blocks:
+        exec(compile(block, str(PAGE), "exec"), namespace)
+    assert (tmp_path / "matrix.lock").exists()
+
+
+def test_every_public_name_exists_and_is_documented() -> None:
+    page = PAGE.read_text()
+    for name in matrix.__all__:
+        assert inspect.getdoc(getattr(matrix, name)), name
+        assert re.search(rf"`{name}\b", page), name
+
+
+@pytest.mark.parametrize("name", ["resolve", "read_lock", "write_lock", "build", "audit_wheel"])
+def test_functions_have_signatures_with_types(name: str) -> None:
+    signature = inspect.signature(getattr(matrix, name))
+    assert signature.return_annotation is not inspect.Signature.empty
+    assert all(parameter.annotation is not parameter.empty for parameter in signature.parameters.values())
+
+
+def test_unknown_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'solve'"):
+        matrix.solve  # noqa: B018
