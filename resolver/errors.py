@@ -85,12 +85,12 @@ class CycleError(UsageError):
         first = "the one that is needed to build" if to_build else "any of them"
         rows = "[[requires]] rows or in a recipe" if to_build else "[[requires]] rows"
         super().__init__(
-            f"These distributions need each other in a circle: {' -> '.join(path)}."
-            f" matrix installs what is needed first, and so cannot install {first}.",
-            hint=f"One of these requirements must go from the facts: they stand in {rows} of these packages"
-            " (or in the lock, if it was edited).",
+            f"These distributions require each other in a cycle: {' -> '.join(path)}."
+            f" A requirement is installed before what requires it, so matrix cannot install {first}.",
+            hint=f"Remove one of these requirements from the catalog: they are in {rows} of these packages.",
         )
         self.path = tuple(path)
+        self.details = {"cycle": list(path)}
 
 
 # Exit code 3: the environment lacks something.

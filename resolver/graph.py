@@ -1,142 +1,95 @@
-"""The build graph of a lock or of a resolution: what each distribution needs, and in which generation."""
+"""The build graph of a resolution, as a networkx graph.
+
+An edge goes from a distribution to what it needs. A node has the attribute `pick`: its `Distribution`,
+or None if pip chooses the version. An edge has the attribute `needs`: the run `Edge`, the build `Edge`
+or both. Names and edges are in sorted order.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from operator import attrgetter
-from typing import TYPE_CHECKING, Literal
 
-import msgspec
+import networkx
 from msgspec.structs import replace
 
-from resolver.model import Edge, Origin
-from resolver.order import generations
+from resolver.errors import CycleError
+from resolver.model import Distribution, Edge, Resolution
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    from resolver.model import Resolution
-
-PIP: Literal["pip"] = "pip"
-"""Origin of a build requirement that the catalog does not version: pip chooses."""
+PIP = "pip"
+"""The origin of a build requirement whose version pip chooses."""
 
 
-class Node(msgspec.Struct, frozen=True):
-    """A distribution of the build graph."""
-
-    name: str
-    version: str
-    """Empty for what is left to pip."""
-    wheel_version: str
-    """For what is built: its version with the label."""
-    origin: Origin | Literal["pip"]
-    generation: int
-    """Counted from 1: one more than the highest generation of what it needs."""
-
-    @property
-    def pinned(self) -> str:
-        """The version that a consumer pins; empty for what is left to pip."""
-        return self.wheel_version or self.version
-
-
-class BuildGraph(msgspec.Struct, frozen=True):
-    """Distributions and what they need, free of circles.
-
-    Between two distributions there is at most one run edge and one build edge.
-    """
-
-    nodes: tuple[Node, ...]
-    """Sorted by name."""
-    edges: tuple[Edge, ...]
-    """Sorted by subject, object and kind."""
-    generations: tuple[tuple[str, ...], ...]
-    """The install order."""
-    requested: tuple[str, ...] = ()
-    """The requirements that were asked for, as they were written."""
-
-    def node(self, name: str) -> Node | None:
-        """Find a distribution by name."""
-        return next((one for one in self.nodes if one.name == name), None)
-
-    def roots(self) -> tuple[str, ...]:
-        """Give the distributions that no other one needs."""
-        needed = {edge.object for edge in self.edges}
-        return tuple(node.name for node in self.nodes if node.name not in needed)
-
-    def needs(self) -> dict[str, dict[str, tuple[Edge, ...]]]:
-        """Give for every distribution what it needs, each with the edges that say so."""
-        needs: dict[str, dict[str, tuple[Edge, ...]]] = {node.name: {} for node in self.nodes}
-        for edge in self.edges:
-            before = needs[edge.subject].get(edge.object, ())
-            needs[edge.subject][edge.object] = (*before, edge)
-        return needs
-
-    def part(self, names: Iterable[str], requested: Iterable[str] = ()) -> BuildGraph:
-        """Give the part that these distributions need, themselves included."""
-        needs = self.needs()
-        kept, waiting = set(), list(names)
-        while waiting:
-            name = waiting.pop()
-            if name not in kept:
-                kept.add(name)
-                waiting += needs[name]
-        groups = (tuple(name for name in group if name in kept) for group in self.generations)
-        return replace(
-            self,
-            nodes=tuple(node for node in self.nodes if node.name in kept),
-            edges=tuple(edge for edge in self.edges if edge.subject in kept),
-            generations=tuple(group for group in groups if group),
-            requested=tuple(requested),
-        )
-
-
-def graph_of_lock(lock: Resolution) -> BuildGraph:
-    """Give the build graph of a lock.
-
-    Parameters
-    ----------
-    lock
-        Its edges count, not its install order, which may have been changed by hand.
-
-    Returns
-    -------
-    BuildGraph
-        Of the distributions and of what an edge names; what has no pick is left to pip.
+def build_graph(resolution: Resolution) -> networkx.DiGraph[str]:
+    """Return the build graph of a resolution.
 
     Raises
     ------
     CycleError
-        The edges form a circle, which is named as a path.
+        The edges form a cycle.
     """
-    named = {name for edge in lock.edges for name in (edge.subject, edge.object)}
-    nodes = {
-        pick.name: Node(pick.name, pick.version, pick.wheel_version, pick.origin, 0)
-        for pick in lock.picks
-        if pick.kind == "distribution" or pick.name in named
-    }
-    requested = [requirement.text for requirement in lock.request.requirements]
-    return _graph(nodes, lock.edges, requested)
+    edges = _merged(resolution.edges)
+    names = {name for edge in edges for name in (edge.subject, edge.object)}
+    names |= {pick.name for pick in resolution.distributions}
+    picks = {pick.name: pick for pick in resolution.picks}
+    graph: networkx.DiGraph[str] = networkx.DiGraph()
+    for name in sorted(names):
+        graph.add_node(name, pick=picks.get(name))
+    for edge in edges:
+        before = graph.edges.get((edge.subject, edge.object), {"needs": ()})
+        graph.add_edge(edge.subject, edge.object, needs=(*before["needs"], edge))
+    if not networkx.is_directed_acyclic_graph(graph):
+        raise _cycle_error(graph)
+    return graph
 
 
-def _graph(known: Mapping[str, Node], edges: Iterable[Edge], requested: Iterable[str]) -> BuildGraph:
-    merged = _merged(edges)
-    groups = generations(known, merged)
-    number = {name: count for count, group in enumerate(groups, start=1) for name in group}
-    nodes = (
-        replace(known[name], generation=count) if name in known else Node(name, "", "", PIP, count)
-        for name, count in sorted(number.items())
-    )
-    return BuildGraph(tuple(nodes), merged, groups, tuple(requested))
+def generations(graph: networkx.DiGraph[str]) -> tuple[tuple[str, ...], ...]:
+    """Return the install order: each generation needs only members of earlier generations."""
+    groups = networkx.topological_generations(graph.reverse(copy=False))
+    return tuple(tuple(sorted(group)) for group in groups)
 
 
-def _merged(edges: Iterable[Edge]) -> tuple[Edge, ...]:
-    """Make one edge of all that say the same; it is declared if one of them is."""
-    found: dict[tuple[str, str, str], Edge] = {}
+def with_needs(graph: networkx.DiGraph[str], names: Iterable[str]) -> networkx.DiGraph[str]:
+    """Return the part of the graph that these distributions need, themselves included."""
+    part = set(names)
+    for name in names:
+        part |= networkx.descendants(graph, name)
+    return graph.subgraph(part)
+
+
+def roots(graph: networkx.DiGraph[str]) -> list[str]:
+    """Return the distributions that no other one needs."""
+    return sorted(name for name, degree in graph.in_degree() if degree == 0)
+
+
+def edges_of_graph(graph: networkx.DiGraph[str]) -> list[Edge]:
+    """Return all edges, sorted by subject, object and kind."""
+    edges: list[Edge] = [edge for data in graph.edges.values() for edge in data["needs"]]
+    return sorted(edges, key=attrgetter("subject", "object", "kind"))
+
+
+def pick_in(graph: networkx.DiGraph[str], name: str) -> Distribution | None:
+    """Return the distribution of a node; None if pip chooses its version."""
+    pick: Distribution | None = graph.nodes[name]["pick"]
+    return pick
+
+
+def _merged(edges: Iterable[Edge]) -> list[Edge]:
+    """Merge edges of the same ends and kind. The result is declared if one of them is."""
+    merged: dict[tuple[str, str, str], Edge] = {}
     for edge in sorted(edges, key=attrgetter("subject", "object", "kind", "requirement")):
         key = (edge.subject, edge.object, edge.kind)
-        same = found.get(key)
-        if same is None:
-            found[key] = edge
-            continue
-        texts = dict.fromkeys(text for text in (same.requirement, edge.requirement) if text)
-        found[key] = replace(same, declared=same.declared or edge.declared, requirement=", ".join(texts))
-    return tuple(found.values())
+        if key in merged:
+            same = merged[key]
+            texts = dict.fromkeys(text for text in (same.requirement, edge.requirement) if text)
+            declared = same.declared or edge.declared
+            edge = replace(same, declared=declared, requirement=", ".join(texts))  # noqa: PLW2901
+        merged[key] = edge
+    return list(merged.values())
+
+
+def _cycle_error(graph: networkx.DiGraph[str]) -> CycleError:
+    steps = networkx.find_cycle(graph)
+    needs = [edge for step in steps for edge in graph.edges[step[:2]]["needs"]]
+    path = [steps[0][0], *(step[1] for step in steps)]
+    return CycleError(path, to_build=any(edge.kind == "build" for edge in needs))

@@ -76,6 +76,10 @@ class Network:
         for link, ends in enumerate(self._ends):
             for end in dict.fromkeys(ends):
                 self._touching[end].append(link)
+        self._favours = {
+            self.number[name]: (self.number[favour.other], favour.first)
+            for name, favour in problem.favours.items()
+        }
         self._degrees = [len(links) for links in self._touching]
         self._weights = self._degrees.copy()
 
@@ -108,6 +112,15 @@ class Network:
         if proof:
             proof.contradiction(failed, self._ends[failed])
         return None
+
+    def by_preference(self, domains: Domains, variable: int) -> list[int]:
+        """Return the bit numbers of what is left of a variable, the preferred first."""
+        mask, favoured = domains[variable], 0
+        if variable in self._favours:
+            other, first = self._favours[variable]
+            if domains[other].bit_count() == 1:
+                favoured = first.get(domains[other].bit_length() - 1, 0)
+        return [*bits(mask & favoured), *bits(mask & ~favoured)]
 
     def _among(self, links: Sequence[int] | None) -> Sequence[Sequence[int]]:
         """Give for each variable those of its relations that count."""

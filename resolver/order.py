@@ -1,4 +1,4 @@
-"""Resolution to build graph: what must be installed before what."""
+"""The edges between chosen distributions, and the install order that follows from them."""
 
 from __future__ import annotations
 
@@ -21,20 +21,10 @@ if TYPE_CHECKING:
 
 
 def edges_of(candidates: Sequence[Candidate], relations: Iterable[Relation]) -> tuple[Edge, ...]:
-    """Give the run and build edges among chosen distributions and what they are built with.
+    """Return the run and build edges among chosen distributions and their build requirements.
 
-    Parameters
-    ----------
-    candidates
-        The chosen candidates.
-    relations
-        The problem's relations; those between two chosen distributions become run edges.
-
-    Returns
-    -------
-    tuple of Edge
-        Sorted. A build requirement that the catalog does not version keeps the text of the
-        recipe in `requirement`; pip chooses its version.
+    A relation between two chosen distributions becomes a run edge. A build requirement that the
+    catalog does not version keeps the text of the recipe in `requirement`; pip chooses its version.
     """
     chosen = {one.name: one for one in candidates if one.kind == "distribution"}
     edges: set[Edge] = set()
@@ -59,24 +49,21 @@ def _needs(relation: Relation, subject: Candidate) -> bool:
 
 
 def generations(names: Iterable[str], edges: Iterable[Edge]) -> tuple[tuple[str, ...], ...]:
-    """Give the install order as topological generations over run and build edges.
+    """Return the install order: each group needs only members of earlier groups.
+
+    `graphlib` and not `resolver.graph`: importing networkx takes longer than resolving.
 
     Parameters
     ----------
     names
         Distributions that are installed even if no edge names them.
     edges
-        What needs what.
-
-    Returns
-    -------
-    tuple of tuple of str
-        Every member of a group needs only members of earlier groups; groups are sorted by name.
+        Run and build edges.
 
     Raises
     ------
     CycleError
-        The edges form a circle, which is named as a path.
+        The edges form a cycle.
 
     Examples
     --------

@@ -145,16 +145,27 @@ class Demand(msgspec.Struct, eq=False):
     """It says for what is resolved, which a site often decides, and not what is wanted."""
 
 
+class Favour(msgspec.Struct, frozen=True):
+    """Candidates of a component that come first once another component is chosen."""
+
+    other: str
+    """The other component: for Python the base image."""
+    first: dict[int, int]
+    """Bit number of the other's candidate to the mask of the candidates that come first."""
+
+
 class Problem(msgspec.Struct, eq=False):
     """Variables, demands and relations."""
 
     variables: dict[str, Variable]
     demands: list[Demand]
     relations: list[Relation]
+    favours: dict[str, Favour] = {}
+    """For a component, candidates that come first depending on another component."""
 
     def restricted(self, demands: Sequence[Demand], relations: Sequence[Relation]) -> Problem:
         """Give the same problem with only some of its demands and relations."""
-        return Problem(self.variables, list(demands), list(relations))
+        return Problem(self.variables, list(demands), list(relations), self.favours)
 
 
 def bits(mask: int) -> Iterator[int]:

@@ -34,11 +34,14 @@ class Rejected(msgspec.Struct, frozen=True):
     instead
         What it would have cost where nothing forbids it: the component that is decided earlier, the
         version it has now, and the one it would have.
+    preferred
+        Why the chosen version is preferred where this one would cost nothing.
     """
 
     key: str
     core: tuple[CoreItem, ...] = ()
     instead: tuple[str, str, str] | None = None
+    preferred: str = ""
 
 
 def rejected(
@@ -98,4 +101,12 @@ def _reason(problem: Problem, picked: Mapping[str, str], name: str, position: in
         candidate = problem.variables[other].candidate(bit)
         if other != name and other in picked and picked[other] != candidate.key:
             return Rejected(key, instead=(other, picked[other], candidate.key))
-    return Rejected(key)
+    return Rejected(key, preferred=_favoured(problem, picked, name))
+
+
+def _favoured(problem: Problem, picked: Mapping[str, str], name: str) -> str:
+    """Return the reason if the chosen version came first because of another component."""
+    favour = problem.favours.get(name)
+    if favour is None or favour.other not in picked:
+        return ""
+    return f"{name} {picked[name]} is in {favour.other} {picked[favour.other]} and is therefore preferred"

@@ -11,15 +11,17 @@ from resolver.compiling.bad import warnings_of
 from resolver.compiling.draft import window_of
 from resolver.compiling.kept import remarks
 from resolver.label import labelled, wheel_label
-from resolver.model import PLATFORM, STATUS_RANK, BaseImage, Distribution, DriverWindow, Resolution
+from resolver.model import PLATFORM, STATUS_RANK, BaseImage, Distribution, DriverWindow, Fact, Resolution
 from resolver.order import edges_of, generations
 from resolver.solve import solve_preferred
+from resolver.versions import join_words
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from resolver.facts.catalog import Catalog
-    from resolver.model import Conflict, Fact, Request, Target
+    from resolver.facts.schema import Image
+    from resolver.model import Conflict, Request, Target
     from resolver.problem import Problem, Relation
 
 _SHOWN = [name for name in PLATFORM if name not in {"backend", "gfx"}]
@@ -77,6 +79,9 @@ def _resolution(
     warnings += remarks(request, picks, [candidates[pick.name].remark for pick in picks])
     warnings += warnings_of(catalog, request.target, versions)
     image = catalog.image.get(versions.get("base-image", ""))
+    picks = [_python_pick(pick, request, image) if pick.name == "python" else pick for pick in picks]
+    if image and image.python and versions.get("python", image.python[0]) not in image.python:
+        warnings.append(_foreign_python(image, versions["python"]))
     window = window_of(catalog, request)
     return Resolution(
         request=request,
@@ -98,6 +103,27 @@ def _resolution(
         order=generations((pick.name for pick in picks if pick.kind == "distribution"), edges),
         edges=edges,
         warnings=tuple(warnings),
+    )
+
+
+def _python_pick(pick: Distribution, request: Request, image: Image | None) -> Distribution:
+    """Return the chosen Python with its origin: the request, this machine, the base image, or nothing."""
+    installed = request.preinstalled.installed if request.preinstalled else {}
+    if any(requirement.name == "python" for requirement in request.requirements):
+        return replace(pick, origin="request")
+    if request.target.python:
+        return replace(pick, origin="site")
+    if image and pick.version in image.python:
+        fact = Fact.of(image, f"{image.name} has Python {join_words(image.python, joiner='and')}", note="")
+        return replace(pick, origin="base-image", facts=(*pick.facts, fact))
+    return replace(pick, origin="base-image") if "python" in installed else pick
+
+
+def _foreign_python(image: Image, version: str) -> str:
+    own = join_words(image.python, joiner="and")
+    return (
+        f"The base image {image.name} has Python {own}, not {version}. Python {version} comes from conda, "
+        f"as in containers of cotainr and tykky. To build for it, name its prefix with --python-from."
     )
 
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from resolver.errors import TooLargeError
 from resolver.model import layer
 from resolver.network import Network
-from resolver.problem import ABSENT, bits
+from resolver.problem import ABSENT
 from resolver.provider import ask_resolvelib
 
 if TYPE_CHECKING:
@@ -120,7 +120,7 @@ def _preferred(network: Network, domains: Domains, witness: Domains) -> Domains:
         needed = (one for one in undecided if not _can_be_left_out(network, domains, witness, one))
         variable = next(needed, undecided[0])
         undecided.remove(variable)
-        for bit in bits(domains[variable]):
+        for bit in network.by_preference(domains, variable):
             narrowed = network.narrowed(domains, variable, 1 << bit)
             if narrowed is None:
                 continue

@@ -123,6 +123,8 @@ def _rejected_text(one: Rejected) -> str:
     if one.instead:
         other, now, then = one.instead
         return f"  {one.key}: {other} would be {then} instead of {now}, and {other} is decided first"
+    if one.preferred:
+        return f"  {one.key}: {one.preferred}"
     return "\n".join([f"  {one.key}", *(f"    - {item.text}{first_source(item)}" for item in one.core)])
 
 
@@ -130,6 +132,8 @@ def _rejected_document(one: Rejected) -> dict[str, Any]:
     document: dict[str, Any] = {"version": one.key, "core": msgspec.to_builtins(one.core)}
     if one.instead:
         document["instead"] = dict(zip(("component", "now", "then"), one.instead, strict=True))
+    if one.preferred:
+        document["preferred"] = one.preferred
     return document
 
 

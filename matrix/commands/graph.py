@@ -1,8 +1,9 @@
-"""``matrix graph``: what each distribution of a lock needs, to run and to be built."""
+"""``matrix graph``: what each distribution of a lock requires to run and to be built."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,27 +11,27 @@ import msgspec
 
 from builders.files import write_atomic
 from matrix.console import can_encode
+from matrix.drawing import ASCII, BOX, BOX_CHARACTERS, draw_dot, draw_mermaid, draw_svg, draw_text, origin_in
 from matrix.locking import names_target, same_target
 from matrix.options import add_lock, add_names, add_target_options
-from matrix.resolution_text import show_conflict
-from resolver.errors import CycleError, UsageError, did_you_mean
-from resolver.graph import graph_of_lock
-from resolver.model import Conflict
+from matrix.resolution_text import show_conflict, title_of
+from resolver.errors import UsageError, did_you_mean
+from resolver.graph import build_graph, edges_of_graph, generations, pick_in, with_needs
+from resolver.model import SCHEMA, Conflict
 from resolver.requirements import parse_requirement
 from resolver.versions import allows, shorten
 
 if TYPE_CHECKING:
     import argparse
 
+    from networkx import DiGraph
+
     from matrix.context import Context
-    from resolver.graph import BuildGraph
     from resolver.model import Resolution
 
 SUMMARY = "show the build graph: what each distribution requires to run and to build"
 EXAMPLE = "matrix graph --format svg -o graph.svg"
 FORMATS = ("text", "dot", "mermaid", "svg", "json")
-_SHOWN = {"rocm": "ROCm", "python": "Python"}
-"""Platform components that the title names."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -50,21 +51,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def execute(context: Context) -> int:
     """Run the command."""
     args, console = context.args, context.console
-    locked = context.has_lock
     lock = _lock(context)
     if lock is None:
         return 1
-    try:
-        graph = graph_of_lock(lock)
-    except CycleError as error:
-        if args.format != "json":
-            raise
-        said = {"id": error.id, "message": error.message, "hint": error.hint, "cycle": list(error.path)}
-        console.document({"schema": 1, "status": "error", **said})
-        return error.exit_code
-    if locked:
-        graph = _part(graph, lock, args)
-    text = _drawn(graph, lock, args)
+    graph = build_graph(lock)
+    requirements = [requirement.text for requirement in lock.request.requirements]
+    if context.has_lock and (names := _required_names(graph, lock, context)):
+        graph, requirements = with_needs(graph, names), args.requirements
+    title = _title(lock)
+    match args.format:
+        case "json":
+            text = _json_text(graph_json(graph, lock, requirements), to_file=args.output is not None)
+        case "dot":
+            text = draw_dot(graph, title)
+        case "mermaid":
+            text = draw_mermaid(graph, title)
+        case "svg":
+            text = draw_svg(graph, title)
+        case _:
+            shows_boxes = args.output is not None or can_encode(BOX_CHARACTERS)
+            text = draw_text(graph, title, BOX if shows_boxes else ASCII)
     if args.output is None:
         console.data(text)
     else:
@@ -74,7 +80,7 @@ def execute(context: Context) -> int:
 
 
 def _lock(context: Context) -> Resolution | None:
-    """Read the lock, or resolve when there is none; a lock for another target is refused."""
+    """Return the lock; without one, resolve the request. None if there is no resolution."""
     args, console = context.args, context.console
     if context.has_lock:
         if names_target(args):
@@ -84,108 +90,68 @@ def _lock(context: Context) -> Resolution | None:
     if isinstance(answer, Conflict):
         show_conflict(answer, console, as_json=args.format == "json")
         return None
-    console.info(f"There is no {args.lock}; resolved for this answer only. matrix resolve writes a lock.")
+    console.info(f"There is no {args.lock}; resolved for this graph only. `matrix resolve` writes a lock.")
     for warning in answer.warnings:
         console.warning(warning)
     return answer
 
 
-def _part(graph: BuildGraph, lock: Resolution, args: argparse.Namespace) -> BuildGraph:
-    """Give what the requirements of the command line need, or all without any.
+def _required_names(graph: DiGraph[str], lock: Resolution, context: Context) -> list[str]:
+    """Return the distributions that the command line names.
 
     Raises
     ------
     UsageError
-        The lock has no such distribution, or another version of it.
+        The lock does not have one, or has a version that does not match.
     """
     names = []
-    for one in map(parse_requirement, args.requirements):
-        version = next((pick.version for pick in lock.picks if pick.name == one.name), None)
-        if version is None and graph.node(one.name) is None:
-            msg = f"The lock {args.lock} has no {shorten(one.name)!r}."
-            known = [*(pick.name for pick in lock.picks), *(node.name for node in graph.nodes)]
-            raise UsageError(msg, hint=did_you_mean(one.name, known))
-        if version is not None and one.specifier is not None and not allows([one.specifier], version):
-            msg = f"You asked for {shorten(one.text)}, but {args.lock} has {one.name} {version}."
-            raise UsageError(msg, hint="Resolve for it first, or name another file with --lock.")
-        if graph.node(one.name) is not None:
-            names.append(one.name)
-    return graph.part(names, args.requirements) if names else graph
+    path = context.lock_path
+    for requirement in map(parse_requirement, context.args.requirements):
+        name, version = requirement.name, lock.version_of(requirement.name)
+        if not version and name not in graph:
+            msg = f"The lock {path} does not have {shorten(name)!r}."
+            raise UsageError(msg, hint=did_you_mean(name, [*(pick.name for pick in lock.picks), *graph]))
+        if version and requirement.specifier is not None and not allows([requirement.specifier], version):
+            msg = f"You asked for {shorten(requirement.text)}, but {path} has {name} {version}."
+            raise UsageError(msg, hint="Resolve that request first, or name another file with --lock.")
+        if name in graph:
+            names.append(name)
+    return names
 
 
-def _drawn(
-    graph: BuildGraph,
-    lock: Resolution,
-    args: argparse.Namespace,
-) -> str:
-    title = _title(lock)
-    match args.format:
-        case "json":
-            return _json(graph_document(graph, lock), args)
-        case "dot":
-            from matrix.drawing.dot import draw_dot
-
-            return draw_dot(graph, title)
-        case "mermaid":
-            from matrix.drawing.mermaid import draw_mermaid
-
-            return draw_mermaid(graph, title)
-        case "svg":
-            from matrix.drawing.svg import draw_svg
-
-            return draw_svg(graph, title)
-    return _text(graph, title, args)
-
-
-def _text(graph: BuildGraph, title: str, args: argparse.Namespace) -> str:
-    from matrix.drawing.text import ASCII, BOX, CHARACTERS, draw_text
-
-    shows_boxes = args.output is not None or can_encode(CHARACTERS)
-    return draw_text(graph, title, BOX if shows_boxes else ASCII)
-
-
-def graph_document(graph: BuildGraph, lock: Resolution) -> dict[str, Any]:
-    """Give a build graph as JSON; the keys are a contract.
-
-    Parameters
-    ----------
-    graph
-        The graph.
-    lock
-        The lock it is of.
-    """
-    target = lock.target
-    document: dict[str, Any] = {
-        "schema": 1,
-        "target": {
-            "site": target.site,
-            "date": target.date.isoformat(),
-            "backend": target.backend,
-            "gfx": list(target.gfx),
-        },
-        "requirements": list(graph.requested),
-        "nodes": [
+def graph_json(graph: DiGraph[str], lock: Resolution, requirements: Sequence[str]) -> dict[str, Any]:
+    """Return a build graph as JSON data."""
+    groups = generations(graph)
+    generation = {name: number for number, group in enumerate(groups, start=1) for name in group}
+    nodes = []
+    for name in sorted(graph):
+        pick = pick_in(graph, name)
+        nodes.append(
             {
-                "name": node.name,
-                "version": node.version,
-                "wheel_version": node.wheel_version,
-                "origin": node.origin,
-                "generation": node.generation,
+                "name": name,
+                "version": pick.version if pick else "",
+                "wheel_version": pick.wheel_version if pick else "",
+                "origin": origin_in(graph, name),
+                "generation": generation[name],
             }
-            for node in graph.nodes
-        ],
-        "edges": [{"requirement": "", **msgspec.to_builtins(edge)} for edge in graph.edges],
-        "generations": [list(group) for group in graph.generations],
+        )
+    target = msgspec.to_builtins(lock.target)
+    return {
+        "schema": SCHEMA,
+        "target": {key: target[key] for key in ("site", "date", "backend", "gfx")},
+        "requirements": list(requirements),
+        "nodes": nodes,
+        "edges": [{"requirement": "", **msgspec.to_builtins(edge)} for edge in edges_of_graph(graph)],
+        "generations": [list(group) for group in groups],
     }
-    return document
 
 
-def _json(document: object, args: argparse.Namespace) -> str:
+def _json_text(document: object, *, to_file: bool) -> str:
     text = json.dumps(document, indent=2, ensure_ascii=False)
-    return text if args.output is not None or can_encode(text) else json.dumps(document, indent=2)
+    return text if to_file or can_encode(text) else json.dumps(document, indent=2)
 
 
 def _title(lock: Resolution) -> str:
-    target = lock.target
-    known = [f"{word} {lock.version_of(name)}" for name, word in _SHOWN.items() if lock.version_of(name)]
-    return ", ".join([f"For {target.site} on {target.date}: {target.backend}", *target.gfx, *known])
+    components = [(word, lock.version_of(name)) for name, word in (("rocm", "ROCm"), ("python", "Python"))]
+    versions = [f"{word} {version}" for word, version in components if version]
+    return ", ".join([title_of(lock.target), *versions])

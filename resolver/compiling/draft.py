@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from resolver.compiling.installed import extend, kept_names, with_installed
 from resolver.errors import UsageError, did_you_mean
 from resolver.model import STATUS_RANK, SUPPORT_FLOOR
-from resolver.problem import ABSENT, Demand, Problem, Relation, Row, Saying, Variable
+from resolver.problem import ABSENT, Demand, Favour, Problem, Relation, Row, Saying, Variable
 from resolver.requirements import normalize_name
 from resolver.versions import minor, satisfies, shorten, sort_key
 
@@ -80,6 +80,7 @@ class Draft:
         self.variables: dict[str, Variable] = {}
         self._demands: list[Demand] = []
         self._relations: list[Relation] = []
+        self.favours: dict[str, Favour] = {}
         self._installed: dict[str, list[Installed]] = {}
         self._floor = SUPPORT_FLOOR[request.support]
 
@@ -93,7 +94,7 @@ class Draft:
 
     def problem(self) -> Problem:
         """Give the finished problem."""
-        return Problem(self.variables, self._demands, self._relations)
+        return Problem(self.variables, self._demands, self._relations, self.favours)
 
     def variable(
         self,

@@ -97,8 +97,9 @@ def _as_the_image(draft: Draft) -> None:
     if draft.target.backend != "rocm":
         msg = "--keep-installed image keeps what a base image holds, and the CPU backend has none."
         raise UsageError(msg, hint="Name a file: pip list > installed.txt")
-    draft.ask("base-image", any_candidate, "you asked to keep what the base image holds")
     images = images_of(draft.catalog, draft.target)
+    known = any_candidate if draft.target.base_image else version_in([row.name for row in images])
+    draft.ask("base-image", known, "you asked to keep what the base image holds")
     of_images = [
         Clause(version_in([row.name]), version_in(row.python), _python_of(row))
         for row in images

@@ -61,4 +61,5 @@ def part_for(problem: Problem, catalog: Catalog, backend: Backend, names: Collec
         {name: variable for name, variable in problem.variables.items() if name not in absent},
         [one for one in problem.demands if one.variable.name not in absent],
         [one for one in problem.relations if concerns(one)],
+        problem.favours,
     )

@@ -16,6 +16,7 @@ from resolver.compiling.draft import (
 )
 from resolver.facts import schema
 from resolver.model import Candidate, Fact
+from resolver.problem import Favour
 from resolver.versions import join_words, minor, newest_first, sort_key
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ def compile_platform(draft: Draft) -> None:
     pythons = catalog.python.values()
     draft.variable(
         "python",
-        [_plain("python", row.version, row, "is a release line", "request") for row in pythons],
+        [_plain("python", row.version, row, "is a release line", "default") for row in pythons],
     )
     _rocm(draft)
     _images(draft)
@@ -143,8 +144,19 @@ def _images(draft: Draft) -> None:
         if row.glibc:
             fact = Fact.of(row, f"{row.name} is {row.os}, which has glibc {row.glibc}", note=_note(row))
             glibc.append(Clause(this, version_in([row.glibc]), fact))
+    _favour_own_python(draft)
     draft.relate("base-image", "rocm", rocm)
     draft.relate("base-image", "glibc", glibc)
+
+
+def _favour_own_python(draft: Draft) -> None:
+    """Let the Python of the chosen base image come first, unless the request names one."""
+    image_variable, python = draft.variables["base-image"], draft.variables["python"]
+    first = {
+        bit: python.of_versions(draft.catalog.image[candidate.version].python)
+        for bit, candidate in enumerate(image_variable.candidates, start=1)
+    }
+    draft.favours["python"] = Favour("base-image", first)
 
 
 def _rocm_in(image: schema.Image) -> str:

@@ -49,7 +49,7 @@ def run_json(capsys: Capture, *arguments: str, code: int = 0) -> dict[str, Any]:
     return document
 
 
-def test_the_json_has_the_edges_and_the_order_of_the_lock(lock: Resolution, capsys: Capture) -> None:
+def test_json_has_edges_and_order_of_lock(lock: Resolution, capsys: Capture) -> None:
     document = run_json(capsys)
     assert document["schema"] == 1
     assert document["target"] == {
@@ -73,7 +73,7 @@ def test_the_json_has_the_edges_and_the_order_of_the_lock(lock: Resolution, caps
     assert {(node["origin"], node["version"]) for node in nodes.values()} == {("pip", "")}
 
 
-def test_the_text_draws_a_tree_with_torch_once_and_the_generations(lock: Resolution, capsys: Capture) -> None:
+def test_text_draws_tree_and_generations(lock: Resolution, capsys: Capture) -> None:
     del lock
     said = run(capsys)
     assert "│   └── pytorch-triton-rocm" in said
@@ -84,9 +84,7 @@ def test_the_text_draws_a_tree_with_torch_once_and_the_generations(lock: Resolut
     assert "  2. torch\n  3. apex, bitsandbytes, deepspeed, flash-attn" in said
 
 
-def test_an_output_without_box_characters_gets_ascii_and_a_file_does_not(
-    lock: Resolution, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ascii_output_gets_ascii_tree(lock: Resolution, monkeypatch: pytest.MonkeyPatch) -> None:
     del lock
     said = _in_ascii(monkeypatch, "graph")
     assert _in_ascii(monkeypatch, "graph", "-o", "graph.txt", "-q") == ""
@@ -99,14 +97,14 @@ def test_an_output_without_box_characters_gets_ascii_and_a_file_does_not(
     ("format_", "wanted"),
     [("text", r"\xe9\u0444"), ("dot", r"\xe9\u0444"), ("mermaid", "#233;#1092;"), ("svg", "&#233;&#1092;")],
 )
-def test_what_the_encoding_lacks_is_escaped(
+def test_characters_outside_encoding_are_escaped(
     format_: str, wanted: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(lock_of([runs("éф😀", "torch")]))
     assert wanted in _in_ascii(monkeypatch, "graph", "--format", format_)
 
 
-def test_json_that_the_encoding_lacks_is_still_json(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_json_in_ascii_is_still_json(monkeypatch: pytest.MonkeyPatch) -> None:
     write(lock_of([runs("éф😀", "torch")]))
     document = json.loads(_in_ascii(monkeypatch, "graph", "--format", "json"))
     assert [node["name"] for node in document["nodes"]] == ["torch", "éф😀"]
@@ -121,9 +119,7 @@ def _in_ascii(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> str:
 
 
 @pytest.mark.parametrize("format_", ["text", "dot", "mermaid", "svg", "json"])
-def test_a_file_holds_what_stdout_gets_and_the_same_again(
-    format_: str, lock: Resolution, capsys: Capture
-) -> None:
+def test_file_equals_stdout(format_: str, lock: Resolution, capsys: Capture) -> None:
     del lock
     said = run(capsys, "--format", format_)
     assert run(capsys, "--format", format_) == said
@@ -132,14 +128,15 @@ def test_a_file_holds_what_stdout_gets_and_the_same_again(
     assert sorted(path.name for path in Path().iterdir()) == ["matrix.lock", "out"]
 
 
-def test_the_pictures_are_of_the_same_graph(lock: Resolution, capsys: Capture) -> None:
+def test_all_formats_show_the_same_graph(lock: Resolution, capsys: Capture) -> None:
     wanted = sorted((edge.subject, edge.object, edge.kind == "run") for edge in lock.edges)
     assert sorted(read_dot(run(capsys, "--format", "dot")).arrows) == wanted
     assert sorted(read_mermaid(run(capsys, "--format", "mermaid")).arrows) == wanted
-    assert "For lumi-g on 2026-03-01" in (ET.fromstring(run(capsys, "--format", "svg"))[0].text or "")
+    svg = ET.fromstring(run(capsys, "--format", "svg"))
+    assert any("For lumi-g on 2026-03-01" in text for text in svg.itertext())
 
 
-def test_without_a_lock_the_request_is_resolved_and_nothing_is_written(capsys: Capture) -> None:
+def test_without_lock_request_is_resolved(capsys: Capture) -> None:
     assert main(["graph", "apex", *ON_LUMI, "--format", "json"]) == 0
     said = capsys.readouterr()
     document = json.loads(said.out)
@@ -152,12 +149,12 @@ def test_without_a_lock_the_request_is_resolved_and_nothing_is_written(capsys: C
     assert run_json(capsys) == document
 
 
-def test_what_cannot_be_resolved_is_answered_as_resolve_does(capsys: Capture) -> None:
+def test_conflict_is_shown_as_resolve_does(capsys: Capture) -> None:
     asked = ["torch", "rocm==7.1.*", "--site", "lumi-g", "--date", "2026-02-01"]
     assert run_json(capsys, *asked, code=1)["status"] == "conflict"
 
 
-def test_names_with_a_lock_choose_a_part_of_it(lock: Resolution, capsys: Capture) -> None:
+def test_names_choose_part_of_lock(lock: Resolution, capsys: Capture) -> None:
     del lock
     document = run_json(capsys, "bitsandbytes>=0.40")
     assert [node["name"] for node in document["nodes"]] == ["bitsandbytes", "pytorch-triton-rocm", "torch"]
@@ -168,7 +165,7 @@ def test_names_with_a_lock_choose_a_part_of_it(lock: Resolution, capsys: Capture
 @pytest.mark.parametrize(
     ("arguments", "found", "hint"),
     [
-        (["apx"], "has no 'apx'", "Did you mean apex?"),
+        (["apx"], "does not have 'apx'", "Did you mean apex?"),
         (["torch<2"], "has torch 2.9.1+rocm6.4", "matrix"),
         (["rocm==6.2.*"], "has rocm 6.4", "--lock"),
         (["--python", "3.11"], "python 3.11", "--lock"),
@@ -176,7 +173,7 @@ def test_names_with_a_lock_choose_a_part_of_it(lock: Resolution, capsys: Capture
         (["--format", "png"], "'png'", "svg"),
     ],
 )
-def test_what_the_lock_is_not_is_exit_2(
+def test_mismatch_with_lock_is_exit_2(
     arguments: list[str], found: str, hint: str, lock: Resolution, capsys: Capture
 ) -> None:
     del lock
@@ -187,26 +184,26 @@ def test_what_the_lock_is_not_is_exit_2(
     assert said.out == ""
 
 
-CIRCLE = [runs("apex", "torch"), runs("torch", "triton"), builds("triton", "apex"), builds("apex", "ninja")]
+CYCLE = [runs("apex", "torch"), runs("torch", "triton"), builds("triton", "apex"), builds("apex", "ninja")]
 
 
 @pytest.mark.parametrize("format_", ["text", "dot", "mermaid", "svg"])
-def test_a_circle_is_bad_input_and_shown_as_a_path(format_: str, capsys: Capture) -> None:
-    write(lock_of(CIRCLE, built=["apex"]))
+def test_cycle_is_bad_input_with_path(format_: str, capsys: Capture) -> None:
+    write(lock_of(CYCLE, built=["apex"]))
     assert main(["graph", "--format", format_]) == 2
     said = capsys.readouterr()
-    path = said.err.split("circle: ")[1].split(".")[0].split(" -> ")
-    _is_the_circle(path)
+    path = said.err.split("cycle: ")[1].split(".")[0].split(" -> ")
+    _is_the_cycle(path)
     assert said.out == ""
 
 
-def test_a_circle_as_json_has_its_path(capsys: Capture) -> None:
-    write(lock_of(CIRCLE, built=["apex"]))
+def test_cycle_as_json_has_path(capsys: Capture) -> None:
+    write(lock_of(CYCLE, built=["apex"]))
     document = run_json(capsys, code=2)
     assert (document["status"], document["id"]) == ("error", "cycle")
-    _is_the_circle(document["cycle"])
+    _is_the_cycle(document["cycle"])
 
 
-def _is_the_circle(path: list[str]) -> None:
+def _is_the_cycle(path: list[str]) -> None:
     assert path[0] == path[-1]
     assert set(pairwise(path)) == {("apex", "torch"), ("torch", "triton"), ("triton", "apex")}

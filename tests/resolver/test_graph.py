@@ -1,15 +1,16 @@
-"""The build graph of a lock: nodes, edges and generations, parts of it, and edges from elsewhere."""
+"""The build graph of a lock: nodes, edges, generations and parts."""
 
 from __future__ import annotations
 
-import msgspec
+import networkx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from resolver.errors import CycleError
 from resolver.facts.catalog import Catalog
-from resolver.graph import BuildGraph, graph_of_lock
+from resolver.graph import build_graph, edges_of_graph, generations, pick_in, roots, with_needs
 from resolver.model import Edge, Resolution
 from resolver.resolve import resolve
 from tests.resolver.asking import ask
@@ -17,106 +18,98 @@ from tests.resolver.graphs import builds, lock_of, locks, runs
 from tests.resolver.universe import EXAMPLES
 
 
-def _triples(edges: object) -> set[tuple[str, str, str]]:
-    assert isinstance(edges, tuple)
-    return {(edge.subject, edge.object, edge.kind) for edge in edges}
+@EXAMPLES
+@given(locks())
+def test_graph_has_every_distribution_and_edge_once(lock: Resolution) -> None:
+    graph = build_graph(lock)
+    names = {name for edge in lock.edges for name in (edge.subject, edge.object)}
+    assert list(graph) == sorted({pick.name for pick in lock.picks} | names)
+    assert set(edges_of_graph(graph)) == set(lock.edges)
+    assert len(edges_of_graph(graph)) == len(lock.edges)
 
 
 @EXAMPLES
 @given(locks())
-def test_every_distribution_and_every_edge_of_a_lock_is_there_once(lock: Resolution) -> None:
-    graph = graph_of_lock(lock)
-    names = [node.name for node in graph.nodes]
-    named = {name for edge in lock.edges for name in (edge.subject, edge.object)}
-    assert names == sorted({pick.name for pick in lock.picks} | named)
-    assert _triples(graph.edges) == _triples(lock.edges)
-    assert len(graph.edges) == len(lock.edges)
-
-
-@EXAMPLES
-@given(locks())
-def test_a_generation_is_one_more_than_the_highest_of_what_is_needed(lock: Resolution) -> None:
-    graph = graph_of_lock(lock)
-    number = {node.name: node.generation for node in graph.nodes}
+def test_generation_is_one_more_than_highest_need(lock: Resolution) -> None:
+    graph = build_graph(lock)
+    groups = generations(graph)
+    number = {name: count for count, group in enumerate(groups, start=1) for name in group}
+    assert sorted(number) == list(graph)
     for name, count in number.items():
-        assert count == 1 + max((number[e.object] for e in graph.edges if e.subject == name), default=0)
-        assert name in graph.generations[count - 1]
-    assert sum(len(group) for group in graph.generations) == len(graph.nodes)
+        assert count == 1 + max((number[needed] for needed in graph[name]), default=0)
+    assert [list(group) for group in groups] == [sorted(group) for group in groups]
 
 
 @EXAMPLES
 @given(locks())
-def test_everything_hangs_below_a_root_and_nothing_above_one(lock: Resolution) -> None:
-    graph = graph_of_lock(lock)
-    assert not {edge.object for edge in graph.edges} & set(graph.roots())
-    assert graph.part(graph.roots()).nodes == graph.nodes
+def test_roots_need_everything(lock: Resolution) -> None:
+    graph = build_graph(lock)
+    assert not {edge.object for edge in edges_of_graph(graph)} & set(roots(graph))
+    assert set(with_needs(graph, roots(graph))) == set(graph)
 
 
 @EXAMPLES
 @given(locks(), st.data())
-def test_a_part_is_what_is_needed_and_keeps_its_generations(lock: Resolution, data: st.DataObject) -> None:
-    graph = graph_of_lock(lock)
-    if not graph.nodes:
+def test_part_has_all_needs_and_keeps_generations(lock: Resolution, data: st.DataObject) -> None:
+    graph = build_graph(lock)
+    if not graph:
         return
-    name = data.draw(st.sampled_from([node.name for node in graph.nodes]))
-    part = graph.part([name], ["asked"])
-    kept = {node.name for node in part.nodes}
-    assert name in kept
-    assert all(graph.node(node.name) == node for node in part.nodes)
-    assert set(part.edges) == {edge for edge in graph.edges if edge.subject in kept}
-    assert {edge.object for edge in part.edges} == kept - {name}
-    assert part.requested == ("asked",)
-    assert {one for group in part.generations for one in group} == kept
+    name = data.draw(st.sampled_from(sorted(graph)))
+    part = with_needs(graph, [name])
+    assert name in part
+    edges = edges_of_graph(part)
+    assert edges == [edge for edge in edges_of_graph(graph) if edge.subject in part]
+    assert {edge.object for edge in edges} == set(part) - {name}
+    whole = ([member for member in group if member in part] for group in generations(graph))
+    assert [list(group) for group in generations(part)] == [group for group in whole if group]
 
 
-def test_what_has_no_pick_is_left_to_pip_and_a_built_wheel_is_pinned_by_its_label() -> None:
-    graph = graph_of_lock(
+def test_node_without_pick_is_left_to_pip() -> None:
+    graph = build_graph(
         lock_of([builds("apex", "ninja"), runs("apex", "torch")], built=["apex"], published=["torch"])
     )
-    said = [(node.name, node.origin, node.pinned) for node in graph.nodes]
-    assert said == [
-        ("apex", "build", "1.0+rocm6.4.torch2.9.1.gfx90a"),
-        ("ninja", "pip", ""),
-        ("torch", "published", "1.0"),
-    ]
+    picks = {name: pick_in(graph, name) for name in graph}
+    assert {name: pick.pinned for name, pick in picks.items() if pick} == {
+        "apex": "1.0+rocm6.4.torch2.9.1.gfx90a",
+        "torch": "1.0",
+    }
+    assert picks["ninja"] is None
 
 
-def test_edges_that_say_the_same_become_one_with_both_requirements() -> None:
+def test_equal_edges_are_merged_with_both_requirements() -> None:
     same = [
         builds("apex", "setuptools", "setuptools>=63", declared=False),
         builds("apex", "setuptools", "setuptools<80"),
         builds("apex", "setuptools", "setuptools<80", declared=False),
     ]
-    (edge,) = graph_of_lock(lock_of(same)).edges
-    assert edge == Edge("apex", "setuptools", "build", True, "setuptools<80, setuptools>=63")
+    assert edges_of_graph(build_graph(lock_of(same))) == [
+        Edge("apex", "setuptools", "build", True, "setuptools<80, setuptools>=63")
+    ]
 
 
-def test_the_order_that_stands_in_a_lock_does_not_count() -> None:
-    lock = msgspec.structs.replace(lock_of([runs("apex", "torch")]), order=(("apex",), ("torch",)))
-    assert graph_of_lock(lock).generations == (("torch",), ("apex",))
+def test_order_in_lock_does_not_matter() -> None:
+    lock = replace(lock_of([runs("apex", "torch")]), order=(("apex",), ("torch",)))
+    assert generations(build_graph(lock)) == (("torch",), ("apex",))
 
 
-def test_a_circle_is_an_error_that_has_it_as_a_path() -> None:
+@pytest.mark.parametrize(("closing", "to_build"), [(runs("c", "a"), False), (builds("c", "a"), True)])
+def test_cycle_is_an_error_with_its_path(closing: Edge, to_build: bool) -> None:
     with pytest.raises(CycleError) as failure:
-        graph_of_lock(lock_of([runs("a", "b"), builds("b", "c"), runs("c", "a"), runs("c", "d")]))
+        build_graph(lock_of([runs("a", "b"), runs("b", "c"), closing, runs("c", "d")]))
     path = failure.value.path
     assert path[0] == path[-1]
     assert sorted(path[1:]) == ["a", "b", "c"]
     assert " -> ".join(path) in failure.value.message
+    assert failure.value.details == {"cycle": list(path)}
+    assert ("needed to build" in failure.value.message) == to_build
 
 
-@pytest.fixture
-def resolved(catalog: Catalog) -> Resolution:
-    answer = resolve(catalog, ask(catalog, "apex deepspeed flash-attn bitsandbytes"))
-    assert isinstance(answer, Resolution)
-    return answer
-
-
-def test_the_graph_of_a_resolution_is_that_of_its_lock_and_has_its_order(resolved: Resolution) -> None:
-    graph = graph_of_lock(resolved)
-    assert isinstance(graph, BuildGraph)
-    assert graph.generations == resolved.order
-    assert set(graph.edges) == set(resolved.edges)
-    assert graph.roots() == ("apex", "bitsandbytes", "deepspeed", "flash-attn")
-    platform = {pick.name for pick in resolved.picks if pick.kind == "platform"}
-    assert not platform & {node.name for node in graph.nodes}
+def test_graph_of_resolution_has_its_order_and_edges(catalog: Catalog) -> None:
+    resolution = resolve(catalog, ask(catalog, "apex deepspeed flash-attn bitsandbytes"))
+    assert isinstance(resolution, Resolution)
+    graph = build_graph(resolution)
+    assert isinstance(graph, networkx.DiGraph)
+    assert generations(graph) == resolution.order
+    assert set(edges_of_graph(graph)) == set(resolution.edges)
+    assert roots(graph) == ["apex", "bitsandbytes", "deepspeed", "flash-attn"]
+    assert not {pick.name for pick in resolution.picks if pick.kind == "platform"} & set(graph)

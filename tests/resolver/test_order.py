@@ -1,4 +1,4 @@
-"""The build graph: what is installed before what, and circles said in words."""
+"""The build graph: edges, install order and cycles."""
 
 from __future__ import annotations
 
@@ -28,9 +28,7 @@ def _edge(subject: str, target: str) -> Edge:
 
 @EXAMPLES
 @given(st.permutations(NAMES), st.sets(st.sampled_from(list(combinations(range(len(NAMES)), 2)))))
-def test_generations_are_a_topological_order_with_each_name_as_early_as_can_be(
-    names: list[str], pairs: set[tuple[int, int]]
-) -> None:
+def test_generations_are_the_earliest_order(names: list[str], pairs: set[tuple[int, int]]) -> None:
     edges = [_edge(names[later], names[earlier]) for earlier, later in pairs]
     groups = generations(NAMES, edges)
     rank = {name: number for number, group in enumerate(groups) for name in group}
@@ -41,30 +39,28 @@ def test_generations_are_a_topological_order_with_each_name_as_early_as_can_be(
         assert rank[name] == max(needed, default=-1) + 1
 
 
-def test_names_without_edges_and_edges_without_names_are_installed_too() -> None:
+def test_names_and_edge_ends_are_all_installed() -> None:
     assert generations(["torch"], [_edge("apex", "ninja")]) == (("ninja", "torch"), ("apex",))
     assert generations([], []) == ()
 
 
 @EXAMPLES
 @given(st.permutations(NAMES), st.integers(1, len(NAMES)), st.booleans())
-def test_a_circle_is_named_as_a_path_of_what_needs_what(names: list[str], length: int, more: bool) -> None:
-    circle = names[:length]
-    edges = [_edge(one, other) for one, other in zip(circle, [*circle[1:], circle[0]], strict=True)]
-    extra = [_edge(name, circle[0]) for name in names[length:]] if more else []
+def test_cycle_is_named_as_path(names: list[str], length: int, more: bool) -> None:
+    cycle = names[:length]
+    edges = [_edge(one, other) for one, other in zip(cycle, [*cycle[1:], cycle[0]], strict=True)]
+    extra = [_edge(name, cycle[0]) for name in names[length:]] if more else []
     with pytest.raises(CycleError) as failure:
         generations(NAMES, [*edges, *extra])
     path = failure.value.message.split(": ")[1].split(".")[0].split(" -> ")
     assert path[0] == path[-1]
-    assert sorted(path[1:]) == sorted(circle)
+    assert sorted(path[1:]) == sorted(cycle)
     assert {_edge(one, other) for one, other in pairwise(path)} == set(edges)
     assert failure.value.hint
 
 
 @pytest.mark.parametrize(("kind", "to_build"), [("run", False), ("build", True)])
-def test_a_circle_is_bad_input_and_says_what_kind_of_need_closes_it(
-    kind: Literal["run", "build"], to_build: bool
-) -> None:
+def test_cycle_names_the_kind_of_requirement(kind: Literal["run", "build"], to_build: bool) -> None:
     beside = Edge("e", "a", "build", declared=True)
     edges = [Edge("a", "b", "run", declared=True), Edge("b", "a", kind, declared=True), beside]
     with pytest.raises(CycleError) as failure:
@@ -86,7 +82,7 @@ def _built(name: str, *, declared: tuple[str, ...] = (), undeclared: tuple[str, 
     return Candidate(name, "1.0", "distribution", "build", FACT, recipe=recipe)
 
 
-def test_build_requirements_become_edges_and_say_whether_the_source_declares_them() -> None:
+def test_build_requirements_become_edges() -> None:
     apex = _built(
         "apex", declared=("setuptools>=63",), undeclared=("torch", "Py_CPUinfo; python_version>'3'")
     )
@@ -97,12 +93,12 @@ def test_build_requirements_become_edges_and_say_whether_the_source_declares_the
     )
 
 
-def test_what_is_published_needs_nothing_to_be_built() -> None:
+def test_published_wheel_has_no_build_edges() -> None:
     published = Candidate("apex", "1.0", "distribution", "published", FACT, recipe=_built("apex").recipe)
     assert edges_of([published], []) == ()
 
 
-def test_relations_between_chosen_distributions_become_run_edges_if_they_bring_the_object_in() -> None:
+def test_relations_that_require_become_run_edges() -> None:
     apex, torch, rocm = candidate("apex", "1"), candidate("torch", "2"), _platform("rocm")
     one = {name.name: Variable(name.name, [name]) for name in (apex, torch, rocm)}
     row = Row(0b10, 0b10, FACT)
@@ -119,15 +115,15 @@ def _platform(name: str) -> Candidate:
     return Candidate(name, "1", "platform", "site", FACT)
 
 
-def test_edges_are_sorted_whatever_their_number() -> None:
-    """A set of edges has another order in every process, so all that tells edges apart must be sorted."""
+def test_edges_are_sorted() -> None:
+    """A set of edges has a different order in every process, so edges are sorted by all their fields."""
     undeclared = tuple(f"{name}>={number}" for name in ("cmake", "ninja") for number in range(30))
     edges = edges_of([_built("apex", undeclared=undeclared)], [])
     assert len(edges) == 60
     assert list(edges) == sorted(edges, key=lambda one: (one.subject, one.object, one.kind, one.requirement))
 
 
-def test_the_extensions_stand_behind_torch_and_torch_behind_its_triton(catalog: Catalog) -> None:
+def test_extensions_come_after_torch_and_triton(catalog: Catalog) -> None:
     wanted = "torch apex deepspeed flash-attn bitsandbytes"
     answer = resolve(catalog, ask(catalog, wanted, day="2025-06-01"))
     assert isinstance(answer, Resolution)

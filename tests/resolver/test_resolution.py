@@ -1,0 +1,74 @@
+"""What a resolution says: the default Python, origins, and the image that preinstalled packages choose."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+from resolver.facts.catalog import Catalog
+from resolver.model import IMAGE, Preinstalled, Request, Resolution
+from resolver.rejected import rejected
+from resolver.resolve import resolve
+from tests.resolver.asking import ask
+
+DAY = "2026-11-22"
+
+
+def resolved(catalog: Catalog, request: Request) -> Resolution:
+    answer = resolve(catalog, request)
+    assert isinstance(answer, Resolution)
+    return answer
+
+
+@pytest.mark.parametrize("prefer", ["newest", "proven"])
+def test_default_python_is_that_of_the_base_image(catalog: Catalog, prefer: str) -> None:
+    request = replace(ask(catalog, "apex", day=DAY), prefer=prefer)
+    lock = resolved(catalog, request)
+    python = lock.pick("python")
+    assert python is not None
+    assert lock.image is not None
+    assert python.version in catalog.image[lock.image.name].python
+    assert python.origin == "base-image"
+    assert any("has Python" in fact.text for fact in python.facts)
+    assert not any("--python-from" in warning for warning in lock.warnings)
+
+
+def test_python_of_image_does_not_cost_a_newer_torch(catalog: Catalog) -> None:
+    lock = resolved(catalog, ask(catalog, "apex", day=DAY))
+    other = resolved(catalog, ask(catalog, "apex python==3.13", day=DAY))
+    assert lock.version_of("torch") == other.version_of("torch")
+
+
+def test_another_python_is_used_with_a_warning(catalog: Catalog) -> None:
+    lock = resolved(catalog, ask(catalog, "apex python==3.13", day=DAY))
+    python = lock.pick("python")
+    assert python is not None
+    assert (python.version, python.origin) == ("3.13", "request")
+    (warning,) = [warning for warning in lock.warnings if "--python-from" in warning]
+    assert f"The base image {lock.target.base_image} has Python 3.12, not 3.13." in warning
+
+
+def test_python_without_image_is_a_default_and_not_requested(catalog: Catalog) -> None:
+    lock = resolved(catalog, ask(catalog, "torch", day=DAY))
+    python = lock.pick("python")
+    assert lock.image is None
+    assert python is not None
+    assert python.origin == "default"
+
+
+def test_explain_names_why_newer_python_was_not_preferred(catalog: Catalog) -> None:
+    request = ask(catalog, "apex", day=DAY)
+    lock = resolved(catalog, request)
+    passed_over, _ = rejected(catalog, request, {pick.name: pick.key for pick in lock.picks}, "python")
+    reasons = {candidate.key: candidate.preferred for candidate in passed_over}
+    assert (
+        reasons["3.13"] == f"python 3.12 is in base-image {lock.target.base_image} and is therefore preferred"
+    )
+
+
+def test_preinstalled_image_has_something_installed(catalog: Catalog) -> None:
+    for requirements in ("apex", "bitsandbytes", "numpy"):
+        request = replace(ask(catalog, requirements, day=DAY), preinstalled=Preinstalled(IMAGE))
+        lock = resolved(catalog, request)
+        assert lock.target.base_image is not None
+        assert catalog.image[lock.target.base_image].holds
