@@ -1,5 +1,6 @@
-"""Knows the facts and decides: a request becomes a resolution, or the facts that forbid it.
+"""Facts and decisions: turn a request into a resolution, or into the facts that forbid it.
 
-Nothing in this package starts a program or asks the network; the only thing it reads is the
-catalog. See ``docs/architecture.md``.
+Nothing in this package starts a program or uses the network. It reads the catalog, its overlays, locks
+and lists of installed distributions, and writes locks and the compiled form of the catalog. See
+``docs/architecture.md``.
 """

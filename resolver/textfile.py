@@ -1,4 +1,4 @@
-"""Reading a text file that a person names, with words for whatever is wrong with it."""
+"""Read a text file that the user names, with a clear error for everything that can be wrong with it."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from resolver.errors import UsageError
 if TYPE_CHECKING:
     from pathlib import Path
 
-LARGEST = 16 * 2**20
-"""Bytes; locks and lists of packages are far below, so more is a mistake."""
+LARGEST = 16 * 2**20  # bytes; far above any lock or list of packages, so anything larger is a mistake
 
 
 def read_text(
@@ -31,41 +30,41 @@ def read_text(
     path
         The file.
     error
-        What to raise.
+        The exception to raise.
     hint
-        What to do when it is no text.
+        What to do if the file is not text.
     largest
-        How many bytes it may have.
+        Maximal size in bytes.
     pipes
-        Whether it may be a pipe, as a shell makes it of ``<(pip list)``.
+        Whether a pipe is allowed, such as ``<(pip list)`` of a shell.
     mark
-        Whether it may begin with a byte order mark, which is then left out.
+        Whether a byte order mark is allowed; it is removed.
 
     Raises
     ------
     UsageError
-        It is missing, no regular file, too large, or no text; or the kind of error that was given.
+        The file is missing, not a regular file, too large or not text; or the given exception.
     """
     try:
-        about = path.stat()
-        if stat.S_ISDIR(about.st_mode):
-            msg = f"{path} is a directory."
+        mode = path.stat().st_mode
+        if stat.S_ISDIR(mode):
+            msg = f"{path} is a directory, not a file."
             raise error(msg, hint=hint)
-        if not (stat.S_ISREG(about.st_mode) or (pipes and stat.S_ISFIFO(about.st_mode))):
-            msg = f"{path} is no regular file."
+        if not (stat.S_ISREG(mode) or (pipes and stat.S_ISFIFO(mode))):
+            msg = f"{path} is not a regular file."
             raise error(msg, hint=hint)
         with path.open("rb") as source:
             raw = source.read(largest + 1)
-        if len(raw) > largest:
-            msg = f"{path} has more than {largest // 2**20} MiB, which is too much for what it should be."
-            raise error(msg, hint=hint)
     except FileNotFoundError:
-        msg = f"There is no file {path}."
+        msg = f"The file {path} does not exist."
         raise error(msg, hint=hint) from None
     except (OSError, ValueError) as failure:
         reason = getattr(failure, "strerror", None) or failure
         msg = f"Cannot read {path}: {reason}."
         raise error(msg, hint=hint) from None
+    if len(raw) > largest:
+        msg = f"{path} is larger than {largest // 2**20} MiB."
+        raise error(msg, hint=hint)
     if not mark and raw.startswith(BOM_UTF8):
         msg = f"{path} begins with a byte order mark."
         raise error(msg, hint="Save it as UTF-8 without a byte order mark.")
@@ -77,7 +76,7 @@ def _decoded(raw: bytes, path: Path, error: type[UsageError], hint: str) -> str:
         msg = f"{path} is UTF-16 text, not UTF-8."
         raise error(msg, hint="Save it as UTF-8.")
     if b"\0" in raw:
-        msg = f"{path} is a binary file, not text: it has a zero byte at {raw.index(0)}."
+        msg = f"{path} is a binary file, not text: byte {raw.index(0)} is zero."
         raise error(msg, hint=hint)
     try:
         return raw.decode("utf-8-sig")

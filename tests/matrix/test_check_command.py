@@ -39,7 +39,7 @@ BAD = [
     ("env.yml", b" \n", "env.yml", "empty"),
     ("list.txt", b"\x7fELF\0\0", "list.txt", "binary"),
     ("list.txt", b"# \xff\n", "list.txt:1", "not UTF-8"),
-    ("list.txt", b"#" * (2**20 + 1), "list.txt", "more than 1 MiB"),
+    ("list.txt", b"#" * (2**20 + 1), "list.txt", "larger than 1 MiB"),
 ]
 
 
@@ -58,7 +58,7 @@ def test_what_is_no_such_file_is_named_with_its_line(
 
 def test_what_is_not_there_and_what_contradicts(capsys: Capture) -> None:
     assert main(["check", "none.yml"]) == 2
-    assert "There is no file none.yml" in capsys.readouterr().err
+    assert "The file none.yml does not exist" in capsys.readouterr().err
     assert main(["check", "."]) == 2
     assert "is a directory" in capsys.readouterr().err
     Path("list.txt").write_text(TORCH)

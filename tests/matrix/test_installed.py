@@ -129,7 +129,7 @@ def test_a_bad_list_is_refused_with_its_line(content: str, named: str, catalog: 
 
 def test_a_list_that_is_not_there_is_exit_2(capsys: Capture) -> None:
     assert main(["resolve", "torch", "--keep-installed", "nowhere.txt"]) == 2
-    assert "There is no file nowhere.txt" in capsys.readouterr().err
+    assert "The file nowhere.txt does not exist" in capsys.readouterr().err
     assert main(["resolve", "torch", "--keep-installed", "."]) == 2
     assert "is a directory" in capsys.readouterr().err
 

@@ -195,7 +195,7 @@ def test_the_compiled_form_sees_that_an_included_file_changed(tmp_path: Path) ->
         (b"\xef\xbb\xbfschema = 1\n", "byte order mark"),
         (b"schema = 1\n\x00\x01", "binary file"),
         (b"schema = 1\n# caf\xe9\n", "mine.toml:2: not UTF-8 text"),
-        (b"# " + b"x" * (8 * 2**20), "more than 8 MiB"),
+        (b"# " + b"x" * (8 * 2**20), "larger than 8 MiB"),
     ],
     ids=["UTF-16", "a byte order mark", "binary", "Latin-1", "huge"],
 )
@@ -210,5 +210,5 @@ def test_a_file_in_an_odd_encoding_is_refused_in_words(content: bytes, said: str
 
 @pytest.mark.usefixtures("_no_hang")
 def test_what_is_no_regular_file_is_refused_and_not_waited_for() -> None:
-    with pytest.raises(CatalogError, match="no regular file"):
+    with pytest.raises(CatalogError, match="not a regular file"):
         load([Path("/dev/zero")])

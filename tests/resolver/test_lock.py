@@ -251,7 +251,7 @@ def test_file_of_another_tool_is_not_a_lock(content: str, tmp_path: Path) -> Non
         (b"\x7fELF\0\1", "binary file"),
         (b"schema = 1\n# caf\xe9\n", ":2: not UTF-8"),
         ("schema = 1\n".encode("utf-16"), "UTF-16"),
-        (b"#" * (17 * 2**20), "more than 16 MiB"),
+        (b"#" * (17 * 2**20), "larger than 16 MiB"),
     ],
 )
 def test_unreadable_text_is_refused(content: bytes, named: str, tmp_path: Path) -> None:
@@ -267,7 +267,7 @@ def test_unreadable_text_is_refused(content: bytes, named: str, tmp_path: Path) 
 def test_directory_and_pipe_are_refused(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe.lock"
     os.mkfifo(pipe)
-    for path, named in ((tmp_path, "is a directory"), (pipe, "no regular file")):
+    for path, named in ((tmp_path, "is a directory"), (pipe, "not a regular file")):
         with pytest.raises(LockError, match=named):
             read_lock(path)
 
