@@ -14,6 +14,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NoReturn
 
+import matrix.commands
 from builders.cache import cache_root
 from matrix import __version__
 from matrix.console import Console
@@ -33,7 +34,7 @@ def commands() -> list[str]:
     It has ``SUMMARY``, ``EXAMPLE``, ``add_arguments(parser)`` and ``execute(context)``, which returns the
     exit code.
     """
-    files = (Path(__file__).parent / "commands").glob("*.py")
+    files = (file for folder in matrix.commands.__path__ for file in Path(folder).glob("*.py"))
     return sorted(file.stem.replace("_", "-") for file in files if file.stem != "__init__")
 
 

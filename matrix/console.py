@@ -93,12 +93,11 @@ class Console(Reporter):
 
         directory.mkdir(parents=True, exist_ok=True)
         self._log_file = directory / f"matrix-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.log"
-        logging.basicConfig(
-            filename=self._log_file,
-            level=logging.DEBUG,
-            format="%(asctime)s %(levelname)s %(name)s: %(message)s",
-            force=True,
-        )
+        handler = logging.FileHandler(self._log_file, encoding="utf-8")
+        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+        root = logging.getLogger()
+        root.addHandler(handler)
+        root.setLevel(logging.DEBUG)
 
     def log_traceback(self) -> None:
         """Log the exception that is being handled, with its traceback."""
