@@ -10,7 +10,8 @@ from builders.containers.runtime import View, run_in
 from builders.diagnosis import diagnose
 from builders.environments.layers import make_environment
 from builders.findings import Finding
-from builders.probes import judge_probe, probe_questions, probe_script, read_answer
+from builders.probe.ask import WheelReply, parse_reply, probe_script, wheel_question
+from builders.probe.wheel import judge_wheel
 from builders.process import log_size, read_since
 from resolver.errors import AuditError, CommandError
 
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from builders.diagnosis import Context
     from builders.environments.layers import Layers
     from builders.plan import Task
-    from builders.probes import Answer
 
 
 _STILL_TO_COME = {"no-label", "plain-platform-tag", "torch-not-pinned"}
@@ -63,7 +63,7 @@ def prove(
     _refuse(task, wheel, report.errors, log)
     _refuse(task, wheel, told_in_passing(log, context), log)
     answer = _ask(task, wheel, layers, work=work, log=log)
-    probed = judge_probe(answer, task.recipe)
+    probed = judge_wheel(answer, task.recipe)
     told = [one for one in report.findings if one.id not in _STILL_TO_COME]
     _refuse(task, wheel, [one for one in probed if one.severity == "error"], log)
     return report, [*told, *probed]
@@ -94,7 +94,7 @@ def expected_of(task: Task, layers: Layers) -> Expected:
     )
 
 
-def _ask(task: Task, wheel: Path, layers: Layers, *, work: Path, log: Path) -> Answer:
+def _ask(task: Task, wheel: Path, layers: Layers, *, work: Path, log: Path) -> WheelReply:
     """Install the wheel beside its torch, and run the probe's script there.
 
     The build requirements are lent to it, since nothing else of its run requirements is there, and the
@@ -113,12 +113,12 @@ def _ask(task: Task, wheel: Path, layers: Layers, *, work: Path, log: Path) -> A
         binds=base.binds,
     )
     start = log_size(log)
-    command = [str(environment.python), str(script), probe_questions(task.recipe, lent)]
+    command = [str(environment.python), str(script), wheel_question(task.recipe, lent)]
     try:
         run_in(runtime, command, view, what=f"Probing {task.title}", log=log)
     except CommandError as error:
         raise AuditError(error.message, hint="The wheel is not published.") from None
-    return read_answer(read_since(log, start))
+    return parse_reply(read_since(log, start), WheelReply)
 
 
 def _refuse(task: Task, wheel: Path, problems: Sequence[Finding], log: Path) -> None:

@@ -203,12 +203,6 @@ class ProbeError(MatrixError):
     id = "probe"
 
 
-class VerifyError(MatrixError):
-    """An environment gave no reply that can be read."""
-
-    id = "verify"
-
-
 class ProvenanceError(MatrixError):
     """A provenance document is invalid."""
 

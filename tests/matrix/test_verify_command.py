@@ -35,26 +35,26 @@ def resolved(capsys: Capture, *more: str) -> None:
     capsys.readouterr()
 
 
-def test_an_empty_environment_is_defective(capsys: Capture, python: str) -> None:
+def test_empty_environment_is_defective(capsys: Capture, python: str) -> None:
     resolved(capsys)
     assert main(["verify", "--python", python, "--format", "json"]) == 1
     document = json.loads(capsys.readouterr().out)
-    found = [one["id"] for one in document["findings"]]
+    ids = [finding["id"] for finding in document["findings"]]
     assert document["verdict"] == "defective"
     assert document["python"]["path"] == python
-    assert {"verify-pin-missing", "verify-torch-failed", "verify-pip-check-not-judged"} <= set(found)
-    assert document["not_judged"] == sum("not-judged" in one for one in found)
+    assert {"verify-pin-missing", "verify-torch-failed", "verify-pip-check-not-judged"} <= set(ids)
+    assert document["not_judged"] == sum("not-judged" in name for name in ids)
 
 
-def test_text_without_a_lock(capsys: Capture, python: str) -> None:
+def test_text_without_lock(capsys: Capture, python: str) -> None:
     assert main(["verify", "--python", python]) == 1
     out = capsys.readouterr().out
-    assert "torch does not answer" in out
+    assert "torch does not import" in out
     assert "[verify-pins-not-judged]" in out
     assert out.splitlines()[-1].startswith("1 error. Not judged: ")
 
 
-def test_the_script_of_a_job(capsys: Capture, tmp_path: Path) -> None:
+def test_dry_run_writes_job_script(capsys: Capture, tmp_path: Path) -> None:
     resolved(capsys)
     (tmp_path / "my image.sif").write_bytes(b"")
     assert main(["verify", "--gpu", "--dry-run", "--image", "my image.sif", "--account", "project_1"]) == 0
@@ -64,7 +64,7 @@ def test_the_script_of_a_job(capsys: Capture, tmp_path: Path) -> None:
     subprocess.run(["bash", "-n", "matrix-verify.sbatch"], check=True)
 
 
-def test_without_slurm_the_script_stays(capsys: Capture, tmp_path: Path, monkeypatch: Patch) -> None:
+def test_without_slurm_script_is_kept(capsys: Capture, tmp_path: Path, monkeypatch: Patch) -> None:
     resolved(capsys)
     monkeypatch.setenv("PATH", str(tmp_path))
     assert main(["verify", "--gpu", "-o", "job.sh"]) == 3
@@ -75,30 +75,32 @@ def test_without_slurm_the_script_stays(capsys: Capture, tmp_path: Path, monkeyp
 @pytest.mark.parametrize(
     ("arguments", "code", "text"),
     [
-        (["--image", "none.sif"], 3, "There is no base image"),
+        (["--image", "none.sif"], 3, "does not exist"),
         (["--lock", "none.lock"], 2, "none.lock"),
-        (["--dry-run"], 2, "--dry-run goes with --gpu"),
-        (["--gpu"], 2, "no GPU partition"),
-        (["--gpu", "--partition", "p", "--time", "soon"], 2, "no time"),
-        (["--gpu", "--partition", "p q"], 2, "no value for sbatch's --partition"),
-        (["--partition", "p"], 2, "--partition goes with --gpu"),
-        (["--account", "p"], 2, "--account goes with --gpu"),
-        (["--time", "01:00:00"], 2, "--time goes with --gpu"),
-        (["-o", "other.sbatch"], 2, "--output goes with --gpu"),
-        (["--python", "/none"], 2, "/none is no Python that runs.\n  Name the Python with --python"),
-        (["--python", "/bin/true"], 2, "/bin/true is no Python"),
+        (["--dry-run"], 2, "--dry-run requires --gpu"),
+        (["--gpu"], 2, "its GPU partition are unknown"),
+        (["--gpu", "--partition", "p", "--time", "soon"], 2, "not a valid time"),
+        (["--gpu", "--partition", "p q"], 2, "not a valid value for sbatch's --partition"),
+        (["--partition", "p"], 2, "--partition requires --gpu"),
+        (["--account", "p"], 2, "--account requires --gpu"),
+        (["--time", "01:00:00"], 2, "--time requires --gpu"),
+        (["-o", "other.sbatch"], 2, "--output requires --gpu"),
+        (["--python", "/none"], 2, "/none is not a Python that runs.\n  Name the Python with --python"),
+        (["--python", "/bin/true"], 2, "/bin/true is not a Python"),
         (["--in", "podman", "--python", sys.executable], 2, "Name it with --image PATH"),
     ],
 )
-def test_bad_usage(capsys: Capture, tmp_path: Path, arguments: list[str], code: int, text: str) -> None:
+def test_bad_usage_is_reported(
+    capsys: Capture, tmp_path: Path, arguments: list[str], code: int, text: str
+) -> None:
     assert main(["verify", *arguments]) == code
     assert text in capsys.readouterr().err
     assert not (tmp_path / "matrix-verify.sbatch").exists()
 
 
-def test_a_python_that_runs_and_does_not_answer_is_no_bad_input(capsys: Capture, tmp_path: Path) -> None:
+def test_failing_python_is_not_bad_input(capsys: Capture, tmp_path: Path) -> None:
     broken = tmp_path / "python"
     broken.write_text(f'#!/bin/sh\n[ "$1" = -c ] && exec {sys.executable} "$@"\nexit 9\n')
     broken.chmod(0o755)
     assert main(["verify", "--python", str(broken)]) == 1
-    assert "Asking the environment failed with exit code 9" in capsys.readouterr().err
+    assert "Probing the environment failed with exit code 9" in capsys.readouterr().err

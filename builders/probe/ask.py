@@ -1,0 +1,305 @@
+"""Ask an environment: the question, the run of the script, and the reply as data.
+
+The script is one file without dependencies, which the environment's own Python runs. It prints its
+reply as one marked line of JSON among whatever else is printed.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from importlib.metadata import distributions
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from builders.containers.runtime import Bind, Runtime, View, output_in, run_in
+from builders.probe.payload import MARK
+from builders.process import log_size, read_since
+from resolver.errors import MatrixError, ProbeError, UsageError
+from resolver.facts.schema import Recipe
+from resolver.requirements import normalize_name
+
+_PYTHON = 'exec "$(command -v python || command -v python3)" "$@"'
+_DEVICES = ("/dev/kfd", "/dev/dri")
+_NO_PYTHON = "Name the Python with --python: its path in the image, or on this machine without an image."
+_HINT = "Read the log; the environment's Python may be broken."
+_LONGEST = 200  # characters of the output that are shown
+
+
+class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of a part of the probe; `error` is empty on success."""
+
+    error: str = ""
+    """Class of the exception, ``signal N``, ``exit code N``, ``missing`` or ``timeout``."""
+    text: str = ""
+    """First line of the error."""
+    missing: str = ""
+    """The module that a ModuleNotFoundError did not find."""
+
+    @property
+    def failure(self) -> str:
+        """Error and text in one line."""
+        return f"{self.error}: {self.text}".rstrip(": ")
+
+
+class LoadReply(Outcome, frozen=True):
+    """The result of one import, or of loading one shared object."""
+
+    name: str = ""
+    """Module, or pattern of the shared object."""
+    file: str = ""
+    """The file that was loaded."""
+    values: dict[str, str] = {}
+    """The attributes that were asked for."""
+    borrowed: list[str] = []
+    """Distributions that were only lent to the probe, and that it used."""
+
+
+class Gpu(msgspec.Struct, frozen=True):
+    """A GPU that torch sees."""
+
+    name: str
+    arch: str
+    error: str
+
+
+class TorchReply(Outcome, frozen=True):
+    """The installed torch."""
+
+    version: str = ""
+    hip: str = ""
+    cuda: str = ""
+    gpus: list[Gpu] = []
+    """GPUs that multiplied two matrices; empty if that was not asked for."""
+    borrowed: list[str] = []
+    """Lent distributions that torch, or the start of Python, used."""
+
+
+class WheelMetadata(msgspec.Struct, frozen=True):
+    """The metadata of the installed wheel."""
+
+    name: str
+    version: str
+    top: list[str]
+    """Top-level names in site-packages."""
+    requires: list[str] = []
+
+
+class OpTable(Outcome, frozen=True):
+    """The ops that a build wrote down."""
+
+    installed: dict[str, bool] = {}
+    accelerator: str = ""
+    torch: str = ""
+    """Major.minor of the torch that was compiled against."""
+
+
+class WheelReply(msgspec.Struct, frozen=True, kw_only=True):
+    """The reply about one installed wheel."""
+
+    distribution: WheelMetadata | None
+    """None if it is not installed."""
+    torch: TorchReply
+    imports: list[LoadReply] = []
+    objects: list[LoadReply] = []
+    op_table: OpTable | None = None
+
+
+class InstalledDist(msgspec.Struct, frozen=True):
+    """An installed distribution."""
+
+    name: str
+    version: str
+    path: str
+    """The directory that contains it."""
+
+
+class Symbols(msgspec.Struct, frozen=True):
+    """A libstdc++ and the newest ``GLIBCXX`` version that it defines; empty if there is none."""
+
+    path: str = ""
+    glibcxx: str = ""
+
+
+class PipCheck(msgspec.Struct, frozen=True):
+    """The result of ``pip check``; the exit code is None if pip is missing or did not answer."""
+
+    code: int | None
+    lines: list[str]
+
+
+class UserSite(msgspec.Struct, frozen=True):
+    """How Python treats the user's own packages."""
+
+    minor: str
+    ignored: str = ""
+    """Why it ignores them; empty if it does not."""
+
+
+class Libraries(Outcome, frozen=True):
+    """The shared objects that are mapped after torch and the extensions were imported in one process."""
+
+    objects: list[str] = []
+    errors: dict[str, str] = {}
+    """Module to its import error."""
+    libstdcxx: list[Symbols] = []
+
+
+class EnvironmentReply(msgspec.Struct, frozen=True, kw_only=True):
+    """The reply about a whole environment."""
+
+    python: str
+    executable: str
+    distributions: list[InstalledDist]
+    pip_check: PipCheck
+    user_site: UserSite
+    system_libstdcxx: Symbols
+    libraries: Libraries
+    torch: TorchReply
+
+
+_Reply = TypeVar("_Reply", WheelReply, EnvironmentReply)
+
+
+class Probe:
+    """An environment that can be asked.
+
+    Parameters
+    ----------
+    runtime
+        Where the environment is.
+    python
+        Path of its Python in the runtime; empty for the first on PATH.
+    folder
+        A directory for the script, which the runtime may see.
+    log
+        File for everything that is printed.
+    env
+        Variables in addition to the runtime's own.
+    """
+
+    def __init__(
+        self, runtime: Runtime, python: str, *, folder: Path, log: Path, env: Mapping[str, str] | None = None
+    ) -> None:
+        self._runtime, self._python, self._log = runtime, python, log
+        self._start = [python] if python else ["/bin/sh", "-c", _PYTHON, "sh"]
+        devices = [Bind(Path(name), writable=True) for name in _DEVICES if Path(name).exists()]
+        self._view = View(env=dict(env or {}), binds=[Bind(folder), *devices])
+        self._script = folder / "probe.py"
+        self._script.write_text(probe_script(), encoding="utf-8")
+
+    def ask_environment(self, modules: Sequence[str]) -> EnvironmentReply:
+        """Ask what the environment contains, and what loads when some modules are imported in turn.
+
+        Raises
+        ------
+        CommandError
+            No Python ran; the error names the log.
+        ProbeError
+            The reply is damaged.
+        UsageError
+            The user named something else than a Python.
+        """
+        try:
+            return self._ask(environment_question(modules), {}, EnvironmentReply)
+        except MatrixError:
+            if self._python_is_wrong():
+                msg = f"{self._python} is not a Python that runs."
+                raise UsageError(msg, hint=_NO_PYTHON) from None
+            raise
+
+    def ask_wheel(self, recipe: Recipe) -> WheelReply:
+        """Ask whether an installed distribution has what its recipe promises."""
+        return self._ask(wheel_question(recipe), recipe.run_environment, WheelReply)
+
+    def _python_is_wrong(self) -> bool:
+        """Return whether the Python that the user named does not run although the runtime works."""
+        if not self._python:
+            return False
+        shell, python = ["/bin/sh", "-c", "echo $((6 * 7))"], [self._python, "-c", "print(6 * 7)"]
+        outputs = [output_in(self._runtime, command, self._view).strip() for command in (shell, python)]
+        return outputs[0].endswith("42") and not outputs[1].endswith("42")
+
+    def _ask(self, question: str, env: Mapping[str, str], kind: type[_Reply]) -> _Reply:
+        start = log_size(self._log)
+        view = View(env={**self._view.env, **env}, binds=self._view.binds)
+        command = [*self._start, str(self._script), question]
+        try:
+            run_in(self._runtime, command, view, what="Probing the environment", log=self._log)
+        except MatrixError as error:
+            error.hint = error.hint or _NO_PYTHON
+            raise
+        return parse_reply(read_since(self._log, start), kind)
+
+
+def probe_script() -> str:
+    """Return the text of the script."""
+    return Path(__file__).with_name("payload.py").read_text(encoding="utf-8")
+
+
+def environment_question(modules: Sequence[str]) -> str:
+    """Return the script's argument that asks for a whole environment."""
+    return json.dumps({"modules": list(modules)})
+
+
+def wheel_question(recipe: Recipe, lent: str = "") -> str:
+    """Return the script's argument that asks for a wheel that was built by this recipe.
+
+    Parameters
+    ----------
+    lent
+        Directory of distributions that the environment sees although the wheel does not bring them: the
+        build requirements, many of which are run requirements as well. The reply lists those it used.
+    """
+    question = {
+        "distribution": recipe.package,
+        "imports": list(recipe.imports),
+        "attributes": list(recipe.attributes),
+        "objects": list(recipe.must_contain),
+        "op_table": recipe.op_table,
+        "lent": lent,
+    }
+    return json.dumps(question)
+
+
+def parse_reply(output: str, kind: type[_Reply]) -> _Reply:
+    """Parse the output of the script, ignoring what imported modules print.
+
+    Raises
+    ------
+    ProbeError
+        The reply is missing or damaged.
+    """
+    lines = output.splitlines()
+    for line in reversed(lines):
+        if line.startswith(MARK):
+            try:
+                return msgspec.json.decode(line.removeprefix(MARK), type=kind)
+            except msgspec.MsgspecError as error:
+                msg = f"Cannot read the reply of the probe: {error}."
+                raise ProbeError(msg, hint=_HINT) from None
+    last = next((line for line in reversed(lines) if line.strip()), "nothing")
+    msg = f"The probe did not reply. Its last output was: {last[:_LONGEST]}"
+    raise ProbeError(msg, hint=_HINT)
+
+
+def user_packages(base: Path, minor: str) -> dict[str, str]:
+    """Return what a user installed for a Python with ``pip install --user``: name to version.
+
+    Parameters
+    ----------
+    base
+        ``~/.local``, or the value of ``PYTHONUSERBASE``.
+    minor
+        Version of the Python, such as ``3.12``.
+    """
+    folder = base / "lib" / f"python{minor}" / "site-packages"
+    if not folder.is_dir():
+        return {}
+    return {
+        normalize_name(distribution.metadata["Name"]): distribution.version
+        for distribution in distributions(path=[str(folder)])
+        if distribution.metadata["Name"]
+    }

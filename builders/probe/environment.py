@@ -1,0 +1,202 @@
+"""Judge the reply about a finished environment, in a container or on the host, against its lock.
+
+What could not be judged is a warning, never a pass. Without a GPU nothing is said about kernels.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from itertools import groupby
+from pathlib import PurePath
+
+from builders.findings import Finding
+from builders.probe.ask import EnvironmentReply
+from resolver.model import Resolution
+from resolver.requirements import normalize_name
+from resolver.versions import minor, sort_key
+
+NOT_JUDGED = "not-judged"
+"""Part of the id of every finding that says that something could not be judged."""
+_LIBRARIES = (
+    "librccl", "libstdc++", "libgcc_s", "libamdhip64", "libhsa-runtime64", "libMIOpen", "librocblas",
+)  # fmt: skip
+"""Libraries that torch or the image provides. A job fails if conda's or the system's come first."""
+_REBUILD = "Build the container again from the file that `matrix env` writes."
+
+
+def judge_environment(
+    reply: EnvironmentReply, lock: Resolution | None, user_packages: Mapping[str, str], *, need_gpu: bool
+) -> list[Finding]:
+    """Compare the reply about an environment with a lock.
+
+    Parameters
+    ----------
+    lock
+        What should be installed; None checks only what needs no comparison.
+    user_packages
+        What the user installed for this Python with ``pip install --user``: name to version.
+    need_gpu
+        Whether a GPU must be visible, as in a job on a GPU node.
+    """
+    installed = {normalize_name(dist.name): dist.version for dist in reversed(reply.distributions)}
+    return [
+        *_pins(reply, lock, installed),
+        *_cuda(reply, lock, installed),
+        *_duplicates(reply),
+        *_pip_check(reply, lock),
+        *_user_site(reply, installed, user_packages),
+        *_libraries(reply),
+        *_libstdcxx(reply),
+        *_gpus(reply, lock, need_gpu=need_gpu),
+    ]
+
+
+def _pins(
+    reply: EnvironmentReply, lock: Resolution | None, installed: Mapping[str, str]
+) -> Iterator[Finding]:
+    if lock is None:
+        message = "Versions are not judged: there is no lock to compare with."
+        yield Finding("verify-pins-not-judged", "warning", message, "Name one with --lock FILE.")
+        return
+    python = lock.version_of("python")
+    if python and minor(python) != minor(reply.python):
+        message = f"Python is {reply.python} ({reply.executable}); the lock is for {python}."
+        yield Finding("verify-python", "error", message, "Name another with --python, or build it again.")
+    pins = {pick.name: pick.pinned for pick in lock.picks if pick.kind == "distribution"}
+    right = 0
+    for name, pinned in pins.items():
+        version = installed.get(normalize_name(name))
+        if version is None:
+            yield Finding("verify-pin-missing", "error", f"{name} {pinned} is not installed.", _REBUILD)
+        elif version != pinned:
+            message = f"{name} is {version}, and the lock pins {pinned}."
+            yield Finding("verify-pin-differs", "error", message, _REBUILD)
+        else:
+            right += 1
+    yield Finding("verify-pins", "info", f"{right} of {len(pins)} distributions have the locked version")
+
+
+def _cuda(
+    reply: EnvironmentReply, lock: Resolution | None, installed: Mapping[str, str]
+) -> Iterator[Finding]:
+    nvidia = sorted(f"{name} {version}" for name, version in installed.items() if name.startswith("nvidia-"))
+    if nvidia:
+        message = f"CUDA's libraries are installed: {', '.join(nvidia)}."
+        fix = "A requirement has no local version, so pip took a CUDA build. `matrix check` names the line."
+        yield Finding("verify-nvidia", "error", message, fix)
+    torch = reply.torch
+    if torch.cuda and (lock is None or lock.target.backend == "rocm"):
+        message = f"torch {torch.version} is for CUDA {torch.cuda}."
+        yield Finding("verify-torch-cuda", "error", message, _REBUILD)
+    elif lock is not None and lock.target.backend == "rocm" and torch.version and not torch.hip:
+        message = f"torch {torch.version} is not built for ROCm."
+        yield Finding("verify-torch-cpu", "error", message, _REBUILD)
+
+
+def _duplicates(reply: EnvironmentReply) -> Iterator[Finding]:
+    ordered = sorted(reply.distributions, key=lambda dist: normalize_name(dist.name))
+    for name, group in groupby(ordered, key=lambda dist: normalize_name(dist.name)):
+        by_path = {dist.path: dist.version for dist in group}
+        if len(by_path) > 1:
+            listed = ", ".join(f"{version} in {path}" for path, version in by_path.items())
+            message = f"{name} is installed more than once: {listed}. Python uses the first on its path."
+            yield Finding("verify-twice", "warning", message)
+
+
+def _pip_check(reply: EnvironmentReply, lock: Resolution | None) -> Iterator[Finding]:
+    check = reply.pip_check
+    if check.code is None:
+        message = "Requirements are not judged: pip is not installed, or did not answer."
+        yield Finding("verify-pip-check-not-judged", "warning", message)
+        return
+    locked = {normalize_name(pick.name) for pick in lock.picks} if lock else set()
+    for line in check.lines if check.code else ():
+        name = normalize_name(line.split(" ", 1)[0]) if line else ""
+        if name in locked:
+            yield Finding("verify-pip-check-broken", "error", f"pip check: {line}")
+        elif name:
+            yield Finding("verify-pip-check-others", "warning", f"pip check: {line}")
+    if not check.code:
+        yield Finding("verify-pip-check", "info", "pip check: no broken requirements")
+
+
+def _user_site(
+    reply: EnvironmentReply, installed: Mapping[str, str], user_packages: Mapping[str, str]
+) -> Iterator[Finding]:
+    site = reply.user_site
+    if not user_packages:
+        return
+    if site.ignored:
+        message = f"~/.local has packages for Python {site.minor}, which are ignored: {site.ignored}."
+        yield Finding("verify-user-site-shut", "info", message)
+        return
+    fix = "Set PYTHONNOUSERSITE=1 in every job, or remove them: they come before what is installed."
+    shadowing = sorted(f"{name} {version}" for name, version in user_packages.items() if name in installed)
+    if shadowing:
+        message = f"~/.local shadows what is installed for Python {site.minor}: {', '.join(shadowing)}."
+        yield Finding("verify-user-site", "error", message, fix)
+    else:
+        message = f"~/.local adds packages to Python {site.minor}: {', '.join(sorted(user_packages))}."
+        yield Finding("verify-user-site-adds", "warning", message, fix)
+
+
+def _libraries(reply: EnvironmentReply) -> Iterator[Finding]:
+    if reply.libraries.error:
+        message = f"Loaded libraries are not judged: importing failed with {reply.libraries.failure}"
+        yield Finding("verify-libraries-not-judged", "warning", message)
+        return
+    for name in _LIBRARIES:
+        pattern = re.compile(re.escape(name) + r"(-[\da-f]+)?\.so(\.|$)")
+        paths = [path for path in reply.libraries.objects if pattern.match(PurePath(path).name)]
+        if len(paths) > 1:
+            message = f"{name} is loaded more than once: {', '.join(paths)}."
+            fix = "One is torch's and the other the image's; LD_LIBRARY_PATH decides which comes first."
+            yield Finding("verify-library-twice", "warning", message, fix)
+        elif paths:
+            evidence = {"library": name, "member": paths[0]}
+            yield Finding("verify-library", "info", f"{name} loads from {paths[0]}", evidence=evidence)
+
+
+def _libstdcxx(reply: EnvironmentReply) -> Iterator[Finding]:
+    system = reply.system_libstdcxx
+    for loaded in reply.libraries.libstdcxx:
+        if loaded.glibcxx and system.glibcxx and sort_key(loaded.glibcxx) < sort_key(system.glibcxx):
+            message = (
+                f"{loaded.path} is loaded. It has symbols up to GLIBCXX_{loaded.glibcxx}, and {system.path} "
+                f"up to GLIBCXX_{system.glibcxx}: code compiled with the image's compiler may not load."
+            )
+            fix = "Require libstdcxx-ng in conda, at least as new as the image's compiler."
+            yield Finding("verify-libstdcxx-older", "warning", message, fix)
+
+
+def _gpus(reply: EnvironmentReply, lock: Resolution | None, *, need_gpu: bool) -> Iterator[Finding]:
+    if lock is not None and lock.target.backend == "cpu":
+        return
+    if reply.torch.error:
+        message = f"torch does not import: {reply.torch.failure}"
+        fix = "Check that its libraries and Python match the lock."
+        yield Finding("verify-torch-failed", "error", message, fix)
+        return
+    if not reply.torch.gpus:
+        if need_gpu:
+            message = "torch sees no GPU, and this is a GPU job."
+            yield Finding(
+                "verify-no-gpu", "error", message, "Check /dev/kfd, the driver and the job's request."
+            )
+        else:
+            message = "GPU kernels are not judged: there is no GPU here."
+            fix = "`matrix verify --gpu` submits a job that tests them."
+            yield Finding("verify-gpu-not-judged", "warning", message, fix)
+        return
+    targets = set(lock.target.gfx) if lock else set()
+    for number, gpu in enumerate(reply.torch.gpus):
+        name = f"GPU {number} ({gpu.name or 'unnamed'}, {gpu.arch or 'unknown architecture'})"
+        architecture = gpu.arch.partition(":")[0]
+        if gpu.error:
+            yield Finding("verify-gpu-failed", "error", f"{name}: {gpu.error}")
+        elif targets and architecture and architecture not in targets:
+            message = f"{name} is not an architecture of the lock, which has {', '.join(sorted(targets))}."
+            yield Finding("verify-gpu-target", "error", message, "Resolve and build for it as well.")
+        else:
+            yield Finding("verify-gpu", "info", f"{name} multiplies two matrices correctly")

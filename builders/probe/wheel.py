@@ -1,0 +1,175 @@
+"""Judge the reply about an installed wheel.
+
+A node that builds has no GPU. What fails for that reason says nothing about the wheel: it is *not judged*,
+which is a warning and never a pass. The same holds for a module that is required and was not installed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.utils import canonicalize_name
+
+from builders.findings import Finding
+from builders.probe.ask import LoadReply, OpTable, Outcome, TorchReply, WheelReply
+from resolver.facts.schema import Recipe
+
+_NO_RUNTIME = re.compile(
+    r"lib(amdhip64|hsa-runtime64|hiprtc|amd_comgr|roc\w*|hip\w*|rccl|MIOpen|drm(_amdgpu)?|numa)\.so[.\d]*: "
+    r"cannot open shared object file"
+)
+_NO_GPU = re.compile(
+    r"No HIP GPUs are available|[Nn]o ROCm-capable device|hipErrorNoDevice|Found no NVIDIA driver"
+    r"|\b0 active drivers"
+)
+"""Errors of torch, HIP and triton without a GPU."""
+_READ_LOG = "Read the build's log."
+
+
+def judge_wheel(reply: WheelReply, recipe: Recipe, *, complete: bool = False) -> list[Finding]:
+    """Compare the reply about a wheel with what its recipe promises.
+
+    Parameters
+    ----------
+    complete
+        Whether the environment is the one that the wheel will run in, so that only the GPU may be missing.
+
+    Returns
+    -------
+    list of Finding
+        ``error`` for a broken promise, ``warning`` for what could not be judged, ``info`` for a promise
+        that was kept.
+    """
+    if reply.distribution is None:
+        message = f"{recipe.package} is not installed in the environment that was probed."
+        return [Finding("probe-not-installed", "error", message, "Read the log of its installation.")]
+    findings = [
+        *(_load(load, reply, "import", f"import {load.name}", complete=complete) for load in reply.imports),
+        *_borrowed(reply),
+        *_objects(reply, complete=complete),
+        *_attributes(reply, recipe),
+        *_ops(reply, recipe),
+    ]
+    nothing = Finding(
+        "probe-nothing", "warning", f"The recipe of {recipe.package} promises nothing to probe."
+    )
+    return findings or [nothing]
+
+
+def _load(load: LoadReply, reply: WheelReply, kind: str, what: str, *, complete: bool) -> Finding:
+    evidence = {"member": load.file} if load.file else {}
+    if not load.error:
+        return Finding(f"probe-{kind}", "info", f"{what}: loads", evidence=evidence)
+    reason = _excuse(load, reply, complete=complete)
+    if reason:
+        message = f"{what}: not judged, because {reason}"
+        fix = "Run `matrix verify` on a GPU node."
+        return Finding("probe-not-judged", "warning", message, fix, evidence)
+    return Finding(f"probe-{kind}-failed", "error", f"{what}: fails with {load.failure}", _READ_LOG, evidence)
+
+
+def _excuse(outcome: Outcome, reply: WheelReply, *, complete: bool) -> str:
+    """Return why a failure says nothing about the wheel; empty if it does."""
+    if reply.torch.error and outcome.text == reply.torch.text:
+        return f"torch itself does not load here ({reply.torch.failure})"
+    if _NO_GPU.search(outcome.text):
+        return f"there is no GPU here ({outcome.text})"
+    if complete:
+        return ""
+    own = reply.distribution.top if reply.distribution else []
+    if outcome.missing and outcome.missing.partition(".")[0] not in own:
+        return f"{outcome.missing} is not installed here"
+    library = _NO_RUNTIME.search(outcome.text)
+    if library:
+        return f"{library[0].partition(':')[0]} is missing: there is no ROCm runtime here"
+    return ""
+
+
+def _borrowed(reply: WheelReply) -> Iterator[Finding]:
+    """Report build requirements that the imports used: they may be missing where the wheel is installed."""
+    used = {name for load in reply.imports for name in load.borrowed if name not in reply.torch.borrowed}
+    if not used or reply.distribution is None:
+        return
+    required = set(_required(reply.distribution.requires))
+    undeclared = sorted(name for name in used if canonicalize_name(name) not in required)
+    if undeclared:
+        listed = ", ".join(undeclared)
+        message = f"It imports {listed}, which the build installed and the wheel does not require."
+        fix = f"Install {listed} as well."
+        yield Finding("probe-undeclared", "warning", message, fix, {"distributions": listed})
+    else:
+        message = f"Its imports used what was installed for the build: {', '.join(sorted(used))}"
+        yield Finding("probe-beside", "info", message)
+
+
+def _required(requires: Sequence[str]) -> Iterator[str]:
+    """Yield the names of what a distribution always requires, without its extras."""
+    for text in requires:
+        try:
+            requirement = Requirement(text)
+        except InvalidRequirement:
+            continue
+        if requirement.marker is None or requirement.marker.evaluate({"extra": ""}):
+            yield canonicalize_name(requirement.name)
+
+
+def _objects(reply: WheelReply, *, complete: bool) -> Iterator[Finding]:
+    for load in reply.objects:
+        if load.error == "missing":
+            # An import alone proves nothing: ROCm's apex has Python shims named like its extensions.
+            message = f"{load.name} matches no installed file."
+            fix = "The build did not compile it. Read its log."
+            yield Finding("probe-object-missing", "error", message, fix)
+        else:
+            yield _load(load, reply, "object", load.name, complete=complete)
+
+
+def _attributes(reply: WheelReply, recipe: Recipe) -> Iterator[Finding]:
+    for name, expected in recipe.attributes.items():
+        module, _, attribute = name.partition(":")
+        for load in reply.imports:
+            if load.name != module or load.error:
+                continue  # the failed import is a finding already
+            value = load.values.get(attribute, "")
+            if value == expected:
+                yield Finding("probe-attribute", "info", f"{name} is {value}")
+            else:
+                message = f"{name} is {value or 'empty'}, not {expected}."
+                yield Finding("probe-attribute-wrong", "error", message, _run_environment(recipe))
+
+
+def _run_environment(recipe: Recipe) -> str:
+    listed = ", ".join(f"{name}={value}" for name, value in recipe.run_environment.items())
+    return f"Set {listed} when it runs." if listed else _READ_LOG
+
+
+def _ops(reply: WheelReply, recipe: Recipe) -> Iterator[Finding]:
+    table = reply.op_table
+    if table is None:
+        return
+    if table.error:
+        message = f"Cannot read the list of compiled ops, {recipe.op_table}: {table.failure}"
+        yield Finding("probe-op-table", "error", message, _READ_LOG)
+        return
+    for op in recipe.ops:
+        if recipe.environment.get(op.variable) == "1" and not table.installed.get(op.name, False):
+            message = f"The op {op.name} was requested, and the build did not compile it."
+            fix = "The log says why the op was considered incompatible."
+            yield Finding("probe-op-missing", "error", message, fix)
+    accelerator = recipe.environment.get("DS_ACCELERATOR", "")
+    if accelerator and table.accelerator and table.accelerator != accelerator:
+        message = f"The build chose its ops for the accelerator {table.accelerator}, not {accelerator}."
+        fix = f"DS_ACCELERATOR={accelerator} did not reach the build."
+        yield Finding("probe-accelerator", "error", message, fix)
+    yield from _torch_of_ops(table, reply.torch)
+    compiled = sorted(name for name, installed in table.installed.items() if installed)
+    yield Finding("probe-ops", "info", f"ops compiled: {', '.join(compiled) or 'none'}")
+
+
+def _torch_of_ops(table: OpTable, torch: TorchReply) -> Iterator[Finding]:
+    running = ".".join(torch.version.split(".")[:2])
+    if table.torch and running and table.torch != running:
+        message = f"The ops were compiled for torch {table.torch} and do not load with torch {torch.version}."
+        yield Finding("probe-torch", "error", message, "Build it for this torch.")

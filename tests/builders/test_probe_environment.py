@@ -1,0 +1,404 @@
+"""Verifying an environment: judging its reply, the reply of a real one, and the job for a GPU node."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from builders.containers.runtime import HostRuntime
+from builders.findings import Finding
+from builders.probe import environment as judging
+from builders.probe.ask import (
+    EnvironmentReply,
+    Gpu,
+    InstalledDist,
+    Libraries,
+    LoadReply,
+    PipCheck,
+    Probe,
+    Symbols,
+    TorchReply,
+    UserSite,
+    WheelMetadata,
+    WheelReply,
+    parse_reply,
+    user_packages,
+)
+from builders.probe.environment import judge_environment
+from builders.probe.payload import MARK, newest_symbols
+from builders.probe.slurm import Job, hours_of, job_script, partition_for, submit
+from builders.probe.wheel import judge_wheel
+from resolver.errors import CommandError, EnvironmentLacksError, MatrixError, ProbeError, UsageError
+from resolver.facts.loading import load
+from resolver.facts.schema import Recipe
+from resolver.model import Distribution, Request, Resolution, Target
+
+SITE = "/opt/env/lib/python3.11/site-packages"
+TORCH = "2.9.1+rocm6.4"
+HIP = TorchReply(TORCH, "6.4.43482")
+
+
+def pick(name: str, version: str, kind: Any = "distribution", origin: Any = "published") -> Distribution:
+    return Distribution(
+        name=name, version=version, kind=kind, origin=origin, support="observed", verdict="supported"
+    )
+
+
+def lock(backend: Any = "rocm") -> Resolution:
+    target = Target(site="lumi-g", date=date(2026, 3, 1), backend=backend, gfx=("gfx90a",))
+    return Resolution(
+        request=Request(target),
+        target=target,
+        picks=(pick("python", "3.11", "platform", "request"), pick("torch", TORCH), pick("My_Ext", "1.0+x")),
+    )
+
+
+def reply(**fields: Any) -> EnvironmentReply:
+    given: dict[str, Any] = {
+        "python": "3.11.7",
+        "executable": "/opt/env/bin/python",
+        "distributions": [InstalledDist("torch", TORCH, SITE), InstalledDist("my-ext", "1.0+x", SITE)],
+        "pip_check": PipCheck(0, ["No broken requirements found."]),
+        "user_site": UserSite("3.11"),
+        "system_libstdcxx": Symbols("/usr/lib64/libstdc++.so.6", "3.4.33"),
+        "libraries": Libraries(),
+        "torch": HIP,
+    }
+    return EnvironmentReply(**(given | fields))
+
+
+def judged(
+    environment: EnvironmentReply,
+    *,
+    against: Resolution | None = None,
+    own: dict[str, str] | None = None,
+    need_gpu: bool = False,
+) -> dict[str, Finding]:
+    findings = judge_environment(environment, against or lock(), own or {}, need_gpu=need_gpu)
+    return {finding.id: finding for finding in findings}
+
+
+def errors(findings: dict[str, Finding]) -> set[str]:
+    return {name for name, finding in findings.items() if finding.severity == "error"}
+
+
+# --- judging a reply ----------------------------------------------------------------------------------
+
+
+def test_sound_environment_has_no_errors() -> None:
+    findings = judged(reply())
+    assert not errors(findings)
+    assert findings["verify-pins"].message.startswith("2 of 2 ")
+    assert findings["verify-gpu-not-judged"].severity == "warning"
+    assert {name for name in findings if "not-judged" in name} == {"verify-gpu-not-judged"}
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected", "words"),
+    [
+        ({"distributions": [InstalledDist("torch", TORCH, SITE)]}, "verify-pin-missing", "My_Ext 1.0+x"),
+        (
+            {
+                "distributions": [
+                    InstalledDist("torch", "2.9.1+cu128", SITE),
+                    InstalledDist("my-ext", "1.0+x", SITE),
+                ]
+            },
+            "verify-pin-differs",
+            "torch is 2.9.1+cu128, and the lock pins 2.9.1+rocm6.4",
+        ),
+        ({"python": "3.12.1"}, "verify-python", "3.12.1"),
+        (
+            {"distributions": [*reply().distributions, InstalledDist("nvidia_cublas_cu12", "12.8", SITE)]},
+            "verify-nvidia",
+            "nvidia-cublas-cu12 12.8",
+        ),
+        ({"torch": TorchReply("2.9.1", cuda="12.8")}, "verify-torch-cuda", "CUDA 12.8"),
+        ({"torch": TorchReply("2.9.1+cpu")}, "verify-torch-cpu", "not built for ROCm"),
+        ({"torch": TorchReply(error="signal 11")}, "verify-torch-failed", "signal 11"),
+        (
+            {"pip_check": PipCheck(1, ["my-ext 1.0+x requires six, which is not installed."])},
+            "verify-pip-check-broken",
+            "requires six",
+        ),
+    ],
+    ids=lambda value: value if isinstance(value, str) and value.startswith("verify") else "",
+)
+def test_defect_is_an_error(fields: dict[str, Any], expected: str, words: str) -> None:
+    findings = judged(reply(**fields))
+    assert errors(findings) == {expected}
+    assert words in findings[expected].message
+
+
+def test_broken_requirement_of_others_is_a_warning() -> None:
+    findings = judged(reply(pip_check=PipCheck(1, ["jupyter 1 requires six, which is not installed."])))
+    assert not errors(findings)
+    assert findings["verify-pip-check-others"].severity == "warning"
+    assert "verify-pip-check" not in findings
+
+
+def test_without_pip_requirements_are_not_judged() -> None:
+    findings = judged(reply(pip_check=PipCheck(None, [])))
+    assert findings["verify-pip-check-not-judged"].severity == "warning"
+    assert "verify-pip-check" not in findings
+
+
+def test_without_lock_versions_are_not_judged() -> None:
+    findings = {finding.id: finding for finding in judge_environment(reply(), None, {}, need_gpu=False)}
+    assert findings["verify-pins-not-judged"].severity == "warning"
+    assert not errors(findings)
+    cuda = {
+        finding.id
+        for finding in judge_environment(reply(torch=TorchReply("2", cuda="12")), None, {}, need_gpu=False)
+    }
+    assert "verify-torch-cuda" in cuda
+
+
+def test_cpu_lock_needs_no_gpu() -> None:
+    findings = judged(reply(torch=TorchReply("2.9.1+cpu")), against=lock("cpu"))
+    assert not errors(findings)
+    assert not [name for name in findings if "gpu" in name]
+
+
+def test_distribution_installed_twice_is_a_warning() -> None:
+    twice = InstalledDist("Torch", "2.8.0", "/usr/lib/python3/dist-packages")
+    findings = judged(reply(distributions=[*reply().distributions, twice]))
+    assert not errors(findings)  # the first on the path counts, and that one is right
+    assert "2.8.0 in /usr/lib/python3/dist-packages" in findings["verify-twice"].message
+
+
+def test_user_packages_that_shadow_are_errors() -> None:
+    findings = judged(reply(), own={"torch": "1.0", "six": "1.16"})
+    assert errors(findings) == {"verify-user-site"}
+    assert "torch 1.0" in findings["verify-user-site"].message
+    assert "PYTHONNOUSERSITE=1" in findings["verify-user-site"].fix
+    adds = judged(reply(), own={"six": "1.16"})
+    assert (errors(adds), adds["verify-user-site-adds"].severity) == (set(), "warning")
+    shut = judged(reply(user_site=UserSite("3.11", "it is a virtual environment")), own={"torch": "1.0"})
+    assert (errors(shut), shut["verify-user-site-shut"].severity) == (set(), "info")
+
+
+def test_libraries_report_their_path() -> None:
+    objects = [
+        "/opt/env/lib/libstdc++.so.6.0.30",
+        "/opt/env/lib/python3.11/site-packages/torch/lib/librccl.so",
+        "/opt/rocm/lib/librccl.so.1.0",
+        "/opt/env/lib/librccl-net.so",
+        "/opt/env/lib/libMIOpen-3f1a2b3c.so.1",
+    ]
+    older = [Symbols("/opt/env/lib/libstdc++.so.6.0.30", "3.4.30")]
+    findings = judge_environment(reply(libraries=Libraries(objects, {}, older)), lock(), {}, need_gpu=False)
+    loads = {
+        finding.evidence["library"]: finding.evidence["member"]
+        for finding in findings
+        if finding.id == "verify-library"
+    }
+    assert loads == {"libstdc++": objects[0], "libMIOpen": objects[4]}
+    (twice,) = [finding for finding in findings if finding.id == "verify-library-twice"]
+    assert (twice.severity, "librccl is loaded more than once" in twice.message) == ("warning", True)
+    assert "librccl-net" not in twice.message
+    (shadowed,) = [finding for finding in findings if finding.id == "verify-libstdcxx-older"]
+    assert "GLIBCXX_3.4.30" in shadowed.message
+    assert "GLIBCXX_3.4.33" in shadowed.message
+
+
+def test_newer_libstdcxx_has_no_finding() -> None:
+    newer = Libraries([], {}, [Symbols("/opt/env/lib/libstdc++.so.6", "3.4.34")])
+    assert "verify-libstdcxx-older" not in judged(reply(libraries=newer))
+
+
+def test_failed_import_makes_libraries_not_judged() -> None:
+    findings = judged(reply(libraries=Libraries(error="signal 6")))
+    assert findings["verify-libraries-not-judged"].severity == "warning"
+
+
+def test_gpu_findings() -> None:
+    good = TorchReply(TORCH, "6.4", "", [Gpu("AMD Instinct MI250X", "gfx90a:sramecc+:xnack-", "")])
+    assert judged(reply(torch=good), need_gpu=True)["verify-gpu"].severity == "info"
+    assert "verify-gpu-not-judged" not in judged(reply(torch=good))
+    other = TorchReply(TORCH, "6.4", "", [Gpu("AMD Instinct MI300X", "gfx942:sramecc+", "")])
+    assert errors(judged(reply(torch=other))) == {"verify-gpu-target"}
+    broken = TorchReply(TORCH, "6.4", "", [Gpu("", "gfx90a", "the product of two matrices is wrong")])
+    assert errors(judged(reply(torch=broken))) == {"verify-gpu-failed"}
+    assert errors(judged(reply(), need_gpu=True)) == {"verify-no-gpu"}
+
+
+@pytest.mark.parametrize(
+    ("load", "severity"),
+    [
+        (
+            LoadReply("tiny", error="ModuleNotFoundError", text="No module named 'hjson'", missing="hjson"),
+            "error",
+        ),
+        (
+            LoadReply("tiny", error="OSError", text="libamdhip64.so.6: cannot open shared object file"),
+            "error",
+        ),
+        (LoadReply("tiny", error="RuntimeError", text="No HIP GPUs are available"), "warning"),
+    ],
+    ids=lambda value: getattr(value, "text", ""),
+)
+def test_complete_environment_excuses_only_missing_gpu(load: LoadReply, severity: str) -> None:
+    recipe = Recipe(package="tiny", backend="rocm", imports=("tiny",), status="observed", source="a test")
+    wheel = WheelReply(distribution=WheelMetadata("tiny", "1.0", ["tiny"]), torch=HIP, imports=[load])
+    (finding,) = judge_wheel(wheel, recipe, complete=True)
+    assert finding.severity == severity
+
+
+# --- the reply of a real environment ------------------------------------------------------------------
+
+
+@pytest.fixture
+def environment(tmp_path: Path) -> Path:
+    """The Python of an environment with a stand-in for torch and an extension that loads libstdc++."""
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(tmp_path / "env")], check=True)
+    (packages,) = (tmp_path / "env").glob("lib/python3*/site-packages")
+    # Stands in for torch: no GPU, no libraries.
+    torch = "class version:\n    hip, cuda = '6.4', None\n__version__ = '2.9.1+rocm6.4'\nprint('noise')\n"
+    torch += "class cuda:\n    device_count = staticmethod(lambda: 0)\n"
+    extension = "import ctypes; ctypes.CDLL('libstdc++.so.6')\n"
+    for name, version, code in (("torch", TORCH, torch), ("my_ext", "1.0+x", extension)):
+        (packages / f"{name}.py").write_text(code)
+        info = packages / f"{name}-{version}.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+    return tmp_path / "env" / "bin" / "python"
+
+
+def probe(tmp_path: Path, python: Path, **env: str) -> Probe:
+    (tmp_path / "scripts").mkdir(exist_ok=True)
+    return Probe(HostRuntime(), str(python), folder=tmp_path / "scripts", log=tmp_path / "log", env=env)
+
+
+def test_environment_replies(tmp_path: Path, environment: Path) -> None:
+    result = probe(tmp_path, environment).ask_environment(["torch", "my_ext", "no_such"])
+    assert {dist.name: dist.version for dist in result.distributions} == {"torch": TORCH, "my_ext": "1.0+x"}
+    assert result.torch == TorchReply(TORCH, "6.4")
+    assert result.pip_check == PipCheck(None, [])
+    assert result.user_site.ignored == "it is a virtual environment"
+    assert result.libraries.errors == {"no_such": "ModuleNotFoundError: No module named 'no_such'"}
+    assert any(Path(path).name.startswith("libstdc++.so") for path in result.libraries.objects)
+    (loaded,) = result.libraries.libstdcxx
+    assert loaded.glibcxx.startswith("3.4.")
+    assert errors(judged(result)) <= {"verify-python"}  # this Python may be another than 3.11
+
+
+def test_crash_of_torch_loses_only_its_own_reply(tmp_path: Path, environment: Path) -> None:
+    (packages,) = environment.parent.parent.glob("lib/python3*/site-packages")
+    (packages / "torch.py").write_text("import os; os.abort()\n")
+    result = probe(tmp_path, environment).ask_environment(["torch"])
+    assert result.libraries.failure.startswith("signal 6")
+    assert result.torch.failure.startswith("signal 6")
+    assert len(result.distributions) == 2
+
+
+def test_missing_python_and_damaged_reply(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="is not a Python that runs") as caught:
+        probe(tmp_path, tmp_path / "none").ask_environment([])
+    assert "--python" in caught.value.hint
+    with pytest.raises(ProbeError, match="Its last output was: hello"):
+        parse_reply("hello\n\n", EnvironmentReply)
+    with pytest.raises(ProbeError, match="Cannot read the reply"):
+        parse_reply(f"{MARK}{{}}", EnvironmentReply)
+
+
+def test_user_packages_of_one_python(tmp_path: Path) -> None:
+    info = tmp_path / "lib" / "python3.12" / "site-packages" / "Six_.x-1.0.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: Six_.x\nVersion: 1.0\n")
+    assert user_packages(tmp_path, "3.12") == {"six-x": "1.0"}
+    assert user_packages(tmp_path, "3.11") == {}
+
+
+def test_newest_symbols_compares_numbers(tmp_path: Path) -> None:
+    (tmp_path / "lib").write_bytes(b"\0GLIBCXX_3.4.9\0GLIBCXX_3.4.30\0GLIBCXX_3.4\0GLIBCXX_DEBUG\0")
+    assert newest_symbols(str(tmp_path / "lib"))["glibcxx"] == "3.4.30"
+    assert newest_symbols("") == {"path": "", "glibcxx": ""}
+
+
+# --- the job ------------------------------------------------------------------------------------------
+
+JOB = Job("dev-g", "project_1", "00:15:00", ["/a b/python", "-m", "matrix"], "/w/matrix-verify-%j.out")
+
+
+def test_job_script(tmp_path: Path) -> None:
+    text = job_script(JOB)
+    assert text.startswith("#!/bin/bash\n")
+    options = [line for line in text.splitlines() if line.startswith("#SBATCH ")]
+    assert options == [
+        "#SBATCH --job-name=matrix-verify", "#SBATCH --partition=dev-g", "#SBATCH --account=project_1",
+        "#SBATCH --time=00:15:00", "#SBATCH --nodes=1", "#SBATCH --ntasks=1", "#SBATCH --gpus-per-node=1",
+        '#SBATCH --output="/w/matrix-verify-%j.out"',
+    ]  # fmt: skip
+    assert text.splitlines()[-1] == "exec '/a b/python' -m matrix"
+    (tmp_path / "script").write_text(text)
+    subprocess.run(["bash", "-n", str(tmp_path / "script")], check=True)
+    assert "--account" not in job_script(Job("p", "", "5", ["x"], "o"))
+
+
+@pytest.mark.parametrize("value", ["a b", "x\n#SBATCH --uid=0", "$(id)", '"'])
+def test_job_script_rejects_unsafe_values(value: str) -> None:
+    with pytest.raises(UsageError):
+        job_script(Job(value, "", "5", ["x"], "o"))
+
+
+@pytest.mark.parametrize(
+    ("site", "time", "partition"), [("lumi-g", "00:15:00", "dev-g"), ("lumi-g", "1-12:00:00", "standard-g")]
+)
+def test_partition_with_lowest_sufficient_limit(site: str, time: str, partition: str) -> None:
+    assert partition_for(load(), site, hours_of(time)) == partition
+
+
+def test_missing_partition_and_invalid_time() -> None:
+    with pytest.raises(UsageError, match="no GPU partition of lumi-c"):
+        partition_for(load(), "lumi-c", 0.25)
+    with pytest.raises(UsageError, match="for 1000 hours") as caught:
+        partition_for(load(), "lumi-g", 1000)
+    assert "dev-g up to 3 h" in caught.value.hint
+    with pytest.raises(UsageError, match="'soon' is not a valid time"):
+        hours_of("soon")
+
+
+def standin_sbatch(folder: Path, code: str) -> None:
+    """Write a stand-in for sbatch."""
+    folder.mkdir(exist_ok=True)
+    (folder / "sbatch").write_text(f"#!/bin/sh\n{code}\n")
+    (folder / "sbatch").chmod(0o755)
+
+
+def test_submit_returns_job_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script, log = tmp_path / "job", tmp_path / "log"
+    script.write_text(job_script(JOB))
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    with pytest.raises(EnvironmentLacksError, match="sbatch is not on PATH"):
+        submit(script, log)
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}{os.pathsep}/usr/bin:/bin")
+    standin_sbatch(tmp_path / "bin", '[ "$1" = --parsable ] && [ -s "$2" ] && echo "4711;lumi"')
+    assert submit(script, log) == "4711"
+    standin_sbatch(tmp_path / "bin", 'echo "sbatch: error: invalid account" >&2; exit 1')
+    with pytest.raises(CommandError, match="invalid account"):
+        submit(script, log)
+    standin_sbatch(tmp_path / "bin", "echo done")
+    with pytest.raises(MatrixError, match="printed no job number"):
+        submit(script, log)
+
+
+# --- the docs -----------------------------------------------------------------------------------------
+
+
+def test_documentation_lists_every_finding() -> None:
+    source = Path(judging.__file__)
+    given = re.findall(r'Finding\(\s*"([a-z-]+)",\s*"([a-z]+)"', source.read_text())
+    rows = re.findall(
+        r"(?m)^\| `(verify-[a-z-]+)` \| ([a-z]+) \|",
+        (source.parents[2] / "docs" / "verifying.md").read_text(),
+    )
+    assert sorted(set(given)) == sorted(rows)
+    assert len(rows) == source.read_text().count('"verify-')

@@ -1,0 +1,344 @@
+"""Probing an installed wheel: the replies of the script, and how they are judged."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from builders.findings import Finding
+from builders.probe.ask import (
+    LoadReply,
+    OpTable,
+    TorchReply,
+    WheelMetadata,
+    WheelReply,
+    parse_reply,
+    probe_script,
+    wheel_question,
+)
+from builders.probe.wheel import judge_wheel
+from resolver.errors import ProbeError
+from resolver.facts.schema import Op, Recipe
+
+STAND_IN = """__version__ = "2.9.1"  # a stand-in for torch
+class version: hip = None
+class cuda: device_count = staticmethod(lambda: 0)
+"""
+IMPORTED_AFTER_TORCH = """
+#include <Python.h>
+static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, "tiny_C", 0, -1, 0};
+PyMODINIT_FUNC PyInit_tiny_C(void) {
+    PyObject *torch = PyDict_GetItemString(PyImport_GetModuleDict(), "torch");
+    if (!torch) { PyErr_SetString(PyExc_ImportError, "libc10.so: cannot open"); return 0; }
+    return PyModule_Create(&definition);
+}
+"""
+TORCH = TorchReply("2.9.1+rocm6.4", "6.4.43482")
+HERE = WheelMetadata("tiny", "1.0", ["tiny", "tiny_C"])
+
+
+def recipe(**fields: Any) -> Recipe:
+    given = {"package": "tiny", "backend": "rocm", "status": "observed", "source": "a test", **fields}
+    return Recipe(**given)
+
+
+def reply(**fields: Any) -> WheelReply:
+    return WheelReply(**({"distribution": HERE, "torch": TORCH} | fields))
+
+
+def only(findings: list[Finding]) -> Finding:
+    assert len(findings) == 1
+    return findings[0]
+
+
+# --- judging a reply ----------------------------------------------------------------------------------
+
+
+def test_loaded_module_is_info() -> None:
+    loads = [LoadReply("tiny", "/x/tiny/__init__.py")]
+    findings = judge_wheel(reply(imports=loads, objects=[LoadReply("tiny_C*.so", "/x/tiny_C.so")]), recipe())
+    assert [(finding.id, finding.severity) for finding in findings] == [
+        ("probe-import", "info"),
+        ("probe-object", "info"),
+    ]
+    assert findings[1].evidence == {"member": "/x/tiny_C.so"}
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        LoadReply(
+            "tiny", error="ImportError", text="libamdhip64.so.6: cannot open shared object file: No such file"
+        ),
+        LoadReply(
+            "tiny", error="OSError", text="librocblas.so.4: cannot open shared object file: No such file"
+        ),
+        LoadReply("tiny", error="RuntimeError", text="No HIP GPUs are available"),
+        LoadReply("tiny", error="RuntimeError", text="0 active drivers ([]). There should only be one."),
+        LoadReply("tiny", error="ModuleNotFoundError", text="No module named 'hjson'", missing="hjson"),
+    ],
+    ids=lambda said: said.text[:20],
+)
+def test_failure_without_gpu_is_not_judged(said: LoadReply) -> None:
+    findings = only(judge_wheel(reply(imports=[said]), recipe()))
+    assert (findings.id, findings.severity) == ("probe-not-judged", "warning")
+    assert "not judged" in findings.message
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        LoadReply("tiny", error="ImportError", text="tiny_C.so: undefined symbol: _ZN3c104cuda9SetDeviceEa"),
+        LoadReply(
+            "tiny", error="ImportError", text="libfoo.so.1: cannot open shared object file: No such file"
+        ),
+        LoadReply("tiny", error="ModuleNotFoundError", text="No module named 'tiny_C'", missing="tiny_C"),
+        LoadReply("tiny", error="ModuleNotFoundError", text="No module named 'tiny.ops'", missing="tiny.ops"),
+        LoadReply("tiny", error="signal 11"),
+        LoadReply("tiny", error="timeout", text="no answer within 900 s"),
+    ],
+    ids=lambda said: said.error + said.text[:20],
+)
+def test_failure_of_wheel_is_an_error(said: LoadReply) -> None:
+    findings = only(judge_wheel(reply(imports=[said]), recipe()))
+    assert (findings.id, findings.severity) == ("probe-import-failed", "error")
+    assert said.error in findings.message
+    assert only(judge_wheel(reply(objects=[said]), recipe())).id == "probe-object-failed"
+
+
+def test_broken_torch_makes_import_not_judged() -> None:
+    broken = TorchReply(error="OSError", text="libtorch.so: file too short")
+    loads = [LoadReply("tiny", error="OSError", text="libtorch.so: file too short")]
+    findings = only(judge_wheel(reply(torch=broken, imports=loads), recipe()))
+    assert findings.id == "probe-not-judged"
+    assert "torch itself" in findings.message
+
+
+def test_missing_object_is_an_error_despite_import() -> None:
+    """ROCm's apex has shims: ``import amp_C`` works although nothing was compiled."""
+    said = reply(
+        imports=[LoadReply("amp_C", "/x/amp_C.py")], objects=[LoadReply("apex/amp_C*.so", error="missing")]
+    )
+    assert [finding.id for finding in judge_wheel(said, recipe())] == ["probe-import", "probe-object-missing"]
+    assert judge_wheel(said, recipe())[1].severity == "error"
+
+
+def test_missing_wheel_is_an_error() -> None:
+    finding = only(judge_wheel(reply(distribution=None, imports=[LoadReply("tiny", "/x")]), recipe()))
+    assert (finding.id, finding.severity) == ("probe-not-installed", "error")
+
+
+def test_recipe_without_promises_is_a_warning() -> None:
+    assert only(judge_wheel(reply(), recipe())).severity == "warning"
+
+
+def test_attribute_is_compared_with_recipe() -> None:
+    wants = recipe(attributes={"tiny.a:KIND": "ROCm"}, run_environment={"TINY": "1"})
+    right = judge_wheel(reply(imports=[LoadReply("tiny.a", "/x", values={"KIND": "ROCm"})]), wants)
+    assert [finding.id for finding in right] == ["probe-import", "probe-attribute"]
+    wrong = judge_wheel(reply(imports=[LoadReply("tiny.a", "/x", values={"KIND": "CPU"})]), wants)
+    assert wrong[1].id == "probe-attribute-wrong"
+    assert wrong[1].severity == "error"
+    assert "TINY=1" in wrong[1].fix
+    failed = judge_wheel(reply(imports=[LoadReply("tiny.a", error="ImportError", text="x")]), wants)
+    assert [finding.id for finding in failed] == ["probe-import-failed"]
+
+
+def test_undeclared_requirement_is_a_warning() -> None:
+    wheel = WheelMetadata(
+        "tiny", "1.0", ["tiny"], ["psutil>=5", 'hjson; extra == "dev"', "not: a requirement"]
+    )
+    took = [
+        LoadReply("tiny", "/x", borrowed=["psutil"]),
+        LoadReply("tiny.ops", "/x", borrowed=["hjson", "ninja"]),
+    ]
+    beside = TorchReply("2.9.1", borrowed=["ninja", "setuptools"])
+    findings = judge_wheel(reply(distribution=wheel, torch=beside, imports=took), recipe())
+    undeclared = {finding.id: finding for finding in findings}["probe-undeclared"]
+    assert undeclared.severity == "warning"
+    assert undeclared.evidence == {
+        "distributions": "hjson"
+    }  # psutil is required, and torch took ninja itself
+    fine = judge_wheel(reply(distribution=wheel, torch=beside, imports=took[:1]), recipe())
+    assert [finding.id for finding in fine] == ["probe-import", "probe-beside"]
+    assert "psutil" in fine[1].message
+
+
+# --- DeepSpeed's op table -----------------------------------------------------------------------------
+
+OPS = recipe(
+    ops=(Op("fused_adam", "DS_BUILD_FUSED_ADAM", "o*.so"), Op("cpu_adam", "DS_BUILD_CPU_ADAM", "p*.so")),
+    environment={"DS_BUILD_FUSED_ADAM": "1", "DS_ACCELERATOR": "cuda"},
+    op_table="deepspeed/git_version_info_installed.py",
+)
+
+
+def severities(table: OpTable) -> dict[str, str]:
+    return {finding.id: finding.severity for finding in judge_wheel(reply(op_table=table), OPS)}
+
+
+def test_compiled_ops_are_listed() -> None:
+    findings = judge_wheel(
+        reply(op_table=OpTable({"fused_adam": True, "cpu_adam": False}, "cuda", "2.9")), OPS
+    )
+    assert only(findings).message == "ops compiled: fused_adam"
+
+
+def test_missing_op_is_an_error() -> None:
+    assert severities(OpTable({"fused_adam": False}, "cuda", "2.9"))["probe-op-missing"] == "error"
+    assert severities(OpTable({}, "cuda", "2.9"))["probe-op-missing"] == "error"
+
+
+def test_ops_of_other_accelerator_or_torch_are_errors() -> None:
+    assert severities(OpTable({"fused_adam": True}, "cpu", "2.9"))["probe-accelerator"] == "error"
+    assert severities(OpTable({"fused_adam": True}, "cuda", "2.8"))["probe-torch"] == "error"
+
+
+def test_missing_op_table_is_an_error() -> None:
+    assert severities(OpTable(error="missing", text="x")) == {"probe-op-table": "error"}
+
+
+# --- the script ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Path:
+    """A directory like site-packages with a distribution called tiny, and without torch."""
+    info = tmp_path / "tiny-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: tiny\nVersion: 1.0\n")
+    files = {
+        "tiny/__init__.py": "KIND = 'ROCm'\nprint('hello')\n",
+        "tiny/breaks.py": "import os\nos.kill(os.getpid(), 11)\n",
+        "tiny/needs.py": "import not_there_at_all\n",
+        "tiny/table.py": "version='1'\ninstalled_ops={'a': True, 'b': False}\n"
+        "accelerator_name='cuda'\ntorch_info={'version': '2.9'}\n",
+        "tiny/code.py": "installed_ops = print('run!')\n",
+        "torch.py": "raise ImportError('stand-in: there is no torch here')\n",
+    }
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    listed = [name for name in files if name != "torch.py"]
+    (info / "RECORD").write_text("".join(f"{name},,\n" for name in [*listed, "tiny-1.0.dist-info/METADATA"]))
+    return tmp_path
+
+
+def ask(site: Path, wheel_recipe: Recipe, lent: str = "") -> WheelReply:
+    """Run the script as a build does: one file, in a Python process of its own."""
+    script = site / "ask" / "probe.py"
+    script.parent.mkdir(exist_ok=True)
+    script.write_text(probe_script())
+    env = {"PATH": os.defpath, "PYTHONPATH": os.pathsep.join([str(site), *filter(None, [lent])])}
+    command = [sys.executable, str(script), wheel_question(wheel_recipe, lent)]
+    done = subprocess.run(command, env=env, check=True, capture_output=True, text=True, cwd=script.parent)
+    return parse_reply(done.stdout, WheelReply)
+
+
+def test_script_replies_despite_a_crash(site: Path) -> None:
+    wants = recipe(imports=("tiny", "tiny.breaks", "tiny.needs"), attributes={"tiny:KIND": "ROCm"})
+    result = ask(site, wants)
+    assert result.distribution == WheelMetadata("tiny", "1.0", ["tiny"])
+    whole, breaks, needs = result.imports
+    assert whole.values == {"KIND": "ROCm"}
+    assert whole.file == str(site / "tiny" / "__init__.py")
+    assert breaks.error == "signal 11"
+    assert (needs.error, needs.missing) == ("ModuleNotFoundError", "not_there_at_all")
+    assert result.torch.error == "ImportError"
+    findings = [(finding.id, finding.severity) for finding in judge_wheel(result, wants)]
+    assert findings == [
+        ("probe-import", "info"),
+        ("probe-import-failed", "error"),
+        ("probe-not-judged", "warning"),
+        ("probe-attribute", "info"),
+    ]
+
+
+def test_script_reads_op_table_without_executing_it(site: Path) -> None:
+    result = ask(site, recipe(op_table="tiny/table.py"))
+    assert result.op_table == OpTable({"a": True, "b": False}, "cuda", "2.9")
+    hostile = ask(site, recipe(op_table="tiny/code.py"))
+    assert hostile.op_table is not None
+    assert hostile.op_table.error == "ValueError"
+    gone = ask(site, recipe(op_table="tiny/gone.py"))
+    assert gone.op_table is not None
+    assert gone.op_table.error == "missing"
+
+
+def test_script_loads_objects(site: Path, compile_object: Callable[..., Path]) -> None:
+    (site / "torch.py").write_text(STAND_IN)
+    good = compile_object("libgood.so", "int reply(void) { return 42; }\n")
+    source = "int no_such_function(void);\nint reply(void) { return no_such_function(); }\n"
+    bad = compile_object("libbad.so", source, "-Wl,-z,now")
+    for one in (good, bad):
+        (site / "tiny" / one.name).write_bytes(one.read_bytes())
+    with (site / "tiny-1.0.dist-info" / "RECORD").open("a") as record:
+        record.write("tiny/libgood.so,,\ntiny/libbad.so,,\n")
+    wants = recipe(must_contain=("tiny/libgood*.so", "tiny/libbad*.so", "tiny/libgone*.so"))
+    result = ask(site, wants)
+    assert result.torch == TorchReply("2.9.1")
+    findings = {
+        finding.message.partition(":")[0].partition(" ")[0]: finding.id
+        for finding in judge_wheel(result, wants)
+    }
+    assert findings == {
+        "tiny/libgood*.so": "probe-object",
+        "tiny/libbad*.so": "probe-object-failed",
+        "tiny/libgone*.so": "probe-object-missing",
+    }
+    assert "undefined symbol: no_such_function" in result.objects[1].text
+
+
+def test_script_lists_borrowed_distributions(site: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    lent = tmp_path_factory.mktemp("lent")
+    for name in ("used", "idle"):
+        info = lent / f"{name}-1.0.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+        (info / "RECORD").write_text(f"{name}.py,,\n")
+        (lent / f"{name}.py").write_text("")
+    (site / "tiny" / "__init__.py").write_text("import used\n")
+    (site / "tiny" / "needs.py").write_text("import used, not_there_at_all\n")
+    result = ask(site, recipe(imports=("tiny", "tiny.needs")), str(lent))
+    assert [one.borrowed for one in result.imports] == [["used"], ["used"]]
+    assert result.torch.borrowed == []
+    assert ask(site, recipe(imports=("tiny",)), "").imports[0].missing == "used"
+
+
+def test_script_imports_extension_after_torch(site: Path, compile_object: Callable[..., Path]) -> None:
+    """``import causal_conv1d_cuda`` alone does not find libc10.so."""
+    (site / "torch.py").write_text(STAND_IN)
+    module = compile_object("tiny_C.so", IMPORTED_AFTER_TORCH, f"-I{sysconfig.get_path('include')}")
+    suffix = sysconfig.get_config_var("EXT_SUFFIX")
+    (site / f"tiny_C{suffix}").write_bytes(module.read_bytes())
+    (site / "tiny" / "__init__.py").write_text("import sys\nassert 'torch' in sys.modules, 'forgot torch'\n")
+    compiled, package = ask(site, recipe(imports=("tiny_C", "tiny"))).imports
+    assert compiled.error == ""
+    assert package.text == "forgot torch"  # a package has to import torch itself
+
+
+def test_script_reports_missing_distribution(site: Path) -> None:
+    assert ask(site, recipe(package="other")).distribution is None
+
+
+@pytest.mark.parametrize(
+    "output", ["", "Traceback\nKilled\n", "rocm-matrix-probe: {", 'rocm-matrix-probe: {"a": 1}']
+)
+def test_damaged_reply_is_an_error(output: str) -> None:
+    with pytest.raises(ProbeError) as caught:
+        parse_reply(output, WheelReply)
+    assert caught.value.hint
+
+
+def test_last_reply_counts() -> None:
+    replies = [{"distribution": None, "torch": {"version": version}} for version in ("1", "2")]
+    lines = [f"rocm-matrix-probe: {json.dumps(reply)}" for reply in replies]
+    assert parse_reply(f"noise\n{lines[0]}\n{lines[1]}\nmore noise\n", WheelReply).torch.version == "2"
