@@ -1,20 +1,15 @@
-"""Sources: fetched before anything is built, checked against their pin, and unpacked safely."""
+"""Sources of wheels: fetched before a build, checked against their pin, unpacked and patched."""
 
-from builders.sources.everything import Haul, Item, Missing, fetch_all
-from builders.sources.mirrors import check_mirrors, mirrored
-from builders.sources.obtain import Source, obtain
-from builders.sources.patches import patches_of
-from builders.sources.sdist import fetch_sdist, index_url, project_page
-from builders.sources.unpack import unpack_sdist
-from resolver.errors import HashMismatchError, SourceError
+from builders.sources.fetch import FetchedItem, FetchResult, MissingItem, fetch_all
+from builders.sources.sdist import fetch_sdist, index_url, project_page, unpack_sdist
+from builders.sources.source import Source, obtain, patches_of
+from builders.sources.urls import check_mirrors, mirrored, without_password
 
 __all__ = [
-    "HashMismatchError",
-    "Haul",
-    "Item",
-    "Missing",
+    "FetchResult",
+    "FetchedItem",
+    "MissingItem",
     "Source",
-    "SourceError",
     "check_mirrors",
     "fetch_all",
     "fetch_sdist",
@@ -24,4 +19,5 @@ __all__ = [
     "patches_of",
     "project_page",
     "unpack_sdist",
+    "without_password",
 ]

@@ -1,132 +1,471 @@
-"""Sources in git: a pinned commit with its submodules, from the cache or from where it is."""
+"""Sources in git: one bare repository per URL in the cache, and files checked out of it.
+
+Each pinned commit is fetched alone (depth 1), so the cache holds its files and no history. Servers that
+do not serve a commit by its hash are asked for all branches and tags. Submodules are fetched the same
+way, at the commits that the outer tree names. git checks every object against its hash when it is
+fetched; ``git fsck`` checks a cached repository again before it is used.
+
+A checkout is made from the cached repositories directly (``git read-tree -u``). So it needs no network,
+and the source has no ``.git``: Apex and setuptools-scm would put what they find there into the wheel,
+and flash-attn would try to fetch its submodules. `git submodule update` would clone each submodule once
+more for every build and leave such a ``.git``.
+
+git does not read the user's configuration and never asks for a password. Proxies and certificates come
+from the usual variables, logins for https from ``~/.netrc``, for ssh from the agent.
+
+Source: gitprotocol-v2(5), git-fetch(1), gitmodules(5), gitattributes(5).
+"""
 
 from __future__ import annotations
 
 import hashlib
-import json
+import os
+import re
+import shutil
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from builders.cache import cache_root
-from builders.files import atomic_path, exclusive_lock, write_atomic
+from builders.files import exclusive_lock, write_atomic
 from builders.io_errors import explain_cache_errors
-from builders.sources.archive import Part, Record, joined, record_of, verify, write_archive
-from builders.sources.failures import OFFLINE_HINT, shown
-from builders.sources.repository import Repository
-from builders.sources.submodules import checked_url, submodule_url, wanted
-from builders.sources.trees import SUBMODULE, parse_listing
-from resolver.errors import EnvironmentLacksError, SourceError
+from builders.process import bytes_of, clean_environment, run
+from builders.sources.urls import NETWORK_HINT, OFFLINE_HINT, mirrored, without_password
+from resolver.errors import CommandError, EnvironmentLacksError, MatrixError, SourceError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
     from resolver.facts.schema import Git
 
+ALL = ("",)
+"""Selects all submodules, with their own submodules."""
+
+_CONFIGURATION = """\
+# Written by matrix: all configuration that its git reads.
+[safe]
+\tdirectory = *
+[gc]
+\tauto = 0
+[maintenance]
+\tauto = false
+[fetch]
+\tunpackLimit = 1
+[http]
+\tlowSpeedLimit = 1000
+\tlowSpeedTime = 60
+"""
+# A mirror on disk often belongs to another user, hence safe.directory; nothing in it is executed. Parallel
+# file systems are slow with many small files, hence unpackLimit.
+_ATTRIBUTES = "* -text -eol -ident -filter -working-tree-encoding\n"
+"""Check out files as they were committed, whatever ``.gitattributes`` says."""
+
+_FETCH = ("fetch", "--no-tags", "--no-write-fetch-head", "--no-recurse-submodules")
+_COMMIT = re.compile(r"[0-9a-f]{40}")
+_SCP_URL = re.compile(r"([\w.]+@[\w.][\w.-]*):([^\s:-][^\s:]*)")
+_PASSWORD = re.compile(r"[^\s/'@]+:[^\s/@]*@")
+# Messages of git, in the C locale.
+_NOT_BY_HASH = re.compile(r"not our ref|unadvertised object|shallow capabilities|dumb http|find remote ref")
+"""The server does not serve a commit by its hash."""
+_UNREACHABLE = re.compile(
+    r"could not resolve|failed to connect|couldn't connect|connection (refused|reset|timed out)|timed out"
+    r"|network is unreachable|no route to host|temporary failure|unable to look up|name or service not known"
+    r"|SSL[ _](certificate|connect|peer|error)|certificate (verif|problem)|from proxy|early EOF"
+    r"|returned error: 5\d\d|operation too slow|hung up|transfer closed|host key verification",
+    re.IGNORECASE,
+)
+_NOT_READABLE = re.compile(
+    r"not found|does not exist|no such file|does not appear to be a git repository|could not read Username"
+    r"|could not read Password|authentication failed|permission denied|returned error: 4\d\d|not a git"
+    r"|transport '\w+' not allowed|blocked",
+    re.IGNORECASE,
+)
+_NOT_WRITTEN = re.compile(r"unable to write|write error|invalid index-pack output", re.IGNORECASE)
+"""The last one appears when the program that writes the files was killed."""
+
 
 @dataclass(frozen=True, slots=True)
-class Checkout:
-    """A source from git in the cache."""
+class SourceTree:
+    """A repository at a commit, and the directory in the source that it fills."""
 
-    archive: Path
-    record: Record
+    path: str
+    """Empty for the outer repository, else the path of the submodule."""
+    repository: Repository
+    commit: str
+
+
+@dataclass(frozen=True, slots=True)
+class CachedCommit:
+    """A pinned commit with its submodules, in the cache."""
+
+    trees: tuple[SourceTree, ...]
+    """Outer repositories before their submodules."""
     fetched: bool
-    """Whether the network was used for it."""
+    """Whether the network was used."""
+
+    @property
+    def repository(self) -> Repository:
+        """The outer repository."""
+        return self.trees[0].repository
+
+    @property
+    def tree(self) -> str:
+        """git's hash of the files of the outer commit."""
+        return self.repository.tree_of(self.trees[0].commit)
+
+    @property
+    def size(self) -> int:
+        """Size of its repositories in the cache, in bytes."""
+        folders = {tree.repository.path for tree in self.trees}
+        return sum(file.stat().st_size for folder in folders for file in folder.rglob("*") if file.is_file())
+
+    def large_files(self) -> list[str]:
+        """Return the files whose content is on a Git LFS server, so only a pointer is in the repository."""
+        return [
+            _join(tree.path, file) for tree in self.trees for file in tree.repository.lfs_pointers(tree.commit)
+        ]
+
+    def checkout(self, directory: Path, log: Path) -> None:
+        """Write all files into a new directory. git's output goes to the log."""
+        directory.mkdir(parents=True)
+        for tree in self.trees:
+            tree.repository.checkout(tree.commit, directory / tree.path, log)
 
 
-def fetch_git(pin: Git, *, offline: bool = False, mirrors: Mapping[str, str] | None = None) -> Checkout:
-    """Give a pinned commit with its submodules, from the cache or from where it is.
+def fetch_git(pin: Git, *, offline: bool = False, mirrors: Mapping[str, str] | None = None) -> CachedCommit:
+    """Return a pinned commit with its submodules, from the cache or from its server.
 
     Parameters
     ----------
     pin
-        URL, commit, and which submodules (see `builders.sources.submodules.wanted`).
+        URL, commit and submodules (see `select_submodules`).
     offline
-        Do not use the network.
+        Whether only the cache is used.
     mirrors
-        URL prefix to what is asked instead, also for submodules.
+        Maps URL prefixes to their replacement, also for submodules.
 
     Raises
     ------
     SourceError
-        There is no such commit, what is there is refused, or the cache does not hold what it should.
+        There is no such commit or submodule, or the cached repository is damaged.
     EnvironmentLacksError
-        The network or git was needed and could not be used, or the cache cannot be written.
+        git or the network is missing, or the cache is not writable.
     """
-    place = _record_place(pin)
-    found = _cached(place, pin)
-    if found is not None:
-        return found
-    if offline:
-        msg = f"{shown(pin.url)} at {pin.commit} is not in the cache and the network may not be used."
-        raise EnvironmentLacksError(msg, hint=OFFLINE_HINT)
-    with explain_cache_errors(), exclusive_lock(place.with_suffix(".lock")):
-        found = _cached(place, pin)  # by another run while this one waited
-        if found is not None:
-            return found
-        return _fetch(pin, place, mirrors or {})
-
-
-def _record_place(pin: Git) -> Path:
-    said = json.dumps([pin.url, pin.commit, sorted(pin.submodules)])
-    return cache_root() / "sources" / "git" / f"{hashlib.sha256(said.encode()).hexdigest()[:32]}.json"
-
-
-def _archive_place(tree: str) -> Path:
-    return cache_root() / "sources" / "git" / f"{tree}.tar.zst"
-
-
-def _cached(place: Path, pin: Git) -> Checkout | None:
-    """Give what the cache has, proven; None if it has nothing."""
-    try:
-        record = msgspec.json.decode(place.read_bytes(), type=Record)
-    except (FileNotFoundError, msgspec.MsgspecError, UnicodeDecodeError):
-        return None
-    archive = _archive_place(record.tree)
-    if not archive.exists():
-        return None
-    try:
-        verify(archive, record, pin)
-    except SourceError as error:
-        with suppress(OSError):  # a cache that is only read
-            place.unlink()
-            archive.replace(archive.with_name(f"{archive.name}.mismatch"))
-        raise SourceError(error.message, hint="It was moved aside; run the same command again.") from None
-    return Checkout(archive, record, fetched=False)
-
-
-def _fetch(pin: Git, place: Path, mirrors: Mapping[str, str]) -> Checkout:
-    parts: list[Part] = []
-    used = False
-    todo: list[tuple[str, str, str, Sequence[str]]] = [("", checked_url(pin.url), pin.commit, pin.submodules)]
-    while todo:
-        path, url, commit, listed = todo.pop()
+    trees: list[SourceTree] = []
+    fetched = False
+    pending: list[tuple[str, str, str, Sequence[str]]] = [("", _normalize(pin.url), pin.commit, pin.submodules)]
+    while pending:
+        path, url, commit, selection = pending.pop()
         repository = Repository(url)
-        used |= repository.fetch(commit, mirrors)
-        where = f"{shown(url)} at {commit}"
-        part = Part(path, repository, commit, parse_listing(repository.listing(commit), where))
-        parts.append(part)
-        links = {one: entry.id for one, entry in part.entries.items() if entry.mode == SUBMODULE}
-        chosen = wanted(listed, links, where)
-        urls = repository.submodules(commit) if chosen else {}
-        for below, inner in chosen.items():
+        fetched |= repository.ensure(commit, mirrors or {}, offline=offline)
+        trees.append(SourceTree(path, repository, commit))
+        links = repository.submodule_commits(commit)
+        where = f"{without_password(url)} at {commit}"
+        selected = select_submodules(selection, links, where)
+        urls = repository.submodule_urls(commit) if selected else {}
+        for below, inner in selected.items():
             if below not in urls:
-                msg = f"{where}: .gitmodules does not say where the submodule {below} is to be had."
-                raise SourceError(msg, hint="Is the commit the right one? git could not fetch it, either.")
-            address = submodule_url(urls[below], url, f"{where}, submodule {below}")
-            todo.append((joined(path, below), address, links[below], inner))
-    return _pack(pin, place, sorted(parts, key=lambda part: part.path), fetched=used)
+                msg = f"{where}: .gitmodules has no URL for the submodule {below}."
+                raise SourceError(msg, hint="Check the commit: git could not fetch the submodule, either.")
+            pending.append((_join(path, below), submodule_url(urls[below], url), links[below], inner))
+    return CachedCommit(tuple(sorted(trees, key=lambda tree: tree.path)), fetched)
 
 
-def _pack(pin: Git, place: Path, parts: Sequence[Part], *, fetched: bool) -> Checkout:
-    record = record_of(pin, parts)
-    archive = _archive_place(record.tree)
-    with atomic_path(archive) as temporary:
-        pointers = write_archive(temporary, parts, record)
-        verify(temporary, record, pin)
-    record = msgspec.structs.replace(record, large_files=tuple(sorted(pointers)))
-    write_atomic(place, msgspec.json.format(msgspec.json.encode(record), indent=1).decode())
-    return Checkout(archive, record, fetched=fetched)
+@dataclass(frozen=True, slots=True)
+class Repository:
+    """The bare repository of a URL in the cache."""
+
+    url: str
+    """As in the catalog or in ``.gitmodules``, before mirrors."""
+
+    @property
+    def path(self) -> Path:
+        """The bare repository."""
+        name = re.sub(r"[^\w.-]", "", self.url.rstrip("/").rpartition("/")[2]).removesuffix(".git")
+        return cache_root() / "git" / f"{name}-{hashlib.sha256(self.url.encode()).hexdigest()[:16]}.git"
+
+    @property
+    def log(self) -> Path:
+        """Receives git's output."""
+        return self.path.with_suffix(".log")
+
+    def ensure(self, commit: str, mirrors: Mapping[str, str], *, offline: bool = False) -> bool:
+        """Fetch a commit with all its files unless it is cached; return whether it was fetched.
+
+        Raises
+        ------
+        SourceError
+            There is no such repository or commit, it is not readable, or the cached one is damaged.
+        EnvironmentLacksError
+            git or the network is missing, or the cache is not writable.
+        """
+        if not _COMMIT.fullmatch(commit):
+            msg = f"{without_password(self.url)}: {commit!r} is not a full commit hash."
+            raise SourceError(msg, hint="Write all 40 digits in the catalog, and resolve again.")
+        require_git()
+        if self._has(commit):
+            self._verify()
+            return False
+        if offline:
+            msg = f"{without_password(self.url)} at {commit} is not in the cache, and --offline is set."
+            raise EnvironmentLacksError(msg, hint=OFFLINE_HINT)
+        with explain_cache_errors(), exclusive_lock(self.path.with_suffix(".lock")):
+            if not self._has(commit):  # another process may have fetched it
+                self._prepare()
+                self._fetch(commit, mirrored(self.url, mirrors))
+        return True
+
+    def _has(self, commit: str) -> bool:
+        # git creates the reference when all objects below it are there.
+        return self._output("rev-parse", "--verify", "--quiet", f"{_ref(commit)}^{{commit}}") is not None
+
+    def _verify(self) -> None:
+        if self._output("fsck", "--no-dangling", "--no-progress", "--no-reflogs") is None:
+            raise self._damaged()
+
+    def _prepare(self) -> None:
+        """Create the repository if it does not exist, and remove what a killed git left in it."""
+        self.log.unlink(missing_ok=True)
+        if not (self.path / "HEAD").exists():
+            command = ["git", "init", "--quiet", "--bare", "--template=", str(self.path)]
+            run(command, what="Creating a git repository", log=self.log, env=git_environment())
+        for leftover in [*self.path.rglob("*.lock"), *(self.path / "objects").glob("**/tmp_*")]:
+            with suppress(OSError):
+                shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()
+        (self.path / "info").mkdir(exist_ok=True)
+        write_atomic(self.path / "info" / "attributes", _ATTRIBUTES)
+
+    def _fetch(self, commit: str, url: str) -> None:
+        try:
+            with explain_cache_errors():
+                self._run([*_FETCH, "--depth=1", "origin", f"{commit}:{_ref(commit)}"], url)
+        except CommandError as error:
+            failure = _fetch_failure(error, url)
+            if failure is not None:
+                raise failure from None
+            self._fetch_all(commit, url)
+
+    def _fetch_all(self, commit: str, url: str) -> None:
+        """Fetch all branches and tags, from a server that does not serve a commit by its hash."""
+        unshallow = ["--unshallow"] if (self.path / "shallow").exists() else []
+        refs = ["+refs/heads/*:refs/all/heads/*", "+refs/tags/*:refs/all/tags/*"]
+        try:
+            self._run([*_FETCH, *unshallow, "origin", *refs], url)
+        except CommandError as error:
+            failure = _fetch_failure(error, url)
+            if failure is None:
+                message = _PASSWORD.sub("", error.message)
+                failure = SourceError(message, hint="Check that the URL is a git repository.")
+            raise failure from None
+        if self._output("rev-parse", "--verify", "--quiet", f"{commit}^{{commit}}") is None:
+            msg = f"{without_password(url)} has no commit {commit} on any branch or tag."
+            raise SourceError(msg, hint="It may have been removed. A fork or a mirror may still have it.")
+        self._run(["update-ref", _ref(commit), commit])
+
+    def tree_of(self, commit: str) -> str:
+        """Return git's hash of the files of a commit."""
+        return self._required("rev-parse", f"{commit}^{{tree}}").decode().strip()
+
+    def submodule_commits(self, commit: str) -> dict[str, str]:
+        """Return path and commit of every submodule."""
+        entries = self._required("ls-tree", "-r", "-z", "--full-tree", commit).split(b"\0")
+        links = [os.fsdecode(entry).split("\t", 1) for entry in entries if entry.startswith(b"160000 ")]
+        return {path: head.split()[2] for head, path in links}
+
+    def submodule_urls(self, commit: str) -> dict[str, str]:
+        """Return path and URL of every submodule in ``.gitmodules``."""
+        listing = self._output("config", "--blob", f"{commit}:.gitmodules", "--list", "-z") or b""
+        modules: dict[str, dict[str, str]] = {}
+        for entry in os.fsdecode(listing).split("\0"):
+            key, _, value = entry.partition("\n")
+            section, _, variable = key.rpartition(".")
+            modules.setdefault(section, {})[variable] = value
+        return {module["path"]: module["url"] for module in modules.values() if {"path", "url"} <= module.keys()}
+
+    def lfs_pointers(self, commit: str) -> list[str]:
+        """Return the files that contain only a pointer to a Git LFS server."""
+        if self._output("grep", "-q", "filter=lfs", commit, "--", ":(glob)**/.gitattributes") is None:
+            return []
+        pattern = "^version https://git-lfs.github.com/spec/"
+        listing = self._output("grep", "-l", "-z", pattern, commit) or b""
+        return [os.fsdecode(name).partition(":")[2] for name in listing.split(b"\0") if name]
+
+    def checkout(self, commit: str, directory: Path, log: Path) -> None:
+        """Write the files of a commit into a directory."""
+        directory.mkdir(exist_ok=True)
+        index = directory.with_name(f"{directory.name}.git-index")
+        command = ["git", f"--git-dir={self.path}", f"--work-tree={directory}"]
+        env = git_environment() | {"GIT_INDEX_FILE": str(index)}
+        what = f"Checking out {without_password(self.url)} at {commit}"
+        try:
+            run([*command, "read-tree", "--reset", "-u", commit], what=what, log=log, cwd=directory, env=env)
+        finally:
+            index.unlink(missing_ok=True)
+
+    def _damaged(self) -> SourceError:
+        """Remove the repository, if the cache is writable."""
+        with suppress(OSError), exclusive_lock(self.path.with_suffix(".lock")):
+            shutil.rmtree(self.path)
+        removed = "" if self.path.exists() else " and was removed"
+        msg = f"The cached repository {self.path} of {without_password(self.url)} is damaged{removed}."
+        hint = f"Remove {self.path} and run" if not removed else "Run"
+        return SourceError(msg, hint=f"{hint} the same command again to fetch it.")
+
+    def _required(self, *arguments: str) -> bytes:
+        output = self._output(*arguments)
+        if output is None:
+            raise self._damaged()
+        return output
+
+    def _output(self, *arguments: str) -> bytes | None:
+        return bytes_of(["git", f"--git-dir={self.path}", *arguments], env=git_environment())
+
+    def _run(self, arguments: list[str], url: str = "") -> None:
+        command = ["git", f"--git-dir={self.path}", *arguments]
+        run(command, what=f"git {arguments[0]}", log=self.log, env=git_environment(url))
+
+
+def select_submodules(
+    selection: Sequence[str], present: Iterable[str], where: str
+) -> dict[str, tuple[str, ...]]:
+    """Return the path of each selected submodule, with the selection among its own submodules.
+
+    Parameters
+    ----------
+    selection
+        Submodules or directories. Each selects all submodules at or below it, with all of their own. A
+        path inside a submodule selects that part of it.
+    present
+        Paths of the submodules that the commit has.
+    where
+        The repository, for messages.
+
+    Raises
+    ------
+    SourceError
+        The selection names a submodule that does not exist.
+
+    Examples
+    --------
+    >>> select_submodules(["third_party"], ["third_party/ck", "csrc/cutlass"], "")
+    {'third_party/ck': ('',)}
+    >>> select_submodules(["3rdparty/aiter/3rdparty/ck"], ["3rdparty/aiter"], "")
+    {'3rdparty/aiter': ('3rdparty/ck',)}
+    """
+    present = sorted(present)
+    selected: dict[str, tuple[str, ...]] = {}
+    unused = [name.rstrip("/") for name in selection if name]
+    for path in present:
+        for name in [name.rstrip("/") for name in selection]:
+            if name in {"", path} or path.startswith(f"{name}/"):
+                selected[path] = ALL
+            elif name.startswith(f"{path}/") and selected.get(path) != ALL:
+                selected[path] = (*selected.get(path, ()), name.removeprefix(f"{path}/"))
+            else:
+                continue
+            if name in unused:
+                unused.remove(name)
+    if unused:
+        others = f"Its submodules: {', '.join(present)}." if present else "It has no submodules."
+        msg = f"{where} has no submodule {unused[0]}, which the catalog lists. {others}"
+        raise SourceError(msg, hint="Correct the row of the release in the catalog, and resolve again.")
+    return selected
+
+
+def submodule_url(url: str, parent: str) -> str:
+    """Return the URL of a submodule; ``./`` and ``../`` are relative to the URL of its outer repository.
+
+    Examples
+    --------
+    >>> submodule_url("../ck.git", "https://host/group/name")
+    'https://host/group/ck.git'
+    >>> submodule_url("git@host:group/ck.git", "https://host/group/name")
+    'ssh://git@host/group/ck.git'
+    """
+    if not url.startswith(("./", "../")):
+        return _normalize(url)
+    base = parent.rstrip("/")
+    for part in url.split("/"):
+        if part == "..":
+            base = base.rpartition("/")[0]
+        elif part not in {"", "."}:
+            base = f"{base}/{part}"
+    return base
+
+
+def _normalize(url: str) -> str:
+    """Spell paths and scp-like URLs as URLs, so that mirrors and relative URLs apply to them."""
+    if url.startswith("/"):
+        return f"file://{url}"
+    scp = _SCP_URL.fullmatch(url)
+    return f"ssh://{scp[1]}/{scp[2].lstrip('/')}" if scp else url
+
+
+def _join(path: str, below: str) -> str:
+    return f"{path}/{below}" if path else below
+
+
+def _ref(commit: str) -> str:
+    return f"refs/matrix/{commit}"
+
+
+def require_git() -> None:
+    """Raise `EnvironmentLacksError` if git is not installed."""
+    if shutil.which("git") is None:
+        msg = "git is not installed. It is required for sources in git and for patches."
+        raise EnvironmentLacksError(msg, hint="Install it (Debian: apt-get install git), or load its module.")
+
+
+def git_environment(url: str = "") -> dict[str, str]:
+    """Return all variables that git sees.
+
+    Parameters
+    ----------
+    url
+        URL of the remote ``origin``. It may contain a password, and every user can read the arguments of
+        a program.
+    """
+    configuration = cache_root() / "git" / "gitconfig"
+    if not configuration.exists() or configuration.read_text() != _CONFIGURATION:
+        write_atomic(configuration, _CONFIGURATION)
+    own = {
+        "LC_ALL": "C",
+        "GIT_CONFIG_NOSYSTEM": "1",
+        "GIT_CONFIG_GLOBAL": str(configuration),
+        "GIT_ATTR_NOSYSTEM": "1",
+        "GIT_TERMINAL_PROMPT": "0",
+        "GIT_SSH_COMMAND": "ssh -oBatchMode=yes",
+        "GIT_ALLOW_PROTOCOL": "file:git:http:https:ssh",
+    }
+    for name in ("SSL_CERT_FILE", "CURL_CA_BUNDLE", "REQUESTS_CA_BUNDLE"):
+        if os.environ.get(name):
+            own["GIT_SSL_CAINFO"] = os.environ[name]
+    if os.environ.get("SSH_AUTH_SOCK"):
+        own["SSH_AUTH_SOCK"] = os.environ["SSH_AUTH_SOCK"]
+    if url:
+        own |= {
+            "GIT_CONFIG_COUNT": "1",
+            "GIT_CONFIG_KEY_0": "remote.origin.url",
+            "GIT_CONFIG_VALUE_0": url,
+        }
+    return clean_environment(own)
+
+
+def _fetch_failure(error: CommandError, url: str) -> MatrixError | None:
+    """Return the error for a failed fetch; None if fetching all branches and tags may help."""
+    output = "\n".join(error.lines)
+    reasons = [line for line in error.lines if line.startswith(("fatal:", "error:", "remote:"))]
+    reason = _PASSWORD.sub("", (reasons or [*error.lines, "no output"])[0])
+    shown, log = without_password(url), f"\n  Log: {error.log}"
+    if _NOT_BY_HASH.search(output):
+        return None
+    if _NOT_WRITTEN.search(output):
+        msg = f"git cannot write to the cache {cache_root()}: {reason}{log}"
+        return EnvironmentLacksError(msg, hint="Free some space, or set XDG_CACHE_HOME to another directory.")
+    if _UNREACHABLE.search(output):
+        return EnvironmentLacksError(f"{shown} is not reachable: {reason}{log}", hint=NETWORK_HINT)
+    if _NOT_READABLE.search(output):
+        msg = f"Cannot read the repository {shown}: {reason}{log}"
+        return SourceError(msg, hint="It may have moved, or need a login (~/.netrc, ssh agent).")
+    return None

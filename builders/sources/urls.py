@@ -1,0 +1,86 @@
+"""URLs of indexes and repositories: mirrors, and messages without passwords."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from resolver.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+OFFLINE_HINT = "Run `matrix fetch` on a machine with network, or this command once without --offline."
+NETWORK_HINT = "Check the network. On a compute node, run `matrix fetch` on a login node first."
+_URL = re.compile(r"(https?|ssh|git|file)://[^\s-]\S*")
+
+
+def mirrored(url: str, mirrors: Mapping[str, str]) -> str:
+    """Return the URL to use instead of a URL.
+
+    Parameters
+    ----------
+    url
+        The URL in the catalog, on an index page or in a ``.gitmodules`` file.
+    mirrors
+        Maps URL prefixes to their replacement. The longest matching prefix is used. A prefix matches
+        whole parts of a path: ``https://host`` does not match ``https://host.example``. The ending
+        ``.git`` of a repository is optional.
+
+    Examples
+    --------
+    >>> mirrored("https://host/a/b", {"https://host/": "file:///m/", "https://host/a": "https://n"})
+    'https://n/b'
+    >>> mirrored("https://host.example/a", {"https://host": "file:///m"})
+    'https://host.example/a'
+    >>> mirrored("https://host/a.git", {"https://host/a": "file:///m/a"})
+    'file:///m/a'
+    """
+    for prefix in sorted(mirrors, key=len, reverse=True):
+        if not url.startswith(prefix):
+            continue
+        rest = url.removeprefix(prefix)
+        if prefix.endswith("/") or rest[:1] in {"", "/"}:
+            return mirrors[prefix] + rest
+        if rest == ".git":
+            return mirrors[prefix]
+    return url
+
+
+def check_mirrors(mirrors: Mapping[str, str], *, where: str) -> None:
+    """Check that both sides of every mirror are URLs, and that both or neither end with a slash.
+
+    Parameters
+    ----------
+    where
+        The file that contains the mirrors, for messages.
+
+    Raises
+    ------
+    UsageError
+        A mirror is invalid.
+    """
+    for prefix, replacement in mirrors.items():
+        for url in (prefix, replacement):
+            if not _URL.fullmatch(url):
+                msg = f"{where}, [mirrors]: {without_password(url)!r} is not a valid URL."
+                raise UsageError(msg, hint="Write https://HOST/PATH/, ssh://HOST/PATH/ or file:///PATH/.")
+        if prefix.endswith("/") != replacement.endswith("/"):
+            shown = f"{without_password(prefix)!r} and {without_password(replacement)!r}"
+            msg = f"{where}, [mirrors]: only one of {shown} ends with a slash."
+            raise UsageError(msg, hint="End both with / or neither.")
+
+
+def without_password(url: str) -> str:
+    """Remove user name and password from a URL.
+
+    Examples
+    --------
+    >>> without_password("https://me:secret@host/simple/")
+    'https://host/simple/'
+    """
+    parts = urlsplit(url)
+    if parts.hostname and "@" in parts.netloc:
+        return url.replace(parts.netloc, parts.netloc.rpartition("@")[2])
+    return url
