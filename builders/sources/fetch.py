@@ -1,26 +1,24 @@
-"""All that a lock needs to be built, brought into the cache: after it no network is needed."""
+"""Fetch everything that the builds of a lock need into the cache."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
-from builders.sources.obtain import obtain
-from builders.sources.patches import patches_of
+import msgspec
+
+from builders.sources.source import obtain, patches_of
 from resolver.errors import MatrixError
 from resolver.reporter import SILENT, Reporter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
-    from pathlib import Path
 
     from resolver.facts.catalog import Catalog
     from resolver.model import Distribution, Resolution
 
 
-@dataclass(frozen=True, slots=True)
-class Item:
-    """One file that a build needs."""
+class FetchedItem(msgspec.Struct, frozen=True):
+    """A source or a wheel in the cache."""
 
     name: str
     version: str
@@ -28,29 +26,40 @@ class Item:
     origin: str
     """File name, or URL and commit."""
     state: Literal["cached", "fetched"]
-    size: int
-    """Bytes in the cache."""
-    path: Path
+    bytes: int
+    """Size in the cache."""
     identity: str
+    path: str
 
 
-@dataclass(frozen=True, slots=True)
-class Missing:
-    """What could not be had."""
+class MissingItem(msgspec.Struct, frozen=True):
+    """A source or a set of wheels that could not be fetched."""
 
     name: str
     version: str
     origin: str
-    error: MatrixError
+    id: str
+    message: str
+    hint: str
+    exit_code: int
+
+    @classmethod
+    def from_error(cls, name: str, version: str, origin: str, error: MatrixError) -> MissingItem:
+        """Return the item for an error."""
+        return cls(name, version, origin, error.id, error.message, error.hint, error.exit_code)
 
 
-@dataclass(slots=True)
-class Haul:
-    """What is in the cache now, and what is not."""
+class FetchResult(msgspec.Struct):
+    """The items in the cache, and those that are missing."""
 
-    items: list[Item] = field(default_factory=list)
-    missing: list[Missing] = field(default_factory=list)
-    remarks: list[str] = field(default_factory=list)
+    sources: list[FetchedItem] = []
+    missing: list[MissingItem] = []
+    warnings: list[str] = []
+
+    @property
+    def bytes_fetched(self) -> int:
+        """Size of everything that was not in the cache before."""
+        return sum(item.bytes for item in self.sources if item.state == "fetched")
 
 
 def fetch_all(
@@ -60,62 +69,59 @@ def fetch_all(
     *,
     mirrors: Mapping[str, str],
     offline: bool = False,
-    wheels: Callable[[Resolution, Sequence[Distribution]], Iterable[Item | Missing]] | None = None,
+    fetch_wheels: Callable[[Resolution, Sequence[Distribution]], Iterable[FetchedItem | MissingItem]]
+    | None = None,
     reporter: Reporter = SILENT,
-) -> Haul:
-    """Bring all sources that a lock builds into the cache, and what else their builds need.
+) -> FetchResult:
+    """Fetch all sources that a lock builds, and the wheels that their builds need.
 
-    One that cannot be had does not keep the others from being fetched.
+    A source that cannot be fetched does not stop the others.
 
     Parameters
     ----------
-    lock
-        What is to be built.
     catalog
-        Where the patches are.
+        Has the patches.
     names
-        Only these; all when empty.
+        Fetch only these; all when empty.
     mirrors
-        URL prefix to what is asked instead.
+        Maps URL prefixes to their replacement.
     offline
-        Only look whether the cache has everything.
-    wheels
-        Called with the lock and the chosen picks after the sources: fetches torch and the build
-        requirements, and gives one item for each.
-    reporter
-        Told what is being fetched.
+        Only check whether everything is in the cache.
+    fetch_wheels
+        Called with the lock and the distributions to build, after the sources. Fetches torch and the
+        build requirements, and yields an item for each.
 
     Raises
     ------
     UsageError
-        A name that the lock does not build.
+        The lock does not build one of the names.
     """
     picks = lock.built(names)
-    haul = Haul()
+    result = FetchResult()
     for pick in picks:
         origin = pick.sdist.file if pick.sdist else f"{pick.git.url}@{pick.git.commit}" if pick.git else ""
         reporter.step(f"{pick.name} {pick.version}: {origin}")
         try:
             source = obtain(pick, offline=offline, mirrors=mirrors, patches=patches_of(pick, catalog))
         except MatrixError as error:
-            haul.missing.append(Missing(pick.name, pick.version, origin, error))
+            result.missing.append(MissingItem.from_error(pick.name, pick.version, origin, error))
             continue
-        haul.remarks += source.remarks
-        haul.items.append(
-            Item(
-                source.name,
-                source.version,
-                "git" if source.kind == "git" else "sdist",
-                source.origin,
-                "fetched" if source.fetched else "cached",
-                source.archive.stat().st_size,
-                source.archive,
-                source.identity,
+        result.warnings += source.warnings
+        result.sources.append(
+            FetchedItem(
+                name=source.name,
+                version=source.version,
+                kind="git" if source.kind == "git" else "sdist",
+                origin=source.origin,
+                state="fetched" if source.fetched else "cached",
+                bytes=source.size,
+                identity=source.identity,
+                path=str(source.path),
             )
         )
-    for found in wheels(lock, picks) if wheels else ():
-        if isinstance(found, Missing):
-            haul.missing.append(found)
+    for item in fetch_wheels(lock, picks) if fetch_wheels else ():
+        if isinstance(item, MissingItem):
+            result.missing.append(item)
         else:
-            haul.items.append(found)
-    return haul
+            result.sources.append(item)
+    return result

@@ -111,7 +111,7 @@ class CachedCommit:
 
     @property
     def tree(self) -> str:
-        """git's hash of the files of the outer commit."""
+        """Git's hash of the files of the outer commit."""
         return self.repository.tree_of(self.trees[0].commit)
 
     @property
@@ -123,7 +123,9 @@ class CachedCommit:
     def large_files(self) -> list[str]:
         """Return the files whose content is on a Git LFS server, so only a pointer is in the repository."""
         return [
-            _join(tree.path, file) for tree in self.trees for file in tree.repository.lfs_pointers(tree.commit)
+            _join(tree.path, file)
+            for tree in self.trees
+            for file in tree.repository.lfs_pointers(tree.commit)
         ]
 
     def checkout(self, directory: Path, log: Path) -> None:
@@ -154,7 +156,9 @@ def fetch_git(pin: Git, *, offline: bool = False, mirrors: Mapping[str, str] | N
     """
     trees: list[SourceTree] = []
     fetched = False
-    pending: list[tuple[str, str, str, Sequence[str]]] = [("", _normalize(pin.url), pin.commit, pin.submodules)]
+    pending: list[tuple[str, str, str, Sequence[str]]] = [
+        ("", _normalize(pin.url), pin.commit, pin.submodules)
+    ]
     while pending:
         path, url, commit, selection = pending.pop()
         repository = Repository(url)
@@ -205,7 +209,8 @@ class Repository:
             raise SourceError(msg, hint="Write all 40 digits in the catalog, and resolve again.")
         require_git()
         if self._has(commit):
-            self._verify()
+            if not self._is_intact():
+                raise self._damaged()
             return False
         if offline:
             msg = f"{without_password(self.url)} at {commit} is not in the cache, and --offline is set."
@@ -220,14 +225,15 @@ class Repository:
         # git creates the reference when all objects below it are there.
         return self._output("rev-parse", "--verify", "--quiet", f"{_ref(commit)}^{{commit}}") is not None
 
-    def _verify(self) -> None:
-        if self._output("fsck", "--no-dangling", "--no-progress", "--no-reflogs") is None:
-            raise self._damaged()
+    def _is_intact(self) -> bool:
+        return self._output("fsck", "--no-dangling", "--no-progress", "--no-reflogs") is not None
 
     def _prepare(self) -> None:
         """Create the repository if it does not exist, and remove what a killed git left in it."""
         self.log.unlink(missing_ok=True)
-        if not (self.path / "HEAD").exists():
+        if self.path.exists() and not self._is_intact():
+            shutil.rmtree(self.path)
+        if not self.path.exists():
             command = ["git", "init", "--quiet", "--bare", "--template=", str(self.path)]
             run(command, what="Creating a git repository", log=self.log, env=git_environment())
         for leftover in [*self.path.rglob("*.lock"), *(self.path / "objects").glob("**/tmp_*")]:
@@ -281,7 +287,9 @@ class Repository:
             key, _, value = entry.partition("\n")
             section, _, variable = key.rpartition(".")
             modules.setdefault(section, {})[variable] = value
-        return {module["path"]: module["url"] for module in modules.values() if {"path", "url"} <= module.keys()}
+        return {
+            module["path"]: module["url"] for module in modules.values() if {"path", "url"} <= module.keys()
+        }
 
     def lfs_pointers(self, commit: str) -> list[str]:
         """Return the files that contain only a pointer to a Git LFS server."""

@@ -1,22 +1,29 @@
-"""Source distributions from the package index, fetched once and checked by hash."""
+"""Sdists: downloaded once from the package index, checked by hash, unpacked."""
 
 from __future__ import annotations
 
 import ast
+import lzma
 import os
 import shutil
 import sys
+import tempfile
+import zlib
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
 from builders.cache import cache_root
-from builders.files import atomic_path, sha256_of
-from builders.io_errors import explain_cache_errors
+from builders.files import TEMPORARY_PREFIX, atomic_path, sha256_of
+from builders.io_errors import explain_cache_errors, explain_io_errors
 from builders.process import output_of
-from builders.sources.failures import OFFLINE_HINT, shown
-from builders.sources.mirrors import mirrored
+from builders.sources.urls import NETWORK_HINT, OFFLINE_HINT, mirrored, without_password
 from resolver.errors import EnvironmentLacksError, HashMismatchError, MatrixError, SourceError
+
+if sys.version_info >= (3, 12):
+    import tarfile
+else:  # Python 3.11.0 to 3.11.3 have no extraction filters
+    import backports.tarfile as tarfile  # noqa: PLR0402  has no types, so it is no attribute
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -25,15 +32,17 @@ if TYPE_CHECKING:
 
     from resolver.facts.schema import Sdist
 
-_TIMEOUT = (10, 60)  # seconds to connect and between two packets
+_TIMEOUT = (10, 60)  # seconds to connect, and between two packets
 _CHUNK = 2**18
-_LARGEST = 4 * 2**30  # bytes; the longest sdist known has 0.3 GiB
+_ZIP = b"PK\3\4"
+_DAMAGED = (tarfile.TarError, zlib.error, lzma.LZMAError, EOFError, ValueError)
+_MIRROR_HINT = "It may have been removed. Another mirror may still have it."
 
 
 def fetch_sdist(
     project: str, pin: Sdist, *, offline: bool = False, mirrors: Mapping[str, str] | None = None
 ) -> Path:
-    """Give the path of a pinned sdist, from the cache or from the index.
+    """Return the path of a pinned sdist, from the cache or from the index.
 
     Parameters
     ----------
@@ -42,45 +51,44 @@ def fetch_sdist(
     pin
         File name and SHA-256.
     offline
-        Do not use the network.
+        Whether only the cache is used.
     mirrors
-        URL prefix to what is asked instead, for the index and its files.
+        Maps URL prefixes of the index and its files to their replacement.
 
     Raises
     ------
     HashMismatchError
-        The file found is another; it is kept aside under a name that ends in ``.mismatch``.
+        The file has another hash. It is kept under a name that ends in ``.mismatch``.
     SourceError
-        The index does not have it.
+        The index does not have the file.
     EnvironmentLacksError
-        The network was needed and could not be used, or the cache cannot be written.
+        The network is missing, or the cache is not writable.
     """
     if Path(pin.file).name != pin.file or pin.file.startswith(".") or not pin.file:
-        msg = f"{pin.file!r} is no file name, so it is no sdist."
-        raise SourceError(msg, hint="Correct the row of the catalog, and resolve again.")
-    target = sdist_place(pin)
+        msg = f"{pin.file!r} is not a file name."
+        raise SourceError(msg, hint="Correct the row in the catalog, and resolve again.")
+    target = sdist_path(pin)
     if target.exists():
-        _check(target, pin, origin=f"the cache ({target.parent})")
+        _check_hash(target, pin, origin=f"the cache ({target.parent})")
         return target
     if offline:
-        msg = f"{pin.file} is not in the cache and the network may not be used."
+        msg = f"{pin.file} is not in the cache, and --offline is set."
         raise EnvironmentLacksError(msg, hint=OFFLINE_HINT)
     mirrors = mirrors or {}
-    index = mirrored(index_url(), mirrors)
-    url = mirrored(_find(project, pin.file, index), mirrors)
+    url = mirrored(_file_url(project, pin.file, mirrored(index_url(), mirrors)), mirrors)
     with explain_cache_errors(), atomic_path(target) as temporary:
         _download(url, temporary)
-        _check(temporary, pin, origin=url, keep_as=target.with_name(f"{pin.file}.mismatch"))
+        _check_hash(temporary, pin, origin=url, keep_as=target.with_name(f"{pin.file}.mismatch"))
     return target
 
 
-def sdist_place(pin: Sdist) -> Path:
-    """Give the path at which a pinned sdist is or would be in the cache."""
+def sdist_path(pin: Sdist) -> Path:
+    """Return the path of a pinned sdist in the cache, whether or not it exists."""
     return cache_root() / "sources" / pin.sha256[:16] / pin.file
 
 
 def index_url() -> str:
-    """Give the package index that pip is configured to use, or the public one."""
+    """Return the package index that pip is configured to use, or the public one."""
     configured = os.environ.get("PIP_INDEX_URL", "").strip() or _index_in_configuration()
     if configured:
         return configured
@@ -90,46 +98,46 @@ def index_url() -> str:
 
 
 def _index_in_configuration() -> str:
-    """Read pip's configuration files with pip itself; what is said for ``install`` wins."""
-    found = {}
+    """Let pip read its configuration files; a setting for ``install`` takes precedence."""
+    settings = {}
     for line in output_of([sys.executable, "-m", "pip", "config", "list"]).splitlines():
         name, _, value = line.partition("=")
         if name in {"global.index-url", "install.index-url"}:
-            found[name] = str(ast.literal_eval(value))
-    return (found.get("install.index-url") or found.get("global.index-url") or "").strip()
+            settings[name] = str(ast.literal_eval(value))
+    return (settings.get("install.index-url") or settings.get("global.index-url") or "").strip()
 
 
 def project_page(project: str, index: str) -> ProjectPage:
-    """Get the page of a project on an index.
+    """Download the page of a project from an index.
 
     Raises
     ------
     SourceError
-        The index does not have the project, or is none.
+        The index does not have the project, or is not a package index.
     EnvironmentLacksError
-        It could not be reached.
+        The index is not reachable.
     """
     import pypi_simple
     import requests
 
-    local = _local(index)
-    if local is not None:
-        return _local_page(project, local)
+    folder = _local_path(index)
+    if folder is not None:
+        return _local_page(project, folder)
     try:
         with pypi_simple.PyPISimple(endpoint=index) as client:
             return client.get_project_page(project, timeout=_TIMEOUT)
     except pypi_simple.NoSuchProjectError:
-        msg = f"The index {shown(index)} has no project {project}."
-        raise SourceError(msg, hint="Is pip configured for an index that mirrors only a part?") from None
+        msg = f"The index {without_password(index)} has no project {project}."
+        raise SourceError(msg, hint="pip may be configured for an incomplete mirror.") from None
     except pypi_simple.UnsupportedContentTypeError as error:
-        msg = f"{shown(index)} is no package index: it answers with {error.content_type}."
-        raise SourceError(msg, hint="Look at pip's setting of index-url.") from None
+        msg = f"{without_password(index)} is not a package index: its content type is {error.content_type}."
+        raise SourceError(msg, hint="Check pip's setting of index-url.") from None
     except requests.RequestException as error:
-        raise _failed(index, error) from None
+        raise _network_error(index, error) from None
 
 
-def _local(url: str) -> Path | None:
-    """Give the path that a ``file`` address stands for."""
+def _local_path(url: str) -> Path | None:
+    """Return the path of a ``file`` URL."""
     parts = urlsplit(url)
     return Path(unquote(parts.path)) if parts.scheme == "file" else None
 
@@ -143,77 +151,111 @@ def _local_page(project: str, index: Path) -> ProjectPage:
     try:
         text = page.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError):
-        msg = f"The index {index} has no project {project}: there is no {page}."
-        raise SourceError(msg, hint="Does the mirror have it, or only a part of the index?") from None
+        msg = f"The index {index} has no project {project}: {page} does not exist."
+        raise SourceError(msg, hint="The mirror may be incomplete.") from None
     return pypi_simple.ProjectPage.from_html(project, text, base_url=page.as_uri())
 
 
-def _find(project: str, file: str, index: str) -> str:
+def _file_url(project: str, file: str, index: str) -> str:
     for package in project_page(project, index).packages:
         if package.filename == file:
             return str(package.url)
-    msg = f"The index {shown(index)} does not have {file}."
-    raise SourceError(msg, hint="It may have been removed there; another mirror may still have it.")
+    msg = f"The index {without_password(index)} does not have {file}."
+    raise SourceError(msg, hint=_MIRROR_HINT)
 
 
 def _download(url: str, target: Path) -> None:
     import requests
     import urllib3
 
-    local = _local(url)
-    if local is not None:
+    path = _local_path(url)
+    if path is not None:
         try:
-            shutil.copyfile(local, target)
+            shutil.copyfile(path, target)
         except FileNotFoundError:
-            msg = f"There is no file {local}, to which the index or a mirror points."
-            raise SourceError(msg, hint="Does the mirror have all files of its index?") from None
+            msg = f"The index or a mirror points to {path}, which does not exist."
+            raise SourceError(msg, hint="The mirror may be incomplete.") from None
         return
-    # As it is: some servers call a .tar.gz an encoding, which would be taken off on the way.
-    as_it_is = {"Accept-Encoding": "identity"}
+    # Some servers declare .tar.gz as an encoding; requests would decompress the file.
+    identity = {"Accept-Encoding": "identity"}
     try:
-        with requests.get(url, stream=True, timeout=_TIMEOUT, headers=as_it_is) as response:
+        with requests.get(url, stream=True, timeout=_TIMEOUT, headers=identity) as response:
             response.raise_for_status()
             with target.open("wb") as sink:
                 for chunk in response.raw.stream(_CHUNK, decode_content=False):
                     sink.write(chunk)
-                    if sink.tell() > _LARGEST:
-                        raise _too_long(url)
     except (requests.RequestException, urllib3.exceptions.HTTPError) as error:
-        raise _failed(url, error) from None
+        raise _network_error(url, error) from None
 
 
-def _check(path: Path, pin: Sdist, *, origin: str, keep_as: Path | None = None) -> None:
-    found = sha256_of(path)
-    if found == pin.sha256:
+def _check_hash(path: Path, pin: Sdist, *, origin: str, keep_as: Path | None = None) -> None:
+    actual = sha256_of(path)
+    if actual == pin.sha256:
         return
-    aside = keep_as or path.with_name(f"{path.name}.mismatch")
+    kept = keep_as or path.with_name(f"{path.name}.mismatch")
     try:
-        path.replace(aside)
-    except OSError:  # a cache that is only read
-        aside = path
+        path.replace(kept)
+    except OSError:  # a read-only cache
+        kept = path
     msg = (
-        f"{pin.file} from {shown(origin)} is not the file that was pinned; nothing was built from it.\n"
-        f"  wanted sha256 {pin.sha256}\n  found  sha256 {found}\n  kept aside as {aside}"
+        f"{pin.file} from {without_password(origin)} does not have the pinned hash; nothing was built.\n"
+        f"  expected sha256 {pin.sha256}\n  actual   sha256 {actual}\n  kept as  {kept}"
     )
-    raise HashMismatchError(msg, hint="Look at that file before you trust its origin again, then retry.")
+    raise HashMismatchError(msg, hint="Find out why the file differs, then run the same command again.")
 
 
-def _too_long(url: str) -> SourceError:
-    msg = f"{shown(url)} does not end after {_LARGEST // 2**30} GiB; nothing of it was kept."
-    return SourceError(msg, hint="No sdist is that long. Look at the index or mirror it came from.")
-
-
-def _failed(url: str, error: Exception) -> MatrixError:
-    """Say what went wrong with the network, as far as it got."""
+def _network_error(url: str, error: Exception) -> MatrixError:
     import requests
     import urllib3
 
+    shown = without_password(url)
     if isinstance(error, requests.HTTPError) and error.response is not None:
-        msg = f"{shown(url)} answered {error.response.status_code} {error.response.reason}."
-        return SourceError(msg, hint="It may have been removed there; another mirror may still have it.")
+        msg = f"{shown} returned {error.response.status_code} {error.response.reason}."
+        return SourceError(msg, hint=_MIRROR_HINT)
     if isinstance(error, urllib3.exceptions.HTTPError):
-        msg = f"The transfer of {shown(url)} broke off; nothing of it was kept."
+        msg = f"The download of {shown} was interrupted."
         return EnvironmentLacksError(msg, hint="Run the same command again.")
-    msg = f"{shown(url)} could not be reached: {type(error).__name__}."
-    hint = "Is there network here? On a compute node, fetch on a login node first."
-    return EnvironmentLacksError(msg, hint=hint)
+    return EnvironmentLacksError(f"{shown} is not reachable: {type(error).__name__}.", hint=NETWORK_HINT)
+
+
+def unpack_sdist(archive: Path, target: Path) -> Path:
+    """Unpack an sdist into a directory and return its top directory there.
+
+    tarfile's ``data`` filter (PEP 706) rejects members outside of the directory.
+
+    Raises
+    ------
+    SourceError
+        The archive is damaged, or does not have exactly one top directory.
+    EnvironmentLacksError
+        The disk is full or not writable.
+    """
+    target.mkdir(parents=True, exist_ok=True)
+    with explain_io_errors(target, hint="Free some space, or choose another directory."):
+        work = Path(tempfile.mkdtemp(dir=target, prefix=TEMPORARY_PREFIX))
+        try:
+            _extract(archive, work)
+            tops = list(work.iterdir())
+            if len(tops) != 1 or not tops[0].is_dir() or tops[0].is_symlink():
+                msg = f"{archive.name} is not an sdist: it has {len(tops)} top-level entries."
+                raise SourceError(msg, hint="An sdist has exactly one top directory (PEP 517).")
+            top = target / tops[0].name
+            tops[0].replace(top)
+        finally:
+            shutil.rmtree(work, ignore_errors=True)
+    return top
+
+
+def _extract(archive: Path, target: Path) -> None:
+    with archive.open("rb") as file:
+        if file.read(len(_ZIP)) == _ZIP:
+            msg = f"{archive.name} is a zip archive; an sdist is a gzipped tar archive (PEP 517)."
+            raise SourceError(msg, hint="Pin the .tar.gz of that release, or its git commit.")
+    try:
+        with tarfile.open(archive, "r:*") as tar:
+            tar.extractall(target, filter="data")
+    except (*_DAMAGED, OSError) as error:
+        if isinstance(error, OSError) and error.errno is not None:  # of the system, not of gzip
+            raise
+        msg = f"Cannot unpack {archive.name}: {error}"
+        raise SourceError(msg, hint=f"Remove {archive} to download it again.") from None

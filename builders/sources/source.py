@@ -1,22 +1,27 @@
-"""One form for every source: what it is, where it lies in the cache, how it is unpacked."""
+"""A source in the cache, from an sdist or from git: checked against its pin, unpacked, patched."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from builders.sources.failures import shown
-from builders.sources.git import fetch_git
-from builders.sources.patches import apply_patches
-from builders.sources.sdist import fetch_sdist, sdist_place
-from builders.sources.unpack import unpack_sdist
-from resolver.errors import SourceError
+from builders.files import sha256_of
+from builders.process import run
+from builders.sources.git import CachedCommit, fetch_git, git_environment, require_git
+from builders.sources.sdist import fetch_sdist, sdist_path, unpack_sdist
+from builders.sources.urls import without_password
+from resolver.errors import CommandError, HashMismatchError, SourceError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from pathlib import Path
 
+    from resolver.facts.catalog import Catalog
     from resolver.model import Distribution
+
+_TOP = "source"
+"""Top directory of a source from git."""
+_MOST_LISTED = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,52 +35,55 @@ class Source:
     origin: str
     """File name, or URL and commit."""
     identity: str
-    """What it is, whatever it came from: ``sha256:...``, or ``git:COMMIT:tree:TREE``; with patches the
-    hash of each follows."""
-    archive: Path
+    """``sha256:...``, or ``git:COMMIT:tree:TREE``, followed by the hashes of its patches."""
+    path: Path
+    """The file, or the bare repository."""
+    size: int
+    """Size in the cache, in bytes."""
     inputs: dict[str, Any]
-    """The same as data, with the commits of the submodules, for the record of a build."""
+    """Its identity as data, with the commits of the submodules, for the record of a build."""
     fetched: bool
-    """Whether the network was used for it just now."""
+    """Whether the network was used."""
     patches: tuple[Path, ...] = ()
-    remarks: tuple[str, ...] = ()
-    """What a person should know."""
+    commit: CachedCommit | None = None
+    """Where the files of a source from git are."""
+    warnings: tuple[str, ...] = ()
 
     def unpack(self, directory: Path, *, log: Path | None = None) -> Path:
-        """Unpack it below a directory, apply its patches, and give its top directory.
+        """Unpack into a directory, apply the patches, and return the top directory.
 
         Parameters
         ----------
         directory
-            Made if it is not there. It must not hold the same source already.
+            Created if it does not exist. It must not contain the same source already.
         log
-            Where the output of ``git apply`` goes; beside the directory when None.
+            Receives git's output; a file next to the directory when None.
 
         Raises
         ------
         SourceError
-            The archive is damaged or hostile, or a patch does not fit.
+            The archive is damaged, or a patch does not apply.
         EnvironmentLacksError
-            The disk is full, or there is no git to apply patches.
+            The disk is full, or git is not installed.
         """
-        top = unpack_sdist(self.archive, directory)
-        apply_patches(top, self.patches, log or directory.with_name(f"{directory.name}-patches.log"))
+        log = log or directory.with_name(f"{directory.name}-source.log")
+        if self.commit is None:
+            top = unpack_sdist(self.path, directory)
+        else:
+            top = directory / _TOP
+            self.commit.checkout(top, log)
+        apply_patches(top, self.patches, log)
         return top
 
     def variables(self, directory: Path) -> dict[str, str]:
-        """Give the variables with which it must be built.
+        """Return the variables that a build of the source needs; those of the recipe take precedence.
 
         Parameters
         ----------
         directory
-            The one it was unpacked below.
-
-        Returns
-        -------
-        dict
-            A ceiling, so that a ``git rev-parse`` of the build never finds a repository around the
-            directory and puts its commit into the wheel. For a source from git also its version, since
-            setuptools-scm would read it from the history. What a recipe sets comes after.
+            The directory that the source was unpacked into. Without a ceiling, ``git rev-parse`` in a
+            build may find a repository around it and put that commit into the wheel. setuptools-scm
+            would read the version of a source from git from its history.
         """
         own = {"GIT_CEILING_DIRECTORIES": str(directory.resolve())}
         if self.kind == "git":
@@ -90,73 +98,132 @@ def obtain(
     mirrors: Mapping[str, str] | None = None,
     patches: Sequence[Path] = (),
 ) -> Source:
-    """Give the source of a pick that is built, from the cache or from where it is.
+    """Return the source of a distribution that is built, from the cache or from its server.
 
     Parameters
     ----------
     pick
-        A pick of a lock, with an sdist or a git commit.
+        A distribution with an sdist or a git commit.
     offline
-        Take it from the cache or not at all.
+        Whether only the cache is used.
     mirrors
-        URL prefix to what is asked instead.
+        Maps URL prefixes to their replacement.
     patches
-        Its patches (`builders.sources.patches_of`).
+        Its patches (`patches_of`).
 
     Raises
     ------
     SourceError, HashMismatchError
-        It cannot be had, or is not what was pinned.
+        The source cannot be downloaded, or differs from its pin.
     EnvironmentLacksError
-        The network was needed and could not be used, or the cache cannot be written.
+        git or the network is missing, or the cache is not writable.
     """
     if len(patches) != len(pick.patches):
-        msg = f"{pick.name} {pick.version} has {len(pick.patches)} patches; {len(patches)} were given."
+        msg = f"{pick.name} {pick.version} has {len(pick.patches)} patches, but {len(patches)} were given."
         raise SourceError(msg)
     hashes = [patch.sha256 for patch in pick.patches]
+    patch_inputs = {"patches": hashes} if hashes else {}
     if pick.sdist is not None:
-        fetched = not sdist_place(pick.sdist).exists()
-        archive = fetch_sdist(pick.name, pick.sdist, offline=offline, mirrors=mirrors)
+        fetched = not sdist_path(pick.sdist).exists()
+        path = fetch_sdist(pick.name, pick.sdist, offline=offline, mirrors=mirrors)
         return Source(
             name=pick.name,
             version=pick.version,
             kind="sdist",
             origin=pick.sdist.file,
             identity=":".join(["sha256", pick.sdist.sha256, *hashes]),
-            archive=archive,
-            inputs={"file": pick.sdist.file, "sha256": pick.sdist.sha256} | _listed(hashes),
+            path=path,
+            size=path.stat().st_size,
+            inputs={"file": pick.sdist.file, "sha256": pick.sdist.sha256, **patch_inputs},
             fetched=fetched,
             patches=tuple(patches),
         )
     if pick.git is None:
         msg = f"{pick.name} {pick.version} is not built, so it has no source."
         raise SourceError(msg)
-    checkout = fetch_git(pick.git, offline=offline, mirrors=mirrors)
-    record = checkout.record
-    submodules = {path: [one.url, one.commit] for path, one in record.modules.items() if path}
-    remark = (
-        f"{len(record.large_files)} files of {pick.name} {pick.version} are kept by Git LFS and were not "
-        f"fetched: {', '.join(record.large_files[:3])}"
-    )
+    commit = fetch_git(pick.git, offline=offline, mirrors=mirrors)
+    url, submodules = without_password(pick.git.url), commit.trees[1:]
     return Source(
         name=pick.name,
         version=pick.version,
         kind="git",
-        origin=f"{shown(record.url)}@{record.commit}",
-        identity=":".join(["git", record.commit, "tree", record.tree, *hashes]),
-        archive=checkout.archive,
+        origin=f"{url}@{pick.git.commit}",
+        identity=":".join(["git", pick.git.commit, "tree", commit.tree, *hashes]),
+        path=commit.repository.path,
+        size=commit.size,
         inputs={
-            "url": shown(record.url),
-            "commit": record.commit,
-            "tree": record.tree,
-            "submodules": submodules,
-        }
-        | _listed(hashes),
-        fetched=checkout.fetched,
+            "url": url,
+            "commit": pick.git.commit,
+            "tree": commit.tree,
+            "submodules": {
+                tree.path: [without_password(tree.repository.url), tree.commit] for tree in submodules
+            },
+            **patch_inputs,
+        },
+        fetched=commit.fetched,
         patches=tuple(patches),
-        remarks=(remark,) if record.large_files else (),
+        commit=commit,
+        warnings=_lfs_warnings(pick, commit.large_files()),
     )
 
 
-def _listed(hashes: Sequence[str]) -> dict[str, Any]:
-    return {"patches": list(hashes)} if hashes else {}
+def _lfs_warnings(pick: Distribution, files: Sequence[str]) -> tuple[str, ...]:
+    if not files:
+        return ()
+    listed = ", ".join(files[:_MOST_LISTED]) + (", ..." if len(files) > _MOST_LISTED else "")
+    return (f"{pick.name} {pick.version}: {len(files)} files in Git LFS were not fetched: {listed}",)
+
+
+def patches_of(pick: Distribution, catalog: Catalog) -> tuple[Path, ...]:
+    """Return the patch files of a distribution, which are next to the catalog file that lists them.
+
+    Raises
+    ------
+    SourceError
+        A file is missing.
+    HashMismatchError
+        A file differs from the one in the lock.
+    """
+    release = catalog.release.get((pick.name, pick.version, pick.variant))
+    folder = Path(release.from_file).parent if release else Path()
+    paths = []
+    for patch in pick.patches:
+        path = folder / patch.file
+        if release is None or not path.is_file():
+            msg = f"The lock builds {pick.name} {pick.version} with {patch.file}, but {path} does not exist."
+            raise SourceError(msg, hint="Name the catalog that the lock was resolved with: --catalog DIR.")
+        actual = sha256_of(path)
+        if actual != patch.sha256:
+            msg = (
+                f"{path} differs from the patch in the lock; nothing was built.\n"
+                f"  expected sha256 {patch.sha256}\n  actual   sha256 {actual}"
+            )
+            hint = "If you changed it on purpose, correct its hash in the catalog and resolve again."
+            raise HashMismatchError(msg, hint=hint)
+        paths.append(path)
+    return tuple(paths)
+
+
+def apply_patches(source: Path, patches: Sequence[Path], log: Path) -> None:
+    """Apply patches to an unpacked source in their order, each completely or not at all.
+
+    Raises
+    ------
+    SourceError
+        A patch does not apply exactly, or would write outside of the source.
+    EnvironmentLacksError
+        git is not installed.
+    """
+    if not patches:
+        return
+    require_git()
+    # Without a ceiling git would find a repository around the source, and skip all files that are not in it.
+    env = git_environment() | {"GIT_CEILING_DIRECTORIES": str(source.resolve().parent)}
+    for patch in patches:
+        command = ["git", "apply", "--verbose", "--whitespace=nowarn", str(patch.resolve())]
+        try:
+            run(command, what=f"Applying {patch.name}", log=log, cwd=source, env=env)
+        except CommandError as error:
+            output = "".join(f"\n    {line}" for line in error.lines)
+            msg = f"The patch {patch.name} does not apply to {source.name}.{output}\n  Log: {log}"
+            raise SourceError(msg, hint=f"It may be damaged or for another version: {patch}") from None

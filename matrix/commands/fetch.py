@@ -1,12 +1,14 @@
-"""``matrix fetch``: all that the lock is built from into the cache; after it builds need no network."""
+"""``matrix fetch``: download everything the builds of a lock need, so that they need no network."""
 
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
+
+import msgspec
 
 from builders.cache import cache_root
-from builders.sources import Item, Missing, fetch_all
+from builders.sources import FetchedItem, FetchResult, MissingItem, fetch_all
 from matrix.locking import same_image
 from matrix.options import add_build_host_options, add_format, add_lock, add_names
 from matrix.request import check_names
@@ -16,7 +18,6 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterator, Mapping, Sequence
 
-    from builders.sources import Haul
     from matrix.console import Console
     from matrix.context import Context
     from resolver.facts.catalog import Catalog
@@ -26,29 +27,28 @@ SUMMARY = "download everything the builds need into the cache, hash-checked"
 EXAMPLE = "matrix fetch --lock matrix.lock && matrix build-wheels --offline"
 _STEP = 1024
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
+_BUILD_WHEELS = "wheels of torch and the build requirements"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
-    add_names(parser, "names", metavar="NAME", help="only these (default: all that the lock builds)")
+    add_names(parser, "names", metavar="NAME", help="fetch only these (default: all that the lock builds)")
     add_lock(parser)
     parser.add_argument(
-        "--only-sources", action="store_true", help="leave torch and the build requirements to the build"
+        "--only-sources", action="store_true", help="do not fetch torch and the build requirements"
     )
     add_build_host_options(parser)
     parser.add_argument(
-        "--base-image",
-        metavar="NAME|PATH",
-        help="where the lock's base image is, if not where the lock says",
+        "--base-image", metavar="NAME|PATH", help="use this base image instead of the path in the lock"
     )
     parser.add_argument(
-        "--offline", action="store_true", help="fetch nothing, only say whether the cache has everything"
+        "--offline", action="store_true", help="download nothing; check whether the cache is complete"
     )
     parser.add_argument(
         "--catalog",
         metavar="DIR",
         action="append",
-        help="facts to lay over the shipped ones (repeatable); patches lie beside them",
+        help="additional facts, with patches next to them (repeatable)",
     )
     add_format(parser)
 
@@ -61,28 +61,28 @@ def execute(context: Context) -> int:
     lock = context.lock
     catalog = context.catalog_of_lock()
     same_image(lock, args, catalog)
-    wheels = partial(_wheels, catalog=catalog, mirrors=settings.mirrors, args=args, console=console)
-    haul = fetch_all(
+    wheels = partial(_fetch_wheels, catalog=catalog, mirrors=settings.mirrors, args=args, console=console)
+    result = fetch_all(
         lock,
         catalog,
         names,
         mirrors=settings.mirrors,
         offline=args.offline,
-        wheels=None if args.only_sources else wheels,
+        fetch_wheels=None if args.only_sources else wheels,
         reporter=console,
     )
-    for remark in haul.remarks:
-        console.warning(remark)
-    for missing in haul.missing:
-        console.error(f"{missing.name} {missing.version}: {missing.error.message}", missing.error.hint)
-    if args.format == "json":
-        _document(haul, console)
+    for warning in result.warnings:
+        console.warning(warning)
+    for item in result.missing:
+        console.error(f"{item.name} {item.version}: {item.message}", item.hint)
+    if context.as_json:
+        console.document(_document(result))
     else:
-        _text(haul, console)
-    return max((missing.error.exit_code for missing in haul.missing), default=0)
+        console.data(_text(result))
+    return max((item.exit_code for item in result.missing), default=0)
 
 
-def _wheels(
+def _fetch_wheels(
     lock: Resolution,
     picks: Sequence[Distribution],
     *,
@@ -90,8 +90,8 @@ def _wheels(
     mirrors: Mapping[str, str],
     args: argparse.Namespace,
     console: Console,
-) -> Iterator[Item | Missing]:
-    """Fetch torch and the build requirements of each pick, with the Python and in the image of the lock."""
+) -> Iterator[FetchedItem | MissingItem]:
+    """Fetch torch and the build requirements, with the Python and in the base image of the lock."""
     from builders.build_host import find_build_host
     from builders.index import Index
     from builders.plan import plan
@@ -105,92 +105,69 @@ def _wheels(
         build_host = find_build_host(
             lock, kind=args.where, image=args.base_image, python=args.python_from, cpu=args.cpu
         )
-        tasks = plan(lock, catalog, Index(cache_root() / "no-index"), build_host, [one.name for one in picks])
+        empty_index = Index(cache_root() / "no-index")
+        tasks = plan(lock, catalog, empty_index, build_host, [pick.name for pick in picks])
     except MatrixError as error:
-        yield Missing("torch", lock.version_of("torch"), "wheels of torch and the build requirements", error)
+        yield MissingItem.from_error("torch", lock.version_of("torch"), _BUILD_WHEELS, error)
         return
     seen: set[str] = set()
     for task in tasks:
         try:
             before, wheels = wheels_of(task, Limits(offline=args.offline, mirrors=mirrors), log, console)
         except MatrixError as error:
-            yield Missing(task.pick.name, task.pick.pinned, "torch and the build requirements", error)
+            yield MissingItem.from_error(task.pick.name, task.pick.pinned, _BUILD_WHEELS, error)
             continue
         for wheel in wheels:
-            if wheel.sha256 not in seen:
-                seen.add(wheel.sha256)
-                state: Literal["cached", "fetched"] = "cached" if wheel.sha256 in before else "fetched"
-                yield Item(
-                    wheel.name, wheel.version, "wheel", wheel.file, state,
-                    wheel.size, wheel.path, f"sha256:{wheel.sha256}",
-                )  # fmt: skip
+            if wheel.sha256 in seen:
+                continue
+            seen.add(wheel.sha256)
+            yield FetchedItem(
+                name=wheel.name,
+                version=wheel.version,
+                kind="wheel",
+                origin=wheel.file,
+                state="cached" if wheel.sha256 in before else "fetched",
+                bytes=wheel.size,
+                identity=f"sha256:{wheel.sha256}",
+                path=str(wheel.path),
+            )
 
 
-def _document(haul: Haul, console: Console) -> None:
-    sources = [
-        {
-            "name": one.name,
-            "version": one.version,
-            "kind": one.kind,
-            "origin": one.origin,
-            "state": one.state,
-            "bytes": one.size,
-            "identity": one.identity,
-            "path": str(one.path),
-        }
-        for one in haul.items
+def _document(result: FetchResult) -> dict[str, object]:
+    missing = [msgspec.to_builtins(item) for item in result.missing]
+    for item in missing:
+        del item["exit_code"]
+    return {
+        "schema": 1,
+        "cache": str(cache_root()),
+        "sources": msgspec.to_builtins(result.sources),
+        "missing": missing,
+        "bytes_fetched": result.bytes_fetched,
+    }
+
+
+def _text(result: FetchResult) -> str:
+    if not result.sources and not result.missing:
+        return "The lock builds nothing: there is nothing to fetch."
+    lines = [
+        f"{item.name} {item.version}  {item.state}  {format_size(item.bytes)}  {item.origin}"
+        for item in result.sources
     ]
-    missing = [
-        {
-            "name": one.name,
-            "version": one.version,
-            "origin": one.origin,
-            "id": one.error.id,
-            "message": one.error.message,
-            "hint": one.error.hint,
-        }
-        for one in haul.missing
-    ]
-    console.document(
-        {
-            "schema": 1,
-            "cache": str(cache_root()),
-            "sources": sources,
-            "missing": missing,
-            "bytes_fetched": _fetched(haul),
-        }
+    lines += [f"{item.name} {item.version}  missing  {item.origin}" for item in result.missing]
+    fetched = sum(item.state == "fetched" for item in result.sources)
+    lines.append(
+        f"{fetched} fetched ({format_size(result.bytes_fetched)}), {len(result.sources) - fetched} cached, "
+        f"{len(result.missing)} missing. Cache: {cache_root()}"
     )
+    return "\n".join(lines)
 
 
-def _text(haul: Haul, console: Console) -> None:
-    for one in haul.items:
-        console.data(_line(one))
-    for missing in haul.missing:
-        console.data(f"{missing.name} {missing.version}  missing: {missing.origin}")
-    if not haul.items and not haul.missing:
-        console.data("The lock builds nothing: there is nothing to fetch.")
-        return
-    count = sum(one.state == "fetched" for one in haul.items)
-    console.data(
-        f"{count} fetched ({size_in_words(_fetched(haul))}), {len(haul.items) - count} from the cache, "
-        f"{len(haul.missing)} missing. Cache: {cache_root()}"
-    )
-
-
-def _line(one: Item) -> str:
-    return f"{one.name} {one.version}  {one.state}  {size_in_words(one.size)}  {one.origin}"
-
-
-def _fetched(haul: Haul) -> int:
-    return sum(one.size for one in haul.items if one.state == "fetched")
-
-
-def size_in_words(size: int) -> str:
-    """Give a number of bytes as a person reads it.
+def format_size(size: int) -> str:
+    """Format a number of bytes.
 
     Examples
     --------
-    >>> size_in_words(512), size_in_words(1536), size_in_words(3 * 2**30)
+    >>> format_size(512), format_size(1536), format_size(3 * 2**30)
     ('512 B', '1.5 KiB', '3.0 GiB')
     """
     amount, number = float(size), 0

@@ -18,7 +18,7 @@ from cachecontrol.adapter import CacheControlAdapter
 from cachecontrol.caches import FileCache
 from urllib3.util import Retry
 
-from builders.sources.mirrors import mirrored
+from builders.sources.urls import mirrored
 from resolver.errors import EnvironmentLacksError
 
 if TYPE_CHECKING:

@@ -31,7 +31,7 @@ def layer(*wheels: Wheel) -> Layer:
 
 def source(kind: str, inputs: dict[str, Any], patches: Sequence[Path] = ()) -> Source:
     return Source(
-        "apex", "1.9.0", kind, "", "", Path("archive"), inputs, fetched=False, patches=tuple(patches)
+        "apex", "1.9.0", kind, "", "", Path("archive"), 0, inputs, fetched=False, patches=tuple(patches)
     )
 
 

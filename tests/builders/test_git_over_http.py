@@ -7,9 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from builders.sources.git import fetch_git
-from builders.sources.repository import Repository
-from builders.sources.unpack import unpack_sdist
+from builders.sources.git import Repository, fetch_git
 from resolver.errors import SourceError
 from resolver.facts.schema import Git
 from tests.builders.gitrepos import add_submodule, commit, files_of, git
@@ -40,14 +38,15 @@ def pin_of(served: Served, repositories: Path, revision: str = "HEAD") -> Git:
 
 
 @pytest.mark.parametrize(("revision", "says"), [("HEAD", "print(2)\n"), ("HEAD~1", "print(1)\n")])
-def test_a_commit_and_its_submodule_come_by_hash_and_without_history(
+def test_commit_and_submodule_are_fetched_without_history(
     served: Served, repositories: Path, tmp_path: Path, revision: str, says: str
 ) -> None:
     pin = pin_of(served, repositories, revision)
-    checkout = fetch_git(pin)
-    files = files_of(unpack_sdist(checkout.archive, tmp_path / "out"))
+    cached = fetch_git(pin)
+    cached.checkout(tmp_path / "out", tmp_path / "log")
+    files = files_of(tmp_path / "out")
     assert (files["setup.py"], files["csrc/inner/inner.h"]) == (says, "int inner;\n")
-    assert {one.url for one in checkout.record.modules.values()} == {pin.url, f"{served.url}/inner"}
+    assert {tree.repository.url for tree in cached.trees} == {pin.url, f"{served.url}/inner"}
     copy = Repository(pin.url).path
     assert git(copy, "rev-list", "--all", "--count") == "1"
     assert {one for one in served.asked if one.startswith("POST")} == {
@@ -59,7 +58,7 @@ def test_a_commit_and_its_submodule_come_by_hash_and_without_history(
     assert served.asked == before
 
 
-def test_the_login_of_the_users_netrc_is_used_and_nobody_is_asked_for_one(
+def test_netrc_login_is_used_and_no_password_prompted(
     repositories: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -71,15 +70,15 @@ def test_the_login_of_the_users_netrc_is_used_and_nobody_is_asked_for_one(
         netrc = tmp_path / ".netrc"
         netrc.write_text("machine 127.0.0.1 login {} password {}\n".format(*SECRET))
         netrc.chmod(0o600)
-        assert fetch_git(pin).record.commit == pin.commit
+        assert fetch_git(pin).trees[0].commit == pin.commit
         assert SECRET[1] not in Repository(pin.url).log.read_text()
 
 
-def test_a_repository_that_the_server_does_not_have(served: Served) -> None:
-    with pytest.raises(SourceError, match="no repository that can be read"):
+def test_unknown_repository_is_an_error(served: Served) -> None:
+    with pytest.raises(SourceError, match="Cannot read the repository"):
         fetch_git(Git(f"{served.url}/nowhere", "1" * 40))
 
 
-def test_a_commit_that_the_server_does_not_have(served: Served) -> None:
+def test_unknown_commit_is_an_error(served: Served) -> None:
     with pytest.raises(SourceError, match=f"has no commit {'1' * 40}"):
         fetch_git(Git(f"{served.url}/outer", "1" * 40))

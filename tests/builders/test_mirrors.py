@@ -1,4 +1,4 @@
-"""Mirrors: one address in place of another, and nothing in place of what only looks alike."""
+"""Mirrors replace URL prefixes, but only whole parts of a path."""
 
 from __future__ import annotations
 
@@ -16,12 +16,14 @@ MIRRORS = {
 
 
 @pytest.mark.parametrize(
-    ("url", "asked"),
+    ("url", "replaced"),
     [
         ("https://host.example/a/b", "https://mirror.site/all/a/b"),
         ("https://host.example/group/two", "file:///data/group/two"),
         ("https://host.example/group/one", "ssh://git@mirror.site/one"),
         ("https://host.example/group/one/x", "ssh://git@mirror.site/one/x"),
+        ("https://host.example/group/one.git", "ssh://git@mirror.site/one"),
+        ("https://host.example/group/one.github", "file:///data/group/one.github"),
         ("https://host.example/group/one-more", "file:///data/group/one-more"),
         ("https://other", "https://mirror.site/other"),
         ("https://other.example/x", "https://other.example/x"),
@@ -29,13 +31,13 @@ MIRRORS = {
         ("https://mirror.site/all/a", "https://mirror.site/all/a"),
     ],
 )
-def test_the_longest_prefix_that_ends_where_a_part_ends(url: str, asked: str) -> None:
-    assert mirrored(url, MIRRORS) == asked
-    assert mirrored(url, dict(reversed(MIRRORS.items()))) == asked
+def test_longest_prefix_of_whole_parts_is_replaced(url: str, replaced: str) -> None:
+    assert mirrored(url, MIRRORS) == replaced
+    assert mirrored(url, dict(reversed(MIRRORS.items()))) == replaced
     assert mirrored(url, {}) == url
 
 
-def test_mirrors_that_can_be_used_are_not_refused() -> None:
+def test_valid_mirrors_pass_check() -> None:
     check_mirrors(MIRRORS, where="matrix.toml")
 
 
@@ -50,12 +52,12 @@ def test_mirrors_that_can_be_used_are_not_refused() -> None:
         ("", "https://mirror.site"),
     ],
 )
-def test_a_mirror_that_cannot_be_used_is_said(prefix: str, instead: str) -> None:
+def test_invalid_mirror_is_an_error(prefix: str, instead: str) -> None:
     with pytest.raises(UsageError, match=r"matrix\.toml, \[mirrors\]"):
         check_mirrors({prefix: instead}, where="matrix.toml")
 
 
-def test_the_password_of_a_mirror_is_not_shown() -> None:
+def test_error_hides_password_of_mirror() -> None:
     with pytest.raises(UsageError) as caught:
         check_mirrors({"https://host/": "https://user:hunter2@mirror"}, where="matrix.toml")
     assert "hunter2" not in caught.value.message

@@ -1,4 +1,4 @@
-"""Patches of a release: found beside the catalog file, checked, and applied whole or not at all."""
+"""Patches of a release: read next to the catalog file, checked, applied completely or not at all."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def locked(catalog: Catalog) -> Distribution:
     )
 
 
-def test_patches_are_applied_in_their_order_and_are_part_of_what_the_source_is(tmp_path: Path) -> None:
+def test_patches_apply_in_order_and_are_part_of_identity(tmp_path: Path) -> None:
     catalog = overlay(tmp_path / "facts", FIX, TWICE)
     pick = locked(catalog)
     found = patches_of(pick, catalog)
@@ -93,7 +93,7 @@ def test_patches_are_applied_in_their_order_and_are_part_of_what_the_source_is(t
     assert {path.name for path in (tmp_path / "out").iterdir()} == {"tiny-1.0"}
 
 
-def test_a_repository_around_the_source_changes_nothing(tmp_path: Path) -> None:
+def test_repository_around_source_is_ignored(tmp_path: Path) -> None:
     """In one, ``git apply`` passes over whatever the repository does not have, and ends well."""
     commit(tmp_path, {"README": "a user's own repository"})
     catalog = overlay(tmp_path / "facts", f"diff --git a/setup.py b/setup.py\n{FIX.partition('--- /dev')[0]}")
@@ -103,19 +103,19 @@ def test_a_repository_around_the_source_changes_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", [ELSEWHERE, OUTSIDE, BROKEN, "no patch at all\n"])
-def test_a_patch_that_does_not_fit_is_refused_whole(tmp_path: Path, text: str) -> None:
+def test_patch_that_does_not_apply_changes_nothing(tmp_path: Path, text: str) -> None:
     catalog = overlay(tmp_path / "facts", text)
     pick = locked(catalog)
     source = obtain(pick, offline=True, patches=patches_of(pick, catalog))
-    with pytest.raises(SourceError, match=r"0\.patch does not fit the source tiny-1\.0") as caught:
+    with pytest.raises(SourceError, match=r"0\.patch does not apply to tiny-1\.0") as caught:
         source.unpack(tmp_path / "out")
-    assert str(tmp_path / "out-patches.log") in caught.value.message
+    assert str(tmp_path / "out-source.log") in caught.value.message
     assert (tmp_path / "out" / "tiny-1.0" / "setup.py").read_text() == "first\nsecond\n"
     assert not list(tmp_path.rglob("escaped"))
     assert not list(tmp_path.rglob("new.h"))
 
 
-def test_a_patch_that_was_changed_or_removed_is_not_applied(tmp_path: Path) -> None:
+def test_changed_or_removed_patch_is_an_error(tmp_path: Path) -> None:
     catalog = overlay(tmp_path / "facts", FIX)
     pick = locked(catalog)
     (tmp_path / "facts" / "0.patch").write_text(FIX.replace("patched", "evil"))
@@ -123,19 +123,19 @@ def test_a_patch_that_was_changed_or_removed_is_not_applied(tmp_path: Path) -> N
         patches_of(pick, catalog)
     assert sha256(FIX) in caught.value.message
     (tmp_path / "facts" / "0.patch").unlink()
-    with pytest.raises(SourceError, match="no file"):
+    with pytest.raises(SourceError, match="does not exist"):
         patches_of(pick, catalog)
-    with pytest.raises(SourceError, match="no file"):
+    with pytest.raises(SourceError, match="does not exist"):
         patches_of(pick, load([]))
 
 
-def test_a_lock_with_patches_cannot_be_built_without_them(tmp_path: Path) -> None:
+def test_lock_with_patches_requires_them(tmp_path: Path) -> None:
     pick = locked(overlay(tmp_path / "facts", FIX))
-    with pytest.raises(SourceError, match="has 1 patches; 0 were given"):
+    with pytest.raises(SourceError, match="has 1 patches, but 0 were given"):
         obtain(pick, offline=True)
 
 
-def test_without_git_it_is_said_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_git_error_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     catalog = overlay(tmp_path / "facts", FIX)
     pick = locked(catalog)
     source = obtain(pick, offline=True, patches=patches_of(pick, catalog))
@@ -153,7 +153,7 @@ def test_without_git_it_is_said_what_to_install(tmp_path: Path, monkeypatch: pyt
         ("sdist =", "wheel =", "only an sdist or a git commit can be patched"),
     ],
 )
-def test_a_row_that_means_nothing_is_refused(tmp_path: Path, old: str, new: str, complaint: str) -> None:
+def test_invalid_patch_row_is_an_error(tmp_path: Path, old: str, new: str, complaint: str) -> None:
     overlay(tmp_path / "facts", FIX)
     file = tmp_path / "facts" / "tiny.toml"
     file.write_text(file.read_text().replace(old, new))

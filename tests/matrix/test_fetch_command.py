@@ -1,4 +1,4 @@
-"""``matrix fetch``: everything into the cache, what came from where, and what is missing."""
+"""``matrix fetch``: what is fetched, cached and missing."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from builders.cache import cache_root
-from builders.sources import Item, Missing, fetch_all, obtain
+from builders.sources import FetchedItem, MissingItem, fetch_all, obtain, patches_of
 from matrix.cli import main
 from resolver.errors import EnvironmentLacksError
 from resolver.facts.loading import load
@@ -90,7 +90,7 @@ def fetched(capsys: Capture, *arguments: str, code: int = 0) -> Any:
     return json.loads(capsys.readouterr().out)
 
 
-def test_all_sources_are_fetched_once_and_then_come_from_the_cache(work: Work, capsys: Capture) -> None:
+def test_sources_are_fetched_once_then_cached(work: Work, capsys: Capture) -> None:
     said = fetched(capsys)
     by_name = {one["name"]: one for one in said["sources"]}
     assert {name: (one["kind"], one["state"]) for name, one in by_name.items()} == {
@@ -100,7 +100,9 @@ def test_all_sources_are_fetched_once_and_then_come_from_the_cache(work: Work, c
     assert by_name["tiny"]["identity"] == f"sha256:{work.sdist}"
     assert by_name["fromgit"]["identity"].startswith(f"git:{work.commit}:tree:")
     assert by_name["fromgit"]["origin"] == f"https://git.invalid/group/outer@{work.commit}"
-    assert all(Path(one["path"]).stat().st_size == one["bytes"] > 0 for one in said["sources"])
+    assert Path(by_name["tiny"]["path"]).stat().st_size == by_name["tiny"]["bytes"]
+    assert by_name["fromgit"]["bytes"] > 0
+    assert Path(by_name["fromgit"]["path"]).is_dir()
     assert said["bytes_fetched"] == sum(one["bytes"] for one in said["sources"])
     assert said["missing"] == []
 
@@ -113,11 +115,9 @@ def test_all_sources_are_fetched_once_and_then_come_from_the_cache(work: Work, c
     assert fetched(capsys, "--offline") == again
 
 
-def test_what_is_in_the_cache_is_unpacked_without_network(work: Work, capsys: Capture) -> None:
+def test_cached_sources_are_unpacked_without_network(work: Work, capsys: Capture) -> None:
     fetched(capsys)
     shutil.rmtree(work.mirror)
-    from builders.sources import patches_of
-
     catalog = load([work.root / "facts"])
     picks = {pick.name: pick for pick in work.lock().built()}
     one = picks["fromgit"]
@@ -135,12 +135,12 @@ def test_what_is_in_the_cache_is_unpacked_without_network(work: Work, capsys: Ca
 
 
 @pytest.mark.usefixtures("work")
-def test_only_what_is_named(capsys: Capture) -> None:
+def test_named_source_only_is_fetched(capsys: Capture) -> None:
     assert [one["name"] for one in fetched(capsys, "Tiny")["sources"]] == ["tiny"]
     assert fetched(capsys, "tinny", code=2)["hint"] == "Did you mean tiny?"
 
 
-def test_what_cannot_be_had_is_named_and_the_rest_is_fetched(work: Work, capsys: Capture) -> None:
+def test_missing_source_does_not_stop_the_others(work: Work, capsys: Capture) -> None:
     """Without the mirrors nothing can be reached: the hosts do not exist."""
     assert main(["fetch", "tiny", "-q", "--only-sources"]) == 0
     (work.root / "matrix.toml").write_text('catalog = ["facts"]\n')
@@ -153,27 +153,27 @@ def test_what_cannot_be_had_is_named_and_the_rest_is_fetched(work: Work, capsys:
     shutil.rmtree(cache_root())
     assert main(["fetch", "--offline", "--only-sources"]) == 3
     told = capsys.readouterr()
-    assert "tiny 1.0  missing: tiny-1.0.tar.gz" in told.out
-    assert f"fromgit 1.0  missing: https://git.invalid/group/outer@{work.commit}" in told.out
-    assert "0 fetched (0 B), 0 from the cache, 2 missing" in told.out
-    assert told.err.count("the network may not be used") == 2
+    assert "tiny 1.0  missing  tiny-1.0.tar.gz" in told.out
+    assert f"fromgit 1.0  missing  https://git.invalid/group/outer@{work.commit}" in told.out
+    assert "0 fetched (0 B), 0 cached, 2 missing" in told.out
+    assert told.err.count("and --offline is set") == 2
 
 
-def test_a_wrong_hash_is_exit_1(work: Work, capsys: Capture) -> None:
+def test_wrong_hash_is_exit_1(work: Work, capsys: Capture) -> None:
     archive = work.mirror / "simple" / "tiny" / "tiny-1.0.tar.gz"
     archive.write_bytes(archive.read_bytes() + b"\0")
     (missing,) = fetched(capsys, "tiny", code=1)["missing"]
     assert missing["id"] == "hash-mismatch"
 
 
-def test_without_a_lock_it_is_said_how_to_make_one(work: Work, capsys: Capture) -> None:
+def test_without_lock_hint_names_resolve(work: Work, capsys: Capture) -> None:
     (work.root / "matrix.lock").unlink()
     assert main(["fetch"]) == 2
     assert "matrix resolve" in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("work")
-def test_a_lock_that_builds_nothing(capsys: Capture) -> None:
+def test_lock_that_builds_nothing(capsys: Capture) -> None:
     assert main(["resolve", "torch==2.13.0", "--backend", "cpu", "-q"]) == 0
     capsys.readouterr()
     assert main(["fetch"]) == 0
@@ -181,14 +181,14 @@ def test_a_lock_that_builds_nothing(capsys: Capture) -> None:
     assert not (cache_root() / "sources").exists()
 
 
-def test_a_mirror_that_means_nothing_is_bad_input(work: Work, capsys: Capture) -> None:
+def test_invalid_mirror_is_bad_input(work: Work, capsys: Capture) -> None:
     (work.root / "matrix.toml").write_text('[mirrors]\n"git.invalid" = "elsewhere"\n')
     assert main(["fetch"]) == 2
     assert "[mirrors]" in capsys.readouterr().err
 
 
 @pytest.mark.integration
-def test_a_real_sdist_from_the_package_index(
+def test_real_sdist_from_package_index(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -203,17 +203,19 @@ def test_a_real_sdist_from_the_package_index(
     assert (top / "op_builder" / "builder.py").is_file()
 
 
-def test_wheels_come_in_through_a_function(work: Work) -> None:
+def test_wheels_are_fetched_after_sources(work: Work) -> None:
     lock = work.lock()
-    wheel = Item("torch", "2.13.0", "wheel", "torch.whl", "fetched", 7, work.root, "sha256:0")
-    lost = Missing("ninja", "", "ninja", EnvironmentLacksError("no network"))
+    wheel = FetchedItem("torch", "2.13.0", "wheel", "torch.whl", "fetched", 7, "sha256:0", "/torch.whl")
+    lost = MissingItem.from_error("ninja", "", "ninja", EnvironmentLacksError("no network"))
     seen = []
 
-    def wheels(given: Resolution, picks: Any) -> list[Item | Missing]:
+    def wheels(given: Resolution, picks: Any) -> list[FetchedItem | MissingItem]:
         seen.append((given, [pick.name for pick in picks]))
         return [wheel, lost]
 
-    haul = fetch_all(lock, load([work.root / "facts"]), ["tiny"], mirrors={}, offline=True, wheels=wheels)
+    result = fetch_all(
+        lock, load([work.root / "facts"]), ["tiny"], mirrors={}, offline=True, fetch_wheels=wheels
+    )
     assert seen == [(lock, ["tiny"])]
-    assert haul.items == [wheel]
-    assert [one.name for one in haul.missing] == ["tiny", "ninja"]
+    assert result.sources == [wheel]
+    assert [one.name for one in result.missing] == ["tiny", "ninja"]

@@ -15,7 +15,7 @@ from builders.containers.image import Image, find_image, image_name
 from builders.containers.inspection import ImageFacts
 from builders.doctor import machine
 from builders.recipes.build import Compiler
-from builders.sources.everything import Haul
+from builders.sources import FetchResult
 from matrix.cli import main
 from matrix.commands import doctor, fetch
 from resolver.errors import EnvironmentLacksError, UsageError
@@ -133,8 +133,8 @@ def test_fetch_accepts_image_that_has_moved(
         msg = "no container runtime"
         raise EnvironmentLacksError(msg)
 
-    def only_wheels(lock: Resolution, *_: object, wheels: Any, **__: object) -> Haul:
-        return Haul(missing=list(wheels(lock, lock.built())))
+    def only_wheels(lock: Resolution, *_: object, fetch_wheels: Any, **__: object) -> FetchResult:
+        return FetchResult(missing=list(fetch_wheels(lock, lock.built())))
 
     monkeypatch.setattr(build_host, "choose_runtime", choose_runtime)
     monkeypatch.setattr(fetch, "fetch_all", only_wheels)
