@@ -143,9 +143,7 @@ def update(capsys: Capture, *arguments: str, code: int = 0) -> dict[str, Any]:
 # PyPI.
 
 
-def test_a_newer_release_is_shown_as_a_diff_and_written_only_when_told_to(
-    sources: Sources, capsys: Capture, catalog: Catalog
-) -> None:
+def test_new_release_is_written_only_with_apply(sources: Sources, capsys: Capture, catalog: Catalog) -> None:
     known = [as_file(one) for one in catalog.releases_of("deepspeed") if one.sdist]
     sources.project("deepspeed", [*known, sdist("deepspeed", "99.1.0")])
     shown = update(capsys, "--package", "deepspeed")
@@ -171,9 +169,7 @@ def own_package(path: Path, sources: Sources, *rows: str) -> None:
     sources.project("newext", [sdist("newext", "1.0"), sdist("newext", "1.1")])
 
 
-def test_what_a_new_release_needs_is_inferred_and_says_so(
-    sources: Sources, capsys: Capture, tmp_path: Path
-) -> None:
+def test_requirements_of_new_release_are_inferred(sources: Sources, capsys: Capture, tmp_path: Path) -> None:
     facts = tmp_path / "facts.toml"
     own_package(
         facts,
@@ -189,16 +185,14 @@ def test_what_a_new_release_needs_is_inferred_and_says_so(
     assert "the requirements of 1.1 have not been checked" in row.note
 
 
-def test_a_release_that_no_recipe_speaks_of_is_left_to_a_person(
-    sources: Sources, capsys: Capture, tmp_path: Path
-) -> None:
+def test_new_release_without_recipe_is_a_remark(sources: Sources, capsys: Capture, tmp_path: Path) -> None:
     own_package(tmp_path / "facts.toml", sources, '[[recipe]]\nbackend = "rocm"\nreleases = "<1.1"\n')
     shown = update(capsys, "--package", "newext", "--catalog", "facts.toml")
     assert shown["rows"] == 0
     assert "no recipe for it" in shown["remarks"][0]
 
 
-def test_another_hash_and_a_yanked_release_are_seen(
+def test_changed_hash_and_yanked_release_are_reported(
     sources: Sources, capsys: Capture, catalog: Catalog
 ) -> None:
     newest = newest_sdist(catalog, "horovod")
@@ -214,7 +208,7 @@ def test_another_hash_and_a_yanked_release_are_seen(
     assert update(capsys, "--package", "horovod")["diff"] == ""
 
 
-def test_pre_releases_yanked_ones_and_a_name_of_another_project_are_not_taken(
+def test_pre_release_yanked_and_foreign_project_are_skipped(
     sources: Sources, capsys: Capture, catalog: Catalog
 ) -> None:
     files = [as_file(newest_sdist(catalog, "horovod"))]
@@ -263,7 +257,7 @@ def torch_index(sources: Sources) -> Sources:
     return sources
 
 
-def test_a_new_torch_comes_with_what_its_metadata_says(torch_index: Sources, capsys: Capture) -> None:
+def test_new_torch_is_read_from_wheel_metadata(torch_index: Sources, capsys: Capture) -> None:
     del torch_index
     update(capsys, "--source", "torch", "--apply")
     row = load([Path("catalog/updates.toml")]).torch["99.0.0+rocm7.14"]
@@ -277,7 +271,7 @@ def test_a_new_torch_comes_with_what_its_metadata_says(torch_index: Sources, cap
     assert "has not been checked" in row.note
 
 
-def test_an_index_that_is_not_there_is_no_failure(sources: Sources, capsys: Capture) -> None:
+def test_missing_torch_index_is_not_an_error(sources: Sources, capsys: Capture) -> None:
     shown = update(capsys, "--source", "torch")
     assert (shown["rows"], shown["unreachable"]) == (0, [])
     assert any(path.startswith("/torch/whl/") for path, _ in sources.asked)
@@ -301,7 +295,7 @@ def matrix_text(**columns: tuple[str, str]) -> str:
     return sink.getvalue()
 
 
-def test_the_matrix_is_read_through_markup_notes_and_gaps() -> None:
+def test_read_matrix_ignores_markup_notes_and_gaps() -> None:
     columns = read_matrix(
         matrix_text(**{"9.9.1": ("gfx942 gfx90a", "30.10.x, 6.4.x"), "6.0.0": ("gfx90a", "6.0.x")})
     )
@@ -314,7 +308,7 @@ def test_the_matrix_is_read_through_markup_notes_and_gaps() -> None:
         assert read_matrix(text) == {}
 
 
-def test_new_releases_are_learned_and_the_driver_table_is_kept(
+def test_matrix_adds_releases_and_keeps_driver_table(
     sources: Sources, capsys: Capture, catalog: Catalog
 ) -> None:
     text = matrix_text(**{"9.9.1": ("gfx90a", "99.10.x, 6.3.x"), "7.1.0": ("gfx90a", "6.3.x")})
@@ -333,7 +327,7 @@ def test_new_releases_are_learned_and_the_driver_table_is_kept(
 # Politeness, and what can go wrong.
 
 
-def test_the_second_time_only_what_changed_is_sent(
+def test_second_update_sends_conditional_requests(
     sources: Sources, capsys: Capture, catalog: Catalog
 ) -> None:
     sources.project("horovod", [as_file(newest_sdist(catalog, "horovod"))])
@@ -344,14 +338,14 @@ def test_the_second_time_only_what_changed_is_sent(
     assert all(agent.startswith("rocm-matrix") for agent in sources.agents)
 
 
-def test_a_busy_source_is_asked_again(sources: Sources, capsys: Capture, catalog: Catalog) -> None:
+def test_busy_source_is_retried(sources: Sources, capsys: Capture, catalog: Catalog) -> None:
     sources.project("horovod", [as_file(newest_sdist(catalog, "horovod"))])
     sources.busy = 1
     assert update(capsys, "--package", "horovod")["unreachable"] == []
     assert len(sources.asked) == 2
 
 
-def test_offline_nothing_changes_and_it_is_said(
+def test_offline_update_changes_nothing(
     sources: Sources, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Path("catalog").mkdir()
@@ -367,7 +361,7 @@ def test_offline_nothing_changes_and_it_is_said(
     assert sources.asked == []
 
 
-def test_a_host_that_is_down_is_asked_once_and_the_others_still_teach(
+def test_unreachable_host_is_tried_once(
     torch_index: Sources, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     del torch_index
@@ -377,13 +371,13 @@ def test_a_host_that_is_down_is_asked_once_and_the_others_still_teach(
     assert len({one.partition(": ")[2] for one in shown["unreachable"]}) == 1
 
 
-def test_what_is_no_index_is_named(sources: Sources, capsys: Capture) -> None:
+def test_page_of_no_index_is_reported(sources: Sources, capsys: Capture) -> None:
     sources.pages["/simple/horovod/"] = (SIMPLE, "{}")
     assert main(["catalog", "update", "--package", "horovod"]) == 3
     assert "is not a page of a package index" in capsys.readouterr().err
 
 
-def test_what_a_person_wrote_stays(sources: Sources, capsys: Capture, catalog: Catalog) -> None:
+def test_update_keeps_existing_text(sources: Sources, capsys: Capture, catalog: Catalog) -> None:
     known = [as_file(one) for one in catalog.releases_of("deepspeed") if one.sdist]
     sources.project("deepspeed", [*known, sdist("deepspeed", "99.1.0")])
     mine = Path("mine.toml")
@@ -397,9 +391,7 @@ def test_what_a_person_wrote_stays(sources: Sources, capsys: Capture, catalog: C
     assert mine.read_text() == "schema = 1\nrocm = 5\n"
 
 
-def test_killed_midway_it_leaves_nothing_half_done_and_goes_on_from_what_it_has(
-    sources: Sources, tmp_path: Path, catalog: Catalog
-) -> None:
+def test_killed_update_continues_from_its_cache(sources: Sources, tmp_path: Path, catalog: Catalog) -> None:
     for name in ("deepspeed", "horovod"):
         known = [as_file(one) for one in catalog.releases_of(name) if one.sdist]
         sources.project(name, [*known, sdist(name, "99.1.0")])
@@ -428,7 +420,7 @@ def test_killed_midway_it_leaves_nothing_half_done_and_goes_on_from_what_it_has(
 # Writing rows.
 
 
-def test_every_shipped_row_can_be_written_and_read_back(catalog: Catalog, tmp_path: Path) -> None:
+def test_shipped_rows_survive_writing_and_reading(catalog: Catalog, tmp_path: Path) -> None:
     path = tmp_path / "all.toml"
     path.write_text(with_rows("", catalog.rows()))
     again = read_file(path)

@@ -23,7 +23,7 @@ def _in_an_empty_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.delenv("MATRIX_SITE", raising=False)
 
 
-def test_the_counts_are_those_of_the_rows(capsys: Capture) -> None:
+def test_list_counts_rows(capsys: Capture) -> None:
     assert main(["catalog", "list", "--format", "json"]) == 0
     kinds = json.loads(capsys.readouterr().out)["kinds"]
     catalog = load()
@@ -33,7 +33,7 @@ def test_the_counts_are_those_of_the_rows(capsys: Capture) -> None:
         assert one["rows"] == one["documented"] + one["observed"] + one["inferred"]
 
 
-def test_the_rows_of_a_kind_say_source_and_file(capsys: Capture) -> None:
+def test_list_kind_shows_source_and_file(capsys: Capture) -> None:
     assert main(["catalog", "list", "driver", "--format", "json"]) == 0
     rows = json.loads(capsys.readouterr().out)["rows"]
     assert {row["name"] for row in rows} == set(load().driver)
@@ -43,7 +43,7 @@ def test_the_rows_of_a_kind_say_source_and_file(capsys: Capture) -> None:
     assert any("versions: ==2.9.*" in line for line in said)
 
 
-def test_the_rows_of_every_kind_can_be_listed_whole(capsys: Capture) -> None:
+def test_list_shows_rows_of_every_kind(capsys: Capture) -> None:
     for kind in KINDS:
         assert main(["catalog", "list", kind.replace("_", "-"), "--format", "json"]) == 0
         rows = json.loads(capsys.readouterr().out)["rows"]
@@ -51,12 +51,12 @@ def test_the_rows_of_every_kind_can_be_listed_whole(capsys: Capture) -> None:
         assert len({row["name"] for row in rows}) == len(rows) or kind in {"requires", "recipe", "known_bad"}
 
 
-def test_an_unknown_kind_is_named(capsys: Capture) -> None:
+def test_list_unknown_kind_fails(capsys: Capture) -> None:
     assert main(["catalog", "list", "rcom"]) == 2
     assert "Did you mean rocm?" in capsys.readouterr().err
 
 
-def test_a_sound_file_is_sound(capsys: Capture, tmp_path: Path) -> None:
+def test_check_accepts_a_valid_file(capsys: Capture, tmp_path: Path) -> None:
     (tmp_path / "mine.toml").write_text(GOOD)
     assert main(["catalog", "check", "mine.toml"]) == 0
     assert "Rows: 1, files: 1." in capsys.readouterr().out
@@ -71,9 +71,7 @@ def test_a_sound_file_is_sound(capsys: Capture, tmp_path: Path) -> None:
         (GOOD.replace("schema = 1", "schema = 7"), "schema = 7"),
     ],
 )
-def test_damage_is_exit_1_with_file_line_and_key(
-    text: str, said: str, capsys: Capture, tmp_path: Path
-) -> None:
+def test_check_reports_file_line_and_key(text: str, said: str, capsys: Capture, tmp_path: Path) -> None:
     (tmp_path / "mine.toml").write_text(text)
     assert main(["catalog", "check", "mine.toml"]) == 1
     assert said in capsys.readouterr().err
@@ -81,7 +79,7 @@ def test_damage_is_exit_1_with_file_line_and_key(
     assert said in json.loads(capsys.readouterr().out)["findings"][0]["message"]
 
 
-def test_a_site_s_facts_lie_under_the_user_s(
+def test_user_facts_override_site_facts(
     capsys: Capture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, whose in (("etc", "etc"), ("site", "the site"), ("mine", "me")):
@@ -104,7 +102,7 @@ def test_a_site_s_facts_lie_under_the_user_s(
     assert "nowhere" in capsys.readouterr().err
 
 
-def test_a_file_is_checked_over_the_site_s_facts(
+def test_check_uses_the_facts_of_the_site(
     capsys: Capture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What a user's row names may be the site's."""
@@ -121,7 +119,7 @@ def test_a_file_is_checked_over_the_site_s_facts(
     assert main(["catalog", "check", "mine.toml"]) == 0
 
 
-def test_explain_says_fact_source_and_file(capsys: Capture) -> None:
+def test_explain_shows_fact_source_and_file(capsys: Capture) -> None:
     assert main(["resolve", "apex", "--date", "2026-03-01", "--python", "3.12", "-q"]) == 0
     capsys.readouterr()
     assert main(["explain", "apex"]) == 0
@@ -137,14 +135,14 @@ def test_explain_says_fact_source_and_file(capsys: Capture) -> None:
     assert "Did you mean apex?" in capsys.readouterr().err
 
 
-def test_a_driver_can_be_named_by_its_package(capsys: Capture) -> None:
+def test_driver_option_accepts_a_package_version(capsys: Capture) -> None:
     wanted = ["resolve", "torch", "--driver", "6.3.6.60003-1739731", "--format", "json", "--no-lock"]
     assert main(wanted) == 0
     picks = json.loads(capsys.readouterr().out)["picks"]
     assert next(pick["version"] for pick in picks if pick["name"] == "kernel-driver") == "6.0"
 
 
-def test_after_a_failed_resolve_explain_shows_the_conflict_with_all_its_sources(
+def test_explain_shows_the_last_conflict_with_sources(
     capsys: Capture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
@@ -165,7 +163,7 @@ def test_after_a_failed_resolve_explain_shows_the_conflict_with_all_its_sources(
     assert "kernel-driver 6.3" in capsys.readouterr().out
 
 
-def test_of_two_clashes_the_one_that_is_shown_is_not_said_to_be_all(
+def test_explain_does_not_claim_to_show_every_conflict(
     capsys: Capture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
@@ -183,7 +181,7 @@ def test_of_two_clashes_the_one_that_is_shown_is_not_said_to_be_all(
     assert "These do not fit together; without any one of them the others would." in said
 
 
-def test_a_damaged_memory_of_the_conflict_is_no_conflict(
+def test_damaged_record_of_the_conflict_is_ignored(
     capsys: Capture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
@@ -197,7 +195,7 @@ def test_a_damaged_memory_of_the_conflict_is_no_conflict(
         assert "kernel-driver 6.3" in capsys.readouterr().out
 
 
-def test_what_was_not_taken_is_explained_by_facts_or_by_what_it_would_cost(capsys: Capture) -> None:
+def test_explain_gives_reasons_for_rejected_versions(capsys: Capture) -> None:
     assert main(["resolve", "apex", "--date", "2025-06-01", "-q"]) == 0
     capsys.readouterr()
     assert main(["explain", "torch", "--format", "json"]) == 0
@@ -211,7 +209,7 @@ def test_what_was_not_taken_is_explained_by_facts_or_by_what_it_would_cost(capsy
     assert "1.9.0a0 (4b03581): python would be 3.12 instead of" in said
 
 
-def test_what_was_not_taken_is_counted_where_it_is_not_said_and_can_be_asked_for(capsys: Capture) -> None:
+def test_explain_counts_rejected_versions_it_omits(capsys: Capture) -> None:
     assert main(["resolve", "apex", "--date", "2026-06-01", "-q"]) == 0
     capsys.readouterr()
     assert main(["explain", "torch", "--format", "json"]) == 0
@@ -232,7 +230,7 @@ def test_what_was_not_taken_is_counted_where_it_is_not_said_and_can_be_asked_for
     assert "'torch==2.4.0' is no version that comes before torch" in capsys.readouterr().err
 
 
-def test_a_lock_whose_catalog_is_gone_is_still_explained(capsys: Capture, tmp_path: Path) -> None:
+def test_explain_works_without_the_locks_catalog(capsys: Capture, tmp_path: Path) -> None:
     mine = tmp_path / "mine.toml"
     mine.write_text(GOOD)
     assert main(["resolve", "torch", "--date", "2026-02-01", "--catalog", str(mine), "-q"]) == 0

@@ -1,4 +1,4 @@
-"""``--site FILE``: a site of one's own, in one file."""
+"""``--site FILE``: a site that one file defines."""
 
 from __future__ import annotations
 
@@ -52,20 +52,55 @@ def run_json(capsys: Capture, *arguments: str, code: int = 0) -> dict[str, Any]:
     return document
 
 
-def test_a_file_describes_the_site_and_is_named_by_the_facts(capsys: Capture) -> None:
+def test_site_file_defines_the_site_and_is_named_by_facts(capsys: Capture) -> None:
     document = run_json(capsys, "resolve", "apex", "--site", "site.toml")
     assert (document["target"]["site"], document["target"]["gfx"]) == ("cirrus", ["gfx942"])
     picks = {pick["name"]: pick for pick in document["picks"]}
     assert picks["kernel-driver"]["version"] == "6.4"
     assert picks["base-image"]["version"] == "ours.sif"
-    held = next(one for one in picks["base-image"]["facts"] if "holds ROCm 6.4.4" in one["text"])
-    assert held["file"] == "site.toml"
+    fact = next(fact for fact in picks["base-image"]["facts"] if "ROCm 6.4.4" in fact["text"])
+    assert fact["file"] == "site.toml"
     assert {fact["file"] for fact in picks["torch"]["facts"] if "file" in fact} >= {
         "resolver/facts/torch.toml"
     }
 
 
-def test_what_is_suggested_names_the_file_and_the_catalog_again(capsys: Capture) -> None:
+SPELLINGS = ("./site.toml", "site.toml", "link.toml", "{}/site.toml", "../site.toml")
+
+
+@pytest.mark.parametrize("spellings", [SPELLINGS, SPELLINGS[::-1]], ids=["relative first", "absolute first"])
+def test_site_file_is_found_under_every_spelling_of_its_path(
+    capsys: Capture, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, spellings: tuple[str, ...]
+) -> None:
+    """Each run but the first finds the compiled catalog of a run with another spelling."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    (tmp_path / "link.toml").symlink_to("site.toml")
+    (tmp_path / "other").mkdir()
+    for spelling in spellings:
+        is_elsewhere = spelling.startswith("..")
+        monkeypatch.chdir(tmp_path / "other" if is_elsewhere else tmp_path)
+        document = run_json(capsys, "resolve", "apex", "--site", spelling.format(tmp_path), "--no-lock")
+        assert document["target"]["site"] == "cirrus"
+        image = next(pick for pick in document["picks"] if pick["name"] == "base-image")
+        files = {fact["file"] for fact in image["facts"] if fact["file"].endswith("site.toml")}
+        assert files == {str(tmp_path / "site.toml") if is_elsewhere else "site.toml"}
+
+
+def test_explain_names_the_site_file_from_another_directory(
+    capsys: Capture, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    assert main(["resolve", "apex", "--site", "./site.toml", "--date", "2026-03-01", "-q"]) == 0
+    (tmp_path / "other").mkdir()
+    monkeypatch.chdir(tmp_path / "other")
+    resolve = ["resolve", "apex", "--site", "../site.toml", "--date", "2026-03-01", "-q"]
+    assert main(resolve) == 0
+    capsys.readouterr()
+    assert main(["explain", "base-image"]) == 0
+    assert f"in {tmp_path}/site.toml" in capsys.readouterr().out
+
+
+def test_suggestions_repeat_site_file_and_catalog(capsys: Capture) -> None:
     Path("mine").mkdir()
     Path("mine/more.toml").write_text("schema = 1\n")
     document = run_json(
@@ -80,7 +115,7 @@ def test_what_is_suggested_names_the_file_and_the_catalog_again(capsys: Capture)
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("schema = 1\n", "defines no site"),
         (
@@ -91,20 +126,20 @@ def test_what_is_suggested_names_the_file_and_the_catalog_again(capsys: Capture)
         (SITE.replace('driver = "6.4"', 'driver = "6.44"'), "site.toml:11"),
     ],
 )
-def test_a_file_that_describes_no_site_is_refused(text: str, said: str, capsys: Capture) -> None:
+def test_site_file_without_a_single_valid_site_fails(text: str, message: str, capsys: Capture) -> None:
     Path("site.toml").write_text(text)
     assert main(["resolve", "apex", "--site", "site.toml", "--no-lock"]) == 2
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
-def test_a_missing_file_is_named_and_a_plain_name_is_a_site(capsys: Capture) -> None:
+def test_missing_site_file_and_unknown_site_are_named(capsys: Capture) -> None:
     assert main(["resolve", "apex", "--site", "gone.toml"]) == 2
     assert "The file gone.toml (given with --site) does not exist" in capsys.readouterr().err
     assert main(["resolve", "apex", "--site", "lumi-gg"]) == 2
     assert "Did you mean lumi-g" in capsys.readouterr().err
 
 
-def test_a_lock_remembers_its_site_and_every_command_takes_it(
+def test_commands_use_the_site_file_of_the_lock(
     capsys: Capture, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
@@ -128,10 +163,10 @@ def test_a_lock_remembers_its_site_and_every_command_takes_it(
 
 
 @pytest.mark.parametrize("where", ["beside the lock", "here"])
-def test_the_facts_of_a_lock_are_found_from_another_directory(
+def test_facts_of_a_lock_are_found_from_another_directory(
     capsys: Capture, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, where: str
 ) -> None:
-    """Those that lie beside the lock count, not a file of that name that happens to lie here."""
+    """A file beside the lock has precedence over a file of the same name in the working directory."""
     other = tmp_path / "other"
     other.mkdir()
     lock = other / "matrix.lock" if where == "here" else Path("matrix.lock").absolute()

@@ -33,12 +33,12 @@ IMAGE = f'[[image]]\nname = "new.sif"\nos = "Debian 12"\n{KNOWN}'
 # What is shipped.
 
 
-def test_the_shipped_catalog_holds_rows_of_every_kind(catalog: Catalog) -> None:
+def test_shipped_catalog_has_rows_of_every_kind(catalog: Catalog) -> None:
     assert [kind for kind in KINDS if not catalog.of_kind(kind)] == []
     assert sum(len(catalog.of_kind(kind)) for kind in KINDS) == len(list(catalog.rows()))
 
 
-def test_every_row_says_how_well_it_is_known_and_where_it_stands(catalog: Catalog) -> None:
+def test_shipped_rows_have_status_source_and_location(catalog: Catalog) -> None:
     rows = list(catalog.rows())
     assert [row for row in rows if row.status not in {"documented", "observed", "inferred"}] == []
     assert [row for row in rows if not row.source.strip()] == []
@@ -48,7 +48,7 @@ def _unknown(named: Iterable[str], known: Iterable[str]) -> set[str]:
     return set(named) - set(known)
 
 
-def test_rows_name_only_components_that_the_catalog_has(catalog: Catalog) -> None:
+def test_shipped_rows_name_known_components(catalog: Catalog) -> None:
     gfx = {name for row in catalog.rocm.values() for name in row.gfx}
     gfx |= {name for row in catalog.torch.values() for name in row.gfx}
     gfx |= {name for row in catalog.site.values() for name in row.gfx}
@@ -59,24 +59,24 @@ def test_rows_name_only_components_that_the_catalog_has(catalog: Catalog) -> Non
     assert _unknown((row.site for row in catalog.proven.values() if row.site), catalog.site) == set()
 
 
-def test_every_python_that_a_torch_wheel_is_for_is_a_component(catalog: Catalog) -> None:
+def test_torch_wheels_name_known_pythons(catalog: Catalog) -> None:
     assert _unknown((name for row in catalog.torch.values() for name in row.python), catalog.python) == set()
 
 
-def test_every_driver_that_a_kernel_module_belongs_to_is_in_the_table_or_said_not_to_be(
+def test_kernel_modules_name_known_drivers(
     catalog: Catalog,
 ) -> None:
     strangers = [row for row in catalog.driver_module.values() if minor(row.driver) not in catalog.driver]
     assert [row.driver for row in strangers if "not in AMD's table" not in row.note] == []
 
 
-def test_every_torch_wheel_fits_a_rocm_release_unless_its_rocm_is_older_than_all(catalog: Catalog) -> None:
+def test_torch_wheels_name_known_rocm_releases(catalog: Catalog) -> None:
     lines = {minor(version) for version in catalog.rocm}
     wanted = {minor(row.rocm) for row in catalog.torch.values() if row.rocm}
     assert wanted - lines <= {"5.1"}
 
 
-def test_every_pick_of_a_proven_set_of_tier_1_is_a_candidate(catalog: Catalog) -> None:
+def test_picks_of_tier_1_sets_are_candidates(catalog: Catalog) -> None:
     for proven in [row for row in catalog.proven.values() if row.tier == 1]:
         wanted = " ".join(name for name in proven.picks if name != "base-image")
         variables = compile_problem(catalog, ask(catalog, wanted)).variables
@@ -84,7 +84,7 @@ def test_every_pick_of_a_proven_set_of_tier_1_is_a_candidate(catalog: Catalog) -
             assert key in [one.key for one in variables[name].candidates], (proven.id, name)
 
 
-def test_every_release_can_be_had_and_every_row_of_a_package_speaks_of_one(catalog: Catalog) -> None:
+def test_releases_have_sources_and_rows_have_releases(catalog: Catalog) -> None:
     releases = catalog.release.values()
     assert [
         one
@@ -97,19 +97,19 @@ def test_every_release_can_be_had_and_every_row_of_a_package_speaks_of_one(catal
     assert _unknown(catalog.package, (one.package for one in releases)) == set()
 
 
-def test_what_recipes_build_with_can_be_read_and_torch_is_said_where_it_must_match(catalog: Catalog) -> None:
+def test_recipes_have_valid_build_requirements(catalog: Catalog) -> None:
     for recipe in catalog.recipe:
         names = {canonicalize_name(Pep508(text).name) for text in (*recipe.declared, *recipe.undeclared)}
         assert set(recipe.match_runtime) <= names, recipe.source
 
 
-def test_windows_of_a_site_follow_one_another_without_a_gap(catalog: Catalog) -> None:
+def test_driver_windows_have_no_gaps(catalog: Catalog) -> None:
     windows = catalog.windows_of("lumi-g")
     assert [one.until for one in windows[:-1]] == [one.since for one in windows[1:]]
     assert windows[-1].until is None
 
 
-def test_two_loads_are_equal_and_every_shipped_file_is_read(catalog: Catalog) -> None:
+def test_load_reads_every_shipped_file(catalog: Catalog) -> None:
     assert load() == catalog
     assert {Path(path).name for path in shipped_files()} >= {
         "driver.toml",
@@ -119,7 +119,7 @@ def test_two_loads_are_equal_and_every_shipped_file_is_read(catalog: Catalog) ->
     }
 
 
-def test_each_line_of_the_driver_in_amd_s_table_speaks_of_every_line_of_rocm(catalog: Catalog) -> None:
+def test_driver_table_covers_every_rocm_line(catalog: Catalog) -> None:
     lines = {line for row in catalog.driver.values() for line in row.unsupported}
     lines |= {line for row in catalog.driver.values() if row.unsupported for line in row.supports}
     assert len(lines) == 17
@@ -149,12 +149,12 @@ def test_each_line_of_the_driver_in_amd_s_table_speaks_of_every_line_of_rocm(cat
         ("5.3", "5.6", False),
     ],
 )
-def test_cells_of_amd_s_table_are_as_printed(driver: str, rocm: str, marked: bool, catalog: Catalog) -> None:
+def test_driver_table_has_amds_values(driver: str, rocm: str, marked: bool, catalog: Catalog) -> None:
     row = catalog.driver[driver]
     assert (rocm in row.supports, rocm in row.unsupported) == (marked, not marked)
 
 
-def test_every_image_that_anybody_can_pull_says_from_which_registry(catalog: Catalog) -> None:
+def test_public_images_name_their_registry(catalog: Catalog) -> None:
     public = [row for row in catalog.image.values() if row.name.startswith("rocm/")]
     assert len(public) > 100
     assert [row.name for row in public if row.path != f"docker://{row.name}"] == []
@@ -165,7 +165,7 @@ def test_every_image_that_anybody_can_pull_says_from_which_registry(catalog: Cat
     assert len(set(digests)) == len(digests)
 
 
-def test_of_each_rocm_line_the_newest_public_image_that_is_taken_first_has_no_torch(catalog: Catalog) -> None:
+def test_preferred_public_images_have_no_torch(catalog: Catalog) -> None:
     first: dict[str, str] = {}
     held = [row for row in catalog.image.values() if row.rocm]
     for row in sorted(held, key=lambda row: sort_key(row.rocm), reverse=True):
@@ -174,7 +174,7 @@ def test_of_each_rocm_line_the_newest_public_image_that_is_taken_first_has_no_to
     assert [name for name in first.values() if catalog.image[name].holds] == []
 
 
-def test_an_image_holds_a_torch_of_its_own_rocm_and_python(catalog: Catalog) -> None:
+def test_images_contain_torch_for_their_own_rocm(catalog: Catalog) -> None:
     holding = [row for row in catalog.image.values() if "torch" in row.holds]
     assert len(holding) > 60
     for row in holding:
@@ -183,7 +183,7 @@ def test_an_image_holds_a_torch_of_its_own_rocm_and_python(catalog: Catalog) -> 
         assert wheel is None or minor(wheel.rocm) == minor(row.rocm), row.name
 
 
-def test_sites_have_their_partitions(catalog: Catalog) -> None:
+def test_sites_have_partitions(catalog: Catalog) -> None:
     found: dict[str, dict[str, str]] = {}
     for row in catalog.partition.values():
         found.setdefault(row.site, {})[row.name] = row.backend
@@ -198,7 +198,7 @@ def test_sites_have_their_partitions(catalog: Catalog) -> None:
 # Overlays.
 
 
-def test_an_overlay_overrides_a_row_and_adds_a_row(catalog: Catalog, overlay: Overlay) -> None:
+def test_overlay_replaces_and_adds_rows(catalog: Catalog, overlay: Overlay) -> None:
     again = load(
         [
             overlay(
@@ -215,9 +215,7 @@ def test_an_overlay_overrides_a_row_and_adds_a_row(catalog: Catalog, overlay: Ov
     assert again.torch == catalog.torch
 
 
-def test_of_several_overlays_the_last_wins_and_a_directory_is_read_whole(
-    tmp_path: Path, catalog: Catalog
-) -> None:
+def test_last_overlay_wins_and_directories_are_read(tmp_path: Path, catalog: Catalog) -> None:
     for name, driver in (("a/x.toml", "6.3"), ("a/deep/y.toml", "6.4"), ("b/z.toml", "6.3")):
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -230,11 +228,11 @@ def test_of_several_overlays_the_last_wins_and_a_directory_is_read_whole(
     assert catalog.driver["6.3"].supports == ("6.1", "6.2", "6.3", "6.4", "7.0")
 
 
-def test_rows_of_a_file_with_one_package_belong_to_it(overlay: Overlay) -> None:
+def test_package_name_defaults_to_the_files_package(overlay: Overlay) -> None:
     assert [one.version for one in load([overlay(PACKAGE + RELEASE)]).releases_of("newext")] == ["1.0"]
 
 
-def test_a_package_may_be_written_with_any_spelling_of_its_name(overlay: Overlay) -> None:
+def test_package_names_are_normalized(overlay: Overlay) -> None:
     path = overlay((PACKAGE + RELEASE).replace("newext", "New_Ext"))
     assert [one.version for one in load([path]).releases_of("new-ext")] == ["1.0"]
 
@@ -352,7 +350,7 @@ BAD_ROWS = {
 
 
 @pytest.mark.parametrize(("rows", "named", "hint"), BAD_ROWS.values(), ids=BAD_ROWS)
-def test_a_bad_row_is_refused_with_its_place(
+def test_invalid_row_is_rejected_with_location_and_hint(
     rows: str, named: list[str], hint: str, overlay: Overlay
 ) -> None:
     with pytest.raises(CatalogError) as failure:
@@ -377,9 +375,7 @@ BAD_VALUES = {
 
 
 @pytest.mark.parametrize("rows", BAD_VALUES.values(), ids=BAD_VALUES)
-def test_a_value_that_means_nothing_is_refused_before_anything_is_resolved(
-    rows: str, overlay: Overlay
-) -> None:
+def test_invalid_value_is_rejected_on_load(rows: str, overlay: Overlay) -> None:
     with pytest.raises(CatalogError, match="abc"):
         load([overlay(rows)])
 
@@ -393,7 +389,7 @@ def test_a_value_that_means_nothing_is_refused_before_anything_is_resolved(
         ),
     ],
 )
-def test_a_row_that_says_too_little_is_refused(rows: str, named: str, overlay: Overlay) -> None:
+def test_incomplete_row_is_rejected(rows: str, named: str, overlay: Overlay) -> None:
     with pytest.raises(CatalogError) as failure:
         load([overlay(rows)])
     assert named in failure.value.message
@@ -415,7 +411,7 @@ def test_a_row_that_says_too_little_is_refused(rows: str, named: str, overlay: O
         pytest.param(b"schema = 1\nx = " + b"9" * 5_000, "not valid TOML", id="a very long number"),
     ],
 )
-def test_a_file_that_is_no_catalog_is_refused(content: bytes, named: str, tmp_path: Path) -> None:
+def test_invalid_file_is_rejected(content: bytes, named: str, tmp_path: Path) -> None:
     path = tmp_path / "mine.toml"
     path.write_bytes(content)
     with pytest.raises(CatalogError) as failure:
@@ -424,7 +420,7 @@ def test_a_file_that_is_no_catalog_is_refused(content: bytes, named: str, tmp_pa
     assert named in failure.value.message
 
 
-def test_a_missing_file_and_an_empty_directory_are_named(tmp_path: Path) -> None:
+def test_missing_file_and_empty_directory_are_named(tmp_path: Path) -> None:
     empty = tmp_path / "empty"
     empty.mkdir()
     for path in (tmp_path / "nowhere.toml", empty):
@@ -433,9 +429,7 @@ def test_a_missing_file_and_an_empty_directory_are_named(tmp_path: Path) -> None
         assert str(path) in failure.value.message
 
 
-def test_a_file_larger_than_any_catalog_is_not_read(
-    overlay: Overlay, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_oversized_file_is_rejected(overlay: Overlay, monkeypatch: pytest.MonkeyPatch) -> None:
     path = overlay(ROCM.format("6.9.0"))
     monkeypatch.setattr(catalog_files, "_LARGEST_FILE", path.stat().st_size)
     assert read_file(path).rocm[0].version == "6.9.0"
@@ -444,7 +438,7 @@ def test_a_file_larger_than_any_catalog_is_not_read(
         read_file(path)
 
 
-def test_a_broken_overlay_leaves_nothing_behind(catalog: Catalog, overlay: Overlay) -> None:
+def test_invalid_overlay_leaves_catalog_unchanged(catalog: Catalog, overlay: Overlay) -> None:
     with pytest.raises(CatalogError):
         load([overlay(ROCM.format("6.9.0") + ROCM.format("six"))])
     assert load() == catalog
@@ -457,7 +451,7 @@ NOT_KNOWN = {"2.3.0+rocm6.2.0": {"bundles_rocm", "cxx_standard"}}
 """Versions of torch with what nobody documented and nobody looked up of them."""
 
 
-def test_every_torch_says_what_it_is_compiled_for_or_is_listed_as_not_known(catalog: Catalog) -> None:
+def test_torch_wheels_have_build_facts(catalog: Catalog) -> None:
     silent = {
         row.version: {
             name
@@ -498,7 +492,7 @@ PUBLISHED = {
 """Triton, torchvision, newest Python, platform tag and oldest C++ standard of some of them."""
 
 
-def test_the_published_rocm_wheels_are_there_with_what_goes_with_each(catalog: Catalog) -> None:
+def test_published_rocm_wheels_have_known_companions(catalog: Catalog) -> None:
     ours = [row for row in catalog.torch.values() if row.index.startswith("https://download.pytorch.org/")]
     assert len({(row.version, row.rocm) for row in ours if row.backend == "rocm"}) == 58
     rows = {version: catalog.torch[version] for version in PUBLISHED}
@@ -519,7 +513,7 @@ def test_the_published_rocm_wheels_are_there_with_what_goes_with_each(catalog: C
     ]
 
 
-def test_every_torch_from_1_13_on_has_a_build_for_the_cpu(catalog: Catalog) -> None:
+def test_torch_versions_have_a_cpu_build(catalog: Catalog) -> None:
     rows = catalog.torch.values()
     for_rocm = {row.version.partition("+")[0] for row in rows if row.backend == "rocm"}
     for_cpu = {row.version.partition("+")[0]: row for row in rows if row.backend == "cpu"}

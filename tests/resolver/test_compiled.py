@@ -26,14 +26,14 @@ def cache(tmp_path: Path) -> Path:
     return tmp_path / "cache"
 
 
-def test_it_holds_the_same_rows(cache: Path, overlay: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compiled_form_has_the_same_rows(cache: Path, overlay: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fresh = load([overlay])
     assert load([overlay], cache=cache) == fresh
     monkeypatch.setattr("resolver.facts.catalog_files.read_file", None)  # nothing is parsed any more
     assert load([overlay], cache=cache) == fresh
 
 
-def test_a_changed_file_is_read_anew(cache: Path, overlay: Path) -> None:
+def test_changed_file_is_read_again(cache: Path, overlay: Path) -> None:
     assert "6.9.0" in load([overlay], cache=cache).rocm
     overlay.write_text(OVERLAY.replace("6.9.0", "6.9.1"))
     found = load([overlay], cache=cache).rocm
@@ -41,12 +41,12 @@ def test_a_changed_file_is_read_anew(cache: Path, overlay: Path) -> None:
     assert "6.9.0" not in found
 
 
-def test_other_files_have_a_form_of_their_own(cache: Path, overlay: Path) -> None:
+def test_other_files_have_their_own_compiled_form(cache: Path, overlay: Path) -> None:
     assert "6.9.0" in load([overlay], cache=cache).rocm
     assert "6.9.0" not in load(cache=cache).rocm
 
 
-def test_a_file_that_vanished_or_broke_is_an_error_as_without_it(cache: Path, overlay: Path) -> None:
+def test_broken_or_missing_file_fails_with_compiled_form(cache: Path, overlay: Path) -> None:
     load([overlay], cache=cache)
     overlay.write_text(OVERLAY.replace("version", "versoin"))
     with pytest.raises(CatalogError, match="versoin"):
@@ -57,33 +57,33 @@ def test_a_file_that_vanished_or_broke_is_an_error_as_without_it(cache: Path, ov
 
 
 @pytest.mark.parametrize("damage", [b"", b"\x00", b"\x92\x90\x90", b"no such form"])
-def test_a_damaged_form_costs_nothing_but_time(cache: Path, overlay: Path, damage: bytes) -> None:
+def test_damaged_compiled_form_is_ignored(cache: Path, overlay: Path, damage: bytes) -> None:
     fresh = load([overlay], cache=cache)
     (stored,) = cache.iterdir()
     stored.write_bytes(damage)
     assert load([overlay], cache=cache) == fresh
 
 
-def test_a_place_that_cannot_be_written_is_done_without(tmp_path: Path, overlay: Path) -> None:
+def test_unwritable_cache_is_ignored(tmp_path: Path, overlay: Path) -> None:
     blocked = tmp_path / "file"
     blocked.write_text("")
     assert "6.9.0" in load([overlay], cache=blocked / "cache").rocm
 
 
-def test_every_row_says_in_which_file_it_stands(overlay: Path) -> None:
+def test_rows_name_their_file(overlay: Path) -> None:
     catalog = load([overlay])
     assert catalog.rocm["6.9.0"].from_file == str(overlay)
     shipped = {str(path) for path in facts.shipped_files()}
     assert {row.from_file for row in catalog.rows()} <= shipped | {str(overlay)}
 
 
-def test_no_row_may_say_that_itself(overlay: Path) -> None:
+def test_reserved_key_is_rejected(overlay: Path) -> None:
     overlay.write_text(OVERLAY + 'from-file = "elsewhere"\n')
     with pytest.raises(CatalogError, match="from-file"):
         load([overlay])
 
 
-def test_time_alone_makes_it_anew(cache: Path, overlay: Path) -> None:
+def test_new_modification_time_rewrites_compiled_form(cache: Path, overlay: Path) -> None:
     load([overlay], cache=cache)
     (stored,) = cache.iterdir()
     before = stored.stat().st_mtime_ns

@@ -28,7 +28,7 @@ labels = st.builds(
 
 @EXAMPLES
 @given(versions, labels)
-def test_a_labelled_version_is_valid_and_its_local_part_is_the_label(version: str, label: str) -> None:
+def test_labelled_version_has_label_as_local_part(version: str, label: str) -> None:
     made = labelled(version, label)
     assert Version(made).local == label == label.lower()
     assert Version(made).public == Version(version).public
@@ -38,7 +38,7 @@ def test_a_labelled_version_is_valid_and_its_local_part_is_the_label(version: st
 
 @EXAMPLES
 @given(versions, numbers, st.permutations(["gfx90a", "gfx942"]))
-def test_a_label_says_rocm_torch_and_targets(torch: str, rocm: str, gfx: list[str]) -> None:
+def test_label_names_rocm_torch_and_architectures(torch: str, rocm: str, gfx: list[str]) -> None:
     label = wheel_label(backend="rocm", torch=torch, rocm=rocm, gfx=gfx)
     assert label == f"rocm{minor(rocm)}.torch{Version(torch).public}.{gfx[0]}.{gfx[1]}"
 
@@ -51,14 +51,14 @@ def test_a_label_says_rocm_torch_and_targets(torch: str, rocm: str, gfx: list[st
         ("0.43.2.dev", "0.43.2.dev0+rocm6.4.torch2.9.1.gfx90a"),
     ],
 )
-def test_a_local_part_of_the_source_makes_room_for_the_label(version: str, made: str) -> None:
+def test_label_replaces_local_part_of_the_source(version: str, made: str) -> None:
     assert (
         labelled(version, wheel_label(backend="rocm", torch="2.9.1+rocm6.4", rocm="6.4.4", gfx=["gfx90a"]))
         == made
     )
 
 
-def test_every_release_of_the_catalog_can_be_labelled(catalog: Catalog) -> None:
+def test_shipped_releases_can_be_labelled(catalog: Catalog) -> None:
     label = wheel_label(backend="cpu", torch="2.13.0+cpu")
     made = {labelled(release.version, label) for release in catalog.release.values()}
     assert {Version(one).local for one in made} == {"cpu.torch2.13.0"}

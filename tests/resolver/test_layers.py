@@ -38,7 +38,7 @@ def write(path: Path, rows: str, include: str = "") -> Path:
 # What contradicts what.
 
 
-def test_two_rows_of_one_layer_that_differ_are_named_both_with_line_and_key(tmp_path: Path) -> None:
+def test_contradicting_rows_of_a_layer_are_both_named(tmp_path: Path) -> None:
     first = write(tmp_path / "a.toml", DRIVER.format("6.1"))
     second = write(tmp_path / "b.toml", "# a comment\n" + DRIVER.format("6.2"))
     with pytest.raises(CatalogError) as failure:
@@ -48,14 +48,14 @@ def test_two_rows_of_one_layer_that_differ_are_named_both_with_line_and_key(tmp_
     assert "('6.1',) there" in message
 
 
-def test_the_same_row_twice_is_named_too(overlay: Overlay) -> None:
+def test_duplicate_row_is_rejected(overlay: Overlay) -> None:
     with pytest.raises(
         CatalogError, match=r"overlay.toml:7: \[\[driver\]\] 6.3 is a duplicate of the row at .*:2"
     ):
         load([overlay(DRIVER.format("6.1") * 2)])
 
 
-def test_the_same_two_rows_in_two_layers_are_no_contradiction(tmp_path: Path) -> None:
+def test_rows_of_two_layers_do_not_contradict(tmp_path: Path) -> None:
     lower = write(tmp_path / "a.toml", DRIVER.format("6.1"))
     upper = write(tmp_path / "b.toml", DRIVER.format("6.2"))
     assert load([lower, upper]).driver["6.3"].supports == ("6.2",)
@@ -91,15 +91,13 @@ CONTRADICTIONS = {
 
 
 @pytest.mark.parametrize(("rows", "named"), CONTRADICTIONS.values(), ids=CONTRADICTIONS)
-def test_facts_that_contradict_one_another_are_named_with_their_places(
-    rows: str, named: list[str], overlay: Overlay
-) -> None:
+def test_contradicting_facts_are_named_with_locations(rows: str, named: list[str], overlay: Overlay) -> None:
     with pytest.raises(CatalogError) as failure:
         load([overlay(rows)])
     assert [word for word in named if word not in failure.value.message] == []
 
 
-def test_a_window_without_an_end_lasts_until_the_next_begins(overlay: Overlay) -> None:
+def test_open_window_ends_at_the_next_one(overlay: Overlay) -> None:
     rows = WINDOW.format("from = 2031-01-01", "6.3") + WINDOW.format("from = 2031-05-01", "6.4")
     catalog = load([overlay(rows)])
     for day, driver in (("2031-04-30", "6.3"), ("2031-05-01", "6.4"), ("2033-01-01", "6.4")):
@@ -121,7 +119,7 @@ def _on_rocm(catalog: Catalog) -> list[tuple[str, ...]]:
     ]
 
 
-def test_requirements_of_one_layer_stand_side_by_side_and_a_later_layer_replaces_them(tmp_path: Path) -> None:
+def test_requirements_widen_in_a_layer_and_replace_across(tmp_path: Path) -> None:
     lower = write(tmp_path / "a.toml", APEX_ON_ROCM.format("==6.1.*") + APEX_ON_ROCM.format("==6.2.*"))
     upper = write(tmp_path / "b.toml", APEX_ON_ROCM.format("==6.4.*"))
     before = _on_rocm(load())
@@ -130,7 +128,7 @@ def test_requirements_of_one_layer_stand_side_by_side_and_a_later_layer_replaces
     assert _on_rocm(load()) == before
 
 
-def test_the_same_requirement_twice_in_a_layer_is_named(overlay: Overlay) -> None:
+def test_duplicate_requirement_is_rejected(overlay: Overlay) -> None:
     with pytest.raises(
         CatalogError, match=r"overlay.toml:8: .*apex.*duplicate of the row at .*overlay.toml:2"
     ):
@@ -140,7 +138,7 @@ def test_the_same_requirement_twice_in_a_layer_is_named(overlay: Overlay) -> Non
 # Files that include others.
 
 
-def test_a_file_is_laid_over_what_it_includes(tmp_path: Path) -> None:
+def test_file_overrides_the_files_it_includes(tmp_path: Path) -> None:
     write(
         tmp_path / "common" / "base.toml", DRIVER.format("6.1") + DRIVER.replace("6.3", "6.4").format("6.2")
     )
@@ -151,7 +149,7 @@ def test_a_file_is_laid_over_what_it_includes(tmp_path: Path) -> None:
     assert catalog.driver["6.4"].from_file == str(tmp_path / "common" / "base.toml")
 
 
-def test_what_two_files_include_is_read_once(tmp_path: Path) -> None:
+def test_file_included_twice_is_read_once(tmp_path: Path) -> None:
     write(tmp_path / "base.toml", DRIVER.format("6.1"))
     one = write(tmp_path / "x" / "one.toml", "", 'include = ["../base.toml"]')
     two = write(tmp_path / "x" / "two.toml", "", 'include = ["../base.toml"]')
@@ -160,7 +158,7 @@ def test_what_two_files_include_is_read_once(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("length", [1, 2, 3])
 @pytest.mark.usefixtures("_no_hang")
-def test_a_file_that_includes_itself_is_named_with_the_way_round(tmp_path: Path, length: int) -> None:
+def test_include_cycle_is_reported(tmp_path: Path, length: int) -> None:
     files = [tmp_path / f"{number}.toml" for number in range(length)]
     for path, following in zip(files, [*files[1:], files[0]], strict=True):
         write(path, "", f'include = ["{following.name}"]')
@@ -170,13 +168,13 @@ def test_a_file_that_includes_itself_is_named_with_the_way_round(tmp_path: Path,
     assert [path.name for path in files if path.name not in failure.value.message] == []
 
 
-def test_an_included_file_that_is_missing_is_named(tmp_path: Path) -> None:
+def test_missing_included_file_is_named(tmp_path: Path) -> None:
     site = write(tmp_path / "site.toml", "", 'include = ["gone.toml"]')
     with pytest.raises(CatalogError, match=r"gone\.toml"):
         load([site])
 
 
-def test_the_compiled_form_sees_that_an_included_file_changed(tmp_path: Path) -> None:
+def test_changed_included_file_is_read_again(tmp_path: Path) -> None:
     base = write(tmp_path / "base.toml", DRIVER.format("6.1"))
     site = write(tmp_path / "site.toml", "", 'include = ["base.toml"]')
     cache = tmp_path / "cache"
@@ -199,7 +197,7 @@ def test_the_compiled_form_sees_that_an_included_file_changed(tmp_path: Path) ->
     ],
     ids=["UTF-16", "a byte order mark", "binary", "Latin-1", "huge"],
 )
-def test_a_file_in_an_odd_encoding_is_refused_in_words(content: bytes, said: str, tmp_path: Path) -> None:
+def test_file_with_wrong_encoding_is_rejected(content: bytes, said: str, tmp_path: Path) -> None:
     path = tmp_path / "mine.toml"
     path.write_bytes(content)
     with pytest.raises(CatalogError) as failure:
@@ -209,6 +207,6 @@ def test_a_file_in_an_odd_encoding_is_refused_in_words(content: bytes, said: str
 
 
 @pytest.mark.usefixtures("_no_hang")
-def test_what_is_no_regular_file_is_refused_and_not_waited_for() -> None:
+def test_device_file_is_rejected_at_once() -> None:
     with pytest.raises(CatalogError, match="not a regular file"):
         load([Path("/dev/zero")])

@@ -15,7 +15,7 @@ ROW = '[[recipe]]\nbackend = "rocm"\nstatus = "observed"\nsource = "x"\n'
 
 
 @pytest.mark.parametrize(("name", "form"), [(name, form) for name, forms in FORMS.items() for form in forms])
-def test_every_placeholder_can_be_written_and_filled(name: str, form: str) -> None:
+def test_placeholder_is_parsed_and_filled(name: str, form: str) -> None:
     text = f"a{{{name}:{form}}}b" if form else f"a{{{name}}}b"
     assert placeholder_error(text) == ""
     assert list(placeholders(text)) == [(name, form)]
@@ -34,7 +34,7 @@ def test_every_placeholder_can_be_written_and_filled(name: str, form: str) -> No
         ("{}", "is not part of a placeholder"),
     ],
 )
-def test_what_means_nothing_is_named(text: str, says: str) -> None:
+def test_invalid_placeholder_is_named(text: str, says: str) -> None:
     assert says in placeholder_error(text)
 
 
@@ -50,9 +50,7 @@ def test_what_means_nothing_is_named(text: str, says: str) -> None:
         ('ops = [{ name = "a", variable = "T_A", object = "a*.so", releases = "about 2" }]', "ops"),
     ],
 )  # fmt: skip
-def test_a_recipe_that_cannot_be_applied_is_refused_when_it_is_read(
-    tmp_path: Path, line: str, key: str
-) -> None:
+def test_invalid_recipe_is_rejected_when_read(tmp_path: Path, line: str, key: str) -> None:
     path = tmp_path / "tiny.toml"
     path.write_text(f"{HEAD}{ROW}{line}\n")
     with pytest.raises(CatalogError) as caught:

@@ -52,7 +52,7 @@ SPECIFIERS = st.lists(CLAUSES, max_size=3).map(",".join)
 @example("<=1a2+cpu", ["1a1"])
 @example("==2.5.0a0+gitf0da167", ["2.5.0a0", "2.5.0a0+gitf0da167", "2.5.0"])
 @example("==1a0.*", ["1a0"])
-def test_a_specifier_allows_what_packaging_says(text: str, versions: list[str]) -> None:
+def test_specifier_allows_same_versions_as_packaging(text: str, versions: list[str]) -> None:
     try:
         known = SpecifierSet(text, prereleases=True)
     except InvalidSpecifier:
@@ -73,7 +73,7 @@ def test_a_specifier_allows_what_packaging_says(text: str, versions: list[str]) 
 @example(">= 2.4 , < 3")
 @example("==1,==1")
 @example("==2,")
-def test_it_is_written_as_packaging_writes_it(text: str) -> None:
+def test_specifier_text_is_the_same_as_packagings(text: str) -> None:
     found = specifier_or_none(text)
     if found is not None:
         assert str(SpecifierSet(str(found))) == str(SpecifierSet(text))
@@ -84,13 +84,13 @@ def test_it_is_written_as_packaging_writes_it(text: str) -> None:
 
 @EXAMPLES
 @given(st.lists(VERSIONS, max_size=8))
-def test_versions_are_ordered_as_packaging_orders_them(versions: list[str]) -> None:
+def test_versions_sort_as_in_packaging(versions: list[str]) -> None:
     assert [Version(one) for one in sorted(versions, key=sort_key)] == sorted(map(Version, versions))
 
 
 @EXAMPLES
 @given(st.text(alphabet="abZ09._-", min_size=1, max_size=12))
-def test_a_name_is_normalised_as_packaging_does(name: str) -> None:
+def test_name_is_normalized_as_in_packaging(name: str) -> None:
     assert normalize_name(name) == canonicalize_name(name)
 
 
@@ -101,7 +101,7 @@ def test_a_name_is_normalised_as_packaging_does(name: str) -> None:
     SPECIFIERS | st.just("@ https://example.org/a.whl"),
     st.sampled_from(["", "; python_version < '3.12'"]),
 )
-def test_a_requirement_is_read_as_packaging_reads_it(name: str, extra: str, rest: str, marker: str) -> None:
+def test_requirement_is_parsed_as_in_packaging(name: str, extra: str, rest: str, marker: str) -> None:
     text = f"{name}{extra}{rest}{marker}"
     try:
         known = Pep508(text)
@@ -129,7 +129,7 @@ SLOW = {"packaging.specifiers", "packaging.requirements", "dataclasses", "subpro
 """`packaging.specifiers` brings half of the standard library, `dataclasses` brings `inspect`."""
 
 
-def test_ordinary_requests_are_answered_without_slow_imports(tmp_path: Path) -> None:
+def test_resolve_does_not_import_slow_modules(tmp_path: Path) -> None:
     asked = ["resolve", "torch>=2.4", "apex", "--site", "lumi-g", "--date", "2026-03-01", "--quiet"]
     code = (
         f"import sys; from matrix.cli import main; code = main({asked});"

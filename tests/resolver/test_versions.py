@@ -17,7 +17,7 @@ from resolver.versions import allows, join_words, minor, newest_first, parse_spe
 from tests.resolver.universe import EXAMPLES
 
 
-def test_versions_are_ordered_by_number_and_names_stand_before_them() -> None:
+def test_versions_sort_by_number_and_after_names() -> None:
     mixed = ["10.0", "7.2", "7.14", "2.5.1+rocm6.2", "2.5.1", "2.5.1rc1", "ubuntu.sif", "lumi.sif"]
     by_key = ["lumi.sif", "ubuntu.sif", "2.5.1rc1", "2.5.1", "2.5.1+rocm6.2", "7.2", "7.14", "10.0"]
     assert sorted(mixed, key=sort_key) == by_key
@@ -28,7 +28,7 @@ def test_versions_are_ordered_by_number_and_names_stand_before_them() -> None:
     ("version", "line"),
     [("6.2.4", "6.2"), ("10.0", "10.0"), ("7", "7.0"), ("7.14.1", "7.14"), ("2.5.1+rocm6.2", "2.5")],
 )
-def test_minor_is_the_first_two_numbers(version: str, line: str) -> None:
+def test_minor_returns_the_first_two_numbers(version: str, line: str) -> None:
     assert minor(version) == line
 
 
@@ -48,7 +48,7 @@ def test_minor_is_the_first_two_numbers(version: str, line: str) -> None:
         (">=2.5", "2.6.0.dev20240918", "2.5.0rc1"),
     ],
 )
-def test_a_specifier_or_a_bare_version_means_these(text: str, inside: str, outside: str) -> None:
+def test_specifier_or_bare_version_allows_versions(text: str, inside: str, outside: str) -> None:
     specifier = parse_specifier(text)
     assert allows([specifier], inside)
     assert not allows([specifier], outside)
@@ -75,7 +75,7 @@ def test_a_specifier_or_a_bare_version_means_these(text: str, inside: str, outsi
     ],
     ids=lambda text: repr(text[:12]),
 )
-def test_what_is_no_specifier_is_refused_in_a_short_sentence(text: str) -> None:
+def test_invalid_specifier_is_rejected_briefly(text: str) -> None:
     with pytest.raises(UsageError) as failure:
         parse_specifier(text)
     assert len(failure.value.message) < 200
@@ -87,18 +87,18 @@ def test_what_is_no_specifier_is_refused_in_a_short_sentence(text: str) -> None:
 @EXAMPLES
 @given(st.text(max_size=30) | st.text(alphabet="0123456789.*+<>=!~,va ", max_size=20))
 @example("")
-def test_any_text_is_either_refused_or_can_be_compared_with(text: str) -> None:
+def test_any_text_is_rejected_or_usable_as_specifier(text: str) -> None:
     with contextlib.suppress(UsageError):
         assert allows([parse_specifier(text)], "6.2.4") in {True, False}
 
 
-def test_no_specifier_allows_all_and_one_of_several_suffices() -> None:
+def test_one_of_several_specifiers_suffices() -> None:
     lines = [parse_specifier("==6.2.*"), parse_specifier("==6.4.*")]
     assert allows([], "ubuntu.sif")
     assert [allows(lines, version) for version in ("6.2.4", "6.3.0", "6.4.4")] == [True, False, True]
 
 
-def test_what_is_no_version_matches_no_specifier() -> None:
+def test_no_specifier_allows_an_invalid_version() -> None:
     assert not allows([parse_specifier(">=0")], "ubuntu.sif")
 
 
@@ -113,21 +113,21 @@ def test_what_is_no_version_matches_no_specifier() -> None:
         (60, "1, 2, 3 ... 60 (60 versions)"),
     ],
 )
-def test_a_list_of_versions_is_spelled_and_cut_when_long(count: int, text: str) -> None:
+def test_join_words_shortens_a_long_list(count: int, text: str) -> None:
     assert join_words([str(number) for number in range(1, count + 1)]) == text
 
 
-def test_spelling_takes_another_length_and_joiner() -> None:
+def test_join_words_uses_length_and_joiner() -> None:
     assert join_words(list("abc"), joiner="and") == "a, b and c"
     assert join_words(list("abcd"), most=2) == "a ... d (4 versions)"
 
 
-def test_a_long_text_is_cut_and_its_length_told() -> None:
+def test_shorten_cuts_a_long_text() -> None:
     assert shorten("x" * 80) == "x" * 80
     assert shorten("x" * 81) == "x" * 80 + "... (81 characters)"
 
 
-def test_every_example_in_the_docstrings_is_right() -> None:
+def test_docstring_examples_are_correct() -> None:
     names = [one.name for one in pkgutil.walk_packages(resolver.__path__, "resolver.")]
     results = {name: doctest.testmod(importlib.import_module(name)) for name in names}
     assert {name for name, result in results.items() if result.failed} == set()
