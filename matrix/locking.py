@@ -1,11 +1,11 @@
-"""What a command that reads a lock asks of it: the facts it was resolved with, and the target it is for."""
+"""The catalog that a lock was resolved with, and options that must agree with the lock's target."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-import msgspec
+from msgspec.structs import replace
 
 from builders.containers.image import image_name
 from matrix.request import driver_line, site_named
@@ -20,90 +20,81 @@ if TYPE_CHECKING:
     from resolver.facts.catalog import Catalog
     from resolver.model import Resolution
 
-_TARGET = ("site", "date", "backend", "gfx", "driver", "rocm", "python", "base_image")
+_TARGET_OPTIONS = ("site", "date", "backend", "gfx", "driver", "rocm", "python", "base_image")
 
 
 def catalog_of(lock: Resolution, path: Path, settings: Settings) -> Catalog:
-    """Load the shipped catalog with its overlays and those that a lock was resolved with.
+    """Load the shipped catalog with the overlays of a lock, or those of the settings if there are any.
 
-    Of each kind, what the settings name counts instead of the lock's. A file that the lock names is
-    looked for beside it, and then from here, as it was when it was resolved.
-
-    Parameters
-    ----------
-    path
-        Where the lock lies.
+    The overlays of the lock are looked for next to the lock, then in the working directory.
 
     Raises
     ------
     UsageError
-        One of the lock's is not here.
+        An overlay of the lock is missing.
     """
-    named = "" if site_file(settings.site) else lock.request.site_file
-    site = _found(named, path) if named else ""
-    catalogs = [] if settings.catalog else [_found(one, path) for one in lock.request.catalogs]
-    given = {"site": site or settings.site, "catalog": catalogs or settings.catalog}
-    return load_catalog(msgspec.structs.replace(settings, **given))
+    site = settings.site
+    if lock.request.site_file and not site_file(settings.site):
+        site = _overlay(lock.request.site_file, path)
+    catalogs = settings.catalog or [_overlay(name, path) for name in lock.request.catalogs]
+    return load_catalog(replace(settings, site=site, catalog=catalogs))
 
 
-def _found(named: str, lock: Path) -> str:
-    for folder in (lock.parent, Path()):
-        if (folder / named).exists():
-            return str(folder / named)
-    msg = f"The lock was resolved with the facts in {named}, which are neither here nor beside it."
-    raise UsageError(msg, hint="Bring them there, name others with --site or --catalog, or resolve again.")
+def _overlay(name: str, lock: Path) -> str:
+    for directory in (lock.parent, Path()):
+        if (directory / name).exists():
+            return str(directory / name)
+    msg = f"The lock was resolved with the facts in {name}, which is neither here nor next to the lock."
+    raise UsageError(msg, hint="Copy it here, name another with --site or --catalog, or resolve again.")
 
 
 def names_target(args: argparse.Namespace) -> bool:
-    """Tell whether options say what is resolved or built for."""
-    return any(getattr(args, name) for name in _TARGET)
+    """Return whether any option names a part of the target."""
+    return any(getattr(args, name) for name in _TARGET_OPTIONS)
 
 
 def same_target(lock: Resolution, args: argparse.Namespace, catalog: Catalog) -> None:
-    """See that the options do not ask for another target than the lock's.
+    """Check that the options do not ask for another target than that of the lock.
 
     Raises
     ------
     UsageError
-        They do; nothing else is ever built in its place.
+        An option differs.
     """
     target = lock.target
-    asked = {
+    pairs = {
         "backend": (args.backend or ("rocm" if args.gfx else None), target.backend),
-        "offload targets": (
+        "GPU architectures": (
             ",".join(sorted(set(args.gfx))) if args.gfx else None,
             ",".join(sorted(target.gfx)),
         ),
         "site": (site_named(args.site, catalog), target.site),
         "date": (args.date and args.date.isoformat(), target.date.isoformat()),
-        "driver": (driver_line(args.driver, catalog), lock.version_of("kernel-driver")),
+        "driver": (driver_line(args.driver, catalog), target.driver),
     }
-    differing = [
-        (what, wanted, locked) for what, (wanted, locked) in asked.items() if wanted not in {None, locked}
-    ]
+    for what, (asked, locked) in pairs.items():
+        if asked not in {None, locked}:
+            _refuse(what, asked, locked, args)
     for what in ("python", "rocm"):
-        wanted, locked = getattr(args, what), lock.version_of(what)
-        if wanted and not (locked and allows([parse_specifier(wanted)], locked)):
-            differing.append((what, wanted, locked))
-    for what, wanted, locked in differing:
-        _refuse(what, wanted, locked, args)
+        asked, version = getattr(args, what), lock.version_of(what)
+        if asked and not (version and allows([parse_specifier(asked)], version)):
+            _refuse(what, asked, version, args)
     same_image(lock, args, catalog)
 
 
 def same_image(lock: Resolution, args: argparse.Namespace, catalog: Catalog) -> None:
-    """See that ``--base-image`` does not name another image than the lock's.
+    """Check that ``--base-image`` does not name another image than that of the lock.
 
     Raises
     ------
     UsageError
         It does.
     """
-    wanted = args.base_image and image_name(args.base_image, catalog)
-    locked = lock.version_of("base-image")
-    if wanted not in {None, locked}:
-        _refuse("base image", wanted, locked, args)
+    asked = args.base_image and image_name(args.base_image, catalog)
+    if asked not in {None, lock.target.base_image}:
+        _refuse("base image", asked, lock.target.base_image, args)
 
 
-def _refuse(what: str, wanted: str | None, locked: str, args: argparse.Namespace) -> NoReturn:
-    msg = f"You asked for {what} {wanted}, but {args.lock} was resolved for {locked or 'none'}."
+def _refuse(what: str, asked: str | None, locked: str | None, args: argparse.Namespace) -> NoReturn:
+    msg = f"You asked for {what} {asked}, but {args.lock} was resolved for {locked or 'none'}."
     raise UsageError(msg, hint="Resolve for that target first, or name another file with --lock.")

@@ -48,7 +48,7 @@ def make_request(settings: Settings, catalog: Catalog, today: datetime.date) -> 
             requirements.append(Requirement(name, specifier, f"{name}{specifier}"))
     preinstalled = None
     if settings.keep_installed:
-        from matrix.installed import read_preinstalled
+        from matrix.pip_list import read_preinstalled
 
         preinstalled = read_preinstalled(settings.keep_installed, catalog)
     return Request(

@@ -11,12 +11,10 @@ import msgspec
 
 from builders.files import write_atomic
 from matrix.console import can_encode
-from matrix.drawing import ASCII, BOX, BOX_CHARACTERS, draw_dot, draw_mermaid, draw_svg, draw_text, origin_in
 from matrix.locking import names_target, same_target
 from matrix.options import add_lock, add_names, add_target_options
 from matrix.resolution_text import show_conflict, title_of
 from resolver.errors import UsageError, did_you_mean
-from resolver.graph import build_graph, edges_of_graph, generations, pick_in, with_needs
 from resolver.model import SCHEMA, Conflict
 from resolver.requirements import parse_requirement
 from resolver.versions import allows, shorten
@@ -50,6 +48,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(context: Context) -> int:
     """Run the command."""
+    # networkx takes longer to import than everything else.
+    from matrix.drawing import ASCII, BOX, BOX_CHARACTERS, draw_dot, draw_mermaid, draw_svg, draw_text
+    from resolver.graph import build_graph, with_needs
+
     args, console = context.args, context.console
     lock = _lock(context)
     if lock is None:
@@ -121,6 +123,9 @@ def _required_names(graph: DiGraph[str], lock: Resolution, context: Context) -> 
 
 def graph_json(graph: DiGraph[str], lock: Resolution, requirements: Sequence[str]) -> dict[str, Any]:
     """Return a build graph as JSON data."""
+    from matrix.drawing import origin_in
+    from resolver.graph import edges_of_graph, generations, pick_in
+
     groups = generations(graph)
     generation = {name: number for number, group in enumerate(groups, start=1) for name in group}
     nodes = []

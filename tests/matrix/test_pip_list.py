@@ -1,4 +1,4 @@
-"""What pip prints of an environment, and what ``--keep-installed`` makes of it on the command line."""
+"""The output of pip as a list of preinstalled distributions, and ``--keep-installed``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from matrix.cli import main
-from matrix.installed import read_list, read_preinstalled
+from matrix.pip_list import parse_pip_list, read_preinstalled
 from resolver.errors import UsageError
 from resolver.facts.catalog import Catalog
 from resolver.facts.loading import load
@@ -72,24 +72,24 @@ def _in_an_empty_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         JSON.encode(),
     ],
 )
-def test_every_form_of_pip_list_says_the_same(raw: bytes, catalog: Catalog) -> None:
+def test_all_forms_of_pip_list_are_equal(raw: bytes, catalog: Catalog) -> None:
     Path("list.txt").write_bytes(raw)
     kept = read_preinstalled("list.txt", catalog)
     assert kept == Preinstalled("list.txt", dict(sorted(INSTALLED.items())))
 
 
-def test_pip_freeze_names_wheels_and_working_trees(catalog: Catalog) -> None:
+def test_pip_freeze_with_urls_and_editables(catalog: Catalog) -> None:
     Path("list.txt").write_text(FREEZE)
     assert read_preinstalled("list.txt", catalog).installed == {**INSTALLED, "thing": ""}
 
 
-def test_image_is_a_word_and_a_file_of_that_name_is_written_with_its_directory(catalog: Catalog) -> None:
+def test_image_is_a_keyword_unless_given_as_path(catalog: Catalog) -> None:
     Path("image").write_text("torch==2.9.1\n")
     assert read_preinstalled("image", catalog) == Preinstalled(IMAGE)
     assert read_preinstalled("./image", catalog).installed == {"torch": "2.9.1"}
 
 
-def test_a_pipe_is_read_as_a_shell_gives_it(catalog: Catalog) -> None:
+def test_pipe_is_read(catalog: Catalog) -> None:
     reading, writing = os.pipe()
     os.write(writing, b"torch==2.9.1\n")
     os.close(writing)
@@ -103,23 +103,23 @@ def test_a_pipe_is_read_as_a_shell_gives_it(catalog: Catalog) -> None:
         ("torch==2.9.1\napex>=1.0\n", "list.txt:2: 'apex>=1.0'"),
         ("torch==2.9.1\n\nthis is no list of packages\n", "list.txt:3:"),
         ("torch  2.9.1  pypi_0  pypi\n", "list.txt:1:"),
-        ("apex @ git+https://github.com/ROCm/apex@abc\n", "list.txt:1: it says where apex came from"),
-        ("-e git+https://github.com/ROCm/apex@abc#egg=apex\n", "list.txt:1: it says where apex came from"),
-        ("foo==1.0\ntorch==2.9.1-x-y\n", "list.txt:2: '2.9.1-x-y' is no version of torch"),
-        ("torch==2.9.1\ntorch==2.8.0\n", "list.txt:2: torch 2.8.0 is here, and 2.9.1 above"),
-        ("", "lists nothing"),
-        ("# nothing\n", "lists nothing"),
-        ("[]", "lists nothing"),
+        ("apex @ git+https://github.com/ROCm/apex@abc\n", "list.txt:1: the line gives the URL of apex"),
+        ("-e git+https://github.com/ROCm/apex@abc#egg=apex\n", "list.txt:1: the line gives the URL of apex"),
+        ("foo==1.0\ntorch==2.9.1-x-y\n", "list.txt:2: '2.9.1-x-y' is not a valid version of torch"),
+        ("torch==2.9.1\ntorch==2.8.0\n", "list.txt:2: torch 2.8.0 contradicts torch 2.9.1"),
+        ("", "lists no distributions"),
+        ("# nothing\n", "lists no distributions"),
+        ("[]", "lists no distributions"),
         ('[{"name": "torch"}]', "entry 1"),
         ('[{"name": "torch", "version": 2}]', "entry 1"),
-        ('{"torch": "2.9.1"}', "not what pip list"),
+        ('{"torch": "2.9.1"}', "not the output of `pip list"),
         ('[{"name": "torch",\n "version"]', "list.txt:2: not valid JSON"),
         ("[" * 50_000, "not valid JSON"),
         ("torch==2.9.1\0", "binary file"),
         ("<html>\n", "list.txt:1:"),
     ],
 )
-def test_a_bad_list_is_refused_with_its_line(content: str, named: str, catalog: Catalog) -> None:
+def test_invalid_list_is_refused_with_line(content: str, named: str, catalog: Catalog) -> None:
     Path("list.txt").write_text(content)
     with pytest.raises(UsageError) as failure:
         read_preinstalled("list.txt", catalog)
@@ -127,7 +127,7 @@ def test_a_bad_list_is_refused_with_its_line(content: str, named: str, catalog: 
     assert len(failure.value.message) < 300
 
 
-def test_a_list_that_is_not_there_is_exit_2(capsys: Capture) -> None:
+def test_missing_list_is_exit_2(capsys: Capture) -> None:
     assert main(["resolve", "torch", "--keep-installed", "nowhere.txt"]) == 2
     assert "The file nowhere.txt does not exist" in capsys.readouterr().err
     assert main(["resolve", "torch", "--keep-installed", "."]) == 2
@@ -140,7 +140,7 @@ VERSIONS = st.from_regex(r"[0-9]{1,2}(\.[0-9]{1,2}){1,2}(\+rocm[0-9]\.[0-9])?", 
 
 @given(installed=st.dictionaries(NAMES, VERSIONS, min_size=1, max_size=6))
 @EXAMPLES
-def test_whatever_is_installed_all_forms_agree(installed: dict[str, str]) -> None:
+def test_all_forms_agree_for_any_list(installed: dict[str, str]) -> None:
     width = max(len("Package"), *map(len, installed)) + 1
     columns = [f"{'Package':{width}}Version", f"{'-' * (width - 1)} -------"]
     columns += [f"{name:{width}}{version}" for name, version in installed.items()]
@@ -150,7 +150,7 @@ def test_whatever_is_installed_all_forms_agree(installed: dict[str, str]) -> Non
         json.dumps([{"name": name, "version": version} for name, version in installed.items()]),
     ]
     for form in forms:
-        assert {one.name: one.version for one in read_list(form, "list.txt")} == installed
+        assert {dist.name: dist.version for dist in parse_pip_list(form, "list.txt")} == installed
 
 
 def run_json(capsys: Capture, *arguments: str, code: int = 0) -> dict[str, Any]:
@@ -162,7 +162,7 @@ def run_json(capsys: Capture, *arguments: str, code: int = 0) -> dict[str, Any]:
 ASKED = ["resolve", "deepspeed", "--date", "2026-05-01", "--keep-installed", "list.txt"]
 
 
-def test_the_target_says_what_was_kept_and_what_is_not_known(capsys: Capture) -> None:
+def test_json_names_kept_and_ignored_distributions(capsys: Capture) -> None:
     Path("list.txt").write_text(COLUMNS)
     document = run_json(capsys, *ASKED)
     assert document["target"]["kept"] == {
@@ -177,18 +177,18 @@ def test_the_target_says_what_was_kept_and_what_is_not_known(capsys: Capture) ->
     assert picks["deepspeed"]["origin"] == "build"
 
 
-def test_without_the_option_nothing_is_said_of_it(capsys: Capture) -> None:
+def test_json_has_no_kept_without_the_option(capsys: Capture) -> None:
     assert "kept" not in run_json(capsys, *ASKED[:4])["target"]
 
 
-def test_a_conflict_names_what_is_installed(capsys: Capture) -> None:
+def test_conflict_names_preinstalled_distribution(capsys: Capture) -> None:
     Path("list.txt").write_text(COLUMNS)
     document = run_json(capsys, *ASKED, "--rocm", "7.0", code=1)
     assert "the base image holds torch 2.9.1+rocm6.4.lumi" in [item["text"] for item in document["core"]]
     assert document["target"]["kept"]["source"] == "list.txt"
 
 
-def test_the_text_says_what_is_installed_already(capsys: Capture) -> None:
+def test_text_lists_preinstalled_distributions(capsys: Capture) -> None:
     Path("list.txt").write_text(COLUMNS)
     assert main(ASKED) == 0
     said = capsys.readouterr()
@@ -198,7 +198,7 @@ def test_the_text_says_what_is_installed_already(capsys: Capture) -> None:
     assert "was taken for it" in said.err
 
 
-def test_the_request_file_may_say_it_and_the_lock_remembers(capsys: Capture) -> None:
+def test_option_in_request_file_is_kept_in_lock(capsys: Capture) -> None:
     Path("list.txt").write_text(COLUMNS)
     Path("matrix.toml").write_text(
         'requirements = ["deepspeed"]\nkeep-installed = "list.txt"\ndate = 2026-05-01\npython = "3.12"\n'
@@ -216,7 +216,7 @@ def test_the_request_file_may_say_it_and_the_lock_remembers(capsys: Capture) -> 
     assert any(line.startswith("deepspeed==") for line in pins)
 
 
-def test_a_table_says_that_it_keeps_nothing(capsys: Capture) -> None:
+def test_table_warns_that_it_ignores_the_option(capsys: Capture) -> None:
     Path("list.txt").write_text("torch==2.9.1+rocm6.4\nnumpy==1.26.4\n")
     asked = [
         "table",

@@ -1,0 +1,153 @@
+"""Read which distributions are preinstalled from the output of pip.
+
+All forms are accepted: ``pip list`` as columns, freeze and JSON, ``pip freeze``, and the same from uv.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+from urllib.parse import unquote, urlsplit
+
+from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
+
+from resolver.errors import UsageError
+from resolver.model import IMAGE, Preinstalled
+from resolver.textfile import read_text
+from resolver.versions import is_version, shorten
+
+if TYPE_CHECKING:
+    from resolver.facts.catalog import Catalog
+
+_HINT = "Write the file with: pip list --format freeze > FILE"
+_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?")
+_PIP_MESSAGE = re.compile(r"(WARNING|DEPRECATION|Using Python|\[notice\])", re.IGNORECASE)
+_EGG = re.compile(r"[#&]egg=([\w.-]+)")
+_COLUMNS = 2
+"""Name and version; a third is the directory of an editable project."""
+
+
+class InstalledDist(NamedTuple):
+    """An installed distribution, and the line of the file that lists it, from 1."""
+
+    name: str
+    version: str
+    """Empty if the line gives a URL without a version."""
+    line: int
+
+
+def read_preinstalled(source: str, catalog: Catalog) -> Preinstalled:
+    """Return what ``--keep-installed`` names: the content of a file, or that of the chosen base image.
+
+    Raises
+    ------
+    UsageError
+        The file cannot be read or lists nothing, or a line is not valid.
+    """
+    if source == IMAGE:
+        return Preinstalled(IMAGE)
+    dists = list(parse_pip_list(read_text(Path(source), hint=_HINT, pipes=True), source))
+    if not dists:
+        msg = f"{source} lists no distributions."
+        raise UsageError(msg, hint=_HINT)
+    known = {*catalog.package, "torch", "torchvision", "torchaudio", "python", "rocm"}
+    return Preinstalled(source, dict(sorted(_versions(dists, source, known).items())))
+
+
+def _versions(dists: Iterable[InstalledDist], source: str, known: set[str]) -> dict[str, str]:
+    """Return the version of each name. Names that the catalog knows must have a valid version."""
+    versions: dict[str, str] = {}
+    for name, version, line in dists:
+        if name in known and not version:
+            msg = f"{source}:{line}: the line gives the URL of {name}, but not its version."
+            raise UsageError(msg, hint=_HINT)
+        if name in known and not is_version(version):
+            msg = f"{source}:{line}: {shorten(version)!r} is not a valid version of {name} (PEP 440)."
+            raise UsageError(msg, hint=_HINT)
+        if versions.setdefault(name, version) != version:
+            msg = f"{source}:{line}: {name} {version} contradicts {name} {versions[name]} in a line above."
+            raise UsageError(msg, hint="List one environment per file.")
+    return versions
+
+
+def parse_pip_list(text: str, source: str) -> Iterator[InstalledDist]:
+    """Yield the distributions in the output of pip; `source` is named in errors.
+
+    Raises
+    ------
+    UsageError
+        A line is not part of the output of `pip list` or `pip freeze`.
+
+    Examples
+    --------
+    >>> [(dist.name, dist.version) for dist in parse_pip_list("Torch==2.9.1+rocm6.4", "list.txt")]
+    [('torch', '2.9.1+rocm6.4')]
+    """
+    if text.lstrip().startswith(("[", "{")) and not text.lstrip().startswith("[notice]"):
+        yield from _parse_json(text, source)
+        return
+    for number, raw in enumerate(text.splitlines(), start=1):
+        line = raw.strip()
+        if not line or line.startswith("#") or _PIP_MESSAGE.match(line) or set(line) <= {"-", " "}:
+            continue
+        if line.split()[:_COLUMNS] == ["Package", "Version"]:
+            continue
+        yield from _parse_line(line, number, source)
+
+
+def _parse_line(line: str, number: int, source: str) -> Iterator[InstalledDist]:
+    if line.startswith(("-e ", "--editable")):
+        egg = _EGG.search(line)
+        if egg:
+            yield InstalledDist(canonicalize_name(egg[1]), "", number)
+        return
+    name, version = _name_and_version(line)
+    if name is None or not _NAME.fullmatch(name):
+        msg = f"{source}:{number}: {shorten(line)!r} is not a line of `pip list` or `pip freeze`."
+        raise UsageError(msg, hint=_HINT)
+    yield InstalledDist(canonicalize_name(name), version, number)
+
+
+def _name_and_version(line: str) -> tuple[str | None, str]:
+    """Return name and version of a line; the name is None if the line has another form."""
+    if " @ " in line:
+        name, _, url = line.partition(" @ ")
+        return name.strip(), _version_in_url(url.strip())
+    if "==" in line:
+        name, _, version = line.partition("==")
+        version = version.lstrip("=").strip()
+        return (name.strip(), version) if version and " " not in version else (None, "")
+    words = line.split()
+    editable = len(words) > _COLUMNS and "/" in words[_COLUMNS]
+    if len(words) == _COLUMNS or editable:
+        return (words[0], words[1]) if words[1][:1].isdigit() or is_version(words[1]) else (None, "")
+    return None, ""
+
+
+def _version_in_url(url: str) -> str:
+    """Return the version in the file name of a wheel; empty for any other URL."""
+    try:
+        return str(parse_wheel_filename(unquote(urlsplit(url).path.rpartition("/")[2]))[1])
+    except (InvalidWheelFilename, ValueError):
+        return ""
+
+
+def _parse_json(text: str, source: str) -> Iterator[InstalledDist]:
+    try:
+        rows = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        line = getattr(error, "lineno", 1)
+        msg = f"{source}:{line}: not valid JSON: {error}."
+        raise UsageError(msg, hint=_HINT) from None
+    if not isinstance(rows, list):
+        msg = f"{source}:1: this JSON is not the output of `pip list --format json`."
+        raise UsageError(msg, hint=_HINT)
+    for number, row in enumerate(rows, start=1):
+        name, version = (row.get("name"), row.get("version")) if isinstance(row, dict) else (None, None)
+        if not (isinstance(name, str) and isinstance(version, str) and _NAME.fullmatch(name)):
+            msg = f"{source}: entry {number} has no valid name and version."
+            raise UsageError(msg, hint=_HINT)
+        yield InstalledDist(canonicalize_name(name), version, number)
