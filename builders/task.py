@@ -277,7 +277,7 @@ def _publish(task: Task, index: Index, made: _Publication, directory: Path) -> P
             platform=made.platform,
             build_number=number,
             pins=pins,
-            loosening=task.pinning,
+            pin_style=task.pinning,
             sboms=sboms,
         )
         labelled = label_wheel(made.raw, labels, directory)

@@ -1,15 +1,14 @@
-"""Judging a wheel by what is in it: an exit code proves nothing.
+"""Audit wheels by their content: a build can exit with 0 and still have compiled nothing.
 
-DeepSpeed's build ends well with no ops at all when torch is not found, and Apex's with shims that
-import. Each ``check_*`` function gives typed findings; the same list feeds the terminal, the JSON
-and the provenance.
+DeepSpeed builds without its ops if it finds no torch, and Apex with Python stubs that import. Each
+``check_*`` function yields findings, which text, JSON and provenance share.
 """
 
 from builders.audit.contents import Expected
 from builders.audit.elf import SharedObject
-from builders.audit.platforms import plain_platform, platform_tag
-from builders.audit.surroundings import Provider, Torch, image_provider, read_torch
-from builders.audit.wheels import WheelAudit, audit_wheel
+from builders.audit.platform_tags import plain_platform, platform_tag
+from builders.audit.runtime_libraries import Provider, Torch, image_provider, read_torch
+from builders.audit.wheel_audit import WheelAudit, audit_wheel
 
 __all__ = [
     "Expected",

@@ -1,36 +1,70 @@
-"""What a shared object says of itself: its machine, needs, search paths, symbols and their versions.
+"""Read a shared object: its machine, libraries, search paths, symbol versions, and torch's symbols.
 
 pyelftools reads the structures. Sizes and counts in a damaged or hostile file can be anything, so
-all reading is counted, and what reads more than any real file needs is called damaged.
+all reading is counted, and a file whose tables are larger than those of any real file is damaged.
+
+Torch promises no binary interface between versions. An extension that was built against another torch
+imports symbols that do not exist, and fails only when it is loaded. Torch's symbols are recognized by
+their names: C++ names in its namespaces, in the Itanium C++ ABI, and the prefixes of its C interfaces.
 """
 
 from __future__ import annotations
 
 import io
 import re
+import struct
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, BinaryIO, cast
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, cast
 
 from elftools.elf.dynamic import DynamicSection
 from elftools.elf.elffile import ELFFile
 from elftools.elf.gnuversions import GNUVerNeedSection
 
-from builders.audit.codeobjects import SECTION
-from builders.audit.directory import DamagedError
-from builders.audit.symbols import Symbols, read_symbols
+from builders.wheel import DamagedError
 
 if TYPE_CHECKING:
+    import mmap
     from collections.abc import Mapping
 
+_GPU_SECTION = ".hip_fatbin"
 _MOST_READS = 2_000_000
 _MOST_BYTES = 1 << 28
-_VERSION = re.compile(r"(GLIBC|GLIBCXX|CXXABI|GCC)_(\d+(?:\.\d+)*)")
-_LOADED = {
+_MOST_SYMBOLS = 4_000_000  # libtorch_cpu has 75,000
+_MOST_NAME_BYTES = 1 << 26  # of all names that are kept
+_SYMBOL_VERSION = re.compile(r"(GLIBC|GLIBCXX|CXXABI|GCC)_(\d+(?:\.\d+)*)")
+_RELR = {"GLIBC_ABI_DT_RELR": "2.36"}
+"""Versions that stand for a feature, and the glibc that introduced it."""
+_LOADER_TABLES = {
     "DT_STRTAB": "table of names", "DT_SYMTAB": "table of symbols", "DT_VERNEED": "table of versions",
 }  # fmt: skip
-"""Tables of which the loader learns the addresses in the dynamic section."""
-_RELR = {"GLIBC_ABI_DT_RELR": "2.36"}
-"""Versions that stand for a feature, and the glibc that brought it."""
+"""Tables whose addresses the loader reads from the dynamic section."""
+
+_SYMBOL = {64: struct.Struct("<IBBHQQ"), 32: struct.Struct("<IIIBBH")}
+"""Class of an ELF file to the layout of a symbol; the offset of its name comes first."""
+_INFO_AND_SECTION = {64: (1, 3), 32: (3, 5)}
+"""Where binding and section are in that layout."""
+_UNDEFINED = 0
+_WEAK = 2
+_OF_TORCH = re.compile(
+    rb"(?:_Z(?:T[VTIS]|GV|GR)?(?:Z*N[rVK]*[RO]?(?:3c10|2at|5torch|6caffe2)|\d+THP)"
+    rb"|THP[A-Z]|aoti_torch_|torch_)[^\0]*"
+)
+
+
+class Symbols(NamedTuple):
+    """The dynamic symbols of torch in a shared object."""
+
+    imports: frozenset[str] = frozenset()
+    """Undefined symbols, without weak ones."""
+    exports: frozenset[str] = frozenset()
+    """Defined symbols."""
+
+
+class Section(NamedTuple):
+    """Where a section is in its file, in bytes."""
+
+    start: int
+    size: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,24 +73,22 @@ class SharedObject:
 
     path: str
     needed: tuple[str, ...]
-    """Libraries it names as NEEDED."""
-    extension: bool = False
-    """Whether it is a Python extension, which has a function ``PyInit_...``."""
+    """Names of the libraries that it needs (``DT_NEEDED``)."""
     machine: str = ""
     """As in the ELF header, such as ``EM_X86_64``."""
     soname: str = ""
-    search: tuple[str, ...] = ()
+    search_paths: tuple[str, ...] = ()
     """Directories of its RPATH and RUNPATH."""
     versions: Mapping[str, str] = field(default_factory=dict, hash=False)
-    """``GLIBC``, ``GLIBCXX``, ``CXXABI`` and ``GCC`` to the newest symbol version it needs."""
-    cuda: bool = False
-    """Whether it holds code for NVIDIA's GPUs (a section ``.nv_fatbin``)."""
-    fatbin: tuple[int, int] | None = None
-    """Place and size of the section with HIP code objects, in bytes."""
+    """``GLIBC``, ``GLIBCXX``, ``CXXABI`` and ``GCC`` to the newest symbol version that it needs."""
+    symbols: Symbols = field(default=Symbols(), repr=False)
+    has_cuda_code: bool = False
+    gpu_section: Section | None = None
+    """The section with HIP code objects."""
 
 
 def version_key(version: str) -> tuple[int, ...]:
-    """Give what versions of symbols are compared by.
+    """Return the key by which symbol versions are compared.
 
     Examples
     --------
@@ -66,36 +98,36 @@ def version_key(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in version.split("."))
 
 
-def read_object(path: str, stream: BinaryIO) -> tuple[SharedObject, Symbols]:
-    """Read a shared object and its dynamic symbols.
+def read_object(path: str, data: mmap.mmap | bytes) -> SharedObject:
+    """Read a shared object.
 
     Parameters
     ----------
     path
-        What it is called in the wheel.
-    stream
-        Its bytes, readable at any place.
+        Its name in the wheel.
+    data
+        Its content.
 
     Raises
     ------
     DamagedError
-        It is no ELF file, is cut short, or contradicts itself.
+        It is not an ELF file, is cut short, or contradicts itself.
     """
     try:
-        return _read(path, _Counted(stream))
+        return _read(path, _CountedReader(data))
     except DamagedError:
         raise
-    except Exception as error:  # noqa: BLE001  a damaged file breaks the parser anywhere
+    except Exception as error:  # noqa: BLE001  a damaged file can break the parser anywhere
         msg = str(error) or type(error).__name__
         raise DamagedError(msg) from None
 
 
-class _Counted(io.RawIOBase):
-    """A stream that ends the reading of a file that makes its parser run in circles."""
+class _CountedReader(io.RawIOBase):
+    """A stream that stops a parser which a damaged file makes read for ever."""
 
-    def __init__(self, stream: BinaryIO) -> None:
-        self._stream = stream
-        self._reads = self._bytes = 0
+    def __init__(self, data: mmap.mmap | bytes) -> None:
+        self._data = data
+        self._at = self._reads = self._bytes = 0
 
     def readable(self) -> bool:
         return True
@@ -104,15 +136,19 @@ class _Counted(io.RawIOBase):
         return True
 
     def tell(self) -> int:
-        return self._stream.tell()
+        return self._at
 
-    def seek(self, offset: int, whence: int = 0) -> int:
-        return self._stream.seek(offset, whence)
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        origin = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: len(self._data)}[whence]
+        self._at = max(0, origin + offset)
+        return self._at
 
     def read(self, size: int | None = -1) -> bytes:
-        wanted = _MOST_BYTES if size is None or size < 0 else size
+        most = _MOST_BYTES + 1 - self._bytes
+        end = self._at + (most if size is None or size < 0 else min(size, most))
+        data = self._data[self._at : end]
+        self._at += len(data)
         self._reads += 1
-        data = self._stream.read(min(wanted, _MOST_BYTES + 1 - self._bytes))
         self._bytes += len(data)
         if self._reads > _MOST_READS or self._bytes > _MOST_BYTES:
             msg = "its tables are larger than those of any real file"
@@ -120,96 +156,73 @@ class _Counted(io.RawIOBase):
         return data
 
 
-def _read(path: str, stream: _Counted) -> tuple[SharedObject, Symbols]:
+def _read(path: str, stream: _CountedReader) -> SharedObject:
     elf = ELFFile(cast("BinaryIO", stream))
     end = stream.seek(0, io.SEEK_END)
     dynamic: dict[str, list[str]] = {}
     versions: dict[str, str] = {}
-    places: dict[str, tuple[int, int]] = {}
-    read: dict[str, set[int]] = {}
-    told: dict[str, set[int]] = {}
+    sections: dict[str, Section] = {}
+    read: dict[str, set[int]] = {}  # kind of table to the offsets of those that are read here
+    loaded: dict[str, set[int]] = {}  # kind of table to the addresses that the loader gets
     for section in elf.iter_sections():
-        if section["sh_type"] != "SHT_NOBITS" and section["sh_offset"] + section["sh_size"] > end:
+        start, size = int(section["sh_offset"]), int(section["sh_size"])
+        if section["sh_type"] != "SHT_NOBITS" and start + size > end:
             msg = f"its section {section.name} ends after the file"
             raise DamagedError(msg)
-        places[section.name] = (int(section["sh_offset"]), int(section["sh_size"]))
+        sections[section.name] = Section(start, size)
         if isinstance(section, DynamicSection):
-            read.setdefault("dynamic section", set()).add(int(section["sh_offset"]))
+            read.setdefault("dynamic section", set()).add(start)
             strings = elf.get_section(section["sh_link"])
             read.setdefault("table of names", set()).add(int(strings["sh_offset"]))
             for tag in section.iter_tags():
-                if kind := _LOADED.get(str(tag.entry.d_tag)):
-                    told.setdefault(kind, set()).add(int(tag.entry.d_val))
+                if kind := _LOADER_TABLES.get(str(tag.entry.d_tag)):
+                    loaded.setdefault(kind, set()).add(int(tag.entry.d_val))
                 name = str(tag.entry.d_tag).removeprefix("DT_").lower()
                 if name in {"needed", "soname", "rpath", "runpath"}:
                     dynamic.setdefault(name, []).append(str(getattr(tag, name)))
         elif isinstance(section, GNUVerNeedSection):
-            read.setdefault("table of versions", set()).add(int(section["sh_offset"]))
-            for name in _needed_versions(section):
-                raise_floor(versions, name)
-    if ".dynsym" in places:
-        read["table of symbols"] = {places[".dynsym"][0]}
-    _compare_with_loader(elf, read, told)
-    symbols = _symbols(elf)
-    one = SharedObject(
+            read.setdefault("table of versions", set()).add(start)
+            for name in (str(each.name) for _, names in section.iter_versions() for each in names):
+                add_version(versions, name)
+    if ".dynsym" in sections:
+        read["table of symbols"] = {sections[".dynsym"].start}
+    _compare_with_loader(elf, read, loaded)
+    directories = [text for kind in ("rpath", "runpath") for text in dynamic.get(kind, [])]
+    return SharedObject(
         path,
         tuple(dynamic.get("needed", [])),
-        extension=symbols.extension,
         machine=str(elf["e_machine"]),
         soname="".join(dynamic.get("soname", [])[:1]),
-        search=tuple(
-            part
-            for kind in ("rpath", "runpath")
-            for text in dynamic.get(kind, [])
-            for part in text.split(":")
-        ),
+        search_paths=tuple(directory for text in directories for directory in text.split(":")),
         versions=dict(sorted(versions.items())),
-        cuda=".nv_fatbin" in places,
-        fatbin=places.get(SECTION),
+        symbols=_symbols(elf),
+        has_cuda_code=".nv_fatbin" in sections,
+        gpu_section=sections.get(_GPU_SECTION),
     )
-    return one, symbols
 
 
 def _compare_with_loader(
     elf: Any,  # noqa: ANN401  pyelftools has no types
-    read: dict[str, set[int]],
-    told: dict[str, set[int]],
+    read: Mapping[str, set[int]],
+    loaded: dict[str, set[int]],
 ) -> None:
-    """See that the sections that were read are what the loader reads.
+    """Raise an error unless the sections that were read are what the loader reads.
 
-    The loader knows the program headers only. An object can do without sections, or have some that
-    tell of something else; what it needs would then seem to be nothing.
-
-    Parameters
-    ----------
-    elf
-        The object.
-    read
-        Kind of table to where those that were read lie in the file.
-    told
-        Kind of table to the addresses that the loader is told.
-
-    Raises
-    ------
-    DamagedError
-        Its section headers do not lead where its program headers do.
+    The loader uses the program headers only. An object may have no section headers, or some that
+    describe something else; it would then seem to need nothing.
     """
-    told["dynamic section"] = {int(one["p_vaddr"]) for one in elf.iter_segments("PT_DYNAMIC")}
-    for kind, addresses in told.items():
+    loaded["dynamic section"] = {int(segment["p_vaddr"]) for segment in elf.iter_segments("PT_DYNAMIC")}
+    for kind, addresses in loaded.items():
         for address in addresses:
             if not read.get(kind, set()).intersection(elf.address_offsets(address)):
-                msg = f"its section headers do not tell of the {kind} that the loader reads"
+                msg = f"its section headers do not describe the {kind} that the loader reads"
                 raise DamagedError(msg)
 
 
-def _needed_versions(section: GNUVerNeedSection) -> list[str]:
-    return [str(one.name) for _, auxiliaries in section.iter_versions() for one in auxiliaries]
-
-
-def raise_floor(versions: dict[str, str], name: str) -> None:
-    """Note a symbol version such as ``GLIBCXX_3.4.29`` if it is the newest of its family so far."""
-    said = _VERSION.fullmatch(name)
-    family, version = (said[1], said[2]) if said else ("GLIBC", _RELR.get(name, ""))
+def add_version(versions: dict[str, str], name: str) -> None:
+    """Record a symbol version such as ``GLIBCXX_3.4.29`` if it is the newest of its family so far."""
+    match = _SYMBOL_VERSION.fullmatch(name)
+    family, version = (match[1], match[2]) if match else ("GLIBC", _RELR.get(name, ""))
     if version and version_key(version) > version_key(versions.get(family, "0")):
         versions[family] = version
 
@@ -221,3 +234,44 @@ def _symbols(elf: Any) -> Symbols:  # noqa: ANN401  pyelftools has no types
     if table is None or names is None or not elf.little_endian:
         return Symbols()
     return read_symbols(table.data(), names.data(), elf.elfclass)
+
+
+def read_symbols(table: bytes, names: bytes, bits: int) -> Symbols:
+    """Read a table of dynamic symbols.
+
+    Parameters
+    ----------
+    table, names
+        The sections ``.dynsym`` and ``.dynstr``.
+    bits
+        64 or 32, the class of the ELF file.
+
+    Raises
+    ------
+    DamagedError
+        The table is larger than that of any real file.
+    """
+    layout, (info, section) = _SYMBOL[bits], _INFO_AND_SECTION[bits]
+    if len(table) > _MOST_SYMBOLS * layout.size:
+        msg = "its table of symbols is larger than that of any real file"
+        raise DamagedError(msg)
+    imports: set[bytes] = set()
+    exports: set[bytes] = set()
+    kept = 0
+    for symbol in layout.iter_unpack(memoryview(table)[: len(table) // layout.size * layout.size]):
+        defined = symbol[section] != _UNDEFINED
+        if not defined and symbol[info] >> 4 == _WEAK:
+            continue
+        symbols = exports if defined else imports
+        name = _OF_TORCH.match(names, symbol[0])
+        if name and name[0] not in symbols:
+            symbols.add(name[0])
+            kept += len(name[0])
+            if kept > _MOST_NAME_BYTES:
+                msg = "the names of its symbols are longer than those of any real file"
+                raise DamagedError(msg)
+    return Symbols(_texts(imports), _texts(exports))
+
+
+def _texts(names: set[bytes]) -> frozenset[str]:
+    return frozenset(name.decode("ascii", "backslashreplace") for name in names)

@@ -1,4 +1,4 @@
-"""The checks on GPU code: its targets, and what the label says of them."""
+"""The checks of GPU code: its architectures, and whether the version's label agrees with them."""
 
 from __future__ import annotations
 
@@ -7,75 +7,77 @@ from typing import TYPE_CHECKING
 
 from packaging.version import Version
 
-from builders.audit.contents import BARE_OBJECT, some_of
+from builders.audit.contents import BARE_OBJECT, first_of
 from builders.audit.promises import promises_gpu_code
 from builders.findings import Finding
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from builders.audit.contents import Contents, Expected
 
-_TARGET = re.compile(r"gfx[0-9a-f]+")
+_ARCHITECTURE = re.compile(r"gfx[0-9a-f]+")
 
 
-def check_targets(contents: Contents, expected: Expected) -> Iterator[Finding]:
-    """Compare the GPU code with the offload targets that were asked for."""
-    recipe, wanted = expected.recipe, expected.targets
+def check_architectures(contents: Contents, expected: Expected) -> Iterator[Finding]:
+    """Compare the GPU code with the requested architectures."""
+    recipe, requested = expected.recipe, expected.architectures
     promised = recipe is not None and promises_gpu_code(recipe)
-    if not contents.targets and (wanted or promised):
+    if not contents.architectures and (requested or promised):
         if recipe is not None and not promised:
-            text = "No GPU code is in the wheel, and its recipe promises none."
+            text = "The wheel contains no GPU code, and its recipe promises none."
             yield Finding("no-gpu-code-promised", "info", text)
             return
-        what = f" for {', '.join(wanted)}" if wanted else ""
-        text = f"No GPU code object{what} is in the wheel."
-        cure = "The build took the CPU, or compiles when it runs; its log says why."
-        yield Finding("no-gpu-code", "error", text, cure)
+        for_them = f" for {', '.join(requested)}" if requested else ""
+        text = f"The wheel contains no GPU code{for_them}."
+        fix = "The build fell back to the CPU, or the package compiles at run time; see the build's log."
+        yield Finding("no-gpu-code", "error", text, fix)
         return
     for path, code in sorted(contents.code.items()):
-        yield from _targets_of(path, {one.name: one.target for one in code}, wanted)
-    cuda = [one.path for one in contents.objects if one.cuda]
+        yield from _compare_member(path, {one.name: one.architecture for one in code}, requested)
+    cuda = [item.path for item in contents.objects if item.has_cuda_code]
     if cuda:
-        text = f"There is code for NVIDIA's GPUs in {some_of(cuda)}."
+        text = f"{first_of(cuda)} contains code for NVIDIA GPUs."
         yield Finding("cuda-code", "info", text, "", {"member": cuda[0], "section": ".nv_fatbin"})
 
 
-def _targets_of(path: str, held: dict[str, str], wanted: tuple[str, ...]) -> Iterator[Finding]:
-    """Compare one member's code, as names with features to bare targets."""
-    cure = "Set the arch variables of the build."
-    for name, target in sorted(held.items()):
-        where = {"member": path, "target": name}
-        if wanted and name not in wanted and target not in wanted:
-            text = f"{path} holds code for {name}, which was not asked for."
-            yield Finding("target-not-asked", "error", text, cure, where)
-        elif name != target and name not in wanted:
-            text = f"{path} holds code for {name}, which runs only on GPUs that are set so."
-            yield Finding("target-features", "warning", text, f"Build for {target} alone.", where)
-    lacking = [one for one in wanted if one not in held and one not in held.values()]
-    if lacking and not path.endswith(BARE_OBJECT):
-        text = f"{path} holds {', '.join(sorted(held)) or 'no code object'}, but not {', '.join(lacking)}."
-        yield Finding("target-missing", "error", text, cure, {"member": path, "target": " ".join(lacking)})
+def _compare_member(path: str, code: Mapping[str, str], requested: tuple[str, ...]) -> Iterator[Finding]:
+    """Compare the code of one member, as names with features to architectures, with what was requested."""
+    fix = "Set the architecture variables of the build."
+    for name, architecture in sorted(code.items()):
+        evidence = {"member": path, "target": name}
+        if requested and name not in requested and architecture not in requested:
+            text = f"{path} contains code for {name}, which was not requested."
+            yield Finding("target-not-asked", "error", text, fix, evidence)
+        elif name != architecture and name not in requested:
+            text = f"{path} contains code for {name}, which runs only on GPUs with these features."
+            yield Finding("target-features", "warning", text, f"Build for {architecture} alone.", evidence)
+    missing = [name for name in requested if name not in code and name not in code.values()]
+    if missing and not path.endswith(BARE_OBJECT):
+        present = ", ".join(sorted(code)) or "no GPU code"
+        text = f"{path} contains {present}, but not {', '.join(missing)}."
+        yield Finding("target-missing", "error", text, fix, {"member": path, "target": " ".join(missing)})
 
 
 def check_label(contents: Contents, expected: Expected) -> Iterator[Finding]:
     """Compare the local version label with the GPU code."""
     label = Version(contents.version).local
-    held = sorted({one.target for code in contents.code.values() for one in code})
+    present = sorted({one.architecture for code in contents.code.values() for one in code})
     if label is None:
-        if held:
-            text = "The version has no local label that says which ROCm, torch and GPU it is for."
+        if present:
+            text = "The version has no local label that names its ROCm, torch and GPU architectures."
             yield Finding("no-label", "info", text)
         return
-    named = sorted(set(_TARGET.findall(label)))
-    if named and not held and not contents.objects:
-        text = f"The label names {', '.join(named)}, and nothing compiled is in the wheel."
-        cure = "Right where kernels are compiled when they run, as Triton's; else the build left them out."
+    labelled = sorted(set(_ARCHITECTURE.findall(label)))
+    if labelled and not present and not contents.objects:
+        text = f"The label names {', '.join(labelled)}, but the wheel contains nothing compiled."
+        fix = "This is right if kernels are compiled at run time, as by Triton; else the build left them out."
         promised = expected.recipe is not None and not expected.recipe.must_contain
-        yield Finding("label-of-pure-wheel", "info" if promised else "warning", text, cure)
-    elif named and named != held:
-        text = f"The label names {', '.join(named)}; the wheel holds code for {', '.join(held) or 'no GPU'}."
-        yield Finding("label-differs", "error", text, "Build it again for what the label says.")
-    elif held and not named:
-        text = f"The label {label} does not name the targets in it: {', '.join(held)}."
+        yield Finding("label-of-pure-wheel", "info" if promised else "warning", text, fix)
+    elif labelled and labelled != present:
+        contained = f"contains code for {', '.join(present)}" if present else "contains no GPU code"
+        text = f"The label names {', '.join(labelled)}, but the wheel {contained}."
+        yield Finding("label-differs", "error", text, "Build it again for the labelled architectures.")
+    elif present and not labelled:
+        text = f"The label {label} does not name the GPU architectures in the wheel: {', '.join(present)}."
         yield Finding("label-odd", "info", text)

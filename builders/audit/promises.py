@@ -1,62 +1,222 @@
-"""What a recipe promises: the shared objects that must be in the wheel."""
+"""The checks of what recipes and projects promise: shared objects, ops, and computed library names.
+
+DeepSpeed and Apex write ``git_version_info_installed.py`` beside their package: which ops were compiled,
+and with DeepSpeed for which accelerator and torch. ``ds_report`` and the loading of ops rely on it. The
+file is read as literals and never run. Names of ops and of the variables that request them:
+``op_builder/*.py`` of deepspeedai/DeepSpeed 0.19.8 and of ROCm/apex, setup.py of both.
+
+bitsandbytes loads ``libbitsandbytes_rocmXY.so`` by the ROCm of the torch that runs, so no NEEDED entry
+names it. Rules from ``bitsandbytes/cextension.py`` and ``cuda_specs.py`` of the wheels 0.49.2 and 0.50.2
+on PyPI: up to 0.49, XY is ten times major plus minor (8.2 and 7.12 are the same); from 0.50 on, major
+followed by minor, and if that library is missing, another of the same major with a warning.
+"""
 
 from __future__ import annotations
 
 import fnmatch
 import re
+from dataclasses import dataclass, field
+from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
+from packaging.version import Version
+
+from builders.audit.contents import OP_TABLE
+from builders.audit.runtime_libraries import literals
 from builders.findings import Finding
 from resolver.facts.placeholders import placeholders
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping
 
+    from builders.audit.contents import Contents, Expected
     from resolver.facts.schema import Recipe
 
-SHARED_OBJECT = re.compile(r"\.so(\.\d+)*$")
+_VARIABLE = re.compile(r"(?:DS|APEX)_BUILD_([A-Z0-9_]+)")
+_GROUPS = {"ops", "cpp_ops", "cuda_ops"}
+"""Names that request many ops at once."""
+_NOT_OPS = {"string"}
+_OTHER_NAMES = {
+    "aio": "async_io",
+    "deep_compile": "dc",
+    "ccl_comm": "deepspeed_ccl_comm",
+    "shm_comm": "deepspeed_shm_comm",
+    "fused_rope": "fused_rotary_positional_embedding",
+    "nccl_allocator": "_apex_nccl_allocator",
+}
+"""Ops that have another name than their variable."""
+_YES = {"1", "true", "on", "yes"}
+_FIRST_WITH_RULE = Version("0.47")
+_FIRST_WITH_FALLBACK = Version("0.50")
+_BITSANDBYTES = re.compile(r"libbitsandbytes_rocm(\d)(\d+)\.so")
 
-TORCH_PROVIDES = ("libc10*.so*", "libtorch*.so*")
-"""Libraries that come with the pinned torch and are loaded before the extension."""
-ROCM_LIBRARIES = (
-    "libamdhip64.so*", "libamd_comgr.so*", "libhip*.so*", "libhsa-runtime64.so*", "libMIOpen*.so*",
-    "libroc*.so*", "librccl.so*",
-)  # fmt: skip
-"""Libraries of ROCm, which torch's ROCm wheel brings, or else the base image."""
 
-
-def check_contents(objects: Sequence[str], recipe: Recipe) -> Iterator[Finding]:
-    """See that every shared object that the recipe promises is there.
-
-    Yields
-    ------
-    Finding
-        ``object-found`` for each promise kept, ``object-missing`` for each broken one.
-    """
-    for promised in recipe.must_contain:
-        found = [name for name in objects if fnmatch.fnmatchcase(name, promised)]
-        if found:
-            yield Finding("object-found", "info", f"holds {', '.join(found)}")
+def check_promised_objects(contents: Contents, expected: Expected) -> Iterator[Finding]:
+    """Report each shared object that the recipe promises as found or missing."""
+    paths = [item.path for item in contents.objects]
+    for pattern in expected.recipe.must_contain if expected.recipe else ():
+        matching = fnmatch.filter(paths, pattern)
+        if matching:
+            text = f"The wheel contains {', '.join(matching)}."
+            yield Finding("object-found", "info", text)
         else:
-            held = f"it holds {', '.join(objects)}" if objects else "it holds no shared object at all"
-            yield Finding(
-                "object-missing",
-                "error",
-                f"{promised} is not in the wheel; {held}.",
-                "The build chose not to compile it; its log says why.",
-            )
+            present = f"it contains {', '.join(paths)}" if paths else "it contains no shared object at all"
+            text = f"{pattern} is not in the wheel; {present}."
+            yield Finding("object-missing", "error", text, "The build skipped it; see the build's log.")
 
 
 def promises_gpu_code(recipe: Recipe) -> bool:
-    """Tell whether a recipe promises GPU code: it names the targets to the build, and shared objects.
+    """Return whether a recipe promises GPU code.
 
-    flash-attn's Triton variant names no shared object, since its kernels are compiled when they run;
-    mpi4py on ROCm names no target.
+    It does if it passes GPU architectures to the build and names shared objects. The Triton variant of
+    flash-attn names none, since its kernels are compiled at run time; mpi4py passes no architecture.
     """
     texts = [
         *recipe.environment.values(),
         *recipe.options,
         *(word for words in recipe.prepare for word in words),
     ]
-    named = any(name == "gfx" for text in texts for name, _ in placeholders(text))
-    return recipe.backend == "rocm" and bool(recipe.must_contain) and named
+    passed = any(name == "gfx" for text in texts for name, _ in placeholders(text))
+    return recipe.backend == "rocm" and bool(recipe.must_contain) and passed
+
+
+@dataclass(frozen=True, slots=True)
+class OpTable:
+    """The op table that a build recorded."""
+
+    member: str
+    ops: Mapping[str, bool] = field(default_factory=dict)
+    """Op to whether it was compiled."""
+    accelerator: str = ""
+    torch: str = ""
+    """Major and minor of the torch that it was built against."""
+    rocm: str = ""
+    """Major and minor of the ROCm of that torch; empty for a torch without ROCm."""
+
+    @property
+    def compiled(self) -> list[str]:
+        """The ops that were compiled."""
+        return sorted(name for name, compiled in self.ops.items() if compiled)
+
+
+def read_op_table(contents: Contents) -> OpTable | None:
+    """Read the op table of a wheel; None if there is none, or it cannot be read."""
+    for member, source in sorted(contents.texts.items()):
+        if member.rpartition("/")[2] != OP_TABLE:
+            continue
+        values = literals(source)
+        ops, torch_info = values.get("installed_ops"), values.get("torch_info")
+        if not isinstance(ops, dict):
+            continue
+        torch_info = torch_info if isinstance(torch_info, dict) else {}
+        rocm = str(torch_info.get("hip_version") or "")
+        return OpTable(
+            member,
+            {str(name): bool(compiled) for name, compiled in ops.items()},
+            str(values.get("accelerator_name") or ""),
+            str(torch_info.get("version") or ""),
+            "" if rocm.startswith("0.") else rocm,
+        )
+    return None
+
+
+def check_op_table(contents: Contents, expected: Expected) -> Iterator[Finding]:
+    """Compare the op table with the shared objects, the recipe and the torch."""
+    table = read_op_table(contents)
+    if table is None:
+        return
+    evidence = {"member": table.member}
+    stems = [PurePosixPath(item.path).name.partition(".")[0] for item in contents.objects]
+    for op in table.compiled:
+        if not any(stem.endswith((op, f"{op}_op")) for stem in stems):
+            text = f"The op table lists {op} as compiled, but no shared object has this name."
+            fix = "Build it again, and see the log for this op."
+            yield Finding("op-without-object", "error", text, fix, {**evidence, "op": op})
+    if expected.recipe is not None:
+        yield from _compare_with_recipe(table, expected.recipe, evidence)
+    yield from _compare_with_torch(table, expected, evidence)
+
+
+def _compare_with_recipe(table: OpTable, recipe: Recipe, evidence: dict[str, str]) -> Iterator[Finding]:
+    environment, known = recipe.environment, {op.variable: op.name for op in recipe.ops}
+    for variable, value in sorted(environment.items()):
+        match = _VARIABLE.fullmatch(variable)
+        if not match or (name := match[1].lower()) in _NOT_OPS:
+            continue
+        requested = value.lower() in _YES
+        ops = table.compiled if name in _GROUPS else _ops_called(table, known.get(variable, name))
+        compiled = [op for op in ops if table.ops[op]]
+        if requested and not compiled:
+            present = ", ".join(table.compiled) or "none at all"
+            text = f"{variable}={value} requested an op, but the op table lists as compiled: {present}."
+            fix = "The build found it incompatible, or chose another accelerator; see the build's log."
+            yield Finding("op-not-installed", "error", text, fix, {**evidence, "variable": variable})
+        elif not requested and compiled and name not in _GROUPS:
+            text = f"{variable}={value}, but {', '.join(compiled)} was compiled anyway."
+            yield Finding("op-not-asked", "warning", text, "", {**evidence, "variable": variable})
+    accelerator = environment.get("DS_ACCELERATOR", "")
+    if accelerator and table.accelerator and accelerator != table.accelerator:
+        text = f"It was built for the accelerator {table.accelerator}, but {accelerator} was requested."
+        fix = "Set DS_ACCELERATOR in the build; without it the build machine decides."
+        yield Finding("accelerator-differs", "error", text, fix, evidence)
+
+
+def _ops_called(table: OpTable, name: str) -> list[str]:
+    names = {each.lower() for each in (name, f"{name}_cuda", _OTHER_NAMES.get(name, name))}
+    return sorted(op for op in table.ops if op.lower() in names)
+
+
+def _compare_with_torch(table: OpTable, expected: Expected, evidence: dict[str, str]) -> Iterator[Finding]:
+    torch = expected.torch
+    if torch is None:
+        return
+    line = ".".join(torch.version.split("+")[0].split(".")[:2])
+    for name, recorded, actual in (("torch", table.torch, line), ("ROCm", table.rocm, torch.rocm)):
+        if recorded and actual and ".".join(recorded.split(".")[:2]) != actual:
+            text = f"The wheel was built against {name} {recorded}, but its torch has {name} {actual}."
+            fix = "Build it against the torch that it will run with."
+            yield Finding("built-for-other-torch", "error", text, fix, evidence)
+
+
+def bitsandbytes_library(version: str, rocm: str) -> str:
+    """Return the library that a release of bitsandbytes loads.
+
+    Parameters
+    ----------
+    version
+        The release, 0.47 or newer.
+    rocm
+        ROCm of the torch that runs: major and minor, such as ``7.2``.
+
+    Examples
+    --------
+    >>> bitsandbytes_library("0.49.2", "7.2"), bitsandbytes_library("0.49.2", "7.14")
+    ('libbitsandbytes_rocm72.so', 'libbitsandbytes_rocm84.so')
+    >>> bitsandbytes_library("0.50.0", "7.14")
+    'libbitsandbytes_rocm714.so'
+    """
+    major, minor = (int(part) for part in rocm.split(".")[:2])
+    fallback = Version(version) >= _FIRST_WITH_FALLBACK
+    return f"libbitsandbytes_rocm{f'{major}{minor}' if fallback else major * 10 + minor}.so"
+
+
+def check_computed_names(contents: Contents, expected: Expected) -> Iterator[Finding]:
+    """Check that the wheel contains the library that bitsandbytes loads with this torch."""
+    rocm = expected.torch.rocm if expected.torch else ""
+    version = Version(contents.version)
+    if contents.name != "bitsandbytes" or not rocm or version < _FIRST_WITH_RULE:
+        return
+    present = {PurePosixPath(item.path).name for item in contents.objects}
+    library = bitsandbytes_library(contents.version, rocm)
+    if library in present:
+        return
+    for_rocm = {name: match[1] for name in sorted(present) if (match := _BITSANDBYTES.fullmatch(name))}
+    listed = ", ".join(for_rocm) or "none for ROCm"
+    text = f"With ROCm {rocm} in torch, bitsandbytes loads {library}, which is missing; present: {listed}."
+    evidence = {"library": library}
+    if version >= _FIRST_WITH_FALLBACK and rocm.partition(".")[0] in for_rocm.values():
+        fix = "It loads another library of the same major version; build the wheel for this ROCm to be sure."
+        yield Finding("computed-name-missing", "warning", text, fix, evidence)
+    else:
+        fix = "Build it with the ROCm that torch was built for, or pass its ROCm version to the build."
+        yield Finding("computed-name-missing", "error", text, fix, evidence)

@@ -16,8 +16,8 @@ def test_the_wheel_is_sound(tmp_path: Path, *, compressed: bool) -> None:
     wheel = write(tmp_path, made_up(compressed=compressed), 4)
     report = audit_wheel(wheel, Expected(TARGETS))
     assert report.errors == []
-    assert report.contents.targets == sorted(TARGETS)
-    packing = {one.packing for code in report.contents.code.values() for one in code}
+    assert report.contents.architectures == sorted(TARGETS)
+    packing = {one.compression for code in report.contents.code.values() for one in code}
     assert packing == ({"zstd"} if compressed else {""})
     with zipfile.ZipFile(wheel) as archive:
         info = max(archive.infolist(), key=lambda one: one.file_size)

@@ -8,13 +8,16 @@ import struct
 import sysconfig
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from builders.audit import Expected, WheelAudit, audit_wheel, platform_tag
-from builders.audit.promises import check_contents
+from builders.audit.elf import SharedObject
+from builders.audit.promises import check_promised_objects
 from resolver.facts.schema import Recipe
 
 MakeWheel = Callable[..., Path]
@@ -173,7 +176,8 @@ def test_an_extension_that_needs_no_libc(make_wheel: MakeWheel, compile_object: 
     wanted=st.lists(st.sampled_from(["a/x*.so", "*/y.so", "a/*", "c/*"]), unique=True),
 )
 def test_every_promise_has_one_finding(held: list[str], wanted: list[str]) -> None:
-    findings = list(check_contents(held, recipe(*wanted)))
+    contents: Any = SimpleNamespace(objects=[SharedObject(path, ()) for path in held])
+    findings = list(check_promised_objects(contents, Expected(recipe=recipe(*wanted))))
     kept = {
         "a/x*.so": "a/x.so" in held,
         "*/y.so": "a/y.so" in held,

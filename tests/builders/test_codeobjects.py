@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import io
 import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from builders.audit import fatbin, payload
-from builders.audit.bundles import Problem
-from builders.audit.codeobjects import CodeObject
-from builders.audit.fatbin import read_code_objects
+from builders.audit import gpu_code
+from builders.audit.gpu_code import CodeObject, Problem, read_code_objects
 from tests.builders.bundles import HOST, PREFIX, code_object, packed, padded, plain
 
 DATA = Path(__file__).parent / "data"
@@ -23,8 +23,8 @@ XNACK = (f"{PREFIX}gfx90a:xnack-", code_object(xnack="xnack-"))
 
 
 def read(section: bytes, before: int = 0) -> tuple[list[CodeObject], list[Problem]]:
-    stream = io.BytesIO(b"\xff" * before + section + b"__CLANG_OFFLOAD_BUNDLE__")
-    return read_code_objects(stream, before, len(section))
+    data = b"\xff" * before + section + b"__CLANG_OFFLOAD_BUNDLE__"
+    return read_code_objects(data, before, len(section))
 
 
 def names(section: bytes) -> list[str]:
@@ -56,7 +56,7 @@ def test_compressed_bundles_one_after_another(version: int, align: int) -> None:
     section = padded(first, second, plain([HOST, XNACK]), align=align)
     objects, problems = read(section)
     assert problems == []
-    assert [(one.name, one.packing) for one in objects] == [
+    assert [(one.name, one.compression) for one in objects] == [
         ("gfx90a", "zlib"),
         ("gfx942", "zlib"),
         ("gfx90a:xnack-", ""),
@@ -68,7 +68,7 @@ def test_what_clang_really_wrote(name: str, packing: str) -> None:
     """Made by clang 22, see data/README.md; the sizes are those that llvm-objdump extracts."""
     objects, problems = read((DATA / f"{name}.fatbin").read_bytes())
     assert problems == []
-    assert [(one.target, one.features, one.size, one.packing) for one in objects] == [
+    assert [(one.architecture, one.features, one.size, one.compression) for one in objects] == [
         ("gfx1030", (), 3528, packing),
         ("gfx90a", ("xnack-",), 4488, packing),
         ("gfx942", (), 4488, packing),
@@ -99,9 +99,9 @@ def test_spellings_of_the_same_target(entry: str) -> None:
         ("gfx942", code_object("gfx90a", noted="gfx942"), "holds code for gfx90a"),
         ("gfx90a", code_object("gfx90a", xnack="xnack+"), "holds code for gfx90a:xnack+"),
         ("gfx90a:xnack-", code_object("gfx90a"), "holds code for gfx90a"),
-        ("gfx90a", code_object("gfx90a", noted="gfx942"), "a note that says gfx942"),
+        ("gfx90a", code_object("gfx90a", noted="gfx942"), "a note for gfx942"),
         ("gfx90a", b"BC\xc0\xde" + bytes(100), "bitcode"),
-        ("gfx90a", b"\x7fELF", "no AMDGPU code object"),
+        ("gfx90a", b"\x7fELF", "does not hold an AMDGPU code object"),
     ],
 )
 def test_an_entry_that_is_not_what_its_name_says(entry: str, content: bytes, said: str) -> None:
@@ -118,7 +118,7 @@ def test_an_entry_without_code_and_one_of_no_gpu() -> None:
 @pytest.mark.parametrize(
     ("damaged", "said"),
     [
-        (b"noise" * 100, "no offload bundle"),
+        (b"noise" * 100, "not an offload bundle"),
         (b"__CLANG_OFFLOAD_BUNDLE__" + struct.pack("<Q", 2**63), "entries"),
         (b"__CLANG_OFFLOAD_BUNDLE__" + struct.pack("<QQQQ", 1, 0, 0, 2**62), "entry name"),
         (b"__CLANG_OFFLOAD_BUNDLE__" + struct.pack("<QQQQ", 1, 2**63, 2**63, 3) + b"abc", "ends after"),
@@ -127,7 +127,7 @@ def test_an_entry_without_code_and_one_of_no_gpu() -> None:
         (packed(plain([GFX90A]), 3, payload=b"no zlib"), "cannot be decompressed"),
         (packed(plain([GFX90A]), 3, method=1, payload=b"no zstd"), "cannot be decompressed"),
         (packed(b"shorter", 3, payload=b""), "cut short"),
-        (packed(b"anything else that is long enough", 3), "no offload bundle"),
+        (packed(b"anything else that is long enough", 3), "not an offload bundle"),
     ],
 )
 def test_damage_is_said_and_what_follows_is_read(damaged: bytes, said: str) -> None:
@@ -146,7 +146,7 @@ def test_beyond_a_limit_names_are_taken_as_they_stand(monkeypatch: pytest.Monkey
     wrong = (f"{PREFIX}gfx90a", code_object("gfx942"))
     section = padded(*[packed(plain([HOST, one]), 3) for one in (GFX942, wrong)])
     assert problems_of(section) == ["object-disagrees"]
-    monkeypatch.setattr(fatbin, "_MOST_COMPARED", 1000)
+    monkeypatch.setattr(gpu_code, "_MOST_COMPARED", 1000)
     assert problems_of(section) == ["names-only"]
     assert [one.name for one in read(section)[0]] == ["gfx942", "gfx90a"]
 
@@ -159,26 +159,27 @@ def test_a_bundle_that_promises_too_much_is_not_unpacked(
     wrong = (f"{PREFIX}gfx90a", code_object("gfx942"))
     large = packed(plain([HOST, (f"{PREFIX}gfx942", code_object("gfx942", size=1 << 24))]), version)
     section = padded(large, packed(plain([HOST, wrong]), 3))
-    monkeypatch.setattr(fatbin, "_MOST_COMPARED", 1 << 20)
-    monkeypatch.setattr(payload, "_MOST_AT_ONCE", 1 << 16)
-    steps: list[bytes] = []
-    step = payload.Payload._step
+    monkeypatch.setattr(gpu_code, "_MOST_COMPARED", 1 << 20)
+    unpacked: list[int] = []
+    decompressed = gpu_code._decompressed
 
-    def counted(one: payload.Payload) -> bytes:
-        steps.append(step(one))
-        return steps[-1]
+    @contextmanager
+    def measured(*arguments: Any) -> Iterator[tuple[Any, int]]:
+        with decompressed(*arguments) as (data, end):
+            unpacked.append(len(data))
+            yield data, end
 
-    monkeypatch.setattr(payload.Payload, "_step", counted)
+    monkeypatch.setattr(gpu_code, "_decompressed", measured)
     objects, problems = read(section)
     assert [one.name for one in objects] == ["gfx942", "gfx90a"]
     assert [one.id for one in problems] == ["object-disagrees", "names-only"]
-    assert len(steps) < 10
+    assert max(unpacked) <= 1 << 22
 
 
 def test_a_bundle_that_hides_its_end_behind_too_much_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
     section = padded(packed(plain([HOST, GFX90A]), 1), packed(plain([HOST, GFX942]), 3))
     assert problems_of(section) == []
-    monkeypatch.setattr(fatbin, "_MOST_COMPARED", 1000)
+    monkeypatch.setattr(gpu_code, "_MOST_COMPARED", 1000)
     objects, problems = read(section)
     assert [one.id for one in problems] == ["bundle-not-read", "names-only"]
     assert "does not say its length" in problems[0].text

@@ -10,8 +10,7 @@ import msgspec
 import pytest
 
 from builders.audit import Expected, Torch, audit_wheel
-from builders.audit.computed import bitsandbytes_library
-from builders.audit.optable import read_op_table
+from builders.audit.promises import bitsandbytes_library, read_op_table
 from resolver.facts.loading import load
 from resolver.facts.schema import Op, Recipe
 
@@ -80,7 +79,7 @@ def test_a_table_that_agrees_with_everything(wheel_with: Callable[..., Path]) ->
     assert not {one.id for one in report.findings} & {"op-not-asked", "op-without-object"}
     said = read_op_table(report.contents)
     assert said is not None
-    assert (said.installed, said.accelerator, said.torch, said.rocm) == (
+    assert (said.compiled, said.accelerator, said.torch, said.rocm) == (
         ["fused_adam"],
         "cuda",
         "2.13",

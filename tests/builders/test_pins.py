@@ -6,16 +6,15 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from builders.labelling import PinStyle, runtime_pins
-from builders.labelling.pins import Pin, pinned
+from builders.labelling import Pin, PinStyle, pin_requirements, runtime_pins
 
 TORCH = "2.9.1+rocm6.4"
 PINS = runtime_pins(TORCH, {"pytorch-triton-rocm": "3.5.1"})
 
 
-def after(*requirements: str, loosening: PinStyle = "exact") -> list[str]:
-    made = pinned(requirements, PINS, loosening)
-    return [*(one for one in made.kept if one is not None), *made.added]
+def after(*requirements: str, pin_style: PinStyle = "exact") -> list[str]:
+    made = pin_requirements(requirements, PINS, pin_style)
+    return list(made.requirements)
 
 
 @pytest.mark.parametrize(
@@ -29,7 +28,7 @@ def after(*requirements: str, loosening: PinStyle = "exact") -> list[str]:
         (f"torch=={TORCH}", f"torch=={TORCH}"),
     ],
 )
-def test_torch_is_pinned(given: str, expected: str) -> None:
+def test_torch_is_pin_requirements(given: str, expected: str) -> None:
     assert after(given) == [expected]
 
 
@@ -43,9 +42,9 @@ def test_a_condition_stays_and_does_not_make_the_pin_conditional(marker: str) ->
 
 
 def test_a_url_gives_way_and_the_reason_is_told() -> None:
-    made = pinned(["torch @ https://example.org/torch-2.9.1+cu128.whl ; extra == 'x'"], PINS)
-    assert made.kept == (f'torch=={TORCH}; extra == "x"',)
-    assert made.changes[0].why == "it was built against it, although the source asks for another"
+    made = pin_requirements(["torch @ https://example.org/torch-2.9.1+cu128.whl ; extra == 'x'"], PINS)
+    assert made.requirements == (f'torch=={TORCH}; extra == "x"', f"torch=={TORCH}")
+    assert made.changes[0].why == "built against it, although the source requires another"
 
 
 @pytest.mark.parametrize(
@@ -53,14 +52,14 @@ def test_a_url_gives_way_and_the_reason_is_told() -> None:
     [("torch<2.5", True), ("torch==2.9.1+cu128", True), ("torch>=2", False), ("torch==2.9.*", False)],
 )
 def test_a_pin_against_what_the_source_asks_is_told(given: str, *, contradicts: bool) -> None:
-    (change,) = pinned([given], PINS).changes
+    (change,) = pin_requirements([given], PINS).changes
     assert (change.before, change.after) == (given, f"torch=={TORCH}")
     assert ("although" in change.why) == contradicts
 
 
 def test_torch_is_added_where_the_source_does_not_say_it() -> None:
-    made = pinned(["numpy"], PINS)
-    assert (made.kept, made.added) == (("numpy",), (f"torch=={TORCH}",))
+    made = pin_requirements(["numpy"], PINS)
+    assert made.requirements == ("numpy", f"torch=={TORCH}")
     assert [(one.before, one.after) for one in made.changes] == [("", f"torch=={TORCH}")]
 
 
@@ -77,10 +76,9 @@ def test_every_name_of_triton_becomes_that_of_the_torch(name: str) -> None:
 def test_torch_requirement_of_bitsandbytes_becomes_exact() -> None:
     """Its recipe does not tie it to the torch that runs, but its own metadata requires torch."""
     pins = runtime_pins(TORCH, add_torch=False)
-    pinned_ = pinned(["torch<3,>=2.3", "numpy>=1.17"], pins)
-    assert pinned_.kept == (f"torch=={TORCH}", "numpy>=1.17")
-    assert pinned_.added == ()
-    assert pinned(["numpy"], pins).added == ()
+    pinned_ = pin_requirements(["torch<3,>=2.3", "numpy>=1.17"], pins)
+    assert pinned_.requirements == (f"torch=={TORCH}", "numpy>=1.17")
+    assert pin_requirements(["numpy"], pins).requirements == ("numpy",)
 
 
 def test_triton_is_not_added() -> None:
@@ -89,9 +87,9 @@ def test_triton_is_not_added() -> None:
 
 @pytest.mark.parametrize("name", ["nvidia-ml-py", "nvidia_cublas_cu12==12.8.4.1", "NVIDIA-NCCL-cu12"])
 def test_nothing_of_nvidia_is_required(name: str) -> None:
-    for loosening in ("exact", "none"):
-        made = pinned([name, "pynvml"], PINS if loosening == "exact" else (), loosening)
-        assert made.kept == (None, "pynvml")
+    for pin_style in ("exact", "none"):
+        made = pin_requirements([name, "pynvml"], PINS if pin_style == "exact" else (), pin_style)
+        assert made.requirements[:1] == ("pynvml",)
         assert made.changes[0].before == name
 
 
@@ -100,19 +98,18 @@ def test_what_becomes_the_same_is_written_once() -> None:
 
 
 def test_pins_can_be_loosened() -> None:
-    assert after("torch>=2", "triton", loosening="release") == ["torch==2.9.1", "pytorch-triton-rocm==3.5.1"]
+    assert after("torch>=2", "triton", pin_style="release") == ["torch==2.9.1", "pytorch-triton-rocm==3.5.1"]
     assert Requirement("torch==2.9.1").specifier.contains(TORCH)
-    assert after("torch>=2", "triton", loosening="none") == ["torch>=2", "triton"]
-    assert after(loosening="none") == []
+    assert after("torch>=2", "triton", pin_style="none") == ["torch>=2", "triton"]
+    assert after(pin_style="none") == []
 
 
 def test_what_cannot_be_read_is_left_alone() -> None:
-    made = pinned(["torch >= twothree", "torch\udcff"], PINS)
-    assert made.kept == ("torch >= twothree", "torch\udcff")
-    assert made.added == (f"torch=={TORCH}",)
+    made = pin_requirements(["torch >= twothree", "torch\udcff"], PINS)
+    assert made.requirements == ("torch >= twothree", "torch\udcff", f"torch=={TORCH}")
 
 
 def test_without_torch_nothing_is_pinned_or_added() -> None:
     assert runtime_pins("") == ()
     assert runtime_pins("", {"numpy": "2.1.0"}) == (Pin("numpy", "2.1.0"),)
-    assert pinned(["torch"], ()).kept == ("torch",)
+    assert pin_requirements(["torch"], ()).requirements == ("torch",)

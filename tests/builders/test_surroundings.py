@@ -14,9 +14,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from builders.audit import Expected, Torch, audit_wheel, image_provider, needs, read_torch
-from builders.audit.surroundings import literals, read_conda, read_image_facts
-from builders.audit.symbols import read_symbols
+from builders.audit import Expected, Torch, audit_wheel, image_provider, libraries, read_torch
+from builders.audit.elf import read_symbols
+from builders.audit.runtime_libraries import literals, read_conda, read_image_facts
 from resolver.errors import UsageError
 
 MakeWheel = Callable[..., Path]
@@ -79,7 +79,7 @@ def test_what_a_torch_provides(torch_lib: Path) -> None:
 def test_a_directory_that_is_no_torch(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="no directory"):
         read_torch(tmp_path / "gone")
-    with pytest.raises(UsageError, match="no library of torch"):
+    with pytest.raises(UsageError, match="does not contain a library of torch"):
         read_torch(tmp_path)
 
 
@@ -87,7 +87,7 @@ def test_symbols_that_torch_has(make_wheel: MakeWheel, compile_object: Compile, 
     wheel = wheel_of(make_wheel, compile_object, uses(EMPTY, THROW, SHIM, WRAP))
     report = audit_wheel(wheel, Expected(torch=read_torch(torch_lib)))
     assert report.errors == []
-    assert report.contents.symbols[OP].needs == {EMPTY, THROW, SHIM, WRAP}
+    assert report.objects[0].symbols.imports == {EMPTY, THROW, SHIM, WRAP}
 
 
 @pytest.mark.parametrize(
@@ -136,7 +136,7 @@ def test_many_missing_symbols_are_counted_and_named_readably(
     assert error.evidence["count"] == "9"
     assert "at::gone0()" in error.message
     assert "and 4 more" in error.message
-    monkeypatch.setattr(needs, "output_of", lambda _: "")  # no c++filt
+    monkeypatch.setattr(libraries, "output_of", lambda _: "")  # no c++filt
     (error,) = audit_wheel(wheel, expected).errors
     assert names[0] in error.message
 
@@ -144,7 +144,7 @@ def test_many_missing_symbols_are_counted_and_named_readably(
 @given(table=st.binary(max_size=200), names=st.binary(max_size=100), bits=st.sampled_from([32, 64]))
 def test_any_symbol_table_ends_in_an_answer(table: bytes, names: bytes, bits: int) -> None:
     found = read_symbols(table, names, bits)
-    assert len(found.needs | found.gives) <= len(table) // 16
+    assert len(found.imports | found.exports) <= len(table) // 16
 
 
 NEWER = """
@@ -188,7 +188,7 @@ def test_a_conda_environment_with_an_older_libstdcxx(
     built = compile_object("libstdc++.so.6", source, f"-Wl,--version-script={script}")
     (lib / "libstdc++.so.6").write_bytes(built.read_bytes())
     conda = read_conda(lib.parent)
-    assert conda.floors == {"GLIBCXX": "3.4.9", "CXXABI": "1.3"}
+    assert conda.versions == {"GLIBCXX": "3.4.9", "CXXABI": "1.3"}
     assert conda.libraries == frozenset({"libstdc++.so.6"})
     library = compile_object("op.so", NEWER, "-lstdc++")
     wheel = make_wheel(files={OP: library.read_bytes()}, tags=TAGS)
@@ -213,13 +213,13 @@ def test_facts_of_an_image_from_a_file(tmp_path: Path) -> None:
     path = tmp_path / "facts.json"
     path.write_text(json.dumps({"image": {"glibc": "2.31", "libraries": ["libc.so.6"], "other": 1}}))
     image = read_image_facts(path, {"glibcxx": "3.4.28"})
-    assert image.floors == {"GLIBC": "2.31", "GLIBCXX": "3.4.28"}
+    assert image.versions == {"GLIBC": "2.31", "GLIBCXX": "3.4.28"}
     assert image.libraries == frozenset({"libc.so.6"})
     for text, said in (
         ("{", "Cannot read"),
-        ("[]", "does not hold"),
+        ("[]", "does not contain"),
         ("{}", "neither its glibc"),
-        ('{"glibc": "new"}', "no version of glibc"),
+        ('{"glibc": "new"}', "not a version of glibc"),
     ):
         path.write_text(text)
         with pytest.raises(UsageError, match=said):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import os
 import platform
 import stat
@@ -19,8 +18,7 @@ from hypothesis import strategies as st
 
 from builders.audit import Expected, Torch, image_provider
 from builders.audit.elf import version_key
-from builders.audit.members import DamagedError, Member
-from builders.audit.wheels import WheelAudit, audit_wheel
+from builders.audit.wheel_audit import WheelAudit, audit_wheel
 from resolver.errors import UsageError
 from resolver.facts.schema import Recipe
 from tests.builders.bundles import HOST, PREFIX, code_object, packed, padded, plain
@@ -78,23 +76,28 @@ def test_a_sound_pure_wheel(make_wheel: MakeWheel) -> None:
 
 def test_gpu_code_that_is_what_was_asked_for(make_wheel: MakeWheel, with_code: WithCode) -> None:
     wheel = make_wheel(files={OP: with_code(bundle("gfx90a", "gfx942"))}, tags=TAGS)
-    report = audit_wheel(wheel, Expected(targets=("gfx90a", "gfx942")))
+    report = audit_wheel(wheel, Expected(architectures=("gfx90a", "gfx942")))
     assert report.verdict == "sound"
     assert [one.name for one in report.contents.code[OP]] == ["gfx90a", "gfx942"]
-    assert ids(audit_wheel(wheel, Expected(targets=("gfx90a",)))) == ["target-not-asked"]
-    assert ids(audit_wheel(wheel, Expected(targets=("gfx90a", "gfx942", "gfx1030")))) == ["target-missing"]
-    wrong = audit_wheel(wheel, Expected(targets=("gfx1030",)))
+    assert ids(audit_wheel(wheel, Expected(architectures=("gfx90a",)))) == ["target-not-asked"]
+    assert ids(audit_wheel(wheel, Expected(architectures=("gfx90a", "gfx942", "gfx1030")))) == [
+        "target-missing"
+    ]
+    wrong = audit_wheel(wheel, Expected(architectures=("gfx1030",)))
     assert ids(wrong) == ["target-not-asked", "target-not-asked", "target-missing"]
     assert {one.evidence["member"] for one in wrong.findings if one.severity == "error"} == {OP}
 
 
 def test_features_of_a_target_are_named(make_wheel: MakeWheel, with_code: WithCode) -> None:
     wheel = make_wheel(files={OP: with_code(bundle("gfx90a:xnack-"))}, tags=TAGS)
-    bare = audit_wheel(wheel, Expected(targets=("gfx90a",)))
+    bare = audit_wheel(wheel, Expected(architectures=("gfx90a",)))
     assert bare.verdict == "sound"
     assert ids(bare, "warning") == ["target-features"]
     assert "gfx90a:xnack-" in bare.findings[0].message
-    assert ids(audit_wheel(wheel, Expected(targets=("gfx90a:xnack-",))), "warning") == []
+    exact = audit_wheel(wheel, Expected(architectures=("gfx90a:xnack-",)))
+    assert (ids(exact), ids(exact, "warning")) == ([], [])
+    other = audit_wheel(wheel, Expected(architectures=("gfx90a:xnack+",)))
+    assert ids(other) == ["target-not-asked", "target-missing"]
 
 
 def test_no_gpu_code_though_it_is_promised(make_wheel: MakeWheel, with_code: WithCode) -> None:
@@ -110,7 +113,7 @@ def test_no_gpu_code_though_it_is_promised(make_wheel: MakeWheel, with_code: Wit
 
     wheel = make_wheel(files={OP: with_code(b"")}, tags=TAGS)
     assert audit_wheel(wheel).verdict == "sound"
-    assert ids(audit_wheel(wheel, Expected(targets=("gfx90a",)))) == ["no-gpu-code"]
+    assert ids(audit_wheel(wheel, Expected(architectures=("gfx90a",)))) == ["no-gpu-code"]
     promised = recipe(OP, PYTORCH_ROCM_ARCH="{gfx}")
     assert ids(audit_wheel(wheel, Expected(recipe=promised))) == ["no-gpu-code"]
     for without in (recipe(OP), recipe(PYTORCH_ROCM_ARCH="{gfx}")):
@@ -128,7 +131,7 @@ def test_damaged_gpu_code(make_wheel: MakeWheel, with_code: WithCode) -> None:
 
 def test_a_code_object_in_a_file_of_its_own(make_wheel: MakeWheel) -> None:
     report = audit_wheel(make_wheel(files={"tiny/k.hsaco": code_object("gfx942")}, tags=TAGS))
-    assert report.contents.targets == ["gfx942"]
+    assert report.contents.architectures == ["gfx942"]
 
 
 def test_the_label_is_compared_with_the_code(make_wheel: MakeWheel, with_code: WithCode) -> None:
@@ -197,7 +200,7 @@ def test_a_newer_runtime_of_the_compiler_than_promised(
     (error,) = audit_wheel(wheel_for("28")).errors
     assert error.id == "libstdcxx-above-tag"
     assert error.evidence == {"member": OP, "symbol version": "GLIBCXX_3.4.29"}
-    assert "GLIBCXX_3.4.24 at most" in error.message
+    assert "at most GLIBCXX_3.4.24" in error.message
     assert ids(audit_wheel(wheel_for("29"))) == ["libstdcxx-above-tag"], "no policy of its own: the older one"
     for newer in ("34", "36", "99"):
         assert ids(audit_wheel(wheel_for(newer))) == []
@@ -222,7 +225,7 @@ def test_who_provides_what_is_needed(make_wheel: MakeWheel, compile_object: Comp
     assert ids(audit_wheel(strange, given()), "warning") == ["need-elsewhere"]
     nobody = audit_wheel(strange, running_on(libraries=["libc.so.6"]))
     assert ids(nobody) == ["need-not-provided"]
-    assert "not the wheel, torch or the base image" in nobody.errors[0].message
+    assert "neither the wheel, torch nor the base image" in nobody.errors[0].message
     for provided in (given("libstrange.so"), running_on(libraries=["libstrange.so"])):
         assert audit_wheel(strange, provided).verdict == "sound"
         assert ids(audit_wheel(strange, provided), "warning") == []
@@ -254,7 +257,7 @@ def test_who_should_provide_what_is_needed(make_wheel: MakeWheel, compile_object
     ):
         assert ids(audit_wheel(rocm, expected), severity) == wanted
     said = audit_wheel(rocm, Expected(torch=torch)).findings
-    assert "See that the base image has it." in [one.fix for one in said]
+    assert "Check that the base image provides it." in [one.fix for one in said]
     assert ids(audit_wheel(c10), "warning") == []
     assert audit_wheel(c10, Expected(providers=(image,))).verdict == "sound"
     (error,) = audit_wheel(c10, Expected(torch=torch)).errors
@@ -421,9 +424,9 @@ def test_what_is_no_wheel_is_refused(make_wheel: MakeWheel, tmp_path: Path) -> N
     whole = wheel.read_bytes()
     for length in (0, 1, len(whole) // 2, len(whole) - 1):
         wheel.write_bytes(whole[:length])
-        with pytest.raises(UsageError, match="no sound wheel"):
+        with pytest.raises(UsageError, match="not a valid wheel"):
             audit_wheel(wheel)
-    with pytest.raises(UsageError, match="name of a wheel"):
+    with pytest.raises(UsageError, match="its name is not of the form"):
         audit_wheel(tmp_path / "strange.zip")
     with pytest.raises(UsageError, match="No such file"):
         audit_wheel(tmp_path / "gone-1.0-py3-none-any.whl")
@@ -436,7 +439,7 @@ def test_a_pipe_is_refused_before_it_is_opened(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "matrix", "audit", str(pipe)]
     said = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
     assert said.returncode == 2
-    assert "is no regular file" in said.stderr
+    assert "it is not a regular file" in said.stderr
     folder = tmp_path / "folder-1.0-py3-none-any.whl"
     folder.mkdir()
     with pytest.raises(UsageError, match="Is a directory"):
@@ -461,33 +464,3 @@ def test_any_bytes_in_an_object_end_in_an_answer(
     at = min(at, len(binary) - len(data))
     binary[at : at + len(data)] = data
     assert audit_wheel(make_wheel(files={OP: bytes(binary)}, tags=TAGS)).verdict in {"sound", "defective"}
-
-
-@pytest.mark.parametrize("method", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
-@pytest.mark.parametrize("level", [0, 1, 9])
-def test_a_member_is_read_from_any_place(method: int, level: int, tmp_path: Path) -> None:
-    data = b"".join(os.urandom(50_000) + bytes(900_000) for _ in range(12))
-    path = tmp_path / "x.zip"
-    with zipfile.ZipFile(path, "w", method, compresslevel=level) as sink:
-        sink.writestr("before", os.urandom(1000))
-        sink.writestr("member", data)
-    with path.open("rb") as file, zipfile.ZipFile(file) as archive:
-        member = Member(file, archive.getinfo("member"))
-        places = [0, 11_000_000, 5, 4_194_303, 4_194_304, 8_388_600, 3_000_000, len(data) - 10, len(data)]
-        for place in places:
-            member.seek(place)
-            assert member.read(70_000) == data[place : place + 70_000]
-            assert member.tell() == min(place + 70_000, len(data))
-        member.seek(-5, io.SEEK_END)
-        assert member.read() == data[-5:]
-
-
-def test_a_member_that_is_not_what_its_checksum_says(tmp_path: Path) -> None:
-    path = tmp_path / "x.zip"
-    with zipfile.ZipFile(path, "w") as sink:
-        sink.writestr("member", b"content")
-    path.write_bytes(path.read_bytes().replace(b"content", b"contend"))
-    with path.open("rb") as file:
-        info = zipfile.ZipFile(file).getinfo("member")
-        with pytest.raises(DamagedError, match="checksum"):
-            Member(file, info)

@@ -11,8 +11,8 @@ from wheel.wheelfile import WheelFile
 
 from builders.audit import Expected, audit_wheel
 from builders.audit.elf import read_object
-from builders.audit.fatbin import read_code_objects
-from builders.audit.wheels import WheelAudit
+from builders.audit.gpu_code import read_code_objects
+from builders.audit.wheel_audit import WheelAudit
 from tests.rig.rig import Rig
 
 pytestmark = pytest.mark.integration
@@ -62,10 +62,10 @@ def said_by_objdump(text: str) -> list[str]:
 @pytest.mark.parametrize("name", VARIANTS)
 def test_what_llvm_objdump_says(name: str, compiled: Path) -> None:
     theirs = said_by_objdump((compiled / f"{name}.txt").read_text())
-    with (compiled / f"{name}.so").open("rb") as file:
-        one, _ = read_object(name, file)
-        assert one.fatbin is not None
-        objects, problems = read_code_objects(file, *one.fatbin)
+    data = (compiled / f"{name}.so").read_bytes()
+    section = read_object(name, data).gpu_section
+    assert section is not None
+    objects, problems = read_code_objects(data, *section)
     assert problems == []
     assert theirs
     assert sorted(each.name for each in objects) == theirs

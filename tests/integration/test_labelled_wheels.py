@@ -181,7 +181,7 @@ def test_a_loosened_pin_takes_any_build_of_the_release(
     raw: Path, python: Path, torches: Callable[..., Path], tmp_path: Path
 ) -> None:
     platform = raw.stem.rpartition("-")[2]
-    labels = Labels(version=LABELLED, platform=platform, pins=runtime_pins(TORCH), loosening="release")
+    labels = Labels(version=LABELLED, platform=platform, pins=runtime_pins(TORCH), pin_style="release")
     wheel = label_wheel(raw, labels, tmp_path / "loose").path
     others = torches("2.9.1+rocm6.3", "2.10.0+rocm6.4")
     run(*PIP, python, "install", "-q", "--no-index", "--find-links", others, wheel)

@@ -60,7 +60,7 @@ def test_one_defective_wheel_of_two(capsys: Capture) -> None:
     said = capsys.readouterr().out
     assert "good-1.0-py3-none-linux_x86_64.whl: sound" in said
     assert "bad-1.0-py3-none-linux_x86_64.whl: defective" in said
-    assert "code for gfx90a, which was not asked for. [target-not-asked]" in said
+    assert "code for gfx90a, which was not requested. [target-not-asked]" in said
 
 
 def test_a_recipe_s_promise(capsys: Capture) -> None:
@@ -96,15 +96,15 @@ def test_what_the_wheels_will_run_in(capsys: Capture) -> None:
     ("rest", "said"),
     [
         ("gone-1.0-py3-none-any.whl", "gone-1.0"),
-        ("strange.whl", "name of a wheel"),
-        ("cut-1.0-py3-none-any.whl", "no sound wheel"),
+        ("strange.whl", "its name is not of the form"),
+        ("cut-1.0-py3-none-any.whl", "not a valid wheel"),
         ("{wheel} --gfx90b", "gfx90a"),
         ("{wheel} --glibc new", "'new'"),
-        ("{wheel} --glibcxx 3.x", "no version of glibcxx"),
+        ("{wheel} --glibcxx 3.x", "not a version of glibcxx"),
         ("{wheel} --base-image-facts nowhere.json", "nowhere.json"),
         ("{wheel} --conda nowhere", "nowhere"),
         ("{wheel} --torch-lib nowhere", "nowhere"),
-        ("{wheel} --torch-lib .", "no library of torch"),
+        ("{wheel} --torch-lib .", "does not contain a library of torch"),
         ("{wheel} --package deepsped", "Did you mean deepspeed?"),
         ("{wheel} --package deepspeed", "no recipe for deepspeed 1.0"),
         ("", "WHEEL"),

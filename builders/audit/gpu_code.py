@@ -1,0 +1,422 @@
+"""Read GPU code: code objects, offload bundles, and the section that holds the bundles.
+
+``.hip_fatbin`` holds one offload bundle for each translation unit: a table of entries, one for each GPU
+architecture, and the code behind it. A plain bundle begins with ``__CLANG_OFFLOAD_BUNDLE__``, a compressed
+one with ``CCOB``. Layouts: clang's ``docs/ClangOffloadBundler.rst`` and LLVM's ``docs/AMDGPUUsage.rst``.
+Every number read is checked before it is used.
+"""
+
+from __future__ import annotations
+
+import mmap
+import re
+import struct
+import sys
+import tempfile
+import zlib
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+import msgspec
+
+from builders.wheel import DamagedError
+
+if sys.version_info >= (3, 14):
+    from compression import zstd
+else:
+    from backports import zstd
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    Buffer = mmap.mmap | bytes
+
+_PLAIN = b"__CLANG_OFFLOAD_BUNDLE__"
+_COMPRESSED = b"CCOB"
+_MAGIC = re.compile(_PLAIN + b"|" + _COMPRESSED)
+
+_MOST_ENTRIES = 1024  # of a bundle; LLVM knows some 60 architectures
+_LONGEST_ID = 1024  # bytes of the name of an entry
+_LARGEST_TABLE = 32 + _MOST_ENTRIES * (24 + _LONGEST_ID)
+_MOST_PROBLEMS = 20
+_MOST_OBJECTS = 100_000  # of a section; flash-attn has some thousand
+_MOST_COMPARED = 1 << 30  # bytes of compressed bundles of a section that are unpacked to compare the objects
+_LONGEST_NOTE = 1 << 24
+_CHUNK = 1 << 16
+_MOST_AT_ONCE = 1 << 20
+
+_SIZES = {1: "<I", 2: "<II", 3: "<QQ"}
+"""Version of a compressed bundle to its sizes: of the whole (not in version 1), and unpacked."""
+_METHODS = {0: "zlib", 1: "zstd"}
+_HASH = 8  # bytes of a hash before the payload
+_ENTRY_ID = re.compile(
+    r"(?P<kind>[a-z0-9]+)-(?P<triple>.+)-"
+    r"(?P<architecture>gfx[0-9a-z]+(?:-[0-9a-z]+)*-generic|gfx[0-9a-z]+|amdgcnspirv)"
+    r"(?P<features>(?::[a-z]+[+-])*)"
+)
+
+_ELF_HEADER = struct.Struct("<4sBBBBB7xHHIQQQIHHHHHH")
+_PROGRAM_HEADER = struct.Struct("<IIQQQQQQ")
+_NOTE = struct.Struct("<III")
+_EM_AMDGPU = 224
+_PT_NOTE = 4
+_NT_AMDGPU_METADATA = 32
+_ABI_WITH_FEATURES = 2  # code object version 4
+
+ARCHITECTURES = {
+    0x20: "gfx600", 0x21: "gfx601", 0x22: "gfx700", 0x23: "gfx701", 0x24: "gfx702", 0x25: "gfx703",
+    0x26: "gfx704", 0x28: "gfx801", 0x29: "gfx802", 0x2A: "gfx803", 0x2B: "gfx810", 0x2C: "gfx900",
+    0x2D: "gfx902", 0x2E: "gfx904", 0x2F: "gfx906", 0x30: "gfx908", 0x31: "gfx909", 0x32: "gfx90c",
+    0x33: "gfx1010", 0x34: "gfx1011", 0x35: "gfx1012", 0x36: "gfx1030", 0x37: "gfx1031", 0x38: "gfx1032",
+    0x39: "gfx1033", 0x3A: "gfx602", 0x3B: "gfx705", 0x3C: "gfx805", 0x3D: "gfx1035", 0x3E: "gfx1034",
+    0x3F: "gfx90a", 0x40: "gfx940", 0x41: "gfx1100", 0x42: "gfx1013", 0x43: "gfx1150", 0x44: "gfx1103",
+    0x45: "gfx1036", 0x46: "gfx1101", 0x47: "gfx1102", 0x48: "gfx1200", 0x49: "gfx1250", 0x4A: "gfx1151",
+    0x4B: "gfx941", 0x4C: "gfx942", 0x4E: "gfx1201", 0x4F: "gfx950", 0x51: "gfx9-generic",
+    0x52: "gfx10-1-generic", 0x53: "gfx10-3-generic", 0x54: "gfx11-generic", 0x55: "gfx1152",
+    0x58: "gfx1153", 0x59: "gfx12-generic", 0x5A: "gfx1251", 0x5F: "gfx9-4-generic",
+}  # fmt: skip
+"""``EF_AMDGPU_MACH``, the low byte of an object's ELF flags, to the GPU architecture."""
+_FEATURES = {"xnack": (0x300, {0x200: "-", 0x300: "+"}), "sramecc": (0xC00, {0x800: "-", 0xC00: "+"})}
+
+
+@dataclass(frozen=True, slots=True)
+class CodeObject:
+    """A GPU code object: an entry of a bundle, or a file of its own."""
+
+    architecture: str
+    """Without features, such as ``gfx90a``."""
+    features: tuple[str, ...]
+    """Features that the code requires, such as ``xnack-``; without any it runs either way."""
+    offset: int
+    """Where its bundle begins, in bytes from the beginning of the section."""
+    size: int
+    """Bytes, not compressed."""
+    compression: str = ""
+    """``zlib`` or ``zstd`` in a compressed bundle, else empty."""
+
+    @property
+    def name(self) -> str:
+        """The architecture with its features, as compilers take it: ``gfx90a:sramecc+:xnack-``."""
+        return ":".join([self.architecture, *self.features])
+
+
+class Problem(NamedTuple):
+    """What is wrong at one offset of a section."""
+
+    id: str
+    text: str
+    """A clause without a full stop, such as ``a bundle is cut short``."""
+    offset: int
+
+
+class _Entry(NamedTuple):
+    offset: int
+    size: int
+    name: str
+
+
+class _UnreadError(Exception):
+    """A bundle may be valid, but cannot be read here."""
+
+
+def read_code_objects(data: Buffer, start: int, size: int) -> tuple[list[CodeObject], list[Problem]]:
+    """Read the GPU code of a section.
+
+    Parameters
+    ----------
+    data
+        The shared object.
+    start, size
+        Where the section is in it, in bytes.
+
+    Returns
+    -------
+    tuple
+        The code objects in their order, and what cannot be read or contradicts itself. After damage the
+        reading continues with the next bundle.
+    """
+    section = _Section(data, start, min(start + size, len(data)))
+    section.read()
+    return section.objects, section.problems
+
+
+def code_object_name(data: Buffer, offset: int = 0) -> str | None:
+    """Return the architecture and features in an ELF header; None if it is not a GPU code object."""
+    header = data[offset : offset + _ELF_HEADER.size]
+    if len(header) < _ELF_HEADER.size:
+        return None
+    magic, _, _, _, _, abi, _, machine, _, _, _, _, flags, *_ = _ELF_HEADER.unpack(header)
+    if magic != b"\x7fELF" or machine != _EM_AMDGPU:
+        return None
+    architecture = ARCHITECTURES.get(flags & 0xFF, f"machine {flags & 0xFF:#x}")
+    signs = {name: known.get(flags & mask) for name, (mask, known) in _FEATURES.items()}
+    features = [f"{name}{sign}" for name, sign in sorted(signs.items()) if sign]
+    return ":".join([architecture, *(features if abi >= _ABI_WITH_FEATURES else [])])
+
+
+@dataclass(slots=True)
+class _Section:
+    """The reading of one section, from bundle to bundle."""
+
+    data: Buffer
+    start: int
+    end: int
+    objects: list[CodeObject] = field(default_factory=list)
+    problems: list[Problem] = field(default_factory=list)
+    unpacked: int = 0
+    names_only: bool = False
+
+    def read(self) -> None:
+        at = self._skip_zeros(self.start)
+        while at < self.end and len(self.problems) < _MOST_PROBLEMS:
+            if len(self.objects) > _MOST_OBJECTS:
+                text = f"there are more than {_MOST_OBJECTS} code objects, and the rest is not read"
+                self._problem("fatbin-damaged", text, at)
+                return
+            try:
+                end = self._read_bundle(at)
+            except (DamagedError, _UnreadError) as error:
+                name = "fatbin-damaged" if isinstance(error, DamagedError) else "bundle-not-read"
+                self._problem(name, str(error), at)
+                following = _MAGIC.search(self.data, at + len(_COMPRESSED), self.end)
+                end = following.start() if following else self.end
+            at = self._skip_zeros(end)
+        if self.names_only:
+            text = "bundles that would unpack to more than 1 GiB together were only read for their names"
+            self._problem("names-only", text, self.start)
+
+    def _problem(self, name: str, text: str, at: int) -> None:
+        self.problems.append(Problem(name, text, at - self.start))
+
+    def _skip_zeros(self, at: int) -> int:
+        while at < self.end:
+            data = self.data[at : min(at + _CHUNK, self.end)]
+            rest = data.lstrip(b"\0")
+            at += len(data) - len(rest)
+            if rest:
+                break
+        return at
+
+    def _read_bundle(self, at: int) -> int:
+        """Read the bundle at an offset, and return where it ends."""
+        magic = self.data[at : min(at + len(_PLAIN), self.end)]
+        if magic == _PLAIN:
+            entries, length = _read_table(self.data, at, self.end - at)
+            self._add(entries, at)
+            self._compare(entries, self.data, at, at)
+            return at + length
+        if magic.startswith(_COMPRESSED):
+            return self._read_compressed(at)
+        msg = "there are bytes that are not an offload bundle"
+        raise DamagedError(msg)
+
+    def _read_compressed(self, at: int) -> int:
+        """Read the compressed bundle at an offset, and return where it ends."""
+        left = self.end - at
+        version, method = _unpack("<HH", self.data, at + 4, self.end)
+        layout, compression = _SIZES.get(version), _METHODS.get(method)
+        if layout is None or compression is None:
+            msg = f"a compressed bundle has the unknown version {version} or method {method}"
+            raise _UnreadError(msg)
+        *length, promised = _unpack(layout, self.data, at + 8, self.end)
+        payload = at + 8 + struct.calcsize(layout) + _HASH
+        end = at + (length[0] if length else left)
+        if not payload <= end <= self.end:
+            msg = f"a compressed bundle of {end - at} bytes has {left} left in its section"
+            raise DamagedError(msg)
+        compare = promised <= _MOST_COMPARED - self.unpacked
+        if not length and not compare:
+            msg = f"a compressed bundle that does not say its length would unpack to {promised} bytes"
+            raise _UnreadError(msg)
+        most = promised if compare else min(promised, _LARGEST_TABLE)
+        with _decompressed(self.data, payload, end, compression, most) as (data, consumed):
+            if compare and len(data) > promised:
+                msg = "a compressed bundle unpacks to more than it says"
+                raise DamagedError(msg)
+            entries, _ = _read_table(data, 0, promised)
+            self._add(entries, at, compression)
+            if compare:
+                self.unpacked += promised
+                self._compare(entries, data, 0, at)
+            else:
+                self.names_only = True
+        return end if length else consumed
+
+    def _add(self, entries: list[_Entry], bundle: int, compression: str = "") -> None:
+        for entry in entries:
+            name = _ENTRY_ID.fullmatch(entry.name)
+            if not name:
+                text = f"the entry {entry.name!r} does not name a GPU architecture"
+                self._problem("unknown-target", text, bundle)
+            elif entry.size == 0:
+                self._problem("empty-object", f"the entry {entry.name!r} is empty", bundle)
+            else:
+                features = tuple(sorted(name["features"].split(":")[1:]))
+                at = bundle - self.start
+                self.objects.append(CodeObject(name["architecture"], features, at, entry.size, compression))
+
+    def _compare(self, entries: list[_Entry], data: Buffer, base: int, bundle: int) -> None:
+        for entry in entries:
+            name = _ENTRY_ID.fullmatch(entry.name)
+            if not name or not entry.size or not name["architecture"].startswith("gfx"):
+                continue
+            features = sorted(name["features"].split(":")[1:])
+            expected = ":".join([name["architecture"], *features])
+            wrong = _disagreement(expected, data, base + entry.offset, entry.size)
+            if wrong:
+                self._problem("object-disagrees", f"the entry {entry.name!r} {wrong}", bundle)
+
+
+def _read_table(data: Buffer, base: int, size: int) -> tuple[list[_Entry], int]:
+    """Read the table of a plain bundle: its entries for GPUs by their offset, and the bundle's length."""
+    end = base + size
+    if data[base : min(base + len(_PLAIN), end)] != _PLAIN:
+        msg = "what a bundle unpacks to is not an offload bundle"
+        raise DamagedError(msg)
+    (count,) = _unpack("<Q", data, base + 24, end)
+    if not 0 < count <= _MOST_ENTRIES:
+        msg = f"a bundle has {count} entries"
+        raise DamagedError(msg)
+    entries, at = [], 32
+    for _ in range(count):
+        offset, length, letters = _unpack("<QQQ", data, base + at, end)
+        if letters > _LONGEST_ID:
+            msg = f"a bundle has an entry name of {letters} bytes"
+            raise DamagedError(msg)
+        (text,) = struct.unpack(f"{letters}s", _whole(data, base + at + 24, letters, end))
+        name = text.decode("ascii", "backslashreplace")
+        if offset + length > size:
+            msg = f"the entry {name!r} ends after its bundle"
+            raise DamagedError(msg)
+        entries.append(_Entry(offset, length, name))
+        at += 24 + letters
+    entries.sort()
+    length = max(at, *(entry.offset + entry.size for entry in entries))
+    return [entry for entry in entries if not entry.name.startswith("host-")], length
+
+
+def _unpack(layout: str, data: Buffer, at: int, end: int) -> tuple[int, ...]:
+    return struct.unpack(layout, _whole(data, at, struct.calcsize(layout), end))
+
+
+def _whole(data: Buffer, at: int, size: int, end: int) -> bytes:
+    if at + size > min(end, len(data)):
+        msg = "a bundle is cut short"
+        raise DamagedError(msg)
+    return data[at : at + size]
+
+
+def _disagreement(expected: str, data: Buffer, offset: int, size: int) -> str:
+    """Compare the name of an entry with its object; return what is wrong as a clause."""
+    if data[offset : offset + 4] == b"BC\xc0\xde":
+        return "holds LLVM bitcode, which GPUs do not run"
+    actual = code_object_name(data, offset) if size >= _ELF_HEADER.size else None
+    if actual is None:
+        return "does not hold an AMDGPU code object"
+    if actual != expected:
+        return f"holds code for {actual}"
+    noted = _noted_name(data, offset, size)
+    return f"holds a note for {noted}" if noted and noted != expected else ""
+
+
+class _Metadata(msgspec.Struct):
+    target: str = msgspec.field(name="amdhsa.target", default="")
+
+
+def _noted_name(data: Buffer, offset: int, size: int) -> str:
+    """Return the architecture and features in a code object's metadata note; empty if there is none."""
+    header = _ELF_HEADER.unpack(data[offset : offset + _ELF_HEADER.size])
+    table, entry_size, count = header[10], header[14], header[15]
+    for number in range(min(count, 64)):
+        at = table + number * entry_size
+        if at + _PROGRAM_HEADER.size > min(size, len(data) - offset):
+            return ""
+        program = _PROGRAM_HEADER.unpack(data[offset + at : offset + at + _PROGRAM_HEADER.size])
+        kind, begin, length = program[0], program[2], program[5]
+        if kind == _PT_NOTE and length <= _LONGEST_NOTE and begin + length <= size:
+            return _name_in_note(data[offset + begin : offset + begin + length])
+    return ""
+
+
+def _name_in_note(note: bytes) -> str:
+    if len(note) < _NOTE.size:
+        return ""
+    letters, size, kind = _NOTE.unpack_from(note)
+    at = _NOTE.size + (letters + 3) // 4 * 4
+    if kind != _NT_AMDGPU_METADATA:
+        return ""
+    try:
+        target = msgspec.msgpack.decode(note[at : at + size], type=_Metadata).target
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return "nothing readable"
+    return target.rpartition("--")[2] if "--" in target else target.partition("-unknown-")[2]
+
+
+class _Decompressor(Protocol):
+    @property
+    def needs_input(self) -> bool: ...
+    @property
+    def eof(self) -> bool: ...
+    @property
+    def unused_data(self) -> bytes: ...
+    def decompress(self, data: bytes, most: int, /) -> bytes: ...
+
+
+class _Inflater:
+    """zlib's decompressor with the interface of zstd's."""
+
+    def __init__(self) -> None:
+        self._inner = zlib.decompressobj()
+
+    @property
+    def needs_input(self) -> bool:
+        return not self._inner.unconsumed_tail
+
+    @property
+    def eof(self) -> bool:
+        return self._inner.eof
+
+    @property
+    def unused_data(self) -> bytes:
+        return self._inner.unused_data
+
+    def decompress(self, data: bytes, most: int) -> bytes:
+        return self._inner.decompress(self._inner.unconsumed_tail + data, most)
+
+
+@contextmanager
+def _decompressed(
+    data: Buffer, start: int, end: int, compression: str, most: int
+) -> Iterator[tuple[Buffer, int]]:
+    """Decompress a payload to a temporary file without a name.
+
+    Yields
+    ------
+    tuple
+        What it unpacks to, until that is more than so many bytes, and where the payload ends.
+    """
+    decompressor: _Decompressor = _Inflater() if compression == "zlib" else zstd.ZstdDecompressor()
+    at, size = start, 0
+    with tempfile.TemporaryFile(prefix="matrix-") as file:
+        while not decompressor.eof and size <= most:
+            fresh = b""
+            if decompressor.needs_input:
+                fresh = data[at : min(at + _CHUNK, end)]
+                at += len(fresh)
+                if not fresh:
+                    msg = "a compressed bundle is cut short"
+                    raise DamagedError(msg)
+            try:
+                piece = decompressor.decompress(fresh, _MOST_AT_ONCE)
+            except (zlib.error, zstd.ZstdError, ValueError) as error:
+                msg = f"a bundle cannot be decompressed ({error})"
+                raise DamagedError(msg) from None
+            size += len(piece)
+            file.write(piece)
+        file.flush()
+        if not size:
+            yield b"", at - len(decompressor.unused_data)
+            return
+        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+            yield content, at - len(decompressor.unused_data)

@@ -1,0 +1,118 @@
+"""Platform tags: what a tag promises, and which tag a wheel deserves."""
+
+from __future__ import annotations
+
+import platform
+import re
+from functools import cache
+from typing import TYPE_CHECKING
+
+from builders.audit.elf import version_key
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from auditwheel.policy import Policy
+
+MACHINES = {"x86_64": "EM_X86_64", "aarch64": "EM_AARCH64"}
+TORCH_LIBRARIES = ("libc10*.so*", "libtorch*.so*")
+"""Libraries that come with torch and are loaded before the extension."""
+ROCM_LIBRARIES = (
+    "libamdhip64.so*", "libamd_comgr.so*", "libhip*.so*", "libhsa-runtime64.so*", "libMIOpen*.so*",
+    "libroc*.so*", "librccl.so*",
+)  # fmt: skip
+"""Libraries of ROCm that come with torch's ROCm wheel or the base image."""
+_NUMBER = re.compile(r"\d+(?:\.\d+)*")
+_LEGACY = {"manylinux1": "2.5", "manylinux2010": "2.12", "manylinux2014": "2.17"}
+_PLATFORM = re.compile(r"(?P<kind>manylinux\d*|linux|musllinux)(?:_(?P<glibc>\d+_\d+))?_(?P<machine>.+)")
+
+
+def promised_glibc(platform_tag: str) -> str:
+    """Return the oldest glibc that a platform tag promises to run on; empty if there is no promise.
+
+    Examples
+    --------
+    >>> promised_glibc("manylinux_2_28_x86_64"), promised_glibc("manylinux2014_x86_64")
+    ('2.28', '2.17')
+    >>> promised_glibc("linux_x86_64")
+    ''
+    """
+    match = _PLATFORM.fullmatch(platform_tag)
+    if not match or not match["kind"].startswith("manylinux"):
+        return ""
+    return (match["glibc"] or "").replace("_", ".") or _LEGACY.get(match["kind"], "")
+
+
+def promised_versions(platform_tag: str) -> Mapping[str, str]:
+    """Return the newest symbol version of each family on the systems that a platform tag promises.
+
+    auditwheel's policies contain libstdc++ and libgcc of the systems with a glibc. Without a policy for
+    the promised glibc, the next older one applies. Newer systems than all policies are unknown.
+
+    Examples
+    --------
+    >>> promised_versions("manylinux_2_28_x86_64")["GLIBCXX"]
+    '3.4.24'
+    >>> promised_versions("linux_x86_64")
+    {}
+    """
+    glibc = promised_glibc(platform_tag)
+    known = {
+        version_key(version): policy
+        for policy in policies(machine_of_tag(platform_tag))
+        if (version := promised_glibc(policy.name))
+    }
+    fitting = [key for key in known if glibc and key <= version_key(glibc)]
+    if not fitting or version_key(glibc) > max(known):
+        return {}
+    return {
+        family: max(numbers, key=version_key)
+        for family, versions in known[max(fitting)].symbol_versions.items()
+        if (numbers := [version for version in versions if _NUMBER.fullmatch(version)])
+    }
+
+
+@cache
+def policies(machine: str) -> tuple[Policy, ...]:
+    """Return auditwheel's policies for systems with glibc; none for an unknown machine."""
+    from auditwheel.architecture import Architecture
+    from auditwheel.libc import Libc
+    from auditwheel.policy import WheelPolicies
+
+    if machine not in {architecture.value for architecture in Architecture}:
+        return ()
+    return tuple(WheelPolicies(libc=Libc.GLIBC, arch=Architecture(machine)))
+
+
+def machine_of_tag(platform_tag: str) -> str:
+    """Return the machine of a platform tag for Linux, such as ``x86_64``; empty for another tag."""
+    match = _PLATFORM.fullmatch(platform_tag)
+    return match["machine"] if match else ""
+
+
+def platform_tag(wheel: Path) -> str:
+    """Return the platform tag of a wheel by the symbol versions that its objects need.
+
+    auditwheel has the policies. Libraries of torch and ROCm count as present. A wheel without compiled
+    code has the platform ``any``.
+    """
+    from auditwheel.error import NonPlatformWheelError
+    from auditwheel.libc import Libc
+    from auditwheel.wheel_abi import analyze_wheel_abi
+
+    excluded = frozenset([*TORCH_LIBRARIES, *ROCM_LIBRARIES])
+    try:
+        report = analyze_wheel_abi(
+            Libc.GLIBC, None, wheel, excluded, disable_isa_ext_check=True, allow_graft=False
+        )
+    except NonPlatformWheelError:
+        return "any"
+    except RuntimeError:  # shared objects in the directory for pure Python: no policy is met
+        return plain_platform()
+    return str(report.overall_policy.name)
+
+
+def plain_platform() -> str:
+    """Return the platform tag that promises nothing about glibc."""
+    return f"linux_{platform.machine()}"

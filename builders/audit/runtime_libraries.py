@@ -1,0 +1,231 @@
+"""What a wheel runs beside: torch, the libraries of the base image, a conda environment.
+
+Their files are read here, or the facts that an inspection of the image reported; the checks compare a
+wheel with them.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import mmap
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, cast
+
+from elftools.common.exceptions import ELFError
+from elftools.elf.elffile import ELFFile
+from elftools.elf.gnuversions import GNUVerDefSection
+
+from builders.audit.elf import add_version, read_object
+from builders.wheel import DamagedError
+from resolver.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from builders.audit.elf import SharedObject
+
+_LIBRARY = re.compile(r".+\.so(\.\d+)*")
+_LIBRARIES_WITH_SYMBOLS = ("libc10", "libtorch", "libcaffe2", "libshm")
+_ROCM_LINE = re.compile(r"\d+\.\d+")
+_CONDA_LIBRARIES = ("libstdc++.so.6", "libgcc_s.so.1")
+_TORCH_HINT = "It is torch/lib in the environment that the wheels are for."
+_IMAGE_HINT = "Write it with: matrix doctor --base-image IMAGE --format json"
+
+
+@dataclass(frozen=True, slots=True)
+class Torch:
+    """The torch that a wheel is for; what is unknown is not compared."""
+
+    version: str = ""
+    rocm: str = ""
+    """Major and minor of the ROCm that it was built for, such as ``7.2``; empty for a CPU torch."""
+    libraries: frozenset[str] | None = None
+    """File names and sonames in its library directory; None if unknown."""
+    exports: frozenset[str] | None = field(default=None, repr=False)
+    """Symbols of torch that its libraries define; None if unknown."""
+
+
+@dataclass(frozen=True, slots=True)
+class Provider:
+    """An image or environment that provides libraries."""
+
+    name: str
+    """For messages: ``the base image``."""
+    versions: Mapping[str, str] = field(default_factory=dict, hash=False)
+    """``GLIBC``, ``GLIBCXX``, ``CXXABI`` and ``GCC`` to the newest symbol version that it has."""
+    libraries: frozenset[str] | None = None
+    """Sonames that its loader finds; None if unknown."""
+    is_image: bool = True
+    """Whether nothing lies below it; an environment runs in an image that may have more."""
+
+
+def read_torch(directory: Path) -> Torch:
+    """Read what torch provides from its library directory, ``torch/lib``.
+
+    Raises
+    ------
+    UsageError
+        There is no torch.
+    """
+    if not directory.is_dir():
+        msg = f"There is no directory {directory}."
+        raise UsageError(msg, hint=_TORCH_HINT)
+    libraries: set[str] = set()
+    exports: set[str] | None = None
+    for path in sorted(directory.iterdir()):
+        if not _LIBRARY.fullmatch(path.name) or not path.is_file():
+            continue
+        libraries.add(path.name)
+        try:
+            library = _read_file(path)
+        except (DamagedError, OSError, ValueError):
+            continue
+        if library.soname:
+            libraries.add(library.soname)
+        if path.name.startswith(_LIBRARIES_WITH_SYMBOLS):
+            exports = (exports or set()) | library.symbols.exports
+    if exports is None:
+        msg = f"{directory} does not contain a library of torch."
+        raise UsageError(msg, hint=_TORCH_HINT)
+    version, rocm = _torch_version(directory.parent / "version.py")
+    return Torch(version, rocm, frozenset(libraries), frozenset(exports))
+
+
+def _read_file(path: Path) -> SharedObject:
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        return read_object(path.name, data)
+
+
+def _torch_version(path: Path) -> tuple[str, str]:
+    """Read torch's version, and ROCm's major and minor, from ``torch/version.py`` without running it."""
+    try:
+        values = literals(path.read_bytes())
+    except OSError:
+        return "", ""
+    line = _ROCM_LINE.match(str(values.get("hip") or ""))
+    return str(values.get("__version__") or ""), line[0] if line else ""
+
+
+def literals(source: bytes) -> dict[str, Any]:
+    """Return the literal values that a Python module assigns to names, without running it.
+
+    Examples
+    --------
+    >>> literals(b"a = 1; b: str = 'x'; c = open('/etc/passwd')")
+    {'a': 1, 'b': 'x'}
+    """
+    values: dict[str, Any] = {}
+    try:
+        statements = ast.parse(source).body
+    except (SyntaxError, ValueError, RecursionError, MemoryError):  # the last two: too deeply nested
+        return values
+    for statement in statements:
+        names: list[ast.expr] = []
+        if isinstance(statement, ast.Assign):
+            names = statement.targets
+        elif isinstance(statement, ast.AnnAssign):
+            names = [statement.target]
+        expression = getattr(statement, "value", None)
+        for name in names:
+            if isinstance(name, ast.Name) and expression is not None:
+                try:
+                    values[name.id] = ast.literal_eval(expression)
+                except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
+                    continue
+    return values
+
+
+def read_conda(prefix: Path) -> Provider:
+    """Read which symbol versions the C++ and GCC libraries of a conda environment have.
+
+    Raises
+    ------
+    UsageError
+        There is no environment, or a library cannot be read.
+    """
+    if not prefix.is_dir():
+        msg = f"There is no directory {prefix}."
+        raise UsageError(msg, hint="Name the directory of the conda environment.")
+    versions: dict[str, str] = {}
+    for name in _CONDA_LIBRARIES:
+        path = prefix / "lib" / name
+        if path.exists():
+            for version in _defined_versions(path):
+                add_version(versions, version)
+    libraries = frozenset(path.name for path in (prefix / "lib").glob("*.so*"))
+    return Provider(f"the conda environment {prefix.name}", versions, libraries, is_image=False)
+
+
+def _defined_versions(path: Path) -> list[str]:
+    try:
+        with path.open("rb") as file:
+            section = ELFFile(file).get_section_by_name(".gnu.version_d")
+            if not isinstance(section, GNUVerDefSection):
+                return []
+            return [str(each.name) for _, names in section.iter_versions() for each in names]
+    except (OSError, ELFError) as error:
+        msg = f"Cannot read {path}: {error}."
+        raise UsageError(msg) from None
+
+
+def read_image_facts(path: Path, overrides: Mapping[str, str]) -> Provider:
+    """Read the facts of a base image that ``matrix doctor`` wrote as JSON.
+
+    Parameters
+    ----------
+    path
+        The file. Its keys ``glibc``, ``glibcxx``, ``cxxabi``, ``gcc`` (versions) and ``libraries``
+        (sonames) are read at the top or under ``image``.
+    overrides
+        Facts of the same kind that take precedence.
+
+    Raises
+    ------
+    UsageError
+        The file cannot be read or has other content.
+    """
+    try:
+        facts = json.loads(path.read_bytes())
+    except (OSError, ValueError) as error:
+        msg = f"Cannot read {path}: {error}."
+        raise UsageError(msg, hint=_IMAGE_HINT) from None
+    if isinstance(facts, dict) and isinstance(facts.get("image"), dict):
+        facts = facts["image"]
+    if not isinstance(facts, dict):
+        msg = f"{path} does not contain the facts of an image."
+        raise UsageError(msg, hint=_IMAGE_HINT)
+    return image_provider({**cast("Mapping[str, object]", facts), **overrides})
+
+
+def image_provider(facts: Mapping[str, object]) -> Provider:
+    """Return what a base image provides.
+
+    Parameters
+    ----------
+    facts
+        ``glibc``, ``glibcxx``, ``cxxabi``, ``gcc`` as versions (``2.31``, or ``GLIBC_2.31``) and
+        ``libraries`` as sonames; each may be missing.
+
+    Raises
+    ------
+    UsageError
+        A value is not a version, or there is nothing to compare with.
+    """
+    versions: dict[str, str] = {}
+    for family in ("GLIBC", "GLIBCXX", "CXXABI", "GCC"):
+        text = facts.get(family.lower())
+        if text:
+            version = str(text).upper().removeprefix(f"{family}_")
+            if not re.fullmatch(r"\d+(\.\d+)*", version):
+                msg = f"{text!r} is not a version of {family.lower()}."
+                raise UsageError(msg, hint="Write it as 2.31.")
+            versions[family] = version
+    listed = facts.get("libraries")
+    libraries = frozenset(map(str, listed)) if isinstance(listed, list | tuple | set | frozenset) else None
+    if not versions and libraries is None:
+        msg = "The facts of the image contain neither its glibc nor its libraries."
+        raise UsageError(msg, hint=_IMAGE_HINT)
+    return Provider("the base image", versions, libraries)

@@ -1,0 +1,153 @@
+"""Audit a wheel: read it once, then run every check on what was read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Literal
+
+import msgspec
+
+from builders.audit import gpu, libraries, metadata, promises
+from builders.audit.contents import Expected, read_contents
+from builders.audit.platform_tags import platform_tag
+from builders.files import sha256_of
+from builders.findings import SEVERITIES, Finding, limited
+from builders.wheel import DamagedError, WheelReader
+from resolver.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from builders.audit.contents import Contents
+    from builders.audit.elf import SharedObject
+
+CHECKS: tuple[Callable[[Contents, Expected], Iterator[Finding]], ...] = (
+    metadata.check_members,
+    metadata.check_dist_info,
+    metadata.check_record,
+    metadata.check_metadata,
+    metadata.check_tags,
+    libraries.check_versions,
+    libraries.check_libraries,
+    libraries.check_symbols,
+    libraries.check_bundled,
+    libraries.check_search_paths,
+    gpu.check_architectures,
+    gpu.check_label,
+    promises.check_op_table,
+    promises.check_computed_names,
+    metadata.check_requirements,
+    promises.check_promised_objects,
+)
+"""Every check, in the order in which findings of one severity are listed."""
+_NOTHING = Expected()
+
+
+class Needs(msgspec.Struct):
+    """The libraries and symbol versions that a shared object needs."""
+
+    libraries: tuple[str, ...]
+    versions: dict[str, str]
+
+
+class Report(msgspec.Struct):
+    """The audit of one wheel as ``matrix audit --format json`` prints it."""
+
+    file: str
+    sha256: str
+    name: str
+    version: str
+    tags: list[str]
+    code_objects: dict[str, list[str]]
+    """Member to the GPU architectures of its code, with their features."""
+    needs: dict[str, Needs]
+    """Shared object to what it needs."""
+    ops: dict[str, bool] | None
+    """Op to whether it was compiled, from the wheel's op table."""
+    findings: tuple[Finding, ...]
+    verdict: Literal["sound", "defective"]
+
+
+@dataclass(frozen=True)
+class WheelAudit:
+    """A wheel, its contents, and the findings."""
+
+    contents: Contents
+    sha256: str
+    findings: tuple[Finding, ...]
+    path: Path = field(repr=False)
+
+    @property
+    def verdict(self) -> Literal["sound", "defective"]:
+        """``defective`` if any finding is an error."""
+        return "defective" if self.errors else "sound"
+
+    @property
+    def errors(self) -> list[Finding]:
+        """The findings for which the wheel must not be published."""
+        return [finding for finding in self.findings if finding.severity == "error"]
+
+    @property
+    def objects(self) -> tuple[SharedObject, ...]:
+        """The shared objects in the wheel."""
+        return self.contents.objects
+
+    @cached_property
+    def platform_tag(self) -> str:
+        """The platform tag that the wheel deserves; auditwheel unpacks the wheel to find it."""
+        return platform_tag(self.path)
+
+    def report(self) -> Report:
+        """Return what ``matrix audit`` prints."""
+        contents = self.contents
+        table = promises.read_op_table(contents)
+        return Report(
+            contents.file,
+            self.sha256,
+            contents.name,
+            contents.version,
+            [str(tag) for tag in contents.tags],
+            {path: sorted({one.name for one in code}) for path, code in sorted(contents.code.items())},
+            {item.path: Needs(item.needed, dict(item.versions)) for item in contents.objects},
+            dict(sorted(table.ops.items())) if table else None,
+            self.findings,
+            self.verdict,
+        )
+
+
+def audit_wheel(path: Path, expected: Expected = _NOTHING) -> WheelAudit:
+    """Read a wheel and check it.
+
+    Shared objects are unpacked to temporary files one after the other; nothing else of the wheel is
+    written to disk.
+
+    Parameters
+    ----------
+    path
+        The wheel file.
+    expected
+        What to compare it with.
+
+    Raises
+    ------
+    UsageError
+        The file cannot be read, or is not a wheel.
+    """
+    try:
+        with WheelReader(path) as wheel:
+            contents, damage = read_contents(path.name, wheel)
+        digest = sha256_of(path)
+    except DamagedError as error:
+        msg = f"{path} is not a valid wheel: {error}."
+        hint = "Its download or build may be incomplete."
+        raise UsageError(msg, hint=hint) from None
+    except OSError as error:
+        msg = f"Cannot read {path}: {error.strerror or error}."
+        raise UsageError(msg) from None
+    findings = limited(damage)
+    for check in CHECKS:
+        findings += limited(check(contents, expected))
+    findings.sort(key=lambda finding: SEVERITIES.index(finding.severity))
+    return WheelAudit(contents, digest, tuple(findings), path)

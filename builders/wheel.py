@@ -1,0 +1,331 @@
+"""Read and write wheels: the one place that opens them as zip files.
+
+Wheels come from strangers. What would fill memory or disk is refused before it is read, no member is
+written under a name of its own, and each member is compared with its size and checksum.
+"""
+
+from __future__ import annotations
+
+import base64
+import copy
+import csv
+import hashlib
+import io
+import mmap
+import os
+import stat
+import tempfile
+import time
+import zipfile
+from contextlib import contextmanager
+from itertools import pairwise
+from pathlib import PurePosixPath
+from typing import TYPE_CHECKING, BinaryIO, NamedTuple, cast
+
+from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
+from packaging.version import InvalidVersion, Version
+from zlib_ng import zlib_ng as zlib
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from pathlib import Path
+    from typing import Self
+
+    from packaging.tags import Tag
+
+LARGEST_METADATA = 1 << 22  # bytes of METADATA or WHEEL; a long README has 0.2 MB
+_LARGEST_DIRECTORY = 1 << 24  # bytes; that of torch, with 14,000 members, has 2 MB
+_MOST_UNPACKED = 1 << 36  # bytes: ten times the largest known wheel
+_HIGHEST_RATIO = 100  # ELF files with GPU code reach 20
+_ALWAYS_ALLOWED = 1 << 28  # unpacked bytes, whatever the ratio
+_CHUNK = 1 << 20
+_InflateError = cast("type[Exception]", zlib.error)
+_FIRST_DATE = (1980, 1, 1, 0, 0, 0)  # the oldest date that a zip file can hold
+
+
+class DamagedError(Exception):
+    """A file contradicts itself or exceeds a limit; the message is a clause without a full stop."""
+
+
+class WheelReader:
+    """A wheel, opened for reading. Use it as a context manager.
+
+    Raises
+    ------
+    DamagedError
+        The file is not a wheel, or would fill memory or disk.
+    OSError
+        The file cannot be read.
+    """
+
+    name: str
+    """Normalized, from the file name."""
+    version: Version
+    """From the file name."""
+    tags: tuple[Tag, ...]
+    """From the file name, sorted."""
+    members: tuple[zipfile.ZipInfo, ...]
+    """All members, directories included."""
+
+    def __init__(self, path: Path) -> None:
+        try:
+            self.name, self.version, _, tags = parse_wheel_filename(path.name)
+        except InvalidWheelFilename:
+            msg = "its name is not of the form NAME-VERSION-PYTHON-ABI-PLATFORM.whl"
+            raise DamagedError(msg) from None
+        self.tags = tuple(sorted(tags, key=str))
+        mode = path.stat().st_mode
+        if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):  # opening a named pipe would wait for ever
+            msg = "it is not a regular file"
+            raise DamagedError(msg)
+        self._file = _LimitedFile(path, "rb")
+        try:
+            self._archive = zipfile.ZipFile(self._file)
+            self.members = tuple(self._archive.infolist())
+            _check_directory(self.members, path.stat().st_size)
+        except (zipfile.BadZipFile, NotImplementedError, ValueError, OverflowError) as error:
+            self._file.close()
+            raise DamagedError(str(error).rstrip(".")) from None
+        except BaseException:
+            self._file.close()
+            raise
+        self.dist_infos = sorted(
+            top
+            for top in {info.filename.partition("/")[0] for info in self.members}
+            if top.endswith(".dist-info")
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._archive.close()
+        self._file.close()
+
+    @property
+    def dist_info(self) -> str:
+        """The directory with METADATA, WHEEL and RECORD; empty if there is none."""
+        own = [one for one in self.dist_infos if is_dist_info_of(one, self.name, str(self.version))]
+        return next(iter(own + self.dist_infos), "")
+
+    def metadata_member(self, name: str) -> zipfile.ZipInfo | None:
+        """Return the member that is METADATA, WHEEL or RECORD; None if there is none."""
+        path = f"{self.dist_info}/{name}"
+        return next((info for info in reversed(self.members) if info.filename == path), None)
+
+    def largest(self, name: str) -> int:
+        """Return how many bytes METADATA, WHEEL or RECORD may have.
+
+        A row of RECORD is a path, in which quotes are doubled, a hash and a size.
+        """
+        if name != "RECORD":
+            return LARGEST_METADATA
+        return (1 << 16) + sum(200 + 2 * len(info.filename.encode()) for info in self.members)
+
+    def read(self, info: zipfile.ZipInfo) -> bytes:
+        """Return the content of a small member."""
+        return b"".join(self.chunks(info))
+
+    def chunks(self, info: zipfile.ZipInfo) -> Iterator[bytes]:
+        """Yield the content of a member, at most a megabyte at a time.
+
+        Raises
+        ------
+        DamagedError
+            The member cannot be read, or its size or checksum is wrong. What was yielded before is not
+            to be used then.
+        """
+        if info.flag_bits & 1:
+            msg = "is encrypted"
+            raise DamagedError(msg)
+        if info.compress_type not in {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED}:
+            msg = f"is compressed by method {info.compress_type}; wheels are stored or deflated"
+            raise DamagedError(msg)
+        size = checksum = 0
+        try:
+            for data in self._unpacked(info):
+                size += len(data)
+                if size > info.file_size:
+                    break
+                checksum = zlib.crc32(data, checksum)
+                yield data
+        except (zipfile.BadZipFile, RuntimeError, ValueError, EOFError, _InflateError) as error:
+            msg = f"cannot be unpacked ({str(error) or type(error).__name__})"
+            raise DamagedError(msg) from None
+        if size != info.file_size:
+            msg = f"does not have the {info.file_size} bytes that the wheel's directory says"
+            raise DamagedError(msg)
+        if checksum != info.CRC:
+            msg = "does not match its checksum"
+            raise DamagedError(msg)
+
+    def _unpacked(self, info: zipfile.ZipInfo) -> Iterator[bytes]:
+        # zlib-ng inflates twice as fast as zlib and shows what follows the compressed data; `zipfile`
+        # hands out the compressed bytes if it takes them for stored ones.
+        packed = copy.copy(info)
+        packed.compress_type, packed.file_size = zipfile.ZIP_STORED, info.compress_size
+        packed.CRC = None  # type: ignore[assignment]  # `zipfile` then compares nothing
+        with self._archive.open(packed) as source:
+            if info.compress_type == zipfile.ZIP_STORED:
+                yield from iter(lambda: source.read(_CHUNK), b"")
+                return
+            inflater = zlib.decompressobj(-zlib.MAX_WBITS)
+            while (data := source.read(_CHUNK)) and not inflater.eof:
+                while data and not inflater.eof:
+                    yield inflater.decompress(data, _CHUNK)
+                    data = inflater.unconsumed_tail
+            yield inflater.flush()
+            if not inflater.eof or inflater.unused_data or data:
+                msg = "its compressed data ends too early or is followed by something"
+                raise ValueError(msg)
+
+    def sha256(self, info: zipfile.ZipInfo, sink: BinaryIO | None = None) -> bytes:
+        """Return the SHA-256 of a member's content, which is also written to the sink."""
+        digest = hashlib.sha256()
+        for data in self.chunks(info):
+            digest.update(data)
+            if sink is not None:
+                sink.write(data)
+        return digest.digest()
+
+    @contextmanager
+    def unpacked(self, info: zipfile.ZipInfo) -> Iterator[tuple[mmap.mmap | bytes, bytes]]:
+        """Unpack a member to a temporary file without a name; yield its content and its SHA-256."""
+        with tempfile.TemporaryFile(prefix="matrix-") as file:
+            digest = self.sha256(info, file)
+            file.flush()
+            if not info.file_size:
+                yield b"", digest
+                return
+            with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+                yield content, digest
+
+
+class _LimitedFile(io.FileIO):
+    """A file that `zipfile` reads no huge directory from, and nothing before its beginning."""
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        if whence == io.SEEK_SET and offset < 0:
+            msg = "its directory points outside of it"
+            raise DamagedError(msg)
+        return super().seek(offset, whence)
+
+    def read(self, size: int | None = -1) -> bytes:
+        if size is not None and size > _LARGEST_DIRECTORY:
+            msg = f"its directory would have {size} bytes"
+            raise DamagedError(msg)
+        return super().read(-1 if size is None else size)
+
+
+def _check_directory(members: Sequence[zipfile.ZipInfo], file_size: int) -> None:
+    if not all(info.filename for info in members):
+        msg = "a member has no name"
+        raise DamagedError(msg)
+    if any(info.header_offset < 0 for info in members):
+        msg = "its directory points outside of it"
+        raise DamagedError(msg)
+    total = sum(info.file_size for info in members)
+    if total > _MOST_UNPACKED or total > max(_ALWAYS_ALLOWED, _HIGHEST_RATIO * file_size):
+        msg = f"its members would unpack to {total} bytes, from {file_size}"
+        raise DamagedError(msg)
+
+
+def is_unsafe(name: str) -> bool:
+    """Return whether a member of this name would be unpacked outside the environment."""
+    return name.startswith("/") or "\\" in name or ".." in PurePosixPath(name).parts
+
+
+def is_special(info: zipfile.ZipInfo) -> bool:
+    """Return whether a member is a link or a device."""
+    return stat.S_IFMT(info.external_attr >> 16) not in {0, stat.S_IFREG, stat.S_IFDIR}
+
+
+def overlapping(members: Sequence[zipfile.ZipInfo]) -> Iterator[tuple[str, str]]:
+    """Yield each two members of which the second begins inside the first."""
+    ordered = sorted(members, key=lambda info: info.header_offset)
+    for first, second in pairwise(ordered):
+        least = first.header_offset + 30 + len(first.filename.encode()) + first.compress_size
+        if second.header_offset < least:
+            yield first.filename, second.filename
+
+
+def is_dist_info_of(directory: str, name: str, version: str) -> bool:
+    """Return whether a ``.dist-info`` directory belongs to a name and a version, in any spelling.
+
+    Examples
+    --------
+    >>> is_dist_info_of("Flash_Attn-2.8.dist-info", "flash-attn", "2.8")
+    True
+    """
+    project, _, release = directory.removesuffix(".dist-info").rpartition("-")
+    try:
+        return canonicalize_name(project) == name and Version(release) == Version(version)
+    except InvalidVersion:
+        return False
+
+
+def record_rows(text: bytes) -> Iterator[list[str]]:
+    """Yield the rows of a RECORD: path, hash, size.
+
+    Raises
+    ------
+    DamagedError
+        It is not a table.
+    """
+    try:
+        yield from csv.reader(io.TextIOWrapper(io.BytesIO(text), encoding="utf-8", newline=""))
+    except (UnicodeDecodeError, csv.Error) as error:
+        msg = f"RECORD cannot be read ({error})"
+        raise DamagedError(msg) from None
+
+
+def recorded_hash(digest: bytes, algorithm: str = "sha256") -> str:
+    """Return a hash as RECORD has it: URL-safe base 64 without padding."""
+    return f"{algorithm}={base64.urlsafe_b64encode(digest).decode().rstrip('=')}"
+
+
+class NewMember(NamedTuple):
+    """The content of a member to be written."""
+
+    size: int
+    chunks: Iterable[bytes]
+    executable: bool = False
+
+
+def write_wheel(path: Path, members: Mapping[str, NewMember], dist_info: str) -> None:
+    """Write a wheel and its RECORD; the bytes depend on the members and on Python's zlib only.
+
+    Members are sorted, with those of the metadata directory at the end and RECORD last. All have the
+    date of ``SOURCE_DATE_EPOCH``, or else 1980-01-01.
+    """
+    rows = []
+    with zipfile.ZipFile(path, "w") as archive:
+        for name in sorted(members, key=lambda one: (one.startswith(f"{dist_info}/"), one)):
+            digest = _write_member(archive, name, members[name])
+            rows.append((name, recorded_hash(digest), str(members[name].size)))
+        record = f"{dist_info}/RECORD"
+        text = io.StringIO()
+        csv.writer(text, lineterminator="\n").writerows([*rows, (record, "", "")])
+        data = text.getvalue().encode()
+        _write_member(archive, record, NewMember(len(data), [data]))
+
+
+def _write_member(archive: zipfile.ZipFile, name: str, member: NewMember) -> bytes:
+    info = zipfile.ZipInfo(name, _date())
+    info.compress_type = zipfile.ZIP_DEFLATED
+    info.create_system = 3  # Unix
+    info.external_attr = (stat.S_IFREG | (0o755 if member.executable else 0o644)) << 16
+    info.file_size = member.size  # decides whether 64-bit sizes are needed
+    digest = hashlib.sha256()
+    with archive.open(info, "w") as sink:
+        for data in member.chunks:
+            digest.update(data)
+            sink.write(data)
+    return digest.digest()
+
+
+def _date() -> tuple[int, int, int, int, int, int]:
+    epoch = os.environ.get("SOURCE_DATE_EPOCH", "")
+    if not epoch.isdecimal():
+        return _FIRST_DATE
+    return max(_FIRST_DATE, time.gmtime(int(epoch))[:6])
