@@ -7,8 +7,8 @@ reported as wrong, one that does not come in time as a timeout, a resolver that 
 missing. Two groups:
 
 in process
-    the search alone, in a process of its own, input already in memory: ``solve_preferred`` with arc
-    consistency and ``minimal_core``; nab-resolver (PubGrub in Python); clingo (grounding and solving).
+    the search alone, in a process of its own, input already in memory: ``Session.solve`` with arc
+    consistency and ``Session.explain``; nab-resolver (PubGrub in Python); clingo (grounding and solving).
     Only ours looks for the preferred solution; the others stop at the first.
 whole command
     from start to exit: ``matrix resolve`` with the universe laid over the shipped catalog;
@@ -40,8 +40,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 
 from benchmarks import universes
 from benchmarks.universes import KINDS, SIZES, make, to_problem
-from resolver.core import minimal_core
-from resolver.solve import solve_preferred
+from resolver.session import Session
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -367,7 +366,7 @@ def _ours(universe: Universe) -> Run:
 
     def run() -> tuple[float, Answer]:
         started = time.perf_counter()
-        found = solve_preferred(problem)
+        found = Session(problem).solve()
         seconds = time.perf_counter() - started
         if found is None:
             return seconds, None
@@ -383,7 +382,7 @@ def _core(universe: Universe) -> Run:
 
     def run() -> tuple[float, Answer]:
         started = time.perf_counter()
-        minimal_core(problem)
+        Session(problem).explain()
         return time.perf_counter() - started, None
 
     return run

@@ -1,160 +1,271 @@
-"""A conflict as a proof that a person can read."""
+"""Why a request has no solution, and why a version was not chosen, in sentences."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import combinations
 from typing import TYPE_CHECKING
 
-from resolver.compiling.draft import OTHER_TARGETS
-from resolver.core import minimal_core
+import msgspec
+
+from resolver.compiling import compile_problem
+from resolver.compiling.clauses import OTHER_ARCHITECTURES
 from resolver.model import PLATFORM, Conflict, CoreItem
-from resolver.network import propagate
-from resolver.problem import ABSENT, Demand, Relation
-from resolver.suggest import suggestions_for
+from resolver.problem import ABSENT, Demand, Relation, Row
+from resolver.session import Session
+from resolver.suggest import suggest
 from resolver.versions import join_words, sort_key
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
     from resolver.facts.catalog import Catalog
     from resolver.model import Request
-    from resolver.problem import Problem, Row
+    from resolver.specifiers import Specifier
+
+MAX_CORE_ITEMS = 10
+"""A larger core is written in fewer sentences."""
+MAX_REJECTED = 5
+
+_Constraint = Demand | Relation
+_Sentence = tuple[_Constraint, CoreItem]
 
 
-MOST_ITEMS = 10
-"""A core of more things than this is said in fewer sentences."""
-
-_Said = tuple[Demand | Relation, CoreItem]
-
-
-def explain_conflict(catalog: Catalog, request: Request, problem: Problem) -> Conflict:
-    """Say why a problem without a solution has none, and what would help."""
-    demands, relations = minimal_core(problem)
-    items = _in_words(problem, demands, relations)
+def explain_conflict(catalog: Catalog, request: Request, session: Session) -> Conflict:
+    """Return why a request has no solution, and which changes would give it one."""
+    demands, relations = session.explain()
+    items = _sentences(session, demands, relations)
     return Conflict(
         request=request,
         target=request.target,
         core=tuple(items),
-        suggestions=suggestions_for(catalog, request, problem, demands),
+        suggestions=suggest(catalog, request, session, demands),
     )
 
 
-def core_of(problem: Problem) -> list[CoreItem]:
-    """Say why a problem without a solution has none."""
-    return _in_words(problem, *minimal_core(problem))
+def core_items(session: Session, demands: Sequence[Demand] | None = None) -> list[CoreItem]:
+    """Return why demands (by default those of the problem) have no solution."""
+    return _sentences(session, *session.explain(demands))
 
 
-def _in_words(problem: Problem, demands: list[Demand], relations: list[Relation]) -> list[CoreItem]:
-    """Say a core as a chain: what was asked for, then each fact beside one that leads to it.
+class RejectedVersion(msgspec.Struct, frozen=True):
+    """A preferred candidate that was not chosen.
 
-    The requirements come first: of the target much is what the site has, and nobody typed it.
+    Attributes
+    ----------
+    key
+        Its version and variant.
+    core
+        The facts that exclude it together with the request; empty if none does.
+    instead
+        If no fact excludes it: the component that is decided earlier and would change, its chosen
+        version, and the version it would have.
+    preferred
+        If nothing else would change: why the chosen version is preferred.
     """
-    core = problem.restricted(demands, relations)
-    asked = sorted((one for one in demands if one.kind == "request"), key=lambda one: one.of_target)
-    stated = [one for one in demands if one.kind == "fact"]
-    said: list[_Said] = []
-    for fact in [*asked, *_chain(asked, stated, relations)]:
-        if isinstance(fact, Demand):
-            said.append((fact, CoreItem(fact.text, fact.kind, fact.source)))
+
+    key: str
+    core: tuple[CoreItem, ...] = ()
+    instead: tuple[str, str, str] | None = None
+    preferred: str = ""
+
+
+def rejected_versions(
+    catalog: Catalog,
+    request: Request,
+    chosen: Mapping[str, str],
+    name: str,
+    *,
+    specifier: Specifier | None = None,
+    limit: int = MAX_REJECTED,
+) -> tuple[list[RejectedVersion], int]:
+    """Return why candidates of a component that are preferred to the chosen one were not chosen.
+
+    Parameters
+    ----------
+    catalog, request
+        The facts and the request.
+    chosen
+        Version and variant (`Candidate.key`) of each component of the resolution.
+    name
+        The component.
+    specifier
+        Limits the versions to explain.
+    limit
+        How many candidates to explain, starting with the one next to the chosen one.
+
+    Returns
+    -------
+    list of RejectedVersion, int
+        The explained candidates, and the number of others.
+    """
+    session = Session(compile_problem(catalog, request))
+    variable = session.problem.variables.get(name)
+    if variable is None or name not in chosen:
+        return [], 0
+    keys = [candidate.key for candidate in variable.candidates]
+    end = keys.index(chosen[name]) if chosen[name] in keys else 0
+    positions = [
+        position
+        for position in reversed(range(end))
+        if specifier is None or specifier.allows(variable.candidates[position].version)
+    ]
+    rejected = [_rejected(session, chosen, name, position) for position in positions[:limit]]
+    return rejected, len(positions) - len(rejected)
+
+
+def _rejected(session: Session, chosen: Mapping[str, str], name: str, position: int) -> RejectedVersion:
+    variables = session.problem.variables
+    key = variables[name].candidates[position].key
+    pin = Demand(
+        variables[name], variables[name].mask([position]), f"{name} {key}", "request", "the question"
+    )
+    demands = [*session.problem.demands, pin]
+    solution = session.solve(demands)
+    if solution is None:
+        core = (item for item in core_items(session, demands) if item.source != pin.source)
+        return RejectedVersion(key, core=tuple(core))
+    for other, bit in solution.items():
+        candidate = variables[other].candidate(bit)
+        if other != name and other in chosen and chosen[other] != candidate.key:
+            return RejectedVersion(key, instead=(other, chosen[other], candidate.key))
+    preference = session.problem.preferences.get(name)
+    if preference is None or preference.other not in chosen:
+        return RejectedVersion(key)
+    other = preference.other
+    text = f"{name} {chosen[name]} is preferred because it is in {other} {chosen[other]}"
+    return RejectedVersion(key, preferred=text)
+
+
+def working_version(catalog: Catalog, request: Request, name: str, specifier: Specifier) -> str:
+    """Return the preferred version that a specifier allows and that works with a request; empty if none."""
+    session = Session(compile_problem(catalog, request))
+    variable = session.problem.variables.get(name)
+    if variable is None:
+        return ""
+    mask = variable.allowed_by(str(specifier))
+    pin = Demand(variable, mask, f"{name}{specifier}", "request", "the question")
+    solution = session.solve([*session.problem.demands, pin])
+    return variable.candidate(solution[name]).version if solution else ""
+
+
+def _sentences(session: Session, demands: list[Demand], relations: list[Relation]) -> list[CoreItem]:
+    """Write a core as a chain: the request, then each fact after one that leads to it.
+
+    Requirements come before the target: most of the target is given by the site, and the user did not
+    type it.
+    """
+    requested = sorted(
+        (demand for demand in demands if demand.kind == "request"), key=lambda demand: demand.of_target
+    )
+    stated = [demand for demand in demands if demand.kind == "fact"]
+    sentences: list[_Sentence] = []
+    for constraint in [*requested, *_chain(requested, stated, relations)]:
+        if isinstance(constraint, Demand):
+            item = CoreItem(constraint.text, constraint.kind, constraint.source)
         else:
-            said.append((fact, _describe(core, fact)))
-    return _joined(said)
-
-
-def _joined(said: list[_Said]) -> list[CoreItem]:
-    """Put things of a long core into one sentence, those that belong together most first."""
-    for belong in (_same_pair, _same_subject, _same_kind):
-        while len(said) > MOST_ITEMS:
-            pairs = combinations(range(len(said)), 2)
-            pair = next((pair for pair in pairs if belong(*(said[one] for one in pair))), None)
-            if pair is None:
-                break
-            first, second = pair
-            said[first] = (said[first][0], _both(said[first][1], said[second][1]))
-            del said[second]
-    return [item for _, item in said]
-
-
-def _same_pair(one: _Said, other: _Said) -> bool:
-    """Tell whether two facts are about the same two components."""
-    facts = (one[0], other[0])
-    return all(isinstance(fact, Relation) for fact in facts) and {*_names(facts[0])} == {*_names(facts[1])}
-
-
-def _same_subject(one: _Said, other: _Said) -> bool:
-    """Tell whether two things are said of the same component."""
-    return _same_kind(one, other) and _names(one[0])[0] == _names(other[0])[0]
-
-
-def _same_kind(one: _Said, other: _Said) -> bool:
-    """Tell whether two things were both asked for, or are both facts."""
-    return one[1].kind == other[1].kind
-
-
-def _both(one: CoreItem, other: CoreItem) -> CoreItem:
-    """Say two things in one; neither words nor sources are lost."""
-    text = one.text if other.text == one.text else f"{one.text}; {other.text}"
-    sources = dict.fromkeys([*one.source.split(" ; "), *other.source.split(" ; ")])
-    return CoreItem(text, one.kind, " ; ".join(sources))
+            item = _describe(session, demands, relations, constraint)
+        sentences.append((constraint, item))
+    return _joined(sentences)
 
 
 def _chain(
-    asked: Iterable[Demand], stated: Iterable[Demand], relations: Iterable[Relation]
-) -> list[Demand | Relation]:
-    """Put facts in an order in which each speaks of something that was named before, where it can."""
-    reached = {one.variable.name for one in asked}
-    left: list[Demand | Relation] = [*relations, *stated]
-    ordered: list[Demand | Relation] = []
+    requested: Iterable[Demand], stated: Iterable[Demand], relations: Iterable[Relation]
+) -> list[_Constraint]:
+    """Order facts so that each, where possible, starts with a component that was named before."""
+    reached = {demand.variable.name for demand in requested}
+    left: list[_Constraint] = [*relations, *stated]
+    ordered: list[_Constraint] = []
     while left:
-        following = next((one for one in left if _names(one)[0] in reached), None)
-        following = following or next((one for one in left if reached & {*_names(one)}), left[0])
+        following = next((fact for fact in left if _names(fact)[0] in reached), None)
+        following = following or next((fact for fact in left if reached & {*_names(fact)}), left[0])
         left.remove(following)
         ordered.append(following)
         reached.update(_names(following))
     return ordered
 
 
-def _names(one: Demand | Relation) -> tuple[str, ...]:
-    if isinstance(one, Demand):
-        return (one.variable.name,)
-    return one.subject.name, one.object.name
+def _names(constraint: _Constraint) -> tuple[str, ...]:
+    if isinstance(constraint, Demand):
+        return (constraint.variable.name,)
+    return constraint.subject.name, constraint.object.name
 
 
-def _describe(core: Problem, relation: Relation) -> CoreItem:
-    """Say what a relation does to the candidates that everything else in the core leaves."""
-    others = core.restricted(core.demands, [one for one in core.relations if one is not relation])
-    domains = propagate(others) or {name: one.everything for name, one in core.variables.items()}
-    subjects = domains[relation.subject.name] & ~ABSENT
+def _joined(sentences: list[_Sentence]) -> list[CoreItem]:
+    """Join sentences of a long core, starting with those that belong together most."""
+    for related in (_same_pair, _same_subject, _same_kind):
+        while len(sentences) > MAX_CORE_ITEMS:
+            pairs = combinations(range(len(sentences)), 2)
+            pair = next((pair for pair in pairs if related(*(sentences[at] for at in pair))), None)
+            if pair is None:
+                break
+            first, second = pair
+            sentences[first] = (sentences[first][0], _both(sentences[first][1], sentences[second][1]))
+            del sentences[second]
+    return [item for _, item in sentences]
+
+
+def _same_pair(one: _Sentence, other: _Sentence) -> bool:
+    """Check whether two sentences are relations between the same components."""
+    relations = all(isinstance(constraint, Relation) for constraint, _ in (one, other))
+    return relations and {*_names(one[0])} == {*_names(other[0])}
+
+
+def _same_subject(one: _Sentence, other: _Sentence) -> bool:
+    return _same_kind(one, other) and _names(one[0])[0] == _names(other[0])[0]
+
+
+def _same_kind(one: _Sentence, other: _Sentence) -> bool:
+    return one[1].kind == other[1].kind
+
+
+def _both(one: CoreItem, other: CoreItem) -> CoreItem:
+    """Join two items without losing text or sources."""
+    text = one.text if other.text == one.text else f"{one.text}; {other.text}"
+    sources = dict.fromkeys([*one.source.split(" ; "), *other.source.split(" ; ")])
+    return CoreItem(text, one.kind, " ; ".join(sources))
+
+
+def _describe(
+    session: Session, demands: list[Demand], relations: list[Relation], relation: Relation
+) -> CoreItem:
+    """Describe how a relation limits the candidates that the rest of the core leaves."""
+    others = [
+        link
+        for link, other in enumerate(session.problem.relations)
+        if other is not relation and any(other is member for member in relations)
+    ]
+    domains = session.narrow(demands, others)
+    subjects = relation.subject.present
+    if domains is not None:
+        subjects &= domains[session.network.number[relation.subject.name]]
     rows = [row for row in relation.rows if row.subjects & subjects]
+    source = rows[0].fact.source if rows else "the catalog"
     if len({row.fact.text for row in rows}) == 1:
-        return CoreItem(rows[0].fact.text, "fact", rows[0].fact.source)
-    return CoreItem(
-        _summary(relation, subjects, rows), "fact", rows[0].fact.source if rows else "the catalog"
-    )
+        return CoreItem(rows[0].fact.text, "fact", source)
+    return CoreItem(_summary(relation, subjects, rows), "fact", source)
 
 
 def _summary(relation: Relation, subjects: int, rows: Sequence[Row]) -> str:
-    """Say what a relation comes to for several candidates, whose rows say different things."""
+    """Summarize what a relation means for several candidates whose rows differ."""
     objects = 0
     for row in rows:
         objects |= row.objects
-    allowed = sorted({one.version for one in relation.object.chosen(objects)}, key=sort_key)
-    if not allowed:
-        return f"{rows[0].fact.text}; and so it is for {len(rows) - 1} more"
-    subject, each = _several(relation, subjects)
-    alike = {_without_name(relation, row) for row in rows}
-    if len(alike) == 1 and "" not in alike:
-        return f"{subject}{'' if each else ': each'}{alike.pop()}"
-    if relation.subject.name == "base-image":
-        verb = "holds" if each else "hold"
-    elif relation.when_present:
-        verb = "goes with" if each else "go with"
-    else:
-        verb = "needs" if each else "need"
     name = relation.object.name
-    if name == "gfx" and allowed == [OTHER_TARGETS]:
-        wanted = " and ".join(one.version for one in relation.object.candidates if one.version not in allowed)
-        return f"{subject} {verb} other offload targets than {wanted.replace(',', ', ')}"
+    allowed = sorted({candidate.version for candidate in relation.object.chosen(objects)}, key=sort_key)
+    if not allowed:
+        return f"{rows[0].fact.text}; the same holds for {len(rows) - 1} other versions"
+    subject, singular = _subject(relation, subjects)
+    predicates = {_predicate(relation, row) for row in rows}
+    if len(predicates) == 1 and "" not in predicates:
+        return f"{subject}{'' if singular else ': each'}{predicates.pop()}"
+    if relation.subject.name == "base-image":
+        verb = "contains" if singular else "contain"
+    elif relation.when_present:
+        verb = "works with" if singular else "work with"
+    else:
+        verb = "requires" if singular else "require"
+    if name == "gfx" and allowed == [OTHER_ARCHITECTURES]:
+        requested = [one.version for one in relation.object.candidates if one.version not in allowed]
+        return f"{subject} {verb} other GPU architectures than {' and '.join(requested).replace(',', ', ')}"
     if objects & ~ABSENT == relation.object.present:
         return f"{subject} {verb} {f'a {name}' if name in PLATFORM else name}"
     if name == "base-image" and len(allowed) > 1:  # their names are long
@@ -162,14 +273,14 @@ def _summary(relation: Relation, subjects: int, rows: Sequence[Row]) -> str:
     return f"{subject} {verb} {name} {join_words(allowed)}"
 
 
-def _several(relation: Relation, subjects: int) -> tuple[str, bool]:
-    """Name the candidates that are left of a subject, and tell whether one verb form fits each.
+def _subject(relation: Relation, subjects: int) -> tuple[str, bool]:
+    """Name the remaining candidates of a subject, and return whether the verb is singular.
 
-    Base images, whose names are long, are named by their number.
+    Base images have long names, so several of them are counted.
     """
     name = relation.subject.name
     left = sorted(relation.subject.chosen(subjects), key=lambda one: (sort_key(one.version), one.variant))
-    keys = list(dict.fromkeys(one.key for one in left))
+    keys = list(dict.fromkeys(candidate.key for candidate in left))
     if len(keys) > 1 and len(left) == len(relation.subject.candidates):
         return f"every {name}", True
     if name == "base-image" and len(keys) > 1:
@@ -177,9 +288,9 @@ def _several(relation: Relation, subjects: int) -> tuple[str, bool]:
     return f"{name} {join_words(keys, joiner='and')}", len(keys) == 1
 
 
-def _without_name(relation: Relation, row: Row) -> str:
-    """Give what a row says behind the name of its subject; empty if it begins with something else."""
-    for one in relation.subject.chosen(row.subjects):
-        if row.fact.text.startswith(f"{one} "):
-            return row.fact.text.removeprefix(str(one))
+def _predicate(relation: Relation, row: Row) -> str:
+    """Return the text of a row without the name of its subject; empty if it starts with something else."""
+    for candidate in relation.subject.chosen(row.subjects):
+        if row.fact.text.startswith(f"{candidate} "):
+            return row.fact.text.removeprefix(str(candidate))
     return ""

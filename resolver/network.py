@@ -1,11 +1,11 @@
 """A problem as arrays: arc consistency kept up to date, and a search that keeps it at every step.
 
-`Network` is made once for a set of relations. Domains are lists of masks, one for each variable, so
-that a step of the search copies one list and revises only what the step touched (AC-3 with a queue
-[1]_; maintaining it during search is MAC [2]_). Which variable is branched on follows from where
-contradictions were met before (dom/wdeg [3]_). `Proof` notes what dropped candidates, so that a
-contradiction can be traced to the relations that led to it, and choices that had no part in it are
-taken back together (conflict-directed backjumping [4]_).
+A `Network` is built once for a set of relations. Domains are lists of masks, one for each variable, so
+each step of the search copies one list and revises only what the step changed (AC-3 with a queue [1]_;
+maintaining it during search is MAC [2]_). The search branches first on variables whose relations caused
+earlier contradictions (dom/wdeg [3]_). A `Proof` records which relation dropped which candidates. So a
+contradiction can be traced to the relations that led to it, and the search takes back at once all choices
+that had no part in it (conflict-directed backjumping [4]_).
 
 .. [1] A. K. Mackworth, "Consistency in networks of relations", Artificial Intelligence 8 (1977).
 .. [2] D. Sabin, E. C. Freuder, "Contradicting conventional wisdom in constraint satisfaction",
@@ -18,30 +18,93 @@ taken back together (conflict-directed backjumping [4]_).
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING
 
 from resolver.errors import TooLargeError
-from resolver.problem import ABSENT, bits
-from resolver.proof import Proof
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from resolver.problem import Demand, Problem, Relation
+from resolver.problem import ABSENT, Demand, Problem, bits
 
 Domains = list[int]
 """For each variable, in the order of `Network.names`, the mask of candidates that are left."""
 
+MOST_STEPS = 20_000
+"""The search gives up after this many steps. Requests to the catalog need tens of steps."""
 
-def too_large(steps: int) -> TooLargeError:
-    """Say that the guard stopped the search, which says nothing about solutions."""
-    msg = f"The search was stopped after {steps} steps without an answer."
-    return TooLargeError(msg, hint="Ask for fewer packages, or pin torch or ROCm.")
+_MAX_CACHED_REVISIONS = 250
+"""Revisions cached for each relation; limits memory."""
+
+_CHOICE = -1
+"""Stands for the relation in a record where the search dropped candidates to try one of them."""
 
 
-_MOST_ANSWERS = 250
-"""How many answers are kept for each relation: a bound on memory."""
+class Proof:
+    """Why there is no solution: everything that has a part in one of the contradictions.
+
+    The demands on `variables` and the relations `links` have no solution on their own. They need not be a
+    minimal set, and other sets may prove the same.
+
+    Attributes
+    ----------
+    links
+        Numbers of relations.
+    variables
+        Numbers of variables whose candidates matter.
+    """
+
+    __slots__ = ("_trail", "links", "variables")
+
+    def __init__(self) -> None:
+        self.links: set[int] = set()
+        self.variables: set[int] = set()
+        self._trail: list[tuple[int, int, int]] = []
+        """What dropped candidates, in order: the variable, the relation, and its other variable."""
+
+    def record(self, variable: int, link: int, other: int) -> None:
+        """Record that a relation dropped candidates of a variable because of those of another."""
+        self._trail.append((variable, link, other))
+
+    def choose(self, variable: int) -> None:
+        """Record that the search tries one candidate of a variable."""
+        self._trail.append((variable, _CHOICE, variable))
+
+    @property
+    def length(self) -> int:
+        """Number of records."""
+        return len(self._trail)
+
+    def truncate(self, length: int) -> None:
+        """Drop all records but the first ones."""
+        del self._trail[length:]
+
+    def contradiction(self, link: int, variables: Iterable[int]) -> int:
+        """Trace a contradiction back to the relations and variables that led to it.
+
+        Parameters
+        ----------
+        link
+            The relation that left a variable without candidates; negative if a demand did.
+        variables
+            The variables of that relation.
+
+        Returns
+        -------
+        int
+            Position in the records of the last choice that has a part in it; -1 if none has.
+        """
+        needed, last = set(variables), -1
+        if link >= 0:
+            self.links.add(link)
+        for position in range(len(self._trail) - 1, -1, -1):
+            variable, reason, other = self._trail[position]
+            if variable not in needed:
+                continue
+            if reason == _CHOICE:
+                last = max(last, position)
+            else:
+                self.links.add(reason)
+                needed.add(other)
+        self.variables |= needed
+        return last
 
 
 class Network:
@@ -50,28 +113,30 @@ class Network:
     Parameters
     ----------
     problem
-        The problem; its demands are not looked at.
+        The problem. Its demands are not used.
+    max_steps
+        Limit of steps for one search.
 
     Attributes
     ----------
     names
         Names of the variables.
     number
-        Name to number.
+        Number of each variable, by name.
     """
 
-    def __init__(self, problem: Problem) -> None:
+    def __init__(self, problem: Problem, *, max_steps: int = MOST_STEPS) -> None:
         self.names = list(problem.variables)
         self.number = {name: number for number, name in enumerate(self.names)}
-        self.relations: Sequence[Relation] = problem.relations
+        self._max_steps = max_steps
         self._everything = [variable.everything for variable in problem.variables.values()]
         self._tables = [relation.table for relation in problem.relations]
         self._ends = [
             (self.number[relation.subject.name], self.number[relation.object.name])
             for relation in problem.relations
         ]
-        self._answers: list[dict[tuple[int, int], tuple[int, int]]] = [{} for _ in self._ends]
-        """For each relation what `_revise` found."""
+        self._revisions: list[dict[tuple[int, int], tuple[int, int]]] = [{} for _ in self._ends]
+        """Results of `_revise`, for each relation."""
         self._touching: list[list[int]] = [[] for _ in self.names]
         for link, ends in enumerate(self._ends):
             for end in dict.fromkeys(ends):
@@ -80,23 +145,27 @@ class Network:
             self.number[name]: (self.number[favour.other], favour.first)
             for name, favour in problem.favours.items()
         }
+        self._preferences = {
+            self.number[name]: (self.number[preference.other], preference.first)
+            for name, preference in problem.preferences.items()
+        }
         self._degrees = [len(links) for links in self._touching]
         self._weights = self._degrees.copy()
 
     def start(
         self, demands: Iterable[Demand], links: Sequence[int] | None = None, proof: Proof | None = None
     ) -> Domains | None:
-        """Give the domains that demands and relations leave, or None if one of them is empty.
+        """Return the domains that demands and relations leave, or None if one of them is empty.
 
         Parameters
         ----------
         demands
-            What is wanted.
+            Limits on single variables.
         links
-            Numbers of the relations that count; all when None.
+            Numbers of the relations that count; all if None.
         proof
-            Is told why, if a domain is empty. Then only what cannot be absent is looked at: the rest
-            can be absent together, and so has no part in any proof.
+            Receives the reason if a domain is empty. With a proof, only variables that must be present are
+            made consistent: all others can be absent together, so they have no part in any proof.
         """
         domains = list(self._everything)
         for demand in demands:
@@ -105,8 +174,10 @@ class Network:
             if proof:
                 proof.contradiction(-1, [domains.index(0)])
             return None
-        counting = range(len(self._ends)) if links is None else links
-        failed = self._close(domains, counting, self._among(links), proof, lazily=proof is not None)
+        active = range(len(self._ends)) if links is None else links
+        failed = self._propagate(
+            domains, active, self._touching_among(links), proof, lazily=proof is not None
+        )
         if failed is None:
             return domains
         if proof:
@@ -114,108 +185,115 @@ class Network:
         return None
 
     def by_preference(self, domains: Domains, variable: int) -> list[int]:
-        """Return the bit numbers of what is left of a variable, the preferred first."""
-        mask, favoured = domains[variable], 0
-        if variable in self._favours:
-            other, first = self._favours[variable]
+        """Return the bit numbers that are left of a variable: absence, then the preferred candidates first."""
+        mask, first = domains[variable], ABSENT
+        if variable in self._preferences:
+            other, preferred = self._preferences[variable]
             if domains[other].bit_count() == 1:
-                favoured = first.get(domains[other].bit_length() - 1, 0)
-        return [*bits(mask & favoured), *bits(mask & ~favoured)]
+                first |= preferred.get(domains[other].bit_length() - 1, 0)
+        return [*bits(mask & first), *bits(mask & ~first)]
 
-    def _among(self, links: Sequence[int] | None) -> Sequence[Sequence[int]]:
-        """Give for each variable those of its relations that count."""
+    def _touching_among(self, links: Sequence[int] | None) -> Sequence[Sequence[int]]:
+        """Return for each variable those of its relations that count."""
         if links is None or len(links) == len(self._ends):
             return self._touching
-        among: list[list[int]] = [[] for _ in self.names]
+        touching: list[list[int]] = [[] for _ in self.names]
         for link in links:
             for end in set(self._ends[link]):
-                among[end].append(link)
-        return among
+                touching[end].append(link)
+        return touching
 
-    def narrowed(self, domains: Domains, variable: int, mask: int) -> Domains | None:
-        """Give the domains that are left when a variable keeps only some candidates."""
+    def narrow(self, domains: Domains, variable: int, mask: int) -> Domains | None:
+        """Return the domains that are left if a variable keeps only some candidates; None if none are."""
         kept = domains[variable] & mask
         if not kept:
             return None
         if kept == domains[variable]:
             return domains
-        copy = domains.copy()
-        copy[variable] = kept
-        failed = self._close(copy, self._touching[variable], self._touching, None)
-        return copy if failed is None else None
+        narrowed = domains.copy()
+        narrowed[variable] = kept
+        failed = self._propagate(narrowed, self._touching[variable], self._touching, None)
+        return narrowed if failed is None else None
 
-    def refute(self, demands: Sequence[Demand], links: Sequence[int], most_steps: int) -> Proof | None:
-        """Prove that there is no solution, or give None because there is one.
+    def refute(self, demands: Sequence[Demand], links: Sequence[int] | None = None) -> Proof | None:
+        """Return a proof that there is no solution, or None because there is one.
 
         Parameters
         ----------
         demands, links
-            What counts, as for `start`.
-        most_steps
-            As for `search`.
+            As for `start`.
 
         Raises
         ------
         TooLargeError
-            After `most_steps` steps.
+            The search reached its limit of steps.
         """
-        self._weights = self._degrees.copy()  # what earlier questions met would mislead
+        self._weights = self._degrees.copy()  # weights learned from earlier questions would mislead
         proof = Proof()
         domains = self.start(demands, links, proof)
-        if domains is not None and self.search(domains, most_steps, links, proof):
+        if domains is not None and self.search(domains, links, proof):
             return None
         return proof
 
     def search(
         self,
         domains: Domains,
-        most_steps: int,
         links: Sequence[int] | None = None,
         proof: Proof | None = None,
     ) -> Domains | None:
-        """Find a solution within arc consistent domains; of the relations only some may count.
+        """Find a solution within arc consistent domains.
 
-        A variable that may be absent is not branched on: when all others are decided, what may be
-        absent is needed by none of them, and so all of it may be absent together.
+        The search does not branch on a variable that may be absent. When all others are decided, none of
+        them needs it, so all such variables can be absent together.
+
+        Parameters
+        ----------
+        domains
+            What is left of each variable.
+        links
+            Numbers of the relations that count; all if None.
+        proof
+            Receives the reason if there is no solution.
 
         Returns
         -------
         list or None
-            Domains with one bit each; None when there is no solution.
+            Domains with one bit each; None if there is no solution.
 
         Raises
         ------
         TooLargeError
-            After `most_steps` steps.
+            The search reached its limit of steps.
         """
         proof = proof or Proof()
-        touching = self._among(links)
+        touching = self._touching_among(links)
         stack = [(domains, -1, 0, proof.length)]
-        for _ in range(most_steps):
+        for _ in range(self._max_steps):
             if not stack:
                 return None
             before, variable, mask, length = stack.pop()
-            proof.forget(length)
-            here = before
+            proof.truncate(length)
+            current = before
             if variable >= 0:
                 proof.choose(variable)
-                here = before.copy()
-                here[variable] = mask
-                failed = self._close(here, touching[variable], touching, proof)
+                current = before.copy()
+                current[variable] = mask
+                failed = self._propagate(current, touching[variable], touching, proof)
                 if failed is not None:
                     choice = proof.contradiction(failed, self._ends[failed])
                     while stack and stack[-1][3] > choice:
                         stack.pop()
                     continue
-            branch = self._most_constrained(here)
+            branch = self._most_constrained(current)
             if branch < 0:
-                return [ABSENT if mask & ABSENT else mask for mask in here]
+                return [ABSENT if mask & ABSENT else mask for mask in current]
             length = proof.length
-            stack += [(here, branch, 1 << bit, length) for bit in reversed(list(bits(here[branch])))]
-        raise too_large(most_steps)
+            stack += [(current, branch, 1 << bit, length) for bit in reversed(list(bits(current[branch])))]
+        msg = f"The search stopped after {self._max_steps} steps without an answer."
+        raise TooLargeError(msg, hint="Request fewer packages, or pin torch or ROCm.")
 
     def _most_constrained(self, domains: Domains) -> int:
-        """Choose the open variable to branch on, or -1 if none is left that must be decided."""
+        """Return the undecided variable to branch on, or -1 if none is left that must be decided."""
         best, chosen = 0.0, -1
         for variable, mask in enumerate(domains):
             if mask & ABSENT or not mask & (mask - 1):
@@ -225,7 +303,7 @@ class Network:
                 best, chosen = score, variable
         return chosen
 
-    def _close(
+    def _propagate(
         self,
         domains: Domains,
         links: Iterable[int],
@@ -233,23 +311,27 @@ class Network:
         proof: Proof | None,
         lazily: bool = True,
     ) -> int | None:
-        """Drop every candidate without a partner in some relation.
-
-        Lazily, what may be absent keeps all its candidates until it must be there.
+        """Drop every candidate that has no partner in some relation.
 
         Parameters
         ----------
+        domains
+            Changed in place.
         links
-            The relations to begin with.
+            The relations to start with.
         touching
             For each variable the relations that count.
+        proof
+            Records what dropped candidates.
+        lazily
+            Do not follow a relation until its subject must be present.
 
         Returns
         -------
         int or None
-            The number of the relation that left a variable without candidates; None if none did.
+            Number of the relation that left a variable without candidates; None if none did.
         """
-        ends, answers = self._ends, self._answers
+        ends, revisions = self._ends, self._revisions
         queue = deque(links)
         waiting = set(queue)
         while queue:
@@ -259,9 +341,9 @@ class Network:
             if lazily and subjects & ABSENT:
                 waiting.discard(link)
                 continue
-            known = answers[link].get((subjects, objects))
+            known = revisions[link].get((subjects, objects))
             kept, reachable = known or self._revise(link, subjects, objects)
-            if not kept:  # and so nothing is reachable either
+            if not kept:  # then nothing is reachable either
                 self._weights[subject] += 1
                 self._weights[target] += 1
                 return link
@@ -270,19 +352,19 @@ class Network:
                     continue
                 domains[variable] = left
                 if proof:
-                    proof.note(variable, link, other)
-                for one in touching[variable]:
-                    if one not in waiting:
-                        waiting.add(one)
-                        queue.append(one)
-            waiting.discard(link)  # not before: the relation itself agrees with what it has left
+                    proof.record(variable, link, other)
+                for neighbour in touching[variable]:
+                    if neighbour not in waiting:
+                        waiting.add(neighbour)
+                        queue.append(neighbour)
+            waiting.discard(link)  # not earlier: the relation is consistent with what it left
         return None
 
     def _revise(self, link: int, subjects: int, objects: int) -> tuple[int, int]:
-        """Keep the subjects with an allowed object left, and the objects that one of them allows.
+        """Return the subjects that still have an allowed object, and the objects that they allow.
 
-        Each question about the network starts with the same domains and goes nearly the same way, so
-        nearly every answer is asked for again.
+        Questions about one network start from the same domains and proceed almost the same way, so most
+        revisions occur again and are cached.
         """
         subject, target = self._ends[link]
         table = self._tables[link]
@@ -296,28 +378,14 @@ class Network:
                     reachable |= partners
                 else:
                     kept ^= 1 << bit
-        known = self._answers[link]
-        if len(known) >= _MOST_ANSWERS:
+        known = self._revisions[link]
+        if len(known) >= _MAX_CACHED_REVISIONS:
             known.clear()
         known[subjects, objects] = kept, reachable
         return kept, reachable
 
 
-def propagate(problem: Problem) -> dict[str, int] | None:
-    """Make a problem arc consistent.
-
-    Returns
-    -------
-    dict or None
-        For each variable the mask of candidates that still have a partner in every relation,
-        or None when some variable has none left, which proves that there is no solution.
-    """
-    network = Network(problem)
-    domains = network.start(problem.demands)
-    return None if domains is None else dict(zip(network.names, domains, strict=True))
-
-
 @lru_cache(maxsize=4096)
 def _numbers(mask: int) -> tuple[int, ...]:
-    """Give the numbers of the set bits; the same few masks come again and again."""
+    """Return the numbers of the set bits; a few masks occur again and again."""
     return tuple(bits(mask))

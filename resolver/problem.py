@@ -1,17 +1,18 @@
-"""The one form that all facts compile to.
+"""The one form to which all facts compile.
 
 A problem has variables (components), each with candidates in the order of preference. Sets of
-candidates are integers used as bit masks; bit 0 means "not part of the set". Two kinds of things
-constrain them:
+candidates are integers used as bit masks; bit 0 means "absent", not part of the set. Two kinds of
+constraints exist:
 
 - a `Demand` limits one variable: a request, or a fact about the target;
-- a `Relation` says which candidates of one variable allow which of another.
+- a `Relation` says which candidates of one variable allow which candidates of another.
 
-What follows from them without searching, and the search, is in `network`.
+Arc consistency and search are in `network`, the questions to ask in `session`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
@@ -20,8 +21,6 @@ from resolver.specifiers import Versions
 from resolver.versions import parse_specifier
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
-
     from resolver.facts.schema import Status
     from resolver.model import Candidate, Fact
 
@@ -30,7 +29,15 @@ ABSENT = 1
 
 
 class Variable:
-    """A component and its candidates, the preferred first."""
+    """A component and its candidates, in the order of preference.
+
+    Attributes
+    ----------
+    everything
+        The mask of all candidates and of absence.
+    present
+        The mask of all candidates, without absence.
+    """
 
     __slots__ = ("_by_specifier", "_by_version", "_versions", "candidates", "everything", "name", "present")
 
@@ -38,54 +45,52 @@ class Variable:
         self.name = name
         self.candidates = candidates
         self.everything = (1 << (len(candidates) + 1)) - 1
-        """The mask of all candidates and of absence."""
         self.present = self.everything & ~ABSENT
-        """The mask of all candidates, absence left out."""
         self._by_version: dict[str, int] = {}
-        for position, one in enumerate(candidates):
-            self._by_version[one.version] = self._by_version.get(one.version, 0) | 1 << (position + 1)
+        for position, candidate in enumerate(candidates):
+            mask = self._by_version.get(candidate.version, 0)
+            self._by_version[candidate.version] = mask | 1 << (position + 1)
         self._versions: Versions | None = None
         self._by_specifier: dict[str, int] = {}
 
     def of_versions(self, versions: Iterable[str]) -> int:
-        """Give the mask of the candidates of some versions."""
+        """Return the mask of the candidates of these versions."""
         mask = 0
         for version in versions:
             mask |= self._by_version.get(version, 0)
         return mask
 
     def allowed_by(self, specifier: str) -> int:
-        """Give the mask of the candidates whose version a specifier allows."""
+        """Return the mask of the candidates whose version a specifier allows."""
         mask = self._by_specifier.get(specifier)
         if mask is None:
             self._versions = self._versions or Versions(self._by_version)
             mask = self._by_specifier[specifier] = self._versions.allowed_by(parse_specifier(specifier))
         return mask
 
-    def mask(self, which: Iterable[int]) -> int:
-        """Give the mask of some candidates by their position."""
-        return sum(1 << (position + 1) for position in which)
+    def mask(self, positions: Iterable[int]) -> int:
+        """Return the mask of the candidates at these positions."""
+        return sum(1 << (position + 1) for position in positions)
 
     def candidate(self, bit: int) -> Candidate:
-        """Give the candidate of a bit number (1 or more)."""
+        """Return the candidate of a bit number (1 or more)."""
         return self.candidates[bit - 1]
 
     def chosen(self, mask: int) -> list[Candidate]:
-        """Give the candidates in a mask, in the order of preference."""
+        """Return the candidates in a mask, in the order of preference."""
         return [self.candidates[bit - 1] for bit in bits(mask) if bit]
 
 
-class Saying(msgspec.Struct, frozen=True):
-    """A fact whose words are made when they are read: of most facts they never are."""
+class LazyText(msgspec.Struct, frozen=True):
+    """A fact whose text is rendered only when it is read: the text of most facts never is."""
 
     status: Status
-    words: Callable[..., Fact]
-    about: tuple[object, ...]
-    """What `words` is called with."""
+    render: Callable[..., Fact]
+    args: tuple[object, ...]
 
     def fact(self) -> Fact:
-        """Give the fact."""
-        return self.words(*self.about)
+        """Render the fact."""
+        return self.render(*self.args)
 
 
 class Row(msgspec.Struct, frozen=True):
@@ -93,29 +98,31 @@ class Row(msgspec.Struct, frozen=True):
 
     subjects: int
     objects: int
-    said: Fact | Saying
+    text: Fact | LazyText
     risk: bool = False
-    """It may work, but outside what the makers support."""
+    """It may work, but AMD does not support it."""
+    contradicts: bool = False
+    """It was observed although the catalog excludes it."""
 
     @property
     def fact(self) -> Fact:
-        """The fact, in words."""
-        return self.said.fact() if isinstance(self.said, Saying) else self.said
+        """The fact with its text."""
+        return self.text.fact() if isinstance(self.text, LazyText) else self.text
 
 
 class Relation(msgspec.Struct, eq=False):
-    """All facts between two variables. A subject that no row speaks of is not constrained."""
+    """All facts between two variables. A subject that no row mentions is not constrained."""
 
     subject: Variable
     object: Variable
     kind: Literal["run", "build"]
     rows: list[Row]
     when_present: bool = False
-    """It holds only if the object is part of the set."""
+    """The relation holds only if the object is part of the set."""
     forbids: bool = False
-    """It only says what does not work, and so is no reason for what was chosen."""
+    """The relation only excludes combinations, so it is never the reason for a choice."""
     table: list[int] = []
-    """For each bit of the subject the mask of allowed objects; made from the rows."""
+    """For each bit of the subject the mask of allowed objects; computed from the rows."""
 
     def __post_init__(self) -> None:
         everything = self.object.everything
@@ -128,13 +135,13 @@ class Relation(msgspec.Struct, eq=False):
         self.table = [allowed.get(bit, everything) for bit in range(len(self.subject.candidates) + 1)]
         self.table[0] = everything
 
-    def rows_between(self, subject: int, chosen: int) -> list[Row]:
-        """Give the rows that allow this pair of bit numbers."""
-        return [row for row in self.rows if row.subjects >> subject & 1 and row.objects >> chosen & 1]
+    def rows_between(self, subject: int, target: int) -> list[Row]:
+        """Return the rows that allow this pair of bit numbers."""
+        return [row for row in self.rows if row.subjects >> subject & 1 and row.objects >> target & 1]
 
 
 class Demand(msgspec.Struct, eq=False):
-    """What the request or the target says of one variable."""
+    """A limit on one variable, from the request or a fact about the target."""
 
     variable: Variable
     mask: int
@@ -142,7 +149,7 @@ class Demand(msgspec.Struct, eq=False):
     kind: Literal["request", "fact"]
     source: str
     of_target: bool = False
-    """It says for what is resolved, which a site often decides, and not what is wanted."""
+    """It limits the target, which a site often sets, not what the user wants to install."""
 
 
 class Favour(msgspec.Struct, frozen=True):
@@ -154,18 +161,25 @@ class Favour(msgspec.Struct, frozen=True):
     """Bit number of the other's candidate to the mask of the candidates that come first."""
 
 
+class Preference(msgspec.Struct, frozen=True):
+    """Candidates of a component that come first once another component is chosen."""
+
+    other: str
+    """The other component: for Python the base image."""
+    first: dict[int, int]
+    """Bit number of the other's candidate to the mask of the candidates that come first."""
+
+
 class Problem(msgspec.Struct, eq=False):
-    """Variables, demands and relations."""
+    """Variables, demands, relations and preferences."""
 
     variables: dict[str, Variable]
     demands: list[Demand]
     relations: list[Relation]
+    preferences: dict[str, Preference] = {}
+    """By component."""
     favours: dict[str, Favour] = {}
     """For a component, candidates that come first depending on another component."""
-
-    def restricted(self, demands: Sequence[Demand], relations: Sequence[Relation]) -> Problem:
-        """Give the same problem with only some of its demands and relations."""
-        return Problem(self.variables, list(demands), list(relations), self.favours)
 
 
 def bits(mask: int) -> Iterator[int]:

@@ -1,101 +1,100 @@
-"""Sets that somebody ran together: solutions inside them, and whether they still resolve."""
+"""Proven sets: versions that someone ran together. Solve inside them, and check that they still resolve."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import date
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
 from resolver.compiling import compile_problem
-from resolver.explain import core_of
-from resolver.model import Request, Requirement, Target
-from resolver.problem import ABSENT, Demand
-from resolver.solve import solve_preferred
+from resolver.explain import core_items
+from resolver.model import CoreItem, Request, Requirement, Target
+from resolver.problem import ABSENT, Demand, Problem
+from resolver.session import Session, Solution
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-
     from resolver.facts.catalog import Catalog
     from resolver.facts.schema import ProvenSet
-    from resolver.model import CoreItem, Support
-    from resolver.problem import Problem
+    from resolver.model import Support
 
 
 def solve_proven(
-    problem: Problem, sets: Iterable[ProvenSet], asked: Collection[str]
-) -> tuple[dict[str, int] | None, ProvenSet | None]:
-    """Find a solution inside a set that somebody ran.
+    session: Session, sets: Iterable[ProvenSet], requested: Collection[str]
+) -> tuple[Solution | None, ProvenSet | None]:
+    """Find a solution inside a proven set; without one that fits, the newest solution.
 
-    Sets that name more of what was asked for come first, of these the newest. Each pick of a set
-    that concerns a component of the problem becomes a demand; the first set under which the problem
-    is solvable without anything at own risk decides, else the first under which it is solvable.
-    Without any, the newest solution is taken.
+    The first set decides with which the problem is solvable without a pick at own risk, else the first
+    with which it is solvable. Sets that contain more of the requested components come first, of these the
+    newest.
 
     Parameters
     ----------
-    problem
+    session
         The problem.
     sets
-        The sets to look in.
-    asked
-        Names of the components that were asked for.
+        The sets to try.
+    requested
+        Names of the requested components.
 
     Returns
     -------
     tuple
-        The solution as `solve_preferred` gives it, and the set it lies in, or None.
+        The solution, and the set that it lies in, or None.
     """
+    problem = session.problem
 
-    def solve(demands: Sequence[Demand]) -> dict[str, int] | None:
-        return solve_preferred(problem.restricted([*problem.demands, *demands], problem.relations))
+    def solve(demands: Sequence[Demand]) -> Solution | None:
+        return session.solve([*problem.demands, *demands])
 
-    return first_proven(problem, in_order(problem, sets, asked), solve)
+    return first_proven(problem, ranked_sets(problem, sets, requested), solve)
 
 
-def in_order(
-    problem: Problem, sets: Iterable[ProvenSet], asked: Collection[str]
+def ranked_sets(
+    problem: Problem, sets: Iterable[ProvenSet], requested: Collection[str]
 ) -> list[tuple[ProvenSet, list[Demand]]]:
-    """Give the sets in the order in which they are tried, each with what it demands."""
+    """Return the sets in the order in which they are tried, each with its demands."""
 
     def rank(row: ProvenSet) -> tuple[int, date, str]:
-        return sum(name in row.picks for name in asked), row.date or date.min, row.id
+        return sum(name in row.picks for name in requested), row.date or date.min, row.id
 
-    return [(row, demands_of(problem, row)[0]) for row in sorted(sets, key=rank, reverse=True)]
+    return [(row, _demands(problem, row)[0]) for row in sorted(sets, key=rank, reverse=True)]
 
 
 def first_proven(
     problem: Problem,
     sets: Iterable[tuple[ProvenSet, list[Demand]]],
-    solve: Callable[[Sequence[Demand]], dict[str, int] | None],
-) -> tuple[dict[str, int] | None, ProvenSet | None]:
-    """Find the set that decides, as `solve_proven` says, with a solver for further demands."""
-    at_risk: tuple[dict[str, int], ProvenSet] | None = None
-    for proven, demands in sets:
+    solve: Callable[[Sequence[Demand]], Solution | None],
+) -> tuple[Solution | None, ProvenSet | None]:
+    """Return the solution inside the set that decides, as in `solve_proven`, and the set."""
+    at_risk: tuple[Solution, ProvenSet] | None = None
+    for row, demands in sets:
         solution = solve(demands)
         if solution is not None and not is_at_risk(problem, solution):
-            return solution, proven
+            return solution, row
         if solution is not None and at_risk is None:
-            at_risk = solution, proven
+            at_risk = solution, row
     return at_risk or (solve([]), None)
 
 
-def demands_of(problem: Problem, proven: ProvenSet) -> tuple[list[Demand], list[str]]:
-    """Give a demand for each pick that concerns the problem, and the picks that nobody offers."""
+def _demands(problem: Problem, row: ProvenSet) -> tuple[list[Demand], list[str]]:
+    """Return a demand for each pick of a set in the problem, and the picks that the catalog lacks."""
     demands, unknown = [], []
-    for name, key in proven.picks.items():
+    for name, key in row.picks.items():
         variable = problem.variables.get(name)
-        matching = [i for i, one in enumerate(variable.candidates) if one.key == key] if variable else []
+        candidates = variable.candidates if variable else []
+        matching = [position for position, candidate in enumerate(candidates) if candidate.key == key]
         if not matching:
             unknown.append(f"{name} {key}")
         if variable is not None:
             mask = variable.mask(matching) | ABSENT
-            demands.append(Demand(variable, mask, f"the set has {name} {key}", "fact", proven.source))
+            demands.append(Demand(variable, mask, f"the set has {name} {key}", "fact", row.source))
     return demands, unknown
 
 
 def is_at_risk(problem: Problem, solution: Mapping[str, int]) -> bool:
-    """Tell whether a solution rests on a fact that says "at own risk"."""
+    """Return whether a pair of picks is allowed only at own risk."""
     for relation in problem.relations:
         subject, other = relation.subject.name, relation.object.name
         if subject in solution and other in solution:
@@ -106,16 +105,16 @@ def is_at_risk(problem: Problem, solution: Mapping[str, int]) -> bool:
 
 
 class Judgement(msgspec.Struct, frozen=True):
-    """Whether a set that somebody ran resolves for its own site and day.
+    """Whether a proven set resolves for its own site and day.
 
     Attributes
     ----------
     verdict
-        ``unknown``: the catalog lacks a pick or the driver of that day, so it was not tried.
+        ``unknown``: the catalog lacks a pick or the driver of that day, so the set was not tried.
     unknown
         What the catalog lacks.
     core
-        Why it does not resolve.
+        Why the set does not resolve.
     """
 
     verdict: Literal["resolves", "at own risk", "does not resolve", "unknown"]
@@ -123,32 +122,27 @@ class Judgement(msgspec.Struct, frozen=True):
     core: tuple[CoreItem, ...] = ()
 
 
-def judge(catalog: Catalog, proven: ProvenSet, support: Support = "observed") -> Judgement:
-    """Resolve a set, with every version and variant as it was, for its site on its day.
+def judge(catalog: Catalog, row: ProvenSet, support: Support = "observed") -> Judgement:
+    """Resolve a set with exactly its versions and variants, for its site and day.
 
-    A set without a day is judged for the last day that the site's facts speak of, one without a site
-    for no driver at all. Of a day before the site's first window nothing is known.
+    A set without a date is judged for the start of the site's last driver window, a set without a site
+    for no driver at all. Nothing is known of a day before the site's first window.
     """
-    site = catalog.site[proven.site or "local"]
+    site = catalog.site[row.site or "local"]
     windows = catalog.windows_of(site.name)
-    day = proven.date or (windows[-1].since if windows else date.max)
-    gfx = site.gfx if proven.backend == "rocm" else ()
-    target = Target(
-        site=site.name,
-        date=day,
-        backend=proven.backend,
-        gfx=gfx,
-        base_image=proven.picks.get("base-image"),
-    )
-    wanted = tuple(Requirement(name, None, name) for name in proven.picks if name != "base-image")
-    if windows and proven.backend == "rocm" and day < windows[0].since:
+    day = row.date or (windows[-1].since if windows else date.max)
+    if windows and row.backend == "rocm" and day < windows[0].since:
         return Judgement("unknown", (f"the driver of {site.name} on {day}",))
-    problem = compile_problem(catalog, Request(target, wanted, support=support))
-    demands, unknown = demands_of(problem, proven)
+    gfx = site.gfx if row.backend == "rocm" else ()
+    image = row.picks.get("base-image")
+    target = Target(site=site.name, date=day, backend=row.backend, gfx=gfx, base_image=image)
+    requirements = tuple(Requirement(name, None, name) for name in row.picks if name != "base-image")
+    session = Session(compile_problem(catalog, Request(target, requirements, support=support)))
+    demands, unknown = _demands(session.problem, row)
     if unknown:
         return Judgement("unknown", tuple(unknown))
-    problem = problem.restricted([*problem.demands, *demands], problem.relations)
-    solution = solve_preferred(problem)
+    demands = [*session.problem.demands, *demands]
+    solution = session.solve(demands)
     if solution is None:
-        return Judgement("does not resolve", core=tuple(core_of(problem)))
-    return Judgement("at own risk" if is_at_risk(problem, solution) else "resolves")
+        return Judgement("does not resolve", core=tuple(core_items(session, demands)))
+    return Judgement("at own risk" if is_at_risk(session.problem, solution) else "resolves")

@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
 from resolver.compiling import compile_problem
-from resolver.compiling.bad import warnings_of
-from resolver.compiling.draft import window_of
-from resolver.compiling.kept import remarks
+from resolver.compiling.known_bad import known_bad_warnings
+from resolver.compiling.preinstalled import preinstalled_warnings
+from resolver.compiling.problem_builder import window_of
 from resolver.label import labelled, wheel_label
 from resolver.model import PLATFORM, STATUS_RANK, BaseImage, Distribution, DriverWindow, Fact, Resolution
 from resolver.order import edges_of, generations
-from resolver.solve import solve_preferred
+from resolver.session import Session, Solution
 from resolver.versions import join_words
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from resolver.facts.catalog import Catalog
     from resolver.facts.schema import Image
     from resolver.model import Conflict, Request, Target
-    from resolver.problem import Problem, Relation
+    from resolver.problem import Problem, Relation, Row
 
 _SHOWN = [name for name in PLATFORM if name not in {"backend", "gfx"}]
 
@@ -40,29 +39,30 @@ def resolve(catalog: Catalog, request: Request) -> Resolution | Conflict:
         The search exceeded its limit.
     """
     problem = compile_problem(catalog, request)
+    session = Session(problem)
     warnings = []
     if request.prefer == "proven":
         from resolver.proven import solve_proven
 
         sets = [row for row in catalog.proven.values() if row.site in {"", request.target.site}]
         names = {requirement.name for requirement in request.requirements}
-        solution, proven = solve_proven(problem, sets, names)
+        solution, proven = solve_proven(session, sets, names)
         warnings.append(
             f"Inside the proven set {proven.id} ({proven.source})."
             if proven
-            else "No proven set fits this request; the newest versions were taken."
+            else "No proven set fits this request; the newest versions were chosen."
         )
     else:
-        solution = solve_preferred(problem)
+        solution = session.solve()
     if solution is None:
         from resolver.explain import explain_conflict
 
-        return explain_conflict(catalog, request, problem)
+        return explain_conflict(catalog, request, session)
     return _resolution(catalog, request, problem, solution, warnings)
 
 
 def _resolution(
-    catalog: Catalog, request: Request, problem: Problem, solution: Mapping[str, int], warnings: list[str]
+    catalog: Catalog, request: Request, problem: Problem, solution: Solution, warnings: list[str]
 ) -> Resolution:
     candidates = {name: problem.variables[name].candidate(bit) for name, bit in solution.items()}
     shown = [name for name in _SHOWN if name in candidates]
@@ -74,10 +74,11 @@ def _resolution(
         warnings.append("No kernel driver is known for this target, so nothing was checked against one.")
     for pick in picks:
         if pick.verdict == "at-own-risk":
-            reason = next((f.text for f in pick.facts if f.text.endswith("at own risk")), "see its facts")
-            warnings.append(f"{pick.name} {pick.version} is at your own risk: {reason}.")
-    warnings += remarks(request, picks, [candidates[pick.name].remark for pick in picks])
-    warnings += warnings_of(catalog, request.target, versions)
+            reasons = _reasons(problem, solution, pick.name)
+            risk = next(row.fact.text for relation, row in reasons if _is_risk(relation, row, pick.name))
+            warnings.append(f"{pick.name} {pick.version} is at your own risk: {risk}.")
+    warnings += preinstalled_warnings(request, problem, solution)
+    warnings += known_bad_warnings(catalog, request.target, versions)
     image = catalog.image.get(versions.get("base-image", ""))
     picks = [_python_pick(pick, request, image) if pick.name == "python" else pick for pick in picks]
     if image and image.python and versions.get("python", image.python[0]) not in image.python:
@@ -140,7 +141,7 @@ def _with_labels(target: Target, picks: Sequence[Distribution]) -> tuple[Distrib
     )
 
 
-def pick_of(problem: Problem, solution: Mapping[str, int], name: str) -> Distribution:
+def pick_of(problem: Problem, solution: Solution, name: str) -> Distribution:
     """Return a component of a solution, with the facts that allow it."""
     candidate = problem.variables[name].candidate(solution[name])
     origin = candidate.origin
@@ -149,17 +150,12 @@ def pick_of(problem: Problem, solution: Mapping[str, int], name: str) -> Distrib
     facts: dict[str, Fact] = {candidate.fact.text: candidate.fact}
     risky = False
     weakest = candidate.fact.status
-    for relation in problem.relations:
-        if not _is_reason(relation, name, solution):
-            continue
-        rows = relation.rows_between(solution[relation.subject.name], solution[relation.object.name])
-        if not rows:
-            continue
-        best = max(rows, key=lambda row: (not row.risk, STATUS_RANK[row.fact.status]))
-        facts.setdefault(best.fact.text, best.fact)
+    for relation, row in _reasons(problem, solution, name):
+        fact = row.fact
+        facts.setdefault(fact.text, fact)
+        risky = risky or _is_risk(relation, row, name)
         if relation.subject.name == name:
-            risky = risky or best.risk
-            weakest = min(weakest, best.fact.status, key=STATUS_RANK.__getitem__)
+            weakest = min(weakest, fact.status, key=STATUS_RANK.__getitem__)
     release, index = candidate.release, candidate.index
     if not index and candidate.kind == "distribution" and origin == "published" and release is None:
         torch = problem.variables["torch"].candidate(solution["torch"]) if "torch" in solution else None
@@ -181,19 +177,35 @@ def pick_of(problem: Problem, solution: Mapping[str, int], name: str) -> Distrib
     )
 
 
-def _is_in_image(problem: Problem, solution: Mapping[str, int]) -> bool:
-    """Tell whether the base image of a solution, if it has one, holds ROCm."""
+def _reasons(problem: Problem, solution: Solution, name: str) -> Iterator[tuple[Relation, Row]]:
+    """Yield the relations that are reasons for a pick, each with its most trusted row."""
+    for relation in problem.relations:
+        if _is_reason(relation, name, solution):
+            rows = relation.rows_between(solution[relation.subject.name], solution[relation.object.name])
+            if rows:
+                yield relation, max(rows, key=lambda row: (not row.risk, STATUS_RANK[row.text.status]))
+
+
+def _is_risk(relation: Relation, row: Row, name: str) -> bool:
+    return row.risk and relation.subject.name == name
+
+
+def _is_in_image(problem: Problem, solution: Solution) -> bool:
+    """Return whether the solution has a base image that contains ROCm."""
     image = solution.get("base-image", 0)
-    links = [
-        one for one in problem.relations if (one.subject.name, one.object.name) == ("base-image", "rocm")
-    ]
-    return bool(image) and any(row.subjects >> image & 1 for one in links for row in one.rows)
+    rows = (
+        row
+        for relation in problem.relations
+        if (relation.subject.name, relation.object.name) == ("base-image", "rocm")
+        for row in relation.rows
+    )
+    return bool(image) and any(row.subjects >> image & 1 for row in rows)
 
 
-def _is_reason(relation: Relation, name: str, solution: Mapping[str, int]) -> bool:
-    """Tell whether a relation speaks of this pick; of a platform component also as the object."""
+def _is_reason(relation: Relation, name: str, solution: Solution) -> bool:
+    """Return whether a relation is a reason for a pick; for a platform component also as the object."""
     if relation.forbids or relation.subject.name not in solution or relation.object.name not in solution:
         return False
     if relation.object.name == "backend":
-        return False  # true of every pick, and so the reason for none
+        return False  # true of every pick, so it is no reason for one
     return name == relation.subject.name or (name in PLATFORM and name == relation.object.name)

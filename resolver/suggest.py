@@ -1,251 +1,213 @@
-"""The nearest requests that do resolve: every one that is named was solved."""
+"""Suggest the nearest requests that resolve. Every suggestion was solved."""
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import chain, islice
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from resolver.changes import changes_of
+from resolver.changes import Change, changes_of
 from resolver.compiling import compile_problem
-from resolver.compiling.asked import asked_text
-from resolver.core import minimal_demands
+from resolver.compiling.request import demand_text
 from resolver.errors import MatrixError
 from resolver.model import PLATFORM, Suggestion
-from resolver.network import Network
-from resolver.solve import MOST_STEPS, preferred_within
+from resolver.problem import Demand, Problem
+from resolver.session import Session
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Sequence
-
-    from resolver.changes import Change
     from resolver.facts.catalog import Catalog
     from resolver.model import Request
-    from resolver.problem import Demand, Problem
 
-MOST_SUGGESTIONS = 3
-_MOST_PAIRS = 60
-"""How many pairs of changes are tried before everything is let go that can be."""
-_OF_THE_SITE = {"kernel-driver", "base-image"}
+MAX_SUGGESTIONS = 3
+_MAX_PAIRS = 60
+"""Pairs of changes to try before all pins are removed."""
+_SET_BY_SITE = {"kernel-driver", "base-image"}
 
 
-def suggestions_for(
-    catalog: Catalog, request: Request, problem: Problem, core: Sequence[Demand]
+def suggest(
+    catalog: Catalog, request: Request, session: Session, core: Sequence[Demand]
 ) -> tuple[Suggestion, ...]:
-    """Give changes after which a request resolves, the cheapest first; at least one if any exists.
+    """Return changes with which a request resolves, the smallest first; at least one if any exists.
 
-    A single change that touches the core comes first: a pin let go, the base image, another day, a
-    requirement left out. Only if none is enough are two tried together, then all pins at once, then
-    everything that can be let go, then another site or offload target; of the pairs and of what can
-    be let go the first that resolves is given. At last as much of the request as goes together is
-    kept, here or with a change of the target.
+    Single changes to the core are tried first: remove a pin, change the base image or the date, leave out
+    a requirement. If none is enough, the first that resolves of these is returned: two changes together,
+    all pins removed, the conflicts relaxed one after another, another site or GPU architecture, and at
+    last a maximal subset of the requirements, here or with a change of the target.
 
     Parameters
     ----------
-    catalog, request, problem
-        What was asked, of which facts, and both compiled.
+    catalog, request, session
+        The facts, the request, and both compiled.
     core
         The demands that are part of the conflict.
     """
     blamed = {demand.variable.name for demand in core if demand.kind == "request"}
-    sited = any(demand.kind == "fact" and demand.variable.name in _OF_THE_SITE for demand in core)
-    changes = changes_of(catalog, request, sited=sited, blamed=blamed)
-    near = [one for one in changes if not one.last and (one.name in blamed or not one.name)]
-    trials = _Trials(catalog, request, problem)
-    found: list[Suggestion] = []
+    site_blamed = any(demand.kind == "fact" and demand.variable.name in _SET_BY_SITE for demand in core)
+    changes = changes_of(catalog, request, sited=site_blamed, blamed=blamed)
+    near = [change for change in changes if not change.last and (change.name in blamed or not change.name)]
+    trials = _Trials(catalog, request, session)
+    suggestions: list[Suggestion] = []
     kinds: set[str] = set()
     for change in near:
-        if len(found) < MOST_SUGGESTIONS and change.kind not in kinds:
+        if len(suggestions) < MAX_SUGGESTIONS and change.kind not in kinds:
             resolving = list(trials.resolving([[change]]))
             kinds |= {change.kind} - {""} if resolving else set()
-            found += resolving
-    far = [one for one in changes if one.last]
+            suggestions += resolving
+    far = [change for change in changes if change.last]
     stages: list[tuple[Iterable[Sequence[Change]], int]] = [
-        (_together(changes, near), 1),
-        (trials.one_clash_after_another(changes, blamed), 1),
-        (([one] for one in far), MOST_SUGGESTIONS),
-        (_with_all_pins_let_go(changes, far), 1),
-        (trials.as_much_as_can_be(changes), 1),
+        (_combinations(changes, near), 1),
+        (trials.relax_core_by_core(changes, blamed), 1),
+        (([change] for change in far), MAX_SUGGESTIONS),
+        (_without_pins(changes, far), 1),
+        (trials.maximal_subset(changes), 1),
     ]
-    for combinations, most in stages:
-        found = found or list(islice(trials.resolving(combinations), most))
-    return tuple(dict.fromkeys(found))
+    for combinations, limit in stages:
+        suggestions = suggestions or list(islice(trials.resolving(combinations), limit))
+    return tuple(dict.fromkeys(suggestions))
 
 
-def _together(changes: Sequence[Change], near: Sequence[Change]) -> Iterator[list[Change]]:
-    """Yield pairs of changes, then all pins let go at once, alone and with a change of the target."""
-    others = [one for one in changes if not one.last]
-    pairs = ([one, other] for one in near for other in others if one is not other)
-    yield from islice(pairs, _MOST_PAIRS)
-    pins = [one for one in others if one.frees_a_pin]
+def _combinations(changes: Sequence[Change], near: Sequence[Change]) -> Iterator[list[Change]]:
+    """Yield pairs of changes, then the removal of all pins, alone and with a change of the target."""
+    others = [change for change in changes if not change.last]
+    pairs = ([change, other] for change in near for other in others if change is not other)
+    yield from islice(pairs, _MAX_PAIRS)
+    pins = [change for change in others if change.frees_a_pin]
     yield pins
-    yield from ([*pins, one] for one in others if not one.name)
+    yield from ([*pins, change] for change in others if not change.name)
 
 
-def _with_all_pins_let_go(changes: Sequence[Change], far: Iterable[Change]) -> Iterator[list[Change]]:
-    pins = [one for one in changes if one.frees_a_pin]
-    yield from ([*pins, one] for one in far)
+def _without_pins(changes: Sequence[Change], far: Iterable[Change]) -> Iterator[list[Change]]:
+    pins = [change for change in changes if change.frees_a_pin]
+    yield from ([*pins, change] for change in far)
 
 
-def _without_needless(changes: Sequence[Change]) -> Sequence[Change]:
-    """Give the change that leaves a component out alone: its pins go with it."""
-    left_out = [one for one in changes if not one.frees_a_pin]
+def _drop_redundant(changes: Sequence[Change]) -> Sequence[Change]:
+    """Drop the removal of a pin if the component is left out anyway."""
+    left_out = [change for change in changes if not change.frees_a_pin]
     return left_out[:1] or changes
 
 
-class Compiled:
-    """The problem of a target, with what is known of its relaxed forms."""
-
-    def __init__(self, problem: Problem) -> None:
-        self.problem = problem
-        self.network = Network(problem)
-        self._links = range(len(problem.relations))
-        self._hopeless: list[dict[str, int]] = []
-        """Domains of some variables with which there is no solution, whatever the others have."""
-
-    def solve(self, demands: Sequence[Demand]) -> dict[str, int] | None:
-        """Find the preferred solution under other demands than the problem's own.
-
-        What a failure rests on is kept: whatever asks as much of the same variables fails, too.
-        """
-        domains: dict[str, int] = {}
-        for demand in demands:
-            name = demand.variable.name
-            domains[name] = domains.get(name, demand.variable.everything) & demand.mask
-        for known in self._hopeless:
-            if all(domains.get(name, ~0) & ~mask == 0 for name, mask in known.items()):
-                return None
-        proof = self.network.refute(demands, self._links, MOST_STEPS)
-        if proof is not None:
-            names = [self.network.names[number] for number in proof.variables]
-            self._hopeless.append({name: domains[name] for name in names if name in domains})
-            return None
-        start = self.network.start(demands)
-        return None if start is None else preferred_within(self.network, start)
-
-
 class _Trials:
-    """Relaxed requests, tried on as few compiled problems as there are targets among them.
+    """Relaxed requests, solved in one session for each target among them.
 
-    Letting a pin go or leaving a requirement out only takes demands away, so it needs no new problem.
+    Removing a pin or leaving out a requirement only removes demands, so it needs no new problem.
     """
 
-    def __init__(self, catalog: Catalog, request: Request, problem: Problem) -> None:
+    def __init__(self, catalog: Catalog, request: Request, session: Session) -> None:
         self._catalog = catalog
         self._request = request
-        self._compiled: dict[Request, Compiled | None] = {request: Compiled(problem)}
+        self._sessions: dict[Request, Session | None] = {request: session}
 
     def resolving(self, combinations: Iterable[Sequence[Change]]) -> Iterator[Suggestion]:
-        """Yield the suggestions that combinations of changes make, as far as they lead to a solution."""
+        """Yield a suggestion for each combination of changes with which the request resolves."""
         for changes in combinations:
-            other = self._changed(changes)
-            if not self._asks_for_anything(other) or other == self._request:
+            relaxed = self._changed(changes)
+            if not self._is_useful(relaxed) or relaxed == self._request:
                 continue
-            outcome = self._outcome(other)
+            outcome = self._outcome(relaxed)
             if outcome is not None:
                 text = ", and ".join(change.text for change in changes)
-                yield Suggestion(text + outcome, request_arguments(other))
+                yield Suggestion(text + outcome, request_arguments(relaxed))
 
-    def one_clash_after_another(
+    def relax_core_by_core(
         self, changes: Sequence[Change], blamed: Collection[str]
     ) -> Iterator[list[Change]]:
-        """Let go what clashes, and what clashes then, until the rest resolves; yield that, if it does.
+        """Relax one conflict after another until the rest resolves, then yield the changes made.
 
-        What turns out not to be needed then is taken back.
+        Changes that turn out to be unnecessary are undone.
 
         Parameters
         ----------
         changes
-            What can be let go.
+            The changes to choose from.
         blamed
-            The components of which the request asks what clashes first.
+            Components whose requirements are part of the first conflict.
         """
         made: list[Change] = []
-        compiled = self._compiled[self._request]
-        while compiled and self._outcome(self._changed(made)) is None:
+        session = self._sessions[self._request]
+        while session and self._outcome(self._changed(made)) is None:
             if made:
-                relaxed = self._relaxed(compiled.problem, self._changed(made))
-                core = minimal_demands(compiled.network, relaxed)
+                core = session.minimal_demands(self._demands(session.problem, self._changed(made)))
                 blamed = {demand.variable.name for demand in core if demand.kind == "request"}
             change = next((one for one in changes if one.name in blamed and one not in made), None)
-            if change is None or not self._asks_for_anything(self._changed([*made, change])):
+            if change is None or not self._is_useful(self._changed([*made, change])):
                 return
             made.append(change)
         for change in tuple(made):
-            fewer = [one for one in made if one is not change]
+            fewer = [other for other in made if other is not change]
             if fewer and self._outcome(self._changed(fewer)) is not None:
                 made = fewer
         yield made
 
-    def as_much_as_can_be(self, changes: Sequence[Change]) -> Iterator[list[Change]]:
-        """Keep of the request what goes together, here and with each change of the target; yield what goes.
+    def maximal_subset(self, changes: Sequence[Change]) -> Iterator[list[Change]]:
+        """Yield the changes that keep a maximal part of the request, here and with each other target.
 
-        One component after another is taken in as it was asked for, else in any version, else left
-        out. So something is found whenever anything of the request resolves for any of the targets.
+        One component after another is kept as requested, else in any version, else left out. So this
+        yields a solvable request whenever any part of the request is solvable for any of the targets.
         """
-        names = dict.fromkeys(one.name for one in self._request.requirements)
-        for target in [[], *([one] for one in changes if not one.name)]:
-            let_go = {name: [one for one in changes if one.name == name] for name in names}
-            for name, all_of_it in sorted(let_go.items(), key=lambda pair: pair[0] not in PLATFORM):
-                pins = [one for one in all_of_it if one.frees_a_pin]
+        names = dict.fromkeys(requirement.name for requirement in self._request.requirements)
+        for target in [[], *([change] for change in changes if not change.name)]:
+            made = {name: [change for change in changes if change.name == name] for name in names}
+            for name, own in sorted(made.items(), key=lambda pair: pair[0] not in PLATFORM):
+                pins = [change for change in own if change.frees_a_pin]
                 for attempt in ([], pins):
-                    tried = let_go | {name: attempt}
+                    tried = made | {name: attempt}
                     if self._outcome(self._changed(chain(target, *tried.values()))) is not None:
-                        let_go = tried
+                        made = tried
                         break
-            yield [*target, *chain.from_iterable(_without_needless(one) for one in let_go.values())]
+            yield [*target, *chain.from_iterable(_drop_redundant(own) for own in made.values())]
 
-    def _asks_for_anything(self, other: Request) -> bool:
-        """Tell whether a distribution is left, if there was one: a platform alone is no smaller wish."""
-        names = {one.name for one in other.requirements}
-        return bool(names - {*PLATFORM} or names == {one.name for one in self._request.requirements})
+    def _is_useful(self, relaxed: Request) -> bool:
+        """Return whether a relaxed request still contains a distribution, if the original did."""
+        names = {requirement.name for requirement in relaxed.requirements}
+        requested = {requirement.name for requirement in self._request.requirements}
+        return bool(names - {*PLATFORM} or names == requested)
 
     def _changed(self, changes: Iterable[Change]) -> Request:
-        other = self._request
+        request = self._request
         for change in changes:
-            other = change.apply(other)
-        return other
+            request = change.apply(request)
+        return request
 
-    def _outcome(self, other: Request) -> str | None:
-        """Name the torch and ROCm that a request leads to; None if it leads nowhere."""
-        compiled = self._problem(replace(other, requirements=self._request.requirements))
-        if compiled is None:
+    def _outcome(self, relaxed: Request) -> str | None:
+        """Name the torch and ROCm of the solution of a relaxed request; None if it has no solution."""
+        session = self._session(replace(relaxed, requirements=self._request.requirements))
+        if session is None:
             return None
-        problem = compiled.problem
-        solution = compiled.solve(self._relaxed(problem, other))
+        variables = session.problem.variables
+        demands = self._demands(session.problem, relaxed)
+        solution = None if session.refute(demands) else session.solve_within(session.narrow(demands))
         if solution is None:
             return None
-        named = [
-            problem.variables[one].candidate(solution[one]) for one in ("torch", "rocm") if one in solution
-        ]
-        return f" (gives {' and '.join(map(str, named))})" if named else ""
+        picks = [variables[name].candidate(solution[name]) for name in ("torch", "rocm") if name in solution]
+        return f" (gives {' and '.join(map(str, picks))})" if picks else ""
 
-    def _problem(self, request: Request) -> Compiled | None:
-        if request not in self._compiled:
+    def _session(self, request: Request) -> Session | None:
+        if request not in self._sessions:
             try:
-                self._compiled[request] = Compiled(compile_problem(self._catalog, request))
+                self._sessions[request] = Session(compile_problem(self._catalog, request))
             except MatrixError:
-                self._compiled[request] = None
-        return self._compiled[request]
+                self._sessions[request] = None
+        return self._sessions[request]
 
-    def _relaxed(self, problem: Problem, other: Request) -> list[Demand]:
-        """Give the demands that are left when requirements were let go or left out."""
-        asked = {asked_text(one) for one in self._request.requirements}
-        kept = {asked_text(one) for one in other.requirements}
-        wanted = {one.name for one in other.requirements}
+    def _demands(self, problem: Problem, relaxed: Request) -> list[Demand]:
+        """Return the demands that remain when pins are removed or requirements left out."""
+        requested = {demand_text(requirement) for requirement in self._request.requirements}
+        kept = {demand_text(requirement) for requirement in relaxed.requirements}
+        names = {requirement.name for requirement in relaxed.requirements}
         demands = []
         for demand in problem.demands:
-            if demand.text in asked and demand.text not in kept:
-                if demand.variable.name in wanted:
-                    demands.append(replace(demand, mask=demand.variable.present))
-            else:
+            if demand.text not in requested or demand.text in kept:
                 demands.append(demand)
+            elif demand.variable.name in names:
+                demands.append(replace(demand, mask=demand.variable.present))
         return demands
 
 
 def request_arguments(request: Request) -> tuple[str, ...]:
-    """Write a request as the arguments of ``matrix resolve``."""
+    """Return a request as arguments of ``matrix resolve``."""
     target = request.target
     options = {
         "--site": request.site_file or target.site,
@@ -258,6 +220,6 @@ def request_arguments(request: Request) -> tuple[str, ...]:
         "--prefer": request.prefer if request.prefer != "newest" else "",
         "--keep-installed": request.preinstalled.source if request.preinstalled else "",
     }
-    given = [word for option, value in options.items() if value for word in (option, value)]
-    given += [word for name in request.catalogs for word in ("--catalog", name)]
-    return (*(one.text for one in request.requirements), *given)
+    arguments = [word for option, value in options.items() if value for word in (option, value)]
+    arguments += [word for name in request.catalogs for word in ("--catalog", name)]
+    return (*(requirement.text for requirement in request.requirements), *arguments)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from resolver.compiling.draft import check_target, window_of
+from resolver.compiling.problem_builder import check_target, window_of
 from resolver.versions import join_words, minor, sort_key
 
 if TYPE_CHECKING:

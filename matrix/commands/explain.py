@@ -1,4 +1,4 @@
-"""``matrix explain``: why a version was chosen, or why none could be; or what failed in a log."""
+"""``matrix explain``: why a version was chosen, why there is no solution, or what failed in a log."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from matrix.options import add_format, add_lock
 from matrix.resolution_text import first_source, last_conflict
 from resolver.errors import MatrixError, UsageError, did_you_mean
 from resolver.requirements import parse_requirement
-from resolver.versions import shorten
+from resolver.versions import shorten, sort_key
 
 if TYPE_CHECKING:
     import argparse
 
     from matrix.console import Console
     from matrix.context import Context
+    from resolver.explain import RejectedVersion
     from resolver.model import Distribution, Requirement, Resolution
-    from resolver.rejected import Rejected
 
 SUMMARY = "show why a version was chosen, by which facts, from which sources"
 EXAMPLE = "matrix explain torch"
@@ -34,19 +34,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "name",
         nargs="?",
         metavar="NAME",
-        help="a component of the lock, or versions of it that were not taken, such as torch==2.13.0"
-        " (default: all; or the conflict, if the last resolve here had one)",
+        help="a component of the lock, or versions of it that were not chosen, such as torch==2.13.0"
+        " (default: all; or the conflict, if the last resolve in this directory had one)",
     )
     add_lock(parser)
     parser.add_argument(
         "--log",
         dest="logfile",
         metavar="FILE",
-        help="say what failed in a log instead: of a build, pip, conda or cotainr; - reads it from a pipe."
+        help="explain the failure in a log of a build, pip, conda or cotainr instead; - reads a pipe."
         " NAME is then the package that was built",
     )
     parser.add_argument(
-        "--backend", choices=("rocm", "cpu"), help="with --log: what was built or installed for"
+        "--backend", choices=("rocm", "cpu"), help="with --log: the backend of the build or installation"
     )
     add_format(parser)
 
@@ -64,90 +64,97 @@ def execute(context: Context) -> int:
             console.data(_conflict_text(conflict))
         return 0
     lock = context.lock
-    wanted = parse_requirement(args.name) if args.name else None
-    picks = [pick for pick in lock.picks if wanted is None or pick.name == wanted.name]
-    if wanted and not picks:
-        msg = f"The lock {args.lock} has no {shorten(wanted.name)!r}."
-        raise UsageError(msg, hint=did_you_mean(wanted.name, [pick.name for pick in lock.picks]))
-    passed_over, more = _passed_over(lock, args.lock, wanted, console) if wanted else ([], 0)
+    requirement = parse_requirement(args.name) if args.name else None
+    picks = [pick for pick in lock.picks if requirement is None or pick.name == requirement.name]
+    if requirement and not picks:
+        msg = f"{args.lock} does not contain {shorten(requirement.name)!r}."
+        raise UsageError(msg, hint=did_you_mean(requirement.name, [pick.name for pick in lock.picks]))
+    rejected, more = _rejected(lock, args.lock, requirement, console) if requirement else ([], 0)
     if args.format == "json":
         document = {"schema": 1, "picks": [msgspec.to_builtins(pick) for pick in picks]}
-        document |= {"rejected": [_rejected_document(one) for one in passed_over], "rejected_more": more}
+        document |= {"rejected": [_rejected_document(one) for one in rejected], "rejected_more": more}
         console.document(document)
     else:
         console.data("\n\n".join(map(_text, picks)))
-        if passed_over:
-            console.data("\n".join(["", "Not taken", *map(_rejected_text, passed_over)]))
+        if rejected:
+            console.data("\n".join(["", "Not chosen", *map(_rejected_text, rejected)]))
         if more:
-            example = f"matrix explain '{picks[0].name}==VERSION'"
-            console.data(f"  and {more} more that come before it; ask for some: {example}")
+            command = f"matrix explain '{picks[0].name}==VERSION'"
+            console.data(f"  {more} more versions are preferred to it. To explain one of them: {command}")
     return 0
 
 
-def _passed_over(
-    lock: Resolution, path: Path, wanted: Requirement, console: Console
-) -> tuple[list[Rejected], int]:
-    """Ask again for what comes before the chosen version; the lock alone answers if that cannot be done.
+def _rejected(
+    lock: Resolution, path: Path, requirement: Requirement, console: Console
+) -> tuple[list[RejectedVersion], int]:
+    """Return why versions that are preferred to the chosen one were not chosen, and how many others are.
+
+    If the request cannot be compiled again, only the lock answers.
 
     Raises
     ------
     UsageError
-        Versions were named, and neither the chosen one nor any before it is among them.
+        The user named versions, and neither the chosen one nor any preferred one is among them.
     """
     from builders.containers.inspection import with_inspected_image
     from matrix.locking import catalog_of
     from matrix.settings import Settings
-    from resolver.rejected import rejected
+    from resolver.explain import rejected_versions, working_version
 
+    name, specifier, chosen = requirement.name, requirement.specifier, lock.version_of(requirement.name)
     try:
         request = lock.request
-        picked = {pick.name: pick.key for pick in lock.picks}
+        keys = {pick.name: pick.key for pick in lock.picks}
         catalog, image = catalog_of(lock, path, Settings()), lock.image
         if image and request.target.base_image and image.path.startswith("/"):
             catalog = with_inspected_image(catalog, image.path, image.name)
-        found, more = rejected(catalog, request, picked, wanted.name, asked=wanted.specifier)
+        rejected, more = rejected_versions(catalog, request, keys, name, specifier=specifier)
+        if rejected or specifier is None or specifier.allows(chosen):
+            return rejected, more
+        version = working_version(catalog, request, name, specifier)
     except MatrixError as error:
-        console.warning(f"What was not taken cannot be explained: {error.message}")
+        console.warning(f"Cannot explain why other versions were not chosen: {error.message}")
         return [], 0
-    version = lock.version_of(wanted.name)
-    if wanted.specifier is not None and not found and not wanted.specifier.allows(version):
-        text = shorten(wanted.text)
-        msg = f"{text!r} is no version that comes before {wanted.name} {version}, which was taken."
-        raise UsageError(
-            msg, hint="Of what fits, the version that comes first is taken; what comes behind is not."
-        )
-    return found, more
+    text = shorten(requirement.text)
+    if not version:
+        msg = f"No version that matches {text!r} works with this request. {name} {chosen} was chosen."
+        raise UsageError(msg, hint=f"To see the conflict: matrix resolve --no-lock '{text}'")
+    order = "older" if sort_key(chosen) < sort_key(version) else "newer"
+    msg = f"{name} {version} would also work; {chosen} was chosen because it is {order}."
+    raise UsageError(msg, hint=f"To choose it: matrix resolve '{text}'")
 
 
-def _rejected_text(one: Rejected) -> str:
-    if one.instead:
-        other, now, then = one.instead
-        return f"  {one.key}: {other} would be {then} instead of {now}, and {other} is decided first"
-    if one.preferred:
-        return f"  {one.key}: {one.preferred}"
-    return "\n".join([f"  {one.key}", *(f"    - {item.text}{first_source(item)}" for item in one.core)])
+def _rejected_text(rejected: RejectedVersion) -> str:
+    if rejected.instead:
+        other, now, then = rejected.instead
+        return f"  {rejected.key}: {other} would be {then} instead of {now}, and {other} is chosen first"
+    if rejected.preferred:
+        return f"  {rejected.key}: {rejected.preferred}"
+    return "\n".join(
+        [f"  {rejected.key}", *(f"    - {item.text}{first_source(item)}" for item in rejected.core)]
+    )
 
 
-def _rejected_document(one: Rejected) -> dict[str, Any]:
-    document: dict[str, Any] = {"version": one.key, "core": msgspec.to_builtins(one.core)}
-    if one.instead:
-        document["instead"] = dict(zip(("component", "now", "then"), one.instead, strict=True))
-    if one.preferred:
-        document["preferred"] = one.preferred
+def _rejected_document(rejected: RejectedVersion) -> dict[str, Any]:
+    document: dict[str, Any] = {"version": rejected.key, "core": msgspec.to_builtins(rejected.core)}
+    if rejected.instead:
+        document["instead"] = dict(zip(("component", "now", "then"), rejected.instead, strict=True))
+    if rejected.preferred:
+        document["preferred"] = rejected.preferred
     return document
 
 
 def _conflict_text(conflict: dict[str, Any]) -> str:
-    """Give a conflict with every source of every fact, one on each line."""
+    """Return a conflict with all sources of each fact, one on each line."""
     target = conflict["target"]
-    lines = [f"The last request of this directory has no solution ({target['site']}, {target['date']}).", ""]
+    lines = [f"The last request in this directory has no solution ({target['site']}, {target['date']}).", ""]
     for item in conflict["core"]:
         lines.append(f"  - {item['text']}")
         if item["kind"] == "fact":
             lines += [f"      {source}" for source in item["source"].split(" ; ")]
-    lines += ["", "These do not fit together; without any one of them the others would."]
-    for one in conflict["suggestions"]:
-        lines += ["", f"{one['change']}:", f"  matrix resolve {shlex.join(one['request'])}"]
+    lines += ["", "These constraints conflict. Removing any one of them resolves the conflict."]
+    for suggestion in conflict["suggestions"]:
+        lines += ["", f"{suggestion['change']}:", f"  matrix resolve {shlex.join(suggestion['request'])}"]
     return "\n".join(lines)
 
 

@@ -1,7 +1,8 @@
-"""``matrix table``: what fits together at a site on a day, whole."""
+"""``matrix table``: every combination of versions that works at a site on a day."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -9,18 +10,17 @@ from typing import TYPE_CHECKING
 from builders.files import atomic_path
 from matrix.options import add_names, add_target_options
 from matrix.resolution_text import show_conflict
+from matrix.table_formats import to_csv, to_html, to_json, to_text
 from resolver.errors import UsageError
 from resolver.model import Conflict
 from resolver.resolve import resolve
-from resolver.table import Table
+from resolver.table import Row, Table
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterable, Iterator
 
     from matrix.console import Console
     from matrix.context import Context
-    from resolver.table.cells import Row
 
 SUMMARY = "show every combination that works at a site: images, torch and Python by package"
 EXAMPLE = "matrix table apex deepspeed flash-attn 'torch>=2.7' --site lumi-g --python 3.12"
@@ -38,14 +38,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--format", choices=FORMATS, default="table", help="default: %(default)s")
     parser.add_argument("-o", "--output", metavar="FILE", type=Path, help="where to write (default: stdout)")
-    parser.add_argument("--all-rows", action="store_true", help="also every torch that runs nowhere, and why")
     parser.add_argument(
-        "--together", action="store_true", help="one more column: all others resolved together"
+        "--all-rows", action="store_true", help="also list every torch that runs nowhere, with the reason"
+    )
+    parser.add_argument(
+        "--together", action="store_true", help="add a column in which all others are resolved together"
     )
     parser.add_argument(
         "--reasons",
         action="store_true",
-        help="all facts behind every refusal, in JSON and HTML (takes minutes for a large table)",
+        help="add all facts behind every refusal to JSON and HTML (takes minutes for a large table)",
     )
     add_target_options(parser)
 
@@ -54,26 +56,24 @@ def execute(context: Context) -> int:
     """Run the command."""
     args, console = context.args, context.console
     if args.reasons and args.format not in {"json", "html"}:
-        msg = f"--reasons needs --format json or html; in {args.format} there is no room for them."
-        raise UsageError(msg, hint="For one cell, ask matrix resolve for its torch, Python and base image.")
+        msg = f"--reasons requires --format json or html, not {args.format}."
+        hint = "For one cell, run `matrix resolve` with its torch, Python and base image."
+        raise UsageError(msg, hint=hint)
     settings = context.settings
     settings.requirements = settings.requirements or ["torch"]
     if settings.keep_installed:
-        console.warning(
-            "A table keeps nothing that is installed: each cell is answered as for a bare environment."
-        )
+        console.warning("A table ignores --keep-installed: each cell is resolved for an empty environment.")
         settings.keep_installed = None
     catalog = context.catalog_with_image
     table = Table(catalog, context.request(), together=args.together)
     rows = table.rows(refused_too=args.all_rows)
     first = next(rows, None)
     if first is None:
-        answer = resolve(catalog, table.of_rows())
+        answer = resolve(catalog, table.request_of_rows())
         if isinstance(answer, Conflict):
             show_conflict(answer, console, as_json=args.format == "json")
             return 1
-    found = rows if first is None else chain([first], rows)
-    pieces = _pieces(table, found, args, console)
+    pieces = _pieces(table, rows if first is None else chain([first], rows), args, console)
     if args.output is None or (args.output.exists() and not args.output.is_file()):
         _print(pieces, args.output, console)
     else:
@@ -84,31 +84,25 @@ def execute(context: Context) -> int:
             file.writelines(pieces)
         console.info(f"Wrote {args.output}")
     if args.format == "table":
-        console.info("\n- and a name: no version fits, because of what is known of that component.")
+        console.info("\nA dash and a name: no version works because of facts about that component.")
     return 0
 
 
 def _pieces(table: Table, rows: Iterable[Row], args: argparse.Namespace, console: Console) -> Iterator[str]:
-    """Give the table as the format wants it; each format is imported only when it is asked for."""
-    if args.format == "table":
-        from matrix.tabling.text import text_of
-
-        if args.output is not None:
-            return text_of(table, rows, None, lambda _, text: text)
-        return text_of(table, rows, console.width(), console.coloured)
-    if args.format == "html":
-        from matrix.tabling.page import page_of
-
-        return page_of(table, rows, table.core if args.reasons else None)
-    from matrix.tabling import data
-
+    core = table.core if args.reasons else None
     if args.format == "csv":
-        return data.csv_of(table, rows)
-    return data.json_of(table, rows, table.core if args.reasons else None)
+        return to_csv(table, rows)
+    if args.format == "json":
+        return to_json(table, rows, core)
+    if args.format == "html":
+        return to_html(table, rows, core)
+    if args.output is not None:
+        return to_text(table, rows, None, lambda _, text: text)
+    return to_text(table, rows, console.width(), console.coloured)
 
 
 def _print(pieces: Iterable[str], device: Path | None, console: Console) -> None:
-    """Write piece by piece to stdout, or to a device or pipe that was named."""
+    """Write piece by piece to stdout, or to a device or pipe."""
     if device is None:
         for piece in pieces:
             console.write(piece)

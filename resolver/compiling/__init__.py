@@ -1,40 +1,84 @@
-"""Catalog and request to a problem: every kind of fact becomes the one relation.
+"""Compile the catalog and a request to a problem: every kind of fact becomes a relation or a demand.
 
-Nothing here decides. Each module turns the rows of one kind into variables, demands and
-relations; the search knows nothing of drivers, wheels or images.
+No module here decides anything. Each turns the rows of one kind into variables, demands and relations.
+The search knows nothing of drivers, wheels or images.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import TYPE_CHECKING
 
-from resolver.compiling.asked import compile_request
-from resolver.compiling.bad import compile_known_bad
-from resolver.compiling.draft import Draft
-from resolver.compiling.kept import compile_kept
-from resolver.compiling.packages import compile_packages
+from resolver.compiling.clauses import PAIRED_WITH_TORCH
+from resolver.compiling.distributions import compile_packages, compile_torch
+from resolver.compiling.known_bad import AVOIDED, compile_known_bad
 from resolver.compiling.platform import compile_platform
-from resolver.compiling.torch import compile_torch
+from resolver.compiling.preinstalled import compile_preinstalled
+from resolver.compiling.problem_builder import ProblemBuilder, reachable
+from resolver.compiling.request import compile_request
+from resolver.problem import Problem, Relation
 
 if TYPE_CHECKING:
     from resolver.facts.catalog import Catalog
+    from resolver.facts.schema import Backend
     from resolver.model import Request
-    from resolver.problem import Problem
 
 
 def compile_problem(catalog: Catalog, request: Request) -> Problem:
-    """Turn a request and the catalog into a problem.
+    """Compile a request and the catalog to a problem.
 
     Raises
     ------
     UsageError
         The request names a component, version, day or image that the catalog does not know.
     """
-    draft = Draft(catalog, request)
-    compile_platform(draft)
-    compile_torch(draft)
-    compile_packages(draft)
-    compile_known_bad(draft)
-    compile_request(draft)
-    compile_kept(draft)
-    return draft.problem()
+    builder = ProblemBuilder(catalog, request)
+    compile_platform(builder)
+    compile_torch(builder)
+    compile_packages(builder)
+    compile_known_bad(builder)
+    compile_request(builder)
+    compile_preinstalled(builder)
+    return builder.problem()
+
+
+def subproblem(problem: Problem, catalog: Catalog, backend: Backend, names: Collection[str]) -> Problem:
+    """Return the problem that would have been compiled for some of its packages alone.
+
+    A table asks the same question about many packages, so their problem is compiled only once. Torch
+    wheels of another backend may stay among the candidates; no solution contains them.
+
+    Parameters
+    ----------
+    problem
+        A problem compiled for these packages and others.
+    catalog, backend
+        What it was compiled from and for.
+    names
+        The packages.
+    """
+    reached = reachable(catalog, backend, names)
+    foreign = {name for name in problem.variables if name in {*catalog.package, *PAIRED_WITH_TORCH}} - reached
+    required_by_torch = {
+        relation.object.name
+        for relation in problem.relations
+        if relation.subject.name == "torch" and not (relation.when_present or relation.forbids)
+    }
+    absent = foreign - required_by_torch
+    absent |= {
+        relation.object.name
+        for relation in problem.relations
+        if relation.subject.name in absent and relation.object.name.startswith(AVOIDED)
+    }
+
+    def is_kept(relation: Relation) -> bool:
+        ends = {relation.subject.name, relation.object.name}
+        requirement_of_foreign = relation.subject.name in foreign and not relation.forbids
+        return not (requirement_of_foreign or ends & absent)
+
+    return Problem(
+        {name: variable for name, variable in problem.variables.items() if name not in absent},
+        [demand for demand in problem.demands if demand.variable.name not in absent],
+        [relation for relation in problem.relations if is_kept(relation)],
+        problem.preferences,
+    )

@@ -1,101 +1,105 @@
-"""Platform components: what no pip installs."""
+"""Platform components: what pip does not install."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from resolver.compiling.draft import (
-    ASKED,
-    HERE,
-    OTHER_TARGETS,
+from resolver.compiling.clauses import (
+    OTHER_ARCHITECTURES,
+    REQUEST,
+    THIS_MACHINE,
     Clause,
+    architectures,
     covers,
     line_is,
-    target_name,
     version_in,
 )
 from resolver.facts import schema
 from resolver.model import Candidate, Fact
 from resolver.problem import Favour
+from resolver.problem import Preference
 from resolver.versions import join_words, minor, newest_first, sort_key
 
 if TYPE_CHECKING:
-    from resolver.compiling.draft import Draft
+    from resolver.compiling.problem_builder import ProblemBuilder
     from resolver.model import Origin
 
-_OF_RELEASE = "Not read from an image: it is that of the distribution release."
+_BACKENDS = ("rocm", "cpu")
+_GLIBC_OF_RELEASE = "Not read from an image: the glibc of the distribution release."
 
 
-def compile_platform(draft: Draft) -> None:
-    """Add backend, offload targets, driver, ROCm, base images, glibc and Python."""
-    target, catalog = draft.target, draft.catalog
-    backends = [Fact(f"backend {name}", "documented", ASKED) for name in ("rocm", "cpu")]
-    draft.variable("backend", [_target("backend", fact.text.split()[1], fact) for fact in backends])
-    for name in target.gfx[:1]:
-        row = catalog.gfx[name]
-        fact = Fact.of(row, f"{target_name(target)} is the offload target")
-        draft.variable("gfx", [_target("gfx", one, fact) for one in (target_name(target), OTHER_TARGETS)])
-    if not target.gfx:
-        draft.variable("gfx", [])
+def compile_platform(builder: ProblemBuilder) -> None:
+    """Add backend, GPU architectures, driver, Python, ROCm, base images and glibc."""
+    target, catalog = builder.target, builder.catalog
+    backends = [Fact(f"backend {name}", "documented", REQUEST) for name in _BACKENDS]
+    builder.add_variable(
+        "backend",
+        [_requested("backend", name, fact) for name, fact in zip(_BACKENDS, backends, strict=True)],
+    )
+    gfx = []
+    if target.gfx:
+        fact = Fact.of(catalog.gfx[target.gfx[0]], f"GPU architecture {architectures(target)}")
+        gfx = [_requested("gfx", name, fact) for name in (architectures(target), OTHER_ARCHITECTURES)]
+    builder.add_variable("gfx", gfx)
     drivers = catalog.driver.values()
-    draft.variable(
+    builder.add_variable(
         "kernel-driver",
-        [_plain("kernel-driver", row.version, row, "is a line of AMD's driver") for row in drivers],
+        [_candidate("kernel-driver", row.version, row, "is in AMD's driver table") for row in drivers],
     )
     pythons = catalog.python.values()
-    draft.variable(
+    builder.add_variable(
         "python",
-        [_plain("python", row.version, row, "is a release line", "default") for row in pythons],
+        [_candidate("python", row.version, row, "is a release line", "default") for row in pythons],
     )
-    _rocm(draft)
-    _images(draft)
+    _add_rocm(builder)
+    _add_images(builder)
 
 
-def _target(name: str, version: str, fact: Fact) -> Candidate:
+def _requested(name: str, version: str, fact: Fact) -> Candidate:
     return Candidate(name, version, "platform", "request", fact)
 
 
-def _plain(name: str, version: str, row: schema.Row, text: str, origin: Origin = "site") -> Candidate:
+def _candidate(name: str, version: str, row: schema.Row, text: str, origin: Origin = "site") -> Candidate:
     fact = Fact.of(row, f"{name} {version} {text}")
     return Candidate(name, version, "platform", origin, fact)
 
 
-def _rocm(draft: Draft) -> None:
-    rows = draft.catalog.rocm.values()
-    clauses = _driver_table(draft)
-    drivers = draft.variables["kernel-driver"].candidates
-    here = [one for one in drivers if one.version == draft.driver]
-    risky = [clause for clause in clauses if clause.risk and any(map(clause.permits, here))]
-    draft.variable(
+def _add_rocm(builder: ProblemBuilder) -> None:
+    rows = builder.catalog.rocm.values()
+    clauses = _driver_table(builder)
+    drivers = builder.variables["kernel-driver"].candidates
+    here = [driver for driver in drivers if driver.version == builder.driver]
+    risky = [clause for clause in clauses if clause.risk and any(map(clause.objects, here))]
+    builder.add_variable(
         "rocm",
-        [_plain("rocm", row.version, row, "is a release", "base-image") for row in rows],
-        last=lambda candidate: any(clause.speaks_of(candidate) for clause in risky),
+        [_candidate("rocm", row.version, row, "is a release", "base-image") for row in rows],
+        last=lambda candidate: any(clause.subjects(candidate) for clause in risky),
     )
-    draft.relate("rocm", "kernel-driver", clauses, when_present=True)
-    if draft.target.gfx:
+    builder.relate("rocm", "kernel-driver", clauses, when_present=True)
+    if builder.target.gfx:
         of_gfx = [
             Clause(
                 version_in([row.version]),
-                covers(row.gfx, draft.target.gfx),
-                Fact.of(row, f"ROCm {row.version} targets {', '.join(row.gfx)}", note=""),
+                covers(row.gfx, builder.target.gfx),
+                Fact.of(row, f"ROCm {row.version} supports {', '.join(row.gfx)}", note=""),
             )
             for row in rows
             if row.gfx
         ]
-        draft.relate("rocm", "gfx", of_gfx)
+        builder.relate("rocm", "gfx", of_gfx)
 
 
-def _driver_table(draft: Draft) -> list[Clause]:
-    """AMD's table, with four answers: supported, at own risk, refused, and nothing said of it."""
-    drivers = list(draft.catalog.driver.values())
-    here = draft.catalog.driver.get(draft.driver or "")
-    lines = dict.fromkeys(newest_first(minor(row.version) for row in draft.catalog.rocm.values()))
+def _driver_table(builder: ProblemBuilder) -> list[Clause]:
+    """Return AMD's table, which has four answers: supported, at own risk, unsupported, not mentioned."""
+    drivers = list(builder.catalog.driver.values())
+    here = builder.catalog.driver.get(builder.driver or "")
+    lines = dict.fromkeys(newest_first(minor(row.version) for row in builder.catalog.rocm.values()))
     clauses = []
     for line in lines:
         supporting = [row for row in drivers if line in row.supports]
         names = newest_first(row.version for row in supporting)[::-1]
-        if here and _says_nothing(here, line):
-            text = f"AMD's table says nothing of ROCm {line} and driver {here.version}"
+        if here and _is_not_mentioned(here, line):
+            text = f"AMD's driver table does not mention ROCm {line} with driver {here.version}"
             clauses.append(Clause(line_is(line), version_in(names), Fact.of(here, text)))
             continue
         text = (
@@ -113,40 +117,41 @@ def _is_older(line: str, driver: schema.Driver) -> bool:
     return sort_key(line) < min(map(sort_key, driver.supports))
 
 
-def _says_nothing(driver: schema.Driver, line: str) -> bool:
-    """Tell whether a line is in neither list of a driver, and not older than its window."""
+def _is_not_mentioned(driver: schema.Driver, line: str) -> bool:
+    """Return whether a line is in neither list of a driver, and not older than its supported range."""
     return line not in (*driver.supports, *driver.unsupported) and not _is_older(line, driver)
 
 
 def _at_own_risk(line: str, driver: schema.Driver) -> Clause:
     oldest, newest = (pick(driver.supports, key=sort_key) for pick in (min, max))
-    window = f"{oldest} to {newest}"
-    text = f"ROCm {line} is older than what driver {driver.version} supports ({window}): at own risk"
-    note = "Single-node work may run; nobody supports it."
+    text = f"ROCm {line} is older than driver {driver.version} supports ({oldest} to {newest})"
+    note = "Single-node jobs may run, but AMD does not support this."
     fact = Fact(text, "inferred", driver.source, note, driver.file)
     return Clause(line_is(line), version_in([driver.version]), fact, risk=True)
 
 
-def _images(draft: Draft) -> None:
-    images = draft.catalog.image
+def _add_images(builder: ProblemBuilder) -> None:
+    images = builder.catalog.image
     candidates = [
-        _plain("base-image", row.name, row, f"holds {_rocm_in(row)}{_on(row)}", "base-image")
+        _candidate("base-image", row.name, row, f"contains {_rocm_in(row)}{_system_of(row)}", "base-image")
         for row in images.values()
     ]
-    draft.variable("base-image", candidates, rank=lambda one: sort_key(images[one.version].rocm or "0"))
-    _glibc(draft)
+    builder.add_variable(
+        "base-image", candidates, rank=lambda image: sort_key(images[image.version].rocm or "0")
+    )
+    _add_glibc(builder)
     rocm, glibc = [], []
     for row in images.values():
         this = version_in([row.name])
-        if row.rocm:  # in another one that of torch's wheel is all there is
-            fact = Fact.of(row, f"{row.name} holds ROCm {row.rocm}", note="")
+        if row.rocm:  # without it, the image has only the ROCm of torch's wheel
+            fact = Fact.of(row, f"{row.name} contains ROCm {row.rocm}", note="")
             rocm.append(Clause(this, version_in([row.rocm]), fact))
         if row.glibc:
-            fact = Fact.of(row, f"{row.name} is {row.os}, which has glibc {row.glibc}", note=_note(row))
+            fact = Fact.of(row, f"{row.name} is {row.os}, which has glibc {row.glibc}", note=_glibc_note(row))
             glibc.append(Clause(this, version_in([row.glibc]), fact))
-    _favour_own_python(draft)
-    draft.relate("base-image", "rocm", rocm)
-    draft.relate("base-image", "glibc", glibc)
+    _prefer_python_of_image(builder)
+    builder.relate("base-image", "rocm", rocm)
+    builder.relate("base-image", "glibc", glibc)
 
 
 def _favour_own_python(draft: Draft) -> None:
@@ -159,30 +164,40 @@ def _favour_own_python(draft: Draft) -> None:
     draft.favours["python"] = Favour("base-image", first)
 
 
+def _prefer_python_of_image(builder: ProblemBuilder) -> None:
+    """Prefer the Python of the chosen base image, unless the request names one."""
+    image, python = builder.variables["base-image"], builder.variables["python"]
+    first = {
+        bit: python.of_versions(builder.catalog.image[candidate.version].python)
+        for bit, candidate in enumerate(image.candidates, start=1)
+    }
+    builder.preferences["python"] = Preference("base-image", first)
+
+
 def _rocm_in(image: schema.Image) -> str:
     return f"ROCm {image.rocm}" if image.rocm else "no ROCm"
 
 
-def _on(image: schema.Image) -> str:
-    return f" on {image.os}" if image.os else ", its system is not documented"
+def _system_of(image: schema.Image) -> str:
+    return f" on {image.os}" if image.os else "; its operating system is not known"
 
 
-def _note(image: schema.Image) -> str:
-    """Say how the glibc of an image is known, unless somebody looked into the image."""
-    return "" if image.source.startswith(schema.INSPECTED) else _OF_RELEASE
+def _glibc_note(image: schema.Image) -> str:
+    """Return how the glibc of an image is known, unless the image was inspected."""
+    return "" if image.source.startswith(schema.INSPECTED) else _GLIBC_OF_RELEASE
 
 
-def _glibc(draft: Draft) -> None:
+def _add_glibc(builder: ProblemBuilder) -> None:
     facts = {
-        row.glibc: Fact.of(row, f"glibc {row.glibc} is that of {row.os}", note=_note(row))
-        for row in draft.catalog.image.values()
+        row.glibc: Fact.of(row, f"glibc {row.glibc} is that of {row.os}", note=_glibc_note(row))
+        for row in builder.catalog.image.values()
         if row.glibc
     }
-    here = draft.target.glibc
+    here = builder.target.glibc
     if here:
-        facts[here] = Fact(f"glibc {here} is installed", "observed", HERE)
-    draft.variable("glibc", [_glibc_candidate(version, fact) for version, fact in facts.items()])
-
-
-def _glibc_candidate(version: str, fact: Fact) -> Candidate:
-    return Candidate("glibc", version, "platform", "site" if fact.source == HERE else "base-image", fact)
+        facts[here] = Fact(f"glibc {here} is installed", "observed", THIS_MACHINE)
+    candidates = [
+        Candidate("glibc", version, "platform", "site" if version == here else "base-image", fact)
+        for version, fact in facts.items()
+    ]
+    builder.add_variable("glibc", candidates)

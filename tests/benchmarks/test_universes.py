@@ -29,10 +29,9 @@ from benchmarks.universes import (
 )
 from resolver.facts.loading import load
 from resolver.model import Conflict, Request, Resolution, Target
-from resolver.network import propagate
 from resolver.requirements import parse_requirement
 from resolver.resolve import resolve
-from resolver.solve import solve_preferred
+from tests.resolver.solving import propagate, solve_preferred
 
 
 def _ours(universe: Universe) -> dict[str, int] | None:

@@ -95,7 +95,7 @@ def test_resolve_uses_content_of_image(image: Path, capsys: Capture) -> None:
     assert picks["glibc"]["version"] == "2.38"
     facts = [fact for pick in picks.values() for fact in pick["facts"] if "inspection of" in fact["source"]]
     assert {fact["status"] for fact in facts} == {"observed"}
-    assert "mine holds ROCm 6.2.4" in {fact["text"] for fact in facts}
+    assert "mine contains ROCm 6.2.4" in {fact["text"] for fact in facts}
     locked = read_lock(Path("matrix.lock")).image
     assert locked is not None
     assert (locked.name, locked.path, locked.digest) == ("mine", str(image), find_image(image).digest)
@@ -105,13 +105,13 @@ def test_resolve_uses_content_of_image(image: Path, capsys: Capture) -> None:
 def test_explain_uses_the_locked_image(capsys: Capture) -> None:
     run(capsys, "resolve", *ASKED, "--base-image", "mine.sif")
     answer = run(capsys, "explain", "rocm")
-    assert any("mine holds ROCm 6.2.4" in item["text"] for one in answer["rejected"] for item in one["core"])
+    assert any("mine contains ROCm 6.2.4" in item["text"] for one in answer["rejected"] for item in one["core"])
 
 
 @pytest.mark.usefixtures("image")
 def test_conflict_cites_content_of_image(capsys: Capture) -> None:
     answer = run(capsys, "resolve", *ASKED, "--rocm", "6.3", "--base-image", "mine.sif", code=1)
-    assert any(item["text"] == "mine holds ROCm 6.2.4" for item in answer["core"])
+    assert any(item["text"] == "mine contains ROCm 6.2.4" for item in answer["core"])
 
 
 def test_inspected_image_is_not_remembered_by_name(image: Path, capsys: Capture) -> None:

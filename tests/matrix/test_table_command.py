@@ -14,14 +14,11 @@ from typing import Any
 import pytest
 
 from matrix.cli import main
-from matrix.tabling.data import csv_of, json_of
-from matrix.tabling.page import page_of
-from matrix.tabling.text import text_of
+from matrix.table_formats import to_csv, to_html, to_json, to_text
 from resolver.facts.catalog import Catalog
 from resolver.facts.loading import load
 from resolver.model import SCHEMA
-from resolver.table import Table
-from resolver.table.cells import Row
+from resolver.table import Row, Table
 from tests.resolver.asking import ask
 
 Capture = pytest.CaptureFixture[str]
@@ -289,7 +286,7 @@ def test_colours_only_where_they_are_wanted(capsys: Capture, monkeypatch: pytest
 def test_what_is_at_own_risk_is_marked_in_every_format(capsys: Capture) -> None:
     line = ["table", "apex", "torch<2.4", "--python", "3.10", *ON_LUMI]
     assert "at-own-risk" in {row["verdict"] for row in run_json(capsys, *line)["rows"]}
-    assert "ROCm 6.0, no base image fits: only what is published, at own risk" in run(capsys, *line)
+    assert "ROCm 6.0, no base image works: published wheels only, at own risk" in run(capsys, *line)
     assert "at own risk" in run(capsys, *line, "--format", "html")
     assert "at-own-risk" in {row["verdict"] for row in _of_csv(run(capsys, *line, "--format", "csv"))[1]}
 
@@ -299,7 +296,7 @@ def test_all_rows_shows_what_runs_nowhere_and_why(capsys: Capture) -> None:
     refused = [row for row in run_json(capsys, *line)["rows"] if row["verdict"] == "refused"]
     assert all(row["refused"] and "cells" not in row for row in refused)
     assert {row["refused"] for row in refused if row["torch"] == "2.12.0+rocm7.2"} == {"rocm"}
-    assert "Runs nowhere here" in run(capsys, *line)
+    assert "Runs nowhere at this site" in run(capsys, *line)
     rows = _of_csv(run(capsys, *line, "--format", "csv"))[1]
     assert {"refused: rocm"} == {row["verdict"] for row in rows if row["torch"] == "2.12.0+rocm7.2"}
     assert "no: rocm" in run(capsys, *line, "--format", "html")
@@ -360,10 +357,10 @@ def test_the_request_file_names_the_columns_and_limits(capsys: Capture) -> None:
 
 def _renderers(table: Table) -> dict[str, Callable[[Iterator[Row]], Iterator[str]]]:
     return {
-        "text": lambda rows: text_of(table, rows, None, lambda _, text: text),
-        "csv": lambda rows: csv_of(table, rows),
-        "json": lambda rows: json_of(table, rows),
-        "html": lambda rows: page_of(table, rows),
+        "text": lambda rows: to_text(table, rows, None, lambda _, text: text),
+        "csv": lambda rows: to_csv(table, rows),
+        "json": lambda rows: to_json(table, rows),
+        "html": lambda rows: to_html(table, rows),
     }
 
 

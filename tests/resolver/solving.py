@@ -1,19 +1,39 @@
-"""Any solution of a problem: the first step of `solve_preferred`, alone."""
+"""Questions about problems that only tests ask."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
-from resolver.network import Network
-from resolver.solve import MOST_STEPS, _chosen, _solve_within
-
-if TYPE_CHECKING:
-    from resolver.problem import Problem
+from resolver.network import MOST_STEPS
+from resolver.problem import Demand, Problem, Relation
+from resolver.session import Session, Solution
 
 
-def solve(problem: Problem, *, most_steps: int = MOST_STEPS) -> dict[str, int] | None:
-    """Find a solution: for each variable in it the bit number of its candidate, or None."""
-    network = Network(problem)
-    domains = network.start(problem.demands)
-    solution = None if domains is None else _solve_within(problem, network, domains, most_steps)
-    return None if solution is None else _chosen(network, solution)
+def solve(problem: Problem, *, max_steps: int = MOST_STEPS) -> Solution | None:
+    """Find any solution, which is the first step of `Session.solve`."""
+    session = Session(problem, max_steps=max_steps)
+    domains = session.narrow()
+    solution = None if domains is None else session.first_solution(domains)
+    return None if solution is None else session._solution(solution)
+
+
+def solve_preferred(problem: Problem) -> Solution | None:
+    """Find the preferred solution in a session of its own."""
+    return Session(problem).solve()
+
+
+def minimal_core(problem: Problem) -> tuple[list[Demand], list[Relation]]:
+    """Find the minimal core in a session of its own."""
+    return Session(problem).explain()
+
+
+def propagate(problem: Problem) -> dict[str, int] | None:
+    """Return the candidates that arc consistency leaves, by name of the variable."""
+    session = Session(problem)
+    domains = session.narrow()
+    return None if domains is None else dict(zip(session.network.names, domains, strict=True))
+
+
+def restricted(problem: Problem, demands: Sequence[Demand], relations: Sequence[Relation]) -> Problem:
+    """Return the same problem with only some of its demands and relations."""
+    return Problem(problem.variables, list(demands), list(relations), problem.preferences)

@@ -15,9 +15,9 @@ from resolver.facts.catalog import Catalog
 from resolver.model import Resolution
 from resolver.problem import Problem
 from resolver.resolve import resolve
-from resolver.solve import solve_preferred
 from tests.resolver.asking import ask
 from tests.resolver.judge import has_solution
+from tests.resolver.solving import solve_preferred
 
 PACKAGES = [
     *("torch", "torchvision", "numpy", "apex", "deepspeed", "flash-attn", "bitsandbytes", "xformers"),

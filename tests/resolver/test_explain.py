@@ -13,18 +13,16 @@ from hypothesis import event, example, given
 from hypothesis import strategies as st
 
 from resolver.compiling import compile_problem
-from resolver.core import minimal_core, minimal_demands
-from resolver.explain import MOST_ITEMS, core_of
+from resolver.explain import MAX_CORE_ITEMS, core_items
 from resolver.facts.catalog import Catalog
 from resolver.facts.loading import load
 from resolver.model import Conflict, Fact, Request, Resolution, Support
-from resolver.network import Network
 from resolver.problem import Demand, Problem, Relation, Row, Variable
 from resolver.resolve import resolve
-from resolver.solve import solve_preferred
-from resolver.suggest import MOST_SUGGESTIONS, Compiled, request_arguments
+from resolver.session import Session
+from resolver.suggest import MAX_SUGGESTIONS, request_arguments
 from tests.resolver.asking import again, ask
-from tests.resolver.solving import solve
+from tests.resolver.solving import minimal_core, restricted, solve, solve_preferred
 from tests.resolver.universe import EXAMPLES, Limit, Link, Universe, candidate, universes
 
 
@@ -56,11 +54,11 @@ def test_demands_are_to_blame_if_without_any_one_of_them_there_is_a_solution(
     universe: Universe,
 ) -> None:
     problem = universe.problem()
-    blamed = minimal_demands(Network(problem), problem.demands)
-    assert solve(problem.restricted(blamed, problem.relations)) is None
+    blamed = Session(problem).minimal_demands(problem.demands)
+    assert solve(restricted(problem, blamed, problem.relations)) is None
     for one in blamed:
         rest = [other for other in blamed if other is not one]
-        assert solve(problem.restricted(rest, problem.relations)) is not None
+        assert solve(restricted(problem, rest, problem.relations)) is not None
 
 
 @EXAMPLES
@@ -80,12 +78,12 @@ def test_what_is_learnt_from_failed_trials_changes_no_answer(
     universe: Universe, trials: list[set[int]]
 ) -> None:
     problem = universe.problem()
-    compiled = Compiled(problem)
+    session = Session(problem)
     for left_out in [set[int](), *trials]:
         demands = [one for number, one in enumerate(problem.demands) if number not in left_out]
-        found = compiled.solve(demands)
+        found = None if session.refute(demands) else session.solve_within(session.narrow(demands))
         event(f"solved: {found is not None}")
-        assert found == solve_preferred(problem.restricted(demands, problem.relations))
+        assert found == solve_preferred(restricted(problem, demands, problem.relations))
 
 
 def _conflict(catalog: Catalog, request: Request) -> Conflict:
@@ -132,13 +130,13 @@ def test_a_conflict_is_short_cited_and_minimal(clash: tuple[Request, Conflict], 
     problem = compile_problem(catalog, request)
     demands, relations = minimal_core(problem)
     assert len(demands) + len(relations) == len(core)
-    assert solve(problem.restricted(demands, relations)) is None
+    assert solve(restricted(problem, demands, relations)) is None
     for item in demands:
         rest = [one for one in demands if one is not item]
-        assert solve(problem.restricted(rest, relations)) is not None, item.text
+        assert solve(restricted(problem, rest, relations)) is not None, item.text
     for link in relations:
         others = [one for one in relations if one is not link]
-        assert solve(problem.restricted(demands, others)) is not None, link.rows[0].fact.text
+        assert solve(restricted(problem, demands, others)) is not None, link.rows[0].fact.text
 
 
 def _chain(length: int) -> Problem:
@@ -161,8 +159,8 @@ def _chain(length: int) -> Problem:
 @pytest.mark.parametrize("length", [2, 8, 9, 10, 11, 12, 17, 30])
 def test_however_long_a_conflict_is_ten_items_say_all_of_it(length: int) -> None:
     problem = _chain(length)
-    items = core_of(problem)
-    assert len(items) == min(MOST_ITEMS, length + 1) <= 10
+    items = core_items(Session(problem))
+    assert len(items) == min(MAX_CORE_ITEMS, length + 1) <= 10
     assert items[0].text == "you asked for c0==2"
     texts = "\n".join(item.text for item in items)
     sources = {source for item in items for source in item.source.split(" ; ")}
@@ -185,9 +183,9 @@ def test_a_long_conflict_is_said_in_ten_lines_and_loses_no_source(
 ) -> None:
     request = ask(catalog, wanted, day=day, gfx=[gfx])
     demands, relations = minimal_core(compile_problem(catalog, request))
-    assert len(demands) + len(relations) > MOST_ITEMS
-    items = core_of(compile_problem(catalog, request))
-    assert len(items) == MOST_ITEMS
+    assert len(demands) + len(relations) > MAX_CORE_ITEMS
+    items = core_items(Session(compile_problem(catalog, request)))
+    assert len(items) == MAX_CORE_ITEMS
     cited = {source for item in items for source in item.source.split(" ; ")}
     for fact in relations:
         assert cited & {source for row in fact.rows for source in row.fact.source.split(" ; ")}
@@ -225,8 +223,8 @@ def test_a_conflict_begins_with_what_the_user_typed(
     problem = compile_problem(catalog, ask(catalog, " ".join(sorted(wanted)), day=day, gfx=[gfx]))
     if solve_preferred(problem) is not None:
         return
-    items = core_of(problem)
-    assert len(items) <= MOST_ITEMS
+    items = core_items(Session(problem))
+    assert len(items) <= MAX_CORE_ITEMS
     assert items[0].text.startswith("you asked for ")
     asked = [item.text.startswith("you asked for ") for item in items if item.kind == "request"]
     assert asked == sorted(asked, reverse=True)
@@ -234,7 +232,7 @@ def test_a_conflict_begins_with_what_the_user_typed(
 
 def test_another_offload_target_is_named_as_such(catalog: Catalog) -> None:
     texts = [item.text for item in _conflict(catalog, ask(catalog, "flash-attn", gfx=["gfx906"])).core]
-    assert "every flash-attn needs other offload targets than gfx906" in texts
+    assert "every flash-attn requires other GPU architectures than gfx906" in texts
 
 
 def test_every_suggestion_resolves_as_it_is_written(
@@ -242,7 +240,7 @@ def test_every_suggestion_resolves_as_it_is_written(
 ) -> None:
     request, conflict = clash
     suggestions = conflict.suggestions
-    assert len(suggestions) <= MOST_SUGGESTIONS
+    assert len(suggestions) <= MAX_SUGGESTIONS
     assert len({one.request for one in suggestions}) == len(suggestions)
     for one in suggestions:
         changed = again(catalog, request, one.request)
@@ -263,7 +261,7 @@ def test_every_suggestion_resolves_as_it_is_written(
             [
                 "rocm==7.1.*",
                 "ROCm 7.1 is supported on kernel drivers 6.4",
-                "2026-02-15 has kernel driver 6.3",
+                "has kernel driver 6.3 on 2026-02-15",
             ],
             "any version of rocm instead of rocm==7.1.*",
         ),
@@ -276,13 +274,13 @@ def test_every_suggestion_resolves_as_it_is_written(
         (
             "apex==1.8.0 torch==2.9.1",
             "2026-03-01",
-            ["apex==1.8.0", "torch==2.9.1", "apex 1.8.0 needs torch 2.8.*"],
+            ["apex==1.8.0", "torch==2.9.1", "apex 1.8.0 requires torch 2.8.*"],
             "any version of apex instead of apex==1.8.0",
         ),
         (
             "bitsandbytes>=0.49 rocm==6.0.3",
             "2025-02-01",
-            ["bitsandbytes>=0.49", "rocm==6.0.3", "need rocm 6.2.0"],
+            ["bitsandbytes>=0.49", "rocm==6.0.3", "require rocm 6.2.0"],
             "any version of bitsandbytes instead of bitsandbytes>=0.49",
         ),
         (

@@ -10,11 +10,9 @@ import dataclasses
 import pytest
 from hypothesis import given
 
-from resolver.core import minimal_core
 from resolver.problem import Demand, Problem, Relation
-from resolver.solve import solve_preferred
 from tests.resolver.judge import judged
-from tests.resolver.solving import solve
+from tests.resolver.solving import minimal_core, solve, solve_preferred
 from tests.resolver.universe import EXAMPLES, FEWER, Limit, Universe, random_universe, universes
 
 SEEDS = range(150)

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import event, given
 from hypothesis import strategies as st
 
-from resolver.network import propagate
 from resolver.problem import ABSENT, Relation, Row, Variable, bits
+from tests.resolver.solving import propagate, restricted
 from tests.resolver.universe import EXAMPLES, FACT, Limit, Link, Universe, candidate, universes
 
 
@@ -93,7 +93,7 @@ def test_a_limited_problem_shares_the_variables_and_leaves_the_original_alone() 
     a, b = _variable("a", 1), _variable("b", 1)
     problem = Universe({"a": 1, "b": 1}, (), ()).problem()
     relation = Relation(a, b, "run", [Row(a.present, b.present, FACT)])
-    part = problem.restricted([], [relation])
+    part = restricted(problem, [], [relation])
     assert part.variables is problem.variables
     assert (part.relations, problem.relations) == ([relation], [])
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from resolver.explain import rejected_versions
 from resolver.facts.catalog import Catalog
 from resolver.model import Conflict, Request, Resolution
-from resolver.rejected import rejected
 from resolver.resolve import resolve
 from tests.resolver.asking import ask, requirement
 
@@ -25,7 +25,7 @@ def test_what_a_fact_forbids_is_a_conflict_when_it_is_asked_for(
 ) -> None:
     request = ask(catalog, wanted)
     picked = _picked(catalog, request)
-    found, _ = rejected(catalog, request, picked, name)
+    found, _ = rejected_versions(catalog, request, picked, name)
     assert found
     for one in found:
         version, _, variant = one.key.partition(" ")
@@ -40,7 +40,7 @@ def test_what_a_fact_forbids_is_a_conflict_when_it_is_asked_for(
 
 def test_a_newer_torch_that_another_choice_forbids_names_that_choice(catalog: Catalog) -> None:
     request = ask(catalog, "torch rocm==6.4.*", day="2026-06-01")
-    before, more = rejected(catalog, request, _picked(catalog, request), "torch", most=99)
+    before, more = rejected_versions(catalog, request, _picked(catalog, request), "torch", limit=99)
     assert more == 0
     found = {one.key: one for one in before}
     newest = found["2.10.0+rocm7.0"]
@@ -51,7 +51,7 @@ def test_a_newer_torch_that_another_choice_forbids_names_that_choice(catalog: Ca
 def test_what_is_decided_first_is_named_where_nothing_forbids_it(catalog: Catalog) -> None:
     request = ask(catalog, "apex", day="2025-06-01")
     picked = _picked(catalog, request)
-    found = {one.key: one for one in rejected(catalog, request, picked, "apex")[0]}
+    found = {one.key: one for one in rejected_versions(catalog, request, picked, "apex")[0]}
     assert found["1.9.0a0 (4b03581)"].instead == ("python", picked["python"], "3.12")
     assert found["1.9.0a0 (4b03581)"].core == ()
 
@@ -59,19 +59,19 @@ def test_what_is_decided_first_is_named_where_nothing_forbids_it(catalog: Catalo
 def test_the_best_and_the_absent_have_nothing_before_them(catalog: Catalog) -> None:
     request = ask(catalog, "torch")
     picked = _picked(catalog, request)
-    assert rejected(catalog, request, picked, "apex") == ([], 0)
-    assert rejected(catalog, request, picked, "gfx") == ([], 0)
+    assert rejected_versions(catalog, request, picked, "apex") == ([], 0)
+    assert rejected_versions(catalog, request, picked, "gfx") == ([], 0)
 
 
 def test_what_is_not_looked_at_is_counted_and_can_be_asked_for(catalog: Catalog) -> None:
     request = ask(catalog, "apex", day="2026-06-01")
     picked = _picked(catalog, request)
-    everything, none = rejected(catalog, request, picked, "torch", most=999)
-    first, more = rejected(catalog, request, picked, "torch", most=2)
+    everything, none = rejected_versions(catalog, request, picked, "torch", limit=999)
+    first, more = rejected_versions(catalog, request, picked, "torch", limit=2)
     assert (none, first, more) == (0, everything[:2], len(everything) - 2)
     assert more > 0
     last = everything[-1]
     asked = requirement(f"torch=={last.key.partition(' ')[0]}").specifier
-    found, _ = rejected(catalog, request, picked, "torch", asked=asked)
+    found, _ = rejected_versions(catalog, request, picked, "torch", specifier=asked)
     assert last in found
     assert len(found) < len(everything)

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from resolver.errors import TooLargeError
 from resolver.facts.schema import ProvenSet
 from resolver.proven import solve_proven
-from resolver.solve import solve_preferred
-from tests.resolver.solving import solve
+from resolver.session import Session
+from tests.resolver.solving import solve, solve_preferred
 from tests.resolver.universe import EXAMPLES, FEWER, Limit, Link, Universe, universes
 
 ALL = frozenset(range(3))
@@ -139,9 +139,9 @@ def test_nothing_asked_for_is_solved_by_nothing() -> None:
 def test_the_guard_on_rounds_says_that_it_stopped_and_not_that_there_is_no_solution() -> None:
     names = [f"package{number}" for number in range(10)]
     universe = Universe(dict.fromkeys(names, 3), tuple(_must(name) for name in names), ())
-    assert solve(universe.problem(), most_steps=100) == dict.fromkeys(names, 1)
+    assert solve(universe.problem(), max_steps=100) == dict.fromkeys(names, 1)
     with pytest.raises(TooLargeError, match="stopped after 2 steps") as failure:
-        solve(universe.problem(), most_steps=2)
+        solve(universe.problem(), max_steps=2)
     assert failure.value.hint
 
 
@@ -159,21 +159,24 @@ def test_the_newest_proven_set_that_fits_decides_and_without_one_the_newest_vers
     newer = _proven("newer", 2025, torch="1", apex="1")  # this torch is not allowed
     unknown = _proven("unknown", 2026, torch="7")
     problem = universe.problem()
-    assert solve_proven(problem, [older, newer, unknown], ["torch", "apex"]) == (
+    assert solve_proven(Session(problem), [older, newer, unknown], ["torch", "apex"]) == (
         {"torch": 2, "apex": 2},
         older,
     )
-    assert solve_proven(problem, [newer, unknown], ["torch", "apex"]) == ({"torch": 1, "apex": 1}, None)
+    assert solve_proven(Session(problem), [newer, unknown], ["torch", "apex"]) == (
+        {"torch": 1, "apex": 1},
+        None,
+    )
 
 
 def test_without_a_solution_no_proven_set_fits() -> None:
     problem = Universe({"apex": 1}, (_must("apex", _set()),), ()).problem()
-    assert solve_proven(problem, [_proven("one", 2025, apex="1")], ["apex"]) == (None, None)
+    assert solve_proven(Session(problem), [_proven("one", 2025, apex="1")], ["apex"]) == (None, None)
 
 
 def test_a_set_that_names_more_of_what_was_asked_for_wins_over_a_newer_one() -> None:
     universe = Universe({"torch": 2, "apex": 2}, (_must("torch"), _must("apex")), ())
     problem = universe.problem()
     whole, part = _proven("whole", 2024, torch="1", apex="1"), _proven("part", 2026, torch="2")
-    assert solve_proven(problem, [part, whole], ["torch", "apex"])[1] == whole
-    assert solve_proven(problem, [part, whole], ["torch"])[1] == part
+    assert solve_proven(Session(problem), [part, whole], ["torch", "apex"])[1] == whole
+    assert solve_proven(Session(problem), [part, whole], ["torch"])[1] == part

@@ -13,14 +13,14 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from resolver import resolve as resolving
+from resolver import table as table_module
 from resolver.compiling import compile_problem
 from resolver.errors import UsageError
 from resolver.facts.catalog import Catalog
 from resolver.facts.loading import load_uncached
 from resolver.model import Conflict, Prefer, Request, Resolution, Support
 from resolver.resolve import resolve
-from resolver.table import Table, offered, part
-from resolver.table.cells import COMBINATION, Cell, Column, Row
+from resolver.table import COMBINATION, Cell, Column, Row, Table, available_packages, request_of_cell
 from tests.resolver.asking import ask
 from tests.resolver.solving import solve
 from tests.resolver.universe import EXAMPLES
@@ -144,7 +144,7 @@ def _all(table: Table) -> list[tuple[Row, Column]]:
 
 def _check(table: Table, row: Row, column: Column, image: str) -> None:
     """Compare a cell with the answer to its request."""
-    request = table.of_cell(row, column, image)
+    request = request_of_cell(table.request, row, column, image)
     cell = row.cells[column.name]
     if not cell.picks:
         assert cell.refused
@@ -283,7 +283,7 @@ def test_the_core_of_a_refusal_is_that_of_resolve(tiny: Catalog) -> None:
     table = Table(tiny, ask(tiny, "built upper", site="hill"))
     refused = [(row, column) for row, column in _all(table) if row.cells[column.name].refused]
     for row, column in refused[:6]:
-        answer = resolve(tiny, table.of_cell(row, column))
+        answer = resolve(tiny, request_of_cell(table.request, row, column))
         assert isinstance(answer, Conflict)
         assert table.core(row, column) == list(answer.core)
 
@@ -304,7 +304,7 @@ def test_with_refused_rows_every_torch_and_python_is_named_once_with_a_reason(ti
 def test_an_unknown_column_and_a_backend_without_packages_are_bad_input(tiny: Catalog) -> None:
     with pytest.raises(UsageError, match="zoon"):
         Table(tiny, ask(tiny, "zoon", site="hill"))
-    assert offered(tiny, "cpu") == ["zone"]
+    assert available_packages(tiny, "cpu") == ["zone"]
     nothing = msgspec.structs.replace(tiny, package={})
     with pytest.raises(UsageError, match="no package"):
         Table(nothing, ask(nothing, "", site="hill"))
@@ -320,7 +320,7 @@ def test_the_first_row_is_there_before_the_others_are_computed(
         asked.append("")
         return real(*args)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(part, "pick_of", counting)
+    monkeypatch.setattr(table_module, "pick_of", counting)
     rows = Table(tiny, ask(tiny, "", site="hill")).rows()
     next(rows)
     after_one = len(asked)

@@ -1,0 +1,349 @@
+"""The feasible matrix as text for a terminal, CSV (RFC 4180), JSON and one HTML page.
+
+The keys of CSV and JSON are a contract. Every format is written row by row, while the table is computed.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from html import escape
+from itertools import chain, groupby
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from matrix.resolution_text import title_of
+from resolver.model import SCHEMA
+
+if TYPE_CHECKING:
+    from resolver.model import CoreItem, Distribution
+    from resolver.table import Cell, Column, Row, Table
+
+    Core = Callable[[Row, Column | None], list[CoreItem]]
+    """Returns the whole reason why a cell, or a row, is refused."""
+    Paint = Callable[[str, str], str]
+    """Returns a text in a colour, by the number of the colour."""
+
+ROW_KEYS = ("base_image", "rocm", "torch", "python", "verdict")
+_RISK_COLOUR, _REFUSED_COLOUR = "33", "2"
+_MIN_WIDTH = len("- base-image")
+"""Every column has room for the most frequent reasons."""
+_GAP = "  "
+_REFUSAL = re.compile(r"(?<= )-( [^\s,]+(, [^\s,]+)*)?(?= |$)")
+_NO_IMAGE = ", no base image works: published wheels only"
+_REFUSED_ROWS = "Runs nowhere at this site"
+
+
+def to_text(table: Table, rows: Iterable[Row], width: int | None, paint: Paint) -> Iterator[str]:
+    """Yield the table in lines.
+
+    Rows of the same base images follow a heading that names the images. The widths of the columns follow
+    from the versions that a column can have at all, so no row has to wait for the others. If the columns
+    do not fit side by side, each row takes several lines.
+
+    Parameters
+    ----------
+    table
+        The columns and their possible versions.
+    rows
+        Its rows, or some of them.
+    width
+        Characters in a line; None for no limit.
+    paint
+        Colours a text.
+    """
+    yield f"{title_of(table.request.target)}\n"
+    refused = {column.name: table.refused_everywhere(column) for column in table.columns}
+    listed = ", ".join(f"{name} ({reason})" for name, reason in refused.items() if reason)
+    if listed:
+        yield f"Not available in any row: {listed}\n"
+    layout = _Layout(table, [column for column in table.columns if not refused[column.name]], width, paint)
+    for _, group in groupby(rows, key=lambda row: (row.images, row.rocm, row.verdict)):
+        first = next(group)
+        yield layout.heading(first)
+        for row in chain([first], group):
+            yield layout.line(row)
+
+
+class _Layout:
+    """Widths of the columns, and lines of these widths."""
+
+    def __init__(self, table: Table, columns: Sequence[Column], width: int | None, paint: Paint) -> None:
+        self._paint = paint
+        self._columns = columns
+        self._is_cpu = table.request.target.backend == "cpu"
+        torch = max(map(len, ["torch", *table.torch_versions()]))
+        self._head = (torch, len("python"))
+        self._widths = {column.name: _width(table, column) for column in columns}
+        self._blocks = list(self._fold(width))
+
+    def _fold(self, width: int | None) -> Iterator[list[Column]]:
+        """Yield the columns that fit side by side."""
+        room = None if width is None else width - sum(self._head) - 2 * len(_GAP)
+        block: list[Column] = []
+        used = 0
+        for column in self._columns:
+            needed = self._widths[column.name] + (len(_GAP) if block else 0)
+            if block and room is not None and used + needed > room:
+                yield block
+                block, used, needed = [], 0, self._widths[column.name]
+            block.append(column)
+            used += needed
+        yield block
+
+    def heading(self, row: Row) -> str:
+        """Return the lines above the rows of some images: their names, and those of the columns."""
+        text = _heading(row, is_cpu=self._is_cpu)
+        lines = [self._paint(_RISK_COLOUR, text) if row.verdict == "at-own-risk" else text] if text else []
+        lines += [f"  {image}" for image in row.images]
+        names = [[column.name for column in block] for block in self._blocks]
+        header = self._fill("torch", "python", names if row.verdict else [[]])
+        return "\n" + "\n".join([*lines, *header]) + "\n"
+
+    def line(self, row: Row) -> str:
+        """Return the lines of a row."""
+        if row.verdict is None:
+            refusal = self._paint(_REFUSED_COLOUR, f"- {row.refused}")
+            return f"{self._start(row.torch, row.python)}{refusal}\n"
+        cells = [[self._cell(row.cells[column.name], column) for column in block] for block in self._blocks]
+        return "\n".join(self._fill(row.torch, row.python, cells)) + "\n"
+
+    def _fill(self, torch: str, python: str, blocks: Sequence[Sequence[str]]) -> Iterator[str]:
+        """Yield lines with texts in their columns; a text that starts with a dash is a refusal."""
+        start = self._start(torch, python)
+        for block, texts in zip(self._blocks, blocks, strict=False):
+            padded = [
+                text.ljust(self._widths[column.name]) for column, text in zip(block, texts, strict=False)
+            ]
+            line = (start + _GAP.join(padded)).rstrip()
+            yield re.sub(_REFUSAL, lambda match: self._paint(_REFUSED_COLOUR, match[0]), line)
+            start = " " * len(start)
+
+    def _start(self, torch: str, python: str) -> str:
+        return f"{torch:<{self._head[0]}}{_GAP}{python:<{self._head[1]}}{_GAP}"
+
+    def _cell(self, cell: Cell, column: Column) -> str:
+        if cell.picks:
+            return cell.version
+        first, *_ = cell.refused.split(", ")
+        room = self._widths[column.name]
+        return next((text for text in (f"- {cell.refused}", f"- {first}") if len(text) <= room), "-")
+
+
+def _width(table: Table, column: Column) -> int:
+    longest = [max(map(len, versions), default=0) for versions in table.possible(column)]
+    together = sum(longest) + len(" + ") * (len(longest) - 1)
+    return max(len(column.name), _MIN_WIDTH, together)
+
+
+def _heading(row: Row, *, is_cpu: bool) -> str:
+    """Return the heading of rows with the same images, ROCm and verdict; empty for a CPU."""
+    if row.verdict is None:
+        return _REFUSED_ROWS
+    text = f"ROCm {row.rocm}" if row.rocm else ""
+    text += "" if row.images or is_cpu else _NO_IMAGE
+    return text + (", at own risk" if row.verdict == "at-own-risk" else "")
+
+
+def to_csv(table: Table, rows: Iterable[Row]) -> Iterator[str]:
+    """Yield the table as CSV: one line for each image, an empty cell if no version fits."""
+    yield _csv_line([*ROW_KEYS, *(column.name for column in table.columns)])
+    for row in rows:
+        verdict = row.verdict or f"refused: {row.refused}"
+        cells = [row.cells[column.name].version if row.cells else "" for column in table.columns]
+        for image in row.images or ("",):
+            yield _csv_line([image, row.rocm, row.torch, row.python, verdict, *cells])
+
+
+def _csv_line(values: list[str]) -> str:
+    text = io.StringIO()
+    csv.writer(text).writerow(values)
+    return text.getvalue()
+
+
+def to_json(table: Table, rows: Iterable[Row], core: Core | None = None) -> Iterator[str]:
+    """Yield the table as one JSON document, one row a line.
+
+    Parameters
+    ----------
+    table, rows
+        The table and its rows.
+    core
+        Returns the whole reason of a refusal; without it only the components are named.
+    """
+    head = {
+        "schema": SCHEMA,
+        "target": msgspec.to_builtins(table.request.target),
+        "limits": [requirement.text for requirement in table.limits],
+        "columns": [column.name for column in table.columns],
+    }
+    yield json.dumps(head)[:-1] + ', "rows": [\n'
+    separator = ""
+    for row in rows:
+        document = _row_document(table, row, core)
+        for image in row.images or ("",):
+            yield separator + json.dumps({"base_image": image, **document})
+            separator = ",\n"
+    yield "\n]}\n"
+
+
+def _row_document(table: Table, row: Row, core: Core | None) -> dict[str, Any]:
+    document: dict[str, Any] = {
+        "rocm": row.rocm,
+        "torch": row.torch,
+        "python": row.python,
+        "verdict": row.verdict or "refused",
+    }
+    if row.verdict is None:
+        return document | _refusal_document(row.refused, core(row, None) if core else None)
+    cells = {}
+    for column in table.columns:
+        cell = row.cells[column.name]
+        if cell.picks:
+            cells[column.name] = _cell_document(cell, column)
+        else:
+            cells[column.name] = _refusal_document(cell.refused, core(row, column) if core else None)
+    return document | {"cells": cells}
+
+
+def _cell_document(cell: Cell, column: Column) -> dict[str, Any]:
+    if len(column.packages) == 1:
+        return _pick_document(cell.picks[0])
+    return {"picks": {pick.name: _pick_document(pick) for pick in cell.picks}}
+
+
+def _pick_document(pick: Distribution) -> dict[str, str]:
+    return {
+        "version": pick.version,
+        "variant": pick.variant,
+        "origin": pick.origin,
+        "support": pick.support,
+    }
+
+
+def _refusal_document(reason: str, core: list[CoreItem] | None) -> dict[str, Any]:
+    document: dict[str, Any] = {"refused": reason}
+    if core is not None:
+        document["core"] = msgspec.to_builtins(core)
+    return document
+
+
+_POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
+_STYLE = """
+:root { color-scheme: light dark; --line: #ccc; --head: #eee; --page: #fff; --text: #111;
+  --documented: #0a5c2b; --observed: #0b4a8f; --inferred: #7a4b00; --no: #6b6b6b; }
+@media (prefers-color-scheme: dark) {
+  :root { --line: #444; --head: #2a2a2a; --page: #161616; --text: #eee;
+    --documented: #7ddc9c; --observed: #8fc1ff; --inferred: #f0c070; --no: #a0a0a0; } }
+body { margin: 1rem; background: var(--page); color: var(--text); font: 0.9rem/1.4 system-ui, sans-serif; }
+h1 { font-size: 1.2rem; }
+table { border-collapse: separate; border-spacing: 0; }
+caption { text-align: left; padding-bottom: 0.5rem; }
+th, td { padding: 0.2rem 0.6rem; text-align: left; vertical-align: top; white-space: nowrap;
+  border-bottom: 1px solid var(--line); }
+thead th { position: sticky; top: 0; z-index: 1; background: var(--head); }
+tbody th { font-weight: normal; background: var(--page); }
+tbody th[scope=rowgroup] { padding-top: 1rem; font-weight: bold; background: var(--head); }
+.documented { color: var(--documented); } .observed { color: var(--observed); }
+.inferred { color: var(--inferred); } .no { color: var(--no); font-style: italic; }
+"""
+_SCRIPT = """
+const box = document.getElementById("filter");
+box.parentElement.hidden = false;
+box.addEventListener("input", () => {
+  const words = box.value.toLowerCase().split(/\\s+/);
+  for (const body of document.querySelectorAll("tbody")) {
+    const [heading, ...rows] = body.rows;
+    const above = heading.textContent.toLowerCase();
+    let shown = 0;
+    for (const row of rows) {
+      const text = above + " " + row.textContent.toLowerCase();
+      row.hidden = !words.every((word) => text.includes(word));
+      shown += !row.hidden;
+    }
+    body.hidden = !shown;
+  }
+});
+"""
+
+
+def to_html(table: Table, rows: Iterable[Row], core: Core | None = None) -> Iterator[str]:
+    """Yield the table as one self-contained HTML page; parameters as for `to_json`."""
+    for piece in _html_pieces(table, rows, core):
+        # ASCII with character references is valid in every encoding.
+        yield piece.encode("ascii", "xmlcharrefreplace").decode("ascii")
+
+
+def _html_pieces(table: Table, rows: Iterable[Row], core: Core | None) -> Iterator[str]:
+    target = table.request.target
+    facts = sum(1 for _ in table.catalog.rows())
+    title = f"Compatible versions: {target.site} on {target.date}, {facts} facts"
+    names = "".join(f'<th scope="col">{escape(column.name)}</th>' for column in table.columns)
+    yield (
+        f'<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">\n'
+        '<meta name="viewport" content="width=device-width">\n'
+        f"<title>{escape(title)}</title>\n<style>{_STYLE}</style>\n</head>\n<body>\n"
+        f"<h1>{escape(title)}</h1>\n"
+        '<p hidden><label>Show rows with <input id="filter" type="search" '
+        'placeholder="2.9.1 3.12"></label></p>\n'
+        f"<table>\n<caption>{_html_caption(table)}</caption>\n"
+        f'<thead><tr><th scope="col">torch</th><th scope="col">Python</th>{names}</tr></thead>\n'
+    )
+    is_cpu = target.backend == "cpu"
+    for _, group in groupby(rows, key=lambda row: (row.images, row.rocm, row.verdict)):
+        first = next(group)
+        heading = "<br>".join(map(escape, [_heading(first, is_cpu=is_cpu) or "CPU", *first.images]))
+        span = len(table.columns) + 2
+        yield f'<tbody>\n<tr><th scope="rowgroup" colspan="{span}">{heading}</th></tr>\n'
+        for row in chain([first], group):
+            yield _html_row(table, row, core)
+        yield "</tbody>\n"
+    yield f"</table>\n<script>{_SCRIPT}</script>\n</body>\n</html>\n"
+
+
+def _html_caption(table: Table) -> str:
+    target = table.request.target
+    what = f"{target.backend} {', '.join(target.gfx)}".rstrip()
+    what += f", kernel driver {table.driver}" if table.driver else ""
+    what += f"; only {', '.join(requirement.text for requirement in table.limits)}" if table.limits else ""
+    documented, observed, inferred, no = (
+        f'<span class="{name}">{name}</span>' for name in ("documented", "observed", "inferred", "no")
+    )
+    return (
+        "The best version of each package that resolves with exactly that base image, torch and Python, "
+        f"for {escape(what)}. Each cell's title gives its support: {documented}, {observed} "
+        f"or {inferred}. After {no}: the components whose facts exclude every version."
+    )
+
+
+def _html_row(table: Table, row: Row, core: Core | None) -> str:
+    head = f'<tr><th scope="row">{escape(row.torch)}</th><th scope="row">{escape(row.python)}</th>'
+    if row.verdict is None:
+        title = _html_title(row.refused, row, None, core)
+        span = len(table.columns)
+        cells = f'<td class="no" colspan="{span}" title="{title}">no: {escape(row.refused)}</td>'
+    else:
+        cells = "".join(_html_cell(row, row.cells[column.name], column, core) for column in table.columns)
+    return f"{head}{cells}</tr>\n"
+
+
+def _html_cell(row: Row, cell: Cell, column: Column, core: Core | None) -> str:
+    if not cell.picks:
+        title = _html_title(cell.refused, row, column, core)
+        return f'<td class="no" title="{title}">no: {escape(cell.refused)}</td>'
+    pick, fact = cell.weakest
+    risk = ", at own risk" if row.verdict == "at-own-risk" else ""
+    versions = ", ".join(map(str, cell.picks))
+    title = escape(f"{versions}: {pick.support}{risk}; {fact.text}")
+    return f'<td class="{pick.support}" title="{title}">{escape(cell.version)}</td>'
+
+
+def _html_title(reason: str, row: Row, column: Column | None, core: Core | None) -> str:
+    items = [item.text for item in core(row, column)] if core is not None else []
+    text = "; ".join(items) or f"no version fits because of {reason}"
+    return escape(f"{column.name}: {text}" if column else text)

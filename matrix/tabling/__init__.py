@@ -1,1 +1,0 @@
-"""The feasible matrix as text, CSV, JSON and HTML, in pieces as its rows are found."""

@@ -1,0 +1,129 @@
+"""Clauses: facts before they become masks, and the tests they are written with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from resolver.problem import LazyText, Variable
+from resolver.versions import minor, satisfies
+
+if TYPE_CHECKING:
+    from resolver.model import Candidate, Fact, Target
+
+    Test = Callable[[Candidate], bool]
+
+REQUEST = "the request"
+THIS_MACHINE = "this machine"
+PAIRED_WITH_TORCH = ("torchvision", "torchaudio")
+"""These require a certain torch; torch does not require them."""
+OTHER_ARCHITECTURES = "others"
+"""The alternative to the requested GPU architectures, so that these can be named as a reason."""
+
+
+class Clause(msgspec.Struct, frozen=True):
+    """One fact before it becomes masks: the subjects it is about, and the objects it allows."""
+
+    subjects: Test
+    objects: Test
+    text: Fact | LazyText
+    risk: bool = False
+    build_only: bool = False
+    """It is about building, so it does not concern installed versions."""
+
+
+def mask_of(variable: Variable, test: Test) -> int:
+    """Return the mask of the candidates that pass a test."""
+    if test is any_candidate:
+        return variable.present
+    if isinstance(test, IndexedTest):
+        return test.mask(variable)
+    return variable.mask(i for i, candidate in enumerate(variable.candidates) if test(candidate))
+
+
+def any_candidate(_: Candidate) -> bool:
+    """Allow every candidate."""
+    return True
+
+
+class IndexedTest(msgspec.Struct, frozen=True):
+    """A test whose mask comes from an index of the variable, without testing each candidate."""
+
+    def __call__(self, candidate: Candidate) -> bool:
+        """Return whether a candidate passes."""
+        raise NotImplementedError
+
+    def mask(self, variable: Variable) -> int:
+        """Return the mask of the candidates that pass."""
+        raise NotImplementedError
+
+
+class KnownMask(IndexedTest, frozen=True):
+    """Allows the candidates in a mask of the same variable."""
+
+    known: int
+
+    def mask(self, variable: Variable) -> int:  # noqa: ARG002
+        """Return the mask."""
+        return self.known
+
+
+class VersionIn(IndexedTest, frozen=True):
+    """Allows certain versions."""
+
+    versions: frozenset[str]
+
+    def __call__(self, candidate: Candidate) -> bool:
+        """Return whether the candidate has one of the versions."""
+        return candidate.version in self.versions
+
+    def mask(self, variable: Variable) -> int:
+        """Return the mask of the candidates that have one of the versions."""
+        return variable.of_versions(self.versions)
+
+
+class AllowedBy(IndexedTest, frozen=True):
+    """Allows the versions that any of some specifiers allows."""
+
+    specifiers: tuple[str, ...]
+
+    def __call__(self, candidate: Candidate) -> bool:
+        """Return whether a specifier allows the candidate."""
+        return any(satisfies(candidate.version, specifier) for specifier in self.specifiers)
+
+    def mask(self, variable: Variable) -> int:
+        """Return the mask of the candidates that a specifier allows."""
+        mask = 0
+        for specifier in self.specifiers:
+            mask |= variable.allowed_by(specifier)
+        return mask
+
+
+def version_in(versions: Iterable[str]) -> Test:
+    """Allow these versions."""
+    return VersionIn(frozenset(versions))
+
+
+def line_is(line: str) -> Test:
+    """Allow the versions of one major.minor line."""
+    return lambda candidate: minor(candidate.version) == line
+
+
+def allowed_by(specifiers: Sequence[str]) -> Test:
+    """Allow what any of the specifiers allows; everything if there is none."""
+    if not specifiers:
+        return any_candidate
+    return AllowedBy(tuple(specifiers))
+
+
+def covers(offered: Iterable[str], requested: Sequence[str]) -> Test:
+    """Allow the requested GPU architectures if all are offered, and other architectures in any case."""
+    covered = set(requested) <= set(offered)
+    return lambda candidate: covered or candidate.version == OTHER_ARCHITECTURES
+
+
+def architectures(target: Target) -> str:
+    """Return the GPU architectures of a target as the one version of the component ``gfx``."""
+    return ",".join(target.gfx)

@@ -1,0 +1,319 @@
+"""Distributions: torch with what is tied to its wheels, and extension packages.
+
+Published wheels of torch come before source builds, whatever their versions: compiling torch takes hours,
+so it is the last resort.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from resolver.compiling.clauses import (
+    PAIRED_WITH_TORCH,
+    Clause,
+    KnownMask,
+    allowed_by,
+    any_candidate,
+    covers,
+    line_is,
+    version_in,
+)
+from resolver.facts.catalog import recipe_for
+from resolver.model import Candidate, Fact
+from resolver.problem import LazyText, Variable
+from resolver.requirements import exact_requirement, normalize_name
+from resolver.versions import allows, join_words, minor, newest_first
+
+if TYPE_CHECKING:
+    from resolver.compiling.clauses import Test
+    from resolver.compiling.problem_builder import ProblemBuilder
+    from resolver.facts import schema
+
+
+def compile_torch(builder: ProblemBuilder) -> None:
+    """Add torch, its triton, torchvision and torchaudio, and the relations between them."""
+    rows = _torch_rows(builder)
+    _add_torch_variable(builder, "torch", [_torch_candidate(row) for row in rows])
+    companions: dict[str, dict[str, list[schema.Torch]]] = {}
+    for row in rows:
+        for name, version in _companions(row).items():
+            if name in builder.reachable or name not in PAIRED_WITH_TORCH:
+                companions.setdefault(name, {}).setdefault(version, []).append(row)
+    for name, versions in companions.items():
+        candidates = [_companion_candidate(name, version, torches) for version, torches in versions.items()]
+        _add_torch_variable(builder, name, candidates)
+    _relate_torch_to_platform(builder, rows)
+    for name, versions in companions.items():
+        if name in PAIRED_WITH_TORCH:
+            builder.relate(name, "torch", _companion_requires_torch(name, versions))
+        else:
+            builder.relate("torch", name, _torch_requires_companion(name, rows))
+
+
+def _torch_rows(builder: ProblemBuilder) -> list[schema.Torch]:
+    """Return the wheels for the target's backend, so that explanations need not mention the others.
+
+    Returns all wheels if the request names only wheels of another backend, or if such a wheel is
+    installed: then the conflict reports that.
+    """
+    rows = list(builder.catalog.torch.values())
+    preinstalled, backend = builder.request.preinstalled, builder.target.backend
+    installed = preinstalled.installed.get("torch", "") if preinstalled else ""
+    if installed in builder.catalog.torch and builder.catalog.torch[installed].backend != backend:
+        return rows
+    fitting = [row for row in rows if row.backend == backend]
+    for requirement in builder.request.requirements:
+        name = requirement.name
+        if name in {"torch", *PAIRED_WITH_TORCH} and requirement.specifier is not None:
+            versions = [row.version if name == "torch" else getattr(row, name) for row in fitting]
+            if not any(allows([requirement.specifier], version) for version in versions if version):
+                return rows
+    return fitting
+
+
+def _add_torch_variable(builder: ProblemBuilder, name: str, published: Sequence[Candidate]) -> None:
+    candidates = [*published, *package_candidates(builder, name)]
+    builder.add_variable(name, candidates, last=lambda candidate: candidate.origin == "build")
+
+
+def _torch_candidate(row: schema.Torch) -> Candidate:
+    fact = Fact.of(row, f"torch {row.version} is published at {row.index}")
+    return Candidate("torch", row.version, "distribution", "published", fact, index=row.index)
+
+
+def _companion_candidate(name: str, version: str, torches: Sequence[schema.Torch]) -> Candidate:
+    """Return a companion, which is in the same index as the torch wheel that it belongs to."""
+    versions = join_words([row.version for row in torches], joiner="and")
+    fact = Fact.of(torches[0], f"{name} {version} is published with torch {versions}", note="")
+    return Candidate(name, version, "distribution", "published", fact)
+
+
+def _relate_torch_to_platform(builder: ProblemBuilder, rows: Iterable[schema.Torch]) -> None:
+    clauses: dict[str, list[Clause]] = {name: [] for name in ("backend", "python", "rocm", "gfx", "glibc")}
+    requested = builder.target.gfx
+    for row in rows:
+        this = version_in([row.version])
+
+        def fact(text: str, row: schema.Torch = row) -> Fact:
+            return Fact.of(row, f"torch {row.version} {text}")
+
+        clauses["backend"].append(Clause(this, version_in([row.backend]), fact(f"is a {row.backend} build")))
+        text = f"is published for Python {join_words(row.python, most=8, joiner='and')}"
+        clauses["python"].append(Clause(this, version_in(row.python), fact(text)))
+        if row.rocm:
+            line = minor(row.rocm)
+            clauses["rocm"].append(Clause(this, line_is(line), fact(f"is built for ROCm {line}")))
+        if row.gfx and requested:
+            text = f"contains code for {', '.join(row.gfx)}"
+            clauses["gfx"].append(Clause(this, covers(row.gfx, requested), fact(text)))
+        if row.glibc:
+            newer = allowed_by([f">={row.glibc}"])
+            clauses["glibc"].append(Clause(this, newer, fact(f"requires glibc {row.glibc} or newer")))
+    for name, of_torch in clauses.items():
+        builder.relate("torch", name, of_torch, when_present=name == "glibc")
+
+
+def _companions(row: schema.Torch) -> dict[str, str]:
+    """Return the exact companions of a torch wheel, by distribution.
+
+    If the wheel requires its triton on some Pythons only (torch 2.2 and 2.3 from Python 3.12 on), pip
+    chooses it, because pip reads the marker.
+    """
+    companions = {"torchvision": row.torchvision, "torchaudio": row.torchaudio}
+    exact = exact_requirement(row.triton)
+    if exact is not None:
+        companions[exact[0]] = exact[1]
+    return {name: version for name, version in companions.items() if version}
+
+
+def _torch_requires_companion(name: str, rows: Iterable[schema.Torch]) -> list[Clause]:
+    return [
+        Clause(
+            version_in([row.version]),
+            version_in([version]),
+            Fact.of(row, f"torch {row.version} requires {name} {version}"),
+        )
+        for row in rows
+        for version in [_companions(row).get(name)]
+        if version
+    ]
+
+
+def _companion_requires_torch(name: str, torches: Mapping[str, Sequence[schema.Torch]]) -> list[Clause]:
+    clauses = []
+    for version, rows in torches.items():
+        versions = [row.version for row in rows]
+        fact = Fact.of(rows[0], f"{name} {version} requires torch {join_words(versions)}", note="")
+        clauses.append(Clause(version_in([version]), version_in(versions), fact))
+    return clauses
+
+
+def compile_packages(builder: ProblemBuilder) -> None:
+    """Add the extension packages that the request can bring in."""
+    names = [name for name in builder.catalog.package if name in builder.reachable]
+    for name in names:
+        if name not in builder.variables:
+            builder.add_variable(name, package_candidates(builder, name))
+    for name in names:
+        masks = _ReleaseMasks(builder.variables[name])
+        _relate_to_backend(builder, name, masks)
+        _relate_to_requirements(builder, name, masks)
+        _relate_to_build_requirements(builder, name, masks)
+
+
+def package_candidates(builder: ProblemBuilder, name: str) -> list[Candidate]:
+    """Return a candidate for every release of a package."""
+    return [_release_candidate(builder, release) for release in builder.catalog.releases_of(name)]
+
+
+def _release_candidate(builder: ProblemBuilder, release: schema.Release) -> Candidate:
+    return Candidate(
+        release.package,
+        release.version,
+        "distribution",
+        "published" if release.wheel or release.pypi else "build",
+        Fact.of(release, _origin_text(release)),
+        variant=release.variant,
+        release=release,
+        recipe=recipe_for(builder.catalog, release, builder.target.backend),
+    )
+
+
+def _origin_text(release: schema.Release) -> str:
+    name = f"{release.package} {release.version}"
+    if release.pypi:
+        return f"{name} is published on PyPI"
+    if release.wheel:
+        return f"{name} is published as {release.wheel.file}"
+    if release.sdist:
+        return f"{name} is the sdist {release.sdist.file}"
+    if release.git:
+        return f"{name} is {release.git.url} at {release.git.commit[:12]}"
+    return name
+
+
+def _relate_to_backend(builder: ProblemBuilder, name: str, masks: _ReleaseMasks) -> None:
+    clauses = []
+    for release in builder.catalog.releases_of(name):
+        is_published = release.wheel or release.pypi
+        backends = release.backend
+        if not is_published:
+            backends = tuple(one for one in backends if recipe_for(builder.catalog, release, one))
+        text = LazyText(release.status, _backend_fact, (release, backends))
+        clauses.append(Clause(masks.of(release), version_in(backends), text, build_only=not is_published))
+    builder.relate(name, "backend", clauses)
+
+
+def _backend_fact(release: schema.Release, backends: Sequence[str]) -> Fact:
+    text = f"{release.package} {release.version} "
+    if backends:
+        text += f"is available for {join_words(backends, joiner='and')}"
+    else:
+        backend = join_words(release.backend, joiner="or")
+        text += f"is not published as a wheel, and the catalog has no recipe to build it for {backend}"
+    return Fact.of(release, text, note="")
+
+
+def _relate_to_requirements(builder: ProblemBuilder, name: str, masks: _ReleaseMasks) -> None:
+    grouped: dict[tuple[str, bool], list[schema.Requires]] = {}
+    for row in builder.requires.get(name, ()):
+        if row.backend in {None, builder.target.backend}:
+            grouped.setdefault((normalize_name(row.on), row.when_present), []).append(row)
+    for (on, when_present), rows in grouped.items():
+        if on not in builder.variables:
+            continue  # limits a component that nothing brings in
+        if on in {"rocm", "gfx"} and builder.target.backend != "rocm":
+            continue
+        clauses = [
+            Clause(
+                masks.applies(row),
+                covers(row.versions, builder.target.gfx) if on == "gfx" else allowed_by(row.versions),
+                LazyText(row.status, _requirement_fact, (name, row)),
+                build_only=row.kind == "build",
+            )
+            for row in rows
+        ]
+        build = any(row.kind == "build" for row in rows)
+        builder.relate(name, on, clauses, build=build, when_present=when_present)
+
+
+def _requirement_fact(name: str, row: schema.Requires) -> Fact:
+    which = f" {row.releases.removeprefix('==')}" if row.releases else ""
+    which += f" ({row.variant})" if row.variant else ""
+    versions = join_words([text.removeprefix("==") for text in row.versions], most=8)
+    verb = f"requires {row.on}"
+    if row.on == "gfx":
+        verb = "can be compiled for" if row.kind == "build" else "contains code for"
+    return Fact.of(row, f"{name}{which} {verb} {versions}")
+
+
+def _relate_to_build_requirements(builder: ProblemBuilder, name: str, masks: _ReleaseMasks) -> None:
+    """Relate what is built to a base image with ROCm, and to the torch that it is compiled against."""
+    images = builder.catalog.image
+
+    def has_rocm(image: Candidate) -> bool:
+        return bool(images[image.version].rocm)
+
+    in_image, against_torch, in_standard = [], [], []
+    standards: dict[str, tuple[Test, str]] = {}
+    for candidate in builder.variables[name].candidates:
+        recipe = candidate.recipe
+        if candidate.origin != "build" or recipe is None or candidate.release is None:
+            continue
+        this = masks.of(candidate.release)
+        fact = Fact.of(recipe, f"{candidate} is compiled in a base image with ROCm", note="")
+        in_image.append(Clause(this, has_rocm, fact, build_only=True))
+        if "torch" in recipe.match_runtime:
+            fact = Fact.of(recipe, f"{candidate} is compiled against torch")
+            against_torch.append(Clause(this, any_candidate, fact, build_only=True))
+        standard = recipe.cxx_standard
+        if standard:
+            if standard not in standards:
+                standards[standard] = _torch_for_standard(builder, standard)
+            allowed, newest = standards[standard]
+            text = (
+                f"{candidate} is compiled as C++{standard}, which the headers of torch allow up to {newest}"
+            )
+            in_standard.append(Clause(this, allowed, Fact.of(recipe, text), build_only=True))
+    if builder.target.backend == "rocm":
+        builder.relate(name, "base-image", in_image, build=True)
+    if name != "torch":
+        builder.relate(name, "torch", against_torch, build=True)
+        builder.relate(name, "torch", in_standard, build=True)
+
+
+def _torch_for_standard(builder: ProblemBuilder, standard: str) -> tuple[Test, str]:
+    """Allow every torch whose headers compile as a C++ standard, or whose standard is not known.
+
+    Also returns the newest release that is known to compile.
+    """
+    required = {
+        row.version: int(row.cxx_standard) for row in builder.catalog.torch.values() if row.cxx_standard
+    }
+    compiling = [version.partition("+")[0] for version, needed in required.items() if needed <= int(standard)]
+    newest = newest_first(compiling)[0] if compiling else "none"
+    return (lambda torch: required.get(torch.version, 0) <= int(standard)), newest
+
+
+class _ReleaseMasks:
+    """The candidates of a package that are releases of the catalog, as masks."""
+
+    def __init__(self, variable: Variable) -> None:
+        self._variable = variable
+        self._of: dict[tuple[str, str], int] = {}
+        self._of_variant: dict[str | None, int] = {None: 0}
+        for number, candidate in enumerate(variable.candidates, start=1):
+            if candidate.release is not None:
+                self._of[candidate.version, candidate.variant] = 1 << number
+                for variant in (None, candidate.variant):
+                    self._of_variant[variant] = self._of_variant.get(variant, 0) | 1 << number
+
+    def of(self, release: schema.Release) -> KnownMask:
+        """Allow one release."""
+        return KnownMask(self._of[release.version, release.variant])
+
+    def applies(self, row: schema.Requires) -> KnownMask:
+        """Allow the releases that a row applies to."""
+        mask = self._of_variant.get(row.variant, 0)
+        return KnownMask(mask & self._variable.allowed_by(row.releases) if row.releases else mask)

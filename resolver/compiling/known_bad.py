@@ -1,0 +1,112 @@
+"""Known-bad combinations: versions that do not work together although every two of them seem to.
+
+A combination of two components is one relation. A combination of more gets a component of its own with
+one version for each way to avoid it ("without apex"). Every component inside its bad versions rules out
+its own way, so if all are inside, none is left. The component that is rarest among requests brings it in,
+so that no other problem has to carry it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from resolver.compiling.clauses import Clause, version_in
+from resolver.model import PLATFORM, Candidate, Fact
+from resolver.versions import satisfies
+
+if TYPE_CHECKING:
+    from resolver.compiling.clauses import Test
+    from resolver.compiling.problem_builder import ProblemBuilder
+    from resolver.facts import schema
+    from resolver.facts.catalog import Catalog
+    from resolver.model import Target
+
+AVOIDED = "known-bad-"
+"""Prefix of the components that stand for the ways to avoid a combination."""
+_TITLES = {"rocm": "ROCm", "python": "Python", "kernel-driver": "kernel driver", "base-image": "base image"}
+
+
+def compile_known_bad(builder: ProblemBuilder) -> None:
+    """Add constraints that exclude every known-bad combination that concerns the target."""
+    for number, row in enumerate(concerning(builder.catalog, builder.target)):
+        if row.effect == "refuse" and row.combination.keys() <= builder.variables.keys():
+            _exclude(builder, row, f"{AVOIDED}{number}")
+
+
+def concerning(catalog: Catalog, target: Target) -> list[schema.KnownBad]:
+    """Return the known-bad combinations that concern a target."""
+    return [
+        row
+        for row in catalog.known_bad.values()
+        if row.backend in {None, target.backend}
+        and (not row.gfx or set(row.gfx) & set(target.gfx))
+        and row.site in {"", target.site}
+    ]
+
+
+def known_bad_warnings(catalog: Catalog, target: Target, versions: Mapping[str, str]) -> list[str]:
+    """Return warnings about the known-bad combinations in a resolution.
+
+    Parameters
+    ----------
+    catalog, target
+        The facts and the target.
+    versions
+        The chosen version of each component.
+    """
+    return [
+        f"{_spelled(row)}: {row.problem} ({row.source})."
+        for row in concerning(catalog, target)
+        if row.effect == "warn"
+        and all(name in versions and _matches(text, versions[name]) for name, text in row.combination.items())
+    ]
+
+
+def _matches(specifier: str, version: str) -> bool:
+    return not specifier or satisfies(version, specifier)
+
+
+def _exclude(builder: ProblemBuilder, row: schema.KnownBad, name: str) -> None:
+    tests = {component: _is_bad(text) for component, text in row.combination.items()}
+    first, *others = tests
+    if not others:
+        fact = Fact.of(row, f"{_spelled(row)} is known to be bad: {row.problem}")
+        builder.forbid(first, tests[first], fact)
+        return
+    fact = Fact.of(row, f"{_spelled(row)} do not work together: {row.problem}")
+    if len(others) == 1:
+        clause = Clause(tests[first], _not(tests[others[0]]), fact)
+        builder.relate(first, others[0], [clause], when_present=True, forbids=True)
+        return
+    certain = replace(fact, status="documented")  # avoiding something needs no trust
+    ways = [Candidate(name, f"without {component}", "platform", "request", certain) for component in tests]
+    builder.add_variable(name, ways)
+    rarest = next((component for component in tests if component not in {*PLATFORM, "torch"}), first)
+    for component, is_bad in tests.items():
+        remaining = version_in(f"without {other}" for other in tests if other != component)
+        clause = Clause(is_bad, remaining, fact)
+        builder.relate(component, name, [clause], when_present=component != rarest, forbids=True)
+
+
+def _is_bad(specifier: str) -> Test:
+    return lambda candidate: _matches(specifier, candidate.version)
+
+
+def _not(test: Test) -> Test:
+    return lambda candidate: not test(candidate)
+
+
+def _spelled(row: schema.KnownBad) -> str:
+    *most, last = (_version(name, specifier) for name, specifier in row.combination.items())
+    return f"{', '.join(most)} and {last}" if most else last
+
+
+def _version(name: str, specifier: str) -> str:
+    """Return a component and its versions as people write them, such as ``ROCm 7.0``."""
+    title = _TITLES.get(name, name)
+    if specifier.startswith("==") and "," not in specifier:
+        specifier = specifier.removeprefix("==").removesuffix(".*")
+    return f"{title} {specifier}".rstrip()

@@ -1,0 +1,231 @@
+"""The problem while it is being built."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from resolver.compiling.clauses import REQUEST, Clause, mask_of
+from resolver.compiling.preinstalled import InstalledVersion, extend, installed_names, with_installed
+from resolver.errors import UsageError, did_you_mean
+from resolver.model import STATUS_RANK, SUPPORT_FLOOR
+from resolver.problem import ABSENT, Demand, LazyText, Preference, Problem, Relation, Row, Variable
+from resolver.requirements import normalize_name
+from resolver.versions import shorten, sort_key
+
+if TYPE_CHECKING:
+    from _typeshed import SupportsRichComparison
+
+    from resolver.compiling.clauses import Test
+    from resolver.facts import schema
+    from resolver.facts.catalog import Catalog
+    from resolver.facts.schema import Backend
+    from resolver.model import Candidate, Fact, Request, Target
+
+
+class ProblemBuilder:
+    """Variables, demands and relations of a problem.
+
+    Attributes
+    ----------
+    catalog, request, target
+        What the problem is compiled from.
+    reachable
+        Names of the distributions that the request can bring in: those requested, those that these
+        require, and so on. No others can become part of a solution, so no others are compiled.
+    requires
+        Requirements of each of them.
+    driver
+        Minor line of the target's kernel driver, or None if it is not known.
+    window
+        The site's driver window, or None if the request names the driver.
+    """
+
+    def __init__(self, catalog: Catalog, request: Request) -> None:
+        self.catalog = catalog
+        self.request = request
+        self.target = request.target
+        check_target(catalog, self.target)
+        self.window = window_of(catalog, request)
+        self.driver = self.target.driver or (self.window.driver if self.window else None)
+        requested = [one.name for one in request.requirements]
+        self.reachable = reachable(
+            catalog, self.target.backend, [*requested, *installed_names(catalog, request)]
+        )
+        self.requires: dict[str, list[schema.Requires]] = {}
+        for row in catalog.requires:
+            if row.package in self.reachable:
+                self.requires.setdefault(row.package, []).append(row)
+        self.variables: dict[str, Variable] = {}
+        self._demands: list[Demand] = []
+        self._relations: list[Relation] = []
+        self.preferences: dict[str, Preference] = {}
+        self._installed: dict[str, list[InstalledVersion]] = {}
+        self._floor = SUPPORT_FLOOR[request.support]
+
+    def installed(self, name: str) -> list[InstalledVersion]:
+        """Return the installed versions of a component."""
+        return self._installed.get(name, [])
+
+    def problem(self) -> Problem:
+        """Return the finished problem."""
+        return Problem(self.variables, self._demands, self._relations, self.preferences)
+
+    def add_variable(
+        self,
+        name: str,
+        candidates: Iterable[Candidate],
+        *,
+        rank: Callable[[Candidate], SupportsRichComparison] = lambda candidate: sort_key(candidate.version),
+        last: Test = lambda _: False,
+    ) -> None:
+        """Add a component, and sort its candidates in the order of preference.
+
+        The highest rank comes first, or the lowest if the request prefers the oldest. Within a rank, the
+        candidate without a variant comes first. Candidates to be tried `last` come after all others.
+        Candidates weaker than the requested support may not be chosen.
+        """
+        ordered = sorted(candidates, key=lambda candidate: candidate.variant)
+        ordered.sort(key=rank, reverse=self.request.prefer != "oldest")
+        ordered.sort(key=last)
+        if self.request.preinstalled is not None:
+            ordered, self._installed[name] = with_installed(self.catalog, self.request, name, ordered)
+        self.variables[name] = Variable(name, ordered)
+        trusted = sum(map(self._is_trusted, ordered))
+        if trusted < len(ordered):
+            text = f"--support {self.request.support} allows {trusted} of {len(ordered)} versions of {name}"
+            self.demand_requested(name, self._is_trusted, text, optional=True)
+
+    def _is_trusted(self, candidate: Candidate) -> bool:
+        return STATUS_RANK[candidate.fact.status] >= self._floor
+
+    def relate(
+        self,
+        subject: str,
+        target: str,
+        clauses: Sequence[Clause],
+        *,
+        build: bool = False,
+        when_present: bool = False,
+        forbids: bool = False,
+        exact: bool = False,
+    ) -> None:
+        """Add a relation between two components.
+
+        A clause that is weaker than the requested support stays, but allows nothing: without it, a subject
+        with weak facts only would not be constrained at all. A clause that `forbids` something counts
+        however weak it is, because no choice rests on it. Facts about a version also hold for the
+        installed versions that match it, unless the relation is `exact`.
+        """
+        variable, other = self.variables[subject], self.variables[target]
+        rows: list[Row] = []
+        runtime = 0
+        for clause in clauses:
+            subjects = mask_of(variable, clause.subjects)
+            if not subjects:
+                continue
+            text, objects = clause.text, 0
+            if forbids or STATUS_RANK[text.status] >= self._floor:
+                objects = mask_of(other, clause.objects)
+            else:
+                fact = text.fact() if isinstance(text, LazyText) else text
+                reason = f"only {fact.status}, which --support {self.request.support} does not allow"
+                text = replace(fact, text=f"{fact.text} ({reason})")
+            runtime |= 0 if clause.build_only else 1 << len(rows)
+            rows.append(Row(subjects, objects, text, clause.risk))
+        if rows and self.request.preinstalled is not None and not exact:
+            ends = ((name, self.installed(name)) for name in (subject, target))
+            extend(rows, runtime, *ends, request=self.request, forbids=forbids)
+        if rows:
+            self._relations.append(
+                Relation(
+                    variable,
+                    other,
+                    "build" if build else "run",
+                    rows,
+                    when_present=when_present,
+                    forbids=forbids,
+                )
+            )
+
+    def demand_requested(
+        self, name: str, allowed: Test, text: str, *, optional: bool = False, of_target: bool = False
+    ) -> None:
+        """Add a demand of the request."""
+        mask = self._demand_mask(name, allowed, optional=optional)
+        self._demands.append(Demand(self.variables[name], mask, text, "request", REQUEST, of_target))
+
+    def demand_stated(
+        self, name: str, allowed: Test, text: str, source: str, *, optional: bool = False
+    ) -> None:
+        """Add a demand of the target: a fact about a site or this machine."""
+        mask = self._demand_mask(name, allowed, optional=optional)
+        self._demands.append(Demand(self.variables[name], mask, text, "fact", source))
+
+    def forbid(self, name: str, excluded: Test, fact: Fact) -> None:
+        """Add a demand of a fact that excludes some candidates."""
+        mask = mask_of(self.variables[name], excluded)
+        for version in self.installed(name):
+            mask |= version.bit if mask & version.requires_as else 0
+        allowed = self.variables[name].everything & ~mask
+        self._demands.append(Demand(self.variables[name], allowed, fact.text, "fact", fact.source))
+
+    def _demand_mask(self, name: str, allowed: Test, *, optional: bool) -> int:
+        mask = mask_of(self.variables[name], allowed)
+        return mask | ABSENT if optional else mask
+
+
+def reachable(catalog: Catalog, backend: Backend, names: Iterable[str]) -> frozenset[str]:
+    """Return torch, the given distributions, and everything that they require, directly or not."""
+    requires: dict[str, set[str]] = {}
+    for row in catalog.requires:
+        if not row.when_present and row.backend in {None, backend}:
+            requires.setdefault(row.package, set()).add(normalize_name(row.on))
+    reached: set[str] = set()
+    left = ["torch", *names]
+    while left:
+        name = left.pop()
+        if name not in reached:
+            reached.add(name)
+            left += requires.get(name, ())
+    return frozenset(reached)
+
+
+def check_target(catalog: Catalog, target: Target) -> None:
+    """Raise a UsageError if the target names something that the catalog does not know."""
+    known: tuple[tuple[str, Sequence[str | None], Mapping[str, object]], ...] = (
+        ("GPU architecture", target.gfx, catalog.gfx),
+        ("kernel driver", [target.driver], catalog.driver),
+        ("base image", [target.base_image], catalog.image),
+    )
+    for kind, names, rows in known:
+        for name in names:
+            if name is not None and name not in rows:
+                msg = f"The catalog has no {kind} {shorten(name)!r}."
+                raise UsageError(msg, hint=did_you_mean(name, rows))
+
+
+def window_of(catalog: Catalog, request: Request) -> schema.Window | None:
+    """Return the site's driver window of the target's day.
+
+    None for a site without a GPU driver, and if the request names the driver.
+
+    Raises
+    ------
+    UsageError
+        The site's driver of that day is not known.
+    """
+    target = request.target
+    if target.driver:
+        return None
+    windows = catalog.windows_of(target.site) if target.backend == "rocm" else []
+    for window in windows:
+        if window.since <= target.date and (window.until is None or target.date < window.until):
+            return window
+    if windows:
+        msg = f"The kernel driver of {target.site} on {target.date} is not known."
+        known = f"{windows[0].since} to {windows[-1].until or 'today'}"
+        raise UsageError(msg, hint=f"Known days: {known}. Or name the driver with --driver.")
+    return None

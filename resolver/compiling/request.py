@@ -1,0 +1,150 @@
+"""The request and the target: demands on single components."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from resolver.compiling.clauses import (
+    PAIRED_WITH_TORCH,
+    REQUEST,
+    THIS_MACHINE,
+    allowed_by,
+    architectures,
+    version_in,
+)
+from resolver.errors import UsageError, did_you_mean
+from resolver.versions import bounds_cross, join_words, newest_first, shorten
+
+if TYPE_CHECKING:
+    from resolver.compiling.problem_builder import ProblemBuilder
+    from resolver.facts import schema
+    from resolver.model import Candidate, Requirement
+
+
+def compile_request(builder: ProblemBuilder) -> None:
+    """Add the demands of the target and of the request.
+
+    Raises
+    ------
+    UsageError
+        A requirement names a component or a version that the catalog does not know.
+    """
+    target = builder.target
+    text = f"the backend is {target.backend}"
+    builder.demand_requested("backend", version_in([target.backend]), text, of_target=True)
+    if target.gfx:
+        noun = "GPU architecture is" if len(target.gfx) == 1 else "GPU architectures are"
+        text = f"the {noun} {', '.join(target.gfx)}"
+        builder.demand_requested("gfx", version_in([architectures(target)]), text, of_target=True)
+    if target.backend == "rocm":
+        _demand_driver(builder)
+        _demand_images(builder)
+    if target.glibc:
+        text = f"{THIS_MACHINE} has glibc {target.glibc}"
+        builder.demand_stated("glibc", version_in([target.glibc]), text, THIS_MACHINE)
+    if target.python:
+        text = f"{THIS_MACHINE} has Python {target.python}"
+        builder.demand_stated("python", version_in([target.python]), text, THIS_MACHINE)
+    for requirement in builder.request.requirements:
+        _demand_requirement(builder, requirement)
+
+
+def _demand_driver(builder: ProblemBuilder) -> None:
+    target, window = builder.target, builder.window
+    if target.driver:
+        text = f"the kernel driver is {target.driver}"
+        builder.demand_requested("kernel-driver", version_in([target.driver]), text, of_target=True)
+    elif window:
+        span = f"{window.since} to {window.until}" if window.until else f"since {window.since}"
+        text = f"{target.site} has kernel driver {window.driver} on {target.date} ({span})"
+        builder.demand_stated("kernel-driver", version_in([window.driver]), text, window.source)
+
+
+def _demand_images(builder: ProblemBuilder) -> None:
+    target, catalog = builder.target, builder.catalog
+    if target.base_image:
+        text = f"the base image is {target.base_image}"
+        builder.demand_requested("base-image", version_in([target.base_image]), text, of_target=True)
+        return
+    offered: dict[str, schema.Row] = {}
+    site = catalog.site.get(target.site)
+    if site and site.public_images:
+        offered = {name: row for name, row in catalog.image.items() if "://" in row.path}
+    for row in catalog.site_image.values():
+        begun = row.since is None or row.since <= target.date
+        if row.site == target.site and begun and (row.until is None or target.date < row.until):
+            offered[row.image] = row
+    releases = newest_first({catalog.image[name].rocm for name in offered} - {""})[::-1]
+    what = (
+        f"base images with ROCm {join_words(releases, most=8, joiner='and')}"
+        if releases
+        else "no base image that the catalog knows"
+    )
+    text = f"{target.site} offers {what} on {target.date}"
+    source = next(iter(offered.values())).source if offered else REQUEST
+    builder.demand_stated("base-image", version_in(offered), text, source, optional=True)
+
+
+def _demand_requirement(builder: ProblemBuilder, requirement: Requirement) -> None:
+    variable = builder.variables.get(requirement.name)
+    if variable is None:
+        known = {*builder.variables, *builder.catalog.package, *PAIRED_WITH_TORCH}
+        raise unknown_component(requirement.name, known)
+    allowed = _allowed(requirement, variable.candidates)
+    if not any(map(allowed, variable.candidates)):
+        text = shorten(requirement.text)
+        if requirement.specifier is not None and bounds_cross(requirement.specifier):
+            msg = f"No version can match {text!r}: its conditions exclude one another."
+            raise UsageError(msg)
+        msg = f"No known version of {requirement.name} matches {text!r}."
+        raise UsageError(
+            msg, hint=_closest(requirement, [candidate.version for candidate in variable.candidates])
+        )
+    builder.demand_requested(requirement.name, allowed, demand_text(requirement))
+
+
+def _allowed(requirement: Requirement, candidates: Sequence[Candidate]) -> Callable[[Candidate], bool]:
+    """Return a test for the versions and the variant that a requirement allows.
+
+    Raises
+    ------
+    UsageError
+        No release has that variant.
+    """
+    versions = allowed_by([str(requirement.specifier)] if requirement.specifier is not None else [])
+    if not requirement.variant:
+        return versions
+    known = sorted({candidate.variant for candidate in candidates} - {""}, key=_names_before_commits)
+    if requirement.variant not in known:
+        msg = f"{requirement.name} has no variant {shorten(requirement.variant)!r}."
+        if known:
+            raise UsageError(msg, hint=did_you_mean(requirement.variant, known))
+        hint = "matrix does not resolve extras. Leave the extra out here, and add it in the environment file."
+        raise UsageError(msg, hint=hint)
+    return lambda candidate: candidate.variant == requirement.variant and versions(candidate)
+
+
+def _names_before_commits(variant: str) -> tuple[bool, str]:
+    """Sort names of variants before commits, which users rarely type."""
+    return all(character in "0123456789abcdef" for character in variant), variant
+
+
+def demand_text(requirement: Requirement) -> str:
+    """Return the text of the demand of a requirement."""
+    return f"you asked for {requirement.text}"
+
+
+def unknown_component(name: str, known: Iterable[str]) -> UsageError:
+    """Return the error for a name that is not in the catalog."""
+    hint = did_you_mean(name, sorted(known))
+    if hint.startswith("Known"):
+        hint += " Other packages of PyPI do not depend on ROCm: add them to the environment file."
+    return UsageError(f"The catalog does not know {shorten(name)!r}.", hint=hint)
+
+
+def _closest(requirement: Requirement, versions: Sequence[str]) -> str:
+    pins = [clause.version for clause in requirement.specifier or ()]
+    guess = did_you_mean(pins[0].removesuffix(".*"), versions) if pins else ""
+    listed = f"Known versions: {join_words(list(dict.fromkeys(versions)), most=12, joiner='and')}."
+    return f"{guess} {listed}" if guess.startswith("Did") else listed

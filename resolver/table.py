@@ -1,0 +1,527 @@
+"""The feasible matrix: for each base image, torch and Python the best version of each package.
+
+Every cell answers a request of its own (`request_of_cell`). They are not resolved one by one: the problem
+of all columns is compiled once, each column gets the subproblem that concerns it, and a row narrows the
+arc consistent domains of each column: image, then torch, then Python.
+
+Base images that no fact distinguishes share a row. A torch that runs, but with no base image that the
+site offers, gets rows without an image, because published wheels can still be installed with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from resolver.compiling import compile_problem, subproblem
+from resolver.compiling.known_bad import AVOIDED
+from resolver.errors import TooLargeError, UsageError
+from resolver.explain import core_items
+from resolver.facts.catalog import recipe_for
+from resolver.model import PLATFORM, STATUS_RANK, CoreItem, Distribution, Fact, Request, Requirement, Verdict
+from resolver.network import Domains
+from resolver.problem import ABSENT, Demand, Problem, Relation, Variable, bits
+from resolver.proven import first_proven, is_at_risk, ranked_sets
+from resolver.resolve import pick_of
+from resolver.session import Session, Solution
+from resolver.versions import minor, parse_specifier
+
+if TYPE_CHECKING:
+    from resolver.facts.catalog import Catalog
+    from resolver.facts.schema import Backend, ProvenSet
+    from resolver.model import Candidate
+
+ROW_COMPONENTS = (*PLATFORM, "torch")
+"""Components that limit rows; every other one is a column."""
+COMBINATION = "combination"
+"""The reason of a refusal if no single fact excludes each version."""
+UNDECIDED = "undecided"
+"""The reason if the search reached its limit of steps, so the cell has no answer."""
+
+_TORCH_AND_PYTHON = (Requirement("torch", None, "torch"), Requirement("python", None, "python"))
+_ANY_IMAGE = Requirement("base-image", None, "base-image")
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A package, or several packages that are resolved together."""
+
+    name: str
+    requirements: tuple[Requirement, ...]
+
+    @property
+    def packages(self) -> tuple[str, ...]:
+        """The packages, each once."""
+        return tuple(dict.fromkeys(requirement.name for requirement in self.requirements))
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """A pick for each package of a column, or the reason why there is none."""
+
+    picks: tuple[Distribution, ...] = ()
+    refused: str = ""
+    """Names of the components whose facts exclude every version; see `COMBINATION`, `UNDECIDED`."""
+
+    @property
+    def version(self) -> str:
+        """Version and variant of each pick; empty if refused."""
+        return " + ".join(pick.key for pick in self.picks)
+
+    @property
+    def weakest(self) -> tuple[Distribution, Fact]:
+        """The fact that decides how far the cell can be trusted, with its pick."""
+        pick = min(self.picks, key=lambda pick: STATUS_RANK[pick.support])
+        facts = (fact for fact in pick.facts if fact.status == pick.support)
+        return pick, next(facts, pick.facts[0])
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One torch and one Python in base images that no fact distinguishes."""
+
+    images: tuple[str, ...]
+    """Empty if no base image works with this torch and Python."""
+    rocm: str
+    """Release in the image; without an image the line of the torch wheel; empty for a CPU."""
+    torch: str
+    python: str
+    verdict: Verdict | None
+    """None if the row itself is refused."""
+    cells: Mapping[str, Cell] = field(default_factory=dict)
+    """By name of the column; empty if the row itself is refused."""
+    refused: str = ""
+    """The reason, as in `Cell`."""
+
+
+class Table:
+    """The feasible matrix of a target.
+
+    Parameters
+    ----------
+    catalog
+        The facts.
+    request
+        The target, and requirements. Requirements of platform components and torch limit the rows, all
+        others are the columns. Without any of those, every package that is available for the backend is
+        a column.
+    together
+        Add a column in which all others are resolved together.
+
+    Raises
+    ------
+    UsageError
+        The request names something that the catalog does not know, or there is nothing for a column.
+
+    Attributes
+    ----------
+    columns
+        In the order of the request, or by name.
+    limits
+        The requirements that limit the rows.
+    """
+
+    def __init__(self, catalog: Catalog, request: Request, *, together: bool = False) -> None:
+        self.catalog = catalog
+        self.limits = tuple(one for one in request.requirements if one.name in ROW_COMPONENTS)
+        requirements = [one for one in request.requirements if one.name not in ROW_COMPONENTS]
+        if not requirements:
+            names = available_packages(catalog, request.target.backend)
+            requirements = [Requirement(name, None, name) for name in names]
+        if not requirements:
+            msg = f"The catalog has no package for the backend {request.target.backend}."
+            raise UsageError(msg)
+        packages = dict.fromkeys(one.name for one in requirements)
+        self.columns = [
+            Column(name, tuple(one for one in requirements if one.name == name)) for name in packages
+        ]
+        if together and len(self.columns) > 1:
+            self.columns.append(Column("+".join(packages), tuple(requirements)))
+        self.request = replace(request, requirements=self.limits)
+        everything = replace(request, requirements=(*_TORCH_AND_PYTHON, *self.limits, *requirements))
+        self._problem = compile_problem(catalog, everything)
+
+    def rows(self, *, refused_too: bool = False) -> Iterator[Row]:
+        """Yield the rows as they are computed: the newest ROCm first, rows at own risk last.
+
+        Parameters
+        ----------
+        refused_too
+            Add at the end a row for every torch and Python that has none, with the reason.
+
+        Yields
+        ------
+        Row
+            Rows of one image are adjacent, the preferred torch first.
+        """
+        placed: set[tuple[str, str]] = set()
+        for images in self._images():
+            for row in self._rows_of(images, placed):
+                placed.add((row.torch, row.python))
+                yield row
+        if refused_too:
+            yield from self._refused_rows(placed)
+
+    def possible(self, column: Column) -> list[list[str]]:
+        """Return for each package of a column the versions that some row may have, without any row."""
+        part = self._column_parts[self.columns.index(column)]
+        return [[candidate.key for candidate in part.left(name)] for name in column.packages]
+
+    def refused_everywhere(self, column: Column) -> str:
+        """Return why no row has a version of a column; empty if some row may have one."""
+        if all(self.possible(column)):
+            return ""
+        return self._column_parts[self.columns.index(column)].why_refused({})
+
+    def torch_versions(self) -> list[str]:
+        """Return every torch that the request allows, whether or not it runs."""
+        return self._row_part.requested_versions("torch")
+
+    @cached_property
+    def driver(self) -> str:
+        """The kernel driver of the target; empty if it is not known."""
+        versions = self._row_part.versions(self._row_part.start, "kernel-driver")
+        return versions[0] if len(versions) == 1 else ""
+
+    def core(self, row: Row, column: Column | None) -> list[CoreItem]:
+        """Return the whole reason why a cell, or the row itself, is refused, as `matrix resolve` would.
+
+        This takes some hundred times as long as the cell.
+        """
+        if column is not None and row.cells[column.name].refused == UNDECIDED:
+            return []
+        request = self.request_of_rows(row) if column is None else request_of_cell(self.request, row, column)
+        return core_items(Session(compile_problem(self.catalog, request)))
+
+    def request_of_rows(self, row: Row | None = None) -> Request:
+        """Return the request that a row without any column answers, or all rows."""
+        pins = [_pin("torch", row.torch), _pin("python", row.python)] if row else []
+        limited = {requirement.name for requirement in (*pins, *self.limits)}
+        pins += [requirement for requirement in _TORCH_AND_PYTHON if requirement.name not in limited]
+        if self.request.target.base_image and self.request.target.backend == "rocm":
+            pins.append(_ANY_IMAGE)
+        return replace(self.request, requirements=(*pins, *self.limits))
+
+    @cached_property
+    def _row_part(self) -> _Part:
+        return self._part(())
+
+    @cached_property
+    def _column_parts(self) -> list[_Part]:
+        return [self._part(column.packages) for column in self.columns]
+
+    def _part(self, packages: tuple[str, ...]) -> _Part:
+        target = self.request.target
+        problem = subproblem(self._problem, self.catalog, target.backend, packages)
+        if self.request.prefer != "proven":
+            return _Part(problem, packages)
+        sets = [row for row in self.catalog.proven.values() if row.site in {"", target.site}]
+        requested = frozenset({"torch", "python", *packages, *(one.name for one in self.limits)})
+        return _Part(problem, packages, sets, requested)
+
+    def _images(self) -> list[tuple[str, ...]]:
+        """Return the groups of images that no fact distinguishes, followed by "no image"."""
+        start = self._row_part.start
+        variable = self._problem.variables["base-image"]
+        if start is None or self.request.target.backend == "cpu":
+            return [()]
+        groups: dict[tuple[object, ...], list[int]] = {}
+        number = self._row_part.session.network.number
+        for bit in bits(start[number["base-image"]]):
+            narrowed = self._row_part.session.narrow_to(start, "base-image", 1 << bit)
+            if bit and narrowed is not None:
+                rocm = narrowed[number["rocm"]]
+                groups.setdefault((rocm & -rocm, *self._signature(variable, bit)), []).append(bit)
+        ordered = sorted(groups.items(), key=lambda pair: (pair[0][0], pair[1]))
+        images = [tuple(variable.candidate(bit).version for bit in group) for _, group in ordered]
+        return images if self.request.target.base_image else [*images, ()]
+
+    def _signature(self, image: Variable, bit: int) -> Iterator[object]:
+        """Yield the constraints on an image; images with equal signatures are interchangeable."""
+        for relation in self._problem.relations:
+            if relation.subject is image:
+                yield relation.table[bit]
+            if relation.object is image:
+                yield tuple(row.objects >> bit & 1 for row in relation.rows)
+        if self.request.prefer == "proven":
+            yield bit  # a proven set names one image
+
+    def _rows_of(self, images: tuple[str, ...], placed: set[tuple[str, str]]) -> Iterator[Row]:
+        """Yield the rows of a group of images; without images those that have no row yet."""
+        parts = [self._row_part, *self._column_parts]
+        variables = self._problem.variables
+        image = variables["base-image"].of_versions(images[:1]) if images else ABSENT
+        at_image = [part.session.narrow_to(part.start, "base-image", image) for part in parts]
+        for torch in self._torches(at_image[0]):
+            of_torch = variables["torch"].of_versions([torch])
+            at_torch = _narrow_each(parts, at_image, "torch", of_torch)
+            for python in self._row_part.versions(at_torch[0], "python"):
+                if not images and (torch, python) in placed:
+                    continue
+                of_python = variables["python"].of_versions([python])
+                at_python = _narrow_each(parts, at_torch, "python", of_python)
+                solution = self._row_part.solve(at_python[0])
+                if solution is None:
+                    continue
+                pins = {"base-image": image, "torch": of_torch, "python": of_python}
+                cells = {
+                    column.name: part.cell(domains, pins)
+                    for column, part, domains in zip(
+                        self.columns, self._column_parts, at_python[1:], strict=True
+                    )
+                }
+                rocm = self._row_part.version_in(solution, "rocm")
+                at_risk = is_at_risk(self._row_part.problem, solution)
+                verdict: Verdict = "at-own-risk" if at_risk else "supported"
+                yield Row(images, rocm if images or not rocm else minor(rocm), torch, python, verdict, cells)
+
+    def _torches(self, domains: Domains | None) -> list[str]:
+        """Return the torch versions that are left, those of the preferred ROCm first."""
+        part = self._row_part
+
+        def rank(version: str) -> int:
+            mask = self._problem.variables["torch"].of_versions([version])
+            narrowed = part.session.narrow_to(domains, "torch", mask)
+            rocm = narrowed[part.session.network.number["rocm"]] if narrowed else 0
+            return rocm & -rocm
+
+        return sorted(part.versions(domains, "torch"), key=rank)
+
+    def _refused_rows(self, placed: set[tuple[str, str]]) -> Iterator[Row]:
+        """Yield every requested torch and Python that runs nowhere, with the reason."""
+        variables, image = self._problem.variables, self.request.target.base_image
+        image_pin = {"base-image": variables["base-image"].of_versions([image])} if image else {}
+        for torch in self._row_part.requested_versions("torch"):
+            for python in self._row_part.requested_versions("python"):
+                if (torch, python) not in placed:
+                    pins = image_pin | {"python": variables["python"].of_versions([python])}
+                    reason = self._row_part.reason("torch", pins, variables["torch"].of_versions([torch]))
+                    yield Row((), "", torch, python, None, refused=reason)
+
+
+def available_packages(catalog: Catalog, backend: Backend) -> list[str]:
+    """Return the packages that are published or can be built for a backend, without torch."""
+
+    def is_available(name: str) -> bool:
+        return any(
+            backend in release.backend
+            and (release.wheel or release.pypi or recipe_for(catalog, release, backend))
+            for release in catalog.releases_of(name)
+        )
+
+    return [name for name in sorted(catalog.package) if name not in ROW_COMPONENTS and is_available(name)]
+
+
+def request_of_cell(request: Request, row: Row, column: Column, image: str = "") -> Request:
+    """Return the request that a cell answers.
+
+    Parameters
+    ----------
+    request
+        The target, and the requirements that limit the rows.
+    row, column
+        The cell.
+    image
+        One of the row's images; by default the first.
+    """
+    pins = [_pin("torch", row.torch), _pin("python", row.python)]
+    target = request.target
+    if row.images:
+        pins.append(_ANY_IMAGE)
+        target = replace(target, base_image=image or row.images[0])
+    return replace(request, target=target, requirements=(*column.requirements, *pins, *request.requirements))
+
+
+def _pin(name: str, version: str) -> Requirement:
+    """Pin a version; one without a local label does not match versions with one."""
+    text = f"=={version}" if name != "torch" or "+" in version else f"==={version}"
+    return Requirement(name, parse_specifier(text), f"{name}{text}")
+
+
+def _narrow_each(
+    parts: Sequence[_Part], each: Sequence[Domains | None], name: str, mask: int
+) -> list[Domains | None]:
+    return [part.session.narrow_to(domains, name, mask) for part, domains in zip(parts, each, strict=True)]
+
+
+class _Part:
+    """The subproblem of one column, or without packages that of the rows themselves."""
+
+    def __init__(
+        self,
+        problem: Problem,
+        packages: tuple[str, ...],
+        proven_sets: Sequence[ProvenSet] = (),
+        requested: frozenset[str] = frozenset(),
+    ) -> None:
+        self.problem = problem
+        self.packages = packages
+        self.session = Session(problem)
+        self.start = self.session.narrow(demand for demand in problem.demands if self._counts(demand))
+        self._proven_sets = proven_sets
+        self._requested = requested
+        self._open: dict[str, Domains | None] = {}
+        self._paths: dict[str, list[tuple[tuple[str, int], Domains | None]]] = {}
+        self._ranked_sets: dict[bool, list[tuple[ProvenSet, list[Demand]]]] = {}
+
+    def _counts(self, demand: Demand) -> bool:
+        return demand.variable.name in {*ROW_COMPONENTS, *self.packages} or bool(demand.mask & ABSENT)
+
+    def versions(self, domains: Domains | None, name: str) -> list[str]:
+        """Return the versions of a component that are left, the preferred first."""
+        return list(dict.fromkeys(candidate.version for candidate in self._candidates(domains, name)))
+
+    def left(self, name: str) -> list[Candidate]:
+        """Return the candidates of a component that arc consistency leaves."""
+        return self._candidates(self.start, name)
+
+    def _candidates(self, domains: Domains | None, name: str) -> list[Candidate]:
+        left = 0 if domains is None else domains[self.session.network.number[name]]
+        return self.problem.variables[name].chosen(left)
+
+    def requested_versions(self, name: str) -> list[str]:
+        """Return the versions of a component that the request allows, whether or not any is feasible."""
+        variable = self.problem.variables[name]
+        demands = [demand for demand in self._demands_of(name) if _is_requirement(demand)]
+        candidates = variable.chosen(_intersection(variable.present, demands))
+        return list(dict.fromkeys(candidate.version for candidate in candidates))
+
+    def version_in(self, solution: Solution, name: str) -> str:
+        """Return the version of a component in a solution; empty if it has none."""
+        return self.problem.variables[name].candidate(solution[name]).version if name in solution else ""
+
+    def cell(self, domains: Domains | None, pins: Mapping[str, int]) -> Cell:
+        """Answer for a row with these domains, which follow from these pins."""
+        try:
+            solution = self.solve(domains)
+            if solution is not None:
+                return Cell(tuple(pick_of(self.problem, solution, name) for name in self.packages))
+            return Cell(refused=self.why_refused(pins))
+        except TooLargeError:
+            return Cell(refused=UNDECIDED)
+
+    def solve(self, domains: Domains | None) -> Solution | None:
+        """Find the solution that `resolver.resolve.resolve` would return."""
+        solution = self.session.solve_within(domains)
+        if solution is None or not self._requested:
+            return solution
+
+        def solve_with(demands: Sequence[Demand]) -> Solution | None:
+            narrowed = domains
+            for demand in demands:
+                narrowed = self.session.narrow_to(narrowed, demand.variable.name, demand.mask)
+            return self.session.solve_within(narrowed)
+
+        has_image = "base-image" in solution
+        if has_image not in self._ranked_sets:
+            requested = self._requested | ({"base-image"} if has_image else set())
+            self._ranked_sets[has_image] = ranked_sets(self.problem, self._proven_sets, requested)
+        return first_proven(self.problem, self._ranked_sets[has_image], solve_with)[0]
+
+    def why_refused(self, pins: Mapping[str, int]) -> str:
+        """Return which components refuse a column; of several packages first those that fail alone."""
+        reasons = {name: self.reason(name, pins) for name in self.packages}
+        if len(reasons) == 1:
+            return reasons[self.packages[0]]
+        failing = [f"{name}: {reason}" for name, reason in reasons.items() if reason != COMBINATION]
+        return failing[0] if failing else COMBINATION
+
+    def reason(self, name: str, pins: Mapping[str, int], mask: int = -1) -> str:
+        """Name the components whose facts exclude every version of a package.
+
+        Each version for which the row leaves nothing is excluded by some relation with another component.
+        As few of those components as necessary are named, the one that excludes most versions first.
+
+        Parameters
+        ----------
+        name
+            The package, or torch.
+        pins
+            The pins of the row.
+        mask
+            Limits the candidates to explain.
+        """
+        variable = self.problem.variables[name]
+        demands = self._demands_of(name)
+        left = _intersection(variable.present & mask, [one for one in demands if _is_requirement(one)])
+        excluded: dict[str, int] = {}
+        for demand in demands:
+            if not _is_requirement(demand):
+                reason = "support" if demand.kind == "request" else "known-bad"
+                excluded[reason] = excluded.get(reason, 0) | left & ~demand.mask
+        around = self._around(name, pins)
+        if around is None:
+            return COMBINATION
+        for relation in self.problem.relations:
+            for reason, out in self._excluded_by(relation, variable, left, around):
+                excluded[reason] = excluded.get(reason, 0) | out
+        return _fewest(excluded, left)
+
+    def _demands_of(self, name: str) -> list[Demand]:
+        return [demand for demand in self.problem.demands if demand.variable.name == name]
+
+    def _around(self, name: str, pins: Mapping[str, int]) -> Domains | None:
+        """Return what the row leaves of all other components if the package may be absent."""
+        if name not in self._open:
+            columns = {name, *self.packages}
+            demands = [
+                demand
+                for demand in self.problem.demands
+                if self._counts(demand) and not (demand.variable.name in columns and _is_requirement(demand))
+            ]
+            self._open[name] = self.session.narrow(demands)
+        # Rows come in order, so most of the path of the previous row is also that of this one.
+        path, domains = self._paths.setdefault(name, []), self._open[name]
+        for depth, pin in enumerate(pins.items()):
+            if len(path) == depth or path[depth][0] != pin:
+                path[depth:] = [(pin, self.session.narrow_to(domains, *pin))]
+            domains = path[depth][1]
+        return domains
+
+    def _excluded_by(
+        self, relation: Relation, variable: Variable, left: int, around: Domains
+    ) -> Iterator[tuple[str, int]]:
+        """Yield which candidates of a component have no partner in a relation, with the other's name."""
+        number = self.session.network.number
+        if relation.subject is variable:
+            other = around[number[relation.object.name]]
+            out = sum(1 << bit for bit in bits(left) if not relation.table[bit] & other)
+            yield _reason_of(relation, relation.object.name), out
+        elif relation.object is variable:
+            subjects = around[number[relation.subject.name]]
+            if not subjects & ABSENT:
+                allowed = 0
+                for bit in bits(subjects):
+                    allowed |= relation.table[bit]
+                yield _reason_of(relation, relation.subject.name), left & ~allowed
+
+
+def _is_requirement(demand: Demand) -> bool:
+    """Return whether a demand requires its component to be present."""
+    return demand.kind == "request" and not demand.mask & ABSENT
+
+
+def _intersection(mask: int, demands: Sequence[Demand]) -> int:
+    for demand in demands:
+        mask &= demand.mask
+    return mask
+
+
+def _reason_of(relation: Relation, other: str) -> str:
+    return "known-bad" if relation.forbids or other.startswith(AVOIDED) else other
+
+
+def _fewest(excluded: Mapping[str, int], left: int) -> str:
+    """Return names that together exclude all that is left, the one that excludes most first."""
+    names: list[str] = []
+    while left:
+        best = max(excluded, key=lambda name: (excluded[name] & left).bit_count(), default="")
+        if not best or not excluded[best] & left:
+            return COMBINATION
+        names.append(best)
+        left &= ~excluded[best]
+    return ", ".join(names) or COMBINATION
