@@ -105,7 +105,9 @@ def test_resolve_uses_content_of_image(image: Path, capsys: Capture) -> None:
 def test_explain_uses_the_locked_image(capsys: Capture) -> None:
     run(capsys, "resolve", *ASKED, "--base-image", "mine.sif")
     answer = run(capsys, "explain", "rocm")
-    assert any("mine contains ROCm 6.2.4" in item["text"] for one in answer["rejected"] for item in one["core"])
+    assert any(
+        "mine contains ROCm 6.2.4" in item["text"] for one in answer["rejected"] for item in one["core"]
+    )
 
 
 @pytest.mark.usefixtures("image")
