@@ -185,7 +185,7 @@ class Network:
         return None
 
     def by_preference(self, domains: Domains, variable: int) -> list[int]:
-        """Return the bit numbers that are left of a variable: absence, then the preferred candidates first."""
+        """Return the bit numbers that are left of a variable: absence, then by preference."""
         mask, first = domains[variable], ABSENT
         if variable in self._preferences:
             other, preferred = self._preferences[variable]

@@ -16,7 +16,6 @@ from resolver.compiling.clauses import (
 )
 from resolver.facts import schema
 from resolver.model import Candidate, Fact
-from resolver.problem import Favour
 from resolver.problem import Preference
 from resolver.versions import join_words, minor, newest_first, sort_key
 
@@ -152,16 +151,6 @@ def _add_images(builder: ProblemBuilder) -> None:
     _prefer_python_of_image(builder)
     builder.relate("base-image", "rocm", rocm)
     builder.relate("base-image", "glibc", glibc)
-
-
-def _favour_own_python(draft: Draft) -> None:
-    """Let the Python of the chosen base image come first, unless the request names one."""
-    image_variable, python = draft.variables["base-image"], draft.variables["python"]
-    first = {
-        bit: python.of_versions(draft.catalog.image[candidate.version].python)
-        for bit, candidate in enumerate(image_variable.candidates, start=1)
-    }
-    draft.favours["python"] = Favour("base-image", first)
 
 
 def _prefer_python_of_image(builder: ProblemBuilder) -> None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 from msgspec.structs import replace
+from resolver.rejected import rejected
 
 from resolver.facts.catalog import Catalog
 from resolver.model import IMAGE, Preinstalled, Request, Resolution
-from resolver.rejected import rejected
 from resolver.resolve import resolve
 from tests.resolver.asking import ask
 
@@ -61,9 +61,7 @@ def test_explain_names_why_newer_python_was_not_preferred(catalog: Catalog) -> N
     lock = resolved(catalog, request)
     passed_over, _ = rejected(catalog, request, {pick.name: pick.key for pick in lock.picks}, "python")
     reasons = {candidate.key: candidate.preferred for candidate in passed_over}
-    assert (
-        reasons["3.13"] == f"python 3.12 is in base-image {lock.target.base_image} and is therefore preferred"
-    )
+    assert reasons["3.13"] == f"python 3.12 is preferred because it is in base-image {lock.target.base_image}"
 
 
 def test_preinstalled_image_has_something_installed(catalog: Catalog) -> None:
