@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 from msgspec.structs import replace
-from resolver.rejected import rejected
 
+from resolver.explain import rejected_versions
 from resolver.facts.catalog import Catalog
 from resolver.model import IMAGE, Preinstalled, Request, Resolution
 from resolver.resolve import resolve
@@ -59,7 +59,9 @@ def test_python_without_image_is_a_default_and_not_requested(catalog: Catalog) -
 def test_explain_names_why_newer_python_was_not_preferred(catalog: Catalog) -> None:
     request = ask(catalog, "apex", day=DAY)
     lock = resolved(catalog, request)
-    passed_over, _ = rejected(catalog, request, {pick.name: pick.key for pick in lock.picks}, "python")
+    passed_over, _ = rejected_versions(
+        catalog, request, {pick.name: pick.key for pick in lock.picks}, "python"
+    )
     reasons = {candidate.key: candidate.preferred for candidate in passed_over}
     assert reasons["3.13"] == f"python 3.12 is preferred because it is in base-image {lock.target.base_image}"
 
