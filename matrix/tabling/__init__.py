@@ -1,0 +1,1 @@
+"""Empty: the formats of the table are in `matrix.table_formats`."""
