@@ -1,4 +1,4 @@
-"""What the machine has: Pythons, compilers, cores, memory, and what to install where it lacks."""
+"""What the host has: Pythons, compilers, cores and memory, and how to install what is missing."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from pathlib import Path
 
 from builders.process import output_of
 from resolver.errors import EnvironmentLacksError
-from resolver.versions import minor
 
 _GIB = 2**30
 _LAUNCHERS = {"ccache", "sccache", "distcc"}
@@ -23,7 +22,7 @@ _PROBE = (
     "u.find_spec('venv') is not None and u.find_spec('ensurepip') is not None)"
 )
 
-# For each lack the package that cures it, by the distribution's own name for its family.
+# The package of each missing tool, by family of Linux distributions.
 _PACKAGES = {
     "compiler": {"debian": "g++", "suse": "gcc-c++", "fedora": "gcc-c++", "rhel": "gcc-c++"},
     "headers": {
@@ -49,115 +48,113 @@ _INSTALLERS = {
 
 @dataclass(frozen=True, slots=True)
 class MissingTool:
-    """Something that a build on this machine needs and that is not there."""
+    """A tool that a build on this host needs and that is missing."""
 
     what: str
-    cure: str
+    fix: str
 
     def __str__(self) -> str:
-        """One line for a person."""
-        return f"{self.what}: {self.cure}"
+        return f"{self.what}: {self.fix}"
 
 
 def running_python() -> str:
-    """Give the minor version of the Python that runs this program, such as ``3.11``."""
+    """Return the minor version of the Python that runs this program, such as ``3.11``."""
     return f"{sys.version_info.major}.{sys.version_info.minor}"
 
 
 def glibc_version() -> str:
-    """Give this machine's glibc version, or an empty text where it has another C library."""
+    """Return the host's glibc version, or an empty string if it has another C library."""
     name, version = platform.libc_ver()
     return version if name == "glibc" else ""
 
 
-def driver_says(module: Path = Path("/sys/module/amdgpu/version")) -> str:
-    """Give what this machine says of its AMD kernel driver, or an empty text.
+def driver_version(module: Path = Path("/sys/module/amdgpu/version")) -> str:
+    """Return the version that the AMD kernel driver reports, or an empty string.
 
-    The dkms package, where it is installed, names the release; the kernel module only its own
-    version, and one that comes with the kernel none at all.
+    The dkms package, if installed, has the release. The kernel module has only its own version, and the
+    module that comes with the kernel has none.
     """
     for command in (["dpkg-query", "-W", "-f", "${Version}", "amdgpu-dkms"], ["rpm", "-q", "amdgpu-dkms"]):
-        said = output_of(command).strip()
-        if said:
-            return said
+        version = output_of(command).strip()
+        if version:
+            return version
     return module.read_text().strip() if module.exists() else ""
 
 
 def find_python(version: str) -> Path:
-    """Find an interpreter of a minor version on this machine.
+    """Return an interpreter of a minor version on this host.
 
     Raises
     ------
     EnvironmentLacksError
-        There is none on PATH.
+        None is on PATH.
     """
     if version == running_python():
-        # Inside a virtual environment: the interpreter that it was made from.
+        # In a virtual environment: the interpreter that it was made from.
         return Path(getattr(sys, "_base_executable", sys.executable))
-    found = shutil.which(f"python{version}")
-    if found:
-        return Path(found)
-    msg = f"Python {version} is needed to build for it, and no python{version} is on PATH."
+    path = shutil.which(f"python{version}")
+    if path:
+        return Path(path)
+    msg = f"Building for Python {version} requires python{version}, which is not on PATH."
     raise EnvironmentLacksError(msg, hint=f"Load or install it, or resolve for --python {running_python()}.")
 
 
 def compiler() -> Path | None:
-    """Find the host C++ compiler: what ``$CXX`` names if it is set, else ``g++`` or ``c++`` on PATH."""
-    named = os.environ.get("CXX", "").strip()
-    if named:
-        words = [word for word in named.split() if Path(word).name not in _LAUNCHERS]
-        found = shutil.which(words[0]) if words else None
-        return Path(found) if found else None
-    found = shutil.which("g++") or shutil.which("c++")
-    return Path(found) if found else None
+    """Return the C++ compiler: ``$CXX`` if it is set, else ``g++`` or ``c++`` on PATH."""
+    cxx = os.environ.get("CXX", "").strip()
+    if cxx:
+        words = [word for word in cxx.split() if Path(word).name not in _LAUNCHERS]
+        path = shutil.which(words[0]) if words else None
+    else:
+        path = shutil.which("g++") or shutil.which("c++")
+    return Path(path) if path else None
 
 
 def compiler_identity() -> str:
-    """Give the first line of the compiler's ``--version``."""
-    found = compiler()
-    return output_of([str(found), "--version"]).partition("\n")[0] if found else ""
+    """Return the first line of the compiler's ``--version``."""
+    path = compiler()
+    return output_of([str(path), "--version"]).partition("\n")[0] if path else ""
 
 
 def missing_tools(python: Path, *, compile_cxx: bool = True) -> list[MissingTool]:
-    """Name all that a build with this interpreter needs and the machine does not have."""
-    found = []
-    said = output_of([str(python), "-c", _PROBE]).split()[-2:]
-    headers, venv = said[:1] == ["True"], said[1:] == ["True"]
+    """Return what a build with this interpreter needs and the host does not have."""
+    missing = []
+    answers = output_of([str(python), "-c", _PROBE]).split()[-2:]
+    headers, venv = answers[:1] == ["True"], answers[1:] == ["True"]
     if compile_cxx and compiler() is None:
-        named = f" of that name ($CXX is {os.environ['CXX']!r})" if os.environ.get("CXX") else " (g++)"
-        found.append(MissingTool(f"no C++ compiler{named} is on PATH", cure("compiler")))
+        which = f" ($CXX is {os.environ['CXX']!r})" if os.environ.get("CXX") else " (g++)"
+        missing.append(MissingTool(f"no C++ compiler{which} is on PATH", fix_for("compiler")))
     if compile_cxx and not headers:
-        found.append(
-            MissingTool(f"the headers (Python.h) of {python} are not installed", cure("headers", python))
-        )
+        what = f"the headers (Python.h) of {python} are not installed"
+        missing.append(MissingTool(what, fix_for("headers", python)))
     if not venv:
-        found.append(MissingTool(f"{python} has no venv module with pip", cure("venv", python)))
-    return found
+        missing.append(MissingTool(f"{python} has no venv module with pip", fix_for("venv", python)))
+    return missing
 
 
 def require_for_build(python: Path, *, compile_cxx: bool = True) -> None:
-    """Stop before anything starts if the machine lacks something.
+    """Check that the host has what a build needs.
 
     Raises
     ------
     EnvironmentLacksError
-        With every lack and the package that cures it.
+        Tools are missing; the error names each with its package.
     """
     missing = missing_tools(python, compile_cxx=compile_cxx)
     if missing:
-        listed = "".join(f"\n  - {lack}" for lack in missing)
-        msg = f"This machine lacks what the build needs; nothing was started.{listed}"
+        listed = "".join(f"\n  - {tool}" for tool in missing)
+        msg = f"This host lacks tools that the build needs. Nothing was started.{listed}"
         raise EnvironmentLacksError(msg)
 
 
-def cure(lack: str, python: Path | None = None) -> str:
-    """Say how to get what is missing: ``compiler``, ``headers`` or ``venv``, the latter of a Python."""
+def fix_for(tool: str, python: Path | None = None) -> str:
+    """Return how to install a tool: ``compiler``, or ``headers`` or ``venv`` of a Python."""
     family = _family()
     if python is not None and not str(python.resolve()).startswith("/usr/bin/"):
         return f"install it for {python}, which is not the distribution's own Python"
     if family in _INSTALLERS:
-        return f"{_INSTALLERS[family]} {_PACKAGES[lack][family]}"
-    return f"install what your distribution calls {_PACKAGES[lack]['debian']}"
+        return f"{_INSTALLERS[family]} {_PACKAGES[tool][family]}"
+    return f"install your distribution's package of {_PACKAGES[tool]['debian']}"
 
 
 def _family() -> str:
@@ -171,14 +168,14 @@ def _family() -> str:
 
 
 def cores() -> int:
-    """Give the number of cores this process may use (Slurm and taskset limit it)."""
+    """Return the number of cores that this process may use (Slurm and taskset limit it)."""
     return len(os.sched_getaffinity(0))
 
 
 def memory_gib() -> float:
-    """Give the memory that this process may still use, in GiB.
+    """Return the memory that this process may still use, in GiB.
 
-    The smaller of what the kernel calls available and what the control group allows.
+    It is the smaller of the kernel's available memory and the control group's limit.
     """
     limits = [_meminfo_available()]
     for path in _cgroup_limits():
@@ -196,7 +193,7 @@ def _meminfo_available() -> int:
 
 
 def _cgroup_limits() -> list[Path]:
-    """Give the files that hold this process's memory limit (control groups 2, then 1)."""
+    """Return the files with this process's memory limits (control groups 2, then 1)."""
     root = Path("/sys/fs/cgroup")
     own = Path("/proc/self/cgroup")
     paths = [root / "memory" / "memory.limit_in_bytes"]
@@ -205,41 +202,30 @@ def _cgroup_limits() -> list[Path]:
         base = root if not controllers else root / "memory"
         name = "memory.max" if not controllers else "memory.limit_in_bytes"
         if not controllers or "memory" in controllers.split(","):
-            here = base / group.lstrip("/")
-            paths += [one / name for one in (here, *here.parents) if one.is_relative_to(base)]
+            folder = base / group.lstrip("/")
+            paths += [parent / name for parent in (folder, *folder.parents) if parent.is_relative_to(base)]
     return paths
 
 
 def compile_jobs(memory_per_job: float, *, jobs: int | None = None, memory: float | None = None) -> int:
-    """Say how many compile jobs fit.
+    """Return how many compile jobs fit.
 
     Parameters
     ----------
     memory_per_job
         Peak memory of one job in GiB.
     jobs, memory
-        Limits in jobs and GiB that the user gave, else this machine's.
+        The user's limits in jobs and GiB; by default the host's.
     """
     by_memory = int((memory or memory_gib()) // memory_per_job)
     return max(1, min(jobs or cores(), by_memory))
 
 
 def cpu_identity() -> str:
-    """Give a digest of the CPU's instruction set flags, for code compiled for this very CPU."""
+    """Return a digest of the CPU's instruction set flags, for code compiled for exactly this CPU."""
     flags = ""
     for line in Path("/proc/cpuinfo").read_text().splitlines():
         if line.startswith(("flags", "Features")):
             flags = " ".join(sorted(line.partition(":")[2].split()))
             break
     return f"{platform.machine()}-{hashlib.sha256(flags.encode()).hexdigest()[:12]}"
-
-
-def python_abi(version: str) -> str:
-    """Give the CPython ABI tag of a minor version.
-
-    Examples
-    --------
-    >>> python_abi("3.11")
-    'cp311'
-    """
-    return f"cp{minor(version).replace('.', '')}"

@@ -126,7 +126,7 @@ def _with_this_machine(target: Target, settings: Settings, catalog: Catalog) -> 
     python = None if settings.python else host.running_python()
     if target.backend == "cpu":
         return replace(target, python=python, glibc=host.glibc_version())
-    reported = host.driver_says() if target.driver is None else ""
+    reported = host.driver_version() if target.driver is None else ""
     driver = identify_driver(reported, catalog) if reported else target.driver
     return replace(target, python=python, driver=driver)
 

@@ -1,4 +1,4 @@
-"""``matrix doctor``: what this machine has, what a base image holds, and what each lack means."""
+"""``matrix doctor``: check what this machine and a base image have, and what is missing."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ import msgspec
 from builders.containers.engines import choose_runtime
 from builders.containers.image import find_image, image_name
 from builders.containers.inspection import inspect_image
-from builders.doctor.machine import look
+from builders.doctor import check_machine
 from builders.sources import index_url
 from builders.sources.urls import mirrored
 from matrix.options import add_catalog, add_format, add_index
+from matrix.render import findings_text
 from resolver.errors import EnvironmentLacksError, UsageError, did_you_mean
 from resolver.versions import shorten, sort_key
 
@@ -23,14 +24,11 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from builders.containers.inspection import ImageFacts
-    from builders.doctor.points import Point
-    from matrix.console import Console
     from matrix.context import Context
     from resolver.facts.catalog import Catalog
 
 SUMMARY = "check what this machine and a base image have, and what is missing"
 EXAMPLE = "matrix doctor --base-image /appl/local/containers/lumi-rocm.sif"
-_MARKS = {"ok": ("32", "ok"), "note": ("33", "note"), "lack": ("31", "lacks")}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -38,10 +36,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--base-image",
         metavar="NAME|PATH",
-        help="look into a base image as well, and say whether it can build",
+        help="inspect a base image as well, and check whether wheels can be built in it",
     )
     parser.add_argument(
-        "--in", dest="where", choices=("apptainer", "podman"), help="what runs the image (default: what can)"
+        "--in",
+        dest="where",
+        choices=("apptainer", "podman"),
+        help="what runs the image (default: what is installed)",
     )
     add_index(parser)
     add_catalog(parser)
@@ -49,15 +50,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(context: Context) -> int:
-    """Run the command; lacks of the machine are said, and only an image that cannot build is a failure."""
+    """Run the command. Missing tools do not change the exit code; an image that cannot build does."""
     args, console = context.args, context.console
     given = args.base_image
     settings, catalog = context.settings, context.catalog
-    facts = _look_into(given, catalog, args.where) if given else None
-    points = list(look(catalog, args.index, servers(catalog, settings.mirrors)))
+    facts = _inspect(given, catalog, args.where) if given else None
+    findings = list(check_machine(catalog, args.index, servers(catalog, settings.mirrors)))
     missing_tools = facts.missing_tools() if facts else []
     if args.format == "json":
-        document: dict[str, object] = {"schema": 1, "host": msgspec.to_builtins(points)}
+        document: dict[str, object] = {"schema": 1, "host": msgspec.to_builtins(findings)}
         if facts:
             document["image"] = {
                 **msgspec.to_builtins(facts),
@@ -66,59 +67,52 @@ def execute(context: Context) -> int:
             }
         console.document(document)
     else:
-        for point in points:
-            _show(point, console)
+        text = findings_text(findings, quiet=console.verbosity < 0, coloured=console.coloured)
+        if text:
+            console.data(text)
         if facts:
             console.data("\n" + _image_text(facts, missing_tools))
     return EnvironmentLacksError.exit_code if missing_tools else 0
 
 
 def servers(catalog: Catalog, mirrors: Mapping[str, str]) -> dict[str, str]:
-    """Give what a build fetches and from where, with the mirrors that are configured."""
+    """Return what a build downloads and from which server, with the configured mirrors applied."""
     newest = max((row for row in catalog.torch.values() if row.rocm), key=lambda row: sort_key(row.version))
-    found = {"sdists": index_url(), "torch": newest.index}
+    urls = {"sdists": index_url(), "torch": newest.index}
     remotes = [urlsplit(row.git.url) for row in catalog.release.values() if row.git]
-    for number, host in enumerate(dict.fromkeys(f"{one.scheme}://{one.netloc}/" for one in remotes)):
-        found[f"git-{number + 1}" if number else "git"] = host
-    return {what: mirrored(url, mirrors) for what, url in found.items()}
+    for number, host in enumerate(dict.fromkeys(f"{remote.scheme}://{remote.netloc}/" for remote in remotes)):
+        urls[f"git-{number + 1}" if number else "git"] = host
+    return {what: mirrored(url, mirrors) for what, url in urls.items()}
 
 
-def _look_into(given: str, catalog: Catalog, where: str | None) -> ImageFacts:
+def _inspect(given: str, catalog: Catalog, where: str | None) -> ImageFacts:
     name = image_name(given, catalog)
     path = Path(given)
     row = catalog.image.get(name)
     if not path.exists():
         if row is None:
-            msg = f"There is no file {shorten(given)}, and the catalog knows no base image of that name."
+            msg = f"{shorten(given)} does not exist, and the catalog knows no base image of that name."
             raise UsageError(msg, hint=did_you_mean(name, catalog.image))
         path = Path(row.path)
         if not row.path.startswith("/") or not path.exists():
-            runtime = f": {row.path}" if row.path else ", and the catalog does not say where it is"
-            msg = f"The base image {name} is not on this machine{runtime}."
+            path_text = f": {row.path}" if row.path else ", and the catalog has no path for it"
+            msg = f"The base image {name} is not on this machine{path_text}."
             get = f"Pull it (apptainer pull image.sif {row.path})" if "://" in row.path else "Copy it here"
             raise EnvironmentLacksError(msg, hint=f"{get}, then name the file: --base-image image.sif")
     image = find_image(path, name)
     if where is not None:
-        choose_runtime(where, image)  # complains of a missing runtime even where the image is remembered
+        choose_runtime(where, image)  # raises if it is not installed, even if the inspection is cached
     return inspect_image(image, where)
 
 
-def _show(point: Point, console: Console) -> None:
-    colour, mark = _MARKS[point.state]
-    console.data(f"{console.coloured(colour, f'{mark:5}')}  {point.topic}: {point.found}")
-    for text in (point.means, point.cure):
-        if text:
-            console.data(f"         {text}")
-
-
 def _image_text(facts: ImageFacts, missing_tools: list[str]) -> str:
-    compilers = ", ".join(f"{one.name} {one.version}" for one in facts.compilers)
+    compilers = ", ".join(f"{compiler.name} {compiler.version}" for compiler in facts.compilers)
     pythons = "; ".join(
-        f"{one.version} {one.path}"
-        + (f" with torch {one.holds['torch']}" if "torch" in one.holds else "")
-        + ("" if one.headers else ", no headers")
-        + ("" if one.venv else ", no venv")
-        for one in facts.pythons
+        f"{python.version} {python.path}"
+        + (f" with torch {python.holds['torch']}" if "torch" in python.holds else "")
+        + ("" if python.headers else ", no headers")
+        + ("" if python.venv else ", no venv")
+        for python in facts.pythons
     )
     rows = {
         "digest": facts.digest,
@@ -139,4 +133,4 @@ def _image_text(facts: ImageFacts, missing_tools: list[str]) -> str:
     lines.append(
         "Wheels for ROCm cannot be built in it:" if missing_tools else "Wheels for ROCm can be built in it."
     )
-    return "\n".join([*lines, *(f"  - {lack}" for lack in missing_tools)])
+    return "\n".join([*lines, *(f"  - {tool}" for tool in missing_tools)])

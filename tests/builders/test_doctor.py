@@ -1,4 +1,4 @@
-"""What is looked at on a machine; drivers, GPUs, Slurm and disks are stand-ins in directories."""
+"""Checks of a machine; drivers, GPUs, Slurm and disks are stand-ins in directories."""
 
 from __future__ import annotations
 
@@ -9,9 +9,19 @@ from typing import NamedTuple
 
 import pytest
 
-from builders.doctor import machine
-from builders.doctor.gpus import gpus, target_of
-from builders.doctor.machine import disk, driver, look, network, pythons, runtimes, slurm
+from builders import doctor
+from builders.doctor import (
+    architecture_of,
+    check_disk,
+    check_driver,
+    check_engines,
+    check_gpus,
+    check_machine,
+    check_network,
+    check_pythons,
+    check_slurm,
+    count_gpus,
+)
 from resolver.facts.catalog import Catalog
 from resolver.facts.loading import load
 
@@ -32,7 +42,7 @@ def catalog() -> Catalog:
 
 @pytest.fixture
 def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A directory that is all of PATH; what a test puts there is all that is installed."""
+    """The only directory on PATH, in which a test puts what is installed."""
     folder = tmp_path / "programs"
     folder.mkdir()
     monkeypatch.setenv("PATH", str(folder))
@@ -50,18 +60,20 @@ def node(topology: Path, number: int, *lines: str) -> None:
     (folder / "properties").write_text("\n".join(lines))
 
 
-def test_gpus_are_counted_by_target(tmp_path: Path) -> None:
+def test_gpus_are_counted_by_architecture(tmp_path: Path) -> None:
     node(tmp_path, 0, "cpu_cores_count 64", "simd_count 0", "gfx_target_version 0")
     for number in (1, 2):
         node(tmp_path, number, "simd_count 440", "gfx_target_version 90010", "a line with more words")
     node(tmp_path, 3, "simd_count 912", "gfx_target_version 90402")
     node(tmp_path, 4)
-    assert gpus(tmp_path) == {"gfx90a": 2, "gfx942": 1}
-    assert gpus(tmp_path / "none") == {}
+    assert count_gpus(tmp_path) == {"gfx90a": 2, "gfx942": 1}
+    assert check_gpus(tmp_path).severity == "info"
+    assert count_gpus(tmp_path / "none") == {}
+    assert check_gpus(tmp_path / "none").severity == "warning"
 
 
 @pytest.mark.parametrize(
-    ("number", "target"),
+    ("number", "architecture"),
     [
         (90008, "gfx908"),
         (90010, "gfx90a"),
@@ -71,104 +83,103 @@ def test_gpus_are_counted_by_target(tmp_path: Path) -> None:
         (110501, "gfx1151"),
     ],
 )
-def test_targets(number: int, target: str) -> None:
-    assert target_of(number) == target
+def test_architecture_of_number(number: int, architecture: str) -> None:
+    assert architecture_of(number) == architecture
 
 
 class TestDriver:
-    def test_one_that_is_known_says_what_it_supports(self, catalog: Catalog) -> None:
-        point = driver("6.3.6.60003-1739731", catalog)
-        assert (point.state, point.data["line"]) == ("ok", "6.0")
-        assert "6.0" in point.data["supports"]
-        assert "which supports ROCm" in point.found
+    def test_known_driver_lists_supported_rocm(self, catalog: Catalog) -> None:
+        finding = check_driver("6.3.6.60003-1739731", catalog)
+        assert (finding.severity, finding.evidence["line"]) == ("info", "6.0")
+        assert "6.0" in finding.evidence["supports"]
+        assert "which supports ROCm" in finding.message
 
-    def test_none(self, catalog: Catalog) -> None:
-        point = driver("", catalog)
-        assert point.state == "lack"
-        assert "--driver" in point.cure
+    def test_missing_driver_is_a_warning(self, catalog: Catalog) -> None:
+        finding = check_driver("", catalog)
+        assert finding.severity == "warning"
+        assert "--driver" in finding.fix
 
-    def test_one_that_nobody_knows(self, catalog: Catalog) -> None:
-        point = driver("99.99.99", catalog)
-        assert (point.state, point.data) == ("note", {"said": "99.99.99"})
+    def test_unknown_driver_is_a_warning(self, catalog: Catalog) -> None:
+        finding = check_driver("99.99.99", catalog)
+        assert (finding.severity, finding.evidence) == ("warning", {"said": "99.99.99"})
 
 
 class TestRuntimes:
-    def test_none(self, programs: Path) -> None:
-        point = runtimes()
-        assert (point.state, point.data) == ("lack", {})
-        assert "module avail" in point.cure
+    def test_missing_engines_are_a_warning(self, programs: Path) -> None:
+        finding = check_engines()
+        assert (finding.severity, finding.evidence) == ("warning", {})
+        assert "module avail" in finding.fix
         assert not list(programs.iterdir())
 
-    def test_some(self, programs: Path) -> None:
+    def test_engine_has_version(self, programs: Path) -> None:
         put(programs, "singularity", "echo 'singularity-ce version 4.1.3-150500.10.7'")
-        assert runtimes().data == {"singularity": "4.1.3-150500.10.7"}
+        assert check_engines().evidence == {"singularity": "4.1.3-150500.10.7"}
 
 
 class TestSlurm:
     @pytest.mark.usefixtures("programs")
-    def test_none(self) -> None:
-        assert slurm().state == "lack"
+    def test_missing_slurm_is_a_warning(self) -> None:
+        assert check_slurm().severity == "warning"
 
-    def test_partitions(self, programs: Path) -> None:
+    def test_slurm_lists_partitions(self, programs: Path) -> None:
         put(programs, "sbatch", "echo slurm 23.02.6")
         put(programs, "sinfo", "printf 'standard-g\\nsmall-g\\n'")
-        point = slurm()
-        assert (point.state, point.data) == (
-            "ok",
+        finding = check_slurm()
+        assert (finding.severity, finding.evidence) == (
+            "info",
             {"version": "23.02.6", "partitions": ["standard-g", "small-g"]},
         )
 
-    def test_a_controller_that_does_not_answer(self, programs: Path) -> None:
+    def test_silent_controller_is_a_warning(self, programs: Path) -> None:
         put(programs, "sbatch", "echo slurm 23.02.6")
         put(programs, "sinfo", "exit 1")
-        point = slurm()
-        assert point.state == "note"
-        assert "does not answer" in point.found
+        finding = check_slurm()
+        assert finding.severity == "warning"
+        assert "does not answer" in finding.message
 
 
 class TestDisk:
-    @pytest.mark.parametrize(("free", "state"), [(5, "lack"), (500, "ok")])
-    def test_space(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, free: int, state: str) -> None:
-        monkeypatch.setattr(shutil, "disk_usage", lambda _: Usage(0, 0, free * GIB))
-        point = disk("disk-cache", tmp_path / "not" / "yet")
-        assert (point.state, point.data["free-gib"]) == (state, free)
-        assert ("XDG_CACHE_HOME" in point.cure) == (state == "lack")
-
-    def test_a_directory_that_cannot_be_written_to(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    @pytest.mark.parametrize(("free", "severity"), [(5, "warning"), (500, "info")])
+    def test_little_space_is_a_warning(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, free: int, severity: str
     ) -> None:
+        monkeypatch.setattr(shutil, "disk_usage", lambda _: Usage(0, 0, free * GIB))
+        finding = check_disk("disk-cache", tmp_path / "not" / "yet")
+        assert (finding.severity, finding.evidence["free-gib"]) == (severity, free)
+        assert ("XDG_CACHE_HOME" in finding.fix) == (severity == "warning")
+
+    def test_unwritable_directory_is_a_warning(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(os, "access", lambda *_: False)
-        point = disk("disk-index", tmp_path)
-        assert point.state == "lack"
-        assert "--index" in point.cure
+        finding = check_disk("disk-index", tmp_path)
+        assert finding.severity == "warning"
+        assert "--index" in finding.fix
 
 
-def test_a_shim_that_runs_nothing_is_no_python(programs: Path, catalog: Catalog) -> None:
+def test_python_shim_that_fails_is_ignored(programs: Path, catalog: Catalog) -> None:
     put(programs, "python3.12", "exit 127")
-    assert pythons(catalog).state == "lack"
+    assert check_pythons(catalog).severity == "warning"
     put(programs, "python3.11", "echo True True")
-    point = pythons(catalog)
-    assert (point.state, point.data) == ("ok", {"3.11": str(programs / "python3.11")})
+    finding = check_pythons(catalog)
+    assert (finding.severity, finding.evidence) == ("info", {"3.11": str(programs / "python3.11")})
 
 
-def test_network(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine, "is_reachable", lambda url: "yes" in url)
-    assert network("sdists", "https://yes.example/").state == "ok"
-    point = network("sdists", "https://no.example/")
-    assert (point.state, point.data) == ("lack", {"url": "https://no.example/"})
-    assert "matrix fetch" in point.cure
+def test_network_that_does_not_answer_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "is_reachable", lambda url: "yes" in url)
+    assert check_network("sdists", "https://yes.example/").severity == "info"
+    finding = check_network("sdists", "https://no.example/")
+    assert (finding.severity, finding.evidence) == ("warning", {"url": "https://no.example/"})
+    assert "matrix fetch" in finding.fix
 
 
-def test_every_lack_says_what_it_means(
+def test_empty_machine_has_a_consequence_for_each_warning(
     programs: Path, catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On a machine that has nothing at all."""
-    monkeypatch.setattr(machine, "is_reachable", lambda _: False)
-    monkeypatch.setattr(machine, "without_network", tuple)
-    monkeypatch.setattr(machine, "can_mount", bool)
-    points = list(look(catalog, tmp_path / "index", {"sdists": "https://no.example/"}))
-    missing_tools = {point.topic for point in points if point.state == "lack"}
-    assert missing_tools >= {
+    monkeypatch.setattr(doctor, "is_reachable", lambda _: False)
+    monkeypatch.setattr(doctor, "without_network", tuple)
+    monkeypatch.setattr(doctor, "can_mount", bool)
+    findings = list(check_machine(catalog, tmp_path / "index", {"sdists": "https://no.example/"}))
+    missing = {finding.id for finding in findings if finding.severity == "warning"}
+    assert missing >= {
         "container-runtimes",
         "user-namespaces",
         "slurm",
@@ -176,6 +187,6 @@ def test_every_lack_says_what_it_means(
         "compiler",
         "network-sdists",
     }
-    assert all(point.means for point in points if point.state == "lack")
-    assert len({point.topic for point in points}) == len(points)
+    assert all(". " in finding.message for finding in findings if finding.severity == "warning")
+    assert len({finding.id for finding in findings}) == len(findings)
     assert not list(programs.iterdir())

@@ -1,4 +1,4 @@
-"""What the machine has and lacks; the machine itself is faked where it matters."""
+"""What the host has and what is missing; parts of the host are faked."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Put = Callable[[str, str], None]
 
 @pytest.fixture
 def no_programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Leave an empty directory as PATH."""
+    """An empty directory as PATH."""
     empty = tmp_path / "bin"
     empty.mkdir()
     monkeypatch.setenv("PATH", str(empty))
@@ -37,7 +37,7 @@ def program(path: Path, says: str, *, and_runs: bool = False) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("release", "cure"),
+    ("release", "fix"),
     [
         ({"ID": "debian"}, "apt-get install g++"),
         ({"ID": "ubuntu", "ID_LIKE": "debian"}, "apt-get install g++"),
@@ -45,58 +45,58 @@ def program(path: Path, says: str, *, and_runs: bool = False) -> Path:
         ({"ID": "opensuse-leap", "ID_LIKE": "suse opensuse"}, "zypper install gcc-c++"),
         ({"ID": "rocky", "ID_LIKE": "rhel centos fedora"}, "dnf install gcc-c++"),
         ({"ID": "fedora"}, "dnf install gcc-c++"),
-        ({"ID": "plan9"}, "install what your distribution calls g++"),
+        ({"ID": "plan9"}, "install your distribution's package of g++"),
     ],
 )
 @pytest.mark.usefixtures("no_programs")
-def test_a_missing_compiler_is_named_with_its_package(
-    release: dict[str, str], cure: str, monkeypatch: pytest.MonkeyPatch
+def test_missing_compiler_names_package(
+    release: dict[str, str], fix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(platform, "freedesktop_os_release", lambda: release)
-    (lack,) = host.missing_tools(PYTHON)
-    assert "C++ compiler" in lack.what
-    assert lack.cure == cure
+    (tool,) = host.missing_tools(PYTHON)
+    assert "C++ compiler" in tool.what
+    assert tool.fix == fix
     with pytest.raises(EnvironmentLacksError) as caught:
         host.require_for_build(PYTHON)
     assert caught.value.exit_code == 3
-    assert "nothing was started" in caught.value.message
-    assert cure in caught.value.message
+    assert "Nothing was started" in caught.value.message
+    assert fix in caught.value.message
 
 
 @pytest.mark.usefixtures("no_programs")
-def test_without_os_release_the_cure_is_still_words(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fix_without_os_release_is_generic(monkeypatch: pytest.MonkeyPatch) -> None:
     def missing() -> dict[str, str]:
         raise OSError
 
     monkeypatch.setattr(platform, "freedesktop_os_release", missing)
-    (lack,) = host.missing_tools(PYTHON)
-    assert "your distribution" in lack.cure
+    (tool,) = host.missing_tools(PYTHON)
+    assert "your distribution" in tool.fix
 
 
 @pytest.mark.usefixtures("no_programs")
-def test_no_compiler_is_no_lack_where_nothing_is_compiled() -> None:
+def test_compiler_is_optional_without_compiling() -> None:
     assert host.missing_tools(PYTHON, compile_cxx=False) == []
     host.require_for_build(PYTHON, compile_cxx=False)
 
 
-def test_a_python_without_headers_and_venv(tmp_path: Path, no_programs: Path) -> None:
+def test_python_without_headers_and_venv_is_incomplete(tmp_path: Path, no_programs: Path) -> None:
     program(no_programs / "g++", "g++ 12")
     bare = program(tmp_path / "python", "False False")
     bare.write_text("#!/bin/sh\necho False False\n")
     headers, venv = host.missing_tools(bare)
     assert "Python.h" in headers.what
     assert "venv" in venv.what
-    assert str(bare) in headers.cure
-    assert "not the distribution's own" in headers.cure
+    assert str(bare) in headers.fix
+    assert "not the distribution's own" in headers.fix
     broken = tmp_path / "not-there"
     assert len(host.missing_tools(broken)) == 2
 
 
-def test_this_machine_can_run_these_tests() -> None:
+def test_this_host_has_all_tools() -> None:
     assert host.missing_tools(PYTHON) == []
 
 
-def test_the_compiler_is_cxx_then_gxx_then_cxx(
+def test_compiler_is_cxx_variable_then_gxx_then_cxx(
     tmp_path: Path, no_programs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert host.compiler() is None
@@ -111,10 +111,8 @@ def test_the_compiler_is_cxx_then_gxx_then_cxx(
     assert host.compiler_identity() == "g++ 13"
 
 
-def test_a_compiler_behind_a_launcher_is_the_compiler(
-    no_programs: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """``CXX="ccache g++"`` is usual; the build key must change with g++, not with ccache."""
+def test_compiler_ignores_launcher(no_programs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The build key must change with g++, not with ccache."""
     program(no_programs / "g++", "g++ 12")
     program(no_programs / "ccache", "ccache 4", and_runs=True)
     monkeypatch.setenv("CXX", "ccache g++")
@@ -126,14 +124,14 @@ def test_a_compiler_behind_a_launcher_is_the_compiler(
     jobs=st.integers(1, 512),
     memory=st.floats(0.01, 4096),
 )
-def test_compile_jobs_fit(memory_per_job: float, jobs: int, memory: float) -> None:
+def test_compile_jobs_fit_memory(memory_per_job: float, jobs: int, memory: float) -> None:
     fit = host.compile_jobs(memory_per_job, jobs=jobs, memory=memory)
     assert 1 <= fit <= jobs
     assert fit == 1 or fit * memory_per_job <= memory * (1 + 1e-9)
     assert fit == jobs or (fit + 1) * memory_per_job > memory * (1 - 1e-9)
 
 
-def test_compile_jobs_without_limits_are_the_machines(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compile_jobs_default_to_host_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(6)))
     monkeypatch.setattr(host, "memory_gib", lambda: 9.0)
     assert host.compile_jobs(2.0) == 4
@@ -158,14 +156,14 @@ def put(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Put:
     return write
 
 
-def test_memory_is_what_the_kernel_calls_available(put: Put) -> None:
+def test_memory_is_available_memory(put: Put) -> None:
     assert host.memory_gib() == 32
     put("/proc/self/cgroup", "0::/\n")
     put("/sys/fs/cgroup/memory.max", "max\n")
     assert host.memory_gib() == 32
 
 
-def test_memory_is_limited_by_control_groups_2(put: Put) -> None:
+def test_memory_respects_control_groups_2(put: Put) -> None:
     put("/proc/self/cgroup", "0::/system.slice/job_7/step:0\n")
     put("/sys/fs/cgroup/system.slice/job_7/step:0/memory.max", "max\n")
     put("/sys/fs/cgroup/system.slice/job_7/memory.max", f"{8 * GIB}\n")
@@ -173,7 +171,7 @@ def test_memory_is_limited_by_control_groups_2(put: Put) -> None:
     assert host.memory_gib() == 8
 
 
-def test_memory_is_limited_by_control_groups_1(put: Put) -> None:
+def test_memory_respects_control_groups_1(put: Put) -> None:
     put("/proc/self/cgroup", "9:cpu,cpuacct:/cpus\n5:memory:/slurm/job_7\n")
     put("/sys/fs/cgroup/memory/memory.limit_in_bytes", f"{2**63 - 4096}\n")
     put("/sys/fs/cgroup/memory/slurm/memory.limit_in_bytes", f"{4 * GIB}\n")
@@ -181,14 +179,14 @@ def test_memory_is_limited_by_control_groups_1(put: Put) -> None:
     assert host.memory_gib() == 4
 
 
-def test_a_python_that_is_not_there() -> None:
-    with pytest.raises(EnvironmentLacksError, match=r"Python 3\.2 is needed") as caught:
+def test_missing_python_is_an_error() -> None:
+    with pytest.raises(EnvironmentLacksError, match=r"requires python3\.2") as caught:
         host.find_python("3.2")
     assert caught.value.exit_code == 3
     assert host.running_python() in caught.value.hint
 
 
-def test_a_python_on_path_and_the_one_that_runs(no_programs: Path) -> None:
+def test_find_python_on_path_or_running(no_programs: Path) -> None:
     other = program(no_programs / "python3.2", "Python 3.2.6")
     assert host.find_python("3.2") == other
     own = host.find_python(host.running_python())
@@ -196,10 +194,10 @@ def test_a_python_on_path_and_the_one_that_runs(no_programs: Path) -> None:
     assert Path(sys.base_prefix) in own.parents
 
 
-def test_cpu_identity_depends_on_the_flags_but_not_on_their_order(put: Put) -> None:
-    seen = []
+def test_cpu_identity_ignores_order_of_flags(put: Put) -> None:
+    identities = []
     for flags in ("sse avx2", "avx2 sse", "sse avx2 avx512f"):
         put("/proc/cpuinfo", f"processor : 0\nflags\t\t: {flags}\nbogomips: 1\nflags : other\n")
-        seen.append(host.cpu_identity())
-    assert seen[0] == seen[1] != seen[2]
-    assert seen[0].startswith(platform.machine())
+        identities.append(host.cpu_identity())
+    assert identities[0] == identities[1] != identities[2]
+    assert identities[0].startswith(platform.machine())

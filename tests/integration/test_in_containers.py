@@ -218,7 +218,7 @@ def test_doctor_finds_what_is_in_the_image(rig: Rig) -> None:
     assert (python["version"][:4], python["headers"], python["venv"]) == ("3.11", True, True)
     assert {"libamdhip64.so.7", "libc.so.6", "libstdc++.so.6"} <= set(image["libraries"])
     assert image["labels"]["rocm.version"] == "7.2.4"
-    assert {one["topic"] for one in told["host"]} >= {
+    assert {finding["id"] for finding in told["host"]} >= {
         "kernel-driver",
         "gpus",
         "container-runtimes",

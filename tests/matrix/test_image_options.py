@@ -10,10 +10,10 @@ import msgspec
 import pytest
 
 from builders import build_host
+from builders import doctor as machine
 from builders.containers import inspection
 from builders.containers.image import Image, find_image, image_name
 from builders.containers.inspection import ImageFacts
-from builders.doctor import machine
 from builders.recipes.build import Compiler
 from builders.sources import FetchResult
 from matrix.cli import main
@@ -149,27 +149,41 @@ def test_fetch_accepts_image_that_has_moved(
 
 
 @pytest.fixture
-def _no_network(monkeypatch: pytest.MonkeyPatch) -> None:
+def _bare_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine with a C++ compiler and nothing else, and without a network."""
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    (programs / "g++").write_text("#!/bin/sh\necho g++ 12\n")
+    (programs / "g++").chmod(0o755)
+    monkeypatch.setenv("PATH", str(programs))
     monkeypatch.setattr(machine, "is_reachable", lambda _: False)
 
 
-@pytest.mark.usefixtures("_no_network")
+@pytest.mark.usefixtures("_bare_machine")
 class TestDoctor:
     def test_missing_tools_do_not_change_exit_code(self, capsys: Capture) -> None:
         answer = run(capsys, "doctor")
         assert answer["schema"] == 1
         assert "image" not in answer
-        assert {one["state"] for one in answer["host"]} <= {"ok", "note", "lack"}
-        network = [one for one in answer["host"] if one["topic"].startswith("network")]
+        severities = {finding["id"]: finding["severity"] for finding in answer["host"]}
+        network = [name for name in severities if name.startswith("network-")]
         assert len(network) >= 3
-        assert {one["state"] for one in network} == {"lack"}
+        # On this PATH there is only a C++ compiler.
+        missing = {*network, "container-runtimes", "slurm", "pythons", "user-namespaces"}
+        assert {name for name in missing if severities[name] != "warning"} == set()
+        assert severities["compiler"] == severities["cores-memory"] == "info"
+        assert "error" not in severities.values()
+        assert main(["doctor"]) == 0
+        assert "warning: sbatch is not on PATH." in capsys.readouterr().out
 
     def test_mirror_replaces_server(self, capsys: Capture, tmp_path: Path) -> None:
         torch = next(row.index for row in load().torch.values() if row.rocm)
         prefix = torch.partition("/whl/")[0]
         (tmp_path / "matrix.toml").write_text(f'[mirrors]\n"{prefix}" = "https://mirror.example"\n')
         answer = run(capsys, "doctor")
-        (url,) = [one["data"]["url"] for one in answer["host"] if one["topic"] == "network-torch"]
+        (url,) = [
+            finding["evidence"]["url"] for finding in answer["host"] if finding["id"] == "network-torch"
+        ]
         assert url.startswith("https://mirror.example/whl/")
 
     def test_image_that_can_build(self, image: Path, capsys: Capture) -> None:

@@ -1,1 +1,0 @@
-"""What this machine has for building and running ROCm wheels, and what each lack means."""
