@@ -73,10 +73,10 @@ import sys, time
 from builders import task
 from builders.compilation import build_view
 from builders.containers.runtime import Bind, run_in
-from builders.environments.pip import pip_of
+from builders.environments.pip import ensure_pip
 from dataclasses import replace
 from matrix.cli import main
-make, get, known = task.task_environment, task.obtain, {}
+make, get, known = task.make_environment, task.obtain, {}
 def remember(place, python, *rest, **more):
     known["python"] = python
     return make(place, python, *rest, **more)
@@ -84,8 +84,8 @@ def obtain(*rest, **more):
     known["source"] = get(*rest, **more)
     return known["source"]
 def bare(title, place, environment, application, *, source, work, variables, log):
-    pip = pip_of(place, known["python"], log=log)
-    sdist = known["source"].archive
+    pip = ensure_pip(place, known["python"], log=log)
+    sdist = known["source"].path
     view = build_view(
         place, environment, application, work=work, source=source, variables=variables
     )
@@ -97,7 +97,7 @@ def bare(title, place, environment, application, *, source, work, variables, log
     print(f"@{time.time() - started:.2f}", file=sys.stderr)
     assert len(list((work / "bare").glob("*.whl"))) == 1
     sys.exit(0)
-task.task_environment, task.obtain, task.compile_wheel = remember, obtain, bare
+task.make_environment, task.obtain, task.compile_wheel = remember, obtain, bare
 main(sys.argv[1:])
 """
 

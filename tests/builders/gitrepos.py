@@ -1,4 +1,4 @@
-"""Git repositories made for tests, with submodules, and with what an honest git would never commit."""
+"""Git repositories for tests, with submodules, and with trees that git would never commit."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from collections.abc import Mapping
 from pathlib import Path
 
 Files = Mapping[str, str | bytes]
-"""Path to content; a text that begins with ``->`` is a symbolic link."""
+"""Path to content; text that begins with ``->`` is a symbolic link."""
 
 
 def git(where: Path, *arguments: str, data: bytes | None = None) -> str:
-    """Run git, away from anybody's configuration, and give what it prints."""
+    """Run git without any user configuration and return its output."""
     env = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     env |= {
         "GIT_CONFIG_GLOBAL": os.devnull,
@@ -31,7 +31,7 @@ def git(where: Path, *arguments: str, data: bytes | None = None) -> str:
 
 
 def commit(where: Path, files: Files) -> str:
-    """Write files, commit everything, and give the commit."""
+    """Write files, commit everything, and return the commit."""
     where.mkdir(parents=True, exist_ok=True)
     if not (where / ".git").exists():
         git(where, "init", "--quiet", "--initial-branch=main")
@@ -47,16 +47,16 @@ def commit(where: Path, files: Files) -> str:
     return git(where, "rev-parse", "HEAD")
 
 
-def add_submodule(where: Path, path: str, repository: Path, said: str = "") -> str:
-    """Add a submodule and commit it; `said` is what ``.gitmodules`` says instead of its address."""
+def add_submodule(where: Path, path: str, repository: Path, url: str = "") -> str:
+    """Add a submodule and commit it; `url` replaces its URL in ``.gitmodules``."""
     git(where, "submodule", "--quiet", "add", repository.as_uri(), path)
-    if said:
-        git(where, "config", "--file=.gitmodules", f"submodule.{path}.url", said)
+    if url:
+        git(where, "config", "--file=.gitmodules", f"submodule.{path}.url", url)
     return commit(where, {})
 
 
 def commit_tree(where: Path, listing: bytes) -> str:
-    """Commit a tree as it is given to ``git hash-object``, whatever git thinks of it."""
+    """Commit a tree with ``git hash-object --literally``, even if it is invalid."""
     tree = git(where, "hash-object", "-t", "tree", "-w", "--literally", "--stdin", data=listing)
     made = git(where, "commit-tree", "-m", "tests", tree)
     git(where, "update-ref", "refs/heads/hostile", made)
@@ -64,17 +64,17 @@ def commit_tree(where: Path, listing: bytes) -> str:
 
 
 def tree_entry(mode: str, name: bytes, of: str) -> bytes:
-    """Give one entry of a tree as git keeps it."""
+    """Return one entry of a tree in git's format."""
     return mode.encode() + b" " + name + b"\0" + bytes.fromhex(of)
 
 
 def blob(where: Path, content: bytes) -> str:
-    """Keep a file's content in a repository and give its hash."""
+    """Add a blob to a repository and return its hash."""
     return git(where, "hash-object", "-w", "--stdin", data=content)
 
 
 def files_of(top: Path) -> dict[str, str]:
-    """Give every file and link below a directory, with its content or its target, and empty directories."""
+    """Return content of all files, targets of links, and empty directories below a directory."""
     found = {}
     for path in sorted(top.rglob("*")):
         name = str(path.relative_to(top))

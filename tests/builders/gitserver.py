@@ -1,4 +1,4 @@
-"""git's own server behind a web server on this machine: "smart HTTP", as GitHub and GitLab speak it."""
+"""git's own server behind a local web server: "smart HTTP", as on GitHub and GitLab."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from werkzeug.wrappers import Request, Response
 
 @dataclass
 class Served:
-    """A running server, and what it was asked."""
+    """A running server and its requests."""
 
     url: str = ""
     login: tuple[str, str] | None = None
     asked: list[str] = field(default_factory=list)
-    """Method and path of each request that was answered; those without the login are not."""
+    """Method and path of each request that was answered; requests without the login are not."""
 
 
 @contextmanager
@@ -83,4 +83,4 @@ def _answer(root: Path, request: Request) -> Response:
 
 class _Quiet(WSGIRequestHandler):
     def log_request(self, *_: object) -> None:
-        """Say nothing."""
+        """Print nothing."""

@@ -1,4 +1,4 @@
-"""Kept directories: complete or not there, read-only, and clear words where the cache refuses."""
+"""Cached directories: complete or missing, read-only, and explained errors of the cache."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def filling(root: Path, calls: list[str]) -> Callable[[], None]:
     return make
 
 
-def test_it_is_made_once_and_is_read_only(root: Path) -> None:
+def test_directory_is_built_once_and_is_read_only(root: Path) -> None:
     calls: list[str] = []
     ensure_cached(root, filling(root, calls))
     ensure_cached(root, filling(root, calls))
@@ -55,8 +55,8 @@ def test_it_is_made_once_and_is_read_only(root: Path) -> None:
         assert not path.stat().st_mode & (stat.S_IWUSR | stat.S_IWGRP | stat.S_IWOTH), path
 
 
-def test_a_complete_one_needs_no_lock(root: Path) -> None:
-    """The cache may be another's, which cannot be written."""
+def test_complete_directory_needs_no_lock(root: Path) -> None:
+    """A shared cache may be read-only."""
     ensure_cached(root, filling(root, []))
     lock = root.parent / "one.lock"
     lock.unlink()
@@ -64,7 +64,7 @@ def test_a_complete_one_needs_no_lock(root: Path) -> None:
     assert not lock.exists()
 
 
-def test_what_kill_9_left_is_thrown_away(root: Path) -> None:
+def test_incomplete_directory_is_built_again(root: Path) -> None:
     done = subprocess.run([sys.executable, "-c", KILLED_MIDWAY, str(root)], check=False, cwd=Path.cwd())
     assert done.returncode == -signal.SIGKILL
     assert (root / "half").exists()
@@ -74,7 +74,7 @@ def test_what_kill_9_left_is_thrown_away(root: Path) -> None:
     assert is_complete(root)
 
 
-def test_what_could_not_be_made_is_not_there(root: Path) -> None:
+def test_failed_directory_is_removed(root: Path) -> None:
     def fail() -> None:
         (root / "half").touch()
         (root / "half").chmod(0o400)
@@ -96,7 +96,7 @@ def test_what_could_not_be_made_is_not_there(root: Path) -> None:
         (errno.EACCES, "Cannot write to the cache"),
     ],
 )
-def test_a_full_or_read_only_cache_is_said(root: Path, number: int, words: str) -> None:
+def test_full_or_read_only_cache_is_explained(root: Path, number: int, words: str) -> None:
     def refuse() -> None:
         raise OSError(number, os.strerror(number), "some/file")
 
@@ -106,7 +106,7 @@ def test_a_full_or_read_only_cache_is_said(root: Path, number: int, words: str) 
     assert "XDG_CACHE_HOME" in caught.value.hint
 
 
-def test_a_program_may_be_the_one_to_say_so(root: Path, tmp_path: Path) -> None:
+def test_full_cache_met_by_program_is_explained(root: Path, tmp_path: Path) -> None:
     lines = ["ERROR: Could not install packages due to an OSError: [Errno 28] No space left on device"]
 
     def refuse() -> None:
@@ -117,7 +117,7 @@ def test_a_program_may_be_the_one_to_say_so(root: Path, tmp_path: Path) -> None:
     assert "pip.log" in caught.value.message
 
 
-def test_any_other_failure_stays_what_it_is(root: Path, tmp_path: Path) -> None:
+def test_other_errors_pass_unchanged(root: Path, tmp_path: Path) -> None:
     def fail() -> None:
         raise CommandError(WHAT, code=1, log=tmp_path / "log", lines=["ERROR: bad wheel"])
 
@@ -127,20 +127,18 @@ def test_any_other_failure_stays_what_it_is(root: Path, tmp_path: Path) -> None:
         ensure_cached(root, (root / "not" / "there").touch)
 
 
-def test_the_name_tells_all_parts_apart() -> None:
+def test_digest_distinguishes_all_parts() -> None:
     assert digest("a", ["b"]) == digest("a", ["b"])
     assert len({digest("a", "b"), digest("ab"), digest("a", ["b"]), digest("b", "a")}) == 4
 
 
-def test_removing_what_is_not_there(tmp_path: Path) -> None:
+def test_remove_tree_of_missing_directory(tmp_path: Path) -> None:
     remove_tree(tmp_path / "nothing")
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("base", ["", "not/absolute"])
-def test_the_cache_is_below_home_without_xdg(
-    base: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_cache_is_below_home_without_xdg(base: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", base)
     monkeypatch.setenv("HOME", str(tmp_path))
     assert cache_root() == tmp_path / ".cache" / "matrix"

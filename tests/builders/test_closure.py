@@ -1,4 +1,4 @@
-"""What resolvers print, read into a closure, and their failures told apart."""
+"""The closure of requirements: output of pip and uv, and their failures."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ def item(archive: object) -> closure._Item:
 
 
 @pytest.mark.parametrize("archive", [{"hashes": {"sha256": DIGEST}}, {"hash": f"sha256={DIGEST}"}])
-def test_the_report_of_old_and_new_pip(archive: object) -> None:
+def test_reports_of_old_and_new_pip_are_parsed(archive: object) -> None:
     assert closure._from_report(item(archive)) == ResolvedWheel("py-torch", "1.0+cpu", (DIGEST,))
 
 
 @pytest.mark.parametrize("archive", [{}, {"hash": f"md5={DIGEST[:32]}"}, {"hashes": {"sha512": DIGEST * 2}}])
-def test_a_file_without_a_sha256_is_refused(archive: object) -> None:
+def test_file_without_sha256_is_an_error(archive: object) -> None:
     with pytest.raises(MatrixError, match="has a SHA-256 of"):
         closure._from_report(item(archive))
 
 
-def test_what_uv_writes() -> None:
+def test_uv_output_is_parsed() -> None:
     text = (
         f"torch==2.13.0+cpu \\\n    --hash=sha256:{DIGEST}\n"
         f"Flash_Attn==2.8.3 \\\n    --hash=sha256:{DIGEST} \\\n    --hash=sha256:{'b' * 64}\n# a comment\n"
@@ -45,7 +45,7 @@ def test_what_uv_writes() -> None:
     ]
 
 
-def test_tags_are_all_that_a_glibc_runs_newest_first() -> None:
+def test_platform_tags_are_sorted_newest_first() -> None:
     tags = platform_tags("2.28")
     assert tags[0] == "manylinux_2_28_x86_64"
     assert {"manylinux2014_x86_64", "manylinux2010_x86_64", "manylinux1_x86_64"} < set(tags)
@@ -54,7 +54,7 @@ def test_tags_are_all_that_a_glibc_runs_newest_first() -> None:
 
 
 @pytest.mark.parametrize("name", ["nvidia-cublas-cu12", "cuda-bindings"])
-def test_cuda_is_refused_by_name(name: str) -> None:
+def test_cuda_or_missing_hash_is_an_error(name: str) -> None:
     with pytest.raises(MatrixError, match=f"for CUDA: {name} 1"):
         closure._check([ResolvedWheel("torch", "1", (DIGEST,)), ResolvedWheel(name, "1", (DIGEST,))])
     with pytest.raises(MatrixError, match="no hash for torch"):
@@ -90,7 +90,7 @@ def test_unreachable_index_is_not_a_conflict(
     assert caught.value.exit_code == code
 
 
-def test_an_index_out_of_reach_is_left_out_and_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreachable_index_is_skipped_and_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(closure, "is_reachable", lambda url: "near" in url)
     recorder = Recorder()
     lines = ["--extra-index-url https://far.example", "--extra-index-url https://near.example", "torch==1"]
@@ -100,9 +100,7 @@ def test_an_index_out_of_reach_is_left_out_and_named(monkeypatch: pytest.MonkeyP
     assert "far.example" in recorder.messages[0]
 
 
-def test_a_python_that_the_user_names_is_not_replaced_by_uv(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_named_python_is_not_replaced_by_uv(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object, **__: object) -> None:
         msg = "Python 3.11 is required, and that is another."
         raise EnvironmentLacksError(msg)

@@ -1,16 +1,26 @@
-"""A crash leaves either the old file or the new one."""
+"""Atomic writes: a crash leaves either the old file or the new one."""
 
 from __future__ import annotations
 
+import errno
 import hashlib
+import os
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
 
-from builders.files import TEMPORARY_PREFIX, atomic_path, sha256_of, write_atomic
+from builders.files import (
+    TEMPORARY_PREFIX,
+    atomic_path,
+    exclusive_lock,
+    link_exclusively,
+    sha256_of,
+    write_atomic,
+)
 from builders.index import Index
 
 # Writes half, says so, and waits for what never comes.
@@ -25,7 +35,7 @@ with atomic_path(pathlib.Path(sys.argv[1])) as temporary, temporary.open("wb") a
 """
 
 
-def test_the_new_content_takes_the_name_at_the_end(tmp_path: Path) -> None:
+def test_atomic_path_renames_at_the_end(tmp_path: Path) -> None:
     target = tmp_path / "not" / "yet" / "there"
     with atomic_path(target) as temporary:
         temporary.write_text("new")
@@ -37,7 +47,7 @@ def test_the_new_content_takes_the_name_at_the_end(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", [RuntimeError, KeyboardInterrupt])
-def test_an_exception_leaves_the_old_file_alone(tmp_path: Path, kind: type[BaseException]) -> None:
+def test_atomic_path_keeps_old_file_after_exception(tmp_path: Path, kind: type[BaseException]) -> None:
     target = tmp_path / "page.html"
     target.write_text("old")
 
@@ -52,7 +62,7 @@ def test_an_exception_leaves_the_old_file_alone(tmp_path: Path, kind: type[BaseE
     assert list(tmp_path.iterdir()) == [target]
 
 
-def test_a_symbolic_link_stays_one(tmp_path: Path) -> None:
+def test_write_atomic_keeps_symbolic_link(tmp_path: Path) -> None:
     real, link = tmp_path / "real", tmp_path / "link"
     real.write_text("old")
     link.symlink_to(real)
@@ -61,7 +71,7 @@ def test_a_symbolic_link_stays_one(tmp_path: Path) -> None:
     assert real.read_text() == "new"
 
 
-def test_a_kill_leaves_the_old_file_and_nothing_that_readers_see(tmp_path: Path) -> None:
+def test_kill_during_write_leaves_old_file(tmp_path: Path) -> None:
     index = Index(tmp_path)
     target = index.simple / "tiny" / "tiny-1.0-py3-none-any.whl"
     target.parent.mkdir(parents=True)
@@ -78,6 +88,56 @@ def test_a_kill_leaves_the_old_file_and_nothing_that_readers_see(tmp_path: Path)
     assert left.read_bytes() == b"half"
     assert target.read_bytes() == b"old"
     assert index.wheels("tiny") == [target]
+
+
+def _no_hard_links(*_: object) -> None:
+    raise OSError(errno.EPERM, os.strerror(errno.EPERM))
+
+
+@pytest.mark.parametrize("hard_links", [True, False])
+def test_link_exclusively_never_overwrites(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hard_links: bool
+) -> None:
+    """Some file systems of clusters have no hard links."""
+    if not hard_links:
+        monkeypatch.setattr(os, "link", _no_hard_links)
+    temporary, target = tmp_path / "temporary", tmp_path / "target"
+    temporary.write_text("first")
+    assert link_exclusively(temporary, target)
+    temporary.unlink(missing_ok=True)  # with hard links it is the same file
+    temporary.write_text("second")
+    assert not link_exclusively(temporary, target)
+    assert target.read_text() == "first"
+    assert temporary.exists()
+
+
+@pytest.mark.parametrize("hard_links", [True, False])
+def test_link_exclusively_keeps_dangling_link(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hard_links: bool
+) -> None:
+    if not hard_links:
+        monkeypatch.setattr(os, "link", _no_hard_links)
+    temporary, target = tmp_path / "temporary", tmp_path / "target"
+    temporary.touch()
+    target.symlink_to("nowhere")
+    assert not link_exclusively(temporary, target)
+    assert target.is_symlink()
+
+
+def test_exclusive_lock_reports_waiting(tmp_path: Path) -> None:
+    waiting, entered = threading.Event(), threading.Event()
+
+    def second() -> None:
+        with exclusive_lock(tmp_path / "lock", on_wait=waiting.set):
+            entered.set()
+
+    with exclusive_lock(tmp_path / "lock", on_wait=lambda: pytest.fail("the lock is free")):
+        thread = threading.Thread(target=second)
+        thread.start()
+        assert waiting.wait(30)
+        assert not entered.is_set()
+    thread.join(30)
+    assert entered.is_set()
 
 
 def test_sha256_of_reads_the_whole_file(tmp_path: Path) -> None:

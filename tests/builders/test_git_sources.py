@@ -56,7 +56,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Repositories:
 
 @pytest.fixture
 def repositories(made: Repositories, tmp_path: Path) -> Repositories:
-    """Give the repositories as a copy that a test may break."""
+    """Copy the repositories, so that a test can change them."""
     for name in ("inner", "middle", "outer"):
         shutil.copytree(made.root / name, tmp_path / name, symlinks=True)
     for name in ("middle", "outer"):
@@ -156,7 +156,7 @@ def test_damaged_repository_is_removed_and_fetched_again(
 
 
 def test_files_are_checked_out_as_committed(tmp_path: Path) -> None:
-    """Attributes would turn line ends, fill in dates, and leave files out of an archive."""
+    """Attributes would change line ends and expand keywords."""
     repository = tmp_path / "repository"
     files = {
         "unix.txt": b"one\ntwo\n",
@@ -224,7 +224,7 @@ def test_server_without_fetch_by_hash(repositories: Repositories) -> None:
 
 
 def test_plain_web_server(repositories: Repositories) -> None:
-    """A copy below any web server, after ``git update-server-info``."""
+    """A repository below any web server, after ``git update-server-info``."""
     git(repositories.outer, "update-server-info")
     handler = partial(_Quiet, directory=str(repositories.root))
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
@@ -239,7 +239,7 @@ def test_plain_web_server(repositories: Repositories) -> None:
 
 class _Quiet(http.server.SimpleHTTPRequestHandler):
     def log_message(self, *_: object) -> None:
-        """Say nothing."""
+        """Print nothing."""
 
 
 def test_unknown_commit_is_an_error(made: Repositories) -> None:
@@ -261,7 +261,7 @@ def test_missing_repository_error_names_log(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("scheme", ["http", "https", "git"])
 def test_unreachable_server_error_hides_password(scheme: str) -> None:
-    """Port 1 of the loopback answers nobody."""
+    """No server listens on port 1 of the loopback interface."""
     pin = Git(f"{scheme}://{'' if scheme == 'git' else 'user:hunter2@'}127.0.0.1:1/name.git", "1" * 40)
     with pytest.raises(EnvironmentLacksError, match=r"127\.0\.0\.1:1.* is not reachable") as caught:
         fetch_git(pin)
@@ -309,7 +309,7 @@ def test_password_in_git_output_is_hidden() -> None:
 
 
 def test_mirrors_apply_to_submodules(repositories: Repositories, tmp_path: Path) -> None:
-    """Nobody asks the hosts that the pin and ``.gitmodules`` name: they do not exist."""
+    """The hosts in the pin and in ``.gitmodules`` do not exist, so only mirrors can answer."""
     modules = '[submodule "m"]\n\tpath = third_party/middle\n\turl = https://host.invalid/group/middle.git\n'
     last = commit(repositories.outer, {".gitmodules": modules})
     mirrors = {
@@ -391,7 +391,7 @@ def start(pin: Git, **options: object) -> subprocess.Popen[str]:
 
 
 def test_leftovers_of_killed_git_are_removed(made: Repositories) -> None:
-    """The files that git leaves when it is killed; some of them would stop every later fetch."""
+    """A killed git leaves these files; some of them would block every later fetch."""
     copy = Repository(made.outer.as_uri()).path
     git(Path("/"), "init", "--quiet", "--bare", str(copy))
     (copy / "config").unlink()
@@ -446,7 +446,7 @@ def test_full_disk_leaves_nothing_half_done(repositories: Repositories, tmp_path
 
 
 class _no_file_longer_than:  # noqa: N801  reads as a word in a with statement
-    """Let no file grow beyond a size, as `setrlimit(2)` does, and ignore the signal as Python does."""
+    """Limit the size of files with `setrlimit(2)`; Python ignores the signal."""
 
     def __init__(self, size: int) -> None:
         self.size = size

@@ -36,7 +36,7 @@ SAY = "import sys; print('program of', sys.prefix)\n"
 
 @pytest.fixture(autouse=True)
 def shared(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Share a cache, as builds do: the wheels are the same in every test, to the byte."""
+    """Share a cache between tests; the wheels are identical in every test."""
     shared = tmp_path_factory.getbasetemp() / "shared"
     monkeypatch.setenv("XDG_CACHE_HOME", str(shared))
     return shared / "matrix"
@@ -44,7 +44,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyP
 
 @pytest.fixture
 def own_cache(shared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Give a test that harms or counts a cache of its own, but for pip, which takes long to make."""
+    """Give a test its own cache, except for pip, which takes long to install."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     cache_root().mkdir(parents=True)
     (shared / "tools").mkdir(parents=True, exist_ok=True)
@@ -59,7 +59,7 @@ def python() -> TargetPython:
 
 @pytest.fixture
 def links(tmp_path: Path, make_wheel: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Wheels on disk, which pip's own configuration names: stand-ins for torch and build requirements."""
+    """Create fake wheels of torch and build requirements, and set PIP_FIND_LINKS to them."""
     make_wheel(
         "torch",
         "2.9.1+rocm6.4",
@@ -91,14 +91,14 @@ def options(tmp_path: Path) -> FetchOptions:
 
 
 def run(environment: BuildEnvironment, code: str, tmp_path: Path) -> str:
-    """Run some code in an environment, and give what it prints."""
+    """Run code in an environment and return its output."""
     log = tmp_path / "run.log"
     log.unlink(missing_ok=True)
     run_in(PLACE, [str(environment.python), "-c", code], environment.view, what="Trying", log=log)
     return log.read_text().partition("\n")[2].strip()
 
 
-def test_a_build_sees_torch_and_what_it_asked_for(
+def test_environment_sees_torch_and_requirements(
     links: Path, options: FetchOptions, python: TargetPython, tmp_path: Path
 ) -> None:
     layers = make_layers(PLACE, python, torch=TORCH, requirements=["setuptools<75", "tool"], options=options)
@@ -118,9 +118,7 @@ def test_a_build_sees_torch_and_what_it_asked_for(
     assert not (made.root / "bin" / "pip").exists()
 
 
-def test_programs_of_layers_are_on_path_and_run(
-    options: FetchOptions, python: TargetPython, tmp_path: Path
-) -> None:
+def test_programs_of_layers_are_on_path(options: FetchOptions, python: TargetPython, tmp_path: Path) -> None:
     layers = make_layers(PLACE, python, torch=TORCH, requirements=["tool"], options=options)
     made = make_environment(PLACE, python, layers.all, root=tmp_path / "env", log=options.log)
     code = "import subprocess; print([subprocess.getoutput(name) for name in ('tool', 'torchtool')])"
@@ -131,7 +129,7 @@ def test_programs_of_layers_are_on_path_and_run(
     )
 
 
-def test_the_callers_packages_are_not_seen(
+def test_packages_of_caller_are_not_visible(
     options: FetchOptions, python: TargetPython, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "own").mkdir()
@@ -143,7 +141,7 @@ def test_the_callers_packages_are_not_seen(
     assert run(made, code, tmp_path) == "None False"
 
 
-def test_layers_are_made_once_and_shared(links: Path, options: FetchOptions, python: TargetPython) -> None:
+def test_layers_are_built_once_and_shared(links: Path, options: FetchOptions, python: TargetPython) -> None:
     first = make_layers(PLACE, python, torch=TORCH, requirements=["tool"], options=options)
     options.log.unlink(missing_ok=True)
     for name in links.iterdir():
@@ -154,7 +152,7 @@ def test_layers_are_made_once_and_shared(links: Path, options: FetchOptions, pyt
     assert not any(path.stat().st_mode & 0o222 for path in first.all[1].packages.rglob("*.py"))
 
 
-def test_what_needs_torch_gets_the_pinned_one(options: FetchOptions, python: TargetPython) -> None:
+def test_requirement_of_torch_gets_pinned_torch(options: FetchOptions, python: TargetPython) -> None:
     layers = make_layers(PLACE, python, torch=TORCH, requirements=["needing"], options=options)
     assert layers.requirements is not None
     assert [one.name for one in layers.requirements.wheels] == ["needing"]
@@ -163,7 +161,7 @@ def test_what_needs_torch_gets_the_pinned_one(options: FetchOptions, python: Tar
     assert subprocess.run([own, "-c", code], check=True, capture_output=True, text=True).stdout == "torch\n"
 
 
-def test_without_torch(options: FetchOptions, python: TargetPython) -> None:
+def test_layers_without_torch(options: FetchOptions, python: TargetPython) -> None:
     layers = make_layers(PLACE, python, torch=None, requirements=["tool"], options=options)
     assert layers.torch is None
     assert make_layers(PLACE, python, torch=None, requirements=[], options=options) == Layers(None, None)
@@ -171,7 +169,7 @@ def test_without_torch(options: FetchOptions, python: TargetPython) -> None:
         make_layers(PLACE, python, torch=None, requirements=["needing"], options=options)
 
 
-def test_a_wheel_is_tried_in_an_environment_of_its_own(
+def test_wheel_is_installed_into_own_environment(
     options: FetchOptions, python: TargetPython, make_wheel: Callable[..., Path], tmp_path: Path
 ) -> None:
     layers = make_layers(PLACE, python, torch=TORCH, requirements=[], options=options)
@@ -185,7 +183,7 @@ def test_a_wheel_is_tried_in_an_environment_of_its_own(
     assert "tried" not in again.installed
 
 
-def test_a_wheel_that_pip_refuses(
+def test_wheel_that_pip_rejects_is_an_error(
     options: FetchOptions, python: TargetPython, make_wheel: Callable[..., Path], tmp_path: Path
 ) -> None:
     wheel = make_wheel("tried", tags="cp27-cp27m-win32", folder="dist")
@@ -193,7 +191,7 @@ def test_a_wheel_that_pip_refuses(
         make_environment(PLACE, python, (), [wheel], root=tmp_path / "env", log=options.log)
 
 
-def test_a_damaged_wheel_makes_no_layer(own_cache: Path, options: FetchOptions, python: TargetPython) -> None:
+def test_damaged_wheel_is_not_installed(own_cache: Path, options: FetchOptions, python: TargetPython) -> None:
     fetch_build_wheels(PLACE, python, torch=TORCH, requirements=[], options=options)
     (wheel,) = (own_cache / "wheels").glob("*/setuptools-80.0-*.whl")
     wheel.chmod(0o644)
@@ -206,14 +204,14 @@ def test_a_damaged_wheel_makes_no_layer(own_cache: Path, options: FetchOptions, 
 
 @pytest.fixture
 def _little_room() -> Iterator[None]:
-    """Stand in for a full disk: no file may grow beyond 100 kB."""
+    """Limit files to 100 kB, which acts like a full disk."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, hard))
     yield
     resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-def test_no_room_for_a_layer(
+def test_full_disk_leaves_no_layer(
     own_cache: Path,
     options: FetchOptions,
     python: TargetPython,
@@ -248,7 +246,7 @@ print(make_layers(runtime, python, torch=sys.argv[3], requirements=["tool"], opt
 
 
 @pytest.mark.usefixtures("own_cache")
-def test_two_at_once_make_it_once(tmp_path: Path) -> None:
+def test_parallel_processes_build_layer_once(tmp_path: Path) -> None:
     command = [sys.executable, "-c", SAME_LAYER]
     both = [
         subprocess.Popen(
@@ -263,7 +261,7 @@ def test_two_at_once_make_it_once(tmp_path: Path) -> None:
     assert sorted(steps) == ["fetch", "fetch", "install", "install"]
 
 
-def test_a_layer_of_other_wheels_is_another(options: FetchOptions, python: TargetPython) -> None:
+def test_layers_of_other_wheels_differ(options: FetchOptions, python: TargetPython) -> None:
     layers = make_layers(PLACE, python, torch=TORCH, requirements=["tool"], options=options)
     assert layers.torch is not None
     wheels = layers.torch.wheels

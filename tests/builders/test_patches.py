@@ -44,7 +44,7 @@ def sha256(text: str) -> str:
 
 
 def overlay(directory: Path, *patches: str) -> Catalog:
-    """Lay a release of ``tiny`` with patches over the shipped facts."""
+    """Add a release of ``tiny`` with patches to the shipped facts."""
     directory.mkdir(exist_ok=True)
     listed = []
     for number, text in enumerate(patches):
@@ -94,7 +94,7 @@ def test_patches_apply_in_order_and_are_part_of_identity(tmp_path: Path) -> None
 
 
 def test_repository_around_source_is_ignored(tmp_path: Path) -> None:
-    """In one, ``git apply`` passes over whatever the repository does not have, and ends well."""
+    """Inside a repository, ``git apply`` skips files that are not in it, and succeeds."""
     commit(tmp_path, {"README": "a user's own repository"})
     catalog = overlay(tmp_path / "facts", f"diff --git a/setup.py b/setup.py\n{FIX.partition('--- /dev')[0]}")
     pick = locked(catalog)

@@ -1,4 +1,4 @@
-"""What the user told pip reaches a pip elsewhere: where packages come from, and nothing else."""
+"""The user's pip configuration for a pip in an image: package sources only."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from resolver.errors import UsageError
 
 @pytest.fixture(autouse=True)
 def _no_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Keep out what this machine's own pip is told."""
+    """Ignore the pip configuration of this machine."""
     for name in [*filter(lambda one: one.startswith("PIP_"), os.environ), "NETRC", "VIRTUAL_ENV"]:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
@@ -32,9 +32,7 @@ def write(path: Path, text: str) -> None:
     path.write_text(text)
 
 
-def test_files_in_the_order_of_pip_and_variables_over_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_files_apply_in_pips_order_then_variables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     everyone = "[global]\nindex-url = http://one/simple\ntimeout = 1\nretries = 1\nproxy = p\n"
     write(tmp_path / "all" / "pip" / "pip.conf", everyone)
     write(tmp_path / "config" / "pip" / "pip.conf", "[global]\nindex_url = http://two/simple\nretries = 2\n")
@@ -48,7 +46,7 @@ def test_files_in_the_order_of_pip_and_variables_over_them(
     assert env["PIP_CONFIG_FILE"] == "/dev/null"
 
 
-def test_the_machines_file_counts_too(tmp_path: Path) -> None:
+def test_system_file_is_read(tmp_path: Path) -> None:
     write(tmp_path / "pip.conf", "[global]\nretries = 2\n")
     assert pip_settings().env["PIP_RETRIES"] == "2"
 
@@ -60,14 +58,14 @@ def test_lines_become_words(tmp_path: Path) -> None:
     assert pip_settings().env["PIP_EXTRA_INDEX_URL"] == "http://one/simple http://two/simple"
 
 
-def test_no_file_counts_where_the_user_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_are_ignored_if_config_file_is_devnull(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path / "config" / "pip" / "pip.conf", "[global]\nretries = 2\n")
     assert "PIP_RETRIES" in pip_settings().env
     monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
     assert "PIP_RETRIES" not in pip_settings().env
 
 
-def test_where_packages_go_is_not_passed_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_install_locations_are_not_passed_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path / "named.conf", "[global]\ntarget = /elsewhere\nno-binary = :all:\nno-index = true\n")
     for name in ("USER", "PREFIX", "REQUIRE_VIRTUALENV", "LOG", "CACHE_DIR", "ONLY_BINARY"):
         monkeypatch.setenv(f"PIP_{name}", "1")
@@ -75,7 +73,7 @@ def test_where_packages_go_is_not_passed_on(tmp_path: Path, monkeypatch: pytest.
     assert set(pip_settings().env) == own
 
 
-def test_what_is_on_this_machine_is_bound_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_local_files_are_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("wheels", "my index/simple", "home/links"):
         (tmp_path / name).mkdir(parents=True)
     for name in ("ca.pem", "home/.netrc"):
@@ -94,7 +92,7 @@ def test_what_is_on_this_machine_is_bound_in(tmp_path: Path, monkeypatch: pytest
     assert settings.env["NETRC"] == str(tmp_path / "home" / ".netrc")
 
 
-def test_mirrors_stand_in_for_indexes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mirrors_replace_indexes(monkeypatch: pytest.MonkeyPatch) -> None:
     def mirrored(url: str) -> str:
         return url.replace("https://public/", "https://mirror/")
 
@@ -110,19 +108,19 @@ def test_mirrors_stand_in_for_indexes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("text", ["no section\n", "[global]\nretries = 1\nretries = 2\n"])
-def test_a_file_that_cannot_be_read(text: str, tmp_path: Path) -> None:
+def test_unreadable_file_is_bad_input(text: str, tmp_path: Path) -> None:
     write(tmp_path / "named.conf", text)
     with pytest.raises(UsageError, match=r"Cannot read pip's configuration .*named\.conf"):
         pip_settings()
 
 
-def test_an_index_in_a_directory(tmp_path: Path) -> None:
+def test_local_index_is_bound(tmp_path: Path) -> None:
     (tmp_path / "simple").mkdir()
     assert local_bind((tmp_path / "simple").as_uri()) == Bind(tmp_path)
     assert local_bind("https://host/simple") is None
 
 
-def test_pip_keeps_the_users_places_and_not_his_targets(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pip_environment_drops_install_locations(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:1/simple")
     monkeypatch.setenv("PIP_TARGET", "/elsewhere")
     monkeypatch.setenv("PIP_USER", "1")
@@ -132,7 +130,7 @@ def test_pip_keeps_the_users_places_and_not_his_targets(monkeypatch: pytest.Monk
     assert not {"PIP_TARGET", "PIP_USER", "PYTHONPATH"} & set(env)
 
 
-def test_whether_a_server_answers() -> None:
+def test_server_is_reachable_if_it_responds() -> None:
     with http.server.HTTPServer(("127.0.0.1", 0), Quiet) as server:
         threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
         there = f"http://127.0.0.1:{server.server_port}/"
@@ -150,5 +148,5 @@ class Quiet(http.server.BaseHTTPRequestHandler):
         """Say nothing."""
 
 
-def test_a_directory_needs_no_server() -> None:
+def test_local_directory_is_reachable() -> None:
     assert is_reachable("file:///not/there")

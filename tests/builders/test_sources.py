@@ -40,14 +40,14 @@ class LocalIndex:
     def __init__(self) -> None:
         self.files: dict[str, bytes] = {}
         self.gone: set[str] = set()
-        """Files that the page lists and the server does not have."""
+        """Files that the page lists but the server does not have."""
         self.asked: list[str] = []
         self.headers: dict[str, str] = {}
         self.page_type = "text/html"
         self.short = False
-        """Whether a file ends before the length that was announced."""
+        """Whether a file ends before its Content-Length."""
         self.go_on = threading.Event()
-        """Until it is set, the second half of a file waits."""
+        """The second half of a file is sent after this is set."""
         self.go_on.set()
         self.half_sent = threading.Event()
         self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
@@ -57,7 +57,7 @@ class LocalIndex:
         return f"http://{user}127.0.0.1:{self.server.server_port}/simple/"
 
     def add(self, data: bytes, file: str = FILE) -> Sdist:
-        """Serve a file; gives its pin."""
+        """Serve a file and return its pin."""
         self.files[file] = data
         return Sdist(file, hashlib.sha256(data).hexdigest())
 
@@ -98,7 +98,7 @@ class LocalIndex:
                 self.wfile.write(data[half:])
 
             def log_message(self, *_: object) -> None:
-                """Say nothing."""
+                """Print nothing."""
 
         return Handler
 
@@ -223,7 +223,7 @@ def test_interrupted_download_leaves_nothing(index: LocalIndex) -> None:
 
 
 def test_content_encoding_is_not_decoded(index: LocalIndex) -> None:
-    """Apache's ``AddEncoding x-gzip .gz`` calls an archive an encoding; unpacking it changes the file."""
+    """Apache's ``AddEncoding x-gzip .gz`` declares an archive an encoding; decoding would change the file."""
     pin = index.add(gzip.compress(DATA))
     index.headers = {"Content_Encoding": "gzip"}
     assert fetch_sdist("tiny", pin).read_bytes() == index.files[FILE]
@@ -304,7 +304,7 @@ def test_index_without_configuration_is_public_one(monkeypatch: pytest.MonkeyPat
 
 
 Member = tuple[str, bytes | None, str]
-"""Path, content, and for what is no plain file its type and where it leads (``"2 ../outside"``)."""
+"""Path, content, and for special files type and link target (``"2 ../outside"``)."""
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""The Python to build for: from the image, from what the user names, from uv, and why not."""
+"""The Python to build for: from the image, from the user, from uv, and errors."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Interpreter = Callable[..., Path]
 
 @dataclass(frozen=True)
 class ImageRuntime(HostRuntime):
-    """Stand-in for a base image: programs run on the host; only what is bound in or in ``inside`` is seen."""
+    """A fake base image: programs run on the host, but only from bound paths and ``inside``."""
 
     inside: Path = Path("/nothing")
 
@@ -45,7 +45,7 @@ def runtime(tmp_path: Path) -> ImageRuntime:
 
 @pytest.fixture
 def interpreter() -> Interpreter:
-    """Make a stand-in for an interpreter: a script that answers the probe, or fails with some words."""
+    """Write a fake interpreter: a script that answers the probe, or fails with a message."""
 
     def make(prefix: Path, version: str = "3.12.3", *, fails: str = "", **said: Any) -> Path:
         python = prefix / "bin" / f"python{version.rpartition('.')[0]}"
@@ -67,7 +67,7 @@ def _no_pythons_of_uv(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("UV_PYTHON_INSTALL_DIR", str(tmp_path / "uv"))
 
 
-def test_the_hosts_own_python_says_what_it_is() -> None:
+def test_host_python_reports_itself() -> None:
     found = find_python(HostRuntime(), running_python())
     assert found.where == "host"
     assert found.version == ".".join(map(str, sys.version_info[:3]))
@@ -79,7 +79,7 @@ def test_the_hosts_own_python_says_what_it_is() -> None:
     assert found.abi == f"cp{sysconfig.get_config_var('py_version_nodot')}{sys.abiflags}"
 
 
-def test_of_a_virtual_environment_the_python_it_was_made_from() -> None:
+def test_virtual_environment_gives_its_base_python() -> None:
     assert sys.prefix != sys.base_prefix, "the tests run in a virtual environment"
     found = find_python(HostRuntime(), running_python(), given=Path(sys.prefix))
     assert found.where == "given"
@@ -87,14 +87,14 @@ def test_of_a_virtual_environment_the_python_it_was_made_from() -> None:
     assert found.binds == (Bind(Path(sys.base_prefix).resolve()),)
 
 
-def test_the_first_of_the_image_that_can_be_used(runtime: ImageRuntime, interpreter: Interpreter) -> None:
+def test_first_usable_python_of_image_is_used(runtime: ImageRuntime, interpreter: Interpreter) -> None:
     bare = interpreter(runtime.inside / "bare", headers=False)
     whole = interpreter(runtime.inside / "whole")
     found = find_python(runtime, "3.12", image_pythons=[bare, whole])
     assert (found.path, found.where, found.binds) == (whole, "image", ())
 
 
-def test_why_none_can_be_used(runtime: ImageRuntime, interpreter: Interpreter) -> None:
+def test_error_lists_why_no_python_is_usable(runtime: ImageRuntime, interpreter: Interpreter) -> None:
     old = "libc.so.6: version `GLIBC_2.34' not found"
     missing = "error while loading shared libraries: libpython3.12.so.1.0: cannot open shared object file"
     pythons = [
@@ -116,14 +116,14 @@ def test_why_none_can_be_used(runtime: ImageRuntime, interpreter: Interpreter) -
     assert "uv python install 3.12" in caught.value.hint
 
 
-def test_3_1_is_not_3_12(runtime: ImageRuntime, interpreter: Interpreter) -> None:
+def test_version_3_1_is_not_3_12(runtime: ImageRuntime, interpreter: Interpreter) -> None:
     python = interpreter(runtime.inside, "3.12.3")
     with pytest.raises(EnvironmentLacksError, match=r"it is Python 3\.12\.3"):
         find_python(runtime, "3.1", image_pythons=[python])
 
 
-def test_an_image_is_searched(runtime: ImageRuntime, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is found on PATH is tried; the rest of the search is for the rig."""
+def test_image_is_searched(runtime: ImageRuntime, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The interpreter on PATH is tried; an integration test covers the other directories."""
     looked = []
 
     def ask(_: object, command: Sequence[str], view: View) -> tuple[bool, list[str]]:
@@ -138,7 +138,9 @@ def test_an_image_is_searched(runtime: ImageRuntime, monkeypatch: pytest.MonkeyP
     assert looked[0][0][-1] == "3.12"
 
 
-def test_uvs_newest_is_bound_in(runtime: ImageRuntime, interpreter: Interpreter, tmp_path: Path) -> None:
+def test_newest_python_of_uv_is_bound(
+    runtime: ImageRuntime, interpreter: Interpreter, tmp_path: Path
+) -> None:
     machine = platform.machine()
     for patch in ("3.12.9", "3.12.10", "3.13.1"):
         interpreter(tmp_path / "uv" / f"cpython-{patch}-linux-{machine}-gnu", patch)
@@ -148,7 +150,7 @@ def test_uvs_newest_is_bound_in(runtime: ImageRuntime, interpreter: Interpreter,
     assert (found.version, found.where, found.binds) == ("3.12.10", "uv", (Bind(prefix),))
 
 
-def test_what_is_named_is_bound_in_or_is_the_images_own(
+def test_given_python_is_bound_or_in_image(
     runtime: ImageRuntime, interpreter: Interpreter, tmp_path: Path
 ) -> None:
     outside = interpreter(tmp_path / "conda")
@@ -161,7 +163,9 @@ def test_what_is_named_is_bound_in_or_is_the_images_own(
     assert (found.path, found.where, found.binds) == (inside, "image", ())
 
 
-def test_what_is_named_wrongly(runtime: ImageRuntime, interpreter: Interpreter, tmp_path: Path) -> None:
+def test_wrong_given_python_is_bad_input(
+    runtime: ImageRuntime, interpreter: Interpreter, tmp_path: Path
+) -> None:
     interpreter(tmp_path / "conda", "3.11.4")
     with pytest.raises(UsageError, match=r"has no Python 3\.12"):
         find_python(runtime, "3.12", given=tmp_path / "conda")
@@ -169,7 +173,7 @@ def test_what_is_named_wrongly(runtime: ImageRuntime, interpreter: Interpreter, 
         find_python(HostRuntime(), "3.12", given=tmp_path / "nowhere")
 
 
-def test_the_hosts_system_is_not_bound_over_the_images(
+def test_system_python_is_not_bound_over_image(
     runtime: ImageRuntime, interpreter: Interpreter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     interpreter(tmp_path / "usr")
@@ -178,9 +182,7 @@ def test_the_hosts_system_is_not_bound_over_the_images(
         find_python(runtime, "3.12", given=tmp_path / "usr")
 
 
-def test_what_is_made_with_it_depends_on_image_and_interpreter(
-    runtime: ImageRuntime, interpreter: Interpreter
-) -> None:
+def test_key_depends_on_image_and_interpreter(runtime: ImageRuntime, interpreter: Interpreter) -> None:
     one = find_python(runtime, "3.12", image_pythons=[interpreter(runtime.inside / "a")])
     two = find_python(
         runtime, "3.12", image_pythons=[interpreter(runtime.inside / "b", build="3.12.3 (other)")]
@@ -189,9 +191,7 @@ def test_what_is_made_with_it_depends_on_image_and_interpreter(
     assert len({one.key(runtime), two.key(runtime), one.key(other)}) == 3
 
 
-def test_settings_of_python_in_the_image_do_not_count(
-    runtime: ImageRuntime, interpreter: Interpreter
-) -> None:
+def test_python_variables_of_image_are_unset(runtime: ImageRuntime, interpreter: Interpreter) -> None:
     view = python_view(find_python(runtime, "3.12", image_pythons=[interpreter(runtime.inside / "a")]))
     env: Mapping[str, str] = view.env
     assert env["PYTHONPATH"] == env["PYTHONHOME"] == ""

@@ -1,4 +1,4 @@
-"""Wheels fetched once: what is kept, what is refused, and what is said where there is no network."""
+"""Wheels are downloaded once; errors for wrong wheels and missing network."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ PYTHON = TargetPython(
 
 
 class FakePip:
-    """Stands in for ``pip download``: copies what it is given into the directory it is asked for."""
+    """A fake ``pip download``: copies given wheels into the destination."""
 
     def __init__(self) -> None:
         self.gives: list[Path] = []
@@ -89,7 +89,7 @@ def fetch(tmp_path: Path, recorder: Recorder) -> Fetch:
     return call
 
 
-def test_wheels_are_kept_with_their_hashes(
+def test_wheels_are_cached_with_their_hashes(
     pip: FakePip, fetch: Fetch, make_wheel: Callable[..., Path]
 ) -> None:
     made = [make_wheel("zeta"), make_wheel("alpha", "2.0")]
@@ -110,7 +110,7 @@ def test_wheels_are_kept_with_their_hashes(
     assert len(pip.commands) == 1
 
 
-def test_a_wheel_of_ones_own_that_was_built_again_is_fetched_again(
+def test_rebuilt_local_wheel_is_fetched_again(
     pip: FakePip,
     fetch: Fetch,
     make_wheel: Callable[..., Path],
@@ -137,7 +137,7 @@ def test_a_wheel_of_ones_own_that_was_built_again_is_fetched_again(
         assert len(pip.commands) == times
 
 
-def test_pip_runs_with_network_and_takes_only_wheels(
+def test_pip_downloads_wheels_only(
     pip: FakePip, fetch: Fetch, make_wheel: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PIP_TARGET", "/elsewhere")
@@ -154,7 +154,7 @@ def test_pip_runs_with_network_and_takes_only_wheels(
 
 
 @pytest.mark.parametrize("harm", ["manifest", "wheel gone", "wheel cut", "unknown key"])
-def test_what_is_not_whole_is_fetched_again(
+def test_incomplete_wheelhouse_is_fetched_again(
     harm: str, pip: FakePip, fetch: Fetch, make_wheel: Callable[..., Path]
 ) -> None:
     pip.gives = [make_wheel("zeta")]
@@ -177,9 +177,7 @@ def test_what_is_not_whole_is_fetched_again(
     assert len(pip.commands) == 2
 
 
-def test_a_changed_wheel_is_found_and_removed(
-    pip: FakePip, fetch: Fetch, make_wheel: Callable[..., Path]
-) -> None:
+def test_damaged_wheel_is_removed(pip: FakePip, fetch: Fetch, make_wheel: Callable[..., Path]) -> None:
     pip.gives = [make_wheel("zeta"), make_wheel("alpha")]
     alpha, zeta = fetch("zeta", "alpha").wheels
     zeta.path.chmod(0o644)
@@ -189,7 +187,7 @@ def test_a_changed_wheel_is_found_and_removed(
     assert not zeta.path.exists()
 
 
-def test_a_failure_keeps_what_was_downloaded_and_nothing_else(
+def test_failure_keeps_only_pips_cache(
     pip: FakePip, fetch: Fetch, make_wheel: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pip.gives = [make_wheel("zeta"), make_wheel("alpha")]
@@ -210,7 +208,7 @@ def test_a_failure_keeps_what_was_downloaded_and_nothing_else(
     assert not part.exists()
 
 
-def test_what_a_kill_left_is_not_taken(
+def test_leftovers_of_killed_download_are_ignored(
     pip: FakePip, fetch: Fetch, make_wheel: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pip.gives = [make_wheel("zeta")]
@@ -225,7 +223,7 @@ def test_what_a_kill_left_is_not_taken(
     assert not part.exists()
 
 
-def test_offline_says_what_to_do(pip: FakePip, fetch: Fetch) -> None:
+def test_offline_error_says_what_to_do(pip: FakePip, fetch: Fetch) -> None:
     with pytest.raises(EnvironmentLacksError, match=r"torch==2\.9\.1\+rocm6\.4.* not in the cache") as caught:
         fetch("torch==2.9.1+rocm6.4", offline=True)
     assert "matrix fetch" in caught.value.hint
@@ -233,7 +231,9 @@ def test_offline_says_what_to_do(pip: FakePip, fetch: Fetch) -> None:
 
 
 @pytest.mark.parametrize("name", ["nvidia_cublas", "cuda_toolkit"])
-def test_cuda_is_refused(name: str, pip: FakePip, fetch: Fetch, make_wheel: Callable[..., Path]) -> None:
+def test_cuda_wheel_is_an_error(
+    name: str, pip: FakePip, fetch: Fetch, make_wheel: Callable[..., Path]
+) -> None:
     pip.gives = [make_wheel("zeta"), make_wheel(name)]
     with pytest.raises(EnvironmentLacksError, match=f"{name}.*CUDA"):
         fetch("zeta")
@@ -241,15 +241,13 @@ def test_cuda_is_refused(name: str, pip: FakePip, fetch: Fetch, make_wheel: Call
         fetch("zeta", offline=True)
 
 
-def test_a_torch_that_nobody_asked_for_is_refused(
-    pip: FakePip, fetch: Fetch, make_wheel: Callable[..., Path]
-) -> None:
+def test_unrequested_torch_is_an_error(pip: FakePip, fetch: Fetch, make_wheel: Callable[..., Path]) -> None:
     pip.gives = [make_wheel("zeta"), make_wheel("torch", "2.9.1")]
     with pytest.raises(EnvironmentLacksError, match="no torch is pinned"):
         fetch("zeta")
 
 
-def test_sources_are_refused(pip: FakePip, fetch: Fetch, tmp_path: Path) -> None:
+def test_sdist_is_an_error(pip: FakePip, fetch: Fetch, tmp_path: Path) -> None:
     sdist = tmp_path / "zeta-1.0.tar.gz"
     sdist.touch()
     pip.gives = [sdist]
@@ -257,8 +255,10 @@ def test_sources_are_refused(pip: FakePip, fetch: Fetch, tmp_path: Path) -> None
         fetch("zeta")
 
 
-def test_over_torch(pip: FakePip, fetch: Fetch, make_wheel: Callable[..., Path]) -> None:
-    """Torch comes in no other version, and what needs it does not bring it again."""
+def test_constraints_are_not_listed_again(
+    pip: FakePip, fetch: Fetch, make_wheel: Callable[..., Path]
+) -> None:
+    """Torch stays at its version, and requirements of it do not list it again."""
     torch, shared = make_wheel("torch", "2.9.1+rocm6.4"), make_wheel("shared")
     pip.gives = [torch, shared]
     base = fetch("torch==2.9.1+rocm6.4").wheels
@@ -273,7 +273,7 @@ def test_over_torch(pip: FakePip, fetch: Fetch, make_wheel: Callable[..., Path])
     assert ([one.name for one in needing.wheels], needing.depends_on_base) == (["extra"], True)
 
 
-def test_what_could_not_be_reached_is_named(pip: FakePip, fetch: Fetch, recorder: Recorder) -> None:
+def test_unreachable_servers_are_named(pip: FakePip, fetch: Fetch, recorder: Recorder) -> None:
     broken = "NewConnectionError(\"HTTPSConnection(host='pkgs.example', port=443): Failed\")"
     pip.fails = [
         f"WARNING: Retrying after connection broken by '{broken}'",
@@ -290,21 +290,21 @@ def test_what_could_not_be_reached_is_named(pip: FakePip, fetch: Fetch, recorder
     assert not any("extra-index-url" in word for word in pip.commands[0])
 
 
-def test_what_is_nowhere(pip: FakePip, fetch: Fetch) -> None:
+def test_missing_wheel_hint_names_find_links(pip: FakePip, fetch: Fetch) -> None:
     pip.fails = ["ERROR: No matching distribution found for zeta"]
     with pytest.raises(EnvironmentLacksError) as caught:
         fetch("zeta")
     assert "The configured indexes have no such wheels" in caught.value.hint
 
 
-def test_indexes_have_mirrors(pip: FakePip, fetch: Fetch, make_wheel: Callable[..., Path]) -> None:
+def test_mirrors_apply_to_indexes(pip: FakePip, fetch: Fetch, make_wheel: Callable[..., Path]) -> None:
     pip.gives = [make_wheel("zeta")]
     fetch("zeta", indexes=["https://unreachable.example/whl"], mirrored=lambda _: "http://mirror/whl")
     assert "--extra-index-url=http://mirror/whl" in pip.commands[0]
 
 
 @pytest.mark.parametrize("text", ["-r file", "--index-url=x", "zeta=1", ""])
-def test_what_is_no_requirement(text: str, pip: FakePip, fetch: Fetch) -> None:
+def test_invalid_requirement_is_bad_input(text: str, pip: FakePip, fetch: Fetch) -> None:
     with pytest.raises(UsageError, match="is not a valid requirement"):
         fetch(text)
     assert pip.commands == []

@@ -1,0 +1,158 @@
+"""Checks before a build: an image that can compile, a wheel that exists already, fixed paths."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import ClassVar
+
+import pytest
+
+from builders import task as builds
+from builders.build_host import BuildHost, local_build_host
+from builders.compilation import build_view
+from builders.containers.image import Image
+from builders.containers.inspection import ImageFacts
+from builders.containers.runtime import HostRuntime, View
+from builders.environments.layers import BuildEnvironment
+from builders.index import Index
+from builders.plan import Task
+from builders.recipes import Build, Compiler, apply_recipe
+from builders.task import Limits, build_wheel
+from resolver.errors import EnvironmentLacksError, MatrixError
+from resolver.facts.catalog import recipe_for
+from resolver.facts.loading import load
+from resolver.facts.schema import Recipe, Sdist
+from tests.support.locks import built_pick
+from tests.support.recorder import Recorder
+
+RICH = ImageFacts(
+    name="rich",
+    path="/rich.sif",
+    digest="sha256:0",
+    architecture="x86_64",
+    glibc="2.39",
+    rocm="6.4.1",
+    hipcc="6.4",
+    compilers=(Compiler("g++", "13.2", "/usr/bin/g++"), Compiler("gcc", "13.2", "/usr/bin/gcc")),
+)
+
+
+@pytest.fixture
+def task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Task:
+    """A task whose source is nowhere: nothing of it can be built."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    pick = built_pick(
+        "tiny",
+        wheel_version="1.0+rocm6.4",
+        sdist=Sdist("tiny-1.0.tar.gz", hashlib.sha256(b"").hexdigest()),
+    )
+    recipe = Recipe(package="tiny", backend="rocm", must_contain=("t*.so",), status="observed", source="test")
+    build_host = BuildHost(HostRuntime(), local_build_host("3.11").python, {}, image=RICH)
+    return Task(pick, recipe, build_host, None, {"of": "tiny"})
+
+
+def building(task: Task, index: Index) -> MatrixError:
+    with pytest.raises(MatrixError) as caught:
+        build_wheel(task, index, Limits(offline=True), Recorder())
+    return caught.value
+
+
+class TestImageThatCannotCompile:
+    LACKS: ClassVar[Mapping[str, str]] = {
+        "hipcc": "no hipcc",
+        "compilers": "no C++ compiler",
+        "glibc": "no glibc",
+    }
+
+    @pytest.mark.parametrize("lack", LACKS)
+    def test_it_is_refused_before_anything_is_fetched(self, task: Task, tmp_path: Path, lack: str) -> None:
+        facts = {name: getattr(RICH, name) for name in RICH.__struct_fields__}
+        poor = ImageFacts(**(facts | {lack: () if lack == "compilers" else ""}))
+        refusal = building(
+            replace(task, build_host=replace(task.build_host, image=poor)), Index(tmp_path / "index")
+        )
+        assert isinstance(refusal, EnvironmentLacksError)
+        assert self.LACKS[lack] in refusal.message
+        assert "tiny 1.0+rocm6.4 cannot be compiled" in refusal.message
+        assert "doctor" in refusal.hint
+
+    def test_one_that_can_goes_on_to_the_source(self, task: Task, tmp_path: Path) -> None:
+        assert "tiny-1.0.tar.gz is not in the cache" in building(task, Index(tmp_path / "index")).message
+
+    def test_what_compiles_nothing_needs_no_compiler(self, task: Task, tmp_path: Path) -> None:
+        pure = Recipe(package="tiny", backend="rocm", status="observed", source="test")
+        bare = ImageFacts(name="bare", path="/bare.sif", digest="sha256:0")
+        able = replace(task, recipe=pure, build_host=replace(task.build_host, image=bare))
+        assert "tiny-1.0.tar.gz is not in the cache" in building(able, Index(tmp_path / "index")).message
+
+    def test_a_build_for_the_cpu_needs_no_rocm(self) -> None:
+        plain = ImageFacts(
+            **{name: getattr(RICH, name) for name in RICH.__struct_fields__} | {"hipcc": "", "rocm": ""}
+        )
+        assert plain.missing_tools(rocm=False) == []
+        assert plain.missing_tools() != []
+
+
+def test_a_wheel_that_another_run_published_meanwhile_is_taken(
+    task: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make_wheel: Callable[..., Path]
+) -> None:
+    index = Index(tmp_path / "index")
+    published = index.publish(make_wheel("tiny", "1.0+rocm6.4"), {"build_key": task.build_key})
+    monkeypatch.setattr(builds, "obtain", lambda *_, **__: pytest.fail("it is built again"))
+    log = index.state / "logs" / f"tiny-{task.build_key[:12]}.log"
+    log.parent.mkdir(parents=True, exist_ok=True)
+    log.write_text("of the run that built it")
+    recorder = Recorder()
+    assert build_wheel(task, index, Limits(offline=True), recorder) == published
+    assert recorder.messages == ["another run has built it meanwhile"]
+    assert log.read_text() == "of the run that built it"
+
+
+class Container(HostRuntime):
+    """A stand-in for a container in an image without /opt/rocm/bin/rocminfo; it can bind it there, or not."""
+
+    kind = "stand-in"
+    binds_anew = True
+
+    def command(self, command, view):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN201
+        targets = [str(bind.inside) for bind in view.binds if bind.target]
+        if command[0] in targets:
+            return ["/bin/sh", "-c", "echo 'Wavefront Size: 64'" if self.binds_anew else "exit 127"], {}
+        return super().command(["true"], View())
+
+
+@pytest.mark.parametrize(
+    ("version", "binds", "refused"),
+    [("0.14.4", False, True), ("0.14.4", True, False), ("0.19.8", False, False)],
+)
+def test_what_a_source_looks_for_in_one_place_only_must_be_there(
+    tmp_path: Path, version: str, binds: bool, refused: bool
+) -> None:
+    """Or DeepSpeed 0.14.4 is built for 32 lanes a wave without a word."""
+    catalog = load()
+    release = catalog.release["deepspeed", version, ""]
+    recipe = recipe_for(catalog, release, "rocm")
+    assert recipe is not None
+    application = apply_recipe(recipe, Build("deepspeed", version, "rocm", gfx=("gfx90a",)))
+    runtime = Container(Image("base", tmp_path, "0" * 64))
+    monkey = pytest.MonkeyPatch()
+    monkey.setattr(Container, "binds_anew", binds)
+    environment = BuildEnvironment(tmp_path / "env", (), (), {}, {})
+    (tmp_path / "work").mkdir()
+
+    def view() -> View:
+        return build_view(
+            runtime, environment, application, work=tmp_path / "work", source=tmp_path, variables={}
+        )
+
+    if refused:
+        with pytest.raises(EnvironmentLacksError, match="/opt/rocm/bin/rocminfo") as caught:
+            view()
+        assert "wave size" in caught.value.message
+    else:
+        bound = [str(bind.inside) for bind in view().binds if bind.target]
+        assert bound == (["/opt/rocm/bin/rocminfo"] if version == "0.14.4" else [])
+    monkey.undo()
