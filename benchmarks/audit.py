@@ -1,7 +1,7 @@
 """Time and memory of auditing a large wheel; prints JSON.
 
 The wheel holds one shared object with plain offload bundles, deflated like any wheel: GPU code as it
-stands inflates to about five times its size, and all of that has to be read. Made-up code of that
+stands inflates to about five times its size, and all of that has to be read. Generated code of that
 entropy fills it; ``--object FILE`` takes the bundles of a real shared object instead. Measured are the
 whole command, several times in turn with a bare interpreter that only inflates and hashes the same
 wheel: the ratio says what the audit itself adds.
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 RUNS = 3
 TARGETS = ("gfx90a", "gfx942")
-UNIT = 1 << 20  # bytes of one made-up code object
+UNIT = 1 << 20  # bytes of one generated code object
 BARE = """
 import hashlib, sys, zipfile
 with open(sys.argv[1], "rb") as file:
@@ -64,7 +64,7 @@ print(json.dumps([os.waitstatus_to_exitcode(status), wall, cpu, usage.ru_maxrss 
 
 
 def like_code(seed: int) -> bytes:
-    """Make bytes that deflate like GPU code, to about a fifth: few words often, many seldom."""
+    """Return bytes that compress like GPU code, to about a fifth: a few frequent words, many rare ones."""
     chance = random.Random(seed)  # noqa: S311  not for secrets
     words = [chance.randbytes(8) for _ in range(4096)]
     often = [1 / (1 + number) ** 1.3 for number in range(len(words))]
@@ -73,7 +73,7 @@ def like_code(seed: int) -> bytes:
 
 
 def made_up(*, compressed: bool) -> list[bytes]:
-    """Make bundles of two targets each."""
+    """Return bundles of two architectures each."""
     bundles = []
     for number in range(8):
         entries = [
@@ -88,7 +88,7 @@ def made_up(*, compressed: bool) -> list[bytes]:
 
 
 def taken_from(path: Path) -> list[bytes]:
-    """Take the whole section of GPU code of a real shared object."""
+    """Return the GPU code section of a real shared object."""
     with path.open("rb") as file:
         section = ELFFile(file).get_section_by_name(".hip_fatbin")
         if section is None:
@@ -97,7 +97,7 @@ def taken_from(path: Path) -> list[bytes]:
 
 
 def shared_object(bundles: list[bytes], size: int) -> Iterator[bytes]:
-    """Yield a shared object with a section of GPU code of about so many bytes."""
+    """Yield a shared object with a GPU code section of about that size."""
     names = b"\0.shstrtab\0.hip_fatbin\0"
     written = 4096
     yield b""  # its header comes when its length is known; see `write`
@@ -113,7 +113,7 @@ def shared_object(bundles: list[bytes], size: int) -> Iterator[bytes]:
 
 
 def header(bundles: list[bytes], size: int) -> bytes:
-    """Give the header of the same shared object, padded to a page."""
+    """Return the header of the same shared object, padded to a page."""
     written, at = 4096, 0
     while written < size:
         written += len(bundles[at % len(bundles)])
@@ -124,7 +124,7 @@ def header(bundles: list[bytes], size: int) -> bytes:
 
 
 def write(directory: Path, bundles: list[bytes], megabytes: int) -> Path:
-    """Write a wheel of about so many megabytes."""
+    """Write a wheel of about that many megabytes."""
     probe = directory / "probe.zip"
     with zipfile.ZipFile(probe, "w", zipfile.ZIP_DEFLATED) as sink:
         sink.writestr("probe", b"".join(bundles))
@@ -146,7 +146,7 @@ def write(directory: Path, bundles: list[bytes], megabytes: int) -> Path:
 
 
 def measured(command: list[str]) -> tuple[int, float, float, float, str]:
-    """Run a command: exit code, seconds of wall and of processors, peak MiB, what it printed.
+    """Run a command; return its exit code, wall and CPU seconds, peak MiB and output.
 
     It is started by a small process of its own: the peak of a child counts what its parent held.
     """
@@ -159,7 +159,7 @@ def measured(command: list[str]) -> tuple[int, float, float, float, str]:
 
 
 def main() -> None:
-    """Make the wheel, audit it several times, and print what it took."""
+    """Make the wheel, audit it several times, and print the times."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--megabytes", type=int, default=500)
     parser.add_argument("--object", type=Path)

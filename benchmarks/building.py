@@ -1,4 +1,4 @@
-"""What `matrix build-wheels` costs over a bare ``pip wheel`` of the same source; prints JSON.
+"""The overhead of `matrix build-wheels` over a bare ``pip wheel`` of the same source; prints JSON.
 
 Both compile the same sdist in the rig's image, with the same torch, build requirements, variables
 and number of jobs. The bare one is ``pip wheel --no-build-isolation --no-deps`` alone, its environment made
@@ -31,14 +31,14 @@ ALLOWED_SECONDS = 5.0
 
 
 class Case(NamedTuple):
-    """What is built: its requirement, and which ops."""
+    """A build: its requirement and its ops."""
 
     requirement: str
     ops: str = ""
 
     @property
     def arguments(self) -> list[str]:
-        """What the command is told of it."""
+        """The options for the command."""
         return ["--ops", f"{self.requirement.partition('==')[0]}:{self.ops}"] if self.ops else []
 
 
@@ -46,7 +46,7 @@ CASES = {
     "deepspeed fused_adam": Case("deepspeed==0.19.8", "fused_adam"),
     "flash-attn, pure Python": Case("flash-attn[triton]==2.8.3"),
 }
-"""The second compiles nothing, so that all but the fixed part of the cost is gone."""
+"""The second compiles nothing, so only the fixed cost remains."""
 
 # Both are run by the user's Python. The program is the real one; the bare build takes the place of the
 # step that compiles, with all that this step is given, and ends there.
@@ -103,7 +103,7 @@ main(sys.argv[1:])
 
 
 def run(site: Site, script: str, arguments: list[str]) -> tuple[float, str]:
-    """Run one of the scripts on an empty index; gives wall seconds and what it measured itself."""
+    """Run one of the scripts on an empty index; return wall seconds and what it measured itself."""
     shutil.rmtree(site.index, ignore_errors=True)
     command = ["-c", script, "build-wheels", *arguments]
     started = time.perf_counter()

@@ -1,4 +1,4 @@
-"""What one more build environment costs in time and on disk, as ratios to venv and pip; prints JSON.
+"""The cost of one more build environment in time and disk space, as ratios to venv and pip; prints JSON.
 
 Both start from the same wheels on disk, so that no network is timed: the shared layers are made once and
 then linked, and the rival makes a virtual environment and has pip install everything into it, each time.
@@ -36,7 +36,7 @@ REQUIREMENTS = ["setuptools", "wheel", "ninja", "packaging", "psutil", "py-cpuin
 
 
 def mebibytes(directory: Path) -> float:
-    """Give what a directory takes on disk, in blocks as du counts them."""
+    """Return the disk usage of a directory in blocks, like du."""
     blocks = sum(path.lstat().st_blocks for path in [directory, *directory.rglob("*")])
     return round(blocks * 512 / 2**20, 2)
 
@@ -50,7 +50,7 @@ def timed(times: dict[str, list[float]], what: str) -> Iterator[None]:
 
 
 def main() -> None:
-    """Time layers, environments on them, and the rival; print medians and ratios."""
+    """Time layers, environments on them, and venv with pip; print medians and ratios."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--base-image", type=Path, help="measure in it")
     parser.add_argument("--torch", default=TORCH, help=f"torch with its label (default {TORCH})")

@@ -1,4 +1,4 @@
-"""Real extensions that take minutes to compile, built by the real command in the rig's image; prints JSON.
+"""Build real extensions that take minutes, with the real command in the test image; prints JSON.
 
 Nothing here is timed against anything: it shows which of the real sources become sound wheels for gfx90a,
 how long that takes and in how much memory. torch is the rig's stand-in and there is no GPU, so that the
@@ -30,7 +30,7 @@ MIB = 1 << 20
 
 
 class Build(NamedTuple):
-    """What is built: a name for it, its requirement, and which ops."""
+    """A build: its name, requirement and ops."""
 
     title: str
     requirement: str
@@ -61,7 +61,7 @@ with one of them. async_io needs libaio, which the image lacks."""
 
 
 def attempt(rig: Rig, build: Build, jobs: int, settings: str) -> dict[str, Any]:
-    """Resolve and build one in a directory of its own, and say what came of it.
+    """Resolve and build one case in its own directory, and return the result.
 
     Parameters
     ----------
@@ -99,7 +99,7 @@ def attempt(rig: Rig, build: Build, jobs: int, settings: str) -> dict[str, Any]:
 
 
 def last_words(said: str) -> list[str]:
-    """Give the failure as the command told it, without the paths of this machine."""
+    """Return the error message without the paths of this machine."""
     lines = said.splitlines()
     first = next((number for number, line in enumerate(lines) if line.startswith("error")), 0)
     return [re.sub(r"/\S*?/(?=work-)", "", line) for line in lines[first:]]

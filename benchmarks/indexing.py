@@ -1,4 +1,4 @@
-"""The index: how long publishing and serving take, and against whom.
+"""Time publishing to an index and serving it, compared with other programs; prints JSON.
 
 Prints one JSON document. Wheels are tiny ones made here, so that what is timed is the index and not
 the disk; times are in seconds, the smallest of several runs.
@@ -31,7 +31,7 @@ _RUNS = 3
 
 
 def make_wheel(folder: Path, name: str, version: str) -> Path:
-    """Write a small wheel without a RECORD, which an index does not look at."""
+    """Write a small wheel without a RECORD, which an index does not read."""
     folder.mkdir(parents=True, exist_ok=True)
     wheel = folder / f"{name}-{version}-py3-none-any.whl"
     info = f"{name}-{version}.dist-info"
@@ -58,7 +58,7 @@ def seconds(do: Callable[[], object]) -> float:
 
 
 def publishing(work: Path) -> dict[str, float]:
-    """Time pages from nothing, pages that are right already, and one wheel more."""
+    """Time writing all pages, checking correct pages, and adding one wheel."""
     found: dict[str, float] = {}
     index = Index(work / "thousand")
     fill(index, 100, 10)
@@ -76,7 +76,7 @@ def publishing(work: Path) -> dict[str, float]:
 
 @contextmanager
 def started(command: list[str], directory: Path) -> Iterator[int]:
-    """Start a server that says its port in its first line; gives the port."""
+    """Start a server that prints its port first; return the port."""
     with subprocess.Popen(
         command, cwd=directory, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
     ) as server:
@@ -89,7 +89,7 @@ def started(command: list[str], directory: Path) -> Iterator[int]:
 
 
 def rate(port: int, path: str, *, keep: bool) -> float:
-    """Give the requests in a second that one client gets through."""
+    """Return the requests per second of one client."""
     connection = http.client.HTTPConnection("127.0.0.1", port)
     start = time.perf_counter()
     for _ in range(_REQUESTS):
@@ -137,7 +137,7 @@ def serving(work: Path) -> dict[str, object]:
 
 
 def download(port: int, path: str) -> None:
-    """Read a file and throw it away."""
+    """Read a file and discard it."""
     connection = http.client.HTTPConnection("127.0.0.1", port)
     connection.request("GET", path)
     answer = connection.getresponse()

@@ -1,4 +1,4 @@
-"""nab-resolver (PubGrub) on problems of whole-numbered versions; a judge of the search, and a rival.
+"""nab-resolver (PubGrub) on problems with integer versions, as a judge and a rival of our search.
 
 Install it with ``pip install nab-resolver``; the tests and the benchmark use it, the program does not.
 
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from nab_resolver.types import RangeProtocol
 
 Needs = dict[str, Range[int]]
-"""What one version needs of others."""
+"""The requirements of one version."""
 
 
 class Provider(BaseProvider[str, int]):
-    """Tells nab-resolver what there is.
+    """Describes a problem to nab-resolver.
 
     Versions are preferred in the order in which they stand. Of the components to be decided, those
     that caused most trouble come first, then those with the fewest versions left.
@@ -41,15 +41,15 @@ class Provider(BaseProvider[str, int]):
         self._alike = {name: _alike(sorted(ones), name, needs) for name, ones in versions.items()}
 
     def choose_version(self, package: str, version_range: RangeProtocol[int]) -> int | None:
-        """Take the first version that is left."""
+        """Return the first remaining version."""
         return next((one for one in self._versions[package] if one in version_range), None)
 
     def has_satisfying_version(self, package: str, version_range: RangeProtocol[int]) -> bool:
-        """Tell whether a version is left."""
+        """Return whether a version remains."""
         return self.choose_version(package, version_range) is not None
 
     def get_dependencies(self, package: str, version: int) -> Needs:
-        """Give what a version needs."""
+        """Return the requirements of a version."""
         return self._needs.get((package, version), {})
 
     def prioritize(
@@ -59,17 +59,17 @@ class Provider(BaseProvider[str, int]):
         conflict_counts: Mapping[str, int],
         culprit_counts: Mapping[str, int] | None = None,  # noqa: ARG002  part of the contract
     ) -> tuple[int, int]:
-        """Give the key by which the next component is taken, the least first."""
+        """Return the sort key of a component; the smallest is decided next."""
         left = sum(one in version_range for one in self._versions[package])
         return -conflict_counts.get(package, 0), left
 
     def widen_decision(self, package: str, version: int) -> Range[int] | None:
-        """Give the neighbours of a version that need the same."""
+        """Return the adjacent versions with the same requirements."""
         return self._alike[package].get(version)
 
 
 def _alike(versions: list[int], name: str, needs: Mapping[tuple[str, int], Needs]) -> dict[int, Range[int]]:
-    """Give for each version the run of neighbours with the same needs, where it has such."""
+    """Return for each version its run of adjacent versions with the same requirements."""
     runs: list[list[int]] = []
     for one in versions:
         if runs and needs.get((name, runs[-1][-1]), {}) == needs.get((name, one), {}):
@@ -80,7 +80,7 @@ def _alike(versions: list[int], name: str, needs: Mapping[tuple[str, int], Needs
 
 
 def as_range(versions: Collection[int]) -> Range[int]:
-    """Write a set of versions as one interval for each run of neighbours, its end not included."""
+    """Return a set of versions as half-open intervals, one for each run."""
     found: Range[int] = Range.empty()
     for low, high in runs_of(versions):
         found |= Range.between(low, high + 1)

@@ -1,4 +1,4 @@
-"""The search and the whole command against other resolvers, on made-up catalogs; prints JSON.
+"""Compare the search and the whole command with other resolvers on generated catalogs; prints JSON.
 
 Run it from the clone: ``python -m benchmarks.resolving`` (or ``nox -s bench``). All run in turn on the
 same universes (see `benchmarks.universes`): the same components, versions and requirements, each in
@@ -49,12 +49,12 @@ if TYPE_CHECKING:
 
     Answer = dict[str, int] | None
     Run = Callable[[], tuple[float, Answer]]
-    """Runs a resolver once; gives the seconds it took and what it found."""
+    """Run a resolver once; return the seconds and its answer."""
 
 ROOT = Path(__file__).resolve().parent.parent
 RUNS = 5
 LONG = 5.0
-"""After this many seconds in all, a resolver is not run again."""
+"""A resolver that took this many seconds in total is not run again."""
 NEVER = float("inf")
 RESOLVE = {"12x12": 5.0, "100x60": 100.0}
 EXPLAIN = {"12x12": 50.0, "100x60": 500.0}
@@ -63,11 +63,11 @@ IN_PROCESS = ("matrix", "matrix core", "nab-resolver", "clingo")
 COMMANDS = ("matrix resolve", "uv pip compile", "pip install")
 REFERENCE = {"in process": "matrix", "whole command": "matrix resolve"}
 NEEDS = {"nab-resolver": "nab_resolver", "clingo": "clingo", "pip install": "pip"}
-"""The module without which a resolver is missing."""
+"""The module that a resolver requires."""
 
 
 class Result(TypedDict, total=False):
-    """What came of one resolver on one universe; times in milliseconds, memory in MiB."""
+    """The result of one resolver on one universe; times in milliseconds, memory in MiB."""
 
     state: str
     """``right``, ``wrong``, ``timeout``, ``missing`` or ``failed``."""
@@ -172,7 +172,7 @@ def _versions() -> dict[str, str]:
 
 
 def _targets(cases: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Compare with what was promised; what has no time (missing, failed, too late) is not met."""
+    """Compare with the targets; a result without a time (missing, failed, timeout) does not meet them."""
     found: dict[str, tuple[float, float]] = {}
 
     def add(text: str, value: float | None, limit: float) -> None:
@@ -207,12 +207,12 @@ def _targets(cases: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _times(ours: Result, other: Result) -> float | None:
-    """Say how many times as long as another ours took, where both have a time."""
+    """Return the ratio of our time to another's, if both have one."""
     return ours["median"] / other["median"] if "median" in ours and "median" in other else None
 
 
 def _environment(place: Path) -> dict[str, str]:
-    """Give the environment of children: this clone, caches of their own, no configuration of the user."""
+    """Return the environment of child processes: this clone, separate caches, no user configuration."""
     kept = {key: value for key, value in os.environ.items() if not key.startswith(("UV_", "PIP_", "MATRIX_"))}
     own = {"XDG_CACHE_HOME": str(place / "cache"), "PYTHONPATH": str(ROOT), "PIP_CONFIG_FILE": os.devnull}
     return {**kept, **own}
@@ -221,7 +221,7 @@ def _environment(place: Path) -> dict[str, str]:
 def _run(
     command: Sequence[str], directory: Path, place: Path, timeout: float
 ) -> subprocess.CompletedProcess[str]:
-    """Run a program in a directory, with caches at the place of a universe."""
+    """Run a program in a directory with the caches of a universe."""
     return subprocess.run(
         command,
         cwd=directory,
@@ -234,7 +234,7 @@ def _run(
 
 
 def _in_child(what: str, size: str, kind: str, place: Path, timeout: float) -> Result:
-    """Run one measurement in a process of its own."""
+    """Run one measurement in its own process."""
     if find_spec(NEEDS.get(what, "json")) is None:
         return {"state": "missing"}
     command = [sys.executable, "-m", "benchmarks.resolving", "--child", what, size, kind]
@@ -278,7 +278,7 @@ def _command(name: str, universe: Universe, place: Path, timeout: float) -> Resu
 
 
 def _cpu_of_children() -> float:
-    """Give the seconds of CPU time that finished children have had."""
+    """Return the CPU seconds of all finished child processes."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 
@@ -294,11 +294,11 @@ _SAYS_CONFLICT = {
     "uv pip compile": "No solution found",
     "pip install": "ResolutionImpossible",
 }
-"""What a command says when it has proved that there is no solution."""
+"""What each command prints when there is no solution."""
 
 
 def _answer_of(name: str, done: subprocess.CompletedProcess[str]) -> Answer | str:
-    """Read what a command answered: a choice, None for a conflict, or how it failed."""
+    """Parse the answer of a command: a choice, None for a conflict, or the failure."""
     if done.returncode:
         proved = _SAYS_CONFLICT[name] in done.stdout + done.stderr
         return None if proved else f"exit code {done.returncode}"
@@ -314,7 +314,7 @@ def _answer_of(name: str, done: subprocess.CompletedProcess[str]) -> Answer | st
 
 
 def _result(times: Sequence[float], answer: Answer | str, universe: Universe) -> Result:
-    """Put times and judgement together; a median without the first run, if there are others."""
+    """Combine times and verdict; the median leaves out the first run, if there are others."""
     result: Result = {
         "state": "right",
         "first": round(1000 * times[0], 2),
@@ -354,7 +354,7 @@ def _child(what: str, size: str, kind: str) -> Result:
 
 
 def _peak() -> float:
-    """Give the peak of the resident set of this process in MiB; Linux keeps it for each program."""
+    """Return the peak resident set size of this process in MiB."""
     for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines():
         if line.startswith("VmHWM"):
             return round(int(line.split()[1]) / 1024, 1)
@@ -392,7 +392,7 @@ def _nab(universe: Universe) -> Run:
     from benchmarks.pubgrub import Provider, as_range, resolve
 
     class Layered(Provider):
-        """Decides driver, ROCm, torch and then the rest, which is the faster order here."""
+        """Decide driver, ROCm, torch and then the rest, which is faster here."""
 
         def prioritize(self, package: str, *_: object) -> str:  # type: ignore[override]
             return package

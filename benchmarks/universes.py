@@ -1,4 +1,4 @@
-"""Made-up catalogs of any size, in every form that a resolver reads.
+"""Generated catalogs of any size, in the input formats of all resolvers.
 
 A universe has the layers of the real catalog: a kernel driver, ROCm on it, torch on ROCm, and
 extensions on torch and on each other. Versions are whole numbers, newer is larger. Every component
@@ -39,16 +39,16 @@ SIZES = ((12, 12), (40, 40), (100, 60))
 """Numbers of extensions and of versions of each component."""
 
 DRIVER, ROCM, TORCH = "a-driver", "b-rocm", "c-torch"
-"""In the order of the alphabet, which is the order in which unknown components are decided."""
+"""In alphabetical order, in which unknown components are decided."""
 _QUARRELLING = 3
-"""Pairs of extensions that spoil versions of torch."""
+"""Pairs of extensions that exclude versions of torch."""
 
 Versions = frozenset[int]
 
 
 @dataclass(slots=True)
 class Universe:
-    """Components, what each version of them needs, and what is asked for.
+    """Components, the requirements of each version, and the request.
 
     Attributes
     ----------
@@ -69,7 +69,7 @@ class Universe:
     planted: dict[str, int] | None = None
 
     def holds(self, chosen: Mapping[str, int]) -> bool:
-        """Tell whether a choice is a solution, from first principles."""
+        """Return whether a choice is a solution, by checking every requirement."""
         return all(chosen.get(name) in allowed for name, allowed in self.asked.items()) and all(
             chosen.get(other) in allowed
             for name, version in chosen.items()
@@ -77,7 +77,7 @@ class Universe:
         )
 
     def groups(self) -> Iterator[tuple[str, str, list[tuple[Versions, Versions]]]]:
-        """Yield subject, object and rows: these versions of the one need these of the other."""
+        """Yield subject, object and rows: versions of the subject, and versions of the object they require."""
         found: dict[tuple[str, str], dict[Versions, set[int]]] = {}
         for (name, version), needs in self.needs.items():
             for other, allowed in needs.items():
@@ -87,7 +87,7 @@ class Universe:
 
 
 def make(extensions: int, versions: int, kind: Kind) -> Universe:
-    """Make the universe of a size and kind.
+    """Return the universe of a size and kind.
 
     Parameters
     ----------
@@ -142,7 +142,7 @@ def _window(middle: int, width: int, versions: int) -> Versions:
 def _extension(
     universe: Universe, name: str, earlier: list[str], planted: Mapping[str, int], chance: random.Random
 ) -> None:
-    """Let each version of an extension need torch, and some also two earlier extensions."""
+    """Make each version of an extension require torch, and some also two earlier extensions."""
     versions, here = universe.newest[name], planted[name]
     others = chance.sample(earlier, min(2, len(earlier)))
     width = chance.randint(1, max(1, versions // 8))
@@ -157,7 +157,7 @@ def _extension(
 
 
 def _quarrels(universe: Universe, names: list[str], spoilt: Iterable[int], chance: random.Random) -> None:
-    """Spoil versions of torch, each by one of a few pairs of extensions."""
+    """Exclude versions of torch, each by one of a few pairs of extensions."""
     pairs = [(name, other) for name in names for other in universe.needs[name, 1] if other in names]
     pairs = random.Random(universe.name).sample(pairs, _QUARRELLING)  # noqa: S311
     for torch in spoilt:
@@ -175,7 +175,7 @@ SOURCE = "made up for a benchmark"
 
 
 def to_problem(universe: Universe) -> Problem:
-    """Write a universe as the resolver has it."""
+    """Return a universe as a problem of the resolver."""
     fact = Fact("made up", "documented", SOURCE)
     variables = {
         name: Variable(
@@ -205,7 +205,7 @@ def to_problem(universe: Universe) -> Problem:
 
 
 def to_clingo(universe: Universe) -> str:
-    """Write a universe as an answer set program: its models are the solutions."""
+    """Return a universe as an answer set program, whose models are the solutions."""
     lines = [f'version("{name}",1..{newest}).' for name, newest in universe.newest.items()]
     lines += [f'asked("{name}").' for name in universe.asked]
     for name, allowed in universe.asked.items():
@@ -229,7 +229,7 @@ def to_clingo(universe: Universe) -> str:
 
 
 def to_catalog(universe: Universe) -> str:
-    """Write a universe as a catalog file that is laid over the shipped one."""
+    """Return a universe as a catalog file that overlays the shipped one."""
     known = f'status = "documented"\nsource = "{SOURCE}"\n'
     parts = ["schema = 1\n"]
     for name, newest in universe.newest.items():
@@ -250,7 +250,7 @@ def to_catalog(universe: Universe) -> str:
 
 
 def requirements(universe: Universe) -> list[str]:
-    """Write what is asked for as requirements."""
+    """Return the request as requirements."""
     return [
         name if len(allowed) == universe.newest[name] else f"{name}{specifier(allowed)}"
         for name, allowed in universe.asked.items()
@@ -258,7 +258,7 @@ def requirements(universe: Universe) -> list[str]:
 
 
 def specifier(versions: Versions) -> str:
-    """Write a set of versions as one specifier (PEP 440).
+    """Return a set of versions as one specifier (PEP 440).
 
     Examples
     --------
@@ -275,7 +275,7 @@ def specifier(versions: Versions) -> str:
 
 
 def runs_of(versions: Iterable[int]) -> list[tuple[int, int]]:
-    """Give the first and the last of each run of neighbours.
+    """Return the first and last of each run of adjacent versions.
 
     Examples
     --------
@@ -292,7 +292,7 @@ def runs_of(versions: Iterable[int]) -> list[tuple[int, int]]:
 
 
 def write_index(universe: Universe, root: Path) -> None:
-    """Write a universe as a package index on disk: wheels without content, pages, metadata files.
+    """Write a universe as a package index on disk: empty wheels, pages, metadata files.
 
     The pages are those of PEP 503, and say that the metadata can be read without the wheel (PEP 658).
     """

@@ -1,4 +1,4 @@
-"""The main job from end to end, with the real DeepSpeed and the CPU build of torch.
+"""The whole workflow with the real DeepSpeed and the CPU build of torch.
 
 Resolves, builds DeepSpeed's cpu_adam op, publishes the wheel to an index, installs it from there
 into a fresh environment with pip, and runs five optimizer steps against torch's AdamW. Everything
@@ -66,7 +66,7 @@ def main() -> int:
 
 
 def install(lock: Resolution) -> None:
-    """Install what the lock pins into a fresh environment, as a container's build would."""
+    """Install what the lock pins into a new environment, like the build of a container."""
     shutil.rmtree(ENVIRONMENT, ignore_errors=True)
     python = host.find_python(lock.version_of("python"))
     command([str(python), "-m", "venv", str(ENVIRONMENT)])
@@ -88,7 +88,7 @@ def matrix(*arguments: str) -> None:
 
 
 def command(arguments: list[str]) -> None:
-    """Show a command and run it; stop the demo when it fails."""
+    """Print a command and run it; stop if it fails."""
     shown = [Path(arguments[0]).name, *arguments[1:]]
     print(f"$ {shlex.join(shown)}", flush=True)
     code = subprocess.run(arguments, check=False, cwd=HERE.parent, env=pip_environment()).returncode

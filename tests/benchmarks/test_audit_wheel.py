@@ -1,4 +1,4 @@
-"""The wheel that the audit is timed with is sound, and deflates as GPU code does."""
+"""The wheel of the audit benchmark has no defects and compresses like GPU code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every form of a made-up catalog means the same, and is what its kind says."""
+"""All formats of a generated catalog agree with its kind."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_only_the_oldest_rocm_that_the_driver_allows_has_a_solution() -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_looking_at_pairs_does_not_decide_it(kind: Kind) -> None:
-    """Otherwise the search would have nothing to do, and nothing would be measured."""
+    """Otherwise the search would have nothing to do."""
     universe = make(12, 12, kind)
     problem = to_problem(universe)
     domains = propagate(problem)

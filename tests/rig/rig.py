@@ -38,19 +38,19 @@ _PROXIES = ("http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY"
 
 
 class RigError(Exception):
-    """The rig cannot be made; a test that needs it fails, it is not skipped."""
+    """The rig cannot be created. A test that needs it fails; it is not skipped."""
 
 
 @dataclass(frozen=True)
 class Rig:
-    """What tests of container builds work with."""
+    """What tests of container builds use."""
 
     image: Path
     """The base image, a SIF."""
     wheels: Path
     """Directory with the stand-in torch wheel."""
     root: Path
-    """Directory of this session; the user may read it, and write to what `work` gives."""
+    """Directory of this session. The user can read it, and write to directories from `work`."""
 
     @property
     def torch(self) -> Path:
@@ -60,7 +60,7 @@ class Rig:
 
     @property
     def python(self) -> str:
-        """An interpreter that the ordinary user may start, of this one's minor version."""
+        """An interpreter of the running minor version that the ordinary user may start."""
         name = f"python{sys.version_info.major}.{sys.version_info.minor}"
         for path in (os.path.realpath(sys.executable), f"/usr/bin/{name}", f"/usr/local/bin/{name}"):
             if Path(path).exists() and _as_user([path, "-c", "1"], cwd=self.root).returncode == 0:
@@ -69,7 +69,7 @@ class Rig:
         raise RigError(msg)
 
     def work(self) -> Path:
-        """Make a directory that belongs to the user."""
+        """Create a directory that belongs to the user."""
         path = Path(tempfile.mkdtemp(dir=self.root, prefix="work-"))
         if os.geteuid() == 0:
             shutil.chown(path, USER, USER)
@@ -78,7 +78,7 @@ class Rig:
     def run_as_user(
         self, command: Sequence[str], cwd: Path | None = None, env: Mapping[str, str] | None = None
     ) -> subprocess.CompletedProcess[str]:
-        """Run a program as the ordinary user, with nothing of this environment but how to reach indexes.
+        """Run a program as the ordinary user, with only the index settings of this environment.
 
         Parameters
         ----------
@@ -90,7 +90,7 @@ class Rig:
         return _as_user(command, cwd=cwd or self.work(), env={**self.user_environment(), **(env or {})})
 
     def user_environment(self) -> dict[str, str]:
-        """Give the user's variables: a home of this session, and this machine's way to package indexes."""
+        """Return the user's environment: a temporary home, and this machine's index settings."""
         kept = {
             name: value for name, value in os.environ.items() if name.startswith(_PASSED) or name in _PROXIES
         }
@@ -100,20 +100,20 @@ class Rig:
     def matrix(
         self, *arguments: str, cwd: Path, env: Mapping[str, str] | None = None
     ) -> subprocess.CompletedProcess[str]:
-        """Run the real program as the ordinary user."""
+        """Run `matrix` as the ordinary user."""
         return self.run_python("-m", "matrix", *arguments, cwd=cwd, env=env)
 
     def run_python(
         self, *arguments: str, cwd: Path, env: Mapping[str, str] | None = None
     ) -> subprocess.CompletedProcess[str]:
-        """Run Python as the ordinary user, with the project and what it needs."""
+        """Run Python as the ordinary user, with the project and its dependencies."""
         own = {"PYTHONPATH": str(self.root / "site"), "PYTHONDONTWRITEBYTECODE": "1"}
         return self.run_as_user([self.python, *arguments], cwd=cwd, env={**own, **(env or {})})
 
 
 @contextmanager
 def the_rig() -> Iterator[Rig]:
-    """Make the rig unless it is there, and a directory of this session for the user.
+    """Create the rig if it does not exist, and a session directory for the user.
 
     Raises
     ------
@@ -181,7 +181,7 @@ def _make(folder: Path, log: Path) -> None:
 
 
 def _download(folder: Path, sink: int, log: Path) -> None:
-    """Get the CPU wheel from where pip is told to look, else from the index that the catalog names."""
+    """Download the CPU wheel with pip's configuration, else from the catalog's index."""
     index = load().torch[TORCH].index
     for more in ((), ("--extra-index-url", index)):
         command = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--only-binary=:all:", *more]
@@ -207,7 +207,7 @@ def _as_user(
 
 
 def _link(source: Path, target: Path) -> None:
-    """Let the user read a file that lies in root's home, without a copy where that can be."""
+    """Make a file in root's home readable for the user, without a copy if possible."""
     try:
         target.hardlink_to(source)
     except OSError:
@@ -216,7 +216,7 @@ def _link(source: Path, target: Path) -> None:
 
 
 def _copy_site(target: Path) -> None:
-    """Copy the project and what is installed beside it: the user may not look into root's directories."""
+    """Copy the project and its dependencies, because the user cannot read root's directories."""
     skipped = shutil.ignore_patterns("__pycache__", "pip", "mypy", "mypyc", "ruff*", "torch")
     shutil.copytree(sysconfig.get_path("purelib"), target, ignore=skipped)
     for name in ("resolver", "builders", "matrix"):

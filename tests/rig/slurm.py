@@ -1,4 +1,4 @@
-"""A Slurm of one node on this machine: the real daemons, with a STAND-IN for a GPU.
+"""A one-node Slurm cluster on this machine: the real daemons, with a STAND-IN for a GPU.
 
 Everything it keeps is in one directory: key, sockets, state, logs; ports are free ones. There is no
 accounting and no cgroup. The GPU is one that Slurm counts and hands out, and that is not there.
@@ -56,17 +56,17 @@ PartitionName={partition} Nodes=rig Default=YES MaxTime=60 State=UP
 
 @dataclass(frozen=True)
 class Slurm:
-    """A cluster that takes jobs."""
+    """A running cluster."""
 
     root: Path
 
     @property
     def env(self) -> dict[str, str]:
-        """Variables with which Slurm's commands find it."""
+        """Environment variables for Slurm's commands."""
         return {"SLURM_CONF": str(self.root / "slurm.conf")}
 
     def job(self, number: str) -> dict[str, str]:
-        """Give what Slurm says of a job, by its words, such as ``JobState`` and ``ExitCode``."""
+        """Return the fields of ``scontrol show job``, such as ``JobState`` and ``ExitCode``."""
         command = ["scontrol", "show", "job", number, "--oneliner"]
         done = subprocess.run(
             command, env={**os.environ, **self.env}, capture_output=True, text=True, check=True
@@ -74,7 +74,7 @@ class Slurm:
         return dict(word.partition("=")[::2] for word in done.stdout.split())
 
     def ended(self, number: str, *, patience: float = 300.0) -> dict[str, str]:
-        """Wait until a job has ended; gives what Slurm says of it."""
+        """Wait until a job has ended; return its fields."""
         until = time.monotonic() + patience
         while (said := self.job(number))["JobState"] not in _ENDED:
             if time.monotonic() > until:
@@ -86,7 +86,7 @@ class Slurm:
 
 @contextmanager
 def one_node(root: Path) -> Iterator[Slurm]:
-    """Start a cluster whose files are below a directory, and end it with the block.
+    """Start a cluster with its files in a directory; stop it at the end of the block.
 
     Raises
     ------

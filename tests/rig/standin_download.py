@@ -1,4 +1,4 @@
-"""Answers one download with a STAND-IN: that of Miniforge's installer, by cotainr's own Python.
+"""A STAND-IN for one download of cotainr: Miniforge's installer.
 
 Copied into the environment that cotainr is installed in, with a ``.pth`` file that imports it at the start.
 cotainr itself stays as it is: it asks urllib for the same address, and gets `standin_miniforge.sh`, whose
@@ -15,12 +15,12 @@ ADDRESS = "https://github.com/conda-forge/miniforge/releases/latest/download/Min
 
 
 class StandIn(urllib.request.BaseHandler):
-    """Comes before the handler that would go to the network."""
+    """Runs before urllib's network handler."""
 
     handler_order = 100
 
     def https_open(self, request: urllib.request.Request) -> urllib.response.addinfourl | None:
-        """Answer the one address; None leaves another to the next handler."""
+        """Answer the one URL; return None for any other."""
         if request.full_url != ADDRESS:
             return None
         installer = Path(os.environ[VARIABLE]).open("rb")  # noqa: SIM115  the reader closes it

@@ -1,4 +1,4 @@
-"""A STAND-IN for a ROCm torch, made from the CPU wheel: sources that extend torch compile against it.
+"""A STAND-IN for a ROCm torch, made from the CPU wheel; extensions compile against it.
 
 It has the metadata and version of a ROCm wheel, the headers turned into HIP by torch's own hipify, and
 HIP libraries with the right names that hold traps: functions of torch's HIP part that abort when they are
@@ -58,7 +58,7 @@ _TRAPS = (
     "_ZNK3c104cuda10CUDAStream6streamEv",
 )
 _DATA = ["_ZN3c104cuda20CUDACachingAllocator9allocatorE"]
-"""Symbols of libc10_hip that DeepSpeed's fused_adam and dc ask for, functions and data."""
+"""Symbols of libc10_hip that DeepSpeed's fused_adam and dc import, functions and data."""
 _MATHS = (
     "_ZN2at4cuda26getCurrentDevicePropertiesEv",
     "_ZN2at4cuda9warp_sizeEv",
@@ -89,7 +89,7 @@ _MATHS = (
     "hipsparseSpMM_bufferSize",
     "rocblas_create_handle",
 )
-"""What Apex, DeepSpeed and bitsandbytes ask of libtorch_hip and of the maths libraries that it loads."""
+"""Symbols that Apex, DeepSpeed and bitsandbytes import from libtorch_hip and ROCm's maths libraries."""
 _PRELOAD = """
 
 # stand-in: a ROCm torch is linked against these, so that they are there once it is imported
@@ -113,7 +113,7 @@ hipify_python.hipify(project_directory=sys.argv[2], output_directory=sys.argv[2]
 
 
 def make(cpu_wheel: Path, folder: Path) -> Path:
-    """Make the stand-in wheel in a directory; gives its path."""
+    """Write the stand-in wheel into a directory; return its path."""
     with tempfile.TemporaryDirectory(dir=folder) as name:
         tree = Path(name)
         with zipfile.ZipFile(cpu_wheel) as archive:
@@ -132,7 +132,7 @@ def make(cpu_wheel: Path, folder: Path) -> Path:
 
 
 def _traps(functions: Sequence[str], data: Sequence[str] = ()) -> str:
-    """Give C source with a function that aborts for each symbol, and with data."""
+    """Return C source that defines the data, and for each function one that aborts."""
     lines = [f'void *data{number} __asm__("{name}") = 0;' for number, name in enumerate(data)]
     for number, name in enumerate(functions):
         lines.append(f'void trap{number}(void) __asm__("{name}");')
@@ -141,7 +141,7 @@ def _traps(functions: Sequence[str], data: Sequence[str] = ()) -> str:
 
 
 def _rename(tree: Path) -> str:
-    """Give it a ROCm wheel's version, and let it look like a HIP build on a machine without GPU."""
+    """Return it a ROCm wheel's version, and let it look like a HIP build on a machine without GPU."""
     module = tree / "torch" / "version.py"
     text = module.read_text()
     found = re.search(r"__version__ = '([^+]+)\+cpu'", text)
@@ -160,7 +160,7 @@ def _rename(tree: Path) -> str:
 
 
 def _hipify(tree: Path) -> None:
-    """Lay the headers out as in torch's sources, and turn them into HIP as tools/amd_build does."""
+    """Arrange the headers as in torch's sources, and hipify them like tools/amd_build."""
     include, source = tree / "torch" / "include", tree / "_source"
     for name, place in _SOURCES.items():
         shutil.copytree(include / name, source / place)
@@ -184,7 +184,7 @@ def _hipify(tree: Path) -> None:
 
 
 def _pack(tree: Path, info: Path, wheel: Path) -> None:
-    """Zip it with a new RECORD, quickly rather than small."""
+    """Zip it with a new RECORD; fast rather than small."""
     record, rows = info / "RECORD", []
     with zipfile.ZipFile(wheel, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
         for file in sorted(tree.rglob("*")):

@@ -1,4 +1,4 @@
-"""A directory in which the real program has built the real DeepSpeed, and how to run the program."""
+"""A directory in which `matrix` built the real DeepSpeed, and a function to run `matrix`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Built:
     work: Path
     said: str
     log: Path
-    """Of the build that made the wheel; other tests build in the same index, and fail there on purpose."""
+    """The log of the successful build; other tests build into the same index and fail on purpose."""
 
     @property
     def index(self) -> Path:

@@ -1,4 +1,4 @@
-"""A local git repository with a HIP extension of Apex's build shape, and the catalog rows that know it."""
+"""A local git repository with a HIP extension of Apex's build shape, and the catalog rows for it."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class Repository:
     def catalog(
         self, directory: Path, *, fault: str = "", ops: str = "1", old: str = "", guard: bool = True
     ) -> Path:
-        """Write the rows that know it into a directory.
+        """Write the catalog rows for it into a directory.
 
         Parameters
         ----------
@@ -96,7 +96,7 @@ class Repository:
 
 
 def make_repository(folder: Path) -> Repository:
-    """Make the repository, its submodule beside it, and a commit of each flag style."""
+    """Create the repository, its submodule, and one commit per flag style."""
     shared, main = folder / "shared.git", folder / "fusedtiny.git"
     shutil.copytree(PACKAGES / "fusedtiny_shared", shared)
     header = _commit(shared, "the header")

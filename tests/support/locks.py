@@ -1,4 +1,4 @@
-"""Locks and picks made or changed as a test needs them, still whole in themselves."""
+"""Locks and picks for tests."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from resolver.model import BaseImage, Distribution, Resolution
 
 
 def built_pick(name: str, **more: Any) -> Distribution:
-    """Give the pick of a distribution 1.0 that is built."""
+    """Return a pick of version 1.0 that is built."""
     return Distribution(
         name=name,
         version="1.0",
@@ -23,7 +23,7 @@ def built_pick(name: str, **more: Any) -> Distribution:
 
 
 def with_image(lock: Resolution, image: BaseImage) -> Resolution:
-    """Give a lock that was resolved for a base image."""
+    """Return a lock with a base image."""
     pick = Distribution(
         name="base-image",
         version=image.name,
@@ -39,7 +39,7 @@ def with_image(lock: Resolution, image: BaseImage) -> Resolution:
 
 
 def with_kept(lock: Resolution, *names: str) -> Resolution:
-    """Give a lock that leaves these distributions as the base image has them."""
+    """Return a lock in which these distributions are preinstalled."""
     picks = tuple(
         replace(one, origin="preinstalled", index="") if one.name in names else one for one in lock.picks
     )
@@ -47,7 +47,7 @@ def with_kept(lock: Resolution, *names: str) -> Resolution:
 
 
 def with_index(lock: Resolution, url: str, *names: str) -> Resolution:
-    """Give a lock that takes these distributions from another wheel index."""
+    """Return a lock in which these distributions come from another index."""
     return replace(
         lock, picks=tuple(replace(one, index=url) if one.name in names else one for one in lock.picks)
     )

@@ -1,4 +1,4 @@
-"""A reporter that remembers what it was told, for tests."""
+"""A reporter that records messages, for tests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reading the provenance of a wheel, as an in-toto statement says it."""
+"""Readers for the provenance of a wheel."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ from typing import Any
 
 
 def inputs_of(record: dict[str, Any]) -> dict[str, Any]:
-    """Give what the build key was taken from."""
+    """Return the inputs of the build key."""
     found = record["predicate"]["buildDefinition"]["internalParameters"]["inputs"]
     assert isinstance(found, dict)
     return found
 
 
 def materials_of(record: dict[str, Any]) -> list[dict[str, Any]]:
-    """Give what the wheel was made from: its source, torch, the base image, the build requirements."""
+    """Return what the wheel was built from: source, torch, base image, build requirements."""
     found = record["predicate"]["buildDefinition"]["resolvedDependencies"]
     assert isinstance(found, list)
     return found
 
 
 def results_of(record: dict[str, Any]) -> dict[str, Any]:
-    """Give what was found of the wheel afterwards."""
+    """Return the findings on the wheel."""
     products = record["predicate"]["runDetails"]["byproducts"]
     said = {one["name"]: one["annotations"] for one in products}
     return {name: one["result"] for name, one in said.items() if one["role"] == "result"}

@@ -24,7 +24,7 @@ class Site:
         self.work = rig.work()
         self.index = self.work / "index"
         self.env = {"PIP_FIND_LINKS": str(self.rig.wheels)}
-        """Variables that the program is started with besides the user's."""
+        """Environment variables for the program in addition to the user's."""
 
     def matrix(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         return self.rig.matrix(*arguments, cwd=self.work, env=self.env)
@@ -40,7 +40,7 @@ class Site:
         return self.matrix("build-wheels", *more)
 
     def start(self, *arguments: str) -> subprocess.Popen[str]:
-        """Start the program and do not wait; `pid_of` gives its process."""
+        """Start the program without waiting; `pid_of` returns its process id."""
         python = [self.rig.python, "-m", "matrix", *arguments]
         runuser = [shutil.which("runuser") or "runuser", "-u", USER, "--"] if os.geteuid() == 0 else []
         own = {"PYTHONPATH": str(self.rig.root / "site"), "PYTHONDONTWRITEBYTECODE": "1"}
@@ -74,10 +74,10 @@ class Site:
 
 
 MakeSite = Callable[..., Site]
-"""Gives a directory with a lock for the small extension; what goes wrong in its build is said by keywords."""
+"""Returns a directory with a lock for the small extension; keywords choose how its build fails."""
 
 
 def pid_of(started: subprocess.Popen[str]) -> int:
-    """Give the process of the program itself: as root, runuser stands before it."""
+    """Return the process id of the program itself, which is a child of runuser."""
     children = Path(f"/proc/{started.pid}/task/{started.pid}/children").read_text().split()
     return int(children[0]) if os.geteuid() == 0 else started.pid

@@ -1,4 +1,4 @@
-"""Tiny wheels and indexes of them: stand-ins for what takes hours to build and gigabytes to fetch."""
+"""Tiny wheels and indexes: stand-ins for wheels that take hours to build and gigabytes to download."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 def tiny_wheel(
     folder: Path, name: str, version: str, *, requires: Sequence[str] = (), tags: str = "py3-none-any"
 ) -> Path:
-    """Make a pure wheel whose only module says its version.
+    """Write a pure wheel whose only module has its version.
 
     Parameters
     ----------
@@ -42,7 +42,7 @@ def tiny_wheel(
 
 
 def tiny_index(root: Path, wheels: Mapping[str, Sequence[tuple[str, Sequence[str]]]]) -> Path:
-    """Make an index as a stranger's server would have it: HTML pages with hashes, nothing else.
+    """Write an index like those of other servers: HTML pages with hashes.
 
     Parameters
     ----------
