@@ -77,7 +77,7 @@ class Universe:
         )
 
     def groups(self) -> Iterator[tuple[str, str, list[tuple[Versions, Versions]]]]:
-        """Yield subject, object and rows: versions of the subject, and versions of the object they require."""
+        """Yield subject, object and rows: versions of the subject and what they require of the object."""
         found: dict[tuple[str, str], dict[Versions, set[int]]] = {}
         for (name, version), needs in self.needs.items():
             for other, allowed in needs.items():
