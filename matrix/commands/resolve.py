@@ -1,4 +1,4 @@
-"""``matrix resolve``: choose a set that fits, say why, and write the lock."""
+"""``matrix resolve``: choose versions that work together, give the reasons, and write the lock."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--keep-installed",
         metavar="FILE|image",
-        help="keep what is installed as it is: what FILE lists (pip list, pip freeze, or their JSON), "
-        "or what the catalog says that the chosen base image holds",
+        help="keep installed distributions as they are: those listed in FILE (output of pip list or pip "
+        "freeze), or those of the chosen base image",
     )
     add_target_options(parser)
 
@@ -57,7 +57,7 @@ def execute(context: Context) -> int:
         show_conflict(answer, console, as_json=as_json)
         return 1
     forget_conflict()
-    if not args.no_lock:  # before anything is printed: a reader that goes away must not cost the lock
+    if not args.no_lock:  # before printing, because a closed pipe ends the program
         from builders.containers.image import with_cached_digest
         from builders.files import write_atomic
 
@@ -70,8 +70,6 @@ def execute(context: Context) -> int:
         for warning in answer.warnings:
             console.warning(warning)
     if not args.no_lock:
-        console.info(
-            f"\nWrote {args.output}"
-            + ("" if console.verbosity > 0 else ". Sources of the reasons: there, or with -v.")
-        )
+        sources = "" if console.verbosity > 0 else " It names the sources of all facts; -v shows them."
+        console.info(f"\nWrote {args.output}.{sources}")
     return 0

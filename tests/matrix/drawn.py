@@ -1,6 +1,6 @@
-"""Small readers of what `matrix graph` writes, made from the formats' descriptions alone.
+"""Small strict parsers of the formats that `matrix graph` writes.
 
-They refuse what is not well formed, so a test that uses one also checks that.
+They follow the descriptions of the formats and reject anything that is not well formed.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""``matrix resolve``: the JSON that others rely on, the text, the lock and the exit codes."""
+"""``matrix resolve``: JSON, text, lock and exit codes."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ import json
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from matrix.cli import main, main_inner
 from matrix.console import Console
-from resolver.lock import read_lock
+from resolver.lock import encode, read_lock
 
 Capture = pytest.CaptureFixture[str]
 FOUR = ["apex", "deepspeed", "flash-attn", "bitsandbytes"]
@@ -28,7 +29,7 @@ def run_json(capsys: Capture, *arguments: str, code: int = 0) -> dict[str, Any]:
     return document
 
 
-def test_every_pick_of_the_four_packages_carries_a_source(capsys: Capture) -> None:
+def test_every_pick_has_facts_with_sources(capsys: Capture) -> None:
     document = run_json(capsys, "resolve", *FOUR, *ON_LUMI)
     assert (document["schema"], document["status"]) == (1, "resolved")
     names = {pick["name"] for pick in document["picks"]}
@@ -40,7 +41,7 @@ def test_every_pick_of_the_four_packages_carries_a_source(capsys: Capture) -> No
         assert pick["verdict"] in {"supported", "at-own-risk"}
 
 
-def test_what_is_built_has_undeclared_build_edges_and_comes_after_torch(capsys: Capture) -> None:
+def test_built_extensions_come_after_torch(capsys: Capture) -> None:
     document = run_json(capsys, "resolve", *FOUR, *ON_LUMI)
     edge = {"from": "apex", "to": "torch", "kind": "build", "declared": False}
     assert edge in document["edges"]
@@ -49,7 +50,7 @@ def test_what_is_built_has_undeclared_build_edges_and_comes_after_torch(capsys: 
         assert rank[edge["to"]] < rank[edge["from"]]
 
 
-def test_the_label_of_what_is_built_names_rocm_torch_and_target(capsys: Capture) -> None:
+def test_label_names_rocm_torch_and_gpu_architecture(capsys: Capture) -> None:
     picks = {p["name"]: p for p in run_json(capsys, "resolve", *FOUR, *ON_LUMI)["picks"]}
     torch = picks["torch"]["version"].partition("+")[0]
     rocm = ".".join(picks["rocm"]["version"].split(".")[:2])
@@ -59,20 +60,20 @@ def test_the_label_of_what_is_built_names_rocm_torch_and_target(capsys: Capture)
     assert picks["torch"]["wheel_version"] == ""
 
 
-def test_several_targets_all_stand_in_the_label(capsys: Capture) -> None:
+def test_label_names_all_gpu_architectures(capsys: Capture) -> None:
     document = run_json(capsys, "resolve", "deepspeed", *ON_LUMI, "--gfx90a", "--gfx", "gfx942")
     (deepspeed,) = (p for p in document["picks"] if p["name"] == "deepspeed")
     assert deepspeed["wheel_version"].endswith(".gfx90a.gfx942")
 
 
-def test_the_text_shows_picks_reasons_and_order(capsys: Capture) -> None:
+def test_text_shows_picks_reasons_and_order(capsys: Capture) -> None:
     assert main(["resolve", *FOUR, *ON_LUMI]) == 0
-    said = capsys.readouterr().out
+    text = capsys.readouterr().out
     for part in ("Why", "Install order", "is supported on kernel drivers", "is compiled against torch"):
-        assert part in said
+        assert part in text
 
 
-def test_the_lock_is_the_same_bytes_the_second_time(capsys: Capture) -> None:
+def test_lock_has_same_bytes_the_second_time(capsys: Capture) -> None:
     del capsys
     assert main(["resolve", *FOUR, *ON_LUMI, "-o", "one.lock", "-q"]) == 0
     assert main(["resolve", *FOUR, *ON_LUMI, "-o", "two.lock", "-q"]) == 0
@@ -80,13 +81,13 @@ def test_the_lock_is_the_same_bytes_the_second_time(capsys: Capture) -> None:
     assert read_lock(Path("one.lock")).version_of("torch").startswith("2.")
 
 
-def test_no_lock_writes_none(capsys: Capture, tmp_path: Path) -> None:
+def test_no_lock_writes_no_file(capsys: Capture, tmp_path: Path) -> None:
     del capsys
     assert main(["resolve", "torch", "--no-lock"]) == 0
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_cannot_be_met_exits_1_names_the_facts_and_leaves_the_lock(capsys: Capture) -> None:
+def test_conflict_exits_1_and_keeps_the_lock(capsys: Capture) -> None:
     lock = Path("matrix.lock")
     lock.write_text("as it was")
     asked = ["resolve", "torch", "rocm==7.1.*", "--site", "lumi-g", "--date", "2026-02-01"]
@@ -99,19 +100,50 @@ def test_what_cannot_be_met_exits_1_names_the_facts_and_leaves_the_lock(capsys: 
     assert all(item["source"] for item in document["core"])
     assert document["suggestions"]
     assert main(asked) == 1
-    said = capsys.readouterr().out
-    assert "ROCm 7.1 is supported on kernel drivers 6.4" in said
-    assert "These requests resolve" in said
+    text = capsys.readouterr().out
+    assert "ROCm 7.1 is supported on kernel drivers 6.4" in text
+    assert "These requests resolve" in text
     assert lock.read_text() == "as it was"
 
 
-def test_with_nothing_asked_the_five_packages_are_resolved_for_lumi_g(capsys: Capture) -> None:
+def test_default_request_is_five_packages_for_lumi_g(capsys: Capture) -> None:
     document = run_json(capsys, "resolve")
     assert document["target"]["site"] == "lumi-g"
     assert {pick["name"] for pick in document["picks"]} >= {*FOUR, "torch"}
 
 
-def test_the_request_file_is_read_and_options_win_over_it(capsys: Capture, tmp_path: Path) -> None:
+def test_default_cpu_request_is_torch_and_deepspeed(capsys: Capture) -> None:
+    document = run_json(capsys, "resolve", "--backend", "cpu")
+    assert document["request"]["requirements"] == ["torch", "deepspeed"]
+    assert {"torch", "deepspeed"} <= {pick["name"] for pick in document["picks"]}
+
+
+def test_json_is_the_struct_that_the_lock_holds(capsys: Capture) -> None:
+    document = run_json(capsys, "resolve", "apex", *ON_LUMI)
+    lock = read_lock(Path("matrix.lock"))
+    assert document == msgspec.json.decode(msgspec.json.encode(lock, enc_hook=encode))
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["build-wheels", "--dry-run"],
+        ["graph"],
+        ["fetch"],
+        ["explain"],
+        ["env", "--for", "pip"],
+        ["verify"],
+    ],
+)
+def test_missing_lock_named_by_the_user_is_an_error(command: list[str], capsys: Capture) -> None:
+    assert main([*command, "--lock", "missing.lock"]) == 2
+    captured = capsys.readouterr()
+    assert "There is no lock file missing.lock" in captured.err
+    assert captured.out == ""
+    assert list(Path().iterdir()) == []
+
+
+def test_options_override_request_file(capsys: Capture, tmp_path: Path) -> None:
     (tmp_path / "matrix.toml").write_text(
         'requirements = ["torch"]\nsite = "lumi-g"\ndate = 2026-03-01\npython = "3.12"\nrocm = "6.4"\n'
     )
@@ -121,7 +153,7 @@ def test_the_request_file_is_read_and_options_win_over_it(capsys: Capture, tmp_p
     assert picks["torch"].endswith("+rocm6.2.4")
 
 
-def test_a_cpu_request_is_for_this_machine(capsys: Capture) -> None:
+def test_cpu_request_is_for_this_machine(capsys: Capture) -> None:
     document = run_json(
         capsys, "resolve", "deepspeed", "torch==2.13.0", "--backend", "cpu", "--python", "3.11"
     )
@@ -132,14 +164,14 @@ def test_a_cpu_request_is_for_this_machine(capsys: Capture) -> None:
     assert "rocm" not in picks
 
 
-def test_proven_prefers_a_set_that_somebody_ran(capsys: Capture) -> None:
+def test_prefer_proven_chooses_a_proven_set(capsys: Capture) -> None:
     document = run_json(capsys, "resolve", *FOUR, *ON_LUMI, "--prefer", "proven")
     picks = {p["name"]: p["version"] for p in document["picks"]}
     assert (picks["torch"], picks["deepspeed"]) == ("2.5.1+rocm6.2", "0.15.1")
     assert any("s-2.5.1-rocm6.2.3" in warning for warning in document["warnings"])
 
 
-def test_an_overlay_adds_a_fact_that_decides(capsys: Capture, tmp_path: Path) -> None:
+def test_overlay_fact_changes_the_choice(capsys: Capture, tmp_path: Path) -> None:
     (tmp_path / "site.toml").write_text(
         'schema = 1\n[[requires]]\npackage = "deepspeed"\nreleases = "==0.19.8"\non = "python"\n'
         'versions = ["<3.12"]\nstatus = "observed"\nsource = "our ticket 42"\n'
@@ -153,7 +185,7 @@ def test_an_overlay_adds_a_fact_that_decides(capsys: Capture, tmp_path: Path) ->
     assert versions[1] != "0.19.8"
 
 
-def test_a_reader_that_goes_away_does_not_cost_the_lock(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lock_is_written_when_stdout_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     def gone(*_: object) -> None:
         raise BrokenPipeError
 
@@ -178,7 +210,7 @@ def test_a_reader_that_goes_away_does_not_cost_the_lock(monkeypatch: pytest.Monk
         (["torch>2.4,<2.3"], "its conditions exclude one another"),
     ],
 )
-def test_what_contradicts_itself_or_is_empty_is_refused(
+def test_contradictory_or_empty_options_are_refused(
     capsys: pytest.CaptureFixture[str], options: list[str], said: str
 ) -> None:
     assert main(["resolve", "--no-lock", *options]) == 2
