@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +13,7 @@ import msgspec
 
 from builders.cache import cache_root
 from builders.constants import LOCK_FILE
+from builders.containers.container import TemporaryDirectory
 from builders.containers.engines import choose_runtime
 from builders.containers.image import find_image
 from builders.files import write_atomic
@@ -136,16 +136,16 @@ def _verify(
     env = {name: os.environ[name] for name in passed if name in os.environ}
     built, published = _built_recipes(lock, catalog), _published_modules(lock, catalog)
     modules = ["torch", *published.values(), *(name for recipe in built for name in recipe.imports)]
-    with tempfile.TemporaryDirectory(prefix="matrix-verify-") as folder:
-        probe = Probe(runtime, args.python, folder=Path(folder), log=log, env=env)
-        reply = probe.ask_environment(list(dict.fromkeys(modules)))
-        base = Path(os.environ.get("PYTHONUSERBASE") or Path.home() / ".local")
-        own = user_packages(base, reply.user_site.minor)
-        findings = judge_environment(reply, lock, own, need_gpu=args.need_gpu)
-        installed = {normalize_name(dist.name) for dist in reply.distributions}
-        for recipe in [*built, *(_import_recipe(name, module) for name, module in published.items())]:
-            if normalize_name(recipe.package) in installed:  # a missing pin is a finding already
-                findings += judge_wheel(probe.ask_wheel(recipe), recipe, complete=True)
+    folder = TemporaryDirectory()
+    probe = Probe(runtime, args.python, folder=folder.root, log=log, env=env)
+    reply = probe.ask_environment(list(dict.fromkeys(modules)))
+    base = Path(os.environ.get("PYTHONUSERBASE") or Path.home() / ".local")
+    own = user_packages(base, reply.user_site.minor)
+    findings = judge_environment(reply, lock, own, need_gpu=args.need_gpu)
+    installed = {normalize_name(dist.name) for dist in reply.distributions}
+    for recipe in [*built, *(_import_recipe(name, module) for name, module in published.items())]:
+        if normalize_name(recipe.package) in installed:  # a missing pin is a finding already
+            findings += judge_wheel(probe.ask_wheel(recipe), recipe, complete=True)
     return reply, findings
 
 

@@ -21,29 +21,29 @@ from tests.rig.rig import Rig
 
 pytestmark = pytest.mark.integration
 
-# What the user's Python runs: a place for the image of argv[1], and a view that is told as JSON.
+# Run by the user's Python: a runtime for the image of argv[1], and a view given as JSON.
 RUN = """
 import json, sys
 from pathlib import Path
 from builders.containers.engines import choose_runtime
 from builders.containers.image import Image
 from builders.containers.runtime import Bind, View, run_in
-image, told = Image("base", Path(sys.argv[1]), "0" * 64), json.loads(sys.argv[2])
-binds = [Bind(Path(path), writable) for path, writable in told.get("binds", {}).items()]
-cwd = Path(told["cwd"]) if "cwd" in told else None
-paths = list(map(Path, told.get("path", [])))
-view = View(told.get("env", {}), paths, cwd, binds, told.get("network", False))
-place = choose_runtime(told.get("kind"), None if told.get("kind") == "host" else image)
-run_in(place, told["command"], view, what="Trying", log=Path(told["log"]))
-print(place.isolates_network)
+image, given = Image("base", Path(sys.argv[1]), "0" * 64), json.loads(sys.argv[2])
+binds = [Bind(Path(path), writable) for path, writable in given.get("binds", {}).items()]
+cwd = Path(given["cwd"]) if "cwd" in given else None
+paths = list(map(Path, given.get("path", [])))
+view = View(given.get("env", {}), paths, cwd, binds, given.get("network", False))
+runtime = choose_runtime(given.get("kind"), None if given.get("kind") == "host" else image)
+run_in(runtime, given["command"], view, what="Trying", log=Path(given["log"]))
+print(runtime.isolates_network)
 """
 
 
 class Ran:
-    """What a program in the image printed, and what was said of its place."""
+    """The output of a program in the image, and of the script that ran it."""
 
     def __init__(self, done: subprocess.CompletedProcess[str], log: Path) -> None:
-        self.code, self.errors, self.said = done.returncode, done.stderr, done.stdout.strip()
+        self.code, self.errors, self.output = done.returncode, done.stderr, done.stdout.strip()
         lines = log.read_text().splitlines()
         at = next(number for number, line in reversed(list(enumerate(lines))) if line.startswith("$ "))
         self.printed = lines[at:]
@@ -55,14 +55,14 @@ class Ran:
 
 def run(rig: Rig, command: list[str], *, env: dict[str, str] | None = None, **view: Any) -> Ran:
     work = rig.work()
-    told = {"command": command, "log": str(work / "log"), **view}
-    done = rig.run_python("-c", RUN, str(rig.image), json.dumps(told), cwd=work, env=env)
+    answer = {"command": command, "log": str(work / "log"), **view}
+    done = rig.run_python("-c", RUN, str(rig.image), json.dumps(answer), cwd=work, env=env)
     return Ran(done, work / "log")
 
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[int]:
-    """A web server on this machine; gives its port."""
+    """The port of a web server on this machine."""
     (tmp_path / "page").write_text("reached")
     handler = functools.partial(_Quiet, directory=str(tmp_path))
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as one:
@@ -73,10 +73,10 @@ def server(tmp_path: Path) -> Iterator[int]:
 
 class _Quiet(http.server.SimpleHTTPRequestHandler):
     def log_message(self, *_: object) -> None:
-        """Say nothing."""
+        """Log nothing."""
 
 
-def test_nothing_of_the_callers_environment_leaks_in(rig: Rig) -> None:
+def test_callers_environment_stays_outside(rig: Rig) -> None:
     leaks = {
         "SECRET": "leaked", "APPTAINERENV_CFLAGS": "leaked", "SINGULARITYENV_CFLAGS": "leaked",
         "PYTHONPATH_OF_MINE": "leaked", "APPTAINER_BIND": "/usr/share/leaked",
@@ -90,7 +90,7 @@ def test_nothing_of_the_callers_environment_leaks_in(rig: Rig) -> None:
     assert ran.printed[-1] == "end"
 
 
-def test_the_view_is_seen_at_the_same_paths(rig: Rig) -> None:
+def test_binds_keep_their_paths(rig: Rig) -> None:
     work, beside = rig.work(), rig.work()
     script = "pwd; echo $PATH; touch made; touch $1/no; touch /tmp/mine && ls /tmp"
     ran = run(
@@ -112,19 +112,19 @@ def test_the_view_is_seen_at_the_same_paths(rig: Rig) -> None:
     assert (owner.st_uid, owner.st_gid) == (work.stat().st_uid, work.stat().st_gid)
 
 
-def test_variables_of_the_view_win(rig: Rig) -> None:
+def test_view_overrides_image_variables(rig: Rig) -> None:
     work = rig.work()
-    told = {
+    answer = {
         "command": ["sh", "-c", 'echo "$ODD|$ROCM_PATH"'],
         "log": str(work / "log"),
         "env": {"ODD": "a, b: 'c'", "ROCM_PATH": "/else"},
     }
-    done = rig.run_python("-c", RUN, str(rig.image), json.dumps(told), cwd=work)
+    done = rig.run_python("-c", RUN, str(rig.image), json.dumps(answer), cwd=work)
     assert Ran(done, work / "log").printed[-1] == "a, b: 'c'|/else"
 
 
 @pytest.mark.parametrize("kind", ["apptainer", "host"])
-def test_the_network_is_really_off_unless_asked_for(rig: Rig, server: int, kind: str) -> None:
+def test_network_is_off_unless_requested(rig: Rig, server: int, kind: str) -> None:
     python = "python3" if kind == "apptainer" else rig.python
     code = (
         "import urllib.request as u; opener = u.build_opener(u.ProxyHandler({}));"
@@ -135,11 +135,11 @@ def test_the_network_is_really_off_unless_asked_for(rig: Rig, server: int, kind:
     off = run(rig, [python, "-c", code], kind=kind)
     assert off.code != 0
     assert "Errno" in "\n".join(off.printed)
-    silent = run(rig, ["true"], kind=kind)
-    assert silent.said == "True"  # and it says so of itself
+    quiet = run(rig, ["true"], kind=kind)
+    assert quiet.output == "True"
 
 
-def test_a_failure_is_the_programs_own(rig: Rig) -> None:
+def test_failure_shows_programs_error(rig: Rig) -> None:
     ran = run(rig, ["sh", "-c", "echo 'error: of the compiler'; exit 9"])
     assert ran.code != 0
     assert "Trying failed with exit code 9" in ran.errors
@@ -147,21 +147,26 @@ def test_a_failure_is_the_programs_own(rig: Rig) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
-def test_whatever_ends_the_program_ends_what_runs_inside(rig: Rig, number: signal.Signals) -> None:
+def test_killed_program_leaves_nothing(rig: Rig, number: signal.Signals) -> None:
     work = rig.work()
     mark = f"{90000 + os.getpid()}.{int(number)}"
-    told = {"command": ["sh", "-c", f"sleep {mark} & sleep {mark}"], "log": str(work / "log")}
+    answer = {"command": ["sh", "-c", f"sleep {mark} & sleep {mark}"], "log": str(work / "log")}
     runuser = shutil.which("runuser")
-    line = [rig.python, "-c", RUN, str(rig.image), json.dumps(told)]
+    line = [rig.python, "-c", RUN, str(rig.image), json.dumps(answer)]
     if os.geteuid() == 0:
         assert runuser
         line = [runuser, "-u", "hpc", "--", *line]
     env = {**rig.user_environment(), "PYTHONPATH": str(rig.root / "site")}
+    temporary, own = Path(env["TMPDIR"]), Path(env["HOME"], ".cache", "matrix", "tmp")
+    before = set(temporary.iterdir())
     program = subprocess.Popen(line, cwd=work, env=env, stderr=subprocess.DEVNULL)
     assert _until(lambda: len(_sleeping(mark)) == 2), (work / "log").read_text()
     os.kill(_python_of(program.pid, RUN), number)
     program.wait(timeout=60)
-    assert _until(lambda: not _sleeping(mark)), "it goes on inside"
+    assert _until(lambda: not _sleeping(mark)), "the program in the container still runs"
+    assert set(temporary.iterdir()) == before
+    assert run(rig, ["true"]).code == 0  # the next run removes what a SIGKILL left
+    assert list(own.iterdir()) == []
 
 
 def _until(true: Any) -> bool:
@@ -186,14 +191,14 @@ def _sleeping(mark: str) -> list[int]:
 
 
 def _python_of(pid: int, script: str) -> int:
-    """Find the interpreter that runs a script as a process or as its child (runuser stands between)."""
+    """Return the interpreter that runs a script: a process, or its child if runuser started it."""
     for one, words in _processes():
         if words[1:2] == ["-c"] and words[2:3] == [script]:
             status = Path(f"/proc/{one}/status").read_text()
             parent = int(next(line for line in status.splitlines() if line.startswith("PPid")).split()[1])
             if pid in {one, parent}:
                 return one
-    pytest.fail("the program is not there")
+    pytest.fail("the program does not run")
 
 
 def doctor(rig: Rig, image: Path, work: Path) -> tuple[int, Any, str]:
@@ -201,10 +206,10 @@ def doctor(rig: Rig, image: Path, work: Path) -> tuple[int, Any, str]:
     return done.returncode, json.loads(done.stdout or "null"), done.stderr
 
 
-def test_doctor_finds_what_is_in_the_image(rig: Rig) -> None:
-    code, told, errors = doctor(rig, rig.image, rig.work())
+def test_doctor_reports_content_of_image(rig: Rig) -> None:
+    code, answer, errors = doctor(rig, rig.image, rig.work())
     assert code == 0, errors
-    image = told["image"]
+    image = answer["image"]
     assert (image["rocm"], image["rocm_path"], image["os_id"]) == ("7.2.4", "/opt/rocm", "debian")
     assert image["can_build"] is True
     assert image["lacks"] == []
@@ -218,7 +223,7 @@ def test_doctor_finds_what_is_in_the_image(rig: Rig) -> None:
     assert (python["version"][:4], python["headers"], python["venv"]) == ("3.11", True, True)
     assert {"libamdhip64.so.7", "libc.so.6", "libstdc++.so.6"} <= set(image["libraries"])
     assert image["labels"]["rocm.version"] == "7.2.4"
-    assert {finding["id"] for finding in told["host"]} >= {
+    assert {finding["id"] for finding in answer["host"]} >= {
         "kernel-driver",
         "gpus",
         "container-runtimes",
@@ -226,8 +231,8 @@ def test_doctor_finds_what_is_in_the_image(rig: Rig) -> None:
     }
 
 
-def test_doctor_says_what_an_image_lacks(rig: Rig) -> None:
-    """An unpacked image with a shell and nothing else."""
+def test_doctor_reports_what_image_lacks(rig: Rig) -> None:
+    """An unpacked image that contains only a shell."""
     root = rig.work() / "tiny"
     for name in ("bin", "etc", "usr", "proc", "sys", "dev", "tmp", "var/tmp"):
         (root / name).mkdir(parents=True)
@@ -239,15 +244,15 @@ def test_doctor_says_what_an_image_lacks(rig: Rig) -> None:
         shutil.copy(library, target)
     if not (root / "bin" / "sh").exists():
         shutil.copy(shell, root / "bin" / "sh")
-    code, told, errors = doctor(rig, root, rig.work())
+    code, answer, errors = doctor(rig, root, rig.work())
     assert code == 3, errors
-    assert told["image"]["can_build"] is False
-    missing_tools = " ".join(told["image"]["lacks"])
+    assert answer["image"]["can_build"] is False
+    missing_tools = " ".join(answer["image"]["lacks"])
     assert "no ROCm" in missing_tools
     assert "no C++ compiler" in missing_tools
 
 
-def test_a_lock_for_a_file_has_its_path_and_digest(rig: Rig) -> None:
+def test_lock_for_image_file_has_path_and_digest(rig: Rig) -> None:
     work = rig.work()
     (work / "latest.sif").symlink_to(rig.image)
     request = ("torch==2.13.0", "deepspeed", "--python", "3.11", "--gfx90a", "--driver", "30.30")
@@ -264,9 +269,9 @@ def test_a_lock_for_a_file_has_its_path_and_digest(rig: Rig) -> None:
     assert explained.returncode == 0
 
 
-def test_without_a_runtime_it_says_what_to_load(rig: Rig) -> None:
+def test_missing_runtime_names_the_module(rig: Rig) -> None:
     work = rig.work()
-    env = {"PATH": "/nowhere", "XDG_CACHE_HOME": str(work / "cache")}  # where nobody looked into it before
+    env = {"PATH": "/nowhere", "XDG_CACHE_HOME": str(work / "cache")}  # so that no inspection is cached
     done = rig.matrix("resolve", "torch", "--base-image", str(rig.image), cwd=work, env=env)
     assert done.returncode == 3
     assert "apptainer or singularity is needed" in done.stderr

@@ -1,4 +1,4 @@
-"""``matrix verify --gpu``: its job in the hands of a real Slurm, whose GPU is a stand-in that only counts."""
+"""``matrix verify --gpu`` with a real Slurm, whose GPU is a stand-in that only counts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ VERIFY = ("verify", "--gpu", "--python", "/opt/python3.11/bin/python3.11", "--ti
 
 @pytest.fixture(scope="module")
 def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slurm]:
-    """Start Slurm where the ordinary user can reach its files."""
+    """Slurm, with its files readable for the ordinary user."""
     root = tmp_path_factory.mktemp("slurm")
     for folder in (root, *root.parents[:2]):
         folder.chmod(0o755)
@@ -24,28 +24,26 @@ def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slurm]:
         yield made
 
 
-def test_the_job_looks_into_the_image_on_the_node_and_says_what_is_wrong_with_it(
-    rig: Rig, slurm: Slurm
-) -> None:
+def test_job_verifies_image_on_the_node(rig: Rig, slurm: Slurm) -> None:
     work = rig.work()
     image = ("--image", str(rig.image), "--partition", PARTITION)
     done = rig.matrix(*VERIFY, *image, cwd=work, env=slurm.env)
     assert done.returncode == 0, done.stderr
     number = done.stdout.strip()
     assert f"Submitted job {number}" in done.stderr
-    said = slurm.ended(number)
+    job = slurm.ended(number)
     output = Path(work, f"matrix-verify-{number}.out")
     assert str(output) in done.stderr
     text = output.read_text()
     assert "base.sif" in text
-    assert "[verify-torch-failed]" in text  # the base image holds none, and that is what was asked
+    assert "[verify-torch-failed]" in text  # the base image has no torch
     assert "Traceback" not in text
-    assert (said["JobState"], said["ExitCode"]) == ("FAILED", "1:0")
-    assert said["Partition"] == PARTITION
-    assert said["TresPerNode"] == "gres:gpu:1"
+    assert (job["JobState"], job["ExitCode"]) == ("FAILED", "1:0")
+    assert job["Partition"] == PARTITION
+    assert job["TresPerNode"] == "gres:gpu:1"
 
 
-def test_what_slurm_refuses_is_told_in_its_words_and_the_script_stays(rig: Rig, slurm: Slurm) -> None:
+def test_rejected_job_shows_slurms_message(rig: Rig, slurm: Slurm) -> None:
     work = rig.work()
     done = rig.matrix(*VERIFY, "--partition", "nowhere", cwd=work, env=slurm.env)
     assert done.returncode == 1

@@ -157,6 +157,7 @@ def _bare_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (programs / "g++").chmod(0o755)
     monkeypatch.setenv("PATH", str(programs))
     monkeypatch.setattr(machine, "is_reachable", lambda _: False)
+    monkeypatch.setattr(doctor, "index_url", lambda: "https://index.example/simple")  # else pip is asked
 
 
 @pytest.mark.usefixtures("_bare_machine")
