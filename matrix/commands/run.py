@@ -1,4 +1,4 @@
-"""``matrix run -- COMMAND``: a command that sees the index, such as cotainr's build of a container."""
+"""``matrix run -- COMMAND``: run a command, such as cotainr, so that it sees the index."""
 
 from __future__ import annotations
 
@@ -6,38 +6,37 @@ import argparse
 import os
 import shutil
 import tempfile
+from collections.abc import Sequence
 from contextlib import ExitStack, closing
-from pathlib import Path
-from typing import TYPE_CHECKING
+from pathlib import Path, PurePath
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
+from builders.constants import MOUNTED_INDEX
 from builders.index import Index
 from builders.process import run_in_foreground
-from matrix.options import add_index
-from matrix.running.routes import choose_route
-from matrix.running.variables import (
-    CERTIFICATES,
+from matrix.container_variables import (
     VISIBLE,
-    Change,
     applied,
-    binding,
-    disturbing,
-    for_container,
-    is_visible,
-    makes_container,
-    remarks,
-    telling,
+    bind_changes,
+    container_changes,
+    fill_folder,
+    index_changes,
+    kept_warnings,
+    unset_changes,
+    uses_container,
 )
+from matrix.options import add_index
 from resolver.errors import EnvironmentLacksError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from matrix.context import Context
 
 SUMMARY = "run a command, such as cotainr, so that it can use the index"
 EXAMPLE = "matrix run -- cotainr build my.sif --base-image rocm.sif --conda-env env.yml --accept-licenses"
-_MOUNTED = "file:///mnt/simple/"
-_NOT_IN_A_BIND = set(":,\\\n")  # what runtimes read as the end of a path
+_BIND_SEPARATORS = set(":,\\\n")  # end a path in a bind specification
+_MOUNT = PurePath("/mnt")
+_OTHER_NODE = ("srun", "salloc", "sbatch")
+_IMAGE_OPTION = "--base-image"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -47,67 +46,70 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--base-image",
         metavar="PATH",
         default="",
-        help="looked into for /mnt (default: what COMMAND itself names with --base-image)",
+        help="the image in which to look for /mnt (default: the value of --base-image in COMMAND)",
     )
     parser.add_argument(
         "--route",
         choices=("auto", "bind", "loopback"),
         default="auto",
-        help="bind the index to /mnt, or serve it on 127.0.0.1 (default: bind where the base image has /mnt)",
+        help="bind the index to /mnt, or serve it on 127.0.0.1 (default: bind if the base image has /mnt)",
     )
     parser.add_argument(
-        "--keep", metavar="NAME", action="append", default=[], help="leave this variable alone (repeatable)"
+        "--keep", metavar="NAME", action="append", default=[], help="do not change this variable (repeatable)"
     )
-    parser.add_argument("--dry-run", action="store_true", help="say what would be set, and run nothing")
+    parser.add_argument("--dry-run", action="store_true", help="print all changes and run nothing")
     parser.add_argument("command", nargs=argparse.REMAINDER, metavar="-- COMMAND...")
 
 
 def execute(context: Context) -> int:
-    """Run the command; its exit code is ours."""
+    """Run the command and return its exit code."""
     args, console = context.args, context.console
     command = args.command[1:] if args.command[:1] == ["--"] else args.command
     index = Index(args.index)
     _require(command, index)
-    container = makes_container(command)
-    chosen = choose_route(args.route, command, args.base_image)
-    changes = disturbing(os.environ, args.keep)
-    if container:
-        changes += for_container(os.environ, args.keep)
-    with ExitStack() as held:
-        beside = None
-        if chosen.route == "bind":
-            changes += [*binding(_bindable(index.root)), *telling(os.environ, _MOUNTED)]
+    choice = choose_route(args.route, command, args.base_image)
+    changes = unset_changes(os.environ, args.keep)
+    with ExitStack() as stack:
+        server = None
+        if choice.route == "bind":
+            changes += [
+                *bind_changes(_bindable(index.root)),
+                *index_changes(os.environ, f"{MOUNTED_INDEX}/"),
+            ]
         else:
             from builders.index.server import address_of, listen, serving_on
 
-            listening = held.enter_context(closing(listen()))
-            changes += telling(os.environ, address_of(listening))
-            beside = serving_on(listening, index)
-        if container and not args.dry_run:
-            folder = Path(
-                held.enter_context(tempfile.TemporaryDirectory(prefix="matrix-run-", dir=VISIBLE[0]))
-            )
-            changes += [*_visible_certificates(os.environ, folder, args.keep), *_singularity(folder)]
-        console.info(f"The index {index.root} by {chosen.route}: {chosen.why}.")
+            listening = stack.enter_context(closing(listen()))
+            changes += index_changes(os.environ, address_of(listening))
+            server = serving_on(listening, index)
+        if uses_container(command):
+            folder = Path(VISIBLE[0], "matrix-run-XXXXXXXX")
+            if not args.dry_run:
+                folder = Path(
+                    stack.enter_context(tempfile.TemporaryDirectory(prefix="matrix-run-", dir=VISIBLE[0]))
+                )
+                fill_folder(os.environ, folder, args.keep)
+            changes += container_changes(os.environ, folder, args.keep)
+        console.info(f"The index {index.root} by {choice.route}: {choice.reason}.")
         for change in changes:
             console.info(f"  {change}")
-        for remark in remarks(os.environ):
-            console.warning(remark)
+        for warning in kept_warnings(os.environ):
+            console.warning(warning)
         if args.dry_run:
             return 0
-        return run_in_foreground(command, env=applied(os.environ, changes), alongside=beside)
+        return run_in_foreground(command, env=applied(os.environ, changes), alongside=server)
 
 
 def _require(command: list[str], index: Index) -> None:
     if not command:
         msg = "There is no command to run."
-        raise UsageError(msg, hint=f"Put it behind two dashes: {EXAMPLE}")
+        raise UsageError(msg, hint=f"Put it after two dashes: {EXAMPLE}")
     if command[0].startswith("-"):
-        msg = f"{command[0]} is no program."
-        raise UsageError(msg, hint=f"Options of matrix run come before the two dashes: {EXAMPLE}")
+        msg = f"{command[0]} is not a program."
+        raise UsageError(msg, hint=f"Put options for `matrix run` before the two dashes: {EXAMPLE}")
     if not index.simple.is_dir():
         msg = f"There is no index at {index.root}: it has no directory simple/."
-        raise UsageError(msg, hint="matrix build-wheels makes one; another place is named with --index.")
+        raise UsageError(msg, hint="`matrix build-wheels` creates one; --index names another directory.")
     if not shutil.which(command[0]):
         msg = f"{command[0]} is not on PATH."
         raise EnvironmentLacksError(
@@ -116,34 +118,111 @@ def _require(command: list[str], index: Index) -> None:
 
 
 def _bindable(root: Path) -> str:
-    """Give the real path of the index; another machine or a container may lack the links to it."""
+    """Return the real path of the index; another machine or a container may not have its links."""
     real = str(root.resolve())
-    if _NOT_IN_A_BIND & set(real):
-        msg = f"{real!r} cannot be bound into a container: the name has one of : , \\"
-        raise UsageError(msg, hint="Move or link the index elsewhere, or use --route loopback.")
+    if _BIND_SEPARATORS & set(real):
+        msg = f"{real!r} cannot be bound into a container, because the path contains one of : , \\"
+        raise UsageError(msg, hint="Move or link the index to another path, or use --route loopback.")
     return real
 
 
-def _singularity(folder: Path) -> list[Change]:
-    """Give Apptainer the older name where it has not got it: cotainr calls ``singularity``."""
-    apptainer = shutil.which("apptainer")
-    if apptainer is None or shutil.which("singularity"):
-        return []
-    (folder / "bin").mkdir()
-    (folder / "bin" / "singularity").symlink_to(apptainer)
-    path = f"{folder / 'bin'}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
-    return [Change("PATH", path, "cotainr calls singularity, and here it is apptainer alone")]
+class Choice(NamedTuple):
+    """How the command sees the index, and why."""
+
+    route: Literal["bind", "loopback"]
+    reason: str
 
 
-def _visible_certificates(env: Mapping[str, str], folder: Path, keep: list[str]) -> list[Change]:
-    """Copy files of certificates to where the container sees them; pip fails on one that is not there."""
-    changes = []
-    for name in CERTIFICATES:
-        given = env.get(name, "")
-        path = Path(given)
-        if not given or name in keep or is_visible(str(path.resolve())) or not path.is_file():
-            continue
-        copy = folder / f"{name}.pem"
-        shutil.copyfile(path, copy)
-        changes.append(Change(name, str(copy), f"a copy of {given}, which the container may not see"))
-    return changes
+def base_image_of(command: Sequence[str]) -> str:
+    """Return the base image that a command of cotainr names; empty if it names none.
+
+    Examples
+    --------
+    >>> base_image_of(["cotainr", "build", "my.sif", "--base-image=rocm.sif"])
+    'rocm.sif'
+    >>> base_image_of(["cotainr", "build", "my.sif", "--system", "lumi-g"])
+    ''
+    """
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
+    parser.add_argument(_IMAGE_OPTION, default="")
+    try:
+        return str(parser.parse_known_args(list(command))[0].base_image)
+    except argparse.ArgumentError:  # the value is missing
+        return ""
+
+
+def choose_route(route: str, command: Sequence[str], image: str) -> Choice:
+    """Choose how the command sees the index.
+
+    Parameters
+    ----------
+    route
+        ``bind``, ``loopback`` or ``auto``.
+    image
+        The base image that the user names; if empty, the one that the command names.
+
+    Raises
+    ------
+    EnvironmentLacksError, UsageError
+        The choice depends on the image, and the image cannot be inspected.
+    UsageError
+        The base image has no /mnt, or the command would run on another machine than the server.
+    """
+    if route == "loopback":
+        choice = Choice("loopback", "as requested")
+    else:
+        choice = _choose_by_image(route, image or base_image_of(command), requested=bool(image))
+    starter = PurePath(command[0]).name
+    if choice.route == "loopback" and starter in _OTHER_NODE:
+        msg = f"{starter} may start the command on another node, which cannot reach a server on this one."
+        hint = (
+            f"Use the opposite order: {starter} ... matrix run -- COMMAND. Or name the base image with "
+            "--base-image: if it has /mnt, the index is bound instead."
+        )
+        raise UsageError(msg, hint=hint)
+    return choice
+
+
+def _choose_by_image(route: str, image: str, *, requested: bool) -> Choice:
+    if not image:
+        if route == "bind":
+            return Choice("bind", "as requested; no base image is named, so /mnt was not checked")
+        return Choice("loopback", "the command names no base image")
+    try:
+        has_mount = _has_mount_point(image)
+    except (EnvironmentLacksError, UsageError) as error:
+        if route == "bind" or requested:
+            raise
+        return Choice("loopback", f"{image} could not be checked for /mnt: {error.message}")
+    if has_mount:
+        return Choice("bind", f"{image} has /mnt")
+    if route == "bind":
+        msg = f"{image} has no directory /mnt, so a build cannot bind the index to it."
+        raise UsageError(msg, hint="Serve the index with --route loopback.")
+    return Choice("loopback", f"{image} has no directory /mnt")
+
+
+def _has_mount_point(text: str) -> bool:
+    """Return whether a base image has the directory /mnt; a container runtime looks into image files.
+
+    Raises
+    ------
+    EnvironmentLacksError
+        The file does not exist, or there is no runtime for it.
+    UsageError
+        The file is not an image.
+    """
+    from builders.containers.engines import choose_runtime
+    from builders.containers.image import Image, form_of, real_path, stem
+    from builders.containers.runtime import output_in
+
+    path = real_path(Path(text))
+    if form_of(path) == "directory":
+        return (path / _MOUNT.relative_to("/")).is_dir()
+    # Computing the digest would take a minute, and it is not needed here.
+    runtime = choose_runtime(None, Image(stem(path), path, ""))
+    answer = output_in(runtime, ["/bin/sh", "-c", f"[ -d {_MOUNT} ] && echo yes || echo no"]).strip()
+    if answer not in {"yes", "no"}:
+        msg = f"No program can be run in {path}."
+        raise EnvironmentLacksError(msg, hint=f"Try: {runtime.kind} exec {path} true")
+    return answer == "yes"

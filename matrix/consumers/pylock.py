@@ -1,9 +1,8 @@
 """A lock as ``pylock.toml`` (PEP 751), which uv and other installers read.
 
-The specification lets an installer resolve nothing: it installs the files that are named, and every
-file has a place and a hash. So what is built must be in the index, and what is published must be found
-on its index page; nothing is named without a hash. The file names what the lock decides. What the lock
-leaves to pip is not in it, and it says so itself.
+An installer of this file resolves nothing: it installs the listed files, and every file has a location and a
+hash. So our wheels must be in the index, and the wheels of other projects on their index pages. The file
+lists what the lock decides; it does not list the dependencies that the lock leaves to pip, and says so.
 
 Specification: https://packaging.python.org/en/latest/specifications/pylock-toml/
 """
@@ -11,123 +10,103 @@ Specification: https://packaging.python.org/en/latest/specifications/pylock-toml
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from builders.files import sha256_of
+from builders.findings import Finding
+from builders.index import Index
+from matrix.consumers import Consumer
+from matrix.consumers.shared.files import File
+from matrix.consumers.shared.installation import pin
 from resolver.errors import MatrixError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from pathlib import Path
+    from collections.abc import Sequence
 
     from packaging.pylock import Package, PackageWheel
 
-    from builders.index import Index
-    from builders.published import File
-    from resolver.model import Distribution, Resolution
-
-    Find = Callable[[str, str, str], list[File]]
-    """Project, version and index URL (empty: pip's own) to the wheels that are published."""
+    from matrix.consumers.shared.files import Layout
+    from matrix.consumers.shared.installation import Installation
+    from resolver.model import Distribution
 
 _HEAD = (
-    "# Written by `matrix env --for pylock`. It names what matrix.lock decides and nothing else: what these\n\
-# distributions need besides is left to pip or uv, and is not in here.\n"
+    "# Written by `matrix env --for pylock`. It lists what matrix.lock decides and nothing else:\n"
+    "# pip or uv must install the other dependencies of these distributions.\n"
 )
 
 
-def pylock(lock: Resolution, index: Index, find: Find, *, beside: Path, index_url: str = "") -> str:
-    """Write a lock as ``pylock.toml``.
-
-    Parameters
-    ----------
-    lock
-        The resolution.
-    index
-        The directory with the wheels that were built.
-    find
-        Looks up what is published.
-    beside
-        The directory in which the file will stand: paths of wheels are relative to it.
-    index_url
-        URL at which the index is served; then wheels are named by URL.
-
-    Returns
-    -------
-    str
-        TOML text, validated.
+def _emit(installation: Installation, layout: Layout) -> list[File]:
+    """Return ``pylock.toml``, validated.
 
     Raises
     ------
     UsageError
-        The lock has no Python.
+        Installers do not read a lock of this name.
     MatrixError
-        A wheel is missing from the index, or a published one is not found or has no hash.
+        The index lacks a wheel, or a published wheel is not found or has no hash.
     """
     import tomli_w
     from packaging.markers import Marker
-    from packaging.pylock import Pylock
+    from packaging.pylock import Pylock, is_valid_pylock_path
     from packaging.specifiers import SpecifierSet
     from packaging.version import Version
 
-    python = lock.target.python
-    if not python:
-        msg = "The lock has no Python version."
-        raise UsageError(msg, hint="Resolve with --python 3.12 (or another).")
-    picks = [pick for pick in lock.picks if pick.kind == "distribution" and pick.origin != "preinstalled"]
-    missing = [pick for pick in picks if pick.origin == "build" and not built_wheels(index, pick)]
+    if not is_valid_pylock_path(Path(layout.main)):
+        msg = f"Installers do not read a lock named {layout.main}."
+        raise UsageError(msg, hint="Name it pylock.toml or pylock.NAME.toml.")
+    index = Index(layout.index)
+    missing = [pick for pick in installation.built if not _built_wheels(index, pick)]
     if missing:
         names = ", ".join(f"{pick.name} {pick.pinned}" for pick in missing)
-        msg = f"pylock.toml names files with their hashes, and the index {index.root} lacks {names}."
-        raise MatrixError(msg, hint="matrix build-wheels makes them.")
+        msg = f"pylock.toml lists files with their hashes, and the index {index.root} lacks {names}."
+        raise MatrixError(msg, hint="Build them with `matrix build-wheels`.")
     packages = [
-        _built(pick, index, beside, index_url) if pick.origin == "build" else _published(pick, find)
-        for pick in sorted(picks, key=lambda pick: pick.name)
+        _built(pick, index, layout) if pick.origin == "build" else _published(pick, installation.python)
+        for pick in sorted(installation.installed, key=lambda pick: pick.name)
     ]
-    made = Pylock(
+    lock = Pylock(
         lock_version=Version("1.0"),
         environments=[Marker("sys_platform == 'linux' and platform_machine == 'x86_64'")],
-        requires_python=SpecifierSet(f"=={python}.*"),
+        requires_python=SpecifierSet(f"=={installation.python}.*"),
         created_by="matrix",
         packages=packages,
-        tool={"matrix": _about(lock)},
+        tool={"matrix": _table(installation)},
     )
-    made.validate()
-    return _HEAD + tomli_w.dumps({key: _plain(value) for key, value in made.to_dict().items()})
+    lock.validate()
+    text = tomli_w.dumps({key: _plain(value) for key, value in lock.to_dict().items()})
+    return [File(layout.main, _HEAD + text)]
 
 
-def left_out(lock: Resolution) -> str:
-    """Say what is not in the file."""
-    kept = sorted(pick.name for pick in lock.picks if _is_kept(pick))
-    said = (
-        "pylock.toml names what matrix decided. What these distributions need besides (such as sympy for "
-        "torch) is not in it: after installing, `pip check` names it."
+def _check(installation: Installation, _: Layout) -> list[Finding]:
+    message = (
+        "pylock.toml lists only what the lock decides. Other dependencies (such as sympy for torch) are not "
+        "in it."
     )
-    return f"{said} Not in it either, because the base image holds them: {', '.join(kept)}." if kept else said
+    if installation.preinstalled:
+        names = ", ".join(sorted(pick.name for pick in installation.preinstalled))
+        message += f" Also not in it, because the base image has them: {names}."
+    return [
+        Finding("pylock-incomplete", "warning", message, "After installing, run `pip check` to list them.")
+    ]
 
 
-def _is_kept(pick: Distribution) -> bool:
-    return pick.origin == "preinstalled"
-
-
-def _about(lock: Resolution) -> dict[str, object]:
-    """Say in the file's own table what it was made for."""
-    target = lock.target
-    image = {"base-image": target.base_image} if target.base_image else {}
-    kept = {"kept": [f"{pick.name}=={pick.version}" for pick in lock.picks if _is_kept(pick)]}
+def _table(installation: Installation) -> dict[str, object]:
+    """Return the file's own table: what it is for."""
+    target = installation.lock.target
     return {
         "site": target.site,
         "date": target.date,
         "backend": target.backend,
         **({"gfx": list(target.gfx)} if target.gfx else {}),
-        **image,
-        **(kept if kept["kept"] else {}),
+        **({"base-image": target.base_image} if target.base_image else {}),
+        **({"kept": list(map(pin, installation.preinstalled))} if installation.preinstalled else {}),
         "complete": False,
     }
 
 
-def built_wheels(index: Index, pick: Distribution) -> list[Path]:
-    """Give the wheels of a pick that the index has."""
+def _built_wheels(index: Index, pick: Distribution) -> list[Path]:
     from packaging.utils import parse_wheel_filename
 
     return [
@@ -135,40 +114,38 @@ def built_wheels(index: Index, pick: Distribution) -> list[Path]:
     ]
 
 
-def _built(pick: Distribution, index: Index, beside: Path, index_url: str) -> Package:
+def _built(pick: Distribution, index: Index, layout: Layout) -> Package:
     from packaging.pylock import PackageWheel
 
     wheels = []
-    for path in built_wheels(index, pick):
-        url = f"{index_url.rstrip('/')}/{pick.name}/{quote(path.name)}" if index_url else None
-        runtime = None if url else _relative(path, beside)
+    for path in _built_wheels(index, pick):
+        url = f"{layout.url}/{pick.name}/{quote(path.name)}" if layout.url else None
+        relative = None if url else os.path.relpath(path, layout.folder.resolve())
         hashes = {"sha256": sha256_of(path)}
         wheels.append(
-            PackageWheel(name=path.name, url=url, path=runtime, size=path.stat().st_size, hashes=hashes)
+            PackageWheel(name=path.name, url=url, path=relative, size=path.stat().st_size, hashes=hashes)
         )
     return _package(pick, wheels)
 
 
-def _relative(path: Path, beside: Path) -> str:
-    return os.path.relpath(path, beside).replace(os.sep, "/")
-
-
-def _published(pick: Distribution, find: Find) -> Package:
+def _published(pick: Distribution, python: str) -> Package:
     from packaging.pylock import PackageWheel
 
-    files = find(pick.name, pick.version, pick.index)
+    from builders.published import published_wheels
+
+    files = published_wheels(pick.name, pick.version, pick.index, python=python)
     if pick.wheel is not None:
-        files = [one for one in files if one.name == pick.wheel.file]
-        wrong = [one for one in files if one.hashes.get("sha256", pick.wheel.sha256) != pick.wheel.sha256]
-        if wrong:
-            msg = f"{pick.wheel.file} on the index is not the file of the lock: its sha256 is another."
-            raise MatrixError(msg, hint="Look at that file before you trust its origin again.")
-    usable = [one for one in files if one.hashes]
+        files = [file for file in files if file.name == pick.wheel.file]
+        digest = pick.wheel.sha256
+        if any(file.hashes.get("sha256", digest) != digest for file in files):
+            msg = f"{pick.wheel.file} on the index is not the file of the lock: the SHA-256 differs."
+            raise MatrixError(msg, hint="Find out why it changed before you install it.")
+    usable = [file for file in files if file.hashes]
     if not usable:
-        what = "no hash for" if files else "no wheel of"
-        msg = f"The index has {what} {pick.name} {pick.version}, and pylock.toml names nothing without one."
-        raise MatrixError(msg, hint="matrix env --for cotainr needs no hashes.")
-    wheels = [PackageWheel(name=one.name, url=one.url, hashes=dict(one.hashes)) for one in usable]
+        problem = "no hash for" if files else "no wheel of"
+        msg = f"The index has {problem} {pick.name} {pick.version}, and pylock.toml requires hashes."
+        raise MatrixError(msg, hint="`matrix env --for cotainr` needs no hashes.")
+    wheels = [PackageWheel(name=file.name, url=file.url, hashes=dict(file.hashes)) for file in usable]
     return _package(pick, wheels, index=usable[0].index)
 
 
@@ -183,9 +160,17 @@ def _package(pick: Distribution, wheels: Sequence[PackageWheel], index: str | No
 
 
 def _plain(value: object) -> object:
-    """Give plain dictionaries and lists, as tomli_w writes them."""
+    """Return plain dictionaries and lists without None, as tomli_w needs them."""
     if isinstance(value, dict):
-        return {key: _plain(one) for key, one in value.items() if one is not None}
+        return {key: _plain(item) for key, item in value.items() if item is not None}
     if isinstance(value, list | tuple):
-        return [_plain(one) for one in value]
+        return [_plain(item) for item in value]
     return value
+
+
+CONSUMER = Consumer(
+    file="pylock.toml",
+    emit=_emit,
+    check=_check,
+    hashes_hint="pylock.toml always has a hash for every file.",
+)

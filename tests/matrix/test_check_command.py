@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from builders.host import glibc_version
 from matrix.cli import main
 
 Capture = pytest.CaptureFixture[str]
@@ -262,3 +263,36 @@ name: x
         (4, "unknown-key"),
         (6, "defaults-channel"),
     ]
+
+
+def test_lock_beside_file_is_used(capsys: Capture) -> None:
+    Path("work").mkdir()
+    requested = ["torch", "--python", "3.12", "--date", "2025-01-15", "-o", "work/matrix.lock"]
+    assert main(["resolve", *requested]) == 0
+    assert main(["env", "--for", "cotainr", "--lock", "work/matrix.lock", "-o", "work/env.yml"]) == 0
+    capsys.readouterr()
+    assert main(["check", "work/env.yml", "--no-preflight"]) == 0
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert "Checked against work/matrix.lock, for lumi-g on 2025-01-15" in output.err
+    main(["check", "work/env.yml", "--no-preflight", "--date", "2026-03-01"])
+    assert "Checked against lumi-g on 2026-03-01" in capsys.readouterr().err
+
+
+def test_wheel_for_newer_glibc_is_reported(capsys: Capture) -> None:
+    page = Path("index/simple/apex")
+    page.mkdir(parents=True)
+    label = "rocm6.4.torch2.9.1.gfx90a"
+    (page / f"apex-1.9.0+{label}-cp312-cp312-manylinux_2_99_x86_64.whl").touch()
+    (page / "apex-1.8.0-cp312-cp312-manylinux_2_17_x86_64.whl").touch()
+    Path("list.txt").write_text(
+        "--extra-index-url file:///mnt/simple\n--only-binary apex\n"
+        f"apex==1.9.0+{label}\n./apex-1.9.0-cp312-cp312-manylinux_2_98_x86_64.whl\n"
+    )
+    main(["check", "list.txt", *LOOK, "--format", "json"])
+    findings = json.loads(capsys.readouterr().out)["findings"]
+    wheels = [finding for finding in findings if finding["id"] == "newer-glibc"]
+    assert [finding["evidence"]["line"] for finding in wheels] == [3, 4]
+    assert {finding["severity"] for finding in wheels} == {"warning"}
+    assert "requires glibc 2.99" in wheels[0]["message"]
+    assert f"this machine has glibc {glibc_version()}" in wheels[0]["message"]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import os
+import re
 import subprocess
 import sys
 import zipfile
@@ -14,6 +16,7 @@ from ruamel.yaml import YAML
 
 from builders.index import Index
 from matrix.cli import main
+from matrix.container_variables import CERTIFICATES, DISTURBING, applied, container_changes, unset_changes
 from resolver.lock import dumps, read_lock
 from resolver.model import BaseImage
 from tests.support.locks import with_image
@@ -77,7 +80,7 @@ def test_the_base_image_and_the_bind_are_in_the_instructions(environment: Any) -
     assert (
         "bash build.sh, on the base image /appl/local/containers/cotainr-baseimages/lumi-multitorch" in text
     )
-    assert f"the index {Path('index').resolve()} is bound to /mnt" in text
+    assert f"build.sh binds the index {Path('index').resolve()} to /mnt" in text
 
 
 @pytest.fixture
@@ -93,12 +96,19 @@ COTAINR = """#!/bin/sh
 if [ -e "$2" ]; then echo "Overwrite $2? [y/N]"; exit 1; fi
 { printf '%s\\n' "$@"; echo "bind=$SINGULARITY_BIND,$APPTAINER_BIND,${SINGULARITY_BINDPATH-unset}"
   echo "tmp=$TMPDIR python=${PYTHONPATH-unset} cache=$PIP_NO_CACHE_DIR"; } > said.txt
+env > env.txt
+for name in PIP_CERT SSL_CERT_FILE REQUESTS_CA_BUNDLE CURL_CA_BUNDLE; do
+    eval "file=\\$$name"
+    [ -z "$file" ] || cp "$file" "$name.copy"
+done
 singularity exec "$4" true
+if [ -n "$COTAINR_FAILS" ]; then echo half > "$2"; exit 7; fi
 echo new > "$2"
 """
 SINGULARITY = """#!/bin/sh
 # Stand-in for singularity: nothing is contained; a Python says that all is installed as pinned.
 shift 2
+if [ "$1" = python ] && [ -n "$CHECK_FAILS" ]; then exit 1; fi
 if [ "$1" = python ]; then cat > check.py; echo checked; exit 0; fi
 if [ "$1" = test ]; then [ -z "$NO_MNT" ]; exit; fi
 exec "$@"
@@ -154,9 +164,9 @@ def test_the_script_gives_cotainr_a_clean_environment_and_the_index(scripted: Pa
     )
     assert done.returncode == 0, done.stderr
     bind = f"{scripted / 'an index'}:/mnt:ro"
-    assert (scripted / "said.txt").read_text().splitlines() == [
-        "build",
-        "old.sif",
+    command, container, *rest = (scripted / "said.txt").read_text().splitlines()
+    assert (command, container.startswith("./old.new-")) == ("build", True)
+    assert rest == [
         "--base-image",
         str(scripted / "base image.sif"),
         "--conda-env",
@@ -164,11 +174,48 @@ def test_the_script_gives_cotainr_a_clean_environment_and_the_index(scripted: Pa
         "--accept-licenses",
         "-vv",
         f"bind={bind},{bind},unset",
-        "tmp=/tmp python=unset cache=1",
+        "tmp= python=unset cache=1",
     ]
-    assert "TMPDIR=/scratch/p cannot be seen" in done.stderr
-    assert (scripted / "old.sif").read_text() == "new\n"  # cotainr would have asked
+    assert "the container cannot see TMPDIR=/scratch/p" in done.stderr
+    assert (scripted / "old.sif").read_text() == "new\n"
+    assert sorted(path.name for path in scripted.glob("*.sif")) == ["base image.sif", "old.sif"]
     assert "checked" in done.stdout
+
+
+def test_failed_build_keeps_existing_container(scripted: Path) -> None:
+    (scripted / "old.sif").write_text("old")
+    base = str(scripted / "base image.sif")
+    done = run_script(scripted, "old.sif", MATRIX_BASE_IMAGE=base, COTAINR_FAILS="1")
+    assert done.returncode == 7
+    done = run_script(scripted, "old.sif", MATRIX_BASE_IMAGE=base, CHECK_FAILS="1")
+    assert done.returncode == 1
+    assert (scripted / "old.sif").read_text() == "old"
+    assert sorted(path.name for path in scripted.glob("*.sif")) == ["base image.sif", "old.sif"]
+
+
+@pytest.mark.parametrize("variable", ["PIP_CERT", "SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"])
+def test_certificates_reach_container_as_copies(scripted: Path, variable: str) -> None:
+    base = str(scripted / "base image.sif")
+    hidden = os.__file__  # any file that is neither in /tmp nor in /var/tmp
+    assert run_script(scripted, **{"MATRIX_BASE_IMAGE": base, variable: hidden}).returncode == 0
+    lines = (scripted / "env.txt").read_text().splitlines()
+    (line,) = (line for line in lines if line.startswith(f"{variable}="))
+    assert re.fullmatch(rf"{variable}=/tmp/matrix-\w+/{variable}\.pem", line)
+    assert (scripted / f"{variable}.copy").read_bytes() == Path(hidden).read_bytes()
+
+
+def test_build_script_and_run_change_same_variables(scripted: Path) -> None:
+    changed = dict.fromkeys((*DISTURBING, *CERTIFICATES, "TMPDIR", "TMP"), os.__file__)
+    changes = [*unset_changes(changed), *container_changes(changed, Path("/tmp/x"))]
+    expected = applied(changed, changes)
+    base = str(scripted / "base image.sif")
+    assert run_script(scripted, MATRIX_BASE_IMAGE=base, **changed).returncode == 0
+    lines = (scripted / "env.txt").read_text().splitlines()
+    env = dict(line.split("=", 1) for line in lines if "=" in line)
+    bound = {"SINGULARITY_BIND", "APPTAINER_BIND"}
+    assert {name for name in changed if name in env} - bound == {name for name in changed if name in expected}
+    for name in CERTIFICATES:
+        assert Path(env[name]).name == Path(expected[name]).name
 
 
 def test_an_apptainer_without_the_older_name_gets_it_for_cotainr(scripted: Path) -> None:
@@ -210,7 +257,7 @@ def test_the_check_of_the_container_compares_versions(scripted: Path) -> None:
 def test_the_script_says_what_is_missing_before_anything_starts(scripted: Path) -> None:
     image = str(scripted / "base image.sif")
     cases: list[tuple[dict[str, str], str]] = [
-        ({}, "the lock names no base image: say it with MATRIX_BASE_IMAGE=PATH"),
+        ({}, "the lock has no base image; set MATRIX_BASE_IMAGE=PATH"),
         ({"MATRIX_BASE_IMAGE": "/no/such.sif"}, "there is no base image /no/such.sif"),
         ({"MATRIX_BASE_IMAGE": image, "MATRIX_INDEX": "/no/index"}, "there is no index at /no/index"),
         ({"MATRIX_BASE_IMAGE": image, "NO_MNT": "1"}, "has no /mnt"),
@@ -222,7 +269,7 @@ def test_the_script_says_what_is_missing_before_anything_starts(scripted: Path) 
     (wheel,) = (scripted / "an index" / "simple" / "deepspeed").glob("*.whl")
     wheel.unlink()
     done = run_script(scripted, MATRIX_BASE_IMAGE=image)
-    assert (done.returncode, "lacks deepspeed 0.19.8+cpu.torch2.13.0" in done.stderr) == (3, True)
+    assert (done.returncode, "has no deepspeed 0.19.8+cpu.torch2.13.0" in done.stderr) == (3, True)
     assert not (scripted / "said.txt").exists()  # cotainr was never started
 
 
@@ -266,3 +313,10 @@ def test_the_floor_of_libstdcxx_is_that_of_the_lock(cpu_lock: Path) -> None:
     (cpu_lock / "other.lock").write_text(dumps(lock))
     assert main(["env", "--for", "cotainr", "--lock", "other.lock", "-o", "other.yml"]) == 0
     assert "libstdcxx-ng>=13.2" in YAML(typ="safe").load(Path("other.yml").read_text())["dependencies"]
+
+
+def test_unknown_libstdcxx_of_image_is_reported(cpu_lock: Path) -> None:
+    lock = with_image(read_lock(Path("matrix.lock")), BaseImage(name="base"))
+    (cpu_lock / "other.lock").write_text(dumps(lock))
+    assert main(["env", "--for", "cotainr", "--lock", "other.lock", "-o", "other.yml"]) == 0
+    assert "# The libstdc++ of this base image is unknown" in Path("other.yml").read_text()

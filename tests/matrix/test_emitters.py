@@ -11,10 +11,11 @@ from msgspec.structs import replace
 from packaging.requirements import Requirement
 from ruamel.yaml import YAML
 
+from builders.host import glibc_version
 from matrix.cli import main
-from matrix.commands.env import MAIN
-from matrix.consumers.pins import pins_of
-from matrix.consumers.shell import fill
+from matrix.consumers import consumer_names, load_consumer
+from matrix.consumers.shared.installation import Installation
+from matrix.consumers.shared.shell import fill
 from resolver.errors import UsageError
 from resolver.lock import dumps, read_lock
 from resolver.model import BaseImage
@@ -119,6 +120,35 @@ def test_nothing_is_written_that_would_replace_the_torch_of_an_image(
     assert "torch==2.9.1+rocm6.4, which would replace the torch of the base image" in said
     assert "--keep-installed image" in said
     assert sorted(one.name for one in work.iterdir()) == ["bare.lock", "kept.lock"]
+
+
+@pytest.mark.parametrize("consumer", ["venv", "easybuild"])
+def test_cpu_lock_without_image_is_rejected(work: Path, capsys: Capture, consumer: str) -> None:
+    requested = ["torch==2.13.0", "--backend", "cpu", "--python", "3.12", "-o", "cpu.lock", "-q"]
+    assert main(["resolve", *requested]) == 0
+    capsys.readouterr()
+    assert env(consumer, "-o", str(work), lock="cpu.lock") == 2
+    output = capsys.readouterr().err
+    assert "The lock has no base image" in output
+    assert "replace" not in output
+
+
+def test_pip_reports_wheel_for_newer_glibc(work: Path, capsys: Capture) -> None:
+    wheel = tiny_wheel(work / "made", "apex", f"1.9.0{LABEL}")
+    page = work / "index" / "simple" / "apex"
+    page.mkdir(parents=True)
+    tags = "cp312-cp312-manylinux_2_99_x86_64"
+    wheel.rename(page / wheel.name.replace("py3-none-any", tags))
+    assert env("pip", "-o", str(work)) == 0
+    output = capsys.readouterr().err
+    assert f"The wheel of apex 1.9.0{LABEL} requires glibc 2.99" in output
+    assert f"this machine has glibc {glibc_version()}" in output
+
+
+def test_every_consumer_module_registers_itself() -> None:
+    names = {"apptainer", "cotainr", "easybuild", "pip", "pylock", "tykky", "uv", "venv"}
+    assert names == set(consumer_names())
+    assert all(load_consumer(name).file for name in names)
 
 
 def test_uv_does_not_see_what_an_image_holds(work: Path, capsys: Capture) -> None:
@@ -232,7 +262,7 @@ def test_every_script_can_be_read_by_bash(work: Path, consumer: str) -> None:
         done = subprocess.run(["bash", "-n", str(path)], capture_output=True, text=True, check=False)
         assert (done.returncode, done.stderr) == (0, "")
         assert "@" not in path.read_text().replace('"${binds[@]}"', "").replace('"$@"', "").replace(
-            "#found[@]", ""
+            "#wheels[@]", ""
         )
 
 
@@ -254,7 +284,7 @@ def test_on_stdout_there_is_the_main_file_and_the_others_are_named(work: Path, c
 def test_a_file_of_somebody_else_is_left_as_it_is_and_nothing_is_written(work: Path, capsys: Capture) -> None:
     (work / "build.sh").write_text("make\n")
     assert env("cotainr", "-o", "env.yml") == 2
-    assert "build.sh is there and was not written by this command" in capsys.readouterr().err
+    assert "build.sh exists and was not written by `matrix env`" in capsys.readouterr().err
     assert not (work / "env.yml").exists()
     assert (work / "build.sh").read_text() == "make\n"
     (work / "build.sh").unlink()
@@ -279,19 +309,19 @@ def test_the_same_lock_gives_the_same_bytes(work: Path) -> None:
             assert env(consumer, "-o", f"{folder}/{consumer}") == 0
             texts.append({one.name: one.read_bytes() for one in (work / folder / consumer).iterdir()})
         assert texts[0] == texts[1]
-        assert MAIN[consumer] in texts[0]
+        assert load_consumer(consumer).file in texts[0]
 
 
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ("venv --hashes", "depends on what the image holds"),
+        ("venv --hashes", "depends on what the image already has"),
         ("uv --hashes", "uv lock"),
         ("pylock --hashes", "a hash for every file"),
-        ("pip --python-from /usr/bin/python3", "--hashes resolves with"),
+        ("pip --python-from /usr/bin/python3", "--python-from works only with --hashes"),
         ("pip --wheelhouse x", "--for apptainer"),
-        ("pip --index-url /scratch/index", "is no URL"),
-        ("cotainr --index-url https://x/$(reboot)", "is no URL"),
+        ("pip --index-url /scratch/index", "is not a URL"),
+        ("cotainr --index-url https://x/$(reboot)", "is not a URL"),
     ],
 )
 def test_options_that_do_not_go_together(work: Path, capsys: Capture, arguments: str, said: str) -> None:
@@ -317,19 +347,19 @@ def test_hashes_need_the_wheels(work: Path, capsys: Capture) -> None:
 
 def test_hashes_of_a_lock_that_keeps_an_image_s_torch_are_refused(work: Path, capsys: Capture) -> None:
     assert env("pip", "--hashes", "-o", str(work), lock="kept.lock") == 2
-    assert "keeps what the base image holds" in capsys.readouterr().err
+    assert "keeps packages of the base image" in capsys.readouterr().err
 
 
 def test_only_what_is_kept_decides_what_comes_with_it(work: Path) -> None:
     bare, kept = read_lock(work / "bare.lock"), read_lock(work / "kept.lock")
-    assert pins_of(bare).needed_by_kept == frozenset()
-    assert pins_of(kept).needed_by_kept == {"pytorch-triton-rocm"}
+    assert Installation(bare).needed_by_preinstalled == frozenset()
+    assert Installation(kept).needed_by_preinstalled == {"pytorch-triton-rocm"}
     # Somebody asked for it: then it is installed, whoever needs it besides.
     asked = (*kept.request.requirements, parse_requirement("pytorch-triton-rocm"))
     asking = replace(kept, request=replace(kept.request, requirements=asked))
-    assert pins_of(asking).needed_by_kept == frozenset()
+    assert Installation(asking).needed_by_preinstalled == frozenset()
     # What else needs it decides as well.
-    assert pins_of(with_kept(bare, "torchvision")).needed_by_kept == frozenset()
+    assert Installation(with_kept(bare, "torchvision")).needed_by_preinstalled == frozenset()
 
 
 def test_a_lock_without_python_is_refused(work: Path) -> None:
@@ -340,7 +370,7 @@ def test_a_lock_without_python_is_refused(work: Path) -> None:
         picks=tuple(one for one in data.picks if one.name != "python"),
     )
     with pytest.raises(UsageError, match="no Python"):
-        pins_of(without)
+        Installation(without)
 
 
 def test_a_place_that_nobody_fills_is_a_fault() -> None:

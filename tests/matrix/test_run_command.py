@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pty
+import re
 import shutil
 import signal
 import subprocess
@@ -17,8 +18,15 @@ import requests
 
 from builders.index import Index
 from matrix.cli import main
-from matrix.running.routes import base_image_of, choose_route
-from matrix.running.variables import applied, disturbing, for_container, makes_container, remarks, telling
+from matrix.commands.run import base_image_of, choose_route
+from matrix.container_variables import (
+    applied,
+    container_changes,
+    index_changes,
+    kept_warnings,
+    unset_changes,
+    uses_container,
+)
 from resolver.errors import EnvironmentLacksError, UsageError
 
 Capture = pytest.CaptureFixture[str]
@@ -216,10 +224,10 @@ def test_an_image_that_is_not_here(tmp_path: Path) -> None:
     assert base_image_of(command) == "docker://ubuntu:24.04"
     chosen = choose_route("auto", command, "")
     assert chosen.route == "loopback"
-    assert "is an address" in chosen.why
+    assert "is an address" in chosen.reason
     with pytest.raises(EnvironmentLacksError, match="is an address"):
         choose_route("bind", command, "")
-    with pytest.raises(EnvironmentLacksError, match="no base image"):
+    with pytest.raises(EnvironmentLacksError, match="does not exist"):
         choose_route("auto", command, str(tmp_path / "none.sif"))
 
 
@@ -238,26 +246,27 @@ def test_behind_srun_it_is_bound_where_that_can_be(tmp_path: Path) -> None:
 
 def test_what_disturbs_is_taken_away_unless_it_is_to_stay() -> None:
     env = dict.fromkeys((*DISTURBING, "APPTAINERENV_PYTHONPATH", "PATH"), "/x")
-    assert set(applied(env, disturbing(env))) == {"PATH"}
-    assert set(applied(env, disturbing(env, ["PYTHONPATH"]))) == {"PATH", "PYTHONPATH"}
-    assert all(change.why for change in disturbing(env))
+    assert set(applied(env, unset_changes(env))) == {"PATH"}
+    assert set(applied(env, unset_changes(env, ["PYTHONPATH"]))) == {"PATH", "PYTHONPATH"}
+    assert all(change.reason for change in unset_changes(env))
 
 
 def test_a_container_gets_no_cache_and_no_hidden_temporary_directory() -> None:
     env = {"TMPDIR": "/scratch/me", "TMP": "/tmp/mine"}
-    after = applied(env, for_container(env))
+    folder = Path("/tmp/x")
+    after = applied(env, container_changes(env, folder))
+    after.pop("PATH", None)  # on a machine that has only apptainer
     assert after == {"TMP": "/tmp/mine", "PIP_NO_CACHE_DIR": "1"}
-    assert applied(env, for_container(env, ["TMPDIR"]))["TMPDIR"] == "/scratch/me"
-    assert applied({"PIP_NO_CACHE_DIR": "0"}, for_container({"PIP_NO_CACHE_DIR": "0"})) == {
-        "PIP_NO_CACHE_DIR": "0"
-    }
+    assert applied(env, container_changes(env, folder, ["TMPDIR"]))["TMPDIR"] == "/scratch/me"
+    cache = {"PIP_NO_CACHE_DIR": "0"}
+    assert applied(cache, container_changes(cache, folder))["PIP_NO_CACHE_DIR"] == "0"
 
 
 def test_the_caller_s_own_indexes_stay() -> None:
     env = {"PIP_EXTRA_INDEX_URL": "https://a/simple https://b/simple"}
-    after = applied(env, telling(env, "file:///mnt/simple/"))
+    after = applied(env, index_changes(env, "file:///mnt/simple/"))
     assert after["PIP_EXTRA_INDEX_URL"] == "https://a/simple https://b/simple file:///mnt/simple/"
-    assert applied(after, telling(after, "file:///mnt/simple/")) == after
+    assert applied(after, index_changes(after, "file:///mnt/simple/")) == after
 
 
 @pytest.mark.parametrize(
@@ -271,13 +280,13 @@ def test_the_caller_s_own_indexes_stay() -> None:
     ],
 )
 def test_a_proxy_is_not_asked_for_the_loopback_address(env: dict[str, str], expected: str | None) -> None:
-    assert applied(env, telling(env, "http://127.0.0.1:80/simple/")).get("no_proxy") == expected
-    assert applied(env, telling(env, "file:///mnt/simple/")).get("no_proxy") == env.get("no_proxy")
+    assert applied(env, index_changes(env, "http://127.0.0.1:80/simple/")).get("no_proxy") == expected
+    assert applied(env, index_changes(env, "file:///mnt/simple/")).get("no_proxy") == env.get("no_proxy")
 
 
 def test_what_stays_and_may_surprise_is_said() -> None:
-    assert remarks({"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": "", "PATH": "/bin"}) == [
-        "PIP_NO_INDEX stays, and keeps pip from reading any index, this one included"
+    assert kept_warnings({"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": "", "PATH": "/bin"}) == [
+        "PIP_NO_INDEX is kept: pip reads no index, not even this one"
     ]
 
 
@@ -301,6 +310,29 @@ def test_an_apptainer_without_the_older_name_gets_it_for_cotainr(tmp_path: Path,
     assert said == "contained"
     assert "cotainr calls singularity" in err
     assert not Path(where).exists()
+
+
+@pytest.mark.usefixtures("index")
+def test_dry_run_lists_changes_of_real_run(tmp_path: Path, monkeypatch: Patch, capsys: Capture) -> None:
+    monkeypatch.setenv("PIP_CERT", os.__file__)
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    for name in ("apptainer", "cotainr"):
+        (programs / name).write_text("#!/bin/sh\n")
+        (programs / name).chmod(0o755)
+    monkeypatch.setenv("PATH", str(programs))
+    assert main(["run", "--dry-run", "--", "cotainr", "build"]) == 0
+    dry = capsys.readouterr().err
+    assert "  PIP_CERT=/tmp/matrix-run-XXXXXXXX/PIP_CERT.pem: a copy of" in dry
+    assert f"  PATH=/tmp/matrix-run-XXXXXXXX/bin:{programs}" in dry
+    monkeypatch.setenv("PATH", f"{programs}{os.pathsep}/nowhere")
+    assert main(["run", "--", str(programs / "cotainr"), "build"]) == 0
+    real = capsys.readouterr().err
+    assert changed_names(dry) == changed_names(real)
+
+
+def changed_names(text: str) -> list[str]:
+    return [re.split("[=:]", line)[0] for line in text.splitlines() if line.startswith("  ")]
 
 
 @pytest.mark.usefixtures("index")
@@ -329,7 +361,7 @@ def test_certificates_are_copied_to_where_a_container_sees_them(tmp_path: Path, 
     [
         ([], 2, "no command to run"),
         (["--"], 2, "no command to run"),
-        (["--", "--index", "x"], 2, "is no program"),
+        (["--", "--index", "x"], 2, "is not a program"),
         (["--", "no-such-program"], 3, "no-such-program is not on PATH"),
         (["--index", "nowhere", "--", "true"], 2, "There is no index at"),
         (["--rout", "bind", "--", "true"], 2, "--rout"),
@@ -353,5 +385,5 @@ def test_the_format_of_another_program_is_not_ours(capsys: Capture) -> None:
 
 
 def test_what_makes_a_container() -> None:
-    assert makes_container(["env", "A=b", "/opt/cotainr/bin/cotainr", "build"])
-    assert not makes_container(["pip", "install", "cotainr-extras"])
+    assert uses_container(["env", "A=b", "/opt/cotainr/bin/cotainr", "build"])
+    assert not uses_container(["pip", "install", "cotainr-extras"])

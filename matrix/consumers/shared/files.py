@@ -1,4 +1,4 @@
-"""The files of a consumer: one that it is named by, and companions beside that."""
+"""The files of a consumer: the main file, and others beside it."""
 
 from __future__ import annotations
 
@@ -6,23 +6,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from builders.constants import MOUNTED_INDEX
 from builders.files import write_atomic
 from resolver.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-MOUNTED = Path("/mnt")
-"""Where the index is bound while a container is built: base images have that directory."""
-MOUNTED_INDEX = f"file://{MOUNTED}/simple"
 MARK = "written by `matrix env"
-"""Stands at the top of every file, and tells ours from a person's of the same name."""
+"""Is at the top of every file, and distinguishes ours from a user's file of the same name."""
 _HEAD = 1000  # bytes in which the mark is looked for
 
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """A file to be written."""
+    """A file to write."""
 
     name: str
     text: str
@@ -30,34 +28,38 @@ class File:
 
 
 @dataclass(frozen=True, slots=True)
-class Where:
-    """Where the files will stand, and where the index is."""
+class Layout:
+    """Where the files are written, and where the index is."""
 
     main: str
     """Name of the main file."""
     index: Path
-    """The index directory of this machine, with every symbolic link followed."""
+    """The index directory of this machine, with symbolic links resolved."""
     url: str = ""
     """The index as the consumer sees it, if the user names it."""
+    folder: Path = Path()
+    """The directory of the files."""
+    wheelhouse: Path | None = None
+    """Directory with the wheels of everything that is installed; then nothing is downloaded."""
 
     @property
     def local_url(self) -> str:
-        """URL of the index by its own path: for whoever sees the file systems of this machine."""
+        """URL of the index for consumers that see the file systems of this machine."""
         return self.url or (self.index / "simple").as_uri()
 
     @property
     def mounted_url(self) -> str:
-        """URL of the index where it is bound into a container."""
+        """URL of the index for consumers that see it bound into a container."""
         return self.url or MOUNTED_INDEX
 
 
 def split(output: Path, default: str) -> tuple[Path, str]:
-    """Give directory and name of the main file.
+    """Return the directory and the name of the main file.
 
     Parameters
     ----------
     output
-        What ``-o`` names: a directory that is there, or a file.
+        The value of ``-o``: an existing directory, or a file.
     default
         The consumer's own name for the file.
     """
@@ -65,32 +67,30 @@ def split(output: Path, default: str) -> tuple[Path, str]:
 
 
 def write_files(files: Sequence[File], folder: Path, *, named: bool) -> list[Path]:
-    """Write all files or, where one would replace what somebody else wrote, none.
+    """Write all files, or none if one would replace a file that the user wrote.
 
     Parameters
     ----------
     files
-        The main file, then its companions.
-    folder
-        Where to.
+        The main file, then the others.
     named
-        Whether the user named the main file, which then may be replaced whatever it is.
+        Whether the user named the main file, so that it may replace any file.
 
     Returns
     -------
     list of Path
-        What was written.
+        The written files.
 
     Raises
     ------
     UsageError
-        A file of that name is there, and it is not ours.
+        A file of that name exists and was not written by this program.
     """
     paths = [folder / file.name for file in files]
     for path in paths[1:] if named else paths:
         if path.is_dir() or (path.exists() and not _is_ours(path)):
-            msg = f"{path} is there and was not written by this command, so it is left as it is."
-            raise UsageError(msg, hint="Move it away, or name a directory of its own with -o DIR.")
+            msg = f"{path} exists and was not written by `matrix env`. Nothing was written."
+            raise UsageError(msg, hint="Move it away, or name another directory with -o DIR.")
     for file, path in zip(files, paths, strict=True):
         write_atomic(path, file.text)
         if file.executable and path.is_file():

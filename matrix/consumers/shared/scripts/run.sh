@@ -1,6 +1,6 @@
 @HEAD@
 venv=${MATRIX_VENV:-$here/matrix-venv}
-[ "$#" -gt 0 ] || fail "say what to run"
+[ "$#" -gt 0 ] || fail "name a command to run"
 @RUNTIME@
 @CHECKS@
 if [ -f "$venv.sqsh" ]; then
@@ -8,9 +8,9 @@ if [ -f "$venv.sqsh" ]; then
 elif [ -d "$venv" ]; then
     bind=$venv:/user-software
 else
-    fail "there is neither $venv.sqsh nor $venv: bash create_venv.sh makes it"
+    fail "there is neither $venv.sqsh nor $venv; create it with: bash create_venv.sh"
 fi
-# A ~/.local of this machine would leak in, and so would its PYTHONPATH.
+# Packages of ~/.local and PYTHONPATH of this machine would be used instead of the container's.
 unset PYTHONPATH PYTHONHOME
 export SINGULARITYENV_PYTHONNOUSERSITE=1 APPTAINERENV_PYTHONNOUSERSITE=1
 export SINGULARITYENV_PREPEND_PATH=/user-software/bin APPTAINERENV_PREPEND_PATH=/user-software/bin

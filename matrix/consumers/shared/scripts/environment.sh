@@ -1,21 +1,21 @@
 set -eu
 export PYTHONNOUSERSITE=1 PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_INPUT=1
 unset PIP_USER PIP_TARGET PIP_PREFIX PIP_REQUIRE_VIRTUALENV
-# Tells whether an interpreter is of the wanted version and holds the wanted torch, if any.
-sees() {
+# Succeeds if an interpreter has the right version and torch.
+has_torch() {
     [ -x "$1" ] && "$1" -c '
 import sys
 from importlib import metadata
-minor, wanted = sys.argv[1:]
-found = metadata.version("torch") if wanted else ""
-right = "%d.%d" % sys.version_info[:2] == minor and wanted in (found, found.partition("+")[0])
+minor, torch = sys.argv[1:]
+installed = metadata.version("torch") if torch else ""
+right = "%d.%d" % sys.version_info[:2] == minor and torch in (installed, installed.partition("+")[0])
 sys.exit(not right)' @PYTHON@ '@TORCH@' 2>/dev/null
 }
 python=
-for one in "$(command -v python || :)" "$(command -v python@PYTHON@ || :)" \
+for candidate in "$(command -v python || :)" "$(command -v python@PYTHON@ || :)" \
     /opt/*/bin/python@PYTHON@ /opt/*/envs/*/bin/python@PYTHON@ /usr/local/bin/python@PYTHON@ /usr/bin/python@PYTHON@; do
-    if sees "$one"; then
-        python=$one
+    if has_torch "$candidate"; then
+        python=$candidate
         break
     fi
 done

@@ -1,5 +1,5 @@
 if [ -f "$image" ]; then
-    # sha256sum puts a backslash before the digest where it had to escape the name.
+    # sha256sum writes a backslash before the digest if it had to escape the name.
     digest=$(sha256sum -- "$image"); digest=${digest%% *}; digest=${digest#\\}
     [ "$digest" = @DIGEST@ ] ||
         fail "the base image has changed: $image is $digest, the lock was resolved for @DIGEST@"

@@ -1,4 +1,4 @@
-# With --writable no mount point is made: /mnt must be there, or the whole build dies.
+# --writable creates no mount point: without /mnt in the image the whole build fails.
 case "$image" in
     *://*) ;;
     *) "$runtime" exec "$image" test -d /mnt ||

@@ -1,0 +1,98 @@
+"""A definition file for an unprivileged build of an image on top of the base image.
+
+``%post`` of such a build (SingularityCE with PRoot, apptainer without root) has a clean environment, and
+nothing can be bound to new paths. So wheels are copied in with ``%files`` and removed again. Everything is
+installed into an environment of its own, which leaves the image's packages as they are. Source:
+LUMI-training-materials docs/2day-20260422/205-Containers.md ("unprivileged proot build").
+"""
+
+from __future__ import annotations
+
+from shlex import quote
+from typing import TYPE_CHECKING
+
+from matrix.consumers import Consumer
+from matrix.consumers.shared.files import MARK, File
+from matrix.consumers.shared.requirements import constraint_lines, preinstalled_note, requirement_lines
+from matrix.consumers.shared.shell import environment_steps
+from resolver.errors import MatrixError, UsageError
+
+if TYPE_CHECKING:
+    from matrix.consumers.shared.files import Layout
+    from matrix.consumers.shared.installation import Installation
+
+_PREFIX = "/opt/matrix"
+"""Where the environment is in the image."""
+_FILES = "/opt/matrix-files"
+
+
+def _emit(installation: Installation, layout: Layout) -> list[File]:
+    if not installation.image_path:
+        msg = "The lock has no base image to build on."
+        raise UsageError(msg, hint="Resolve with --base-image NAME or PATH.")
+    copied, lines = _sources(installation, layout)
+    for path in (installation.image_path, *(source for source, _ in copied)):
+        if any(char.isspace() or char in "*?[]{}\"'\\" for char in path):
+            msg = f"A definition file cannot contain {path!r}, because of its spaces or special characters."
+            raise UsageError(msg, hint="Move or link it to another path.")
+    bootstrap, _, address = installation.image_path.rpartition("://")
+    notes = [
+        f"{installation.heading}; {MARK} --for apptainer`.",
+        f"Build with: singularity build container.sif {quote(layout.main)} (or apptainer build)",
+        "On LUMI: module load LUMI PRoot, and unset SINGULARITY_BIND SINGULARITY_BINDPATH first.",
+        *preinstalled_note(installation),
+    ]
+    text = [
+        *(f"# {note}" for note in notes),
+        f"Bootstrap: {bootstrap or 'localimage'}",
+        f"From: {address}",
+        "",
+        "%files",
+        *(f"    {source} {target}" for source, target in copied),
+        "",
+        "%post",
+        f"mkdir -p {_FILES}",
+        f"cat > {_FILES}/requirements.txt <<'REQUIREMENTS'",
+        *lines,
+        "REQUIREMENTS",
+        f"cat > {_FILES}/constraints.txt <<'CONSTRAINTS'",
+        *constraint_lines(installation, installation.on_top),
+        "CONSTRAINTS",
+        environment_steps(installation, _PREFIX, _FILES),
+        "# The layers are squashed, so removed files take no space in the image.",
+        f"rm -rf {_FILES}",
+        "",
+        "%environment",
+        f"export PATH={_PREFIX}/bin:$PATH PYTHONNOUSERSITE=1",
+        "",
+        "%labels",
+        f"org.matrix.site {installation.lock.target.site}",
+        f"org.matrix.date {installation.lock.target.date}",
+        *(f"org.matrix.{pick.name} {pick.pinned}" for pick in installation.on_top),
+        "",
+        "%test",
+        f"{_PREFIX}/bin/python -m pip --version",
+    ]
+    return [File(layout.main, "\n".join(text) + "\n")]
+
+
+def _sources(installation: Installation, layout: Layout) -> tuple[list[tuple[str, str]], list[str]]:
+    """Return what is copied into the image, and the requirement lines that find it there."""
+    wheelhouse = layout.wheelhouse
+    if wheelhouse is not None:
+        if not wheelhouse.is_dir() or not any(wheelhouse.glob("*.whl")):
+            msg = f"There are no wheels in {wheelhouse}."
+            raise MatrixError(msg, hint="Download them with `pip download -r requirements.txt -d DIR`.")
+        copy = f"{_FILES}/wheels"
+        lines = requirement_lines(installation, "", installation.on_top)
+        pinned = [line for line in lines if "--extra-index-url" not in line]
+        return [(str(wheelhouse.resolve()), copy)], ["--no-index", f"--find-links {copy}", *pinned]
+    if layout.url:
+        return [], requirement_lines(installation, layout.url, installation.on_top)
+    # The pages of our projects are enough: pip does not read the page that lists all projects.
+    simple = layout.index / "simple"
+    copied = [(str(simple / pick.name), f"{_FILES}/simple/{pick.name}") for pick in installation.built]
+    return copied, requirement_lines(installation, f"file://{_FILES}/simple", installation.on_top)
+
+
+CONSUMER = Consumer(file="container.def", emit=_emit, supports_wheelhouse=True)

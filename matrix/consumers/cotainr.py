@@ -1,0 +1,77 @@
+"""A conda environment file for cotainr, and the script that builds the container with it."""
+
+from __future__ import annotations
+
+from shlex import quote
+from typing import TYPE_CHECKING
+
+from builders.constants import MOUNTED_INDEX
+from matrix.consumers import Consumer
+from matrix.consumers.shared.files import File
+from matrix.consumers.shared.requirements import environment_file, reject_preinstalled, requirement_lines
+from matrix.consumers.shared.shell import (
+    container_environment,
+    fill,
+    head,
+    image_checks,
+    index_checks,
+    installed_check,
+)
+
+if TYPE_CHECKING:
+    from matrix.consumers.shared.files import Layout
+    from matrix.consumers.shared.installation import Installation
+
+SCRIPT = "build.sh"
+
+
+def _emit(installation: Installation, layout: Layout) -> list[File]:
+    reject_preinstalled(installation, "conda environments")
+    url = layout.mounted_url
+    image = f", on the base image {installation.image_path}" if installation.image_path else ""
+    notes = [f"Build the container with: bash {SCRIPT}{image}"]
+    if url == MOUNTED_INDEX:
+        notes.append(f"{SCRIPT} binds the index {layout.index} to /mnt while cotainr builds.")
+    lines = requirement_lines(installation, url)
+    return [
+        environment_file(layout.main, installation, notes, "cotainr", lines),
+        File(SCRIPT, _build_script(installation, layout), executable=True),
+    ]
+
+
+def _build_script(installation: Installation, layout: Layout) -> str:
+    notes = [
+        f"Usage: bash {SCRIPT} [CONTAINER.sif [more options of cotainr]]",
+        *_site_hints(installation),
+        "Set MATRIX_INDEX or MATRIX_BASE_IMAGE if the index or the base image has moved.",
+    ]
+    bound = [index_checks(str(layout.index), installation.built), fill("bind.sh")] if not layout.url else []
+    text = fill(
+        "build.sh",
+        head=head(installation, "cotainr", SCRIPT, notes),
+        main=quote(layout.main),
+        environment=container_environment(),
+        load=", on LUMI: module load LUMI cotainr"
+        if installation.lock.target.site.startswith("lumi")
+        else "",
+        checks="\n".join([image_checks(installation), *bound]),
+        check=installed_check(installation.installed),
+    )
+    return f"{text}\n"
+
+
+def _site_hints(installation: Installation) -> list[str]:
+    """Return how to run the script, where that is known.
+
+    Source: LUMI-training-materials docs/2day-20260422/205-Containers.md; cotainr issues 51 and 170
+    (the unpacked image needs up to 100 GB, and /tmp is memory).
+    """
+    if not installation.lock.target.site.startswith("lumi"):
+        return []
+    return [
+        "On LUMI: module purge; module load LUMI cotainr",
+        f"  srun -A PROJECT -p debug -t 30:00 -c 8 --mem=100G bash {SCRIPT}",
+    ]
+
+
+CONSUMER = Consumer(file="env.yml", emit=_emit, supports_hashes=True)

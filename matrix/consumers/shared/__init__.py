@@ -1,0 +1,1 @@
+"""What the consumers share: the installation, the files, requirement lines and shell scripts."""

@@ -1,0 +1,136 @@
+"""What a lock installs, as every consumer needs it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from resolver.errors import UsageError
+from resolver.versions import is_version
+
+if TYPE_CHECKING:
+    from builders.closure import ResolvedWheel
+    from resolver.model import Distribution, Resolution
+
+
+@dataclass(frozen=True)
+class Installation:
+    """What a lock installs.
+
+    Parameters
+    ----------
+    lock
+        The resolution.
+    closure
+        All that will be installed, with hashes; empty unless hashes were requested.
+
+    Raises
+    ------
+    UsageError
+        The lock does not fix the Python version.
+    """
+
+    lock: Resolution
+    closure: tuple[ResolvedWheel, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Check that the lock fixes the Python version."""
+        if not self.python:
+            msg = "The lock has no Python version."
+            raise UsageError(msg, hint="Resolve with --python 3.12 (or another version).")
+
+    @property
+    def python(self) -> str:
+        """CPython minor."""
+        return self.lock.target.python or self.lock.version_of("python")
+
+    @property
+    def image_path(self) -> str:
+        """Path or URL of the base image, or its name if the site has neither; empty without an image."""
+        image = self.lock.image
+        return (image.path or image.name) if image else ""
+
+    @property
+    def heading(self) -> str:
+        """The target in a few words."""
+        target = self.lock.target
+        gfx = f", {', '.join(target.gfx)}" if target.gfx else ""
+        return f"For {target.site} on {target.date}: {target.backend}{gfx}, Python {self.python}"
+
+    @cached_property
+    def installed(self) -> list[Distribution]:
+        """What pip installs, in install order."""
+        return [pick for pick in self.lock.distributions if pick.origin != "preinstalled"]
+
+    @cached_property
+    def preinstalled(self) -> list[Distribution]:
+        """What the base image holds and the lock keeps."""
+        return [pick for pick in self.lock.distributions if pick.origin == "preinstalled"]
+
+    @property
+    def built(self) -> list[Distribution]:
+        """What must be in our index."""
+        return [pick for pick in self.installed if pick.origin == "build"]
+
+    @property
+    def indexes(self) -> list[str]:
+        """URLs of the wheel indexes besides ours and PyPI, each once."""
+        return list(dict.fromkeys(pick.index for pick in self.installed if pick.index))
+
+    @property
+    def preinstalled_torch(self) -> Distribution | None:
+        """The torch of the base image, if the lock keeps it."""
+        return next((pick for pick in self.preinstalled if pick.name == "torch"), None)
+
+    @cached_property
+    def on_top(self) -> list[Distribution]:
+        """What is installed on top of the base image: without what only its own packages need."""
+        return [pick for pick in self.installed if pick.name not in self.needed_by_preinstalled]
+
+    @cached_property
+    def needed_by_preinstalled(self) -> frozenset[str]:
+        """Distributions that only preinstalled packages require, and that therefore are already present."""
+        requested = {requirement.name for requirement in self.lock.request.requirements}
+        users: dict[str, set[str]] = {}
+        for edge in self.lock.edges:
+            if edge.kind == "run":
+                users.setdefault(edge.object, set()).add(edge.subject)
+        present = {pick.name for pick in self.preinstalled}
+        needed: set[str] = set()
+        while True:
+            more = {
+                pick.name
+                for pick in self.installed
+                if pick.origin == "published" and pick.name not in requested | needed
+                if users.get(pick.name) and users[pick.name] <= present | needed
+            }
+            if not more:
+                return frozenset(needed)
+            needed |= more
+
+    @property
+    def other_preinstalled(self) -> dict[str, str]:
+        """Distributions that are preinstalled and that the lock does not mention: names and versions."""
+        preinstalled = self.lock.request.preinstalled
+        if preinstalled is None:
+            return {}
+        decided = {pick.name for pick in self.lock.distributions} | {"python", "rocm"}
+        return {
+            name: version
+            for name, version in preinstalled.installed.items()
+            if name not in decided and is_version(version)
+        }
+
+
+def pin(pick: Distribution) -> str:
+    """Return the requirement that installs exactly this distribution.
+
+    The version includes the local label, which PyPI rejects, so that no public index can serve it.
+    """
+    return f"{pick.name}=={pick.pinned}"
+
+
+def wheel_only(pick: Distribution) -> bool:
+    """Return whether pip must not build a distribution: we build it, or the lock names its wheel."""
+    return pick.origin == "build" or pick.wheel is not None

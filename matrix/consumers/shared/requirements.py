@@ -1,0 +1,153 @@
+"""Lines of pip's requirements files, and the files that contain them.
+
+Observed with pip 22.3 to 26.3:
+
+- An option must be alone on its line. ``--extra-index-url URL pkg`` installs nothing and prints nothing, and
+  pip ignores an index after a requirement.
+- No public index can satisfy a pin with a local label, because PyPI rejects labels. It could satisfy an
+  unpinned name, with any project of that name.
+- ``--only-binary NAME`` keeps pip from running an unrelated setup.py, and makes a missing wheel an error.
+- If one line has a hash, every requirement and every dependency needs one.
+
+conda joins the lines of the pip section into a requirements file (conda 24.11 to 26.7), so the same holds
+there. conda's own libstdc++ is loaded before that of the base image, so it must not be older.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from matrix.consumers.shared.files import MARK, File
+from matrix.consumers.shared.installation import pin, wheel_only
+from resolver.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from builders.closure import ResolvedWheel
+    from matrix.consumers.shared.installation import Installation
+    from resolver.model import Distribution
+
+_CONDA_PIP = "25.*"
+"""pip in conda environments: a release between the oldest and the newest that were tested (22.3 to 26.3)."""
+
+
+def requirement_lines(
+    installation: Installation, url: str, chosen: Sequence[Distribution] | None = None
+) -> list[str]:
+    """Return the lines that install what a lock pins.
+
+    Parameters
+    ----------
+    url
+        Our index as the consumer sees it.
+    chosen
+        The distributions to install; all of the lock by default.
+    """
+    chosen = installation.installed if chosen is None else chosen
+    indexes = dict.fromkeys([url, *(pick.index for pick in chosen if pick.index)])
+    return [
+        *(f"--extra-index-url {index}" for index in indexes),
+        *(f"--only-binary {name}" for name in sorted(pick.name for pick in chosen if wheel_only(pick))),
+        *(map(_hashed, installation.closure) if installation.closure else map(pin, chosen)),
+    ]
+
+
+def _hashed(wheel: ResolvedWheel) -> str:
+    hashes = [f"--hash=sha256:{digest}" for digest in wheel.sha256]
+    return " ".join([f"{wheel.name}=={wheel.version}", *hashes])
+
+
+def constraint_lines(installation: Installation, chosen: Sequence[Distribution] | None = None) -> list[str]:
+    """Return the versions that later installs must keep: those of the lock and those preinstalled."""
+    chosen = installation.installed if chosen is None else chosen
+    pins = {pick.name: pick.pinned for pick in (*chosen, *installation.preinstalled)}
+    pins |= installation.other_preinstalled
+    return [f"{name}=={version}" for name, version in sorted(pins.items())]
+
+
+def requirements_file(
+    name: str, installation: Installation, lines: Iterable[str], notes: Iterable[str], consumer: str
+) -> File:
+    """Return a requirements file that starts with notes for the reader."""
+    head = [f"{installation.heading}; {MARK} --for {consumer}`.", *notes]
+    return File(name, "\n".join([*(f"# {note}".rstrip() for note in head), *lines]) + "\n")
+
+
+def environment_file(
+    name: str, installation: Installation, notes: Iterable[str], consumer: str, lines: Sequence[str] = ()
+) -> File:
+    """Return a conda environment file.
+
+    Every line of the pip section is a plain YAML scalar, because no URL or pin contains anything that YAML
+    reads otherwise.
+    """
+    image = installation.lock.image
+    libstdcxx = image.libstdcxx if image else ""
+    head = [f"{installation.heading}; {MARK} --for {consumer}`.", *notes]
+    if libstdcxx:
+        head.append(f"libstdcxx-ng is not older than the base image's libstdc++ (GCC {libstdcxx}).")
+    elif image:
+        head.append("The libstdc++ of this base image is unknown, so conda installs its newest.")
+    text = [
+        *(f"# {note}" for note in head),
+        "name: matrix",
+        "channels:",
+        "  - conda-forge",
+        "dependencies:",
+        f"  - python={installation.python}",
+        f"  - pip={_CONDA_PIP}",
+        f"  - libstdcxx-ng>={libstdcxx}" if libstdcxx else "  - libstdcxx-ng",
+        *(["  - pip:"] if lines else []),
+        *(f"      - {line}" for line in lines),
+    ]
+    return File(name, "\n".join(text) + "\n")
+
+
+def preinstalled_note(installation: Installation) -> list[str]:
+    """Return a note that lists what is not installed because the base image holds it."""
+    names = ", ".join(map(pin, installation.preinstalled))
+    return [f"Not installed, because the base image already has it: {names}"] if names else []
+
+
+def reject_preinstalled(installation: Installation, environments: str) -> None:
+    """Reject a lock that keeps packages of a base image, for environments that cannot see them.
+
+    Parameters
+    ----------
+    environments
+        The environments, such as ``"uv's environments"``.
+
+    Raises
+    ------
+    UsageError
+        The lock keeps packages: pip would install PyPI's torch for CUDA in their place.
+    """
+    if installation.preinstalled:
+        names = ", ".join(map(pin, installation.preinstalled))
+        msg = f"The lock keeps {names} of the base image, but {environments} cannot see packages of an image."
+        raise UsageError(msg, hint="Use --for venv or --for apptainer, or resolve without --keep-installed.")
+
+
+def require_torch_of_image(installation: Installation, consumer: str) -> None:
+    """Check that a lock keeps the torch of a base image.
+
+    Raises
+    ------
+    UsageError
+        There is no base image, or the lock would install another torch over the image's.
+    """
+    if installation.preinstalled_torch is not None:
+        return
+    if installation.lock.image is None:
+        msg = f"The lock has no base image, and --for {consumer} extends one that has torch."
+        hint = "Resolve with --base-image NAME --keep-installed image, or use --for pip, uv or cotainr."
+        raise UsageError(msg, hint=hint)
+    torch = next((pin(pick) for pick in installation.installed if pick.name == "torch"), "")
+    action = f"The lock installs {torch}, which would replace" if torch else "The lock does not keep"
+    msg = f"{action} the torch of the base image. --for {consumer} extends the image's torch."
+    hint = (
+        "Resolve with --keep-installed image (or a file with the output of `pip list` in it), "
+        "or use --for cotainr."
+    )
+    raise UsageError(msg, hint=hint)

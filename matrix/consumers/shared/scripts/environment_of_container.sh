@@ -1,0 +1,31 @@
+# Bind variables of site modules stop a build with --writable, PYTHONPATH makes pip believe that packages
+# are installed, and pip's own settings may send them elsewhere.
+unset @UNSET@
+@RUNTIME@
+temporary=$(mktemp -d @TEMPORARY@/matrix-XXXXXX)
+trap 'rm -rf -- "$temporary"' EXIT
+# Certificates of this machine may be missing in the container, or be others under the same path.
+for variable in @CERTIFICATES@; do
+    file=${!variable:-}
+    [ -f "$file" ] || continue
+    case "$(realpath -- "$file")" in
+        @VISIBLE@) ;;
+        *)
+            cp -- "$file" "$temporary/$variable.pem"
+            export "$variable=$temporary/$variable.pem"
+            ;;
+    esac
+done
+# The container sees no other directory for temporary files.
+for variable in TMPDIR TEMP TMP; do
+    [ -n "${!variable:-}" ] || continue
+    case "$(realpath -m -- "${!variable}")/" in
+        @VISIBLE@) ;;
+        *)
+            printf '%s: the container cannot see %s=%s, so @TEMPORARY@ is used\n' "${0##*/}" "$variable" "${!variable}" >&2
+            unset "$variable"
+            ;;
+    esac
+done
+# pip's cache would end up inside the container.
+export PIP_NO_CACHE_DIR="${PIP_NO_CACHE_DIR-1}"

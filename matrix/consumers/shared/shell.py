@@ -1,0 +1,123 @@
+"""The shell scripts of the consumers: ``scripts/`` holds their text, with ``@NAME@`` to be replaced."""
+
+from __future__ import annotations
+
+import json
+import re
+from importlib.resources import files
+from shlex import quote
+from typing import TYPE_CHECKING
+
+from matrix.consumers.shared.files import MARK
+from matrix.container_variables import CERTIFICATES, DISTURBING, VISIBLE
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from matrix.consumers.shared.installation import Installation
+    from resolver.model import Distribution
+
+_PLACEHOLDER = re.compile(r"@([A-Z_]+)@")
+
+
+def fill(name: str, /, **values: str) -> str:
+    """Return a script with its placeholders replaced.
+
+    Parameters
+    ----------
+    name
+        A file in ``scripts/``.
+    values
+        The text for each ``@NAME@``, by the name in lower case. Lines that become empty are left out.
+    """
+    lines = []
+    for line in (files(__package__) / "scripts" / name).read_text(encoding="utf-8").splitlines():
+        filled = _PLACEHOLDER.sub(lambda placeholder: values[placeholder[1].lower()], line)
+        if filled.strip() or not line.strip():
+            lines.append(filled.rstrip())
+    return "\n".join(lines)
+
+
+def head(installation: Installation, consumer: str, name: str, notes: Sequence[str]) -> str:
+    """Return the first lines of a script: notes for the reader, and the function that reports errors."""
+    about = [f"{installation.heading}; {MARK} --for {consumer}`.", *notes]
+    return fill("head.sh", about="\n".join(f"# {note}" for note in about), script=name)
+
+
+def container_environment() -> str:
+    """Return the lines that prepare the environment for a container, as `matrix run` does."""
+    return fill(
+        "environment_of_container.sh",
+        runtime=fill("runtime.sh"),
+        unset=" ".join(DISTURBING),
+        certificates=" ".join(CERTIFICATES),
+        visible=" | ".join(f"{path}/*" for path in VISIBLE),
+        temporary=str(VISIBLE[0]),
+    )
+
+
+def image_checks(installation: Installation, *, digest: bool = True) -> str:
+    """Return the lines that check that the base image exists and is the one of the lock.
+
+    Parameters
+    ----------
+    digest
+        Whether to compute its digest, which takes half a minute for tens of gigabytes.
+    """
+    checks = fill("image.sh", image=_default(installation.image_path))
+    image = installation.lock.image
+    locked = image.digest.removeprefix("sha256:") if image and digest else ""
+    return checks + (f"\n{fill('digest.sh', digest=locked)}" if locked else "")
+
+
+def index_checks(index: str, built: Iterable[Distribution]) -> str:
+    """Return the lines that check that the index has every wheel, before anything slow starts."""
+    needs = "\n".join(f"need {pick.name} {quote(pick.pinned)}" for pick in built)
+    return fill("index.sh", index=_default(index), needs=needs)
+
+
+def _default(text: str) -> str:
+    """Quote a text for the default of an unquoted parameter expansion."""
+    return quote(text) if text else ""
+
+
+def installed_check(installed: Sequence[Distribution], preinstalled: Sequence[Distribution] = ()) -> str:
+    """Return a Python program that compares installed versions with the lock, and looks for CUDA.
+
+    Parameters
+    ----------
+    preinstalled
+        What must still be there; a version without a label allows any label.
+    """
+    pinned = {pick.name: pick.pinned for pick in (*installed, *preinstalled)}
+    return fill("check.py.txt", pinned=json.dumps(pinned, indent=4))
+
+
+def environment_steps(installation: Installation, prefix: str, folder: str) -> str:
+    """Return POSIX shell lines that create a virtual environment on top of an image's Python, inside it.
+
+    If the lock keeps the image's torch, the environment uses the Python that has this torch, and everything
+    in the image becomes a constraint, so that pip fails rather than install another version over it.
+
+    Parameters
+    ----------
+    prefix
+        Where to create the environment; a path without spaces.
+    folder
+        Directory of ``requirements.txt`` and ``constraints.txt``, likewise.
+    """
+    torch = installation.preinstalled_torch
+    ours = ", ".join(json.dumps(pick.name) for pick in installation.on_top)
+    limits = fill("limits.sh", prefix=prefix, python=installation.python, ours=ours) if torch else ""
+    return fill(
+        "environment.sh",
+        python=installation.python,
+        torch=torch.version if torch else "",
+        prefix=prefix,
+        files=folder,
+        system="--system-site-packages" if torch else "",
+        limits=limits,
+        image_limits=f"-c {prefix}/image.txt" if torch else "",
+        check=installed_check(installation.on_top, installation.preinstalled),
+        **{"with": f" with torch {torch.version}" if torch else ""},
+    )

@@ -1,0 +1,89 @@
+"""A ``pyproject.toml`` for uv.
+
+Each index is *explicit*: uv asks it only for the names that are bound to it. Overrides keep the versions
+whatever a dependency requires. Source: uv's documentation, "Package indexes" and "Dependency overrides";
+tested with uv 0.13.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import TYPE_CHECKING
+
+from matrix.consumers import Consumer
+from matrix.consumers.shared.files import MARK, File
+from matrix.consumers.shared.installation import pin, wheel_only
+from matrix.consumers.shared.requirements import reject_preinstalled
+from resolver.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from matrix.consumers.shared.files import Layout
+    from matrix.consumers.shared.installation import Installation
+
+OURS = "matrix"
+"""Name of our index in the file."""
+
+
+def _emit(installation: Installation, layout: Layout) -> list[File]:
+    reject_preinstalled(installation, "uv's environments")
+    if "${" in layout.local_url:
+        msg = f"uv does not expand variables in the URL of an index: {layout.local_url}."
+        raise UsageError(msg, hint="Name the URL without variables: --index-url URL.")
+    names = _index_names(installation.indexes)
+    pinned = list(map(pin, installation.installed))
+    indexes = [(OURS, layout.local_url)] if installation.built else []
+    sources = {pick.name: OURS if pick.origin == "build" else names.get(pick.index)
+               for pick in installation.installed}  # fmt: skip
+    lines = [
+        f"# {installation.heading}; {MARK} --for uv`.",
+        "# Install with: uv sync. For your own project, copy the dependencies and all of [tool.uv].",
+        "[project]",
+        'name = "matrix-environment"',
+        'version = "0"',
+        f'requires-python = "=={installation.python}.*"',
+        *_array("dependencies", pinned),
+        "",
+        "[tool.uv]",
+        "package = false",
+        *_array("environments", ["sys_platform == 'linux' and platform_machine == 'x86_64'"]),
+        "# A missing wheel is an error; uv runs no setup.py.",
+        *_array("no-build-package", [pick.name for pick in installation.installed if wheel_only(pick)]),
+        "# These versions hold whatever a dependency requires.",
+        *_array("override-dependencies", pinned),
+        "",
+        "[tool.uv.sources]",
+        *(f"{name} = {{ index = {json.dumps(index)} }}" for name, index in sources.items() if index),
+    ]
+    for name, url in [*indexes, *((name, url) for url, name in names.items())]:
+        lines += ["", "[[tool.uv.index]]", f"name = {json.dumps(name)}", f"url = {json.dumps(url)}"]
+        lines.append("explicit = true")
+    return [File(layout.main, "\n".join(lines) + "\n")]
+
+
+def _array(key: str, items: Sequence[str]) -> list[str]:
+    """Return a TOML array of strings; JSON quotes ASCII without control characters as TOML does."""
+    return [f"{key} = [", *(f"    {json.dumps(item)}," for item in items), "]"]
+
+
+def _index_names(urls: Sequence[str]) -> dict[str, str]:
+    """Name each wheel index after the last part of its URL, such as ``rocm6.4``."""
+    names: dict[str, str] = {}
+    for url in urls:
+        base = re.sub(r"[^A-Za-z0-9._-]+", "-", url.rstrip("/").rpartition("/")[2]).strip("-._") or "wheels"
+        taken = {OURS, *names.values()}
+        names[url] = next(
+            name
+            for number in range(len(taken) + 1)
+            if (name := f"{base}-{number}" if number else base) not in taken
+        )
+    return names
+
+
+CONSUMER = Consumer(
+    file="pyproject.toml",
+    emit=_emit,
+    hashes_hint="uv writes hashes into its own uv.lock: run `uv lock` in the directory of the file.",
+)

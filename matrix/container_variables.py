@@ -1,0 +1,185 @@
+"""The environment variables of a command that installs from the index, and why they change.
+
+`matrix run` applies these changes, and the scripts of `matrix env` contain the same lists. Each reason was
+observed by running cotainr, conda and pip with the variable.
+"""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass
+from pathlib import Path, PurePath
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+VISIBLE = (PurePath("/tmp"), PurePath("/var/tmp"))  # noqa: S108
+"""The only directories of this machine that a container sees while cotainr builds it."""
+CERTIFICATES = ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "PIP_CERT", "GIT_SSL_CAINFO")
+BUILDERS = ("cotainr", "apptainer", "singularity")
+"""Programs that build a container."""
+_BINDING = ("SINGULARITY_BIND", "SINGULARITY_BINDPATH", "APPTAINER_BIND", "APPTAINER_BINDPATH")
+_BINDS = ("SINGULARITY_BIND", "APPTAINER_BIND")
+_PATHS = "pip counts packages found there as installed, and then they are missing in the image"
+_ELSEWHERE = "pip would not install into the environment of the image"
+DISTURBING = {
+    **dict.fromkeys(_BINDING, "the build would fail: it has no mount points for the binds of site modules"),
+    **dict.fromkeys(("PYTHONPATH", "APPTAINERENV_PYTHONPATH", "SINGULARITYENV_PYTHONPATH"), _PATHS),
+    "PYTHONHOME": "it names the standard library of another Python",
+    **dict.fromkeys(("PIP_TARGET", "PIP_PREFIX", "PIP_ROOT", "PIP_USER", "PIP_PYTHON"), _ELSEWHERE),
+    "PIP_REQUIRE_VIRTUALENV": "pip would refuse to install into a conda environment",
+    "PIP_DRY_RUN": "pip would install nothing",
+    **dict.fromkeys(("APPTAINER_CLEANENV", "SINGULARITY_CLEANENV"), "pip would not find the index"),
+}
+"""Variables to unset, with the reason."""
+_KEPT = {
+    "PIP_NO_INDEX": "is kept: pip reads no index, not even this one",
+    "PIP_FIND_LINKS": "is kept: its wheels compete with those of the index",
+    "PIP_CONSTRAINT": "is kept: it limits the versions that pip can choose",
+    "PIP_NO_BUILD_ISOLATION": "is kept: pip inverts it, so only 0 or false switches isolation off",
+}
+_PROXIES = ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY")
+_LOOPBACK = "127.0.0.1"
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A variable that the command sees with another value than the caller."""
+
+    name: str
+    value: str | None
+    """None if it is unset."""
+    reason: str
+
+    def __str__(self) -> str:
+        """Return the change and its reason in one line."""
+        change = f"unset {self.name}" if self.value is None else f"{self.name}={self.value}"
+        return f"{change}: {self.reason}"
+
+
+def uses_container(command: Sequence[str]) -> bool:
+    """Return whether a command builds or runs a container, also after srun, env and the like.
+
+    Examples
+    --------
+    >>> uses_container(["srun", "-n", "1", "/appl/bin/cotainr", "build", "x.sif"])
+    True
+    >>> uses_container(["python", "-m", "pip", "install", "torch"])
+    False
+    """
+    return any(PurePath(word).name in BUILDERS for word in command)
+
+
+def unset_changes(env: Mapping[str, str], keep: Iterable[str] = ()) -> list[Change]:
+    """Return the variables to unset for any command, except those in `keep`."""
+    kept = set(keep)
+    return [
+        Change(name, None, reason) for name, reason in DISTURBING.items() if name in env and name not in kept
+    ]
+
+
+def kept_warnings(env: Mapping[str, str]) -> list[str]:
+    """Return warnings about variables that are kept and may surprise."""
+    return [f"{name} {effect}" for name, effect in _KEPT.items() if env.get(name)]
+
+
+def index_changes(env: Mapping[str, str], url: str) -> list[Change]:
+    """Return the changes that make pip and uv read the index, besides the caller's own indexes.
+
+    pip adds the lines of a requirements file to ``PIP_EXTRA_INDEX_URL``, and both expand
+    ``${MATRIX_INDEX_URL}`` in such a line. If there is a proxy, the loopback address needs an exception.
+    """
+    changes = [
+        Change("MATRIX_INDEX_URL", url, "for ${MATRIX_INDEX_URL} in requirements"),
+        Change("PIP_EXTRA_INDEX_URL", _added(env, "PIP_EXTRA_INDEX_URL", url), "pip reads the index"),
+        Change("UV_INDEX", _added(env, "UV_INDEX", url), "uv reads the index"),
+    ]
+    if _LOOPBACK in url and any(env.get(name) for name in _PROXIES):
+        for name in ("no_proxy", "NO_PROXY"):
+            excepted = env.get(name, "")
+            if excepted != "*" and _LOOPBACK not in excepted.split(","):
+                value = f"{excepted},{_LOOPBACK}" if excepted else _LOOPBACK
+                changes.append(Change(name, value, "the proxy cannot reach the loopback address"))
+    return changes
+
+
+def bind_changes(index: str) -> list[Change]:
+    """Return the changes that bind the index to /mnt, read-only, for SingularityCE and Apptainer."""
+    value = f"{index}:/mnt:ro"
+    return [Change(name, value, "the container sees the index as /mnt") for name in _BINDS]
+
+
+def container_changes(env: Mapping[str, str], folder: Path, keep: Iterable[str] = ()) -> list[Change]:
+    """Return the changes for a command that builds a container.
+
+    ``PYTHONNOUSERSITE`` is not set: cotainr itself may be installed in the user's site directory, which the
+    container does not see while it is built.
+
+    Parameters
+    ----------
+    folder
+        A directory that the container sees. `fill_folder` creates the files that the changes name.
+    """
+    kept = set(keep)
+    changes = [
+        Change(name, None, f"the container cannot see {env[name]}, and cotainr needs a directory that it can")
+        for name in ("TMPDIR", "TEMP", "TMP")
+        if env.get(name) and not is_visible(env[name]) and name not in kept
+    ]
+    if "PIP_NO_CACHE_DIR" not in env:
+        changes.append(Change("PIP_NO_CACHE_DIR", "1", "pip's cache would end up in the image"))
+    changes += [
+        Change(name, str(folder / f"{name}.pem"), f"a copy of {env[name]}, which the container may not see")
+        for name in _hidden_certificates(env, kept)
+    ]
+    if shutil.which("apptainer") and not shutil.which("singularity"):
+        path = f"{folder / 'bin'}:{env.get('PATH', '')}"
+        changes.append(Change("PATH", path, "cotainr calls singularity, and only apptainer is installed"))
+    return changes
+
+
+def _hidden_certificates(env: Mapping[str, str], kept: set[str]) -> list[str]:
+    return [
+        name
+        for name in CERTIFICATES
+        if env.get(name) and name not in kept
+        if Path(env[name]).is_file() and not is_visible(str(Path(env[name]).resolve()))
+    ]
+
+
+def fill_folder(env: Mapping[str, str], folder: Path, keep: Iterable[str] = ()) -> None:
+    """Copy certificates and link singularity, as `container_changes` announces."""
+    for name in _hidden_certificates(env, set(keep)):
+        shutil.copyfile(env[name], folder / f"{name}.pem")
+    apptainer = shutil.which("apptainer")
+    if apptainer and not shutil.which("singularity"):
+        (folder / "bin").mkdir()
+        (folder / "bin" / "singularity").symlink_to(apptainer)
+
+
+def is_visible(path: str) -> bool:
+    """Return whether a container sees a path of this machine while it is built.
+
+    Examples
+    --------
+    >>> is_visible("/tmp/me"), is_visible("/scratch/project"), is_visible("/tmpfs")
+    (True, False, False)
+    """
+    return any(PurePath(path).is_relative_to(directory) for directory in VISIBLE)
+
+
+def applied(env: Mapping[str, str], changes: Iterable[Change]) -> dict[str, str]:
+    """Return the environment after all changes, in their order."""
+    result = dict(env)
+    for change in changes:
+        if change.value is None:
+            result.pop(change.name, None)
+        else:
+            result[change.name] = change.value
+    return result
+
+
+def _added(env: Mapping[str, str], name: str, url: str) -> str:
+    urls = env.get(name, "").split()
+    return " ".join([*urls, *([] if url in urls else [url])])

@@ -1,1 +1,0 @@
-"""Running a command so that it sees the index: which way, and with which variables."""
