@@ -1,25 +1,25 @@
-# Run by /bin/sh inside a base image, which need have nothing else. Prints one fact a line:
-# @fact, key and values, separated by tabs; the last line is "@fact<tab>end". All else is noise.
-# One file of POSIX shell: no bash, no Python and no GNU tool is taken for granted.
+# Run by /bin/sh in a base image. Print one fact per line: @fact, key and values, separated by tabs. The last
+# line is "@fact<tab>end"; other output is ignored. POSIX shell only: an image may have no bash, Python or
+# GNU tools.
 
 tab=$(printf '\t')
 newline='
 '
-say() {
+fact() {
     line=@fact
-    for one in "$@"; do
-        case $one in *"$tab"* | *"$newline"*) one=$(printf '%s' "$one" | tr '\t\n' '  ') ;; esac
-        line=$line$tab$one
+    for value in "$@"; do
+        case $value in *"$tab"* | *"$newline"*) value=$(printf '%s' "$value" | tr '\t\n' '  ') ;; esac
+        line=$line$tab$value
     done
     printf '%s\n' "$line"
 }
 has() { command -v "$1" >/dev/null 2>&1; }
 first() { "$@" 2>/dev/null </dev/null | head -n 1; }
-unique() { # of some directories those that exist, each once, however many names it has
+unique() { # print the directories that exist, each under one of its names
     seen=:
-    for one in "$@"; do
-        real=$(cd -P "$one" 2>/dev/null && pwd) || continue
-        case $seen in *":$real:"*) ;; *) seen=$seen$real: && printf '%s\n' "$one" ;; esac
+    for dir in "$@"; do
+        real=$(cd -P "$dir" 2>/dev/null && pwd) || continue
+        case $seen in *":$real:"*) ;; *) seen=$seen$real: && printf '%s\n' "$dir" ;; esac
     done
 }
 split() { printf '%s' "$1" | tr ':' ' '; }
@@ -32,27 +32,27 @@ for f in /etc/os-release /usr/lib/os-release; do
     if [ -r "$f" ]; then
         (
             . "$f"
-            say os-id "${ID-}"
-            say os-version "${VERSION_ID-}"
-            say os "${PRETTY_NAME-}"
+            fact os-id "${ID-}"
+            fact os-version "${VERSION_ID-}"
+            fact os "${PRETTY_NAME-}"
         )
         break
     fi
 done
-say architecture "$(uname -m)"
-has getconf && say glibc "$(first getconf GNU_LIBC_VERSION)"
+fact architecture "$(uname -m)"
+has getconf && fact glibc "$(first getconf GNU_LIBC_VERSION)"
 
-# Where the loader looks: its cache, LD_LIBRARY_PATH, ROCm's own directories.
+# Libraries in the loader's cache, in LD_LIBRARY_PATH and in ROCm's directories.
 has ldconfig && ldconfig -p 2>/dev/null | while read -r name _ rest; do
-    case $name in *.so | *.so.*) say library "$name" "${rest##*=> }" ;; esac
+    case $name in *.so | *.so.*) fact library "$name" "${rest##*=> }" ;; esac
 done
 for d in $(unique $(split "${LD_LIBRARY_PATH-}") /opt/rocm/lib /opt/rocm/lib64 /opt/rocm-*/lib); do
     for f in "$d"/*.so "$d"/*.so.*; do
-        [ -e "$f" ] && say library "${f##*/}" "$f"
+        [ -e "$f" ] && fact library "${f##*/}" "$f"
     done
 done
 
-# Symbol versions that the C++ and GCC runtimes define; grep reads them as text.
+# Symbol versions of the C++ and GCC runtimes.
 for name in libstdc++.so.6 libgcc_s.so.1; do
     f=$(ldconfig -p 2>/dev/null | sed -n "s/^[[:space:]]*$name (libc6,x86-64.*=> //p" | head -n 1)
     [ -n "$f" ] || for d in /usr/lib64 /lib64 /usr/lib/x86_64-linux-gnu /lib/x86_64-linux-gnu /usr/lib /lib; do
@@ -61,7 +61,7 @@ for name in libstdc++.so.6 libgcc_s.so.1; do
     [ -n "$f" ] || continue
     for family in GLIBCXX CXXABI GCC; do
         grep -a -o "${family}_[0-9][0-9.]*" "$f" 2>/dev/null | sort -u | while read -r version; do
-            say symbol "$name" "$version"
+            fact symbol "$name" "$version"
         done
     done
 done
@@ -70,34 +70,34 @@ done
 for d in $(unique ${ROCM_PATH-} /opt/rocm /opt/rocm-*); do
     for f in "$d/.info/version" "$d/.info/version-dev" "$d/.info/version-rocm"; do
         if [ -r "$f" ]; then
-            say rocm "$d" "$(head -n 1 "$f")"
+            fact rocm "$d" "$(head -n 1 "$f")"
             break
         fi
     done
 done
 PATH=$PATH:/opt/rocm/bin:/opt/rocm/llvm/bin
 if has hipcc; then
-    hipcc --version 2>/dev/null </dev/null | while read -r line; do say hipcc "$(command -v hipcc)" "$line"; done
+    hipcc --version 2>/dev/null </dev/null | while read -r line; do fact hipcc "$(command -v hipcc)" "$line"; done
 fi
 for name in rocminfo amdgpu-arch rocm_agent_enumerator offload-arch llvm-objdump; do
-    has "$name" && say gpu-tool "$name" "$(command -v "$name")"
+    has "$name" && fact gpu-tool "$name" "$(command -v "$name")"
 done
 
 # Compilers and tools, also under names with a version.
 for d in $(unique $(split "$PATH")); do
     for f in "$d"/gcc "$d"/gcc-[0-9]* "$d"/g++ "$d"/g++-[0-9]* "$d"/clang "$d"/clang++ \
         "$d"/clang-[0-9]* "$d"/clang++-[0-9]* "$d"/amdclang++ "$d"/gfortran; do
-        [ -f "$f" ] && [ -x "$f" ] && say compiler "$f" "$(first "$f" -dumpfullversion -dumpversion)" "$(first "$f" --version)"
+        [ -f "$f" ] && [ -x "$f" ] && fact compiler "$f" "$(first "$f" -dumpfullversion -dumpversion)" "$(first "$f" --version)"
     done
 done
 for name in cmake ninja git make ccache sccache patchelf mpicc; do
-    has "$name" && say tool "$name" "$(command -v "$name")" "$(first "$name" --version)"
+    has "$name" && fact tool "$name" "$(command -v "$name")" "$(first "$name" --version)"
 done
 
 # Pythons and conda.
 for d in $(unique /opt/conda /opt/miniconda* /opt/miniforge* ${CONDA_PREFIX-}); do
-    [ -d "$d/conda-meta" ] && say conda "$d"
-    for e in "$d"/envs/*; do [ -d "$e/conda-meta" ] && say conda "$e"; done
+    [ -d "$d/conda-meta" ] && fact conda "$d"
+    for e in "$d"/envs/*; do [ -d "$e/conda-meta" ] && fact conda "$e"; done
 done
 ask='
 import importlib.metadata as m, importlib.util as u, json, os, sys, sysconfig
@@ -110,11 +110,11 @@ print(json.dumps({"version": "%d.%d.%d" % sys.version_info[:3], "path": sys.exec
 '
 for d in $(unique $(split "$PATH") /opt/*/bin /opt/conda/envs/*/bin /usr/local/*/bin); do
     for f in "$d"/python3 "$d"/python3.[0-9] "$d"/python3.[0-9][0-9]; do
-        [ -x "$f" ] && [ -f "$f" ] && say python "$f" "$(first "$f" -s -c "$ask")"
+        [ -x "$f" ] && [ -f "$f" ] && fact python "$f" "$(first "$f" -s -c "$ask")"
     done
 done
 
 if [ -r /.singularity.d/labels.json ]; then
-    say labels "$(tr -d '\n' </.singularity.d/labels.json)"
+    fact labels "$(tr -d '\n' </.singularity.d/labels.json)"
 fi
-say end
+fact end
