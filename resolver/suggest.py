@@ -33,7 +33,7 @@ def suggest(
 
     Single changes to the core are tried first: remove a pin, change the base image or the date, leave out
     a requirement. If none is enough, the first that resolves of these is returned: two changes together,
-    all pins removed, the conflicts relaxed one after another, another site or GPU architecture, and at
+    all pins removed, the conflicts relaxed one after another, another site, and at
     last a maximal subset of the requirements, here or with a change of the target.
 
     Parameters
@@ -45,7 +45,7 @@ def suggest(
     """
     blamed = {demand.variable.name for demand in core if demand.kind == "request"}
     site_blamed = any(demand.kind == "fact" and demand.variable.name in _SET_BY_SITE for demand in core)
-    changes = changes_of(catalog, request, sited=site_blamed, blamed=blamed)
+    changes = changes_of(catalog, request, sited=site_blamed)
     near = [change for change in changes if not change.last and (change.name in blamed or not change.name)]
     trials = _Trials(catalog, request, session)
     suggestions: list[Suggestion] = []
