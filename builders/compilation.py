@@ -1,4 +1,4 @@
-"""Calling a source's own build backend in the place where it is built, without isolation or network."""
+"""Call the build backend of a source inside the runtime, without build isolation and without network."""
 
 from __future__ import annotations
 
@@ -9,193 +9,179 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from builders.containers.runtime import Bind, View, output_in, run_in
-from resolver.errors import BuildError, CommandError, EnvironmentLacksError
+from resolver.errors import BuildError, EnvironmentLacksError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from builders.containers.runtime import Runtime
     from builders.environments.layers import BuildEnvironment
-    from builders.recipes import Application
+    from builders.recipes import AppliedRecipe
 
 FRONTEND = "build"
-"""The distribution that calls the backend (PEP 517); it runs inside the place, as every other step."""
+"""The distribution that calls the backend (PEP 517). It runs inside the runtime."""
 
+INDEX_UNCHANGED = "The index is unchanged."
 _LINKERS = ("LDSHARED", "LDCXXSHARED")
 _RPATH = re.compile(r"-Wl,(-rpath|-R|--enable-new-dtags)|-R/")
-_ASK_LINKERS = f"import sysconfig; print(*map(sysconfig.get_config_var, {_LINKERS!r}), sep=chr(10))"
+_PRINT_LINKERS = f"import sysconfig; print(*map(sysconfig.get_config_var, {_LINKERS!r}), sep=chr(10))"
 
 
 def compile_wheel(
     title: str,
     runtime: Runtime,
     environment: BuildEnvironment,
-    application: Application,
+    recipe: AppliedRecipe,
     *,
     source: Path,
     work: Path,
     variables: Mapping[str, str],
     log: Path,
 ) -> Path:
-    """Build the wheel of an unpacked source.
+    """Build the wheel of an unpacked source and return its path.
 
     Parameters
     ----------
     title
         Name and version, for messages.
-    place, environment
-        Where it is built, and with which packages.
-    application
-        What the recipe says: variables, options, commands before, stand-ins.
+    runtime, environment
+        Where to build, and with which packages.
+    recipe
+        Variables, options, commands and shims.
     source
-        Top directory of the source; it lies below `work`.
+        Top directory of the source, below `work`.
     work
-        Directory of this build, which it may write to.
+        Directory of this build; the build may write to it.
     variables
-        What the build is told besides; the recipe's own win.
+        Further variables; those of the recipe override them.
     log
-        Where everything it prints goes.
-
-    Returns
-    -------
-    Path
-        The wheel as the backend named it.
+        The file that receives all output.
 
     Raises
     ------
+    CommandError
+        A command failed; the error names the log and the most informative lines.
     BuildError
-        It failed; the error names the log and the lines that tell most.
+        The backend succeeded but did not leave exactly one wheel.
     EnvironmentLacksError
-        A program that the source asks for its target cannot be put where it looks for it.
+        The runtime cannot mount a shim where the source expects the program.
     """
     out = work / "raw"
     out.mkdir()
-    view = build_view(runtime, environment, application, work=work, source=source, variables=variables)
-    try:
-        for words in application.prepare:
-            run_in(runtime, words, view, what=f"Preparing {title} ({shlex.join(words)})", log=log)
-        options = [f"--config-setting=--build-option={one}" for one in application.options]
-        command = [
-            str(environment.python), "-m", FRONTEND, "--wheel", "--no-isolation", "--skip-dependency-check",
-            "--outdir", str(out), *options, str(source),
-        ]  # fmt: skip
-        run_in(runtime, command, view, what=f"Building {title}", log=log)
-    except CommandError as error:
-        failure = BuildError(error.message, hint="The index is as it was.")
-        failure.code = error.code
-        raise failure from None
+    view = build_view(runtime, environment, recipe, work=work, source=source, variables=variables)
+    for words in recipe.prepare:
+        run_in(runtime, words, view, what=f"Preparing {title} ({shlex.join(words)})", log=log)
+    options = [f"--config-setting=--build-option={option}" for option in recipe.options]
+    command = [
+        str(environment.python), "-m", FRONTEND, "--wheel", "--no-isolation", "--skip-dependency-check",
+        "--outdir", str(out), *options, str(source),
+    ]  # fmt: skip
+    run_in(runtime, command, view, what=f"Building {title}", log=log)
     wheels = sorted(out.glob("*.whl"))
     if len(wheels) != 1:
-        named = ", ".join(path.name for path in wheels) or "no wheel"
-        msg = f"Building {title} ended well and left {named}.\n  Log: {log}"
-        raise BuildError(msg, hint="The index is as it was.")
+        listed = ", ".join(path.name for path in wheels) or "none"
+        msg = f"Building {title} must produce one wheel; its build backend produced {len(wheels)}: {listed}."
+        raise BuildError(f"{msg}\n  Log: {log}", hint=INDEX_UNCHANGED)
     return wheels[0]
 
 
 def build_view(
     runtime: Runtime,
     environment: BuildEnvironment,
-    application: Application,
+    recipe: AppliedRecipe,
     *,
     work: Path,
     source: Path,
     variables: Mapping[str, str],
 ) -> View:
-    """Give what the build sees: its environment, its directory, stand-ins first on PATH.
+    """Return what the build sees: its environment, its directory, and the shims first on PATH.
 
-    Parameters are those of `compile_wheel`.
-
-    Raises
-    ------
-    EnvironmentLacksError
-        As `compile_wheel`.
+    Parameters and errors are those of `compile_wheel`.
     """
-    programs = work / "programs"
-    _write_programs(programs, application.programs)
+    shims = work / "shims"
+    shims.mkdir()
+    for name, text in recipe.shims.items():
+        path = shims / name
+        path.write_text(text, encoding="utf-8")
+        path.chmod(0o755)
     temporary = work / "tmp"
     temporary.mkdir()
     base = environment.view
     env = {
         **base.env,
         "TMPDIR": str(temporary),
-        **_linkers(runtime, environment, application),
+        **_linkers(runtime, environment, recipe),
         **variables,
-        **application.environment,
+        **recipe.environment,
     }
-    covers = [] if runtime.image is None else list(_covers(runtime, programs, application))
+    mounts = [] if runtime.image is None else list(_overlay_mounts(runtime, shims, recipe))
     return replace(
         base,
         env=env,
-        path=[programs, *base.path],
+        path=[shims, *base.path],
         cwd=source,
-        binds=[*base.binds, Bind(work, writable=True), *covers],
+        binds=[*base.binds, Bind(work, writable=True), *mounts],
     )
 
 
-def _write_programs(directory: Path, programs: Mapping[str, str]) -> None:
-    directory.mkdir()
-    for name, text in programs.items():
-        path = directory / name
-        path.write_text(text, encoding="utf-8")
-        path.chmod(0o755)
-
-
-def _covers(runtime: Runtime, programs: Path, application: Application) -> Iterator[Bind]:
-    """Lay stand-ins over those files that the image has, and where a source looks for them only there."""
-    covers = application.covers
-    look = 'for one do if [ -e "$one" ]; then readlink -f "$one" && echo "$one"; fi; done'
-    said = output_in(runtime, ["/bin/sh", "-c", look, "sh", *covers]).splitlines()
-    seen = set()
-    for real, named in zip(said[::2], said[1::2], strict=True):
-        if real not in seen:  # a link and what it leads to are one file
-            seen.add(real)
-            yield Bind(programs / covers[named], target=Path(real))
-    for path in application.only_at:
-        if path not in said[1::2]:
-            bind = Bind(programs / covers[path], target=Path(path))
-            _require_answer(runtime, bind)
+def _overlay_mounts(runtime: Runtime, shims: Path, recipe: AppliedRecipe) -> Iterator[Bind]:
+    """Mount shims over the programs that the image has, and over those that a source calls by path only."""
+    mounts = recipe.overlay_mounts
+    script = 'for path do if [ -e "$path" ]; then readlink -f "$path" && echo "$path"; fi; done'
+    lines = output_in(runtime, ["/bin/sh", "-c", script, "sh", *mounts]).splitlines()
+    existing = dict(zip(lines[1::2], lines[::2], strict=True))
+    mounted = set()
+    for path, real in existing.items():
+        if real not in mounted:  # a symbolic link and its target are one file
+            mounted.add(real)
+            yield Bind(shims / mounts[path], target=Path(real))
+    for path in recipe.fixed_paths:
+        if path not in existing:
+            bind = Bind(shims / mounts[path], target=Path(path))
+            _check_mount(runtime, bind)
             yield bind
 
 
-def _require_answer(runtime: Runtime, bind: Bind) -> None:
-    """See that a stand-in answers where the image has no such file; not every runtime can bind it there.
+def _check_mount(runtime: Runtime, bind: Bind) -> None:
+    """Check that a shim runs at a path that the image does not have; not every runtime can mount it there.
 
     Raises
     ------
     EnvironmentLacksError
-        It does not; the source would take what it says for a machine without a GPU.
+        It does not run. The source would assume a machine without a GPU.
     """
     if output_in(runtime, [str(bind.inside)], View(binds=[bind])):
         return
     image = runtime.image.name if runtime.image else runtime.kind
     msg = (
-        f"This source asks {bind.inside} which GPU it is built for, and looks nowhere else; the base image "
-        f"{image} has no such file, and {runtime.kind} cannot put one there. Without an answer it would be "
-        f"built for another wave size, which shows only when it runs."
+        f"This source runs {bind.inside} to learn the GPU architecture and tries no other path. "
+        f"The base image {image} has no such file, and {runtime.kind} cannot mount one there. "
+        f"Without it the source compiles for another wave size, and the wheel fails only at run time."
     )
-    hint = "Take a release of the package that also looks on PATH, or an image that has the file."
+    hint = "Choose a release of the package that also searches PATH, or an image that has the file."
     raise EnvironmentLacksError(msg, hint=hint)
 
 
-def _linkers(runtime: Runtime, environment: BuildEnvironment, application: Application) -> dict[str, str]:
-    """Give the commands that link, without the search paths that this Python was itself linked with.
+def _linkers(runtime: Runtime, environment: BuildEnvironment, recipe: AppliedRecipe) -> dict[str, str]:
+    """Return the link commands of this Python without the RPATH of its own library directory.
 
-    pyenv's and conda's Pythons hand their own library directory on to every extension (sysconfig's
-    ``LDSHARED``), and with it a path of the machine that builds.
+    The Pythons of pyenv and conda pass that directory on to every extension (sysconfig's ``LDSHARED``), and
+    with it a path of the machine that builds.
     """
-    said = output_in(runtime, [str(environment.python), "-c", _ASK_LINKERS], environment.view).splitlines()
-    found = {}
-    for name, text in zip(_LINKERS, said, strict=False):
+    command = [str(environment.python), "-c", _PRINT_LINKERS]
+    lines = output_in(runtime, command, environment.view).splitlines()
+    linkers = {}
+    for name, text in zip(_LINKERS, lines, strict=False):
         words = shlex.split(text) if text != "None" else []
         kept = _without_rpath(words)
         if kept != words:
-            compiler = application.environment.get("CC" if name == "LDSHARED" else "CXX", "")
-            found[name] = shlex.join([compiler or kept[0], *kept[1:]])
-    return found
+            compiler = recipe.environment.get("CC" if name == "LDSHARED" else "CXX", "")
+            linkers[name] = shlex.join([compiler or kept[0], *kept[1:]])
+    return linkers
 
 
 def _without_rpath(words: Sequence[str]) -> list[str]:
-    """Leave out the flags that write a search path into what is linked.
+    """Remove the flags that write a library search path into the linked file.
 
     Examples
     --------

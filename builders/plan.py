@@ -1,4 +1,4 @@
-"""Lock to build tasks: what is already in the index under the same build key is not a task."""
+"""Turn a lock into build tasks, and find the wheels that the index already has."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import msgspec
 from builders.constants import TRITON_NAMES
 from builders.recipes import with_ops
 from builders.sources import patches_of
+from builders.sources.urls import without_password
 from resolver.errors import EnvironmentLacksError, LockError, UsageError, did_you_mean
 from resolver.facts.catalog import recipe_for
 
@@ -26,158 +27,172 @@ if TYPE_CHECKING:
     from resolver.facts.schema import Recipe
     from resolver.model import Distribution, Resolution
 
-_DECIDING = (
+_KEY_FIELDS = (
     "declared", "undeclared", "match_runtime", "environment", "options", "prepare", "must_contain",
 )  # fmt: skip
-"""The parts of a recipe that determine what comes out; its sources and notes do not."""
+"""The fields of a recipe that determine the wheel. Sources and notes do not."""
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """One wheel that the lock needs."""
+    """One wheel to build."""
 
     pick: Distribution
     recipe: Recipe
     build_host: BuildHost
-    torch: Distribution | None
-    """The lock's torch."""
-    inputs: dict[str, Any]
-    """Everything that determines the wheel's content."""
+    resolution: Resolution
     wheel: Path | None = None
-    """The wheel in the index that was built from the same inputs, if there is one."""
-    gfx: tuple[str, ...] = ()
+    """The wheel in the index that was built from the same inputs."""
     patches: tuple[Path, ...] = ()
     cxx_standard: str = ""
-    """Oldest C++ standard that torch's headers compile with; empty where it is not known."""
-    others: tuple[Recipe, ...] = field(default=(), repr=False)
-    """Other recipes of the package, to name the right one where this one does not fit the source."""
-    runtime: Mapping[str, str] = field(default_factory=dict)
-    """Distributions that must be the very ones that will run, with their locked versions."""
-    beside_torch: bool = False
-    """Whether it runs beside torch, and so is proven beside it, even if it is built without."""
-    pinning: PinStyle = "exact"
-    """How strictly the wheel's metadata requires those."""
+    """Oldest C++ standard that the headers of torch compile with, if known."""
+    other_recipes: tuple[Recipe, ...] = field(default=(), repr=False)
+    """All recipes of the package, to name the right one if this one does not fit the source."""
+    pin_style: PinStyle = "exact"
+
+    @property
+    def title(self) -> str:
+        """Name and version, for messages."""
+        return f"{self.pick.name} {self.pick.pinned}"
+
+    @property
+    def gfx(self) -> tuple[str, ...]:
+        """The GPU architectures to compile for."""
+        return self.resolution.target.gfx
+
+    @property
+    def torch(self) -> Distribution | None:
+        """The torch of the resolution."""
+        return self.resolution.pick("torch")
+
+    @property
+    def needs_torch(self) -> bool:
+        """Whether the wheel imports torch. Such a wheel is tested with torch, even if it is built without."""
+        return any(
+            (edge.subject, edge.object, edge.kind) == (self.pick.name, "torch", "run")
+            for edge in self.resolution.edges
+        )
+
+    @property
+    def runtime_versions(self) -> dict[str, str]:
+        """The distributions that the wheel must require in the version it was built against."""
+        names = (*self.recipe.match_runtime, *TRITON_NAMES)
+        return {name: version for name in names if (version := self.resolution.version_of(name))}
+
+    @property
+    def rocm_series(self) -> str:
+        """The ROCm series (major.minor) of torch's label, or else of the base image.
+
+        Names that a source computes must be those that torch looks for at run time.
+        """
+        label = (self.torch.version if self.torch else "").partition("+rocm")[2] or self.build_host.rocm
+        return ".".join(label.split(".")[:2])
+
+    @property
+    def inputs(self) -> dict[str, Any]:
+        """Everything that determines the content of the wheel."""
+        source = msgspec.to_builtins(self.pick.sdist or self.pick.git)
+        if self.pick.git is not None:
+            source["url"] = without_password(source["url"])  # inputs are published
+        inputs = {
+            "name": self.pick.name,
+            "version": self.pick.pinned,
+            "source": source,
+            "patches": [patch.sha256 for patch in self.pick.patches],
+            "recipe": {name: msgspec.to_builtins(getattr(self.recipe, name)) for name in _KEY_FIELDS},
+            "torch": self.torch.version if self.torch else "",
+            "backend": self.recipe.backend,
+            "gfx": list(self.gfx),
+            **self.build_host.identity,
+        }
+        if not self.recipe.native_cpu:
+            inputs.pop("cpu", None)  # the code does not depend on it
+        if self.pin_style != "exact":
+            inputs["pinning"] = self.pin_style
+        return inputs
 
     @property
     def build_key(self) -> str:
         """The digest of all inputs."""
-        text = json.dumps(self.inputs, sort_keys=True)
-        return hashlib.sha256(text.encode()).hexdigest()
+        return hashlib.sha256(json.dumps(self.inputs, sort_keys=True).encode()).hexdigest()
 
     @property
-    def title(self) -> str:
-        """Name and version for messages."""
-        return f"{self.pick.name} {self.pick.pinned}"
+    def warnings(self) -> tuple[str, ...]:
+        """What the user should know before the build starts."""
+        hours = self.recipe.core_hours
+        if not hours:
+            return ()
+        return (f"Compiling {self.title} takes at least {hours:g} core hours (docs/heavy-builds.md).",)
 
 
 def plan(
-    lock: Resolution,
+    resolution: Resolution,
     catalog: Catalog,
     index: Index,
     build_host: BuildHost,
     names: Sequence[str] = (),
     *,
     ops: Mapping[str, Sequence[str]] | None = None,
-    pinning: PinStyle = "exact",
+    pin_style: PinStyle = "exact",
 ) -> list[Task]:
-    """Say for every wheel that the lock builds whether the index has it.
+    """Return a task for every wheel that the lock builds, in install order.
 
     Parameters
     ----------
-    lock
+    resolution
         What to build.
     catalog
-        Where the recipes stand.
+        The catalog with the recipes.
     index
         Where finished wheels are.
-    workshop
-        Where it is built.
+    build_host
+        Where to build.
     names
-        Only these; all when empty.
+        Plan only these; all when empty.
     ops
-        Package to the ops that are to be compiled, instead of the recipe's own choice.
-    pinning
-        How strictly the wheels are to require the torch that they are built against.
-
-    Returns
-    -------
-    list of Task
-        In install order.
+        Package to the ops to compile instead of the recipe's choice.
+    pin_style
+        How strictly the wheels require the torch that they are built against.
 
     Raises
     ------
     UsageError, LockError
-        A name that the lock does not build, or a lock that the catalog does not fit.
+        The lock does not build a name, or the catalog has no recipe for it.
+    EnvironmentLacksError
+        The wheel of torch exists in the base image only.
     """
-    chosen_ops = ops or {}
-    picks = lock.built(names)
-    for name in chosen_ops:
+    requested_ops = ops or {}
+    picks = resolution.built(names)
+    for name in requested_ops:
         if name not in {pick.name for pick in picks}:
-            msg = f"Ops of {name} were asked for, and {name} is not built."
+            msg = f"--ops names {name}, but {name} is not built."
             raise UsageError(msg, hint=did_you_mean(name, [pick.name for pick in picks]))
-    tasks = [
-        _task(pick, lock, catalog, build_host, ops=chosen_ops.get(pick.name, ()), pinning=pinning)
-        for pick in picks
-    ]
-    found = [index.find(task.pick.name, task.build_key) for task in tasks]
-    return [
-        task if one is None else replace(task, wheel=one.path) for task, one in zip(tasks, found, strict=True)
-    ]
+    torch = resolution.pick("torch")
+    if picks and torch is not None and torch.origin == "preinstalled" and not torch.index:
+        msg = f"torch {torch.version} is installed in the base image, but no index offers its wheel."
+        raise EnvironmentLacksError(msg, hint="Put the wheel into a directory and set PIP_FIND_LINKS to it.")
+    torch_row = catalog.torch.get(torch.version) if torch else None
+    tasks = []
+    for pick in picks:
+        task = Task(
+            pick,
+            _recipe(pick, resolution, catalog, requested_ops.get(pick.name, ())),
+            build_host,
+            resolution,
+            patches=patches_of(pick, catalog),
+            cxx_standard=torch_row.cxx_standard if torch_row else "",
+            other_recipes=tuple(row for row in catalog.recipe if row.package == pick.name),
+            pin_style=pin_style,
+        )
+        published = index.find(pick.name, task.build_key)
+        tasks.append(replace(task, wheel=published.path) if published else task)
+    return tasks
 
 
-def _task(
-    pick: Distribution,
-    lock: Resolution,
-    catalog: Catalog,
-    build_host: BuildHost,
-    *,
-    ops: Sequence[str],
-    pinning: PinStyle,
-) -> Task:
+def _recipe(pick: Distribution, resolution: Resolution, catalog: Catalog, ops: Sequence[str]) -> Recipe:
     release = catalog.release.get((pick.name, pick.version, pick.variant))
-    recipe = recipe_for(catalog, release, lock.target.backend) if release else None
+    recipe = recipe_for(catalog, release, resolution.target.backend) if release else None
     if recipe is None:
-        msg = f"The lock builds {pick.name} {pick.version}, for which the catalog has no recipe."
-        raise LockError(msg, hint="Was it resolved with another --catalog? Resolve again with this one.")
-    if ops:
-        recipe = with_ops(recipe, ops, pick.version)
-    torch = lock.pick("torch")
-    if torch is not None and torch.origin == "preinstalled" and not torch.index:
-        msg = f"torch {torch.version} is what the base image holds, and nobody offers its wheel."
-        raise EnvironmentLacksError(msg, hint="Put the wheel into a directory and name it in PIP_FIND_LINKS.")
-    inputs: dict[str, Any] = {
-        "name": pick.name,
-        "version": pick.pinned,
-        "source": msgspec.to_builtins(pick.sdist or pick.git),
-        "patches": [patch.sha256 for patch in pick.patches],
-        "recipe": {name: msgspec.to_builtins(getattr(recipe, name)) for name in _DECIDING},
-        "torch": torch.version if torch else "",
-        "backend": lock.target.backend,
-        "gfx": list(lock.target.gfx),
-        **build_host.identity,
-    }
-    if not recipe.native_cpu:
-        inputs.pop("cpu", None)  # nothing of it is in such a wheel
-    if pinning != "exact":
-        inputs["pinning"] = pinning
-    row = catalog.torch.get(torch.version) if torch else None
-    return Task(
-        pick,
-        recipe,
-        build_host,
-        torch,
-        inputs,
-        gfx=lock.target.gfx,
-        patches=patches_of(pick, catalog),
-        cxx_standard=row.cxx_standard if row else "",
-        others=tuple(one for one in catalog.recipe if one.package == pick.name),
-        runtime={
-            name: found.version
-            for name in (*recipe.match_runtime, *TRITON_NAMES)
-            if (found := lock.pick(name)) is not None
-        },
-        beside_torch=any(
-            (one.subject, one.object, one.kind) == (pick.name, "torch", "run") for one in lock.edges
-        ),
-        pinning=pinning,
-    )
+        msg = f"The lock builds {pick.name} {pick.version}, but the catalog has no recipe for it."
+        raise LockError(msg, hint="If the lock was made with another --catalog, resolve again with this one.")
+    return with_ops(recipe, ops, pick.version) if ops else recipe

@@ -1,10 +1,10 @@
-"""One build, straight down the page: fetch, prepare, build, prove, label, publish."""
+"""One build, straight down the page: fetch, prepare, build, check, label, publish."""
 
 from __future__ import annotations
 
 import shutil
 import uuid
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from importlib.metadata import version as installed_version
 from typing import TYPE_CHECKING, Any
@@ -12,35 +12,41 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from builders import host
+from builders.audit import Expected, audit_wheel, read_torch
 from builders.cache import cache_root
-from builders.compilation import FRONTEND, compile_wheel
-from builders.diagnosis import Context, explained
+from builders.compilation import FRONTEND, INDEX_UNCHANGED, compile_wheel
+from builders.containers.runtime import View, run_in
+from builders.diagnosis import Context, diagnose, explain_failure
 from builders.environments.layers import fetch_build_wheels, make_environment, make_layers
 from builders.environments.wheelhouse import FetchOptions
 from builders.files import exclusive_lock, sha256_of
-from builders.gathering import materials_of
 from builders.io_errors import explain_index_errors
 from builders.labelling import Labels, label_wheel, runtime_pins
-from builders.proof import prove
-from builders.provenance import SBOM_NAME, Run, sbom, statement
-from builders.recipes import Build, apply_recipe, check_source
+from builders.probe.ask import WheelReply, parse_reply, probe_script, wheel_question
+from builders.probe.wheel import judge_wheel
+from builders.process import log_size, read_since
+from builders.provenance import SBOM_NAME, Run, materials_of, sbom, statement
+from builders.recipes import apply_recipe, check_source
 from builders.sources import mirrored, obtain
-from resolver.errors import BuildError, NameTakenError
+from resolver.errors import AuditError, BuildError, CommandError, NameTakenError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from builders.environments.layers import Layers
+    from builders.audit import WheelAudit
+    from builders.environments.layers import BuildEnvironment, Layers
     from builders.environments.wheelhouse import Wheel
+    from builders.findings import Finding
     from builders.index import Index
-    from builders.labelling import Labelled
     from builders.plan import Task
-    from builders.provenance import Materials
-    from builders.recipes import Application
+    from builders.provenance import Descriptor
+    from builders.recipes import AppliedRecipe
+    from builders.sources import Source
     from resolver.reporter import Reporter
 
-__all__ = ["BuildError", "Limits", "build_wheel", "fetching_of", "requirements_of", "wheels_of"]
+_BEFORE_LABELLING = {"no-label", "plain-platform-tag", "torch-not-pinned"}
+"""Findings in every wheel that a build backend makes. Labelling removes their cause."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,189 +58,285 @@ class Limits:
     """GiB."""
     offline: bool = False
     mirrors: Mapping[str, str] = field(default_factory=dict)
-    """URL prefix to what is asked instead."""
+    """URL prefix to its replacement."""
 
 
 def build_wheel(task: Task, index: Index, limits: Limits, reporter: Reporter) -> Path:
-    """Build one wheel, prove it, and publish it.
+    """Build one wheel, check it, publish it, and return its path in the index.
 
     Parameters
     ----------
     task
         What to build.
     index
-        Where to publish; logs and the build directory are kept under it.
+        Where to publish. Logs and the build directory are below it.
     limits
         Cores, memory and network that may be used.
     reporter
-        Told each step as it begins.
-
-    Returns
-    -------
-    Path
-        The wheel in the index.
+        Receives each step as it starts.
 
     Raises
     ------
     BuildError, RecipeError
-        The build failed, or could not be begun; the error names the log.
+        The build failed, or could not start; the error names the log and the causes that it shows.
     AuditError
-        The wheel does not hold what the recipe promises; it is not published.
+        The wheel does not contain what the recipe promises. It is not published.
     EnvironmentLacksError, HashMismatchError, SourceError
-        The source or the build requirements could not be had.
+        The source or a build requirement cannot be fetched.
     """
     log = index.state / "logs" / f"{task.pick.name}-{task.build_key[:12]}.log"
     work = index.state / "builds" / task.build_key[:20]
 
     def waiting() -> None:
-        reporter.step("another run is building this; waiting for it")
+        reporter.step("wait for another process that is building this wheel")
 
     with (
         explain_index_errors(index.root, work),
         exclusive_lock(index.state / "locks" / f"{work.name}.lock", on_wait=waiting),
     ):
-        found = index.find(task.pick.name, task.build_key)
-        if found is not None:
-            reporter.step("another run has built it meanwhile")
-            return found.path
+        published = index.find(task.pick.name, task.build_key)
+        if published is not None:
+            reporter.step("another process has built it")
+            return published.path
         log.parent.mkdir(parents=True, exist_ok=True)
         log.unlink(missing_ok=True)
         shutil.rmtree(work, ignore_errors=True)
         work.mkdir(parents=True)
-        wheel = _build(task, index, limits, reporter, work=work, log=log)
-        shutil.rmtree(work, ignore_errors=True)  # what a failed build leaves there stays until the next try
+        wheel = _Build(task, index, limits, reporter, work, log).run()
+        shutil.rmtree(work, ignore_errors=True)  # a failed build keeps it until the next attempt
         return wheel
 
 
-def _build(task: Task, index: Index, limits: Limits, reporter: Reporter, *, work: Path, log: Path) -> Path:
-    """Build in a directory that nobody else uses."""
-    started = datetime.now(tz=UTC)
-    build_host = task.build_host
-    if task.recipe.must_contain:
-        build_host.require_compilers(task.title, task.recipe.backend)
+@dataclass(frozen=True, slots=True)
+class _Build:
+    """One attempt to build a task in a directory of its own."""
 
-    reporter.step(f"fetch {task.pick.sdist.file if task.pick.sdist else task.title}")
-    source = obtain(task.pick, offline=limits.offline, mirrors=limits.mirrors, patches=task.patches)
+    task: Task
+    index: Index
+    limits: Limits
+    reporter: Reporter
+    work: Path
+    log: Path
 
-    reporter.step("prepare the build environment")
-    torch, wanted = requirements_of(task)
-    how = fetching_of(task, limits, log=log, reporter=reporter)
-    layers = make_layers(build_host.runtime, build_host.python, torch=torch, requirements=wanted, options=how)
+    def run(self) -> Path:
+        started = datetime.now(tz=UTC)
+        task, build_host = self.task, self.task.build_host
+        for warning in task.warnings:
+            self.reporter.warning(warning)
+        if task.recipe.must_contain:
+            build_host.require_compilers(task.title, task.recipe.backend)
 
-    context = _context(task)
-    with explained(log, context):
+        self.reporter.step(f"fetch {task.pick.sdist.file if task.pick.sdist else task.title}")
+        source = obtain(
+            task.pick, offline=self.limits.offline, mirrors=self.limits.mirrors, patches=task.patches
+        )
+
+        self.reporter.step("prepare the build environment")
+        torch, requirements = requirements_of(task)
+        fetching = fetching_of(task, self.limits, log=self.log, reporter=self.reporter)
+        layers = make_layers(
+            build_host.runtime, build_host.python, torch=torch, requirements=requirements, options=fetching
+        )
         environment = make_environment(
-            build_host.runtime, build_host.python, layers.all, root=work / "env", log=log
+            build_host.runtime, build_host.python, layers.all, root=self.work / "env", log=self.log
         )
 
-        reporter.step("unpack")
-        tree = source.unpack(work / "source", log=log)
-        check_source(task.recipe, tree, task.title, task.others)
+        self.reporter.step("unpack")
+        tree = source.unpack(self.work / "source", log=self.log)
+        check_source(task.recipe, tree, task.title, task.other_recipes)
 
-        jobs = host.compile_jobs(task.recipe.memory_per_job, jobs=limits.jobs, memory=limits.memory)
-        application = _application(task, layers, jobs=jobs, work=work)
-        for note in application.notes:
-            reporter.step(note)
+        jobs = host.compile_jobs(task.recipe.memory_per_job, jobs=self.limits.jobs, memory=self.limits.memory)
+        # The headers of torch are in a layer, and their paths get into the compiled files as well.
+        prefix_map = {str(self.work): "/matrix"} | {str(layer.root): "/matrix/layer" for layer in layers.all}
+        recipe = apply_recipe(task, jobs=jobs, prefix_map=prefix_map)
+        for note in recipe.notes:
+            self.reporter.step(note)
         if not build_host.runtime.isolates_network:
-            reporter.step(
-                "this machine cannot take the network away from a build; it is trusted not to use it"
-            )
-        reporter.step(f"compile with {jobs} job{'s' if jobs > 1 else ''}; log: {log}")
-        raw = compile_wheel(
-            task.title,
-            build_host.runtime,
-            environment,
-            application,
-            source=tree,
-            work=work,
-            variables={**build_host.variables, **source.variables(work / "source")},
-            log=log,
-        )
+            self.reporter.step("this machine cannot disable the network for a build")
+        self.reporter.step(f"compile with {jobs} job{'s' if jobs > 1 else ''}; log: {self.log}")
+        wheel = self._compile(source, tree, environment, recipe)
 
-        reporter.step("prove")
-        report, findings = prove(task, raw, layers, work=work, log=log, context=context)
+        self.reporter.step("check")
+        audit, findings = self._check(wheel, layers)
+
+        self.reporter.step("publish")
         materials = materials_of(task, source, layers)
-        publication = _Publication(
-            raw=raw,
-            platform=report.platform_tag,
-            materials=materials,
+        finished = datetime.now(tz=UTC)
+        run = Run(
             started=started,
-            log=log,
-            environment=dict(application.environment),
-            jobs=jobs,
-            findings=msgspec.to_builtins(findings),
-            objects=[
-                {"path": one.path, "needed": list(one.needed), "versions": dict(one.versions)}
-                for one in report.objects
-            ],
+            finished=finished,
+            invocation=uuid.uuid4().urn,
+            versions={"rocm-matrix": installed_version("rocm-matrix")},
+            measured={"seconds": round((finished - started).total_seconds(), 1), "jobs": jobs},
+            variables=recipe.environment,
+            log=self.log.name,
+            log_sha256=sha256_of(self.log),
+            results={
+                "findings": msgspec.to_builtins(findings),
+                "objects": [
+                    {"path": item.path, "needed": list(item.needed), "versions": dict(item.versions)}
+                    for item in audit.objects
+                ],
+                "network": "off" if build_host.runtime.isolates_network else "not disabled",
+            },
         )
-        return _publish(task, index, publication, work / "labelled")
+        return self._publish(wheel, audit.platform_tag, materials, run)
+
+    def _compile(
+        self, source: Source, tree: Path, environment: BuildEnvironment, recipe: AppliedRecipe
+    ) -> Path:
+        build_host = self.task.build_host
+        try:
+            return compile_wheel(
+                self.task.title,
+                build_host.runtime,
+                environment,
+                recipe,
+                source=tree,
+                work=self.work,
+                variables={**build_host.variables, **source.variables(self.work / "source")},
+                log=self.log,
+            )
+        except CommandError as error:
+            context = replace(diagnosis_context(self.task), exit_code=error.code)
+            message, diagnosis = explain_failure(error.message, self.log, context)
+            failure = BuildError(message, hint=INDEX_UNCHANGED)
+            failure.findings = tuple(diagnosis)
+            failure.details = _details(diagnosis)
+            raise failure from error
+
+    # Check
+
+    def _check(self, wheel: Path, layers: Layers) -> tuple[WheelAudit, list[Finding]]:
+        """Audit the wheel, look for silent failures in the log, then import it in a fresh environment."""
+        audit = audit_wheel(wheel, _expected(self.task, layers))
+        self._reject(wheel, audit.errors)
+        self._reject(wheel, silent_failures(self.log, diagnosis_context(self.task)))
+        probe = judge_wheel(self._probe(wheel, layers), self.task.recipe)
+        self._reject(wheel, [finding for finding in probe if finding.severity == "error"])
+        return audit, [*(one for one in audit.findings if one.id not in _BEFORE_LABELLING), *probe]
+
+    def _probe(self, wheel: Path, layers: Layers) -> WheelReply:
+        """Install the wheel next to its torch and run the probe there.
+
+        The environment has the build requirements as well, because no other run requirements of the wheel are
+        installed. The probe reports which of them were used.
+        """
+        task, runtime, python = self.task, self.task.build_host.runtime, self.task.build_host.python
+        root = self.work / "probe"
+        environment = make_environment(runtime, python, layers.all, [wheel], root=root, log=self.log)
+        borrowed = str(layers.requirements.packages) if layers.requirements else ""
+        script = root / "probe.py"
+        script.write_text(probe_script(), encoding="utf-8")
+        base = environment.view
+        view = View(
+            env={**base.env, **task.recipe.run_environment}, path=base.path, cwd=root, binds=base.binds
+        )
+        start = log_size(self.log)
+        command = [str(environment.python), str(script), wheel_question(task.recipe, borrowed)]
+        try:
+            run_in(runtime, command, view, what=f"Probing {task.title}", log=self.log)
+        except CommandError as error:
+            context = replace(diagnosis_context(task), exit_code=error.code)
+            raise self._audit_error(error.message, "The wheel is not published.", context, []) from error
+        return parse_reply(read_since(self.log, start), WheelReply)
+
+    def _reject(self, wheel: Path, errors: Sequence[Finding]) -> None:
+        if not errors:
+            return
+        listed = "".join(f"\n  - {error}" for error in errors)
+        message = (
+            f"The wheel of {self.task.title} does not contain what its recipe promises. It is not published."
+            f"{listed}\n  Log: {self.log}"
+        )
+        ids = frozenset(error.id for error in errors)
+        context = replace(diagnosis_context(self.task), findings=ids)
+        raise self._audit_error(
+            message, f"The wheel is kept as {wheel} until the next build.", context, errors
+        )
+
+    def _audit_error(
+        self, message: str, hint: str, context: Context, errors: Sequence[Finding]
+    ) -> AuditError:
+        text, diagnosis = explain_failure(message, self.log, context)
+        failure = AuditError(text, hint=hint)
+        failure.findings = (*errors, *diagnosis)
+        failure.details = _details(diagnosis)
+        return failure
+
+    # Label and publish
+
+    def _publish(self, wheel: Path, platform: str, materials: Sequence[Descriptor], run: Run) -> Path:
+        """Label and publish; if another build takes the name at that moment, take the next build tag."""
+        task = self.task
+        others = {name: version for name, version in task.runtime_versions.items() if name != "torch"}
+        pins = runtime_pins(
+            task.torch.version if task.torch else "", others, add_torch="torch" in task.runtime_versions
+        )
+        sboms = {SBOM_NAME: sbom(task, materials, program=run.versions["rocm-matrix"])}
+        while True:
+            number = self.index.next_build_number(task.pick.name, task.pick.pinned)
+            labels = Labels(
+                version=task.pick.pinned,
+                platform=platform,
+                build_number=number,
+                pins=pins,
+                pin_style=task.pin_style,
+                sboms=sboms,
+            )
+            labelled = label_wheel(wheel, labels, self.work / "labelled")
+            changes = {
+                "requirements": [asdict(change) for change in labelled.requirements],
+                "notes": list(labelled.notes),
+                "dropped_local": labelled.dropped_local,
+            }
+            record = statement(
+                task,
+                materials,
+                replace(run, results={**run.results, "labels": changes}),
+                wheel=labelled.path.name,
+                sha256=sha256_of(labelled.path),
+            )
+            try:
+                return self.index.publish(labelled.path, record)
+            except NameTakenError:
+                if self.index.next_build_number(task.pick.name, task.pick.pinned) == number:
+                    raise
 
 
-def requirements_of(task: Task) -> tuple[str | None, list[str]]:
-    """Give what must be installed to build and to prove: torch pinned to the lock's, and everything else."""
-    wanted = dict.fromkeys([*task.recipe.declared, *task.recipe.undeclared, FRONTEND])
+def _details(diagnosis: Sequence[Finding]) -> dict[str, Any]:
+    return {"diagnosis": msgspec.to_builtins(diagnosis)} if diagnosis else {}
+
+
+def _expected(task: Task, layers: Layers) -> Expected:
+    """Return what the wheel is compared with: what was requested, and what it will run with."""
     torch = None
-    if task.torch is not None and (task.beside_torch or "torch" in wanted):
-        wanted.pop("torch", None)
-        torch = f"torch=={task.torch.version}"
-    return torch, sorted(wanted)
+    if layers.torch is not None:
+        directory = layers.torch.packages / "torch" / "lib"
+        torch = read_torch(directory) if directory.is_dir() else None
+    provider = task.build_host.provider
+    return Expected(
+        tuple(task.gfx),
+        task.recipe,
+        torch,
+        () if provider is None else (provider,),
+        str(task.build_host.python.prefix),
+    )
 
 
-def wheels_of(
-    task: Task, limits: Limits, log: Path, reporter: Reporter
-) -> tuple[set[str], tuple[Wheel, ...]]:
-    """Fetch torch and the build requirements of a task; give the hashes that were there before, and all.
+def silent_failures(log: Path, context: Context) -> list[Finding]:
+    """Return the failures that the log of a successful build shows.
 
-    Raises
-    ------
-    EnvironmentLacksError
-        Something could not be had.
+    Some show nowhere else: the wave size that was compiled in is visible in the compiler's options only.
     """
-    torch, wanted = requirements_of(task)
-    before = {path.name for path in (cache_root() / "wheels").glob("*")}
-    how = fetching_of(task, limits, log=log, reporter=reporter)
-    build_host = task.build_host
-    return before, fetch_build_wheels(
-        build_host.runtime, build_host.python, torch=torch, requirements=wanted, options=how
-    )
+    return [
+        msgspec.structs.replace(finding, id=f"log-{finding.id}", fix="")
+        for finding in diagnose(log, replace(context, exit_code=0))
+    ]
 
 
-def fetching_of(task: Task, limits: Limits, *, log: Path, reporter: Reporter) -> FetchOptions:
-    """Give where the wheels come from that a build needs."""
-    indexes = [task.torch.index] if task.torch is not None and task.torch.index else []
-
-    def instead(url: str) -> str:
-        return mirrored(url, limits.mirrors)
-
-    return FetchOptions(log=log, reporter=reporter, indexes=indexes, mirrored=instead, offline=limits.offline)
-
-
-def _application(task: Task, layers: Layers, *, jobs: int, work: Path) -> Application:
-    """Apply the recipe to this build."""
-    build_host = task.build_host
-    # Paths of torch's headers get into what is compiled as well.
-    moved = {str(one.root): "/matrix/layer" for one in layers.all}
-    build = Build(
-        name=task.pick.name,
-        version=task.pick.version,
-        backend=task.recipe.backend,
-        gfx=task.gfx,
-        torch=task.torch.version if task.torch else "",
-        cxx_standard=task.cxx_standard,
-        rocm=build_host.rocm,
-        rocm_path=build_host.rocm_path,
-        compilers=build_host.compilers,
-        preferred=build_host.preferred,
-        cpu=build_host.cpu,
-        jobs=jobs,
-        moved={str(work): "/matrix", **moved},
-    )
-    return apply_recipe(task.recipe, build)
-
-
-def _context(task: Task) -> Context:
-    """Say what is built, for what is known about failures."""
+def diagnosis_context(task: Task) -> Context:
+    """Return what is known about a build besides its log."""
     build_host = task.build_host
     return Context(
         package=task.pick.name,
@@ -248,76 +350,41 @@ def _context(task: Task) -> Context:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Publication:
-    """A proven wheel, and what its record says."""
-
-    raw: Path
-    platform: str
-    """Platform tag that the audit found."""
-    materials: Materials
-    started: datetime
-    log: Path
-    environment: dict[str, str]
-    jobs: int
-    findings: list[dict[str, Any]]
-    objects: list[dict[str, Any]]
+def requirements_of(task: Task) -> tuple[str | None, list[str]]:
+    """Return what to install to build and check: torch at the version of the lock, and everything else."""
+    requirements = dict.fromkeys([*task.recipe.declared, *task.recipe.undeclared, FRONTEND])
+    torch = None
+    if task.torch is not None and (task.needs_torch or "torch" in requirements):
+        requirements.pop("torch", None)
+        torch = f"torch=={task.torch.version}"
+    return torch, sorted(requirements)
 
 
-def _publish(task: Task, index: Index, made: _Publication, directory: Path) -> Path:
-    """Label and publish; if another build takes the name at that moment, take the next build tag."""
-    others = {name: version for name, version in task.runtime.items() if name != "torch"}
-    pins = runtime_pins(task.torch.version if task.torch else "", others, add_torch="torch" in task.runtime)
-    program = installed_version("rocm-matrix")
-    sboms = {SBOM_NAME: sbom(made.materials, program=program)}
-    while True:
-        number = index.next_build_number(task.pick.name, task.pick.pinned)
-        labels = Labels(
-            version=task.pick.pinned,
-            platform=made.platform,
-            build_number=number,
-            pins=pins,
-            pin_style=task.pinning,
-            sboms=sboms,
-        )
-        labelled = label_wheel(made.raw, labels, directory)
-        try:
-            return index.publish(labelled.path, _statement(task, made, labelled, program))
-        except NameTakenError:
-            if index.next_build_number(task.pick.name, task.pick.pinned) == number:
-                raise
+def wheels_of(
+    task: Task, limits: Limits, log: Path, reporter: Reporter
+) -> tuple[set[str], tuple[Wheel, ...]]:
+    """Fetch torch and the build requirements; return the hashes that were cached before, and all wheels.
 
-
-def _statement(task: Task, made: _Publication, labelled: Labelled, program: str) -> dict[str, Any]:
-    """Write the provenance of a labelled wheel."""
-    runtime = task.build_host.runtime
-    finished = datetime.now(tz=UTC)
-    run = Run(
-        runtime=runtime.kind,
-        invocation=uuid.uuid4().urn,
-        started=made.started,
-        finished=finished,
-        versions={"rocm-matrix": program},
-        measured={"seconds": round((finished - made.started).total_seconds(), 1), "jobs": made.jobs},
-        log=made.log.name,
-        log_sha256=sha256_of(made.log),
-        results={
-            "findings": made.findings,
-            "objects": made.objects,
-            "network": "off" if runtime.isolates_network else "not taken away",
-            "labels": {
-                "requirements": [asdict(one) for one in labelled.requirements],
-                "notes": list(labelled.notes),
-                "dropped_local": labelled.dropped_local,
-            },
-        },
+    Raises
+    ------
+    EnvironmentLacksError
+        A wheel cannot be fetched.
+    """
+    torch, requirements = requirements_of(task)
+    before = {path.name for path in (cache_root() / "wheels").glob("*")}
+    fetching = fetching_of(task, limits, log=log, reporter=reporter)
+    build_host = task.build_host
+    wheels = fetch_build_wheels(
+        build_host.runtime, build_host.python, torch=torch, requirements=requirements, options=fetching
     )
-    return statement(
-        wheel=labelled.path.name,
-        sha256=sha256_of(labelled.path),
-        materials=made.materials,
-        asked={"name": task.pick.name, "version": task.pick.pinned, "gfx": list(task.gfx)},
-        build_key=task.build_key,
-        inputs={**task.inputs, "variables": made.environment},
-        run=run,
-    )
+    return before, wheels
+
+
+def fetching_of(task: Task, limits: Limits, *, log: Path, reporter: Reporter) -> FetchOptions:
+    """Return where the wheels that a build needs come from."""
+    indexes = [task.torch.index] if task.torch is not None and task.torch.index else []
+
+    def mirror(url: str) -> str:
+        return mirrored(url, limits.mirrors)
+
+    return FetchOptions(log=log, reporter=reporter, indexes=indexes, mirrored=mirror, offline=limits.offline)

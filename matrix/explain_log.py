@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
 from packaging.utils import canonicalize_name
 
 if TYPE_CHECKING:
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
 def explain_log(args: argparse.Namespace, console: Console) -> int:
     """Say what is recognised in the log; 1 when nothing is."""
-    from builders.diagnosis import Context, as_document, as_text, diagnose, diagnose_stream
+    from builders.diagnosis import Context, diagnose, diagnose_stream, diagnosis_text
 
     context = Context(package=canonicalize_name(args.name or ""), backend=args.backend or "")
     if args.logfile == "-":
@@ -24,9 +25,9 @@ def explain_log(args: argparse.Namespace, console: Console) -> int:
     else:
         found = diagnose(Path(args.logfile), context)
     if args.format == "json":
-        console.document({"schema": 1, "log": args.logfile, "diagnosis": as_document(found)})
+        console.document({"schema": 1, "log": args.logfile, "diagnosis": msgspec.to_builtins(found)})
     elif found:
-        console.data(as_text(found, sources=True))
+        console.data(diagnosis_text(found, sources=True))
     else:
         console.data("Nothing in this log is a failure that is known here.")
         if not args.backend:

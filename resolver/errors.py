@@ -180,8 +180,8 @@ class BuildError(MatrixError):
     """A wheel could not be built; the index is unchanged."""
 
     id = "build-failed"
-    code: int | None = None
-    """Exit code of the program that failed, if there was one; negative for a signal."""
+    findings: tuple[Any, ...] = ()
+    """The causes that its log shows."""
 
 
 class RawWheelError(MatrixError):

@@ -20,8 +20,7 @@ from builders.containers.engines import choose_runtime
 from builders.containers.image import Image, find_image, image_name, is_local
 from builders.containers.runtime import Runtime, View, run_in
 from builders.files import write_atomic
-from builders.recipes.build import Compiler
-from builders.recipes.compilers import choose_compilers
+from builders.recipes.compilers import Compiler, choose_compilers
 from resolver.errors import EnvironmentLacksError, MatrixError, UsageError
 from resolver.facts import schema
 from resolver.facts.catalog import Catalog

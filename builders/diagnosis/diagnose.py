@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import io
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from builders.diagnosis.known import fill, known
 from builders.diagnosis.scanning import scan
+from builders.findings import Finding
 from resolver.errors import UsageError
 from resolver.versions import satisfies
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from builders.diagnosis.scanning import Readable, Sighting
 
 _NEVER = 10**12  # the line of what was seen in no line
+_SHOWN_LINES = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,29 +44,7 @@ class Context:
     """The ids of what the audit found."""
 
 
-@dataclass(frozen=True, slots=True)
-class Evidence:
-    """A line of the log."""
-
-    line: int
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
-class Diagnosis:
-    """A failure that was recognised."""
-
-    id: str
-    what: str
-    cause: str
-    cure: str
-    source: str
-    status: str
-    evidence: tuple[Evidence, ...] = field(default=())
-    """Its first lines; none where a finding or the exit code says it."""
-
-
-def diagnose(log: Path, context: Context | None = None) -> list[Diagnosis]:
+def diagnose(log: Path, context: Context | None = None) -> list[Finding]:
     """Say what failed in a build.
 
     Parameters
@@ -92,23 +72,21 @@ def diagnose(log: Path, context: Context | None = None) -> list[Diagnosis]:
         raise UsageError(msg) from None
 
 
-def diagnose_text(lines: Iterable[str], context: Context | None = None) -> list[Diagnosis]:
+def diagnose_text(lines: Iterable[str], context: Context | None = None) -> list[Finding]:
     """Say what failed, from lines; as `diagnose`."""
     return diagnose_stream(io.BytesIO("\n".join(lines).encode(errors="replace")), context)
 
 
 def diagnose_stream(
     source: Readable, context: Context | None = None, knowledge: Known | None = None
-) -> list[Diagnosis]:
+) -> list[Finding]:
     """Say what failed, from an open log; as `diagnose`."""
     knowledge = knowledge or known()
     seen = scan(source, knowledge.patterns.values())
     return judge(knowledge, seen, context or Context())
 
 
-def judge(
-    knowledge: Known, seen: Mapping[Pattern, tuple[Sighting, ...]], context: Context
-) -> list[Diagnosis]:
+def judge(knowledge: Known, seen: Mapping[Pattern, tuple[Sighting, ...]], context: Context) -> list[Finding]:
     """Choose among the failures that are known.
 
     1. A failure applies when something shows it and nothing that is known speaks against it.
@@ -123,7 +101,7 @@ def judge(
     left = [row for row in left if not row.general] or left
     first = {row.id: min((one.line for one in lines[row.id]), default=_NEVER) for row in left}
     left.sort(key=lambda row: (-_conditions(row), first[row.id]))
-    told: list[Diagnosis] = []
+    told: list[Finding] = []
     lines_told: set[int] = set()
     for row in left:
         if first[row.id] not in lines_told:
@@ -180,15 +158,13 @@ def _conditions(row: Failure) -> int:
     return sum(map(bool, asked))
 
 
-def _diagnosis(row: Failure, lines: list[Sighting]) -> Diagnosis:
+def _diagnosis(row: Failure, lines: list[Sighting]) -> Finding:
     values = dict(lines[0].values) if lines else {}
-    evidence = dict.fromkeys(Evidence(one.line, one.text) for one in lines)
-    return Diagnosis(
-        row.id,
-        fill(row.what, values),
-        fill(row.cause, values),
-        fill(row.cure, values),
-        row.source,
-        row.status,
-        tuple(evidence)[:3],
-    )
+    unique = dict.fromkeys((sighting.line, sighting.text) for sighting in lines)
+    evidence = {
+        "cause": fill(row.cause, values),
+        "text": [{"line": line, "text": text} for line, text in list(unique)[:_SHOWN_LINES]],
+        "source": row.source,
+        "status": row.status,
+    }
+    return Finding(row.id, "error", fill(row.what, values), fill(row.cure, values), evidence)

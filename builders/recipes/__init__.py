@@ -1,18 +1,12 @@
-"""A recipe of the catalog applied to one build: environment, flags, commands, stand-ins; nothing is run."""
+"""Recipes of the catalog, applied to one build: environment, flags, commands and shims. Nothing is run."""
 
-from builders.recipes.apply import apply_recipe
-from builders.recipes.build import Application, Build, Compiler
-from builders.recipes.compilers import HostCompilers, choose_compilers
-from builders.recipes.ops import with_ops
-from builders.recipes.source import check_source
-from resolver.errors import RecipeError
+from builders.recipes.application import AppliedRecipe, apply_recipe, check_source, with_ops
+from builders.recipes.compilers import Compiler, HostCompilers, choose_compilers
 
 __all__ = [
-    "Application",
-    "Build",
+    "AppliedRecipe",
     "Compiler",
     "HostCompilers",
-    "RecipeError",
     "apply_recipe",
     "check_source",
     "choose_compilers",

@@ -1,13 +1,16 @@
-"""``matrix build-wheels``: build what the lock needs and the index lacks, prove it, publish it."""
+"""``matrix build-wheels``: build what the lock needs and the index lacks, check it, publish it."""
 
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Literal
+
+import msgspec
 
 from builders.build_host import BuildHost, find_build_host
 from builders.containers.image import with_cached_digest
 from builders.files import write_atomic
+from builders.findings import Finding
 from builders.index import Index
 from builders.plan import plan
 from builders.task import Limits
@@ -31,7 +34,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from builders.plan import Task
-    from matrix.console import Console
     from matrix.context import Context
     from resolver.facts.catalog import Catalog
     from resolver.model import Resolution
@@ -52,27 +54,27 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         type=_ops,
         default=[],
-        help="compile these ops of a package instead of the recipe's, such as deepspeed:fused_adam",
+        help="compile these ops of a package instead of those of its recipe, such as deepspeed:fused_adam",
     )
     parser.add_argument(
         "--torch-pin",
         choices=("exact", "release", "none"),
         default="exact",
-        help="what the wheels require: the very torch they are built against (default), any build of that "
-        "release, or what their source says",
+        help="torch that the wheels require: exactly the build they are compiled against (default), any "
+        "build of that release, or what their source requires",
     )
     parser.add_argument("--executor", choices=("local", "slurm"), default="local")
     parser.add_argument(
         "--jobs",
         metavar="N",
         type=_positive,
-        help="compile jobs at once (default: what cores and memory allow)",
+        help="parallel compile jobs (default: as many as cores and memory allow)",
     )
-    parser.add_argument("--memory", metavar="GIB", type=_positive, help="memory that the builds may use")
-    parser.add_argument("--offline", action="store_true", help="take sources from the cache only")
-    parser.add_argument("--keep-going", action="store_true", help="go on with the others when one fails")
+    parser.add_argument("--memory", metavar="GIB", type=_positive, help="memory that a build may use")
+    parser.add_argument("--offline", action="store_true", help="use sources and wheels from the cache only")
+    parser.add_argument("--keep-going", action="store_true", help="continue when a wheel fails")
     parser.add_argument(
-        "--dry-run", action="store_true", help="say for each wheel why it will be built or not"
+        "--dry-run", action="store_true", help="show for each wheel whether and why it will be built"
     )
     add_format(parser)
     add_target_options(parser)
@@ -80,18 +82,42 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _ops(text: str) -> tuple[str, list[str]]:
     name, _, listed = text.partition(":")
-    ops = [one.strip() for one in listed.split(",") if one.strip()]
+    ops = [op.strip() for op in listed.split(",") if op.strip()]
     if name.strip() and ops:
         return name.strip(), ops
-    msg = f"{shorten(text)!r} names no ops; write it as deepspeed:fused_adam,cpu_adam"
+    msg = f"{shorten(text)!r} names no ops; write NAME:OP,OP, such as deepspeed:fused_adam,cpu_adam"
     raise argparse.ArgumentTypeError(msg)
 
 
 def _positive(text: str) -> int:
     if not (text.isdecimal() and int(text) > 0):
-        msg = f"{shorten(text)!r} is not a whole number above 0"
+        msg = f"{shorten(text)!r} is not a positive integer"
         raise argparse.ArgumentTypeError(msg)
     return int(text)
+
+
+class WheelResult(msgspec.Struct, omit_defaults=True):
+    """What happened to one wheel of the lock. JSON output is this struct, encoded."""
+
+    name: str
+    version: str
+    state: Literal["up to date", "to build", "built", "failed"]
+    why: str
+    """Why the wheel is or is not built."""
+    build_key: str
+    wheel: str | None
+    """Path in the index."""
+    warnings: tuple[str, ...] = ()
+    diagnosis: tuple[Finding, ...] = ()
+    """The known causes of the failure."""
+
+
+class BuildResult(msgspec.Struct):
+    """What the command prints as JSON."""
+
+    schema: int
+    index: str
+    wheels: list[WheelResult]
 
 
 def execute(context: Context) -> int:
@@ -101,35 +127,32 @@ def execute(context: Context) -> int:
     lock, catalog = _lock(context, names)
     if lock is None:
         return 1
-    _refuse_what_is_not_there(args)
+    if args.executor == "slurm":
+        msg = "This version cannot build in Slurm jobs. Nothing was built."
+        raise EnvironmentLacksError(msg, hint="Use --executor local to build on this machine.")
     index = Index(args.index)
     tasks = []
     if lock.built(names):
-        build_host = _workshop(lock, names, args)
-        tasks = plan(lock, catalog, index, build_host, names, ops=dict(args.ops), pinning=args.torch_pin)
-    results = [_report(task, index) for task in tasks]
+        build_host = _build_host(lock, names, args)
+        tasks = plan(lock, catalog, index, build_host, names, ops=dict(args.ops), pin_style=args.torch_pin)
     for task in tasks:
         if task.wheel is not None:
-            index.refresh(task.pick.name)  # a crash may have left a page behind its wheels
-    waiting = [task for task in tasks if task.wheel is None]
-    failed: dict[str, MatrixError] = {}
-    if waiting and not args.dry_run:
+            index.refresh(task.pick.name)  # an interrupted run may have published a wheel without its page
+    wheels = [_planned(task, index) for task in tasks]
+    exit_code = 0
+    if args.dry_run:
+        for wheel in wheels:
+            for warning in wheel.warnings:
+                console.warning(warning)
+    else:
         limits = Limits(args.jobs, args.memory, args.offline, context.settings.mirrors)
-        failed = _build(waiting, index, limits, args, console)
-        done = {task.pick.name: index.find(task.pick.name, task.build_key) for task in waiting}
-        for result in results:
-            wheel = done.get(result["name"])
-            if result["state"] == "to build":
-                result["state"] = "built" if wheel else "failed"
-                result["wheel"] = str(wheel.path) if wheel else None
-            if result["name"] in failed:
-                result.update(failed[result["name"]].details)
-    _print(results, index, args, console)
-    return max((error.exit_code for error in failed.values()), default=0)
+        exit_code = _build(tasks, wheels, index, limits, context)
+    _print(BuildResult(1, str(index.root), wheels), index, context)
+    return exit_code
 
 
 def _lock(context: Context, names: Sequence[str]) -> tuple[Resolution | None, Catalog]:
-    """Read the lock, or resolve first when there is none; a lock for another target is refused."""
+    """Return the lock and its catalog; resolve if there is no lock."""
     args, console = context.args, context.console
     if context.has_lock:
         catalog = context.catalog_of_lock()
@@ -140,7 +163,7 @@ def _lock(context: Context, names: Sequence[str]) -> tuple[Resolution | None, Ca
         context.settings.requirements = list(names)
     answer = context.resolve()
     if isinstance(answer, Conflict):
-        show_conflict(answer, console, as_json=args.format == "json")
+        show_conflict(answer, console, as_json=context.as_json)
         return None, catalog
     lock = with_cached_digest(answer)
     if not args.dry_run:
@@ -149,79 +172,80 @@ def _lock(context: Context, names: Sequence[str]) -> tuple[Resolution | None, Ca
     return lock, catalog
 
 
-def _refuse_what_is_not_there(args: argparse.Namespace) -> None:
-    if args.executor == "slurm":
-        msg = "Builds by Slurm jobs are not there yet in this version. Nothing was built."
-        raise EnvironmentLacksError(msg, hint="--executor local builds here.")
-
-
-def _workshop(lock: Resolution, names: Sequence[str], args: argparse.Namespace) -> BuildHost:
-    """Find the workshop; say what cannot be built where there is none."""
+def _build_host(lock: Resolution, names: Sequence[str], args: argparse.Namespace) -> BuildHost:
+    """Return the build host; if there is none, list what was not built."""
     try:
         return find_build_host(
             lock, kind=args.where, image=args.base_image, python=args.python_from, cpu=args.cpu
         )
     except EnvironmentLacksError as error:
-        waiting = "".join(f"\n  - {pick.name} {pick.pinned}" for pick in lock.built(names))
+        listed = "".join(f"\n  - {pick.name} {pick.pinned}" for pick in lock.built(names))
         target = ", ".join(lock.target.gfx) or "this machine's CPU"
         image = lock.version_of("base-image")
         where = f"\nBase image: {image}" if image else ""
-        message = f"{error.message}\nNothing was built for {target}.{where}\nWaiting to be built:{waiting}"
+        message = f"{error.message}\nNothing was built for {target}.{where}\nTo build:{listed}"
         raise EnvironmentLacksError(message, hint=error.hint) from None
 
 
-def _build(
-    tasks: Sequence[Task], index: Index, limits: Limits, args: argparse.Namespace, console: Console
-) -> dict[str, MatrixError]:
-    """Build; give what failed, by name."""
-    from builders.host import require_for_build
-    from builders.task import build_wheel
-
-    for build_host in {id(task.build_host): task.build_host for task in tasks}.values():
-        if build_host.runtime.image is None:
-            require_for_build(build_host.python.path)
-    failed: dict[str, MatrixError] = {}
-    for task in tasks:
-        console.info(f"{task.title}")
-        try:
-            wheel = build_wheel(task, index, limits, console)
-        except MatrixError as error:
-            if not args.keep_going:
-                raise
-            console.error(error.message, error.hint)
-            failed[task.pick.name] = error
-        else:
-            console.step(f"published {wheel.name}")
-    return failed
-
-
-def _report(task: Task, index: Index) -> dict[str, Any]:
+def _planned(task: Task, index: Index) -> WheelResult:
     if task.wheel is not None:
+        state: Literal["up to date", "to build"] = "up to date"
         why = "the index has a wheel built from the same inputs"
-        state = "up to date"
     else:
         state = "to build"
         others = [path.name for path in index.wheels(task.pick.name)]
-        why = f"what it is built from changed since {others[-1]}" if others else "the index has none"
-    return {
-        "name": task.pick.name,
-        "version": task.pick.pinned,
-        "state": state,
-        "why": why,
-        "build_key": task.build_key,
-        "wheel": str(task.wheel) if task.wheel else None,
-    }
+        why = f"the inputs changed since {others[-1]}" if others else "the index has no wheel of it"
+    return WheelResult(
+        name=task.pick.name,
+        version=task.pick.pinned,
+        state=state,
+        why=why,
+        build_key=task.build_key,
+        wheel=str(task.wheel) if task.wheel else None,
+        warnings=() if task.wheel else task.warnings,
+    )
 
 
-def _print(results: list[dict[str, Any]], index: Index, args: argparse.Namespace, console: Console) -> None:
-    if args.format == "json":
-        console.document({"schema": 1, "index": str(index.root), "wheels": results})
+def _build(
+    tasks: Sequence[Task], wheels: Sequence[WheelResult], index: Index, limits: Limits, context: Context
+) -> int:
+    """Build the wheels that the index lacks, record the results, and return the exit code."""
+    from builders.host import require_for_build
+    from builders.task import build_wheel
+
+    console = context.console
+    missing = [(task, wheel) for task, wheel in zip(tasks, wheels, strict=True) if task.wheel is None]
+    for build_host in {id(task.build_host): task.build_host for task, _ in missing}.values():
+        if build_host.runtime.image is None:
+            require_for_build(build_host.python.path)
+    exit_code = 0
+    for task, wheel in missing:
+        console.info(f"{task.title}")
+        try:
+            path = build_wheel(task, index, limits, console)
+        except MatrixError as error:
+            if not context.args.keep_going:
+                raise
+            console.error(error.message, error.hint)
+            exit_code = max(exit_code, error.exit_code)
+            wheel.state = "failed"
+            wheel.diagnosis = tuple(msgspec.convert(error.details.get("diagnosis", ()), list[Finding]))
+        else:
+            console.step(f"published {path.name}")
+            wheel.state, wheel.wheel = "built", str(path)
+    return exit_code
+
+
+def _print(result: BuildResult, index: Index, context: Context) -> None:
+    console = context.console
+    if context.as_json:
+        console.document(msgspec.to_builtins(result))
         return
-    for result in results:
-        why = f": {result['why']}" if result["state"] in {"up to date", "to build"} else ""
-        console.data(f"{result['name']} {result['version']}  {result['state']}{why}")
-    if not results:
+    for wheel in result.wheels:
+        why = f": {wheel.why}" if wheel.state in {"up to date", "to build"} else ""
+        console.data(f"{wheel.name} {wheel.version}  {wheel.state}{why}")
+    if not result.wheels:
         console.data("The lock builds nothing: everything in it is published.")
-    elif all(result["state"] == "up to date" for result in results):
+    elif all(wheel.state == "up to date" for wheel in result.wheels):
         console.data("Nothing to build.")
     console.data(f"Index: {index.simple.as_uri()}")

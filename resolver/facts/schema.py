@@ -389,6 +389,8 @@ class Recipe(Row, frozen=True, kw_only=True):
     """Whether the source always compiles for the CPU of the build machine (``-march=native``)."""
     memory_per_job: float = 2.0
     """Peak memory of one compile job in GiB."""
+    core_hours: float = 0.0
+    """The least time that compiling takes, in core hours; 0 if it is short or unknown."""
     cxx_standard: str = ""
     """The C++ standard that the source sets, such as ``17``; empty if it uses torch's."""
 

@@ -116,6 +116,8 @@ def _(row: schema.Torch) -> Iterator[tuple[str, str]]:
 def _(row: schema.Recipe) -> Iterator[tuple[str, str]]:
     if row.memory_per_job <= 0:
         yield "memory-per-job", "must be more than 0 GiB"
+    if row.core_hours < 0:
+        yield "core-hours", "must not be negative"
     words = [word for command in row.prepare for word in command]
     texts = {"environment": row.environment.values(), "options": row.options, "prepare": words}
     for key, values in texts.items():

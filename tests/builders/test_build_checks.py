@@ -19,7 +19,7 @@ from builders.containers.runtime import HostRuntime, View
 from builders.environments.layers import BuildEnvironment
 from builders.index import Index
 from builders.plan import Task
-from builders.recipes import Build, Compiler, apply_recipe
+from builders.recipes import Compiler, apply_recipe
 from builders.task import Limits, build_wheel
 from resolver.errors import EnvironmentLacksError, MatrixError
 from resolver.facts.catalog import recipe_for
@@ -27,6 +27,8 @@ from resolver.facts.loading import load
 from resolver.facts.schema import Recipe, Sdist
 from tests.support.locks import built_pick
 from tests.support.recorder import Recorder
+from tests.support.records import record_of
+from tests.support.tasks import make_resolution, make_task
 
 RICH = ImageFacts(
     name="rich",
@@ -51,7 +53,7 @@ def task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Task:
     )
     recipe = Recipe(package="tiny", backend="rocm", must_contain=("t*.so",), status="observed", source="test")
     build_host = BuildHost(HostRuntime(), local_build_host("3.11").python, {}, image=RICH)
-    return Task(pick, recipe, build_host, None, {"of": "tiny"})
+    return Task(pick, recipe, build_host, make_resolution(pick, gfx=("gfx90a",)))
 
 
 def building(task: Task, index: Index) -> MatrixError:
@@ -100,14 +102,14 @@ def test_a_wheel_that_another_run_published_meanwhile_is_taken(
     task: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make_wheel: Callable[..., Path]
 ) -> None:
     index = Index(tmp_path / "index")
-    published = index.publish(make_wheel("tiny", "1.0+rocm6.4"), {"build_key": task.build_key})
+    published = index.publish(make_wheel("tiny", "1.0+rocm6.4"), record_of(task.build_key))
     monkeypatch.setattr(builds, "obtain", lambda *_, **__: pytest.fail("it is built again"))
     log = index.state / "logs" / f"tiny-{task.build_key[:12]}.log"
     log.parent.mkdir(parents=True, exist_ok=True)
     log.write_text("of the run that built it")
     recorder = Recorder()
     assert build_wheel(task, index, Limits(offline=True), recorder) == published
-    assert recorder.messages == ["another run has built it meanwhile"]
+    assert recorder.messages == ["another process has built it"]
     assert log.read_text() == "of the run that built it"
 
 
@@ -136,7 +138,7 @@ def test_what_a_source_looks_for_in_one_place_only_must_be_there(
     release = catalog.release["deepspeed", version, ""]
     recipe = recipe_for(catalog, release, "rocm")
     assert recipe is not None
-    application = apply_recipe(recipe, Build("deepspeed", version, "rocm", gfx=("gfx90a",)))
+    application = apply_recipe(make_task(recipe, "gfx90a", version=version))
     runtime = Container(Image("base", tmp_path, "0" * 64))
     monkey = pytest.MonkeyPatch()
     monkey.setattr(Container, "binds_anew", binds)

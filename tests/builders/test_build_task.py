@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import pickle
 import platform
@@ -19,6 +20,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -31,10 +33,12 @@ from builders.plan import Task
 from builders.task import Limits, build_wheel, requirements_of
 from resolver.errors import AuditError, BuildError, EnvironmentLacksError
 from resolver.facts.schema import Recipe, Sdist
+from resolver.model import Distribution, Edge
 from resolver.reporter import SILENT
 from tests.support.locks import built_pick
 from tests.support.recorder import Recorder
 from tests.support.records import inputs_of, materials_of, results_of
+from tests.support.tasks import make_distribution, make_resolution
 
 PACKAGES = Path(__file__).resolve().parent.parent / "packages"
 LABELLED = "1.0+cpu.torch2.13.0"
@@ -81,7 +85,7 @@ def task_for(shared_cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
             source="test",
         )
         build_host = local_build_host(host.running_python())
-        return Task(pick, recipe, build_host, None, {"source": digest, "environment": environment})
+        return Task(pick, recipe, build_host, make_resolution(pick, backend="cpu"))
 
     return make
 
@@ -127,7 +131,7 @@ def test_a_sound_project_is_built_labelled_proven_and_published(
     assert found is not None
     assert found.path == wheel
     record = dict(found.provenance)
-    assert {**inputs_of(record), **task.inputs} == inputs_of(record)
+    assert inputs_of(record) == json.loads(json.dumps(task.inputs))
     assert {"setuptools", "wheel", "packaging"} <= {one["name"] for one in materials_of(record)}
     assert [one["path"] for one in results_of(record)["objects"]] == [f"sound/_native{SUFFIX}"]
     findings = {one["id"]: one["severity"] for one in results_of(record)["findings"]}
@@ -135,7 +139,7 @@ def test_a_sound_project_is_built_labelled_proven_and_published(
     assert "error" not in findings.values()
 
     words = list(dict.fromkeys(step.split()[0] for step in recorder.messages))
-    main_steps = ["fetch", "prepare", "unpack", "compile", "prove"]
+    main_steps = ["fetch", "prepare", "unpack", "compile", "check", "publish"]
     assert [word for word in words if word in main_steps] == main_steps
     (log,) = (index.state / "logs").iterdir()
     assert "native.c" in log.read_text()
@@ -167,10 +171,11 @@ def test_a_compile_error_is_told_and_changes_nothing(
     assert f"Log: {log}" in lines
     assert caught.value.message.count(str(log)) == 1
     assert "What this is: A header of ROCm is missing: hip/not_there.h." in lines
-    (diagnosis,) = caught.value.details["diagnosis"]
-    assert diagnosis["id"] == "rocm-header-missing"
-    assert "hip/not_there.h" in diagnosis["evidence"][0]["text"]
-    assert "The index is as it was" in caught.value.hint
+    (finding,) = caught.value.findings
+    assert finding.id == "rocm-header-missing"
+    assert "hip/not_there.h" in finding.evidence["text"][0]["text"]
+    assert caught.value.details["diagnosis"] == [msgspec.to_builtins(finding)]
+    assert "The index is unchanged" in caught.value.hint
     assert contents(index.root) == before
 
 
@@ -188,6 +193,23 @@ def test_a_source_that_is_no_python_project_is_a_failed_build(
     with pytest.raises(BuildError, match="bare"):
         build(task_for("bare", source=source), index)
     assert contents(index.root) == before
+
+
+@pytest.mark.integration
+def test_two_wheels_of_backend_are_an_error(task_for: MakeTask, index: Index, contents: Contents) -> None:
+    before = contents(index.root)
+    with pytest.raises(BuildError, match=r"produced 2: two_wheels-1\.0.*\.whl, two_wheels-2\.0"):
+        build(task_for("two_wheels"), index)
+    assert contents(index.root) == before
+
+
+@pytest.mark.integration
+def test_wheel_does_not_depend_on_build_directory(task_for: MakeTask, tmp_path: Path) -> None:
+    task = task_for("names_its_file")
+    wheels = [build(task, Index(tmp_path / name)) for name in ("one", "another/index")]
+    assert wheels[0].read_bytes() == wheels[1].read_bytes()
+    answer = answer_of(wheels[0], "names_its_file", tmp_path / "loaded")
+    assert answer == "/matrix/source/names_its_file-1.0/names_its_file/native.c"
 
 
 @pytest.mark.integration
@@ -261,15 +283,21 @@ def test_a_kill_in_the_middle_changes_nothing_and_the_next_run_succeeds(
 
 def test_requirements_pin_torch_to_the_locks(task_for: MakeTask) -> None:
     task = task_for("sound")
-    torch = msgspec.structs.replace(task.pick, name="torch", version="2.13.0+cpu")
+    torch = make_distribution("torch", "2.13.0+cpu")
     recipe = msgspec.structs.replace(task.recipe, declared=("torch", "wheel"), undeclared=("wheel", "torchx"))
-    with_torch = replace(task, recipe=recipe, torch=torch)
-    assert requirements_of(with_torch) == ("torch==2.13.0+cpu", ["build", "torchx", "wheel"])
+
+    def task_with(*picks: Distribution, recipe: Recipe = recipe, **fields: Any) -> Task:
+        return replace(
+            task, recipe=recipe, resolution=make_resolution(task.pick, *picks, backend="cpu", **fields)
+        )
+
+    assert requirements_of(task_with(torch)) == ("torch==2.13.0+cpu", ["build", "torchx", "wheel"])
     without = msgspec.structs.replace(recipe, declared=("wheel",))
-    assert requirements_of(replace(with_torch, recipe=without))[0] is None
-    beside = replace(with_torch, recipe=without, beside_torch=True)
-    assert requirements_of(beside) == ("torch==2.13.0+cpu", ["build", "torchx", "wheel"])
-    assert requirements_of(replace(with_torch, torch=None)) == (None, ["build", "torch", "torchx", "wheel"])
+    assert requirements_of(task_with(torch, recipe=without))[0] is None
+    edge = Edge(task.pick.name, "torch", "run", declared=True)
+    needed = task_with(torch, recipe=without, edges=(edge,))
+    assert requirements_of(needed) == ("torch==2.13.0+cpu", ["build", "torchx", "wheel"])
+    assert requirements_of(task_with()) == (None, ["build", "torch", "torchx", "wheel"])
 
 
 def test_offline_without_the_source_stops_at_once(

@@ -24,6 +24,7 @@ from pypi_simple import DistributionPackage, ProjectPage
 from builders.files import sha256_of, write_atomic
 from builders.index import Index
 from resolver.errors import MatrixError
+from tests.support.records import record_of
 
 MakeWheel = Callable[..., Path]
 Contents = Callable[[Path], dict[str, bytes]]
@@ -104,11 +105,11 @@ def test_publish_same_wheel_twice_is_a_no_op(index: Index, make_wheel: MakeWheel
 def test_publish_other_content_same_name_fails(
     index: Index, make_wheel: MakeWheel, contents: Contents
 ) -> None:
-    index.publish(make_wheel(), {"build_key": "first"})
+    index.publish(make_wheel(), record_of("first"))
     before = contents(index.root)
     other = make_wheel(files={"tiny.py": b"ANSWER = 43\n"}, folder="other")
     with pytest.raises(MatrixError, match="other content") as caught:
-        index.publish(other, {"build_key": "second"})
+        index.publish(other, record_of("second"))
     assert "build tag" in caught.value.hint
     assert contents(index.root) == before
 
@@ -123,12 +124,12 @@ def test_publish_lost_race_fails(
 
     def copy_slowly(source: Path, target: Path) -> Path:
         monkeypatch.setattr(shutil, "copyfile", real)
-        index.publish(second, {"build_key": "second"})
+        index.publish(second, record_of("second"))
         return real(source, target)
 
     monkeypatch.setattr(shutil, "copyfile", copy_slowly)
     with pytest.raises(MatrixError, match="other content"):
-        index.publish(first, {"build_key": "first"})
+        index.publish(first, record_of("first"))
     agree(index, "tiny")
     found = index.find("tiny", "second")
     assert found is not None
@@ -179,8 +180,8 @@ def test_next_build_number(index: Index, make_wheel: MakeWheel) -> None:
 
 def test_find_wheel_by_build_key(index: Index, make_wheel: MakeWheel) -> None:
     assert index.find("tiny", "a") is None
-    index.publish(make_wheel(version="1.0"), {"build_key": "a"})
-    wheel = index.publish(make_wheel(version="2.0"), {"build_key": "b"})
+    index.publish(make_wheel(version="1.0"), record_of("a"))
+    wheel = index.publish(make_wheel(version="2.0"), record_of("b"))
     found = index.find("tiny", "b")
     assert found is not None
     assert found.path == wheel
@@ -188,7 +189,7 @@ def test_find_wheel_by_build_key(index: Index, make_wheel: MakeWheel) -> None:
 
 
 def test_project_names_are_normalized(index: Index, make_wheel: MakeWheel) -> None:
-    wheel = index.publish(make_wheel(name="My_Pkg.Ext"), {"build_key": "k"})
+    wheel = index.publish(make_wheel(name="My_Pkg.Ext"), record_of("k"))
     assert wheel.parent == index.simple / "my-pkg-ext"
     assert index.projects() == ["my-pkg-ext"]
     for spelled in ("my-pkg-ext", "My_Pkg.Ext", "MY.PKG_EXT"):
@@ -200,7 +201,7 @@ def test_project_names_are_normalized(index: Index, make_wheel: MakeWheel) -> No
 
 
 def test_refresh_repairs_page_after_crash(index: Index, make_wheel: MakeWheel) -> None:
-    index.publish(make_wheel(version="1.0"), {"build_key": "a"})
+    index.publish(make_wheel(version="1.0"), record_of("a"))
     shutil.copy(make_wheel(version="2.0", requires_python=">=3.9"), index.simple / "tiny")
     fresh = index.simple / "fresh"
     fresh.mkdir()

@@ -26,7 +26,7 @@ from builders.containers.inspection import (
     with_inspected_image,
 )
 from builders.containers.runtime import View
-from builders.recipes.build import Compiler
+from builders.recipes.compilers import Compiler
 from resolver.errors import CommandError, MatrixError, UsageError
 from resolver.facts.loading import load
 

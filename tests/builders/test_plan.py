@@ -23,6 +23,7 @@ from resolver.facts.schema import Sdist
 from resolver.model import Request, Requirement, Resolution, Target
 from resolver.resolve import resolve
 from resolver.versions import parse_specifier
+from tests.support.records import record_of
 
 
 @pytest.fixture(scope="module")
@@ -100,7 +101,7 @@ def test_a_torch_that_only_the_base_image_holds_cannot_be_built_against_here(
     lock: Resolution, catalog: Catalog, index: Index
 ) -> None:
     kept = with_pick(lock, "torch", version="2.13.0+ours", origin="preinstalled", index="")
-    with pytest.raises(EnvironmentLacksError, match=r"torch 2\.13\.0\+ours is what the base image holds"):
+    with pytest.raises(EnvironmentLacksError, match=r"torch 2\.13\.0\+ours is installed in the base image"):
         plan(kept, catalog, index, here())
 
 
@@ -175,13 +176,13 @@ def test_what_runs_beside_torch_and_is_built_without_it(catalog: Catalog, index:
     target = Target(backend="rocm", gfx=("gfx90a",), site="lumi-g", date=datetime.date(2026, 3, 1))
     wanted = {"bitsandbytes": "==0.48.2", "torch": "", "mpi4py": ""}
     tasks = plan(locked(catalog, target, **wanted), catalog, index, here())
-    assert {task.pick.name: task.beside_torch for task in tasks} == {"bitsandbytes": True, "mpi4py": False}
+    assert {task.pick.name: task.needs_torch for task in tasks} == {"bitsandbytes": True, "mpi4py": False}
     assert all("torch" not in task.recipe.undeclared for task in tasks)
 
 
 def test_another_pin_of_torch_is_another_wheel(lock: Resolution, catalog: Catalog, index: Index) -> None:
     pins: tuple[PinStyle, ...] = ("exact", "release", "none")
-    keys = {one: plan(lock, catalog, index, here(), pinning=one)[0].build_key for one in pins}
+    keys = {one: plan(lock, catalog, index, here(), pin_style=one)[0].build_key for one in pins}
     assert len(set(keys.values())) == 3
     assert keys["exact"] == deepspeed(lock, catalog, index).build_key
 
@@ -195,7 +196,7 @@ def test_a_wheel_with_that_build_key_makes_it_up_to_date(
     assert deepspeed(lock, catalog, index).wheel is None
     number = f"deepspeed-{version}-1-py3-none-any.whl"
     rebuilt = make_wheel(name="deepspeed", version=version)
-    wheel = index.publish(rebuilt.rename(rebuilt.with_name(number)), {"build_key": task.build_key})
+    wheel = index.publish(rebuilt.rename(rebuilt.with_name(number)), record_of(task.build_key))
     assert deepspeed(lock, catalog, index) == replace(task, wheel=wheel)
 
 
@@ -219,6 +220,6 @@ def test_a_lock_that_builds_nothing_is_an_empty_plan(
 
 
 def test_a_lock_of_another_catalog_is_refused(lock: Resolution, catalog: Catalog, index: Index) -> None:
-    with pytest.raises(LockError, match=r"deepspeed 9\.9, for which the catalog has no recipe") as caught:
+    with pytest.raises(LockError, match=r"deepspeed 9\.9, but the catalog has no recipe") as caught:
         plan(with_pick(lock, "deepspeed", version="9.9"), catalog, index, here())
     assert "--catalog" in caught.value.hint

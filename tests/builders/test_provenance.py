@@ -1,193 +1,252 @@
-"""What a wheel was made from: written as two documents, checked by others' readers, read back."""
+"""Bill of materials and provenance: checked by others' readers, and read back."""
 
 from __future__ import annotations
 
+import hashlib
 import json
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta, timezone
+from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from cyclonedx.schema import SchemaVersion
 from cyclonedx.validation.json import JsonStrictValidator
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from packageurl import PackageURL
 
+from builders.containers.image import Image
+from builders.containers.runtime import HostRuntime
+from builders.environments.layers import Layer, Layers
+from builders.environments.wheelhouse import Wheel
+from builders.plan import Task
 from builders.provenance import (
-    Distribution,
-    GitSource,
-    Image,
-    Materials,
-    Patch,
-    Program,
+    Descriptor,
     Run,
-    SdistSource,
-    Submodule,
     build_key_of,
+    materials_of,
     read_statement,
     sbom,
     statement,
 )
-from builders.provenance.materials import purl
+from builders.recipes import Compiler
+from builders.sources import Source
 from resolver.errors import ProvenanceError
+from resolver.facts.schema import Git
+from tests.support.tasks import make_distribution, make_recipe, make_task
 
 A, B, C, D = ("a" * 64, "b" * 64, "c" * 64, "d" * 64)
 COMMIT, TREE, CK = ("1" * 40, "2" * 40, "3" * 40)
-TORCH = Distribution(
-    name="torch",
-    version="2.9.1+rocm6.4",
-    sha256=B,
-    url="https://somebody:secret@mirror.example.org/whl/torch-2.9.1%2Brocm6.4-cp312-linux_x86_64.whl",
+
+
+def make_source(kind: str, version: str, inputs: dict[str, Any], patches: Sequence[Path] = ()) -> Source:
+    return Source(
+        "tiny", version, kind, "", "", Path("archive"), 0, inputs, fetched=False, patches=tuple(patches)
+    )
+
+
+def make_layer(*wheels: tuple[str, str, str]) -> Layer:
+    files = (
+        Wheel(name, version, f"{name}-{version}-py3-none-any.whl", sha256, 1)
+        for name, version, sha256 in wheels
+    )
+    return Layer(Path("layer"), Path("layer/packages"), tuple(files))
+
+
+def make_image_task(name: str, version: str, **pick: Any) -> Task:
+    """Return a task for two GPU architectures in a base image."""
+    return make_task(
+        make_recipe(package=name),
+        "gfx90a",
+        "gfx942",
+        pick=make_distribution(name, wheel_version=version, **pick),
+        runtime=HostRuntime(Image("rocm-6.4.4", Path("image.sif"), D)),
+        rocm="6.4.4",
+        compilers=(Compiler("hipcc", "6.4.43484", "/hipcc"), Compiler("g++", "13.3.0", "/g++")),
+    )
+
+
+@dataclass
+class Case:
+    """A task with its source and layers."""
+
+    task: Task
+    source: Source
+    layers: Layers
+
+    @property
+    def materials(self) -> list[Descriptor]:
+        return materials_of(self.task, self.source, self.layers)
+
+    def sbom(self) -> Any:
+        return json.loads(sbom(self.task, self.materials, program="0.1.0"))
+
+
+LAYERS = Layers(
+    torch=make_layer(("torch", "2.9.1+rocm6.4", B), ("setuptools", "70.0", A)),
+    requirements=make_layer(("setuptools", "80.9.0", C), ("ninja", "1.13.0", A)),
 )
-FROM_SDIST = Materials(
-    name="deepspeed",
-    version="0.19.8+rocm6.4.torch2.9.1.gfx90a",
-    source=SdistSource(file="deepspeed-0.19.8.tar.gz", sha256=A, version="0.19.8"),
-    torch=TORCH,
-    requirements=(
-        Distribution(name="setuptools", version="80.9.0", sha256=C),
-        Distribution(name="ninja", version="1.13.0"),
+FROM_SDIST = Case(
+    make_image_task("deepspeed", "0.19.8+rocm6.4.torch2.9.1.gfx90a"),
+    make_source("sdist", "0.19.8", {"file": "deepspeed-0.19.8.tar.gz", "sha256": A}),
+    LAYERS,
+)
+FROM_GIT = Case(
+    make_image_task(
+        "apex",
+        "1.9.0+rocm6.4.torch2.9.1.gfx90a",
+        git=Git("https://somebody:secret@git.example.org/ROCm/apex", COMMIT),
     ),
-    image=Image(name="rocm-6.4.4", digest=f"sha256:{D}"),
-    programs=(Program(name="hipcc", version="6.4.43484"), Program(name="g++", version="13.3.0")),
-    rocm="6.4.4",
-    gfx=("gfx90a", "gfx942"),
-    python="3.12.3",
-)
-FROM_GIT = replace(
-    FROM_SDIST,
-    name="apex",
-    version="1.9.0+rocm6.4.torch2.9.1.gfx90a",
-    source=GitSource(
-        url="https://somebody:secret@git.example.org/ROCm/apex",
-        commit=COMMIT,
-        tree=TREE,
-        submodules=(
-            Submodule(path="third_party/composable_kernel", url="https://git.example.org/ck", commit=CK),
-        ),
+    make_source(
+        "git",
+        "1.9.0",
+        {
+            "url": "https://somebody:secret@git.example.org/ROCm/apex",
+            "commit": COMMIT,
+            "tree": TREE,
+            "submodules": {"third_party/composable_kernel": ["https://git.example.org/ck", CK]},
+            "patches": [C],
+        },
+        [Path("patches/hip-guard.patch")],
     ),
-    patches=(Patch(name="hip-guard.patch", sha256=C),),
+    LAYERS,
 )
-BARE = Materials(
-    name="tiny", version="1.0+cpu", source=SdistSource(file="tiny-1.0.tar.gz", sha256=A, version="1.0")
+BARE = Case(
+    make_task(make_recipe("cpu"), pick=make_distribution("tiny", wheel_version="1.0+cpu")),
+    make_source("sdist", "1.0", {"file": "tiny-1.0.tar.gz", "sha256": A}),
+    Layers(torch=None, requirements=None),
 )
-ALL = pytest.mark.parametrize("materials", [FROM_SDIST, FROM_GIT, BARE], ids=lambda one: str(one.name))
+ALL = pytest.mark.parametrize("case", [FROM_SDIST, FROM_GIT, BARE], ids=["sdist", "git", "bare"])
+
+# Materials
+
+
+def test_materials_list_everything_fetched_with_digest() -> None:
+    listed = [(one.role, one.name, one.digest) for one in FROM_SDIST.materials]
+    assert listed == [
+        ("source", "deepspeed-0.19.8.tar.gz", {"sha256": A}),
+        ("torch", "torch", {"sha256": B}),
+        ("build-requirement", "ninja", {"sha256": A}),
+        ("build-requirement", "setuptools", {"sha256": C}),
+        ("base-image", "rocm-6.4.4", {"sha256": D}),
+    ]
+    assert FROM_SDIST.materials[1].uri == "pkg:pypi/torch@2.9.1%2Brocm6.4"
+    assert FROM_SDIST.materials[3].uri == "pkg:pypi/setuptools@80.9.0"
+
+
+def test_materials_of_git_source_have_commits_and_patches() -> None:
+    source, submodule, patch, *_ = FROM_GIT.materials
+    assert source.uri == f"git+https://git.example.org/ROCm/apex@{COMMIT}"
+    assert (source.name, source.digest) == ("apex", {"gitCommit": COMMIT, "gitTree": TREE})
+    assert (submodule.name, submodule.digest) == ("third_party/composable_kernel", {"gitCommit": CK})
+    assert submodule.uri == f"git+https://git.example.org/ck@{CK}"
+    assert (patch.role, patch.name, patch.digest) == ("patch", "hip-guard.patch", {"sha256": C})
+
+
+def test_materials_of_sdist_without_torch_are_the_sdist() -> None:
+    (source,) = BARE.materials
+    assert (source.name, source.uri, source.digest) == ("tiny-1.0.tar.gz", "pkg:pypi/tiny@1.0", {"sha256": A})
+
+
+def test_patch_without_hash_is_a_fault() -> None:
+    source = replace(FROM_SDIST.source, patches=(Path("a.patch"),))
+    with pytest.raises(ValueError, match="zip"):
+        materials_of(FROM_SDIST.task, source, LAYERS)
+
 
 # The bill of materials
 
 
 @ALL
-def test_the_bill_agrees_with_the_official_schema(materials: Materials) -> None:
-    errors = JsonStrictValidator(SchemaVersion.V1_6).validate_str(
-        sbom(materials, program="0.1.0").decode(), all_errors=True
-    )
-    assert errors is None
+def test_sbom_agrees_with_official_schema(case: Case) -> None:
+    text = sbom(case.task, case.materials, program="0.1.0").decode()
+    assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(text, all_errors=True) is None
 
 
-def test_the_official_schema_would_see_a_fault() -> None:
-    document = json.loads(sbom(BARE, program="0.1.0"))
+def test_official_schema_rejects_unknown_type() -> None:
+    document = BARE.sbom()
     document["metadata"]["component"]["type"] = "wheel"
     assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(json.dumps(document)) is not None
 
 
 @ALL
-def test_references_in_the_bill_are_there_once_and_all_parts_are_reached(materials: Materials) -> None:
-    document = json.loads(sbom(materials, program="0.1.0"))
+def test_sbom_references_are_unique_and_complete(case: Case) -> None:
+    document = case.sbom()
     main = document["metadata"]["component"]
-    refs = [main["bom-ref"], *(one["bom-ref"] for one in document["components"])]
+    components = document.get("components", [])
+    refs = [main["bom-ref"], *(one["bom-ref"] for one in components)]
     assert sorted({one["ref"] for one in document["dependencies"]}) == sorted(refs)
     assert len(set(refs)) == len(refs)
-    (needs,) = (one["dependsOn"] for one in document["dependencies"] if one["ref"] == main["bom-ref"])
+    (needs,) = (one.get("dependsOn", []) for one in document["dependencies"] if one["ref"] == main["bom-ref"])
     assert sorted(needs) == sorted(refs[1:])
 
 
-def test_the_bill_names_source_torch_and_what_was_there_at_build_time() -> None:
-    document = json.loads(sbom(FROM_SDIST, program="0.1.0"))
+def test_sbom_names_source_torch_and_build_environment() -> None:
+    document = FROM_SDIST.sbom()
     main = document["metadata"]["component"]
-    assert (main["name"], main["version"]) == ("deepspeed", FROM_SDIST.version)
+    assert (main["name"], main["version"]) == ("deepspeed", "0.19.8+rocm6.4.torch2.9.1.gfx90a")
+    assert main["purl"] == "pkg:pypi/deepspeed@0.19.8%2Brocm6.4.torch2.9.1.gfx90a"
     (ancestor,) = main["pedigree"]["ancestors"]
     assert ancestor["purl"] == "pkg:pypi/deepspeed@0.19.8"
     assert ancestor["externalReferences"][0]["hashes"] == [{"alg": "SHA-256", "content": A}]
     (torch,) = document["components"]
     assert (torch["version"], torch["hashes"][0]["content"]) == ("2.9.1+rocm6.4", B)
     built = {one["name"]: one for one in document["formulation"][0]["components"]}
-    assert list(built) == ["rocm-6.4.4", "rocm", "cpython", "g++", "hipcc", "ninja", "setuptools"]
+    assert sorted(built) == ["cpython", "g++", "hipcc", "ninja", "rocm", "rocm-6.4.4", "setuptools"]
     assert built["rocm-6.4.4"]["hashes"] == [{"alg": "SHA-256", "content": D}]
-    assert "hashes" not in built["ninja"]
-    targets = [one["value"] for one in document["formulation"][0]["properties"]]
-    assert targets == ["gfx90a", "gfx942"]
+    assert built["setuptools"]["hashes"] == [{"alg": "SHA-256", "content": C}]
+    assert "hashes" not in built["g++"]
+    architectures = [one["value"] for one in document["formulation"][0]["properties"]]
+    assert architectures == ["gfx90a", "gfx942"]
 
 
-def test_the_bill_of_a_source_from_git_has_commit_tree_submodules_and_patches() -> None:
-    document = json.loads(sbom(FROM_GIT, program="0.1.0"))
+def test_sbom_of_git_source_has_commit_tree_and_patches() -> None:
+    document = FROM_GIT.sbom()
     main = document["metadata"]["component"]
     assert main["purl"].startswith("pkg:generic/apex@")  # PyPI's apex is another project
     assert main["pedigree"]["commits"] == [{"uid": COMMIT, "url": "https://git.example.org/ROCm/apex"}]
     assert main["pedigree"]["patches"][0]["diff"]["url"] == f"hip-guard.patch#sha256={C}"
     (ancestor,) = main["pedigree"]["ancestors"]
     assert ancestor["properties"] == [{"name": "rocm-matrix:git-tree", "value": TREE}]
-    kernel, torch = document["components"]
-    assert (kernel["name"], kernel["version"], torch["name"]) == ("composable_kernel", CK, "torch")
+    names = {(one["name"], one["version"]) for one in document["components"]}
+    assert names == {("composable_kernel", CK), ("torch", "2.9.1+rocm6.4")}
 
 
-def test_the_bill_is_the_same_for_the_same_materials_and_its_number_is_not_for_others() -> None:
-    first = sbom(FROM_SDIST, program="0.1.0")
-    turned = replace(
-        FROM_SDIST, requirements=FROM_SDIST.requirements[::-1], programs=FROM_SDIST.programs[::-1]
-    )
-    assert sbom(turned, program="0.1.0") == first
-    other = json.loads(sbom(replace(FROM_SDIST, rocm="6.4.3"), program="0.1.0"))
-    assert other["serialNumber"] != json.loads(first)["serialNumber"]
+def test_sbom_depends_on_materials_only() -> None:
+    first = sbom(FROM_SDIST.task, FROM_SDIST.materials, program="0.1.0")
+    host = FROM_SDIST.task.build_host
+    turned = replace(FROM_SDIST.task, build_host=replace(host, compilers=host.compilers[::-1]))
+    assert sbom(turned, FROM_SDIST.materials[::-1], program="0.1.0") == first
+    other = replace(FROM_SDIST.task, build_host=replace(host, rocm="6.4.3"))
+    document = json.loads(sbom(other, FROM_SDIST.materials, program="0.1.0"))
+    assert document["serialNumber"] != json.loads(first)["serialNumber"]
     assert "timestamp" not in json.dumps(json.loads(first)["metadata"])
-
-
-@pytest.mark.parametrize(
-    ("kind", "name", "version", "qualifiers"),
-    [
-        ("pypi", "Flash_Attn", "2.8.3+rocm6.4.torch2.9.1.gfx90a", {}),
-        ("generic", "apex", "1.9.0+rocm6.4", {"vcs_url": f"git+https://git.example.org/a?b=c&d@{COMMIT}"}),
-        ("generic", "größe", "1", {"vcs_url": "git+file:///with space/repo@1"}),
-    ],
-)
-def test_package_urls_are_those_of_the_reference_library(
-    kind: str, name: str, version: str, qualifiers: dict[str, str]
-) -> None:
-    assert purl(kind, name, version, qualifiers) == PackageURL(
-        kind, None, name, version, qualifiers
-    ).to_string().replace("flash_attn", "flash-attn")
 
 
 # Provenance
 
 WHEEL = "deepspeed-0.19.8+rocm6.4.torch2.9.1.gfx90a-cp312-cp312-manylinux_2_39_x86_64.whl"
 RUN = Run(
-    runtime="apptainer",
     invocation="deepspeed-aaaaaaaaaaaa-20261121T140245Z-4711",
     started=datetime(2026, 11, 21, 16, 2, 45, 999, tzinfo=timezone(timedelta(hours=2))),
     finished=datetime(2026, 11, 21, 14, 9, 1, tzinfo=UTC),
     versions={"rocm-matrix": "0.1.0", "apptainer": "1.4.1"},
-    measured={"seconds": 376.1, "peakMemory": 9_663_676_416, "jobs": 4},
+    measured={"seconds": 376.1, "jobs": 4},
+    variables={"MAX_JOBS": "4"},
     log="deepspeed-aaaaaaaaaaaa.log",
     log_sha256=C,
     results={"audit": {"verdict": "sound", "findings": []}, "labels": {"droppedLocal": "git.e37ed12"}},
 )
-ASKED = {"request": {"requirements": ["deepspeed"]}, "target": {"gfx": ["gfx90a"]}, "recipe": "deepspeed"}
+KEY = FROM_SDIST.task.build_key
 
 
-def written(materials: Materials = FROM_SDIST, run: Run = RUN) -> dict[str, Any]:
-    return statement(
-        wheel=WHEEL,
-        sha256=D,
-        materials=materials,
-        asked=ASKED,
-        build_key=A,
-        inputs={"name": "deepspeed", "torch": "2.9.1+rocm6.4"},
-        run=run,
-    )
+def written(case: Case = FROM_SDIST, run: Run = RUN) -> dict[str, Any]:
+    return statement(case.task, case.materials, run, wheel=WHEEL, sha256=D)
 
 
-def test_the_statement_has_the_fields_of_the_specification() -> None:
+def test_statement_has_fields_of_specification() -> None:
     document = json.loads(json.dumps(written()))
     assert document["_type"] == "https://in-toto.io/Statement/v1"
     assert document["predicateType"] == "https://slsa.dev/provenance/v1"
@@ -199,17 +258,27 @@ def test_the_statement_has_the_fields_of_the_specification() -> None:
         "internalParameters",
         "resolvedDependencies",
     }
-    assert definition["externalParameters"] == ASKED
-    assert definition["internalParameters"]["buildKey"] == A
+    assert definition["externalParameters"] == {
+        "name": "deepspeed",
+        "version": "0.19.8+rocm6.4.torch2.9.1.gfx90a",
+        "gfx": ["gfx90a", "gfx942"],
+    }
+    inputs = FROM_SDIST.task.inputs
+    assert definition["internalParameters"] == {
+        "buildKey": KEY,
+        "inputs": json.loads(json.dumps(inputs)),
+        "variables": {"MAX_JOBS": "4"},
+    }
+    assert hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest() == KEY
     assert run["builder"] == {
-        "id": "urn:rocm-matrix:builder:apptainer",
+        "id": "urn:rocm-matrix:builder:host",
         "version": {"rocm-matrix": "0.1.0", "apptainer": "1.4.1"},
     }
     assert run["metadata"] == {
         "invocationId": RUN.invocation,
         "startedOn": "2026-11-21T14:02:45Z",
         "finishedOn": "2026-11-21T14:09:01Z",
-        "matrix_measured": {"seconds": 376.1, "peakMemory": 9_663_676_416, "jobs": 4},
+        "matrix_measured": {"seconds": 376.1, "jobs": 4},
     }
     log, audit, labels = run["byproducts"]
     assert log == {
@@ -222,54 +291,44 @@ def test_the_statement_has_the_fields_of_the_specification() -> None:
     assert labels["name"] == "labels"
 
 
-def test_everything_that_was_fetched_is_a_dependency_with_its_digest() -> None:
-    found = written()["predicate"]["buildDefinition"]["resolvedDependencies"]
-    said = [(one["annotations"]["role"], one["name"], one.get("digest")) for one in found]
-    assert said == [
-        ("source", "deepspeed-0.19.8.tar.gz", {"sha256": A}),
-        ("torch", "torch", {"sha256": B}),
-        ("build-requirement", "ninja", None),
-        ("build-requirement", "setuptools", {"sha256": C}),
-        ("base-image", "rocm-6.4.4", {"sha256": D}),
-    ]
-    found = written(FROM_GIT)["predicate"]["buildDefinition"]["resolvedDependencies"]
-    assert found[0]["uri"] == f"git+https://git.example.org/ROCm/apex@{COMMIT}"
-    assert found[0]["digest"] == {"gitCommit": COMMIT, "gitTree": TREE}
-    assert found[1]["digest"] == {"gitCommit": CK}
-    assert found[2]["name"] == "hip-guard.patch"
+@ALL
+def test_statement_lists_materials_as_dependencies(case: Case) -> None:
+    listed = written(case)["predicate"]["buildDefinition"]["resolvedDependencies"]
+    assert listed == msgspec.to_builtins(case.materials)
 
 
 @ALL
-def test_what_is_written_can_be_read_back(materials: Materials) -> None:
-    document = written(materials)
+def test_written_statement_reads_back(case: Case) -> None:
+    document = written(case)
     read = read_statement(json.dumps(document).encode())
     assert read == read_statement(document)
-    assert read.build_key == A
+    assert read.build_key == case.task.build_key
     assert read.is_about(WHEEL, D)
     assert not read.is_about(WHEEL, A)
     assert not read.is_about("other.whl", D)
 
 
 @ALL
-def test_no_password_is_published(materials: Materials) -> None:
-    for text in (json.dumps(written(materials)), sbom(materials, program="0.1.0").decode()):
+def test_passwords_are_not_published(case: Case) -> None:
+    document = written(case)
+    for text in (json.dumps(document), json.dumps(case.sbom())):
         assert "secret" not in text
         assert "somebody" not in text
 
 
-def test_fields_that_are_not_known_are_passed_over() -> None:
+def test_unknown_fields_are_ignored() -> None:
     document = written() | {"sha256": D, "size": 12}
-    document["predicate"]["runDetails"]["somebody_said"] = [1]
-    assert read_statement(document).build_key == A
+    document["predicate"]["runDetails"]["somebody_message"] = [1]
+    assert read_statement(document).build_key == KEY
 
 
 def without(path: str) -> dict[str, Any]:
     document = written()
     *folders, name = path.split(".")
-    runtime: Any = document
+    part: Any = document
     for folder in folders:
-        runtime = runtime[int(folder) if folder.isdigit() else folder]
-    del runtime[int(name) if name.isdigit() else name]
+        part = part[int(folder) if folder.isdigit() else folder]
+    del part[int(name) if name.isdigit() else name]
     return document
 
 
@@ -287,30 +346,30 @@ def without(path: str) -> dict[str, Any]:
         "predicate.runDetails.builder.id",
     ],
 )
-def test_a_document_that_lacks_something_is_refused(path: str) -> None:
-    with pytest.raises(ProvenanceError, match="This is no provenance of a wheel: "):
+def test_document_without_required_field_is_rejected(path: str) -> None:
+    with pytest.raises(ProvenanceError, match="This is not a valid provenance document: "):
         read_statement(without(path))
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "said"),
+    ("old", "new", "message"),
     [
         ("in-toto.io/Statement/v1", "in-toto.io/Statement/v0.1", "Statement/v0.1"),
         ("slsa.dev/provenance/v1", "slsa.dev/provenance/v0.2", "provenance/v0.2"),
-        (D, "d" * 63, "is no sha256"),
-        (A, "A" * 64, "is no sha256"),
-        ("2026-11-21T14:02:45Z", "2026-11-22T14:02:45Z", "finished before it was started"),
+        (D, "d" * 63, "is not a sha256 digest"),
+        (KEY, "A" * 64, "it has no build key"),
+        ("2026-11-21T14:02:45Z", "2026-11-22T14:02:45Z", "finished before it started"),
         ("2026-11-21T14:02:45Z", "yesterday", "RFC3339"),
     ],
 )
-def test_a_document_that_contradicts_itself_is_refused(old: str, new: str, said: str) -> None:
+def test_contradictory_document_is_rejected(old: str, new: str, message: str) -> None:
     text = json.dumps(written())
     assert old in text
-    with pytest.raises(ProvenanceError, match=said):
+    with pytest.raises(ProvenanceError, match=message):
         read_statement(text.replace(old, new).encode())
 
 
-def test_an_artifact_without_any_identity_is_refused() -> None:
+def test_artifact_without_uri_and_digest_is_rejected() -> None:
     document = written()
     document["predicate"]["runDetails"]["byproducts"].append({"name": "core"})
     with pytest.raises(ProvenanceError, match="core has neither URI nor digest"):
@@ -319,12 +378,12 @@ def test_an_artifact_without_any_identity_is_refused() -> None:
 
 @settings(deadline=None, max_examples=60)
 @given(st.binary(max_size=60) | st.integers(0, 2000).map(lambda end: json.dumps(written()).encode()[:end]))
-def test_what_is_cut_short_or_something_else_is_refused(data: bytes) -> None:
+def test_truncated_or_foreign_document_is_rejected(data: bytes) -> None:
     with pytest.raises(ProvenanceError):
         read_statement(data)
 
 
-def test_deeply_nested_text_is_refused() -> None:
+def test_deeply_nested_document_is_rejected() -> None:
     with pytest.raises(ProvenanceError):
         read_statement(b'{"_type":' + b"[" * 100_000)
 
@@ -332,13 +391,12 @@ def test_deeply_nested_text_is_refused() -> None:
 @pytest.mark.parametrize(
     ("document", "key"),
     [
-        (written(), A),
-        ({"schema": 1, "build_key": B, "inputs": {}}, B),
+        (written(), KEY),
         ({}, ""),
         ({"predicate": []}, ""),
         ({"predicate": {"buildDefinition": {"internalParameters": {"buildKey": 1}}}}, ""),
-        ({"build_key": 7}, ""),
+        ({"build_key": B}, ""),
     ],
 )
-def test_the_build_key_is_found_in_both_shapes(document: dict[str, Any], key: str) -> None:
+def test_build_key_of_document(document: dict[str, Any], key: str) -> None:
     assert build_key_of(document) == key

@@ -9,11 +9,19 @@ from typing import Any
 import msgspec
 import pytest
 
-from builders.recipes import Build, Compiler, apply_recipe, check_source, choose_compilers, with_ops
+from builders.recipes import (
+    AppliedRecipe,
+    Compiler,
+    apply_recipe,
+    check_source,
+    choose_compilers,
+    with_ops,
+)
 from resolver.errors import EnvironmentLacksError, RecipeError, UsageError
 from resolver.facts.catalog import Catalog, recipe_for
 from resolver.facts.loading import load
 from resolver.facts.schema import Op, Recipe
+from tests.support.tasks import make_recipe, make_task
 
 TWO = ("gfx90a", "gfx942")
 LUMI = (
@@ -33,20 +41,19 @@ def catalog() -> Catalog:
     return CATALOG
 
 
-def recipe(**said: Any) -> Recipe:
-    given = {"package": "tiny", "backend": "rocm", "status": "observed", "source": "a test", **said}
-    return Recipe(**given)
-
-
-def build(*gfx: str, **said: Any) -> Build:
-    return Build("tiny", "1.0", said.pop("backend", "rocm"), gfx, **said)
+def apply(made: Recipe, *gfx: str, jobs: int = 1, **fields: Any) -> AppliedRecipe:
+    return apply_recipe(make_task(made, *gfx, **fields), jobs=jobs)
 
 
 def test_targets_are_written_as_each_variable_wants_them() -> None:
     said = {"A": "{gfx}", "B": "{gfx:,}", "C": "{gfx: }", "D": "-j{jobs}", "E": "{rocm}/{rocm:digits}"}
-    made = apply_recipe(
-        recipe(environment=said | {"F": "{rocm-path}/bin"}),
-        build(*TWO, torch="2.9.1+rocm6.4", rocm="6.4.4", rocm_path="/opt/rocm-6.4.4", jobs=3),
+    made = apply(
+        make_recipe(environment=said | {"F": "{rocm-path}/bin"}),
+        *TWO,
+        torch="2.9.1+rocm6.4",
+        rocm="6.4.4",
+        rocm_path="/opt/rocm-6.4.4",
+        jobs=3,
     ).environment
     assert made["A"] == "gfx90a;gfx942"
     assert made["B"] == "gfx90a,gfx942"
@@ -57,25 +64,26 @@ def test_targets_are_written_as_each_variable_wants_them() -> None:
 
 
 def test_the_rocm_that_names_a_library_is_torchs_not_the_images() -> None:
-    made = apply_recipe(recipe(environment={"A": "{rocm:digits}"}), build("gfx90a", torch="2.15.0+rocm7.14"))
+    made = apply(make_recipe(environment={"A": "{rocm:digits}"}), "gfx90a", torch="2.15.0+rocm7.14")
     assert made.environment["A"] == "714"
-    other = apply_recipe(recipe(environment={"A": "{rocm}"}), build("gfx90a", torch="2.9.1", rocm="7.0.2"))
+    other = apply(make_recipe(environment={"A": "{rocm}"}), "gfx90a", torch="2.9.1", rocm="7.0.2")
     assert other.environment["A"] == "7.0"
 
 
 def test_options_and_commands_are_filled_in_too() -> None:
-    made = apply_recipe(
-        recipe(
+    made = apply(
+        make_recipe(
             options=("--arch={gfx}",), prepare=(("cmake", "-DARCH={gfx}", "-B", "b"), ("make", "-j{jobs}"))
         ),
-        build(*TWO, jobs=2),
+        *TWO,
+        jobs=2,
     )
     assert made.options == ("--arch=gfx90a;gfx942",)
     assert made.prepare == (("cmake", "-DARCH=gfx90a;gfx942", "-B", "b"), ("make", "-j2"))
 
 
 def test_nothing_is_left_to_the_machine_that_builds() -> None:
-    made = apply_recipe(recipe(), build("gfx90a", jobs=5)).environment
+    made = apply(make_recipe(), "gfx90a", jobs=5).environment
     for name in (
         "PYTORCH_ROCM_ARCH",
         "GPU_ARCHS",
@@ -90,86 +98,86 @@ def test_nothing_is_left_to_the_machine_that_builds() -> None:
 
 
 def test_several_targets_do_not_reach_a_variable_whose_separator_only_the_recipe_knows() -> None:
-    made = apply_recipe(recipe(), build(*TWO)).environment
+    made = apply(make_recipe(), *TWO).environment
     assert made["HCC_AMDGPU_TARGET"] == "gfx90a,gfx942"
     assert made["PYTORCH_ROCM_ARCH"] == "gfx90a;gfx942"
     assert "HIP_ARCHITECTURES" not in made
 
 
 def test_a_build_for_the_cpu_hears_nothing_of_rocm() -> None:
-    made = apply_recipe(recipe(backend="cpu", environment={"A": "1"}), build(backend="cpu"))
+    made = apply(make_recipe("cpu", environment={"A": "1"}))
     assert made.environment["A"] == "1"
     assert not [name for name in made.environment if "ROCM" in name or "GPU" in name]
-    assert not made.programs
-    assert not made.covers
+    assert not made.shims
+    assert not made.overlay_mounts
 
 
 def test_the_recipe_has_the_last_word() -> None:
-    made = apply_recipe(
-        recipe(environment={"CXX": "hipcc", "MAX_JOBS": "1"}), build("gfx90a", compilers=LUMI, jobs=4)
-    )
+    made = apply(make_recipe(environment={"CXX": "hipcc", "MAX_JOBS": "1"}), "gfx90a", compilers=LUMI, jobs=4)
     assert made.environment["CXX"] == "hipcc"
     assert made.environment["MAX_JOBS"] == "1"
 
 
-def test_paths_of_this_build_are_kept_out_of_what_is_compiled() -> None:
-    made = apply_recipe(
-        recipe(), build("gfx90a", moved={"/cache/x": "/src", "/with blank": "/y"})
-    ).environment
-    assert made["CFLAGS"] == made["CXXFLAGS"] == "-ffile-prefix-map=/cache/x=/src"
-    assert made["HIPCC_COMPILE_FLAGS_APPEND"] == "-ffile-prefix-map=/cache/x=/src"
+def test_build_directories_are_mapped_for_every_compiler() -> None:
+    task = make_task(make_recipe(environment={"CXXFLAGS": "-O3"}), "gfx90a")
+    made = apply_recipe(task, prefix_map={"/cache/x": "/src", "/with blank": "/y"}).environment
+    flag = "-ffile-prefix-map=/cache/x=/src"
+    assert made["CFLAGS"] == made["HIPFLAGS"] == made["HIPCC_COMPILE_FLAGS_APPEND"] == flag
+    assert made["CXXFLAGS"] == f"{flag} -O3"
+    cpu = apply_recipe(make_task(make_recipe("cpu")), prefix_map={"/cache/x": "/src"}).environment
+    assert "HIPFLAGS" not in cpu
 
 
-def refusal(one: Recipe, asked: Build) -> RecipeError:
+def error_of(recipe: Recipe, *gfx: str, **fields: Any) -> RecipeError:
     with pytest.raises(RecipeError) as caught:
-        apply_recipe(one, asked)
+        apply(recipe, *gfx, **fields)
     assert caught.value.exit_code == 1
     assert caught.value.hint
     return caught.value
 
 
 def test_a_variable_that_takes_one_target_refuses_two() -> None:
-    single = recipe(environment={"HIP_ARCHITECTURES": "{gfx:one}"})
-    assert apply_recipe(single, build("gfx942")).environment["HIP_ARCHITECTURES"] == "gfx942"
-    said = refusal(single, build(*TWO)).message
+    single = make_recipe(environment={"HIP_ARCHITECTURES": "{gfx:one}"})
+    assert apply(single, "gfx942").environment["HIP_ARCHITECTURES"] == "gfx942"
+    said = error_of(single, *TWO).message
     assert "tiny 1.0" in said
     assert "HIP_ARCHITECTURES" in said
     assert "gfx90a, gfx942" in said
 
 
 def test_rocm_without_a_target_is_refused() -> None:
-    assert "which offload target" in refusal(recipe(), build()).message
+    assert "needs a GPU architecture" in error_of(make_recipe()).message
 
 
 def test_features_are_refused_where_the_source_compares_names() -> None:
-    plain = recipe(plain_targets=True)
-    assert "gfx90a:xnack+" in refusal(plain, build("gfx90a:xnack+")).message
-    free = apply_recipe(recipe(), build("gfx90a:xnack+"))
+    plain = make_recipe(plain_targets=True)
+    assert "gfx90a:xnack+" in error_of(plain, "gfx90a:xnack+").message
+    free = apply(make_recipe(), "gfx90a:xnack+")
     assert free.environment["PYTORCH_ROCM_ARCH"] == "gfx90a:xnack+"
 
 
 def test_one_wave_size_for_all_targets() -> None:
-    asking = recipe(one_wave_size=True)
-    assert apply_recipe(asking, build(*TWO)).programs
-    assert "wave size" in refusal(asking, build("gfx90a", "gfx1100")).message
-    assert apply_recipe(recipe(), build("gfx90a", "gfx1100")).programs
+    asking = make_recipe(one_wave_size=True)
+    assert apply(asking, *TWO).shims
+    assert "wave size" in error_of(asking, "gfx90a", "gfx1100").message
+    assert apply(make_recipe(), "gfx90a", "gfx1100").shims
 
 
 def test_an_older_cxx_standard_than_torch_needs_is_refused() -> None:
-    pinned = recipe(cxx_standard="17")
-    assert apply_recipe(pinned, build("gfx90a", cxx_standard="17")).environment
-    said = refusal(pinned, build("gfx90a", cxx_standard="20", torch="2.14.0+rocm7.2")).message
+    pinned = make_recipe(cxx_standard="17")
+    assert apply(pinned, "gfx90a", cxx_standard="17").environment
+    said = error_of(pinned, "gfx90a", cxx_standard="20", torch="2.14.0+rocm7.2").message
     assert "C++17" in said
     assert "C++20" in said
-    assert apply_recipe(recipe(cxx_standard="20"), build("gfx90a", cxx_standard="17")).environment
+    assert apply(make_recipe(cxx_standard="20"), "gfx90a", cxx_standard="17").environment
 
 
 def test_compilers_come_from_the_image() -> None:
-    made = apply_recipe(recipe(), build("gfx90a", compilers=LUMI, cxx_standard="17")).environment
+    made = apply(make_recipe(), "gfx90a", compilers=LUMI, cxx_standard="17").environment
     assert (made["CC"], made["CXX"]) == ("gcc-12", "g++-12")
-    assert apply_recipe(recipe(), build("gfx90a", compilers=LUMI)).environment["CXX"] == "g++"
-    named = build("gfx90a", compilers=LUMI, preferred=("gcc-12", "g++-12"))
-    known = apply_recipe(recipe(), named).environment
+    assert apply(make_recipe(), "gfx90a", compilers=LUMI).environment["CXX"] == "g++"
+    preferred = ("gcc-12", "g++-12")
+    known = apply(make_recipe(), "gfx90a", compilers=LUMI, preferred=preferred).environment
     assert (known["CC"], known["CXX"]) == ("gcc-12", "g++-12")
 
 
@@ -204,11 +212,11 @@ def test_a_pure_wheel_is_told_as_such(catalog: Catalog) -> None:
     release = catalog.release["flash-attn", "2.8.3", "triton"]
     found = recipe_for(catalog, release, "rocm")
     assert found is not None
-    made = apply_recipe(found, Build("flash-attn", "2.8.3", "rocm", ("gfx90a",)))
+    made = apply(found, "gfx90a", version="2.8.3")
     assert made.environment["FLASH_ATTENTION_TRITON_AMD_ENABLE"] == "TRUE"
     assert made.environment["FLASH_ATTENTION_FORCE_BUILD"] == "TRUE"
     assert any("pure Python" in note for note in made.notes)
-    assert any("FLASH_ATTENTION_TRITON_AMD_ENABLE=TRUE must be set" in note for note in made.notes)
+    assert any("Set FLASH_ATTENTION_TRITON_AMD_ENABLE=TRUE" in note for note in made.notes)
 
 
 # --- ops ---------------------------------------------------------------------------------------------
@@ -216,7 +224,7 @@ def test_a_pure_wheel_is_told_as_such(catalog: Catalog) -> None:
 
 def with_choice() -> Recipe:
     ops = (Op("a", "T_A", "t/a*.so"), Op("b", "T_B", "t/b*.so"), Op("c", "T_C", "t/c*.so", releases=">=2"))
-    return recipe(
+    return make_recipe(
         ops=ops,
         all_ops=("T_ALL",),
         environment={"T_A": "1", "T_ALL": "1", "OTHER": "x"},
@@ -232,13 +240,13 @@ def test_chosen_ops_take_the_place_of_the_recipes_own() -> None:
 
 
 def test_ops_that_cannot_be_chosen() -> None:
-    with pytest.raises(UsageError, match="no op called 'd'"):
+    with pytest.raises(UsageError, match="no op named 'd'"):
         with_ops(with_choice(), ["d"], "1.0")
     with pytest.raises(UsageError) as caught:
         with_ops(with_choice(), ["c"], "1.0")
     assert ">=2" in caught.value.hint
     with pytest.raises(RecipeError):
-        with_ops(recipe(), ["a"], "1.0")
+        with_ops(make_recipe(), ["a"], "1.0")
 
 
 def test_ops_without_gpu_code_do_not_stand_alone_under_a_gpus_label(catalog: Catalog) -> None:
@@ -305,7 +313,7 @@ def test_apex_flags_must_mean_something_to_the_commit(
     assert f"apex {version}" in caught.value.message
     assert "setup.py" in caught.value.message
     assert "nothing was compiled" in caught.value.message
-    assert "understands the flags of the recipe for apex" in caught.value.hint
+    assert "fits the recipe for apex" in caught.value.hint
 
 
 def test_the_two_styles_ask_in_their_own_way(catalog: Catalog) -> None:
@@ -317,7 +325,7 @@ def test_the_two_styles_ask_in_their_own_way(catalog: Catalog) -> None:
 
 
 def test_a_source_without_its_kernels(tmp_path: Path) -> None:
-    wants = recipe(source_has=("csrc/ck/*.hpp",))
+    wants = make_recipe(source_has=("csrc/ck/*.hpp",))
     (tmp_path / "csrc" / "ck").mkdir(parents=True)
     with pytest.raises(RecipeError, match=re.escape("csrc/ck/*.hpp is missing")):
         check_source(wants, tmp_path, "tiny 1.0")
@@ -327,8 +335,8 @@ def test_a_source_without_its_kernels(tmp_path: Path) -> None:
 
 def test_a_source_without_the_file_that_should_speak(tmp_path: Path) -> None:
     with pytest.raises(RecipeError, match=r"setup\.py does not mention GPU_ARCHS"):
-        check_source(recipe(source_contains={"setup.py": "GPU_ARCHS"}), tmp_path, "tiny 1.0")
-    check_source(recipe(source_lacks={"setup.py": "GPU_ARCHS"}), tmp_path, "tiny 1.0")
+        check_source(make_recipe(source_contains={"setup.py": "GPU_ARCHS"}), tmp_path, "tiny 1.0")
+    check_source(make_recipe(source_lacks={"setup.py": "GPU_ARCHS"}), tmp_path, "tiny 1.0")
 
 
 # --- the shipped recipes ------------------------------------------------------------------------------
@@ -358,7 +366,7 @@ def named(value: object) -> str:
 
 @pytest.mark.parametrize(("one", "version"), shipped("rocm"), ids=named)
 def test_every_shipped_recipe_names_the_target_in_all_variables(one: Recipe, version: str) -> None:
-    made = apply_recipe(one, Build(one.package, version, "rocm", ("gfx90a",), torch="2.9.1+rocm6.4", jobs=2))
+    made = apply(one, "gfx90a", version=version, torch="2.9.1+rocm6.4", jobs=2)
     for name in READ_BY_SOURCES[:5]:
         assert made.environment[name] == "gfx90a"
     for name in set(one.environment) & set(READ_BY_SOURCES):
@@ -369,12 +377,12 @@ def test_every_shipped_recipe_names_the_target_in_all_variables(one: Recipe, ver
 
 @pytest.mark.parametrize(("one", "version"), shipped("rocm"), ids=named)
 def test_every_shipped_recipe_takes_two_targets_or_says_that_it_does_not(one: Recipe, version: str) -> None:
-    asked = Build(one.package, version, "rocm", TWO, torch="2.9.1+rocm6.4", jobs=2)
+    fields: dict[str, Any] = {"version": version, "torch": "2.9.1+rocm6.4"}
     if any("{gfx:one}" in text for text in one.environment.values()):
-        with pytest.raises(RecipeError, match="one offload target at a time"):
-            apply_recipe(one, asked)
+        with pytest.raises(RecipeError, match="one GPU architecture at a time"):
+            apply(one, *TWO, **fields)
         return
-    made = apply_recipe(one, asked).environment
+    made = apply(one, *TWO, **fields).environment
     for name in {"PYTORCH_ROCM_ARCH", "HCC_AMDGPU_TARGET"} | (set(one.environment) & set(READ_BY_SOURCES)):
         assert made[name].split(SEPARATOR.get(name, ";")) == list(TWO)
 
@@ -386,7 +394,7 @@ def test_which_shipped_recipes_take_one_target(catalog: Catalog) -> None:
 
 @pytest.mark.parametrize(("one", "version"), shipped("cpu"), ids=named)
 def test_every_shipped_recipe_for_the_cpu(one: Recipe, version: str) -> None:
-    made = apply_recipe(one, Build(one.package, version, "cpu", torch="2.13.0+cpu", jobs=2))
+    made = apply(one, version=version, torch="2.13.0+cpu", jobs=2)
     assert made.environment.items() >= one.environment.items()
 
 
@@ -418,9 +426,7 @@ def test_bitsandbytes_names_its_library_for_this_torch(catalog: Catalog) -> None
     release = msgspec.structs.replace(catalog.release["bitsandbytes", "0.50.2", ""], version="0.50.1")
     found = recipe_for(catalog, release, "rocm")
     assert found is not None
-    made = apply_recipe(
-        found, Build("bitsandbytes", "0.50.1", "rocm", TWO, torch="2.9.1+rocm7.0", rocm="7.0.2")
-    )
+    made = apply(found, *TWO, version="0.50.1", torch="2.9.1+rocm7.0", rocm="7.0.2")
     configure, compile_ = made.prepare
     assert "-DCOMPUTE_BACKEND=hip" in configure
     assert "-DBNB_ROCM_ARCH=gfx90a;gfx942" in configure

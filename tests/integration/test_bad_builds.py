@@ -296,5 +296,5 @@ def test_a_dry_run_says_what_would_be_done_and_does_nothing(tiny: MakeSite) -> N
     site = tiny()
     done = site.build("--dry-run")
     assert done.returncode == 0, done.stderr
-    assert "to build: the index has none" in done.stdout
+    assert "to build: the index has no wheel of it" in done.stdout
     assert not site.index.exists()

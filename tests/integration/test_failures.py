@@ -95,7 +95,7 @@ def test_a_changed_recipe_is_built_again_under_the_next_build_tag(built: Built, 
     arguments = ("--catalog", "overlay.toml", "--index", str(built.index), "--dry-run")
     done = matrix(tmp_path, "build-wheels", *arguments)
     assert done.returncode == 0
-    assert f"deepspeed {LABELLED}  to build: what it is built from changed since" in done.stdout
+    assert f"deepspeed {LABELLED}  to build: the inputs changed since" in done.stdout
 
 
 def test_torch_that_nobody_offers_is_exit_3_and_names_the_index(

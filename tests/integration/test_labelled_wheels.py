@@ -15,7 +15,8 @@ from uv import find_uv_bin
 from wheel.wheelfile import WheelFile
 
 from builders.labelling import Labels, label_wheel, runtime_pins
-from builders.provenance import SBOM_NAME, Materials, SdistSource, sbom
+from builders.provenance import SBOM_NAME, Descriptor, sbom
+from tests.support.tasks import make_distribution, make_recipe, make_task
 
 pytestmark = pytest.mark.integration
 
@@ -71,8 +72,14 @@ def raw(build: Callable[[str], Path]) -> Path:
 @pytest.fixture(scope="module")
 def labelled(raw: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     platform = raw.stem.rpartition("-")[2]
-    source = SdistSource(file="sound-1.0.tar.gz", sha256="0" * 64, version="1.0")
-    bill = sbom(Materials(name="sound", version=LABELLED, source=source), program="0")
+    source = Descriptor(
+        name="sound-1.0.tar.gz",
+        uri="pkg:pypi/sound@1.0",
+        digest={"sha256": "0" * 64},
+        annotations={"role": "source"},
+    )
+    task = make_task(make_recipe("cpu"), pick=make_distribution("sound", wheel_version=LABELLED))
+    bill = sbom(task, [source], program="0")
     labels = Labels(version=LABELLED, platform=platform, pins=runtime_pins(TORCH), sboms={SBOM_NAME: bill})
     return label_wheel(raw, labels, tmp_path_factory.mktemp("labelled")).path
 

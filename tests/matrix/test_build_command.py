@@ -57,8 +57,8 @@ def test_gfx90a_is_the_rocm_target_even_where_a_cpu_lock_lies(capsys: Capture, t
     ("arguments", "code", "says"),
     [
         (["--executor", "slurm"], 3, "Nothing was built"),
-        (["--in", "apptainer"], 2, "a base image is needed"),
-        (["--in", "podman"], 2, "a base image is needed"),
+        (["--in", "apptainer"], 2, "requires a base image"),
+        (["--in", "podman"], 2, "requires a base image"),
     ],
 )
 def test_where_it_cannot_be_built_is_told(
@@ -73,7 +73,7 @@ def test_a_dry_run_says_why_and_touches_nothing(capsys: Capture, tmp_path: Path)
     assert main(["build-wheels", "deepspeed", "--backend", "cpu", "--dry-run", "--format", "json"]) == 0
     (wheel,) = json.loads(capsys.readouterr().out)["wheels"]
     assert (wheel["name"], wheel["state"]) == ("deepspeed", "to build")
-    assert "the index has none" in wheel["why"]
+    assert "the index has no wheel of it" in wheel["why"]
     assert left_behind(tmp_path) == []
 
 

@@ -6,9 +6,10 @@ import io
 import json
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from builders.diagnosis import as_document, diagnose
+from builders.diagnosis import diagnose
 from matrix.cli import main
 
 Capture = pytest.CaptureFixture[str]
@@ -34,8 +35,8 @@ def test_the_json_is_one_document_with_the_lines(capsys: Capture) -> None:
     log = LOGS / "cxx-17.log"
     assert main(["explain", "--log", str(log), "--format", "json"]) == 0
     document = json.loads(capsys.readouterr().out)
-    assert document == {"schema": 1, "log": str(log), "diagnosis": as_document(diagnose(log))}
-    assert [one["line"] for one in document["diagnosis"][0]["evidence"]] == [3, 4, 13]
+    assert document == {"schema": 1, "log": str(log), "diagnosis": msgspec.to_builtins(diagnose(log))}
+    assert [one["line"] for one in document["diagnosis"][0]["evidence"]["text"]] == [3, 4, 13]
 
 
 def test_a_log_is_read_from_a_pipe(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:

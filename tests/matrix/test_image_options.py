@@ -14,7 +14,7 @@ from builders import doctor as machine
 from builders.containers import inspection
 from builders.containers.image import Image, find_image, image_name
 from builders.containers.inspection import ImageFacts
-from builders.recipes.build import Compiler
+from builders.recipes.compilers import Compiler
 from builders.sources import FetchResult
 from matrix.cli import main
 from matrix.commands import doctor, fetch

@@ -17,6 +17,7 @@ import requests
 
 from builders.index import Index
 from matrix.cli import main, make_parser
+from tests.support.records import record_of
 
 Capture = pytest.CaptureFixture[str]
 MakeWheel = Callable[..., Path]
@@ -27,7 +28,7 @@ def index(tmp_path: Path, make_wheel: MakeWheel, monkeypatch: pytest.MonkeyPatch
     monkeypatch.chdir(tmp_path)
     one = Index(tmp_path / "index")
     for version in ("1.0", "2.0"):
-        one.publish(make_wheel("tiny", version), {"build_key": f"key of {version}"})
+        one.publish(make_wheel("tiny", version), record_of(f"key of {version}"))
     return one
 
 

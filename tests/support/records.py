@@ -24,3 +24,8 @@ def results_of(record: dict[str, Any]) -> dict[str, Any]:
     products = record["predicate"]["runDetails"]["byproducts"]
     said = {one["name"]: one["annotations"] for one in products}
     return {name: one["result"] for name, one in said.items() if one["role"] == "result"}
+
+
+def record_of(build_key: str) -> dict[str, Any]:
+    """Return the least provenance that has a build key."""
+    return {"predicate": {"buildDefinition": {"internalParameters": {"buildKey": build_key}}}}

@@ -1,13 +1,14 @@
-"""Stand-ins for programs that look at the machine which builds, answering for the one that will run.
+"""Shims: scripts in place of programs that inspect the machine, which answer for the machine that will run.
 
-A node that builds has no GPU, or not the one that is built for; what asks it must be told. Who asks:
+A node that builds has no GPU, or another one than the wheel is for. These programs inspect it:
 
-- DeepSpeed's and ROCm/apex's op_builder: ``/opt/rocm/bin/rocminfo`` by that path if it is there, else
-  ``rocminfo``; the first text from ``gfx`` on becomes PYTORCH_ROCM_ARCH, the first ``Wavefront Size``
-  is compiled in, and is 32 where nothing answers (op_builder/builder.py of deepspeed 0.14.3 to 0.19.8);
-- clang for ``--offload-arch=native``: ``offload-arch --only=amdgpu`` or ``amdgpu-arch`` beside it;
-- CMake and older hipcc: ``rocm_agent_enumerator``, beside which it looks for ``rocminfo``;
-- sources that compile host code with ``-march=native``: the compiler.
+- The op_builder of DeepSpeed and ROCm/apex calls ``/opt/rocm/bin/rocminfo`` if it exists, else
+  ``rocminfo``. The first text that starts with ``gfx`` becomes PYTORCH_ROCM_ARCH. The first
+  ``Wavefront Size`` is compiled in, or 32 without a reply (op_builder/builder.py of deepspeed 0.14.3 to
+  0.19.8).
+- clang calls ``offload-arch --only=amdgpu`` or ``amdgpu-arch`` next to itself for ``--offload-arch=native``.
+- CMake and older hipcc call ``rocm_agent_enumerator`` and look for ``rocminfo`` next to it.
+- Sources that compile host code with ``-march=native`` inspect the CPU through the compiler.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from builders.recipes.build import Compiler
+    from builders.recipes.compilers import Compiler
 
 _WIDE = 64
 _NARROW = 32
@@ -36,7 +37,7 @@ _NO_AVX2 = (
 
 
 def wave_size(target: str) -> int:
-    """Give the lanes of a wave on an offload target.
+    """Return the number of lanes in a wave of a GPU architecture.
 
     Examples
     --------
@@ -49,8 +50,8 @@ def wave_size(target: str) -> int:
     return _WIDE if family.isdigit() and int(family) <= _GCN else _NARROW
 
 
-def programs(targets: Sequence[str]) -> dict[str, str]:
-    """Give the stand-ins for all programs that name the GPUs of a machine."""
+def gpu_shims(targets: Sequence[str]) -> dict[str, str]:
+    """Return the shims for all programs that list the GPUs of a machine."""
     listed = "\n".join(targets)
     return {
         "rocminfo": _script("rocminfo", _print(_rocminfo(targets))),
@@ -60,33 +61,33 @@ def programs(targets: Sequence[str]) -> dict[str, str]:
     }
 
 
-def covers(rocm_path: str) -> dict[str, str]:
-    """Give the files of an image that are called by their path, and the stand-in for each.
+def overlay_mounts(rocm_path: str) -> dict[str, str]:
+    """Return the programs of an image that sources call by path, each with the shim to mount over it.
 
-    Only those that an image has need covering, but for what a source looks for there and nowhere else
-    (`fixed_paths` of its recipe): DeepSpeed 0.14.3 and 0.14.4 call ``/opt/rocm/bin/rocminfo``.
+    Only those that exist in the image need a mount, except the `fixed_paths` of a recipe: DeepSpeed 0.14.3
+    and 0.14.4 call ``/opt/rocm/bin/rocminfo`` and nothing else.
     """
-    found = {}
+    mounts = {}
     for root in dict.fromkeys(["/opt/rocm", rocm_path.rstrip("/")]):
-        found[f"{root}/bin/rocminfo"] = "rocminfo"
-        found[f"{root}/bin/rocm_agent_enumerator"] = "rocm_agent_enumerator"
-        found[f"{root}/llvm/bin/amdgpu-arch"] = "amdgpu-arch"
-        found[f"{root}/llvm/bin/offload-arch"] = "offload-arch"
-    return found
+        mounts[f"{root}/bin/rocminfo"] = "rocminfo"
+        mounts[f"{root}/bin/rocm_agent_enumerator"] = "rocm_agent_enumerator"
+        mounts[f"{root}/llvm/bin/amdgpu-arch"] = "amdgpu-arch"
+        mounts[f"{root}/llvm/bin/offload-arch"] = "offload-arch"
+    return mounts
 
 
-def compiler(real: Compiler, cpu: str) -> str:
-    """Give a stand-in for a host compiler that compiles for a chosen CPU where told ``native``.
+def compiler_shim(compiler: Compiler, cpu: str) -> str:
+    """Return a shim for a host compiler that replaces ``-march=native`` by a chosen CPU.
 
-    DeepSpeed adds ``-march=native`` to host ops always, and with it the vector width of the CPU that
-    builds; both are changed to the chosen one's.
+    DeepSpeed always compiles host ops with ``-march=native`` and with the vector width of the CPU that
+    builds; the shim changes both.
 
     Parameters
     ----------
-    real
-        The compiler that does the work.
+    compiler
+        The compiler that the shim calls.
     cpu
-        What ``-march`` is set to, such as ``znver3``.
+        The value for ``-march``, such as ``znver3``.
     """
     width = "__AVX512__" if cpu in _AVX512 else "__SCALAR__" if cpu in _NO_AVX2 else "__AVX256__"
     wide = "" if width == "__AVX512__" else f"    -D__AVX512__) word=-D{width} ;;\n"
@@ -102,13 +103,13 @@ def compiler(real: Compiler, cpu: str) -> str:
         "  esac\n"
         '  set -- "$@" "$word"\n'
         "done\n"
-        f'exec {shlex.quote(real.path)} "$@"\n'
+        f'exec {shlex.quote(compiler.path)} "$@"\n'
     )
-    return _script(f"{real.name}, compiling for {cpu} where a source says native", body)
+    return _script(f"{compiler.name}: compile for {cpu} instead of native", body)
 
 
-def _script(what: str, body: str) -> str:
-    return f"#!/bin/sh\n# Stand-in of rocm-matrix for {what}.\n{body}"
+def _script(program: str, body: str) -> str:
+    return f"#!/bin/sh\n# rocm-matrix shim for {program}\n{body}"
 
 
 def _print(text: str) -> str:
@@ -116,10 +117,10 @@ def _print(text: str) -> str:
 
 
 def _rocminfo(targets: Sequence[str]) -> str:
-    """Write what rocminfo says, as far as it is read: one agent for the CPU and one for each target.
+    """Return the parts of rocminfo's output that sources read: an agent for the CPU and one for each target.
 
-    op_builder takes the first text from ``gfx`` on for the whole list of targets, so with several the
-    first line that names one names all, joined as PYTORCH_ROCM_ARCH wants them.
+    op_builder takes the first text that starts with ``gfx`` as the whole list of targets, so the first agent
+    names all of them, joined as in PYTORCH_ROCM_ARCH.
     """
     lines = ["HSA Agents", "Agent 1", "  Name:                    CPU", "  Device Type:             CPU"]
     names = [";".join(targets), *targets[1:]]
@@ -137,7 +138,7 @@ def _rocminfo(targets: Sequence[str]) -> str:
 
 
 def _enumerator(targets: Sequence[str]) -> str:
-    """Answer with plain targets, or with their features for ``-name``, as rocm_agent_enumerator does."""
+    """Print plain targets, or with ``-name`` targets with features, like rocm_agent_enumerator."""
     full = "\n".join(targets)
     plain = "\n".join(dict.fromkeys(target.partition(":")[0] for target in targets))
     return f'case " $* " in\n*" -name "*)\n{_print(full)};;\n*)\n{_print(plain)};;\nesac\n'

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from builders.recipes import Build, Compiler, apply_recipe, standins
+from builders.recipes import Compiler, apply_recipe, shims
 from resolver.facts.loading import load
-from resolver.facts.schema import Recipe
+from tests.support.tasks import make_recipe, make_task
 
-NATIVE = Recipe(package="tiny", backend="rocm", status="observed", source="a test", native_cpu=True)
+NATIVE = make_recipe(native_cpu=True)
 
 
 def put(folder: Path, programs: dict[str, str]) -> dict[str, str]:
@@ -40,7 +40,7 @@ def answer(command: str, env: dict[str, str]) -> str:
 def test_op_builder_learns_all_targets_and_the_wave_size(
     tmp_path: Path, targets: list[str], arch: str, wave: str
 ) -> None:
-    env = put(tmp_path / "bin", standins.programs(targets))
+    env = put(tmp_path / "bin", shims.gpu_shims(targets))
     # The pipes of deepspeed 0.14.3 to 0.18 and of ROCm/apex (op_builder/builder.py).
     assert answer("rocminfo | grep -o -m 1 'gfx.*'", env) == arch
     asked = "rocminfo | grep -Eo -m1 'Wavefront Size:[[:space:]]+[0-9]+' | grep -Eo '[0-9]+'"
@@ -56,7 +56,7 @@ def test_op_builder_learns_all_targets_and_the_wave_size(
 
 
 def test_rocminfo_names_each_target_as_an_agent(tmp_path: Path) -> None:
-    said = answer("rocminfo", put(tmp_path / "bin", standins.programs(["gfx90a", "gfx942"])))
+    said = answer("rocminfo", put(tmp_path / "bin", shims.gpu_shims(["gfx90a", "gfx942"])))
     # How rocm_agent_enumerator reads it.
     plain = [
         re.search(r"gfx[0-9a-f]+", line) for line in said.splitlines() if re.match(r"\s+Name:\s+gfx\d+", line)
@@ -67,7 +67,7 @@ def test_rocminfo_names_each_target_as_an_agent(tmp_path: Path) -> None:
 
 
 def test_programs_that_list_targets_give_one_a_line(tmp_path: Path) -> None:
-    env = put(tmp_path / "bin", standins.programs(["gfx90a:xnack+", "gfx942"]))
+    env = put(tmp_path / "bin", shims.gpu_shims(["gfx90a:xnack+", "gfx942"]))
     for command in ("amdgpu-arch", "offload-arch --only=amdgpu", "rocm_agent_enumerator -name"):
         assert answer(command, env).splitlines() == ["gfx90a:xnack+", "gfx942"]
     assert answer("rocm_agent_enumerator -t GPU", env).splitlines() == ["gfx90a", "gfx942"]
@@ -76,14 +76,14 @@ def test_programs_that_list_targets_give_one_a_line(tmp_path: Path) -> None:
 @pytest.mark.parametrize("row", load().gfx.values(), ids=lambda row: row.target)
 def test_wave_size_of_every_known_target(row: object) -> None:
     target = row.target  # type: ignore[attr-defined]
-    assert standins.wave_size(target) == (64 if re.match(r"gfx[6-9](\d|-|..$)", target) else 32)
+    assert shims.wave_size(target) == (64 if re.match(r"gfx[6-9](\d|-|..$)", target) else 32)
 
 
 def test_files_that_are_called_by_path_are_covered() -> None:
-    made = apply_recipe(NATIVE, Build("tiny", "1", "rocm", ("gfx90a",), rocm_path="/opt/rocm-6.2.4/"))
-    assert made.covers["/opt/rocm/bin/rocminfo"] == "rocminfo"
-    assert made.covers["/opt/rocm-6.2.4/bin/rocminfo"] == "rocminfo"
-    assert set(made.covers.values()) <= set(made.programs)
+    made = apply_recipe(make_task(NATIVE, "gfx90a", rocm_path="/opt/rocm-6.2.4/"))
+    assert made.overlay_mounts["/opt/rocm/bin/rocminfo"] == "rocminfo"
+    assert made.overlay_mounts["/opt/rocm-6.2.4/bin/rocminfo"] == "rocminfo"
+    assert set(made.overlay_mounts.values()) <= set(made.shims)
 
 
 # --- the compiler --------------------------------------------------------------------------------------
@@ -112,7 +112,7 @@ def test_native_becomes_the_chosen_cpu_and_nothing_else_changes(
     tmp_path: Path, cpu: str, told: list[str], passed: list[str]
 ) -> None:
     program = tmp_path / "stand-in"
-    program.write_text(standins.compiler(recording(tmp_path), cpu))
+    program.write_text(shims.compiler_shim(recording(tmp_path), cpu))
     program.chmod(0o755)
     done = subprocess.run([program, *told], check=True, capture_output=True, text=True)
     assert done.stdout.split("\n")[:-1] == passed
@@ -120,7 +120,7 @@ def test_native_becomes_the_chosen_cpu_and_nothing_else_changes(
 
 def test_the_real_compiler_compiles_for_the_chosen_cpu(tmp_path: Path) -> None:
     gcc = subprocess.run(["which", "gcc"], check=True, capture_output=True, text=True).stdout.strip()
-    env = put(tmp_path / "bin", {"gcc": standins.compiler(Compiler("gcc", "12", gcc), "x86-64-v2")})
+    env = put(tmp_path / "bin", {"gcc": shims.compiler_shim(Compiler("gcc", "12", gcc), "x86-64-v2")})
     asked = "gcc -march=native -dM -E - </dev/null"
     assert "#define __SSE4_2__ 1" in answer(asked, env)
     assert "__AVX2__" not in answer(asked, env)
@@ -129,9 +129,9 @@ def test_the_real_compiler_compiles_for_the_chosen_cpu(tmp_path: Path) -> None:
 
 def test_a_compiler_stands_in_only_where_a_cpu_was_chosen(tmp_path: Path) -> None:
     there = (recording(tmp_path),)
-    chosen = apply_recipe(NATIVE, Build("tiny", "1", "rocm", ("gfx90a",), compilers=there, cpu="znver3"))
-    assert "-march=znver3" in chosen.programs["g++"]
+    chosen = apply_recipe(make_task(NATIVE, "gfx90a", compilers=there, cpu="znver3"))
+    assert "-march=znver3" in chosen.shims["g++"]
     assert any("znver3" in note for note in chosen.notes)
-    own = apply_recipe(NATIVE, Build("tiny", "1", "rocm", ("gfx90a",), compilers=there))
-    assert "g++" not in own.programs
-    assert any("may not run on another model" in note for note in own.notes)
+    own = apply_recipe(make_task(NATIVE, "gfx90a", compilers=there))
+    assert "g++" not in own.shims
+    assert any("may not run on other models" in note for note in own.notes)

@@ -1,0 +1,543 @@
+"""What a wheel was made from: a bill of materials inside the wheel, and a provenance statement next to it.
+
+`materials_of` lists everything that was fetched for the build. `sbom` writes it as CycloneDX 1.6 for
+``.dist-info/sboms`` (PEP 770); `statement` writes it as an in-toto statement v1 with SLSA's predicate
+``https://slsa.dev/provenance/v1``. It is not signed: it records what was done, not who vouches for it.
+``docs/provenance.md`` describes both documents.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import uuid
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import PurePosixPath
+from typing import TYPE_CHECKING, Any, Literal
+
+import msgspec
+
+from builders.sources.urls import without_password
+from resolver.errors import ProvenanceError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from cyclonedx.model import HashType
+    from cyclonedx.model.bom import Bom
+    from cyclonedx.model.component import Component, ComponentType
+    from packageurl import PackageURL
+
+    from builders.environments.layers import Layers
+    from builders.plan import Task
+    from builders.sources import Source
+
+SBOM_NAME = "rocm-matrix.cdx.json"
+"""File name in ``.dist-info/sboms``. It names the tool, so that it does not clash with others there."""
+BUILD_TYPE = "urn:rocm-matrix:build:wheel:v1"
+_BUILDER = "urn:rocm-matrix:builder"
+_DIGEST_LENGTHS = {"sha256": (64,), "gitCommit": (40, 64), "gitTree": (40, 64)}
+
+StatementType = Literal["https://in-toto.io/Statement/v1"]
+PredicateType = Literal["https://slsa.dev/provenance/v1"]
+
+
+class _Part(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Unknown fields are ignored, as the parsing rules of in-toto require."""
+
+
+class Descriptor(_Part, frozen=True, kw_only=True):
+    """An artifact: in-toto's ResourceDescriptor."""
+
+    name: str = ""
+    uri: str = ""
+    digest: dict[str, str] = {}
+    """Algorithm to hexadecimal digest."""
+    content: str = ""
+    media_type: str = ""
+    annotations: dict[str, Any] = {}
+
+    @property
+    def role(self) -> str:
+        """Its part in the build: source, submodule, patch, torch, build-requirement or base-image."""
+        return str(self.annotations.get("role", ""))
+
+
+class BuildDefinition(_Part, frozen=True, kw_only=True):
+    """All inputs of a build."""
+
+    build_type: str
+    external_parameters: dict[str, Any]
+    """What was requested."""
+    internal_parameters: dict[str, Any] = {}
+    """``buildKey``, the ``inputs`` that it is the digest of, and the ``variables`` of the build."""
+    resolved_dependencies: tuple[Descriptor, ...] = ()
+
+
+class Builder(_Part, frozen=True, kw_only=True):
+    """The program that built it."""
+
+    id: str
+    version: dict[str, str] = {}
+
+
+class Metadata(_Part, frozen=True, kw_only=True):
+    """When the build ran and what it used."""
+
+    invocation_id: str = ""
+    started_on: datetime | None = None
+    finished_on: datetime | None = None
+    measured: dict[str, float | int] = msgspec.field(name="matrix_measured", default={})
+    """``seconds`` and ``jobs``."""
+
+
+class RunDetails(_Part, frozen=True, kw_only=True):
+    """One run of a build."""
+
+    builder: Builder
+    metadata: Metadata = Metadata()
+    byproducts: tuple[Descriptor, ...] = ()
+
+
+class Predicate(_Part, frozen=True, kw_only=True):
+    """SLSA's provenance."""
+
+    build_definition: BuildDefinition
+    run_details: RunDetails
+
+
+class Statement(_Part, frozen=True, kw_only=True):
+    """An in-toto statement."""
+
+    type: StatementType = msgspec.field(name="_type")
+    subject: tuple[Descriptor, ...]
+    predicate_type: PredicateType
+    predicate: Predicate
+
+    @property
+    def build_key(self) -> str:
+        """The digest of everything that determines the content of the wheel."""
+        key = self.predicate.build_definition.internal_parameters.get("buildKey")
+        return key if isinstance(key, str) else ""
+
+    def is_about(self, file: str, sha256: str) -> bool:
+        """Return whether the statement was written for this wheel."""
+        return any(
+            subject.name == file and subject.digest.get("sha256") == sha256 for subject in self.subject
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """The facts about one run of a build that its inputs do not determine."""
+
+    started: datetime
+    finished: datetime
+    """Both with their time zone."""
+    invocation: str
+    """A name that no other run has."""
+    versions: Mapping[str, str] = field(default_factory=dict)
+    """This program and other tools, with their versions."""
+    measured: Mapping[str, float | int] = field(default_factory=dict)
+    variables: Mapping[str, str] = field(default_factory=dict)
+    """Environment variables of the build."""
+    log: str = ""
+    """File name of the log."""
+    log_sha256: str = ""
+    results: Mapping[str, Any] = field(default_factory=dict)
+    """Results of audit and probe, as JSON."""
+
+
+def materials_of(task: Task, source: Source, layers: Layers) -> list[Descriptor]:
+    """Return everything that was fetched to build a wheel, each with its role.
+
+    Parameters
+    ----------
+    task
+        The wheel to build.
+    source
+        Its source, as fetched.
+    layers
+        The installed torch and build requirements.
+    """
+    image = task.build_host.runtime.image
+    materials = [
+        *_source_materials(task, source),
+        *(
+            Descriptor(name=path.name, digest={"sha256": sha256}, annotations={"role": "patch"})
+            for path, sha256 in zip(source.patches, source.inputs.get("patches", []), strict=True)
+        ),
+        *_installed_wheels(layers),
+    ]
+    if image is not None:
+        rocm = {"rocm": task.build_host.rocm} if task.build_host.rocm else {}
+        materials.append(
+            Descriptor(
+                name=image.name,
+                digest={"sha256": image.sha256},
+                annotations={"role": "base-image", **rocm},
+            )
+        )
+    return materials
+
+
+def _source_materials(task: Task, source: Source) -> Iterator[Descriptor]:
+    pins = source.inputs
+    if source.kind == "sdist":
+        yield Descriptor(
+            name=pins["file"],
+            uri=_pypi_purl(task.pick.name, source.version).to_string(),
+            digest={"sha256": pins["sha256"]},
+            annotations={"role": "source"},
+        )
+        return
+    tree = {"gitTree": pins["tree"]} if pins["tree"] else {}
+    yield _git_material(task.pick.name, pins["url"], {"gitCommit": pins["commit"], **tree}, "source")
+    for path, (url, commit) in sorted(pins["submodules"].items()):
+        yield _git_material(path, url, {"gitCommit": commit}, "submodule")
+
+
+def _git_material(name: str, url: str, digest: dict[str, str], role: str) -> Descriptor:
+    uri = f"git+{without_password(url)}@{digest['gitCommit']}"
+    return Descriptor(name=name, uri=uri, digest=digest, annotations={"role": role})
+
+
+def _installed_wheels(layers: Layers) -> list[Descriptor]:
+    """Return each installed wheel once, torch first: build requirements shadow what torch needs."""
+    wheels = {wheel.name: wheel for layer in reversed(layers.all) for wheel in layer.wheels}
+    return [
+        Descriptor(
+            name=wheel.name,
+            uri=_pypi_purl(wheel.name, wheel.version).to_string(),
+            digest={"sha256": wheel.sha256},
+            annotations={"role": "torch" if wheel.name == "torch" else "build-requirement"},
+        )
+        for wheel in sorted(wheels.values(), key=lambda wheel: (wheel.name != "torch", wheel.name))
+    ]
+
+
+def _pypi_purl(name: str, version: str) -> PackageURL:
+    from packageurl import PackageURL
+    from packaging.utils import canonicalize_name
+
+    return PackageURL("pypi", name=canonicalize_name(name), version=version)
+
+
+def sbom(task: Task, materials: Iterable[Descriptor], *, program: str) -> bytes:
+    """Return the bill of materials of a wheel as CycloneDX JSON.
+
+    The wheel is the main component and its source the ancestor in its pedigree. Submodules and torch are
+    components. Everything that was only needed to build is in the formulation, so that no scanner takes the
+    compiler for a part of the wheel. There is no timestamp, and the serial number is derived from the rest,
+    because the same inputs must give the same wheel.
+
+    Parameters
+    ----------
+    task
+        The wheel to build.
+    materials
+        What it was made from.
+    program
+        Version of this program.
+    """
+    from cyclonedx.model.bom import Bom, BomMetaData
+    from cyclonedx.model.component import Component, ComponentScope, ComponentType
+    from cyclonedx.model.lifecycle import LifecyclePhase, PredefinedLifecycle
+    from cyclonedx.model.tool import ToolRepository
+
+    by_role: dict[str, list[Descriptor]] = {}
+    for material in materials:
+        by_role.setdefault(material.role, []).append(material)
+    (source,) = by_role["source"]
+    main = _main_component(task, source, by_role.get("patch", []))
+    components = [
+        _git_component(module, f"submodule {module.name}") for module in by_role.get("submodule", [])
+    ]
+    for torch in by_role.get("torch", []):
+        component = _wheel_component(torch, "runtime")
+        component.scope = ComponentScope.REQUIRED
+        components.append(component)
+    tool = Component(name="rocm-matrix", version=program, type=ComponentType.APPLICATION)
+    bom = Bom(
+        components=components,
+        serial_number=uuid.UUID(int=0),
+        metadata=BomMetaData(
+            component=main,
+            lifecycles=[PredefinedLifecycle(LifecyclePhase.BUILD)],
+            tools=ToolRepository(components=[tool]),
+        ),
+    )
+    bom.register_dependency(main, components)
+    document = _as_json(bom)
+    document["metadata"].pop("timestamp")
+    document["formulation"] = [_formula(task, by_role)]
+    name = f"urn:rocm-matrix:sbom:{json.dumps(document, sort_keys=True)}"
+    document["serialNumber"] = uuid.uuid5(uuid.NAMESPACE_URL, name).urn
+    return json.dumps(document, indent=2, sort_keys=True, ensure_ascii=False).encode() + b"\n"
+
+
+def _main_component(task: Task, source: Descriptor, patches: Iterable[Descriptor]) -> Component:
+    """Return the component of the wheel itself.
+
+    A wheel built from git gets a package URL of type ``generic``, because the project of that name on PyPI
+    may be another one: Apex is.
+    """
+    from cyclonedx.model import XsUri
+    from cyclonedx.model.component import Commit, Component, Diff, Patch, PatchClassification, Pedigree
+    from packageurl import PackageURL
+
+    commits = []
+    if "gitCommit" in source.digest:
+        ancestor = _git_component(source, "source")
+        purl = PackageURL("generic", None, task.pick.name, task.pick.pinned, {"vcs_url": source.uri})
+        commits = [Commit(uid=source.digest["gitCommit"], url=XsUri(_repository(source)))]
+    else:
+        ancestor = _sdist_component(task, source)
+        purl = _pypi_purl(task.pick.name, task.pick.pinned)
+    diffs = [Diff(url=XsUri(f"{patch.name}#sha256={patch.digest['sha256']}")) for patch in patches]
+    return Component(
+        name=task.pick.name,
+        version=task.pick.pinned,
+        bom_ref=purl.to_string(),
+        purl=purl,
+        pedigree=Pedigree(
+            ancestors=[ancestor],
+            commits=commits,
+            patches=[Patch(type=PatchClassification.UNOFFICIAL, diff=diff) for diff in diffs],
+        ),
+    )
+
+
+def _sdist_component(task: Task, source: Descriptor) -> Component:
+    from cyclonedx.model import ExternalReference, ExternalReferenceType, XsUri
+    from cyclonedx.model.component import Component
+    from packageurl import PackageURL
+
+    purl = PackageURL.from_string(source.uri)
+    reference = ExternalReference(
+        type=ExternalReferenceType.SOURCE_DISTRIBUTION,
+        url=XsUri(source.name),
+        hashes=_hashes(source),
+        comment=source.name,
+    )
+    return Component(
+        name=task.pick.name,
+        version=purl.version,
+        bom_ref=f"source: {source.uri}",
+        purl=purl,
+        external_references=[reference],
+    )
+
+
+def _git_component(material: Descriptor, role: str) -> Component:
+    from cyclonedx.model import ExternalReference, ExternalReferenceType, Property, XsUri
+    from cyclonedx.model.component import Component
+    from packageurl import PackageURL
+
+    name, commit = PurePosixPath(material.name).name, material.digest["gitCommit"]
+    purl = PackageURL("generic", None, name, commit, {"vcs_url": material.uri})
+    url = XsUri(_repository(material))
+    tree = material.digest.get("gitTree")
+    return Component(
+        name=name,
+        version=commit,
+        bom_ref=f"{role}: {purl.to_string()}",
+        purl=purl,
+        external_references=[
+            ExternalReference(type=ExternalReferenceType.VCS, url=url, comment=f"commit {commit}")
+        ],
+        properties=[Property(name="rocm-matrix:git-tree", value=tree)] if tree else [],
+    )
+
+
+def _wheel_component(material: Descriptor, role: str) -> Component:
+    from cyclonedx.model.component import Component
+    from packageurl import PackageURL
+
+    purl = PackageURL.from_string(material.uri)
+    return Component(
+        name=material.name,
+        version=purl.version,
+        bom_ref=f"{role}: {material.uri}",
+        purl=purl,
+        hashes=_hashes(material),
+    )
+
+
+def _formula(task: Task, by_role: Mapping[str, list[Descriptor]]) -> dict[str, Any]:
+    """Return the formulation: what was present when the wheel was built.
+
+    cyclonedx-python-lib has no class for it, so the components of another document are taken.
+    """
+    from cyclonedx.model.bom import Bom
+    from cyclonedx.model.component import ComponentType
+
+    host = task.build_host
+    components = [_wheel_component(wheel, "build") for wheel in by_role.get("build-requirement", [])]
+    for image in by_role.get("base-image", []):
+        component = _component(ComponentType.CONTAINER, image.name, f"sha256:{image.digest['sha256']}")
+        component.hashes = _hashes(image)
+        components.append(component)
+    for name, version in (("rocm", host.rocm), ("cpython", host.python.version)):
+        if version:
+            components.append(_component(ComponentType.PLATFORM, name, version))
+    components += [
+        _component(ComponentType.APPLICATION, compiler.name, compiler.version) for compiler in host.compilers
+    ]
+    formula = {"bom-ref": "build", "components": _as_json(Bom(components=components)).get("components", [])}
+    if task.gfx:
+        formula["properties"] = [{"name": "rocm-matrix:gpu-architecture", "value": gfx} for gfx in task.gfx]
+    return formula
+
+
+def _component(type_: ComponentType, name: str, version: str) -> Component:
+    from cyclonedx.model.component import Component
+
+    # A component without a reference of its own gets a random one.
+    return Component(name=name, version=version, type=type_, bom_ref=f"build: {type_.value} {name}")
+
+
+def _as_json(bom: Bom) -> dict[str, Any]:
+    from cyclonedx.output.json import JsonV1Dot6
+
+    document: dict[str, Any] = json.loads(JsonV1Dot6(bom).output_as_string())
+    return document
+
+
+def _repository(material: Descriptor) -> str:
+    return material.uri.removeprefix("git+").rpartition("@")[0]
+
+
+def _hashes(material: Descriptor) -> list[HashType]:
+    from cyclonedx.model import HashAlgorithm, HashType
+
+    return [HashType(alg=HashAlgorithm.SHA_256, content=material.digest["sha256"])]
+
+
+def statement(
+    task: Task, materials: Iterable[Descriptor], run: Run, *, wheel: str, sha256: str
+) -> dict[str, Any]:
+    """Return the provenance of a wheel, ready for JSON.
+
+    Parameters
+    ----------
+    task
+        The wheel that was built.
+    materials
+        What it was made from.
+    run
+        The run that built it.
+    wheel, sha256
+        Its file name and digest.
+    """
+    document = Statement(
+        type="https://in-toto.io/Statement/v1",
+        subject=(Descriptor(name=wheel, digest={"sha256": sha256}),),
+        predicate_type="https://slsa.dev/provenance/v1",
+        predicate=Predicate(
+            build_definition=BuildDefinition(
+                build_type=BUILD_TYPE,
+                external_parameters={
+                    "name": task.pick.name,
+                    "version": task.pick.pinned,
+                    "gfx": list(task.gfx),
+                },
+                internal_parameters={
+                    "buildKey": task.build_key,
+                    "inputs": task.inputs,
+                    "variables": dict(run.variables),
+                },
+                resolved_dependencies=tuple(materials),
+            ),
+            run_details=RunDetails(
+                builder=Builder(id=f"{_BUILDER}:{task.build_host.runtime.kind}", version=dict(run.versions)),
+                metadata=Metadata(
+                    invocation_id=run.invocation,
+                    started_on=run.started.astimezone(UTC).replace(microsecond=0),
+                    finished_on=run.finished.astimezone(UTC).replace(microsecond=0),
+                    measured=dict(run.measured),
+                ),
+                byproducts=tuple(_byproducts(run)),
+            ),
+        ),
+    )
+    as_json: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(document))
+    return as_json
+
+
+def _byproducts(run: Run) -> Iterator[Descriptor]:
+    if run.log:
+        yield Descriptor(
+            name=run.log,
+            digest={"sha256": run.log_sha256},
+            media_type="text/plain",
+            annotations={"role": "log"},
+        )
+    for name, result in sorted(run.results.items()):
+        canonical = json.dumps(result, sort_keys=True, separators=(",", ":"))
+        yield Descriptor(
+            name=name,
+            digest={"sha256": hashlib.sha256(canonical.encode()).hexdigest()},
+            media_type="application/json",
+            annotations={"role": "result", "result": result},
+        )
+
+
+def read_statement(document: bytes | Mapping[str, Any]) -> Statement:
+    """Return a parsed provenance document.
+
+    Raises
+    ------
+    ProvenanceError
+        It is not a provenance document, or it contradicts itself; the message names the fault.
+    """
+    try:
+        if isinstance(document, bytes):
+            read = msgspec.json.decode(document, type=Statement)
+        else:
+            read = msgspec.convert(document, Statement)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise _invalid(str(error)) from None
+    for problem in _problems(read):
+        raise _invalid(problem)
+    return read
+
+
+def build_key_of(document: Mapping[str, Any]) -> str:
+    """Return the build key of a provenance document; empty if it has none."""
+    value: object = document
+    for key in ("predicate", "buildDefinition", "internalParameters", "buildKey"):
+        value = value.get(key) if isinstance(value, dict) else None
+    return value if isinstance(value, str) else ""
+
+
+def _problems(read: Statement) -> Iterator[str]:
+    definition, run = read.predicate.build_definition, read.predicate.run_details
+    if not read.subject:
+        yield "it has no subject"
+    for subject in read.subject:
+        if not subject.digest:
+            yield f"its subject {subject.name} has no digest"
+    for artifact in (*read.subject, *definition.resolved_dependencies, *run.byproducts):
+        if not (artifact.uri or artifact.digest or artifact.content):
+            yield f"{artifact.name or 'an artifact'} has neither URI nor digest"
+        for algorithm, digest in artifact.digest.items():
+            if algorithm in _DIGEST_LENGTHS and not _is_hex(digest, _DIGEST_LENGTHS[algorithm]):
+                yield f"{digest!r} is not a {algorithm} digest (of {artifact.name or artifact.uri})"
+    if definition.build_type == BUILD_TYPE and not _is_hex(read.build_key, (64,)):
+        yield "it has no build key"
+    started, finished = run.metadata.started_on, run.metadata.finished_on
+    if started and finished and finished < started:
+        yield "it finished before it started"
+
+
+def _is_hex(text: str, lengths: tuple[int, ...]) -> bool:
+    return len(text) in lengths and set(text) <= set("0123456789abcdef")
+
+
+def _invalid(reason: str) -> ProvenanceError:
+    msg = f"This is not a valid provenance document: {reason.rstrip('.')}."
+    return ProvenanceError(
+        msg, hint="It is damaged or was written by another program. Rebuild to replace it."
+    )

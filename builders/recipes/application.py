@@ -1,0 +1,333 @@
+"""Apply a recipe to one build: choose its ops, fill in its texts, check that the source fits it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from builders.recipes import shims
+from builders.recipes.compilers import choose_compilers
+from resolver.errors import RecipeError, UsageError, did_you_mean
+from resolver.facts.placeholders import fill, placeholders
+from resolver.versions import satisfies
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+    from pathlib import Path
+
+    from builders.plan import Task
+    from builders.recipes.compilers import HostCompilers
+    from resolver.facts.schema import Op, Recipe
+
+SOURCE_DATE_EPOCH = "315532800"
+"""1980-01-01, the oldest time that a zip archive can hold. The wheel must not contain the build time."""
+_FLAG_VARIABLES = ("CFLAGS", "CXXFLAGS")
+_HIP_FLAG_VARIABLES = ("HIPFLAGS", "HIPCC_COMPILE_FLAGS_APPEND")
+"""CMake passes ``HIPFLAGS`` to the HIP compiler and ignores ``CXXFLAGS`` there; hipcc reads the other one."""
+
+
+@dataclass(frozen=True, slots=True)
+class AppliedRecipe:
+    """Everything that one build is run with."""
+
+    environment: Mapping[str, str]
+    """Variables set in addition to the clean environment of the runtime."""
+    options: tuple[str, ...] = ()
+    """Build options for setuptools (``--build-option``)."""
+    prepare: tuple[tuple[str, ...], ...] = ()
+    """Commands to run in the source tree before the backend is called."""
+    shims: Mapping[str, str] = field(default_factory=dict, hash=False)
+    """Program name to the text of a shell script. Their directory comes first on PATH."""
+    overlay_mounts: Mapping[str, str] = field(default_factory=dict, hash=False)
+    """Path of a program in the image to the shim that is mounted over it."""
+    fixed_paths: tuple[str, ...] = ()
+    """Those of `overlay_mounts` that the source calls by this path only."""
+    notes: tuple[str, ...] = ()
+    """What the user should know about this build, one sentence each."""
+
+
+def apply_recipe(task: Task, *, jobs: int = 1, prefix_map: Mapping[str, str] | None = None) -> AppliedRecipe:
+    """Return everything that a build is run with, so that nothing depends on the machine that builds.
+
+    Parameters
+    ----------
+    task
+        What to build, and where.
+    jobs
+        Number of compile jobs that may run in parallel.
+    prefix_map
+        Directories of this build to the names that replace them in the compiled files.
+
+    Raises
+    ------
+    RecipeError
+        The recipe cannot build this: several GPU architectures where it accepts one, features where it
+        accepts none, a C++ standard that is older than the headers of torch need.
+    EnvironmentLacksError
+        No compiler of the build host supports the C++ standard.
+    """
+    recipe, host = task.recipe, task.build_host
+    _check_request(task)
+    values = _placeholder_values(task, jobs)
+
+    def filled(text: str) -> str:
+        return fill(text, lambda name, form: values[name, form])
+
+    compilers = None
+    if host.compilers:
+        standard = max(recipe.cxx_standard, task.cxx_standard, key=lambda text: int(text or 0))
+        compilers = choose_compilers(host.compilers, cxx_standard=standard, preferred=host.preferred)
+    environment = _environment(task, jobs, compilers) | {
+        name: filled(text) for name, text in recipe.environment.items()
+    }
+    for name, flags in _prefix_map_flags(recipe, prefix_map or {}).items():
+        environment[name] = f"{flags} {environment.get(name, '')}".rstrip()
+    programs: dict[str, str] = {}
+    mounts: dict[str, str] = {}
+    if recipe.backend == "rocm":
+        programs = shims.gpu_shims(task.gfx)
+        mounts = shims.overlay_mounts(host.rocm_path)
+    if host.cpu and recipe.native_cpu and compilers:
+        for compiler in filter(None, (compilers.cxx, compilers.cc)):
+            programs[compiler.name] = shims.compiler_shim(compiler, host.cpu)
+    return AppliedRecipe(
+        environment=environment,
+        options=tuple(filled(text) for text in recipe.options),
+        prepare=tuple(tuple(filled(word) for word in command) for command in recipe.prepare),
+        shims=programs,
+        overlay_mounts=mounts,
+        fixed_paths=tuple(
+            path
+            for path, releases in recipe.fixed_paths.items()
+            if path in mounts and satisfies(task.pick.version, releases)
+        ),
+        notes=tuple(_notes(task, chose_compilers=compilers is not None)),
+    )
+
+
+def _check_request(task: Task) -> None:
+    """Raise an error for requests that would fail late or build something else than requested."""
+    recipe = task.recipe
+    if recipe.backend == "rocm" and not task.gfx:
+        msg = f"{task.title} needs a GPU architecture to build for ROCm."
+        raise RecipeError(msg, hint="Name one, such as --gfx90a.")
+    listed = ", ".join(task.gfx)
+    single = [name for name, text in recipe.environment.items() if ("gfx", "one") in placeholders(text)]
+    if single and len(task.gfx) > 1:
+        msg = (
+            f"{task.title} can be built for one GPU architecture at a time, not for {listed}: "
+            f"its variable {single[0]} takes no list."
+        )
+        hint = f"Build once for each, such as --{task.gfx[0]}. The label of a wheel names its architecture."
+        raise RecipeError(msg, hint=hint)
+    featured = [target for target in task.gfx if ":" in target]
+    if recipe.plain_targets and featured:
+        msg = f"{task.title} accepts GPU architectures without features only, not {', '.join(featured)}."
+        plain = featured[0].partition(":")[0]
+        raise RecipeError(msg, hint=f"Request {plain}; its code runs with xnack on or off.")
+    if recipe.one_wave_size and len({shims.wave_size(target) for target in task.gfx}) > 1:
+        msg = f"{task.title} compiles one wave size for all GPU architectures, but those of {listed} differ."
+        raise RecipeError(msg, hint="Build once for each wave size: 64 up to gfx9, 32 from gfx10 on.")
+    if recipe.cxx_standard and task.cxx_standard and int(recipe.cxx_standard) < int(task.cxx_standard):
+        torch = task.torch.version if task.torch else ""
+        msg = (
+            f"{task.title} compiles with C++{recipe.cxx_standard}, but the headers of torch {torch} "
+            f"need at least C++{task.cxx_standard}."
+        )
+        raise RecipeError(msg, hint="Choose an older torch or a newer release of the package.")
+
+
+def _placeholder_values(task: Task, jobs: int) -> dict[tuple[str, str], str]:
+    """Return the value of each placeholder, by name and form."""
+    return {
+        ("gfx", "one"): "".join(task.gfx[:1]),
+        ("jobs", ""): str(jobs),
+        ("rocm", ""): task.rocm_series,
+        ("rocm", "digits"): task.rocm_series.replace(".", ""),
+        ("rocm-path", ""): task.build_host.rocm_path,
+        **{("gfx", form): (form or ";").join(task.gfx) for form in ("", ";", ",", " ")},
+    }
+
+
+def _environment(task: Task, jobs: int, compilers: HostCompilers | None) -> dict[str, str]:
+    """Return the variables of every build: jobs, a fixed time, the compilers, the GPU architectures.
+
+    Variables whose list separator differs between projects, such as HIP_ARCHITECTURES, belong to the
+    recipes. hipcc compiles for gfx906 by default; HCC_AMDGPU_TARGET changes that.
+    """
+    environment = {
+        "MAX_JOBS": str(jobs),
+        "CMAKE_BUILD_PARALLEL_LEVEL": str(jobs),
+        "NVCC_THREADS": "1",
+        "SOURCE_DATE_EPOCH": SOURCE_DATE_EPOCH,
+    }
+    if compilers:
+        environment["CXX"] = compilers.cxx.name
+        if compilers.cc:
+            environment["CC"] = compilers.cc.name
+    if task.recipe.backend == "rocm":
+        targets = ";".join(task.gfx)
+        environment |= {
+            "ROCM_PATH": task.build_host.rocm_path,
+            "ROCM_HOME": task.build_host.rocm_path,
+            "PYTORCH_ROCM_ARCH": targets,
+            "GPU_ARCHS": targets,
+            "AMDGPU_TARGETS": targets,
+            "HCC_AMDGPU_TARGET": ",".join(task.gfx),
+        }
+        if len(task.gfx) == 1:
+            environment["HIP_ARCHITECTURES"] = targets
+    return environment
+
+
+def _prefix_map_flags(recipe: Recipe, prefix_map: Mapping[str, str]) -> dict[str, str]:
+    """Return the flags that keep the directories of this build out of the compiled files (``__FILE__``).
+
+    They come before the flags of the recipe and are never replaced by them. Programs split these variables at
+    blanks, so a directory with a blank in its name cannot be mapped.
+    """
+    flags = " ".join(
+        f"-ffile-prefix-map={path}={name}" for path, name in prefix_map.items() if len(path.split()) == 1
+    )
+    names = _FLAG_VARIABLES + (_HIP_FLAG_VARIABLES if recipe.backend == "rocm" else ())
+    return dict.fromkeys(names, flags) if flags else {}
+
+
+def _notes(task: Task, *, chose_compilers: bool) -> Iterator[str]:
+    recipe, cpu = task.recipe, task.build_host.cpu
+    if not recipe.must_contain:
+        yield f"{task.title} compiles nothing: its wheel is pure Python and contains no GPU code."
+    if recipe.native_cpu and cpu and chose_compilers:
+        yield f"Host code is compiled for {cpu}; by default the source compiles for the CPU that builds."
+    elif recipe.native_cpu:
+        yield "Host code is compiled for the CPU that builds and may not run on other models."
+    for name, value in recipe.run_environment.items():
+        yield f"Set {name}={value} when you run it."
+
+
+# Ops: parts of a package that can be compiled or left out. Another choice of ops is another recipe, so the
+# build key and the contents of the wheel follow from the recipe alone.
+
+
+def with_ops(recipe: Recipe, names: Sequence[str], version: str) -> Recipe:
+    """Return the recipe that compiles these ops and no others.
+
+    Parameters
+    ----------
+    recipe
+        The recipe of the catalog.
+    names
+        The ops, as the package names them (``fused_adam``); at least one.
+    version
+        The release to build.
+
+    Raises
+    ------
+    RecipeError
+        The package has no ops to choose from.
+    UsageError
+        An op is unknown, this release cannot build it, or none of them has GPU code, for ROCm.
+    """
+    if not recipe.ops:
+        msg = f"{recipe.package} {version} has no ops to choose from."
+        raise RecipeError(msg, hint="Build it without --ops.")
+    known = {op.name: op for op in recipe.ops}
+    buildable = {op.name: op for op in recipe.ops if not op.releases or satisfies(version, op.releases)}
+    for name in names:
+        if name not in known:
+            msg = f"{recipe.package} has no op named {name!r}."
+            raise UsageError(msg, hint=did_you_mean(name, buildable))
+        if name not in buildable:
+            msg = f"{recipe.package} {version} cannot build {name} for {recipe.backend}."
+            raise UsageError(msg, hint=f"{name} can be built in {known[name].releases}.")
+    chosen = [buildable[name] for name in dict.fromkeys(names)]
+    if recipe.backend == "rocm" and all(op.host for op in chosen):
+        listed = ", ".join(op.name for op in chosen)
+        msg = f"None of these ops has GPU code: {listed}. The label of the wheel would name a GPU."
+        gpu_op = next((op.name for op in buildable.values() if not op.host), "another")
+        raise UsageError(msg, hint=f"Add an op with GPU code, such as {gpu_op}.")
+    return msgspec.structs.replace(
+        recipe,
+        environment=_ops_environment(recipe, chosen),
+        must_contain=(
+            *(glob for glob in recipe.must_contain if glob not in {op.object for op in recipe.ops}),
+            *(op.object for op in chosen),
+        ),
+    )
+
+
+def _ops_environment(recipe: Recipe, chosen: Iterable[Op]) -> dict[str, str]:
+    op_variables = {op.variable for op in recipe.ops} | set(recipe.all_ops)
+    others = {name: value for name, value in recipe.environment.items() if name not in op_variables}
+    return others | {op.variable: "1" for op in chosen}
+
+
+# Flags belong to a commit, not to a package. ROCm/apex replaced ``--cpp_ext --cuda_ext`` by ``APEX_BUILD_*``
+# and now ignores the old flags silently, so the wheel has no kernels (https://github.com/ROCm/apex/pull/291).
+# And an sdist may lack what it compiles: flash-attn up to 2.7.3 has no composable_kernel
+# (https://github.com/Dao-AILab/flash-attention/issues/1105).
+
+
+def check_source(recipe: Recipe, source: Path, title: str, others: Iterable[Recipe] = ()) -> None:
+    """Check that a source understands the flags of its recipe and contains what the recipe compiles.
+
+    Parameters
+    ----------
+    recipe
+        The recipe to build it with.
+    source
+        The unpacked source tree.
+    title
+        Name and version, for messages.
+    others
+        Other recipes of the package, to name the one that fits.
+
+    Raises
+    ------
+    RecipeError
+        The source would ignore the flags, or files are missing.
+    """
+    problems = list(_mismatches(recipe, source))
+    if not problems:
+        return
+    listed = "".join(f"\n  - {problem}" for problem in problems)
+    msg = f"The recipe does not fit this source of {title}; nothing was compiled.{listed}"
+    fitting = [other for other in others if other != recipe and _recognises(other, source)]
+    hint = "The lock names a commit or file that the recipe was not written for."
+    if fitting:
+        titles = sorted({_recipe_title(other) for other in fitting})
+        hint = f"The source fits the recipe for {' or '.join(titles)}."
+    raise RecipeError(msg, hint=hint)
+
+
+def _mismatches(recipe: Recipe, source: Path) -> Iterator[str]:
+    for glob in recipe.source_has:
+        if next(source.glob(glob), None) is None:
+            yield f"{glob} is missing. It may belong to a git submodule."
+    for name, text in recipe.source_contains.items():
+        if text not in _read(source / name):
+            yield f"{name} does not mention {text}: it would ignore the recipe's flags and compile nothing."
+    for name, text in recipe.source_lacks.items():
+        if text in _read(source / name):
+            yield f"{name} mentions {text}: it needs other flags and would ignore the recipe's."
+
+
+def _recognises(recipe: Recipe, source: Path) -> bool:
+    """Return whether a recipe states something about its source, and this source meets all of it."""
+    stated = recipe.source_contains or recipe.source_lacks
+    return bool(stated) and next(_mismatches(recipe, source), None) is None
+
+
+def _read(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+
+
+def _recipe_title(recipe: Recipe) -> str:
+    variant = f" ({recipe.variant})" if recipe.variant else ""
+    return f"{recipe.package} {recipe.releases}{variant}".rstrip()

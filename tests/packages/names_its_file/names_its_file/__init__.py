@@ -1,0 +1,1 @@
+"""A package whose extension contains the path of its source."""
