@@ -17,6 +17,8 @@ import stat
 import tempfile
 import time
 import zipfile
+from collections import deque
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import PurePosixPath
@@ -28,6 +30,7 @@ from zlib_ng import zlib_ng as zlib
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from concurrent.futures import Future
     from pathlib import Path
     from typing import Self
 
@@ -38,7 +41,9 @@ _LARGEST_DIRECTORY = 1 << 24  # bytes; that of torch, with 14,000 members, has 2
 _MOST_UNPACKED = 1 << 36  # bytes: ten times the largest known wheel
 _HIGHEST_RATIO = 100  # ELF files with GPU code reach 20
 _ALWAYS_ALLOWED = 1 << 28  # unpacked bytes, whatever the ratio
-_CHUNK = 1 << 20
+_CHUNK = 1 << 18
+_WORTH_A_THREAD = 1 << 20  # bytes
+_MOST_PENDING = 8  # chunks that wait to be hashed
 _InflateError = cast("type[Exception]", zlib.error)
 _FIRST_DATE = (1980, 1, 1, 0, 0, 0)  # the oldest date that a zip file can hold
 
@@ -127,7 +132,7 @@ class WheelReader:
         return b"".join(self.chunks(info))
 
     def chunks(self, info: zipfile.ZipInfo) -> Iterator[bytes]:
-        """Yield the content of a member, at most a megabyte at a time.
+        """Yield the content of a member in chunks.
 
         Raises
         ------
@@ -182,10 +187,25 @@ class WheelReader:
     def sha256(self, info: zipfile.ZipInfo, sink: BinaryIO | None = None) -> bytes:
         """Return the SHA-256 of a member's content, which is also written to the sink."""
         digest = hashlib.sha256()
-        for data in self.chunks(info):
+
+        def consume(data: bytes) -> None:
             digest.update(data)
             if sink is not None:
                 sink.write(data)
+
+        if info.file_size < _WORTH_A_THREAD:
+            for data in self.chunks(info):
+                consume(data)
+            return digest.digest()
+        # Inflating, hashing and writing all release the interpreter's lock.
+        with ThreadPoolExecutor(1) as helper:
+            pending: deque[Future[None]] = deque()
+            for data in self.chunks(info):
+                pending.append(helper.submit(consume, data))
+                if len(pending) > _MOST_PENDING:
+                    pending.popleft().result()
+            for future in pending:
+                future.result()
         return digest.digest()
 
     @contextmanager

@@ -182,6 +182,8 @@ class _Section:
                 following = _MAGIC.search(self.data, at + len(_COMPRESSED), self.end)
                 end = following.start() if following else self.end
             at = self._skip_zeros(end)
+            if isinstance(self.data, mmap.mmap):
+                self.data.madvise(mmap.MADV_DONTNEED)  # or all pages that were read stay in memory
         if self.names_only:
             text = "bundles that would unpack to more than 1 GiB together were only read for their names"
             self._problem("names-only", text, self.start)

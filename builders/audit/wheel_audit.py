@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Literal
@@ -136,9 +137,10 @@ def audit_wheel(path: Path, expected: Expected = _NOTHING) -> WheelAudit:
         The file cannot be read, or is not a wheel.
     """
     try:
-        with WheelReader(path) as wheel:
+        with WheelReader(path) as wheel, ThreadPoolExecutor(1) as helper:
+            hashing = helper.submit(sha256_of, path)
             contents, damage = read_contents(path.name, wheel)
-        digest = sha256_of(path)
+            digest = hashing.result()
     except DamagedError as error:
         msg = f"{path} is not a valid wheel: {error}."
         hint = "Its download or build may be incomplete."
