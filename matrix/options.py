@@ -66,7 +66,7 @@ def add_site_options(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup
         metavar="NAME|FILE",
         type=nonempty,
         help="a site of the catalog, or a TOML file that defines one (default: lumi-g; local for the CPU "
-        "backend)",
+        "backend and for GPU architectures that lumi-g does not have)",
     )
     group.add_argument(
         "--date", metavar="YYYY-MM-DD", type=_date, help="the site as of that day (default: today)"

@@ -85,7 +85,7 @@ def _site_of_file(path: str, catalog: Catalog) -> str:
 
 
 def _target(settings: Settings, catalog: Catalog, today: datetime.date) -> Target:
-    site_name = site_named(settings.site, catalog) or ("local" if settings.backend == "cpu" else "lumi-g")
+    site_name = site_named(settings.site, catalog) or _default_site(settings, catalog)
     site = catalog.site.get(site_name)
     if site is None:
         raise UsageError(f"Unknown site {shorten(site_name)!r}.", hint=did_you_mean(site_name, catalog.site))
@@ -105,6 +105,12 @@ def _target(settings: Settings, catalog: Catalog, today: datetime.date) -> Targe
         base_image=image_name(settings.base_image, catalog) if settings.base_image else None,
     )
     return _with_this_machine(target, settings, catalog) if site_name == "local" else target
+
+
+def _default_site(settings: Settings, catalog: Catalog) -> str:
+    """Return LUMI-G; this machine for the CPU backend and for GPU architectures that LUMI-G lacks."""
+    lumi = catalog.site["lumi-g"]
+    return "local" if settings.backend == "cpu" or set(settings.gfx) - set(lumi.gfx) else lumi.name
 
 
 def _reject_gpu_settings(settings: Settings) -> None:

@@ -223,7 +223,9 @@ class DamagedIndexError(MatrixError):
 
 _MOST_NAMES = 12
 _MOST_GUESSES = 6
-_CLOSE = 0.7
+_CHARACTERS_PER_TYPO = 5
+"""Longer words may have more typos."""
+_MIN_PREFIX = 4
 
 
 def did_you_mean(typed: str, known: Iterable[str]) -> str:
@@ -242,23 +244,41 @@ def did_you_mean(typed: str, known: Iterable[str]) -> str:
     'Did you mean gfx90a?'
     >>> did_you_mean("zzz", ["torch", "apex"])
     'Known: torch, apex.'
+    >>> did_you_mean("transformers", ["torch", "transformer-engine"])
+    'Known: torch, transformer-engine.'
     """
     names = list(dict.fromkeys(known))
     if not names:
         return ""
-    similarity = {name: _similarity(typed.lower(), name.lower()) for name in names}
-    best = max(similarity.values())
-    if best[0] >= _CLOSE:
-        *others, last = [name for name in names if similarity[name] == best][:_MOST_GUESSES]
+    distance = {name: _distance(typed.lower()[:100], name.lower()) for name in names}
+    best = min(distance.values())
+    if best[0] <= max(1, len(typed) // _CHARACTERS_PER_TYPO) and best[1] < 0:
+        *others, last = [name for name in names if distance[name] == best][:_MOST_GUESSES]
         return f"Did you mean {', '.join(others)} or {last}?" if others else f"Did you mean {last}?"
     more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
     return f"Known: {', '.join(names[:_MOST_NAMES])}{more}."
 
 
-def _similarity(typed: str, name: str) -> tuple[float, int]:
-    """Return the ratio of matching characters; a longer common prefix breaks ties."""
-    import difflib
+def _distance(typed: str, name: str) -> tuple[int, int]:
+    """Return the number of typos between two words; a longer common prefix breaks ties.
 
-    ratio = difflib.SequenceMatcher(None, typed[:100], name).ratio()
-    prefix = takewhile(lambda pair: pair[0] == pair[1], zip(typed, name, strict=False))
-    return round(ratio, 2), len(list(prefix))
+    A typo is a missing, additional or wrong character, or two swapped ones (optimal string alignment).
+    The start of a name counts as one typo (``mamba``), "py" before a name as none (``pytorch``).
+    Ratios of equal characters do not work here: they find ``transformer-engine`` for ``transformers``.
+    A guess shares the first character, which people rarely mistype.
+    """
+    equal = (one == other for one, other in zip(typed, name, strict=False))
+    prefix = sum(takewhile(bool, equal))
+    if typed == f"py{name}":
+        return 0, -1
+    if len(typed) >= _MIN_PREFIX and name.startswith(typed):
+        return int(typed != name), -prefix
+    before: list[int] = []
+    row = list(range(len(name) + 1))
+    for i, character in enumerate(typed, start=1):
+        above, before, row = before, row, [i]
+        for j, other in enumerate(name, start=1):
+            row.append(min(before[j] + 1, row[-1] + 1, before[j - 1] + (character != other)))
+            if i > 1 and j > 1 and character == name[j - 2] and typed[i - 2] == other:
+                row[j] = min(row[j], above[j - 2] + 1)
+    return row[-1], -prefix

@@ -215,3 +215,13 @@ def test_contradictory_or_empty_options_are_refused(
 ) -> None:
     assert main(["resolve", "--no-lock", *options]) == 2
     assert said in capsys.readouterr().err
+
+
+def test_other_gpu_without_site_uses_no_facts_of_lumi(capsys: Capture) -> None:
+    line = ["resolve", "torch", "apex", "--gfx", "gfx942", "--date", "2026-06-01", "--no-lock"]
+    assert main([*line, "--format", "json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert (answer["target"]["site"], answer["target"]["gfx"]) == ("local", ["gfx942"])
+    versions = {pick["name"]: pick["version"] for pick in answer["picks"]}
+    assert "kernel-driver" not in versions
+    assert "lumi" not in versions["base-image"]

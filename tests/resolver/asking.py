@@ -51,7 +51,7 @@ def requirement(text: str) -> Requirement:
     """Read one requirement."""
     parsed = Pep508(text)
     specifier = parse_specifier(str(parsed.specifier)) if str(parsed.specifier) else None
-    return Requirement(canonicalize_name(parsed.name), specifier, text)
+    return Requirement(canonicalize_name(parsed.name), specifier, text, ",".join(parsed.extras))
 
 
 def again(catalog: Catalog, request: Request, arguments: Iterable[str]) -> Request:
@@ -72,7 +72,7 @@ def again(catalog: Catalog, request: Request, arguments: Iterable[str]) -> Reque
         " ".join(texts),
         site=options["--site"],
         day=options["--date"],
-        backend="cpu" if options.get("--backend") == "cpu" else None,
+        backend="cpu" if options.get("--backend") == "cpu" else "rocm" if "--gfx" in options else None,
         gfx=options["--gfx"].split(",") if "--gfx" in options else None,
         driver=options.get("--driver"),
         base_image=options.get("--base-image"),

@@ -307,6 +307,10 @@ def test_a_pick_is_as_well_supported_as_the_weakest_of_its_facts(catalog: Catalo
     [
         ("apx", {}, "'apx'", "Did you mean apex?"),
         ("scipy", {}, "'scipy'", "environment file"),
+        ("transformers", {}, "'transformers'", "Known: "),
+        ("torchao", {}, "'torchao'", "Known: "),
+        ("pytorch", {}, "'pytorch'", "Did you mean torch?"),
+        ("flash-attn[nosuch]", {}, "'nosuch'", "Known: triton, "),
         ("torch==9.9", {}, "'torch==9.9'", "Known versions: "),
         ("torch==2.9.1+rocm7.9", {}, "'torch==2.9.1+rocm7.9'", "Did you mean 2.9.1+rocm6."),
         ("rocm==6.2.9", {}, "'rocm==6.2.9'", "6.2.4"),

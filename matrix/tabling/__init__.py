@@ -1,1 +1,0 @@
-"""Empty: the formats of the table are in `matrix.table_formats`."""
