@@ -93,7 +93,7 @@ def local_build_host(version: str, *, given: Path | None = None, cpu: str = "") 
     runtime = HostRuntime()
     python = find_python(runtime, version, given=given)
     identity = {
-        "place": "host",
+        "runtime": "host",
         "python": python.build,
         "compiler": host.compiler_identity(),
         "glibc": host.glibc_version(),
@@ -126,7 +126,7 @@ def image_build_host(
     image_pythons = [Path(python.path) for python in facts.pythons if minor(python.version) == version]
     python = find_python(runtime, version, given=given, image_pythons=image_pythons)
     identity = {
-        "place": facts.digest,
+        "runtime": facts.digest,
         "python": python.build,
         "glibc": facts.glibc,
         "cpu": cpu or host.cpu_identity(),

@@ -76,10 +76,10 @@ def check_driver(reported: str, catalog: Catalog) -> Finding:
     except UsageError as error:
         message = f"Driver {reported}: {error.message} Which ROCm releases it supports is not known."
         fix = f"Name the driver with --driver. {error.hint}".strip()
-        return Finding("kernel-driver", "warning", message, fix, {"said": reported})
+        return Finding("kernel-driver", "warning", message, fix, {"reported": reported})
     supported = newest_first(catalog.driver[line].supports)
     message = f"driver {line}, which supports ROCm {join_words(supported, most=12, joiner='and')}"
-    evidence = {"said": reported, "line": line, "supports": supported}
+    evidence = {"reported": reported, "line": line, "supports": supported}
     return Finding("kernel-driver", "info", message, evidence=evidence)
 
 

@@ -56,14 +56,14 @@ def execute(context: Context) -> int:
     settings, catalog = context.settings, context.catalog
     facts = _inspect(given, catalog, args.where) if given else None
     findings = list(check_machine(catalog, args.index, servers(catalog, settings.mirrors)))
-    missing_tools = facts.missing_tools() if facts else []
+    missing = facts.missing_tools() if facts else []
     if args.format == "json":
         document: dict[str, object] = {"schema": 1, "host": msgspec.to_builtins(findings)}
         if facts:
             document["image"] = {
                 **msgspec.to_builtins(facts),
-                "lacks": missing_tools,
-                "can_build": not missing_tools,
+                "missing": missing,
+                "can_build": not missing,
             }
         console.document(document)
     else:
@@ -71,8 +71,8 @@ def execute(context: Context) -> int:
         if text:
             console.data(text)
         if facts:
-            console.data("\n" + _image_text(facts, missing_tools))
-    return EnvironmentLacksError.exit_code if missing_tools else 0
+            console.data("\n" + _image_text(facts, missing))
+    return EnvironmentLacksError.exit_code if missing else 0
 
 
 def servers(catalog: Catalog, mirrors: Mapping[str, str]) -> dict[str, str]:
@@ -105,7 +105,7 @@ def _inspect(given: str, catalog: Catalog, where: str | None) -> ImageFacts:
     return inspect_image(image, where)
 
 
-def _image_text(facts: ImageFacts, missing_tools: list[str]) -> str:
+def _image_text(facts: ImageFacts, missing: list[str]) -> str:
     compilers = ", ".join(f"{compiler.name} {compiler.version}" for compiler in facts.compilers)
     pythons = "; ".join(
         f"{python.version} {python.path}"
@@ -131,6 +131,6 @@ def _image_text(facts: ImageFacts, missing_tools: list[str]) -> str:
     lines = [f"Base image {facts.name}: {facts.path}"]
     lines += [f"  {name:10} {value or 'none'}" for name, value in rows.items()]
     lines.append(
-        "Wheels for ROCm cannot be built in it:" if missing_tools else "Wheels for ROCm can be built in it."
+        "Wheels for ROCm cannot be built in it:" if missing else "Wheels for ROCm can be built in it."
     )
-    return "\n".join([*lines, *(f"  - {tool}" for tool in missing_tools)])
+    return "\n".join([*lines, *(f"  - {tool}" for tool in missing)])

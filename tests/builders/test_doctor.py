@@ -101,7 +101,7 @@ class TestDriver:
 
     def test_unknown_driver_is_a_warning(self, catalog: Catalog) -> None:
         finding = check_driver("99.99.99", catalog)
-        assert (finding.severity, finding.evidence) == ("warning", {"said": "99.99.99"})
+        assert (finding.severity, finding.evidence) == ("warning", {"reported": "99.99.99"})
 
 
 class TestRuntimes:

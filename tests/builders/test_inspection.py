@@ -244,9 +244,9 @@ def test_script_inspects_the_host() -> None:
     assert facts.glibc == host.glibc_version()
     assert facts.architecture == platform.machine()
     assert facts.os == platform.freedesktop_os_release()["PRETTY_NAME"]
-    compiler = next(one for one in facts.compilers if one.name == "g++")
+    compiler = next(compiler for compiler in facts.compilers if compiler.name == "g++")
     assert compiler.version in host.compiler_identity()
     assert facts.glibcxx.startswith("3.4.")
     assert "libc.so.6" in facts.libraries
-    assert all(one.version.startswith("3.") for one in facts.pythons)
+    assert all(python.version.startswith("3.") for python in facts.pythons)
     assert facts.pythons

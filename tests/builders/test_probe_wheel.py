@@ -73,7 +73,7 @@ def test_loaded_module_is_info() -> None:
 
 
 @pytest.mark.parametrize(
-    "said",
+    "load",
     [
         LoadReply(
             "tiny", error="ImportError", text="libamdhip64.so.6: cannot open shared object file: No such file"
@@ -85,16 +85,16 @@ def test_loaded_module_is_info() -> None:
         LoadReply("tiny", error="RuntimeError", text="0 active drivers ([]). There should only be one."),
         LoadReply("tiny", error="ModuleNotFoundError", text="No module named 'hjson'", missing="hjson"),
     ],
-    ids=lambda said: said.text[:20],
+    ids=lambda load: load.text[:20],
 )
-def test_failure_without_gpu_is_not_judged(said: LoadReply) -> None:
-    findings = only(judge_wheel(reply(imports=[said]), recipe()))
+def test_failure_without_gpu_is_not_judged(load: LoadReply) -> None:
+    findings = only(judge_wheel(reply(imports=[load]), recipe()))
     assert (findings.id, findings.severity) == ("probe-not-judged", "warning")
     assert "not judged" in findings.message
 
 
 @pytest.mark.parametrize(
-    "said",
+    "load",
     [
         LoadReply("tiny", error="ImportError", text="tiny_C.so: undefined symbol: _ZN3c104cuda9SetDeviceEa"),
         LoadReply(
@@ -105,13 +105,13 @@ def test_failure_without_gpu_is_not_judged(said: LoadReply) -> None:
         LoadReply("tiny", error="signal 11"),
         LoadReply("tiny", error="timeout", text="no answer within 900 s"),
     ],
-    ids=lambda said: said.error + said.text[:20],
+    ids=lambda load: load.error + load.text[:20],
 )
-def test_failure_of_wheel_is_an_error(said: LoadReply) -> None:
-    findings = only(judge_wheel(reply(imports=[said]), recipe()))
+def test_failure_of_wheel_is_an_error(load: LoadReply) -> None:
+    findings = only(judge_wheel(reply(imports=[load]), recipe()))
     assert (findings.id, findings.severity) == ("probe-import-failed", "error")
-    assert said.error in findings.message
-    assert only(judge_wheel(reply(objects=[said]), recipe())).id == "probe-object-failed"
+    assert load.error in findings.message
+    assert only(judge_wheel(reply(objects=[load]), recipe())).id == "probe-object-failed"
 
 
 def test_broken_torch_makes_import_not_judged() -> None:
@@ -124,11 +124,14 @@ def test_broken_torch_makes_import_not_judged() -> None:
 
 def test_missing_object_is_an_error_despite_import() -> None:
     """ROCm's apex has shims: ``import amp_C`` works although nothing was compiled."""
-    said = reply(
+    shims = reply(
         imports=[LoadReply("amp_C", "/x/amp_C.py")], objects=[LoadReply("apex/amp_C*.so", error="missing")]
     )
-    assert [finding.id for finding in judge_wheel(said, recipe())] == ["probe-import", "probe-object-missing"]
-    assert judge_wheel(said, recipe())[1].severity == "error"
+    assert [finding.id for finding in judge_wheel(shims, recipe())] == [
+        "probe-import",
+        "probe-object-missing",
+    ]
+    assert judge_wheel(shims, recipe())[1].severity == "error"
 
 
 def test_missing_wheel_is_an_error() -> None:
@@ -278,8 +281,8 @@ def test_script_loads_objects(site: Path, compile_object: Callable[..., Path]) -
     good = compile_object("libgood.so", "int reply(void) { return 42; }\n")
     source = "int no_such_function(void);\nint reply(void) { return no_such_function(); }\n"
     bad = compile_object("libbad.so", source, "-Wl,-z,now")
-    for one in (good, bad):
-        (site / "tiny" / one.name).write_bytes(one.read_bytes())
+    for library in (good, bad):
+        (site / "tiny" / library.name).write_bytes(library.read_bytes())
     with (site / "tiny-1.0.dist-info" / "RECORD").open("a") as record:
         record.write("tiny/libgood.so,,\ntiny/libbad.so,,\n")
     wants = recipe(must_contain=("tiny/libgood*.so", "tiny/libbad*.so", "tiny/libgone*.so"))
@@ -308,7 +311,7 @@ def test_script_lists_borrowed_distributions(site: Path, tmp_path_factory: pytes
     (site / "tiny" / "__init__.py").write_text("import used\n")
     (site / "tiny" / "needs.py").write_text("import used, not_there_at_all\n")
     result = ask(site, recipe(imports=("tiny", "tiny.needs")), str(lent))
-    assert [one.borrowed for one in result.imports] == [["used"], ["used"]]
+    assert [load.borrowed for load in result.imports] == [["used"], ["used"]]
     assert result.torch.borrowed == []
     assert ask(site, recipe(imports=("tiny",)), "").imports[0].missing == "used"
 

@@ -106,7 +106,9 @@ def test_explain_uses_the_locked_image(capsys: Capture) -> None:
     run(capsys, "resolve", *ASKED, "--base-image", "mine.sif")
     answer = run(capsys, "explain", "rocm")
     assert any(
-        "mine contains ROCm 6.2.4" in item["text"] for one in answer["rejected"] for item in one["core"]
+        "mine contains ROCm 6.2.4" in item["text"]
+        for rejected in answer["rejected"]
+        for item in rejected["core"]
     )
 
 
@@ -189,7 +191,7 @@ class TestDoctor:
 
     def test_image_that_can_build(self, image: Path, capsys: Capture) -> None:
         answer = run(capsys, "doctor", "--base-image", str(image))
-        assert (answer["image"]["name"], answer["image"]["can_build"], answer["image"]["lacks"]) == (
+        assert (answer["image"]["name"], answer["image"]["can_build"], answer["image"]["missing"]) == (
             "mine",
             True,
             [],
@@ -210,7 +212,7 @@ class TestDoctor:
         )
         answer = run(capsys, "doctor", "--base-image", str(image), code=3)
         assert answer["image"]["can_build"] is False
-        assert "no C++ compiler" in answer["image"]["lacks"][0]
+        assert "no C++ compiler" in answer["image"]["missing"][0]
         assert main(["doctor", "--base-image", str(image)]) == 3
         assert "cannot be built in it:\n  - there is no C++ compiler" in capsys.readouterr().out
 
