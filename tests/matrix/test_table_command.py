@@ -44,7 +44,7 @@ def run_json(capsys: Capture, *arguments: str, code: int = 0) -> dict[str, Any]:
     return document
 
 
-def test_the_json_is_one_document_with_the_promised_keys(capsys: Capture) -> None:
+def test_json_has_documented_keys(capsys: Capture) -> None:
     document = run_json(capsys, *ASKED)
     assert document["schema"] == SCHEMA
     assert (document["target"]["site"], document["target"]["gfx"]) == ("lumi-g", ["gfx90a"])
@@ -61,14 +61,14 @@ def test_the_json_is_one_document_with_the_promised_keys(capsys: Capture) -> Non
             assert all(isinstance(value, str) for value in cell.values())
 
 
-def test_limits_leave_only_the_rows_they_allow(capsys: Capture) -> None:
+def test_limits_select_rows(capsys: Capture) -> None:
     rows = run_json(capsys, "table", "apex", "torch>=2.8", "python==3.12", "rocm==6.4.*", *ON_LUMI)["rows"]
     assert {(row["python"], row["rocm"]) for row in rows} == {("3.12", "6.4.4")}
     assert {row["torch"].split("+")[0] for row in rows} >= {"2.8.0", "2.9.1"}
     assert not any(row["torch"].startswith("2.7") for row in rows)
 
 
-def test_a_cell_is_what_resolve_says_of_the_same_request(capsys: Capture) -> None:
+def test_cell_equals_resolve(capsys: Capture) -> None:
     rows = run_json(capsys, *ASKED)["rows"]
     for row in rows[:: len(rows) // 6]:
         for name in ("apex", "bitsandbytes"):
@@ -104,7 +104,7 @@ def _key(cell: dict[str, str]) -> str:
     return f"{cell['version']} ({cell['variant']})" if cell["variant"] else cell["version"]
 
 
-def test_the_csv_says_what_the_json_says(capsys: Capture) -> None:
+def test_csv_equals_json(capsys: Capture) -> None:
     header, rows = _of_csv(run(capsys, *ASKED, "--format", "csv"))
     assert header == ["base_image", "rocm", "torch", "python", "verdict", *COLUMNS]
     expected = [
@@ -156,7 +156,7 @@ def read_page(text: str) -> Page:
     return page
 
 
-def test_the_page_is_whole_loads_nothing_and_says_what_the_json_says(capsys: Capture) -> None:
+def test_html_is_self_contained_and_equals_json(capsys: Capture) -> None:
     text = run(capsys, *ASKED, "--format", "html")
     page = read_page(text)
     assert page.loads == []
@@ -178,7 +178,7 @@ def test_the_page_is_whole_loads_nothing_and_says_what_the_json_says(capsys: Cap
         assert not row["base_image"] or any(row["base_image"] in one[0][1] for one in headings)
 
 
-def test_the_title_of_a_cell_says_version_support_and_reason(capsys: Capture) -> None:
+def test_html_title_has_version_support_and_reason(capsys: Capture) -> None:
     page = read_page(run(capsys, *ASKED, "--format", "html"))
     cells = [cell for row in page.rows[1:] for cell in row if "title" in cell[0]]
     assert cells
@@ -217,7 +217,7 @@ source = "here"
 """
 
 
-def test_text_of_the_catalog_is_escaped_in_the_page_and_quoted_in_csv(capsys: Capture) -> None:
+def test_catalog_text_is_escaped(capsys: Capture) -> None:
     Path("evil.toml").write_text(EVIL)
     line = [
         "table",
@@ -237,7 +237,7 @@ def test_text_of_the_catalog_is_escaped_in_the_page_and_quoted_in_csv(capsys: Ca
     assert rows[0]["base_image"] == '<img src=x onerror=alert(1)>&".sif'
 
 
-def test_reasons_bring_the_whole_core_into_json_and_page(capsys: Capture) -> None:
+def test_reasons_add_core_to_json_and_html(capsys: Capture) -> None:
     line = ["table", "aiter", "torch==2.9.1", "--python", "3.12", "--rocm", "6.4", *ON_LUMI, "--reasons"]
     cell = run_json(capsys, *line)["rows"][0]["cells"]["aiter"]
     texts = [one["text"] for one in cell["core"]]
@@ -252,9 +252,7 @@ def test_reasons_bring_the_whole_core_into_json_and_page(capsys: Capture) -> Non
     assert all(one in title for one in texts)
 
 
-def test_the_text_keeps_to_the_width_and_shows_every_column(
-    capsys: Capture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_text_fits_width(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
     wide = run(capsys, "table", "torch>=2.9", *ON_LUMI)
     monkeypatch.setenv("COLUMNS", "100")
     narrow = run(capsys, "table", "torch>=2.9", *ON_LUMI)
@@ -266,7 +264,7 @@ def test_the_text_keeps_to_the_width_and_shows_every_column(
     assert "\033" not in narrow
 
 
-def test_colours_only_where_they_are_wanted(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_text_is_coloured_on_terminal_only(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
     line = ["table", "apex", "cupy", "torch<2.9", "python==3.10", *ON_LUMI]
     plain = run(capsys, *line)
     monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
@@ -283,7 +281,7 @@ def test_colours_only_where_they_are_wanted(capsys: Capture, monkeypatch: pytest
     assert coloured == plain
 
 
-def test_what_is_at_own_risk_is_marked_in_every_format(capsys: Capture) -> None:
+def test_own_risk_is_marked_in_every_format(capsys: Capture) -> None:
     line = ["table", "apex", "torch<2.4", "--python", "3.10", *ON_LUMI]
     assert "at-own-risk" in {row["verdict"] for row in run_json(capsys, *line)["rows"]}
     assert "ROCm 6.0, no base image works: published wheels only, at own risk" in run(capsys, *line)
@@ -291,7 +289,7 @@ def test_what_is_at_own_risk_is_marked_in_every_format(capsys: Capture) -> None:
     assert "at-own-risk" in {row["verdict"] for row in _of_csv(run(capsys, *line, "--format", "csv"))[1]}
 
 
-def test_all_rows_shows_what_runs_nowhere_and_why(capsys: Capture) -> None:
+def test_all_rows_shows_refused_rows(capsys: Capture) -> None:
     line = ["table", "apex", "torch>=2.9", "--python", "3.12", *ON_LUMI, "--all-rows"]
     refused = [row for row in run_json(capsys, *line)["rows"] if row["verdict"] == "refused"]
     assert all(row["refused"] and "cells" not in row for row in refused)
@@ -302,7 +300,7 @@ def test_all_rows_shows_what_runs_nowhere_and_why(capsys: Capture) -> None:
     assert "no: rocm" in run(capsys, *line, "--format", "html")
 
 
-def test_together_adds_a_column_of_sets(capsys: Capture) -> None:
+def test_together_adds_column(capsys: Capture) -> None:
     line = ["table", "apex", "deepspeed", "torch==2.9.1", "--python", "3.12", "--rocm", "6.4", *ON_LUMI]
     document = run_json(capsys, *line, "--together")
     assert document["columns"] == ["apex", "deepspeed", "apex+deepspeed"]
@@ -311,7 +309,7 @@ def test_together_adds_a_column_of_sets(capsys: Capture) -> None:
 
 
 @pytest.mark.parametrize("form", ["table", "csv", "json", "html"])
-def test_the_same_bytes_every_time_and_in_the_file(capsys: Capture, form: str) -> None:
+def test_output_is_deterministic(capsys: Capture, form: str) -> None:
     once = run(capsys, *ASKED, "--format", form)
     assert run(capsys, *ASKED, "--format", form) == once
     out = Path("made") / "table.out"
@@ -320,9 +318,7 @@ def test_the_same_bytes_every_time_and_in_the_file(capsys: Capture, form: str) -
     assert [path.name for path in out.parent.iterdir()] == ["table.out"]
 
 
-def test_a_file_stays_as_it_was_when_the_table_fails_half_way(
-    capsys: Capture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_interrupted_table_keeps_old_file(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
     real = Table.rows
 
     def failing(self: Table, **options: bool) -> Iterator[Row]:
@@ -337,7 +333,7 @@ def test_a_file_stays_as_it_was_when_the_table_fails_half_way(
     capsys.readouterr()
 
 
-def test_no_row_at_all_is_a_conflict(capsys: Capture) -> None:
+def test_table_without_rows_is_conflict(capsys: Capture) -> None:
     document = run_json(capsys, "table", "apex", "rocm==7.1.*", *ON_LUMI, code=1)
     assert document["status"] == "conflict"
     assert any("rocm==7.1.*" in item["text"] for item in document["core"])
@@ -346,7 +342,7 @@ def test_no_row_at_all_is_a_conflict(capsys: Capture) -> None:
     assert any("lumi-rocm-rocm-6.2.4.sif" in item["text"] for item in document["core"])
 
 
-def test_the_request_file_names_the_columns_and_limits(capsys: Capture) -> None:
+def test_request_file_gives_columns_and_limits(capsys: Capture) -> None:
     Path("matrix.toml").write_text(
         'requirements = ["apex", "torch==2.9.1"]\nsite = "lumi-g"\ndate = 2026-06-01\npython = "3.12"\n'
     )
@@ -372,7 +368,7 @@ def small() -> tuple[Catalog, Table]:
 
 
 @pytest.mark.parametrize("form", ["text", "csv", "json", "html"])
-def test_a_row_is_written_before_the_next_one_is_asked_for(small: tuple[Catalog, Table], form: str) -> None:
+def test_rows_are_written_one_by_one(small: tuple[Catalog, Table], form: str) -> None:
     rows = list(small[1].rows())
     asked = 0
 
@@ -391,7 +387,7 @@ def test_a_row_is_written_before_the_next_one_is_asked_for(small: tuple[Catalog,
 
 
 @pytest.mark.parametrize("form", ["table", "csv", "json", "html"])
-def test_a_reader_that_goes_away_ends_it_quietly(form: str, tmp_path: Path) -> None:
+def test_closed_pipe_ends_quietly(form: str, tmp_path: Path) -> None:
     root = str(Path(__file__).parents[2])
     line = [sys.executable, "-m", "matrix", "table", *ON_LUMI, "-q", "--format", form]
     environment = {"PYTHONPATH": root, "XDG_CACHE_HOME": str(tmp_path), "PATH": ""}

@@ -43,7 +43,7 @@ def _verdict(problem: Problem, rocm: int, driver: int) -> str:
     return "at-own-risk" if all(row.risk for row in rows) else "supported"
 
 
-def test_each_rocm_on_each_driver_is_supported_refused_or_at_own_risk_as_the_table_says(
+def test_driver_table_decides_verdict(
     catalog: Catalog,
 ) -> None:
     problem = compile_problem(catalog, ask(catalog, "rocm"))
@@ -78,9 +78,7 @@ def test_each_rocm_on_each_driver_is_supported_refused_or_at_own_risk_as_the_tab
         ("5.5.1", "2025-02-01", "at-own-risk"),
     ],
 )
-def test_lumi_is_asked_about_its_driver_on_that_day(
-    rocm: str, day: str, verdict: str | None, catalog: Catalog
-) -> None:
+def test_site_driver_depends_on_date(rocm: str, day: str, verdict: str | None, catalog: Catalog) -> None:
     answer = resolve(catalog, ask(catalog, f"rocm=={rocm}", day=day))
     pick = answer.pick("rocm") if isinstance(answer, Resolution) else None
     assert (pick.verdict if pick else None) == verdict
@@ -94,9 +92,7 @@ def test_lumi_is_asked_about_its_driver_on_that_day(
         ("7.1.1", "6.3", "ROCm 7.1 is supported on kernel drivers 6.4, 30.10, 30.20, 30.30, 31.40 and 31.50"),
     ],
 )
-def test_what_the_table_denies_is_told_from_what_it_says_nothing_of(
-    rocm: str, driver: str, said: str, catalog: Catalog
-) -> None:
+def test_unsupported_and_unmentioned_rocm_differ(rocm: str, driver: str, said: str, catalog: Catalog) -> None:
     answer = resolve(catalog, ask(catalog, f"rocm=={rocm}", driver=driver))
     assert isinstance(answer, Conflict)
     assert said in [item.text for item in answer.core]
@@ -106,9 +102,7 @@ def test_what_the_table_denies_is_told_from_what_it_says_nothing_of(
     ("rocm", "answer"),
     [("6.0.3", Resolution), ("6.4.4", Resolution), ("7.0.2", Conflict), ("7.1.1", Conflict)],
 )
-def test_a_line_in_no_list_of_the_driver_is_refused_unless_it_is_older(
-    rocm: str, answer: type, overlay: Callable[[str], Path]
-) -> None:
+def test_unmentioned_newer_rocm_is_refused(rocm: str, answer: type, overlay: Callable[[str], Path]) -> None:
     rows = f'[[driver]]\nversion = "6.3"\nsupports = ["6.4"]\nunsupported = ["7.1"]\n{KNOWN}'
     catalog = load([overlay(rows)])
     found = resolve(catalog, ask(catalog, f"rocm=={rocm}", driver="6.3"))
@@ -118,7 +112,7 @@ def test_a_line_in_no_list_of_the_driver_is_refused_unless_it_is_older(
 
 
 @pytest.mark.parametrize("prefer", ["newest", "oldest"])
-def test_what_is_at_own_risk_is_tried_last(prefer: Prefer, catalog: Catalog) -> None:
+def test_rocm_at_own_risk_comes_last(prefer: Prefer, catalog: Catalog) -> None:
     request = ask(catalog, "rocm", day="2026-02-01", prefer=prefer)
     versions = [one.version for one in compile_problem(catalog, request).variables["rocm"].candidates]
     risky = [one for one in versions if sort_key(minor(one)) < sort_key("6.1")]
@@ -128,14 +122,14 @@ def test_what_is_at_own_risk_is_tried_last(prefer: Prefer, catalog: Catalog) -> 
 
 
 @pytest.mark.parametrize("wanted", ["torch", "torch==2.4.1", "torch apex deepspeed flash-attn"])
-def test_nothing_is_at_own_risk_where_something_supported_would_do(wanted: str, catalog: Catalog) -> None:
+def test_supported_rocm_is_preferred(wanted: str, catalog: Catalog) -> None:
     for prefer in ("newest", "oldest", "proven"):
         answer = resolve(catalog, ask(catalog, wanted, prefer=prefer))
         assert isinstance(answer, Resolution)
         assert {pick.verdict for pick in answer.picks} == {"supported"}, prefer
 
 
-def test_a_driver_that_was_named_takes_the_place_of_the_site_s(catalog: Catalog) -> None:
+def test_named_driver_replaces_site_driver(catalog: Catalog) -> None:
     problem = compile_problem(catalog, ask(catalog, "rocm", driver="6.1"))
     assert _left(problem, "kernel-driver") == {"6.1"}
     assert {minor(one) for one in _left(problem, "rocm")} >= {"5.7", "6.4"}
@@ -157,13 +151,13 @@ def test_a_driver_that_was_named_takes_the_place_of_the_site_s(catalog: Catalog)
         ("2026-04-15", {"6.1.3", "6.2.0", "6.2.1", "6.2.2", "6.2.3", "6.2.4", "6.4.4", "7.0.2"}),
     ],
 )
-def test_a_site_offers_the_images_of_that_day(day: str, rocm: set[str], catalog: Catalog) -> None:
+def test_site_images_depend_on_date(day: str, rocm: set[str], catalog: Catalog) -> None:
     problem = compile_problem(catalog, ask(catalog, "base-image", day=day))
     images = _left(problem, "base-image")
     assert {catalog.image[one].rocm for one in images} == rocm == _left(problem, "rocm")
 
 
-def test_public_images_are_offered_on_one_s_own_machine_and_not_on_lumi(catalog: Catalog) -> None:
+def test_public_images_are_offered_locally_only(catalog: Catalog) -> None:
     own = compile_problem(catalog, ask(catalog, "apex", site="local", backend="rocm", gfx=["gfx90a"]))
     public = {row.name for row in catalog.image.values() if row.path.startswith("docker://")}
     assert _left(own, "base-image") <= public
@@ -173,7 +167,7 @@ def test_public_images_are_offered_on_one_s_own_machine_and_not_on_lumi(catalog:
 
 
 @pytest.mark.parametrize("driver", ["6.0", "6.1", "6.2", "6.3", "6.4", "30.10", "30.30", "31.50"])
-def test_nothing_is_compiled_in_a_public_image_that_has_another_torch(driver: str, catalog: Catalog) -> None:
+def test_public_image_with_other_torch_is_not_used(driver: str, catalog: Catalog) -> None:
     request = ask(
         catalog, "torch apex", site="local", backend="rocm", gfx=["gfx90a"], driver=driver, python="3.12"
     )
@@ -185,7 +179,7 @@ def test_nothing_is_compiled_in_a_public_image_that_has_another_torch(driver: st
     assert {pick.verdict for pick in answer.picks} == {"supported"}
 
 
-def test_an_image_that_was_named_is_the_only_one(catalog: Catalog) -> None:
+def test_named_image_is_the_only_candidate(catalog: Catalog) -> None:
     name = "lumi-rocm-rocm-6.2.4.sif"
     problem = compile_problem(catalog, ask(catalog, "apex", base_image=name))
     assert _left(problem, "base-image") == {name}
@@ -194,7 +188,7 @@ def test_an_image_that_was_named_is_the_only_one(catalog: Catalog) -> None:
     assert {one.split("+")[1] for one in wheels} == {"rocm6.2", "rocm6.2.0", "rocm6.2.4"}
 
 
-def test_the_machine_s_own_python_and_glibc_limit_what_is_chosen(catalog: Catalog) -> None:
+def test_python_and_glibc_of_machine_are_limits(catalog: Catalog) -> None:
     request = ask(catalog, "torch", site="local", python="3.11", glibc="2.36")
     assert _left(compile_problem(catalog, request), "python") == {"3.11"}
     assert isinstance(resolve(catalog, request), Resolution)
@@ -203,7 +197,7 @@ def test_the_machine_s_own_python_and_glibc_limit_what_is_chosen(catalog: Catalo
     assert isinstance(resolve(catalog, too_old), Conflict)
 
 
-def test_the_cpu_backend_needs_no_rocm_no_image_and_no_driver(catalog: Catalog) -> None:
+def test_cpu_backend_has_no_gpu_components(catalog: Catalog) -> None:
     problem = compile_problem(catalog, ask(catalog, "deepspeed", site="local", python="3.11"))
     for_cpu = [row for row in catalog.torch.values() if row.backend == "cpu"]
     assert _left(problem, "torch") == {row.version for row in for_cpu if "3.11" in row.python}
@@ -211,7 +205,7 @@ def test_the_cpu_backend_needs_no_rocm_no_image_and_no_driver(catalog: Catalog) 
     assert involved == {"backend", "torch"}
 
 
-def test_only_what_holds_code_for_every_target_is_left(catalog: Catalog) -> None:
+def test_candidates_cover_all_architectures(catalog: Catalog) -> None:
     def torches(*gfx: str) -> set[str]:
         return _left(compile_problem(catalog, ask(catalog, "torch", gfx=gfx, driver="6.4")), "torch")
 
@@ -221,7 +215,7 @@ def test_only_what_holds_code_for_every_target_is_left(catalog: Catalog) -> None
         assert {"gfx90a", "gfx942"} <= set(catalog.torch[version].gfx)
 
 
-def test_torch_and_its_companions_stand_in_one_row(catalog: Catalog) -> None:
+def test_torch_companions_come_from_one_row(catalog: Catalog) -> None:
     answer = resolve(catalog, ask(catalog, "torchvision torchaudio torch==2.5.1 rocm==6.2.*"))
     assert isinstance(answer, Resolution)
     row = catalog.torch["2.5.1+rocm6.2"]
@@ -230,7 +224,7 @@ def test_torch_and_its_companions_stand_in_one_row(catalog: Catalog) -> None:
     assert row.triton == f"pytorch-triton-rocm=={picked['pytorch-triton-rocm']}"
 
 
-def test_torch_does_not_bring_in_what_only_needs_it(catalog: Catalog) -> None:
+def test_torch_does_not_add_dependents(catalog: Catalog) -> None:
     answer = resolve(catalog, ask(catalog, "torch==2.5.1"))
     assert isinstance(answer, Resolution)
     assert answer.pick("torchvision") is None
@@ -240,7 +234,7 @@ def test_torch_does_not_bring_in_what_only_needs_it(catalog: Catalog) -> None:
 
 
 @pytest.mark.parametrize("prefer", ["newest", "oldest", "proven"])
-def test_candidates_stand_in_the_order_of_preference(prefer: Prefer, catalog: Catalog) -> None:
+def test_candidates_are_in_order_of_preference(prefer: Prefer, catalog: Catalog) -> None:
     wanted = "torch apex deepspeed bitsandbytes"
     variables = compile_problem(catalog, ask(catalog, wanted, prefer=prefer)).variables
     for name in ("torch", "apex", "deepspeed", "python", "bitsandbytes"):
@@ -257,9 +251,7 @@ def test_candidates_stand_in_the_order_of_preference(prefer: Prefer, catalog: Ca
 
 
 @pytest.mark.parametrize(("support", "floor"), [("documented", 2), ("observed", 1)])
-def test_no_pick_is_weaker_than_the_trust_that_was_asked_for(
-    support: Support, floor: int, catalog: Catalog
-) -> None:
+def test_picks_meet_requested_support(support: Support, floor: int, catalog: Catalog) -> None:
     rank = {"documented": 2, "observed": 1, "inferred": 0}
     resolved = 0
     for wanted in (
@@ -278,7 +270,7 @@ def test_no_pick_is_weaker_than_the_trust_that_was_asked_for(
     assert resolved >= 3
 
 
-def test_what_rests_on_inferred_facts_is_refused_or_changed(catalog: Catalog) -> None:
+def test_inferred_facts_are_refused_by_support(catalog: Catalog) -> None:
     def flash(support: Support) -> str | None:
         answer = resolve(catalog, ask(catalog, "torch==2.5.1 flash-attn", support=support, day="2025-04-02"))
         pick = answer.pick("flash-attn") if isinstance(answer, Resolution) else None
@@ -289,7 +281,7 @@ def test_what_rests_on_inferred_facts_is_refused_or_changed(catalog: Catalog) ->
     assert flash("documented") is None  # upstream names no range
 
 
-def test_a_pick_is_as_well_supported_as_the_weakest_of_its_facts(catalog: Catalog) -> None:
+def test_support_is_that_of_weakest_fact(catalog: Catalog) -> None:
     answer = resolve(catalog, ask(catalog, "torch apex deepspeed flash-attn bitsandbytes", day="2025-06-01"))
     assert isinstance(answer, Resolution)
     weakest = ["inferred", "observed", "documented"]
@@ -321,7 +313,7 @@ def test_a_pick_is_as_well_supported_as_the_weakest_of_its_facts(catalog: Catalo
         ("apex", {"base_image": "lumi-rocm-rocm-6.2.5.sif"}, "lumi-rocm-rocm-6.2.5.sif", "6.2"),
     ],
 )
-def test_what_the_catalog_does_not_know_is_named_with_what_was_meant(
+def test_unknown_name_gets_hint(
     wanted: str, options: dict[str, Any], named: str, hint: str, catalog: Catalog
 ) -> None:
     with pytest.raises(UsageError) as failure:
@@ -334,7 +326,7 @@ def test_what_the_catalog_does_not_know_is_named_with_what_was_meant(
 # The user's own facts.
 
 
-def test_a_driver_that_is_not_trusted_enough_is_a_conflict_and_no_crash(
+def test_driver_below_support_is_conflict(
     overlay: Callable[[str], Path],
 ) -> None:
     rows = '[[driver]]\nversion = "6.3"\nsupports = ["6.4"]\nstatus = "inferred"\nsource = "a guess"\n'
@@ -343,7 +335,7 @@ def test_a_driver_that_is_not_trusted_enough_is_a_conflict_and_no_crash(
 
 
 @pytest.mark.parametrize(("keys", "answer"), [("", Conflict), ('backend = "cpu"', Resolution)])
-def test_a_need_on_one_backend_says_nothing_of_the_other(
+def test_requirement_applies_to_its_backend_only(
     keys: str, answer: type, overlay: Callable[[str], Path]
 ) -> None:
     rows = f'[[requires]]\npackage = "deepspeed"\non = "python"\nversions = ["==3.8"]\n{keys}\n{KNOWN}'
@@ -351,9 +343,7 @@ def test_a_need_on_one_backend_says_nothing_of_the_other(
     assert isinstance(resolve(catalog, ask(catalog, "deepspeed python==3.12")), answer)
 
 
-def test_the_last_recipe_that_speaks_of_a_release_builds_it(
-    catalog: Catalog, overlay: Callable[[str], Path]
-) -> None:
+def test_last_matching_recipe_is_used(catalog: Catalog, overlay: Callable[[str], Path]) -> None:
     mine = load(
         [
             overlay(
@@ -370,7 +360,7 @@ def test_the_last_recipe_that_speaks_of_a_release_builds_it(
         assert recipe_for(mine, release, "cpu") is None
 
 
-def test_the_newest_is_chosen_even_if_it_must_be_built(overlay: Callable[[str], Path]) -> None:
+def test_newest_version_is_chosen_even_if_built(overlay: Callable[[str], Path]) -> None:
     rows = (
         f'[[package]]\nname = "newext"\ntitle = "An extension"\n{KNOWN}'
         f'[[release]]\nversion = "2.0"\nsdist = {{ file = "f", sha256 = "0" }}\n{KNOWN}'
@@ -384,16 +374,14 @@ def test_the_newest_is_chosen_even_if_it_must_be_built(overlay: Callable[[str], 
     assert {"torch", "base-image"} <= {pick.name for pick in answer.picks}
 
 
-def test_every_relation_speaks_of_a_candidate_and_every_row_has_a_source(catalog: Catalog) -> None:
+def test_rows_have_candidates_and_sources(catalog: Catalog) -> None:
     problem = compile_problem(catalog, ask(catalog, "torch"))
     rows = [row for relation in problem.relations for row in relation.rows]
     assert [row for row in rows if not row.fact.source or not row.fact.text] == []
     assert [row for row in rows if not list(bits(row.subjects))] == []
 
 
-def test_a_source_that_insists_on_a_c_standard_goes_only_with_headers_that_compile_as_it(
-    catalog: Catalog, overlay: Callable[[str], Path]
-) -> None:
+def test_cxx_standard_limits_torch(catalog: Catalog, overlay: Callable[[str], Path]) -> None:
     package = f'[[package]]\nname = "newext"\ntitle = "t"\n{KNOWN}'
     release = f'[[release]]\nversion = "1.0"\nsdist = {{ file = "f", sha256 = "0" }}\n{KNOWN}'
     recipe = f'[[recipe]]\nbackend = "rocm"\nundeclared = ["torch"]\ncxx-standard = "17"\n{KNOWN}'
@@ -407,7 +395,7 @@ def test_a_source_that_insists_on_a_c_standard_goes_only_with_headers_that_compi
     assert isinstance(resolve(catalog, ask(catalog, "torch==2.14.*", **here)), Resolution)
 
 
-def test_a_release_without_recipe_says_so(overlay: Callable[[str], Path]) -> None:
+def test_conflict_reports_missing_recipe(overlay: Callable[[str], Path]) -> None:
     known = 'status = "observed"\nsource = "test"\n'
     rows = f'[[package]]\nname = "newext"\ntitle = "An extension"\n{known}'
     rows += (

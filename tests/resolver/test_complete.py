@@ -50,7 +50,7 @@ def random_problem(catalog: Catalog, seed: int) -> Problem | None:
         return None
 
 
-def test_there_is_an_answer_if_and_only_if_the_judge_finds_one(catalog: Catalog) -> None:
+def test_resolver_agrees_with_judge_on_catalog(catalog: Catalog) -> None:
     solvable = 0
     problems = {seed: one for seed in SEEDS if (one := random_problem(catalog, seed)) is not None}
     for seed, problem in problems.items():
@@ -70,7 +70,7 @@ def test_there_is_an_answer_if_and_only_if_the_judge_finds_one(catalog: Catalog)
         ("mamba-ssm bitsandbytes python==3.8", "2026-11-21", ["gfx1100"]),
     ],
 )
-def test_what_resolvelib_passes_by_is_found(
+def test_solutions_missed_by_resolvelib_are_found(
     catalog: Catalog, wanted: str, day: str, gfx: list[str] | None
 ) -> None:
     answer = resolve(catalog, ask(catalog, wanted, day=day, gfx=gfx))

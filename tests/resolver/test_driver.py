@@ -26,11 +26,11 @@ RECORDED = [
 
 
 @pytest.mark.parametrize(("said", "line"), RECORDED)
-def test_what_was_recorded_is_read_as_the_right_line(said: str, line: str, catalog: Catalog) -> None:
+def test_recorded_texts_give_driver_line(said: str, line: str, catalog: Catalog) -> None:
     assert identify_driver(said, catalog) == line
 
 
-def test_every_recorded_package_names_its_own_release(catalog: Catalog) -> None:
+def test_recorded_packages_name_their_release(catalog: Catalog) -> None:
     checked = 0
     for row in catalog.driver_module.values():
         release = release_of_package(row.package)
@@ -41,6 +41,6 @@ def test_every_recorded_package_names_its_own_release(catalog: Catalog) -> None:
 
 
 @pytest.mark.parametrize("said", ["", "unknown", "9.9.9", "4.0.1.99999-1", "7.1.0"])
-def test_what_is_not_known_is_refused_and_not_guessed(said: str, catalog: Catalog) -> None:
+def test_unknown_driver_is_refused(said: str, catalog: Catalog) -> None:
     with pytest.raises(UsageError):
         identify_driver(said, catalog)

@@ -40,7 +40,7 @@ def _part(universe: Universe, problem: Problem, core: tuple[list[Demand], list[R
 
 @EXAMPLES
 @given(universes().filter(lambda universe: not universe.solvable()))
-def test_a_core_is_impossible_and_without_any_one_item_it_is_not(universe: Universe) -> None:
+def test_core_is_minimal(universe: Universe) -> None:
     problem = universe.problem()
     core, *fewer = _part(universe, problem, minimal_core(problem))
     event(f"items: {len(fewer)}")
@@ -50,7 +50,7 @@ def test_a_core_is_impossible_and_without_any_one_item_it_is_not(universe: Unive
 
 @EXAMPLES
 @given(universes().filter(lambda universe: not universe.solvable()))
-def test_demands_are_to_blame_if_without_any_one_of_them_there_is_a_solution(
+def test_minimal_demands_are_minimal(
     universe: Universe,
 ) -> None:
     problem = universe.problem()
@@ -74,9 +74,7 @@ def test_demands_are_to_blame_if_without_any_one_of_them_there_is_a_solution(
     ),
     [{0}, {1}, {0, 1}],
 )
-def test_what_is_learnt_from_failed_trials_changes_no_answer(
-    universe: Universe, trials: list[set[int]]
-) -> None:
+def test_remembered_proofs_change_no_answer(universe: Universe, trials: list[set[int]]) -> None:
     problem = universe.problem()
     session = Session(problem)
     for left_out in [set[int](), *trials]:
@@ -118,7 +116,7 @@ def clash(request: pytest.FixtureRequest, catalog: Catalog) -> tuple[Request, Co
     return asked, _conflict(catalog, asked)
 
 
-def test_a_conflict_is_short_cited_and_minimal(clash: tuple[Request, Conflict], catalog: Catalog) -> None:
+def test_conflict_is_short_cited_and_minimal(clash: tuple[Request, Conflict], catalog: Catalog) -> None:
     request, conflict = clash
     core = conflict.core
     assert 0 < len(core) <= 10
@@ -157,7 +155,7 @@ def _chain(length: int) -> Problem:
 
 
 @pytest.mark.parametrize("length", [2, 8, 9, 10, 11, 12, 17, 30])
-def test_however_long_a_conflict_is_ten_items_say_all_of_it(length: int) -> None:
+def test_long_core_is_joined_to_ten_items(length: int) -> None:
     problem = _chain(length)
     items = core_items(Session(problem))
     assert len(items) == min(MAX_CORE_ITEMS, length + 1) <= 10
@@ -178,9 +176,7 @@ LONG = [
 
 
 @pytest.mark.parametrize(("wanted", "day", "gfx"), LONG)
-def test_a_long_conflict_is_said_in_ten_lines_and_loses_no_source(
-    wanted: str, day: str, gfx: str, catalog: Catalog
-) -> None:
+def test_joined_core_keeps_all_sources(wanted: str, day: str, gfx: str, catalog: Catalog) -> None:
     request = ask(catalog, wanted, day=day, gfx=[gfx])
     demands, relations = minimal_core(compile_problem(catalog, request))
     assert len(demands) + len(relations) > MAX_CORE_ITEMS
@@ -216,9 +212,7 @@ PAIRS = st.tuples(
 @EXAMPLES
 @given(PAIRS)
 @example(({"vllm", "aiter", "python==3.14"}, "2026-06-01", "gfx90a"))
-def test_a_conflict_begins_with_what_the_user_typed(
-    catalog: Catalog, pair: tuple[set[str], str, str]
-) -> None:
+def test_conflict_starts_with_requirements(catalog: Catalog, pair: tuple[set[str], str, str]) -> None:
     wanted, day, gfx = pair
     problem = compile_problem(catalog, ask(catalog, " ".join(sorted(wanted)), day=day, gfx=[gfx]))
     if solve_preferred(problem) is not None:
@@ -230,14 +224,12 @@ def test_a_conflict_begins_with_what_the_user_typed(
     assert asked == sorted(asked, reverse=True)
 
 
-def test_another_offload_target_is_named_as_such(catalog: Catalog) -> None:
+def test_conflict_names_other_gpu_architectures(catalog: Catalog) -> None:
     texts = [item.text for item in _conflict(catalog, ask(catalog, "flash-attn", gfx=["gfx906"])).core]
     assert "every flash-attn requires other GPU architectures than gfx906" in texts
 
 
-def test_every_suggestion_resolves_as_it_is_written(
-    clash: tuple[Request, Conflict], catalog: Catalog
-) -> None:
+def test_suggestions_resolve_as_written(clash: tuple[Request, Conflict], catalog: Catalog) -> None:
     request, conflict = clash
     suggestions = conflict.suggestions
     assert len(suggestions) <= MAX_SUGGESTIONS
@@ -291,7 +283,7 @@ def test_every_suggestion_resolves_as_it_is_written(
         ),
     ],
 )
-def test_what_clashes_is_named_and_the_cheapest_change_comes_first(
+def test_conflict_names_reasons_and_smallest_change(
     wanted: str, day: str, named: list[str], change: str, catalog: Catalog
 ) -> None:
     conflict = _conflict(catalog, ask(catalog, wanted, day=day))
@@ -302,7 +294,7 @@ def test_what_clashes_is_named_and_the_cheapest_change_comes_first(
     assert conflict.suggestions[0].change.startswith(change)
 
 
-def test_the_driver_and_the_table_are_cited_from_their_own_sources(catalog: Catalog) -> None:
+def test_conflict_cites_driver_and_table(catalog: Catalog) -> None:
     asked, table, driver = _conflict(catalog, ask(catalog, "rocm==7.1.*", day="2026-02-15")).core
     assert asked.source == "the request"
     assert driver.source == catalog.windows_of("lumi-g")[-1].source
@@ -310,7 +302,7 @@ def test_the_driver_and_the_table_are_cited_from_their_own_sources(catalog: Cata
 
 
 @pytest.mark.parametrize("wanted", ["torch==2.9.1 rocm==6.4.4", "torch==2.9.1 apex==1.9.0"])
-def test_a_day_on_which_it_is_right_is_suggested(wanted: str, catalog: Catalog) -> None:
+def test_other_day_is_suggested(wanted: str, catalog: Catalog) -> None:
     request = ask(catalog, wanted, day="2025-12-31")
     (other,) = [one for one in _conflict(catalog, request).suggestions if "(driver " in one.change]
     assert "driver 6.3" in other.change
@@ -318,21 +310,19 @@ def test_a_day_on_which_it_is_right_is_suggested(wanted: str, catalog: Catalog) 
     assert (changed.target.date.year, changed.requirements) == (2026, request.requirements)
 
 
-def test_trusting_more_is_suggested_where_only_trust_is_missing(catalog: Catalog) -> None:
+def test_weaker_support_is_suggested(catalog: Catalog) -> None:
     request = ask(catalog, "torch==2.9.1 flash-attn", support="documented")
     changes = [again(catalog, request, one.request) for one in _conflict(catalog, request).suggestions]
     (trusting,) = [one for one in changes if one.support != "documented"]
     assert (trusting.support, trusting.requirements) == ("observed", request.requirements)
 
 
-def test_a_request_is_the_same_when_its_arguments_are_read_again(
-    clash: tuple[Request, Conflict], catalog: Catalog
-) -> None:
+def test_request_arguments_round_trip(clash: tuple[Request, Conflict], catalog: Catalog) -> None:
     request, _ = clash
     assert again(catalog, request, request_arguments(request)) == request
 
 
-def test_an_overlay_may_be_to_blame_and_is_cited(overlay: Callable[[str], Path]) -> None:
+def test_conflict_cites_overlay(overlay: Callable[[str], Path]) -> None:
     path = overlay(
         '[[requires]]\npackage = "deepspeed"\non = "python"\nversions = ["==3.8"]\n'
         'status = "observed"\nsource = "our own notebook"\n'
@@ -348,9 +338,7 @@ def test_an_overlay_may_be_to_blame_and_is_cited(overlay: Callable[[str], Path])
         "transformer-engine==2.8.0 flash-attn==2.8.4 numpy<1.25 python==3.13 vllm==0.20.1 deepspeed==0.12.3",
     ],
 )
-def test_where_several_things_clash_at_once_something_is_still_suggested(
-    wanted: str, catalog: Catalog
-) -> None:
+def test_several_conflicts_still_have_suggestions(wanted: str, catalog: Catalog) -> None:
     request = ask(catalog, wanted, day="2026-06-01")
     conflict = _conflict(catalog, request)
     assert conflict.suggestions
@@ -369,7 +357,7 @@ def test_where_several_things_clash_at_once_something_is_still_suggested(
         ("apex", {"support": "documented"}, "also accept observed facts"),
     ],
 )
-def test_the_cheapest_of_the_changes_that_resolve_is_found(
+def test_smallest_resolving_change_comes_first(
     wanted: str, options: dict[str, Any], change: str, catalog: Catalog
 ) -> None:
     request = ask(catalog, wanted, **({"day": "2026-11-21"} | options))
@@ -412,7 +400,7 @@ def test_suggestions_only_name_architectures_of_a_site(requirements: str, catalo
     st.sampled_from(["lumi-g", "archer2", "archer2-cpu"]),
     st.sampled_from(["any", "observed", "documented"]),
 )
-def test_something_is_suggested_wherever_anything_of_the_request_resolves(
+def test_partly_solvable_request_has_suggestion(
     catalog: Catalog, wanted: set[str], site: str, support: Support
 ) -> None:
     request = ask(catalog, " ".join(sorted(wanted)), site=site, day="2026-11-21", support=support)

@@ -20,7 +20,7 @@ SEEDS = range(150)
 
 @EXAMPLES
 @given(universes(circles=True))
-def test_the_judge_agrees_with_every_assignment_there_is(universe: Universe) -> None:
+def test_judge_agrees_with_brute_force(universe: Universe) -> None:
     """Brute force judges the judge, and the translation to its input."""
     found = judged(universe)
     assert (found is not None) == universe.solvable()
@@ -28,7 +28,7 @@ def test_the_judge_agrees_with_every_assignment_there_is(universe: Universe) -> 
 
 
 @pytest.mark.parametrize("circles", [False, True])
-def test_a_solution_is_found_if_and_only_if_the_judge_finds_one(circles: bool) -> None:
+def test_search_agrees_with_judge(circles: bool) -> None:
     solvable = 0
     for seed in SEEDS:
         universe = random_universe(seed, circles=circles)
@@ -43,7 +43,7 @@ def test_a_solution_is_found_if_and_only_if_the_judge_finds_one(circles: bool) -
     assert len(SEEDS) // 4 < solvable < len(SEEDS) * 3 // 4
 
 
-def test_no_solution_is_better_layer_by_layer_than_the_preferred_one() -> None:
+def test_no_solution_beats_preferred_one() -> None:
     """Where everything is asked for: nothing better of a component goes with what was decided before."""
     compared = 0
     for seed in SEEDS:
@@ -99,7 +99,7 @@ def _by_deletion(universe: Universe, problem: Problem) -> list[Demand | Relation
 
 @FEWER
 @given(universes(circles=True).filter(lambda universe: not universe.solvable()))
-def test_the_core_is_the_one_that_plain_deletion_gives(universe: Universe) -> None:
+def test_core_equals_plain_deletion(universe: Universe) -> None:
     problem = universe.problem()
     demands, relations = minimal_core(problem)
     assert [*demands, *relations] == _by_deletion(universe, problem)

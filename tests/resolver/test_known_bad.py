@@ -66,9 +66,7 @@ def _said(answer: Resolution | Conflict) -> list[str]:
 
 
 @pytest.mark.parametrize("number", [1, 2, 3, 4])
-def test_the_whole_combination_is_refused_and_the_proof_names_it_with_its_source(
-    number: int, catalog: Catalog, overlay: Overlay
-) -> None:
+def test_whole_combination_is_refused_with_source(number: int, catalog: Catalog, overlay: Overlay) -> None:
     combination = _first(number)
     request = ask(catalog, _pinned(combination))
     assert isinstance(resolve(catalog, request), Resolution)
@@ -83,9 +81,7 @@ def test_the_whole_combination_is_refused_and_the_proof_names_it_with_its_source
 
 
 @pytest.mark.parametrize("number", [2, 3, 4])
-def test_every_part_of_a_combination_stays_possible_when_one_component_is_left_out(
-    number: int, overlay: Overlay
-) -> None:
+def test_parts_of_combination_stay_possible(number: int, overlay: Overlay) -> None:
     combination = _first(number)
     mine = load([overlay(_row(combination))])
     for part in itertools.combinations(combination, number - 1):
@@ -95,7 +91,7 @@ def test_every_part_of_a_combination_stays_possible_when_one_component_is_left_o
 
 
 @pytest.mark.parametrize("number", [2, 3, 4])
-def test_every_component_may_be_the_one_with_another_version(number: int, overlay: Overlay) -> None:
+def test_any_component_can_avoid_combination(number: int, overlay: Overlay) -> None:
     combination = _first(number)
     mine = load([overlay(_row(combination))])
     for name, text in combination.items():
@@ -105,7 +101,7 @@ def test_every_component_may_be_the_one_with_another_version(number: int, overla
 
 
 @pytest.mark.parametrize("number", [1, 2, 3, 4])
-def test_who_does_not_insist_gets_a_set_outside_of_the_combination(number: int, overlay: Overlay) -> None:
+def test_unpinned_request_avoids_combination(number: int, overlay: Overlay) -> None:
     combination = _first(number)
     mine = load([overlay(_row(combination))])
     picks = _picks(resolve(mine, ask(mine, " ".join(combination))))
@@ -116,14 +112,14 @@ def test_who_does_not_insist_gets_a_set_outside_of_the_combination(number: int, 
     assert not all(inside)
 
 
-def test_a_component_without_versions_means_all_of_them(overlay: Overlay) -> None:
+def test_component_without_versions_means_all(overlay: Overlay) -> None:
     mine = load([overlay(_row({"apex": "", "deepspeed": ""}))])
     assert isinstance(resolve(mine, ask(mine, "apex deepspeed")), Conflict)
     assert isinstance(resolve(mine, ask(mine, "apex")), Resolution)
     assert isinstance(resolve(mine, ask(mine, "deepspeed")), Resolution)
 
 
-def test_the_platform_may_be_a_part(overlay: Overlay) -> None:
+def test_combination_may_contain_platform(overlay: Overlay) -> None:
     mine = load([overlay(_row({"apex": "", "python": "==3.12", "rocm": "==6.4.*"}))])
     assert isinstance(resolve(mine, ask(mine, "apex python==3.12 rocm==6.4.*")), Conflict)
     for wanted in (
@@ -135,9 +131,7 @@ def test_the_platform_may_be_a_part(overlay: Overlay) -> None:
 
 
 @pytest.mark.parametrize("number", [2, 3])
-def test_what_is_weakly_known_to_be_bad_forbids_no_more_to_who_trusts_only_what_is_documented(
-    number: int, catalog: Catalog, overlay: Overlay
-) -> None:
+def test_weak_known_bad_row_forbids_at_any_support(number: int, catalog: Catalog, overlay: Overlay) -> None:
     combination = dict(
         itertools.islice({"torch": ">=2.8", "rocm": ">=6.4", "python": "==3.8"}.items(), number)
     )
@@ -166,7 +160,7 @@ def test_what_is_weakly_known_to_be_bad_forbids_no_more_to_who_trusts_only_what_
         ('backend = "rocm"\ngfx = ["gfx90a"]\nsite = "archer2"', False),
     ],
 )
-def test_a_combination_counts_only_where_all_its_conditions_hold(
+def test_combination_needs_all_conditions(
     condition: str, counts: bool, effect: str, overlay: Overlay
 ) -> None:
     combination = _first(2)
@@ -178,14 +172,14 @@ def test_a_combination_counts_only_where_all_its_conditions_hold(
         assert len(_said(answer)) == counts
 
 
-def test_a_condition_on_a_target_counts_if_it_is_one_of_those_wanted(overlay: Overlay) -> None:
+def test_combination_condition_on_architecture(overlay: Overlay) -> None:
     mine = load([overlay(_row({"torch": "==2.9.1"}, 'gfx = ["gfx942"]'))])
     for gfx, refused in ((["gfx90a"], False), (["gfx942"], True), (["gfx90a", "gfx942"], True)):
         answer = resolve(mine, ask(mine, "torch==2.9.1", gfx=gfx))
         assert isinstance(answer, Conflict) == refused, gfx
 
 
-def test_a_combination_for_the_cpu_counts_there(overlay: Overlay) -> None:
+def test_combination_for_cpu_backend(overlay: Overlay) -> None:
     mine = load([overlay(_row({"deepspeed": "==0.19.8"}, 'backend = "cpu"'))])
     for site, refused in (("lumi-c", True), ("lumi-g", False)):
         answer = resolve(mine, ask(mine, "deepspeed==0.19.8", site=site, day="2026-06-01"))
@@ -196,7 +190,7 @@ def test_a_combination_for_the_cpu_counts_there(overlay: Overlay) -> None:
 
 
 @pytest.mark.parametrize("number", [1, 2, 3, 4])
-def test_a_warning_is_given_only_if_the_whole_combination_is_chosen(number: int, overlay: Overlay) -> None:
+def test_warning_needs_whole_combination(number: int, overlay: Overlay) -> None:
     combination = _first(number)
     mine = load([overlay(_row(combination, 'effect = "warn"'))])
     (warning,) = _said(resolve(mine, ask(mine, _pinned(combination))))
@@ -207,7 +201,7 @@ def test_a_warning_is_given_only_if_the_whole_combination_is_chosen(number: int,
         assert _said(resolve(mine, ask(mine, _pinned(part) or "torch"))) == []
 
 
-def test_a_warning_changes_nothing_of_what_is_chosen(catalog: Catalog, overlay: Overlay) -> None:
+def test_warning_does_not_change_picks(catalog: Catalog, overlay: Overlay) -> None:
     mine = load([overlay(_row(_first(3), 'effect = "warn"'))])
     request = ask(catalog, " ".join(TOGETHER))
     assert _picks(resolve(mine, request)) == _picks(resolve(catalog, request))
@@ -216,7 +210,7 @@ def test_a_warning_changes_nothing_of_what_is_chosen(catalog: Catalog, overlay: 
 # Rows.
 
 
-def test_an_overlay_replaces_the_row_of_the_same_combination(tmp_path: Path) -> None:
+def test_overlay_replaces_row_of_same_combination(tmp_path: Path) -> None:
     for name, effect in (("shipped", "refuse"), ("mine", "warn")):
         row = _row(_first(2), f'effect = "{effect}"')
         (tmp_path / f"{name}.toml").write_text(f"schema = 1\n{row}", encoding="utf-8")
@@ -226,7 +220,7 @@ def test_an_overlay_replaces_the_row_of_the_same_combination(tmp_path: Path) -> 
     assert len(_said(resolve(both, ask(both, _pinned(_first(2)))))) == 1
 
 
-def test_rows_that_differ_in_their_condition_stand_side_by_side(catalog: Catalog, overlay: Overlay) -> None:
+def test_rows_with_other_conditions_coexist(catalog: Catalog, overlay: Overlay) -> None:
     rows = [_row(_first(1), f'site = "{site}"') for site in ("lumi-g", "archer2")]
     assert len(load([overlay("".join(rows))]).known_bad) == len(catalog.known_bad) + 2
 
@@ -239,7 +233,7 @@ def test_rows_that_differ_in_their_condition_stand_side_by_side(catalog: Catalog
         ({"apex": "abc"}, "", "abc", ""),
     ],
 )
-def test_a_row_that_names_what_does_not_exist_is_refused(
+def test_row_with_unknown_name_is_refused(
     combination: dict[str, str], key: str, named: str, hint: str, overlay: Overlay
 ) -> None:
     with pytest.raises(CatalogError) as failure:
@@ -257,14 +251,14 @@ def _versions(catalog: Catalog, name: str) -> list[str]:
     return [one.version for one in catalog.releases_of(name)]
 
 
-def test_every_shipped_row_speaks_of_versions_that_the_catalog_has(catalog: Catalog) -> None:
+def test_shipped_rows_name_known_versions(catalog: Catalog) -> None:
     for row in catalog.known_bad.values():
         for name, text in row.combination.items():
             specifiers = [parse_specifier(text)] if text else []
             assert any(allows(specifiers, one) for one in _versions(catalog, name)), (row.combination, name)
 
 
-def test_every_shipped_row_that_refuses_is_a_conflict_and_none_of_its_parts_is(catalog: Catalog) -> None:
+def test_shipped_refusals_conflict_as_a_whole(catalog: Catalog) -> None:
     refusing = [row for row in catalog.known_bad.values() if row.effect == "refuse"]
     assert refusing != []
     for row in refusing:

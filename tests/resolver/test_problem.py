@@ -17,7 +17,7 @@ def _variable(name: str, size: int) -> Variable:
     return Variable(name, [candidate(name, str(number)) for number in range(size)])
 
 
-def test_masks_name_candidates_from_bit_1_on_and_bit_0_is_absence() -> None:
+def test_masks_number_candidates_from_bit_1() -> None:
     one = _variable("torch", 3)
     assert one.everything == 0b1111
     assert one.present == 0b1110
@@ -28,13 +28,13 @@ def test_masks_name_candidates_from_bit_1_on_and_bit_0_is_absence() -> None:
 
 @EXAMPLES
 @given(st.integers(0, 2**70))
-def test_bits_are_the_numbers_of_the_set_bits_in_order(mask: int) -> None:
+def test_bits_yields_set_bits_in_order(mask: int) -> None:
     numbers = list(bits(mask))
     assert sum(1 << number for number in numbers) == mask
     assert numbers == sorted(set(numbers))
 
 
-def test_a_subject_that_no_row_speaks_of_is_free_and_others_need_what_any_row_allows() -> None:
+def test_relation_table_merges_rows() -> None:
     one, other = _variable("apex", 3), _variable("torch", 2)
     rows = [Row(one.mask([0, 1]), other.mask([0]), FACT), Row(one.mask([1]), other.mask([1]), FACT)]
     needs = Relation(one, other, "run", rows)
@@ -47,7 +47,7 @@ def test_a_subject_that_no_row_speaks_of_is_free_and_others_need_what_any_row_al
 
 @EXAMPLES
 @given(universes(circles=True))
-def test_propagation_keeps_every_candidate_of_every_solution(universe: Universe) -> None:
+def test_propagation_keeps_candidates_of_solutions(universe: Universe) -> None:
     domains = propagate(universe.problem())
     solutions = list(universe.solutions())
     event(f"solutions: {bool(solutions)}, proved without search: {domains is None}")
@@ -61,7 +61,7 @@ def test_propagation_keeps_every_candidate_of_every_solution(universe: Universe)
 
 @EXAMPLES
 @given(universes(circles=True))
-def test_what_propagation_leaves_has_a_partner_in_every_relation(universe: Universe) -> None:
+def test_propagated_candidates_have_partners(universe: Universe) -> None:
     problem = universe.problem()
     domains = propagate(problem)
     if domains is None:
@@ -76,7 +76,7 @@ def test_what_propagation_leaves_has_a_partner_in_every_relation(universe: Unive
 
 
 @pytest.mark.usefixtures("_no_hang")
-def test_propagation_ends_where_a_component_is_related_to_itself() -> None:
+def test_propagation_ends_with_self_relation() -> None:
     impossible = Link("apex", "apex", ((frozenset({0, 1}), frozenset()),), when_present=False)
     universe = Universe({"apex": 2}, (), (impossible,))
     assert propagate(universe.problem()) == {"apex": ABSENT}
@@ -89,7 +89,7 @@ def _union(masks: list[int]) -> int:
     return union
 
 
-def test_a_limited_problem_shares_the_variables_and_leaves_the_original_alone() -> None:
+def test_restricted_problem_shares_variables() -> None:
     a, b = _variable("a", 1), _variable("b", 1)
     problem = Universe({"a": 1, "b": 1}, (), ()).problem()
     relation = Relation(a, b, "run", [Row(a.present, b.present, FACT)])
@@ -98,7 +98,7 @@ def test_a_limited_problem_shares_the_variables_and_leaves_the_original_alone() 
     assert (part.relations, problem.relations) == ([relation], [])
 
 
-def test_what_is_dropped_at_the_end_of_a_chain_is_felt_at_its_beginning() -> None:
+def test_propagation_follows_chain_to_its_start() -> None:
     """Each relation is looked at again when another one has changed what it speaks of."""
     both = frozenset({0, 1})
     rows = ((frozenset({0}), frozenset({0})), (frozenset({1}), frozenset({1})))

@@ -20,9 +20,7 @@ def _picked(catalog: Catalog, request: Request) -> dict[str, str]:
 @pytest.mark.parametrize(
     ("wanted", "name"), [("apex", "torch"), ("flash-attn", "torch"), ("torch", "rocm"), ("apex", "python")]
 )
-def test_what_a_fact_forbids_is_a_conflict_when_it_is_asked_for(
-    wanted: str, name: str, catalog: Catalog
-) -> None:
+def test_rejected_version_conflicts_when_requested(wanted: str, name: str, catalog: Catalog) -> None:
     request = ask(catalog, wanted)
     picked = _picked(catalog, request)
     found, _ = rejected_versions(catalog, request, picked, name)
@@ -38,7 +36,7 @@ def test_what_a_fact_forbids_is_a_conflict_when_it_is_asked_for(
             assert picked[other] == now != then
 
 
-def test_a_newer_torch_that_another_choice_forbids_names_that_choice(catalog: Catalog) -> None:
+def test_rejected_torch_names_excluding_request(catalog: Catalog) -> None:
     request = ask(catalog, "torch rocm==6.4.*", day="2026-06-01")
     before, more = rejected_versions(catalog, request, _picked(catalog, request), "torch", limit=99)
     assert more == 0
@@ -48,7 +46,7 @@ def test_a_newer_torch_that_another_choice_forbids_names_that_choice(catalog: Ca
     assert any("rocm==6.4.*" in item.text for item in newest.core)
 
 
-def test_what_is_decided_first_is_named_where_nothing_forbids_it(catalog: Catalog) -> None:
+def test_rejected_version_names_changed_component(catalog: Catalog) -> None:
     request = ask(catalog, "apex", day="2025-06-01")
     picked = _picked(catalog, request)
     found = {one.key: one for one in rejected_versions(catalog, request, picked, "apex")[0]}
@@ -56,14 +54,14 @@ def test_what_is_decided_first_is_named_where_nothing_forbids_it(catalog: Catalo
     assert found["1.9.0a0 (4b03581)"].core == ()
 
 
-def test_the_best_and_the_absent_have_nothing_before_them(catalog: Catalog) -> None:
+def test_absent_component_has_no_rejected_versions(catalog: Catalog) -> None:
     request = ask(catalog, "torch")
     picked = _picked(catalog, request)
     assert rejected_versions(catalog, request, picked, "apex") == ([], 0)
     assert rejected_versions(catalog, request, picked, "gfx") == ([], 0)
 
 
-def test_what_is_not_looked_at_is_counted_and_can_be_asked_for(catalog: Catalog) -> None:
+def test_rejected_versions_beyond_limit_are_counted(catalog: Catalog) -> None:
     request = ask(catalog, "apex", day="2026-06-01")
     picked = _picked(catalog, request)
     everything, none = rejected_versions(catalog, request, picked, "torch", limit=999)

@@ -11,7 +11,7 @@ from tests.resolver.universe import EXAMPLES, FACT, Universe, candidate, univers
 
 @EXAMPLES
 @given(universes())
-def test_the_preferred_solution_is_best_component_by_component(universe: Universe) -> None:
+def test_preferred_solution_is_best_by_component(universe: Universe) -> None:
     """What every solution has comes first, platform before torch before the rest, the best of each."""
     found = solve_preferred(universe.problem())
     left = list(universe.solutions())
@@ -30,7 +30,7 @@ def test_the_preferred_solution_is_best_component_by_component(universe: Univers
     assert [universe.read(found)] == left
 
 
-def test_the_newest_torch_wins_over_the_newest_apex() -> None:
+def test_newest_torch_wins_over_newest_apex() -> None:
     torch = Variable("torch", [candidate("torch", version) for version in ("3", "2", "1")])
     apex = Variable("apex", [candidate("apex", version) for version in ("2", "1")])
     rows = [Row(apex.mask([0]), torch.mask([2]), FACT), Row(apex.mask([1]), torch.mask([0, 1]), FACT)]

@@ -34,7 +34,7 @@ def _needs(subject: str, target: str, *rows: tuple[int, int], when_present: bool
 
 @EXAMPLES
 @given(universes())
-def test_a_solution_is_found_if_and_only_if_there_is_one(universe: Universe) -> None:
+def test_search_finds_solution_iff_one_exists(universe: Universe) -> None:
     solution = solve(universe.problem())
     event(f"solvable: {solution is not None}")
     assert (solution is not None) == universe.solvable()
@@ -65,7 +65,7 @@ LEFT_BEHIND = Universe(
 @given(universes(circles=True))
 @example(EACH_OTHER)
 @example(LEFT_BEHIND)
-def test_it_is_also_so_where_components_are_related_in_a_circle(universe: Universe) -> None:
+def test_search_finds_solution_iff_one_exists_with_cycles(universe: Universe) -> None:
     solution = solve(universe.problem())
     assert (solution is not None) == universe.solvable()
     if solution is not None:
@@ -74,9 +74,7 @@ def test_it_is_also_so_where_components_are_related_in_a_circle(universe: Univer
 
 @FEWER
 @given(universes(), st.randoms(use_true_random=False))
-def test_the_order_of_the_facts_does_not_decide_whether_there_is_a_solution(
-    universe: Universe, chance: random.Random
-) -> None:
+def test_order_of_facts_does_not_matter(universe: Universe, chance: random.Random) -> None:
     limits, links = list(universe.limits), list(universe.links)
     chance.shuffle(limits)
     chance.shuffle(links)
@@ -86,7 +84,7 @@ def test_the_order_of_the_facts_does_not_decide_whether_there_is_a_solution(
 
 @FEWER
 @given(universes())
-def test_what_is_preferred_holds_and_is_the_same_every_time(universe: Universe) -> None:
+def test_preferred_solution_is_deterministic(universe: Universe) -> None:
     problem = universe.problem()
     solution = solve_preferred(problem)
     assert solution == solve_preferred(problem) == solve_preferred(universe.problem())
@@ -96,7 +94,7 @@ def test_what_is_preferred_holds_and_is_the_same_every_time(universe: Universe) 
 
 @EXAMPLES
 @given(universes())
-def test_of_all_solutions_the_best_layer_by_layer_is_preferred(universe: Universe) -> None:
+def test_preferred_solution_is_best_by_layer(universe: Universe) -> None:
     """Where everything was asked for, this can be said in one line."""
     universe = dataclasses.replace(universe, limits=tuple(map(_must, universe.sizes)))
     layers = [name for name in ("rocm", "torch", "apex", "deepspeed", "zlib") if name in universe.sizes]
@@ -105,7 +103,7 @@ def test_of_all_solutions_the_best_layer_by_layer_is_preferred(universe: Univers
     assert (best and dict(zip(layers, best, strict=True))) == (solution and universe.read(solution))
 
 
-def test_only_what_is_needed_is_part_of_the_set_and_the_preferred_candidate_of_it() -> None:
+def test_solution_has_only_required_components() -> None:
     universe = Universe(
         {"torch": 3, "apex": 3, "zlib": 3, "rocm": 3},
         (_must("apex"), Limit("rocm", ALL, optional=True)),
@@ -118,7 +116,7 @@ def test_only_what_is_needed_is_part_of_the_set_and_the_preferred_candidate_of_i
     assert universe.read(solve_preferred(universe.problem()) or {}) == wanted
 
 
-def test_what_was_asked_for_is_not_taken_older_to_leave_something_out() -> None:
+def test_requested_component_is_newest_at_any_cost() -> None:
     """The newest apex needs a rocm, the one before it needs none; nobody asked for less of rocm."""
     universe = Universe(
         {"apex": 2, "rocm": 2}, (_must("apex", _set(0, 1)),), (_needs("apex", "rocm", (0, 1)),)
@@ -126,17 +124,17 @@ def test_what_was_asked_for_is_not_taken_older_to_leave_something_out() -> None:
     assert universe.read(solve_preferred(universe.problem()) or {}) == {"apex": 0, "rocm": 1}
 
 
-def test_a_component_that_must_be_there_and_must_not_is_no_solution() -> None:
+def test_contradictory_demands_have_no_solution() -> None:
     assert solve(Universe({"apex": 1}, (_must("apex", _set()),), ()).problem()) is None
     both = (_must("apex"), Limit("apex", _set(), optional=True))
     assert solve(Universe({"apex": 1}, both, ()).problem()) is None
 
 
-def test_nothing_asked_for_is_solved_by_nothing() -> None:
+def test_empty_request_has_empty_solution() -> None:
     assert solve_preferred(Universe({"apex": 1}, (), ()).problem()) == {}
 
 
-def test_the_guard_on_rounds_says_that_it_stopped_and_not_that_there_is_no_solution() -> None:
+def test_step_limit_raises_too_large() -> None:
     names = [f"package{number}" for number in range(10)]
     universe = Universe(dict.fromkeys(names, 3), tuple(_must(name) for name in names), ())
     assert solve(universe.problem(), max_steps=100) == dict.fromkeys(names, 1)
@@ -149,7 +147,7 @@ def _proven(name: str, year: int, **picks: str) -> ProvenSet:
     return ProvenSet(id=name, date=date(year, 1, 1), picks=picks, status="observed", source="here")
 
 
-def test_the_newest_proven_set_that_fits_decides_and_without_one_the_newest_versions() -> None:
+def test_newest_fitting_proven_set_is_used() -> None:
     universe = Universe(
         {"torch": 3, "apex": 3},  # versions 3, 2 and 1
         (_must("apex"), _must("torch", _set(0, 1))),
@@ -169,12 +167,12 @@ def test_the_newest_proven_set_that_fits_decides_and_without_one_the_newest_vers
     )
 
 
-def test_without_a_solution_no_proven_set_fits() -> None:
+def test_no_proven_set_fits_without_solution() -> None:
     problem = Universe({"apex": 1}, (_must("apex", _set()),), ()).problem()
     assert solve_proven(Session(problem), [_proven("one", 2025, apex="1")], ["apex"]) == (None, None)
 
 
-def test_a_set_that_names_more_of_what_was_asked_for_wins_over_a_newer_one() -> None:
+def test_proven_set_with_more_requested_names_wins() -> None:
     universe = Universe({"torch": 2, "apex": 2}, (_must("torch"), _must("apex")), ())
     problem = universe.problem()
     whole, part = _proven("whole", 2024, torch="1", apex="1"), _proven("part", 2026, torch="2")

@@ -169,7 +169,7 @@ CHOICES: tuple[Prefer, ...] = ("newest", "oldest", "proven")
 
 @pytest.mark.parametrize(("support", "prefer"), list(product(LEVELS, CHOICES)))
 @pytest.mark.parametrize("wanted", ["", "zone upper built>=1.5 ready", "built torch<2.9 rocm"])
-def test_every_cell_of_a_tiny_catalog_is_what_resolve_answers(
+def test_cells_of_tiny_catalog_equal_resolve(
     tiny: Catalog, wanted: str, support: Support, prefer: Prefer
 ) -> None:
     table = Table(tiny, ask(tiny, wanted, site="hill", support=support, prefer=prefer), together=True)
@@ -182,7 +182,7 @@ def test_every_cell_of_a_tiny_catalog_is_what_resolve_answers(
 
 
 @pytest.mark.parametrize("limits", ["", "torch>=2.8", "python==3.11", "rocm==6.2.*", "base-image"])
-def test_there_is_a_row_for_exactly_what_resolves(tiny: Catalog, limits: str) -> None:
+def test_rows_are_exactly_what_resolves(tiny: Catalog, limits: str) -> None:
     request = ask(tiny, limits, site="hill")
     rows = list(Table(tiny, request).rows())
     found = [(image, row.torch, row.python) for row in rows for image in row.images or ("",)]
@@ -207,7 +207,7 @@ def _resolves(catalog: Catalog, request: Request, torch: str, python: str, image
     return solve(compile_problem(catalog, asked)) is not None
 
 
-def test_images_share_a_row_only_where_no_fact_tells_them_apart(tiny: Catalog) -> None:
+def test_images_share_row_if_interchangeable(tiny: Catalog) -> None:
     groups = list(dict.fromkeys(row.images for row in Table(tiny, ask(tiny, "", site="hill")).rows()))
     assert groups == [
         ("one.sif", "other.sif"),
@@ -220,7 +220,7 @@ def test_images_share_a_row_only_where_no_fact_tells_them_apart(tiny: Catalog) -
     assert {len(row.images) for row in proven} == {0, 1}
 
 
-def test_what_is_below_the_drivers_window_is_at_own_risk_and_comes_behind(tiny: Catalog) -> None:
+def test_rows_at_own_risk_come_last(tiny: Catalog) -> None:
     rows = [row for row in Table(tiny, ask(tiny, "", site="hill")).rows() if row.images]
     verdicts = [str(row.verdict) for row in rows]
     assert verdicts == sorted(verdicts, reverse=True)
@@ -250,7 +250,7 @@ REFUSALS = [
 
 
 @pytest.mark.parametrize("case", REFUSALS, ids=[case[0] for case in REFUSALS])
-def test_a_refusal_names_the_components_that_decide(
+def test_refusal_names_deciding_components(
     tiny: Catalog, case: tuple[str, tuple[str, ...], str, str, str]
 ) -> None:
     wanted, images, torch, python, reason = case
@@ -259,7 +259,7 @@ def test_a_refusal_names_the_components_that_decide(
     assert _cell(table, column.name, images=images, torch=torch, python=python).refused == reason
 
 
-def test_support_that_is_too_weak_is_the_reason(tiny: Catalog) -> None:
+def test_refusal_names_support(tiny: Catalog) -> None:
     table = Table(tiny, ask(tiny, "built==1.0", site="hill", support="documented"))
     assert {row.cells["built"].refused for row in table.rows() if row.cells["built"].refused} == {"support"}
     trusting = Table(tiny, ask(tiny, "built==1.0", site="hill"))
@@ -267,7 +267,7 @@ def test_support_that_is_too_weak_is_the_reason(tiny: Catalog) -> None:
     assert set(found) == {"inferred"}
 
 
-def test_packages_that_fit_alone_and_not_together_say_so(tiny: Catalog) -> None:
+def test_refusal_names_combination(tiny: Catalog) -> None:
     table = Table(tiny, ask(tiny, "upper zone", site="hill"), together=True)
     cells = next(
         row.cells
@@ -279,7 +279,7 @@ def test_packages_that_fit_alone_and_not_together_say_so(tiny: Catalog) -> None:
     assert cells["upper+zone"].refused == COMBINATION
 
 
-def test_the_core_of_a_refusal_is_that_of_resolve(tiny: Catalog) -> None:
+def test_core_of_refusal_equals_resolve(tiny: Catalog) -> None:
     table = Table(tiny, ask(tiny, "built upper", site="hill"))
     refused = [(row, column) for row, column in _all(table) if row.cells[column.name].refused]
     for row, column in refused[:6]:
@@ -288,7 +288,7 @@ def test_the_core_of_a_refusal_is_that_of_resolve(tiny: Catalog) -> None:
         assert table.core(row, column) == list(answer.core)
 
 
-def test_with_refused_rows_every_torch_and_python_is_named_once_with_a_reason(tiny: Catalog) -> None:
+def test_refused_rows_have_reasons(tiny: Catalog) -> None:
     rows = list(Table(tiny, ask(tiny, "zone", site="hill")).rows(refused_too=True))
     refused = {(row.torch, row.python): row.refused for row in rows if row.verdict is None}
     assert refused == {
@@ -301,7 +301,7 @@ def test_with_refused_rows_every_torch_and_python_is_named_once_with_a_reason(ti
     assert found == set(product(tiny.torch, tiny.python))
 
 
-def test_an_unknown_column_and_a_backend_without_packages_are_bad_input(tiny: Catalog) -> None:
+def test_unknown_column_is_bad_input(tiny: Catalog) -> None:
     with pytest.raises(UsageError, match="zoon"):
         Table(tiny, ask(tiny, "zoon", site="hill"))
     assert available_packages(tiny, "cpu") == ["zone"]
@@ -310,9 +310,7 @@ def test_an_unknown_column_and_a_backend_without_packages_are_bad_input(tiny: Ca
         Table(nothing, ask(nothing, "", site="hill"))
 
 
-def test_the_first_row_is_there_before_the_others_are_computed(
-    tiny: Catalog, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rows_are_computed_lazily(tiny: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
     real = resolving.pick_of
 
@@ -355,13 +353,13 @@ def real(request: pytest.FixtureRequest, catalog: Catalog) -> Whole:
 
 @settings(EXAMPLES, max_examples=40)
 @given(seed=st.integers(0, 2**32))
-def test_cells_of_the_shipped_catalog_are_what_resolve_answers(real: Whole, seed: int) -> None:
+def test_cells_of_shipped_catalog_equal_resolve(real: Whole, seed: int) -> None:
     draw = random.Random(seed)
     row = draw.choice(real.rows)
     _check(real.table, row, draw.choice(real.table.columns), draw.choice(row.images or ("",)))
 
 
-def test_a_table_of_one_column_has_the_cells_of_the_table_of_all(catalog: Catalog) -> None:
+def test_other_columns_do_not_change_cells(catalog: Catalog) -> None:
     """What else was compiled makes no difference."""
     whole = {
         (row.images, row.torch, row.python): row.cells["torch-sparse"]

@@ -42,7 +42,7 @@ def pick_of(answer: Resolution, name: str) -> Distribution:
     return pick
 
 
-def test_what_is_installed_gets_exactly_that_version_and_is_not_built(catalog: Catalog) -> None:
+def test_preinstalled_version_is_kept_and_not_built(catalog: Catalog) -> None:
     request = ask(catalog, "apex deepspeed", day=DAY)
     assert pick_of(resolved(catalog, request), "deepspeed").version != "0.17.6"
     answer = resolved(catalog, keeping(request, torch="2.9.1+rocm6.4", deepspeed="0.17.6", foo="1.0"))
@@ -64,14 +64,14 @@ def test_what_is_installed_gets_exactly_that_version_and_is_not_built(catalog: C
     }
 
 
-def test_what_is_installed_is_part_of_the_set_even_if_nobody_asked_for_it(catalog: Catalog) -> None:
+def test_preinstalled_is_picked_without_request(catalog: Catalog) -> None:
     request = ask(catalog, "bitsandbytes", day=DAY)
     assert resolved(catalog, request).pick("torchvision") is None
     kept = keeping(request, torch="2.9.1+rocm6.4", torchvision="0.24.1+rocm6.4")
     assert pick_of(resolved(catalog, kept), "torchvision").origin == "preinstalled"
 
 
-def test_an_unknown_version_is_taken_for_the_one_that_its_label_begins_with(catalog: Catalog) -> None:
+def test_unknown_label_matches_longest_prefix(catalog: Catalog) -> None:
     answer = resolved(catalog, keeping(ask(catalog, "apex", day=DAY), torch="2.9.1+rocm6.4.lumi"))
     torch = pick_of(answer, "torch")
     assert (torch.version, torch.index) == ("2.9.1+rocm6.4.lumi", "")
@@ -81,7 +81,7 @@ def test_an_unknown_version_is_taken_for_the_one_that_its_label_begins_with(cata
     assert answer.built()[0].pinned.endswith("torch2.9.1.gfx90a")
 
 
-def test_what_that_one_needs_the_installed_one_needs(catalog: Catalog) -> None:
+def test_matched_version_gives_requirements(catalog: Catalog) -> None:
     request = ask(catalog, "apex rocm==7.0.*", day=DAY)
     answer = resolve(catalog, keeping(request, torch="2.9.1+rocm6.4.lumi"))
     assert isinstance(answer, Conflict)
@@ -93,7 +93,7 @@ def test_what_that_one_needs_the_installed_one_needs(catalog: Catalog) -> None:
     assert "--keep-installed" not in changes[0].request
 
 
-def test_of_a_version_like_no_other_nothing_is_known_and_that_is_said(catalog: Catalog) -> None:
+def test_unmatched_version_causes_warning(catalog: Catalog) -> None:
     request = ask(catalog, "torch rocm==6.0.3", day="2025-06-01")
     answer = resolved(catalog, keeping(request, torch="2.8.0a0+git49444c3"))
     assert pick_of(answer, "torch").version == "2.8.0a0+git49444c3"
@@ -102,21 +102,21 @@ def test_of_a_version_like_no_other_nothing_is_known_and_that_is_said(catalog: C
     assert isinstance(known, Conflict)
 
 
-def test_how_something_is_compiled_says_nothing_of_what_is_installed(catalog: Catalog) -> None:
+def test_build_facts_do_not_apply_to_preinstalled(catalog: Catalog) -> None:
     """The catalog has a recipe for this commit on CPUs only; an installed one may be of ROCm."""
     request = ask(catalog, "torch rocm==6.0.3", day="2025-06-01")
     answer = resolved(catalog, keeping(request, torch="1.13.0a0+git49444c3"))
     assert pick_of(answer, "torch").origin == "preinstalled"
 
 
-def test_another_label_binds_to_no_rocm_but_goes_with_what_goes_with_that_version(catalog: Catalog) -> None:
+def test_other_label_matches_public_version_only(catalog: Catalog) -> None:
     request = ask(catalog, "apex rocm==6.4.*", day=DAY)
     answer = resolved(catalog, keeping(request, torch="2.9.1+ours"))
     assert pick_of(answer, "apex").version == "1.9.0"
     assert any("its own requirements were not checked" in one for one in answer.warnings)
 
 
-def test_the_kept_version_is_named_in_a_conflict_with_the_request(catalog: Catalog) -> None:
+def test_conflict_names_preinstalled_version(catalog: Catalog) -> None:
     request = keeping(ask(catalog, "torch>=2.10", day=DAY), torch="2.9.1+rocm6.4")
     answer = resolve(catalog, request)
     assert isinstance(answer, Conflict)
@@ -127,7 +127,7 @@ def test_the_kept_version_is_named_in_a_conflict_with_the_request(catalog: Catal
     assert request_arguments(request)[-2:] == ("--keep-installed", "list.txt")
 
 
-def test_a_torch_of_the_other_backend_conflicts_with_the_target(catalog: Catalog) -> None:
+def test_preinstalled_torch_of_other_backend_conflicts(catalog: Catalog) -> None:
     answer = resolve(catalog, keeping(ask(catalog, "apex", day=DAY), torch="2.9.1+cpu"))
     assert isinstance(answer, Conflict)
     texts = [item.text for item in answer.core]
@@ -135,7 +135,7 @@ def test_a_torch_of_the_other_backend_conflicts_with_the_target(catalog: Catalog
     assert "the base image contains torch 2.9.1+cpu" in texts
 
 
-def test_two_installed_things_fit_together_whatever_the_catalog_says_but_it_is_said(
+def test_preinstalled_pair_excluded_by_catalog_warns(
     catalog: Catalog,
 ) -> None:
     request = ask(catalog, "apex", day=DAY)
@@ -146,7 +146,7 @@ def test_two_installed_things_fit_together_whatever_the_catalog_says_but_it_is_s
     assert isinstance(resolve(catalog, keeping(wanted, torch="2.9.1+rocm6.4")), Conflict)
 
 
-def test_python_and_rocm_of_the_list_count(catalog: Catalog) -> None:
+def test_listed_python_and_rocm_are_demands(catalog: Catalog) -> None:
     request = ask(catalog, "apex", day=DAY)
     answer = resolved(catalog, keeping(request, python="3.12.3", rocm="6.4.4", torch="2.9.1+rocm6.4"))
     assert pick_of(answer, "python").version == "3.12"
@@ -158,7 +158,7 @@ def test_python_and_rocm_of_the_list_count(catalog: Catalog) -> None:
         resolve(catalog, keeping(request, rocm="99.9"))
 
 
-def test_of_an_image_is_kept_what_the_catalog_says_it_holds(catalog: Catalog) -> None:
+def test_content_of_image_is_kept(catalog: Catalog) -> None:
     request = ask(catalog, "apex deepspeed", day=DAY, base_image=TORCH_LAYER)
     answer = resolved(catalog, replace(request, preinstalled=Preinstalled(IMAGE)))
     for name, version in catalog.image[TORCH_LAYER].holds.items():
@@ -170,7 +170,7 @@ def test_of_an_image_is_kept_what_the_catalog_says_it_holds(catalog: Catalog) ->
     ]
 
 
-def test_a_torch_that_an_image_compiled_itself_is_kept(catalog: Catalog) -> None:
+def test_torch_compiled_by_image_is_kept(catalog: Catalog) -> None:
     request = ask(catalog, "deepspeed", day=DAY, base_image=OWN_TORCH)
     answer = resolved(catalog, replace(request, preinstalled=Preinstalled(IMAGE)))
     torch = pick_of(answer, "torch")
@@ -178,7 +178,7 @@ def test_a_torch_that_an_image_compiled_itself_is_kept(catalog: Catalog) -> None
     assert pick_of(answer, "rocm").version == "7.0.2"
 
 
-def test_an_image_that_holds_nothing_keeps_nothing_and_that_is_said(catalog: Catalog) -> None:
+def test_image_without_content_causes_warning(catalog: Catalog) -> None:
     request = ask(catalog, "bitsandbytes", day=DAY, base_image=NO_TORCH)
     answer = resolved(catalog, replace(request, preinstalled=Preinstalled(IMAGE)))
     assert pick_of(answer, "torch").origin == "published"
@@ -186,14 +186,14 @@ def test_an_image_that_holds_nothing_keeps_nothing_and_that_is_said(catalog: Cat
     assert any("nothing was kept" in one for one in answer.warnings)
 
 
-def test_a_torch_that_the_image_does_not_hold_conflicts_with_the_image(catalog: Catalog) -> None:
+def test_other_torch_conflicts_with_image(catalog: Catalog) -> None:
     request = ask(catalog, "torch==2.8.0", day=DAY, base_image=TORCH_LAYER)
     answer = resolve(catalog, replace(request, preinstalled=Preinstalled(IMAGE)))
     assert isinstance(answer, Conflict)
     assert f"the base image {TORCH_LAYER} contains torch 2.9.1+rocm6.4" in [item.text for item in answer.core]
 
 
-def test_the_cpu_backend_has_no_base_image_to_keep(catalog: Catalog) -> None:
+def test_cpu_backend_cannot_keep_image(catalog: Catalog) -> None:
     request = ask(catalog, "torch", site="local", backend="cpu", python="3.11", glibc="2.36")
     with pytest.raises(UsageError, match="CPU backend has none"):
         resolve(catalog, replace(request, preinstalled=Preinstalled(IMAGE)))
@@ -201,7 +201,7 @@ def test_the_cpu_backend_has_no_base_image_to_keep(catalog: Catalog) -> None:
     assert pick_of(kept, "torch").origin == "preinstalled"
 
 
-def test_which_image_was_listed_is_asked_for_unless_one_is_named(catalog: Catalog) -> None:
+def test_list_without_image_causes_warning(catalog: Catalog) -> None:
     request = keeping(ask(catalog, "apex", day=DAY), torch="2.9.1+rocm6.4")
     said = "does not name its base image"
     assert any(said in one for one in resolved(catalog, request).warnings)
@@ -218,7 +218,7 @@ def test_which_image_was_listed_is_asked_for_unless_one_is_named(catalog: Catalo
         "Preinstalled('list.txt', {'numpy': '2.1.3', 'torch': '2.9.1+rocm6.4.lumi'})",
     ],
 )
-def test_what_is_kept_gives_the_same_bytes_in_every_process(kept: str, catalog: Catalog) -> None:
+def test_preinstalled_lock_is_deterministic(kept: str, catalog: Catalog) -> None:
     program = (
         "import sys; from msgspec.structs import replace; from resolver.facts.loading import load;"
         "from resolver.lock import dumps; from resolver.model import Preinstalled;"
@@ -245,7 +245,7 @@ def test_what_is_kept_gives_the_same_bytes_in_every_process(kept: str, catalog: 
         assert dumps(resolved(catalog, replace(request, preinstalled=Preinstalled(IMAGE)))) == text
 
 
-def test_nothing_can_be_kept_where_only_documents_are_trusted(catalog: Catalog) -> None:
+def test_preinstalled_conflicts_with_documented_support(catalog: Catalog) -> None:
     request = ask(catalog, "torch", day="2025-06-01", support="documented")
     answer = resolve(catalog, keeping(request, torch="2.8.0a0+ours"))
     assert isinstance(answer, Conflict)
@@ -263,7 +263,7 @@ def test_nothing_can_be_kept_where_only_documents_are_trusted(catalog: Catalog) 
         ("2.4.0+rocm6.3", "cpu", "torch 2.4.0+rocm6.3 is labelled as a build for ROCm 6.3"),
     ],
 )
-def test_a_torch_that_is_not_known_is_what_its_label_says(
+def test_label_of_unknown_torch_names_backend(
     catalog: Catalog, version: str, backend: Backend | None, said: str
 ) -> None:
     site = "local" if backend == "cpu" else "lumi-g"
@@ -274,7 +274,7 @@ def test_a_torch_that_is_not_known_is_what_its_label_says(
     assert said in "\n".join(one.text for one in answer.core)
 
 
-def test_a_torch_without_a_label_has_the_pythons_of_that_release(catalog: Catalog) -> None:
+def test_unlabelled_torch_has_pythons_of_release(catalog: Catalog) -> None:
     newest = pick_of(resolved(catalog, ask(catalog, "python", day=DAY)), "python").version
     answer = resolved(catalog, keeping(ask(catalog, "torch python", day=DAY), torch="2.4.0"))
     assert newest != "3.12"
