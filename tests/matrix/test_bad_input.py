@@ -118,16 +118,14 @@ source = "here"
 
 
 @pytest.mark.parametrize("kind", ["run", "build"])
-def test_packages_that_need_each_other_in_a_circle_are_bad_input(
-    kind: str, capsys: Capture, tmp_path: Path
-) -> None:
+def test_packages_that_require_each_other_are_bad_input(kind: str, capsys: Capture, tmp_path: Path) -> None:
     for name, other in (("cyca", "cycb"), ("cycb", "cyca")):
-        facts = tmp_path / "circle" / f"{name}.toml"
+        facts = tmp_path / "cycle" / f"{name}.toml"
         facts.parent.mkdir(exist_ok=True)
         facts.write_text(CIRCLE.format(name=name, other=other, kind=kind, zeros="0" * 64))
-    assert main(["resolve", "--catalog", "circle", "cyca", "--date", "2026-03-01"]) == 2
+    assert main(["resolve", "--catalog", "cycle", "cyca", "--date", "2026-03-01"]) == 2
     said = capsys.readouterr()
-    assert "circle: cyca -> cycb -> cyca." in said.err
+    assert "cycle: cyca -> cycb -> cyca." in said.err
     assert "[[requires]]" in said.err
     assert said.out == ""
 

@@ -81,7 +81,7 @@ def test_a_request_without_a_solution_is_exit_1(capsys: Capture) -> None:
     assert main(["build-wheels", "apex", "--backend", "cpu"]) == 1
     said = capsys.readouterr().out
     assert "the backend is cpu" in said
-    assert "needs backend rocm" in said
+    assert "requires backend rocm" in said
 
 
 def test_a_machine_without_a_compiler_is_told_before_anything_starts(
@@ -93,7 +93,7 @@ def test_a_machine_without_a_compiler_is_told_before_anything_starts(
     assert main(["build-wheels", "deepspeed", "--backend", "cpu", "--index", "index"]) == 3
     said = capsys.readouterr().err
     assert "C++ compiler" in said
-    assert "nothing was started" in said
+    assert "Nothing was started" in said
     assert left_behind(tmp_path / "cache") == []
 
 

@@ -233,7 +233,7 @@ def test_without_the_network_it_is_exit_3(built: Path, lock: Resolution, capsys:
     assert main(["env", "--for", "pylock"]) == 3
     said = capsys.readouterr()
     assert said.out == ""
-    assert "could not be reached" in said.err
+    assert "is not reachable" in said.err
 
 
 def test_a_name_that_no_installer_reads_is_refused(built: Path, capsys: Capture) -> None:
