@@ -70,7 +70,7 @@ class TestImageThatCannotCompile:
     }
 
     @pytest.mark.parametrize("lack", LACKS)
-    def test_it_is_refused_before_anything_is_fetched(self, task: Task, tmp_path: Path, lack: str) -> None:
+    def test_poor_image_is_rejected_before_fetching(self, task: Task, tmp_path: Path, lack: str) -> None:
         facts = {name: getattr(RICH, name) for name in RICH.__struct_fields__}
         poor = ImageFacts(**(facts | {lack: () if lack == "compilers" else ""}))
         refusal = building(
@@ -81,16 +81,16 @@ class TestImageThatCannotCompile:
         assert "tiny 1.0+rocm6.4 cannot be compiled" in refusal.message
         assert "doctor" in refusal.hint
 
-    def test_one_that_can_goes_on_to_the_source(self, task: Task, tmp_path: Path) -> None:
+    def test_complete_image_is_accepted(self, task: Task, tmp_path: Path) -> None:
         assert "tiny-1.0.tar.gz is not in the cache" in building(task, Index(tmp_path / "index")).message
 
-    def test_what_compiles_nothing_needs_no_compiler(self, task: Task, tmp_path: Path) -> None:
+    def test_pure_wheel_needs_no_compiler(self, task: Task, tmp_path: Path) -> None:
         pure = Recipe(package="tiny", backend="rocm", status="observed", source="test")
         bare = ImageFacts(name="bare", path="/bare.sif", digest="sha256:0")
         able = replace(task, recipe=pure, build_host=replace(task.build_host, image=bare))
         assert "tiny-1.0.tar.gz is not in the cache" in building(able, Index(tmp_path / "index")).message
 
-    def test_a_build_for_the_cpu_needs_no_rocm(self) -> None:
+    def test_cpu_build_needs_no_rocm(self) -> None:
         plain = ImageFacts(
             **{name: getattr(RICH, name) for name in RICH.__struct_fields__} | {"hipcc": "", "rocm": ""}
         )
@@ -98,7 +98,7 @@ class TestImageThatCannotCompile:
         assert plain.missing_tools() != []
 
 
-def test_a_wheel_that_another_run_published_meanwhile_is_taken(
+def test_wheel_of_another_process_is_used(
     task: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make_wheel: Callable[..., Path]
 ) -> None:
     index = Index(tmp_path / "index")
@@ -130,9 +130,7 @@ class Container(HostRuntime):
     ("version", "binds", "refused"),
     [("0.14.4", False, True), ("0.14.4", True, False), ("0.19.8", False, False)],
 )
-def test_what_a_source_looks_for_in_one_place_only_must_be_there(
-    tmp_path: Path, version: str, binds: bool, refused: bool
-) -> None:
+def test_shim_at_fixed_path_must_run(tmp_path: Path, version: str, binds: bool, refused: bool) -> None:
     """Or DeepSpeed 0.14.4 is built for 32 lanes a wave without a word."""
     catalog = load()
     release = catalog.release["deepspeed", version, ""]

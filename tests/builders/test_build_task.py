@@ -58,7 +58,7 @@ def shared_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def task_for(shared_cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MakeTask:
-    """Pack a project as an sdist into the cache, and give the task that builds it."""
+    """Pack a project as an sdist into the cache; return the task that builds it."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(shared_cache))
 
     def make(project: str, environment: dict[str, str] | None = None, source: Path | None = None) -> Task:
@@ -92,7 +92,7 @@ def task_for(shared_cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 @pytest.fixture
 def index(tmp_path: Path, make_wheel: Callable[..., Path]) -> Index:
-    """Give an index that already has a wheel, which no failure may disturb."""
+    """Return an index that already has a wheel, which no failure may disturb."""
     one = Index(tmp_path / "index")
     one.publish(make_wheel(), {"build_key": "of tiny"})
     return one
@@ -112,7 +112,7 @@ def answer_of(wheel: Path, package: str, into: Path) -> str:
 
 
 @pytest.mark.integration
-def test_a_sound_project_is_built_labelled_proven_and_published(
+def test_sound_project_is_built_and_published(
     task_for: MakeTask, index: Index, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CFLAGS", "-DTINY_ANSWER=1")  # the caller's flags stay out
@@ -147,9 +147,7 @@ def test_a_sound_project_is_built_labelled_proven_and_published(
 
 
 @pytest.mark.integration
-def test_a_rebuild_from_other_inputs_gets_a_build_tag_and_both_stay(
-    task_for: MakeTask, index: Index, tmp_path: Path
-) -> None:
+def test_rebuild_from_other_inputs_gets_build_tag(task_for: MakeTask, index: Index, tmp_path: Path) -> None:
     first = build(task_for("sound"), index)
     second = build(task_for("sound", {"CFLAGS": "-DTINY_ANSWER=43"}), index)
     assert f"-{LABELLED}-1-cp" in second.name
@@ -158,7 +156,7 @@ def test_a_rebuild_from_other_inputs_gets_a_build_tag_and_both_stay(
 
 
 @pytest.mark.integration
-def test_a_compile_error_is_told_and_changes_nothing(
+def test_compile_error_names_cause_and_changes_nothing(
     task_for: MakeTask, index: Index, contents: Contents
 ) -> None:
     before = contents(index.root)
@@ -180,7 +178,7 @@ def test_a_compile_error_is_told_and_changes_nothing(
 
 
 @pytest.mark.integration
-def test_a_source_that_is_no_python_project_is_a_failed_build(
+def test_source_without_python_project_fails(
     task_for: MakeTask, index: Index, contents: Contents, tmp_path: Path
 ) -> None:
     before = contents(index.root)
@@ -213,7 +211,7 @@ def test_wheel_does_not_depend_on_build_directory(task_for: MakeTask, tmp_path: 
 
 
 @pytest.mark.integration
-def test_an_extension_that_was_silently_skipped_is_not_published(
+def test_silently_skipped_extension_is_not_published(
     task_for: MakeTask, index: Index, contents: Contents
 ) -> None:
     before = contents(index.root)
@@ -227,7 +225,7 @@ def test_an_extension_that_was_silently_skipped_is_not_published(
 
 
 @pytest.mark.integration
-def test_an_extension_that_does_not_load_is_not_published(
+def test_extension_that_does_not_load_is_not_published(
     task_for: MakeTask, index: Index, contents: Contents
 ) -> None:
     before = contents(index.root)
@@ -249,7 +247,7 @@ with open(sys.argv[1], "rb") as source:
 
 @pytest.mark.integration
 @pytest.mark.parametrize("who", ["the program", "the build"])
-def test_a_kill_in_the_middle_changes_nothing_and_the_next_run_succeeds(
+def test_killed_build_succeeds_next_time(
     task_for: MakeTask, index: Index, contents: Contents, tmp_path: Path, who: str
 ) -> None:
     before = contents(index.root)
@@ -281,7 +279,7 @@ def test_a_kill_in_the_middle_changes_nothing_and_the_next_run_succeeds(
 # The steps, one by one
 
 
-def test_requirements_pin_torch_to_the_locks(task_for: MakeTask) -> None:
+def test_requirements_pin_torch_of_lock(task_for: MakeTask) -> None:
     task = task_for("sound")
     torch = make_distribution("torch", "2.13.0+cpu")
     recipe = msgspec.structs.replace(task.recipe, declared=("torch", "wheel"), undeclared=("wheel", "torchx"))
@@ -300,9 +298,7 @@ def test_requirements_pin_torch_to_the_locks(task_for: MakeTask) -> None:
     assert requirements_of(task_with()) == (None, ["build", "torch", "torchx", "wheel"])
 
 
-def test_offline_without_the_source_stops_at_once(
-    task_for: MakeTask, index: Index, contents: Contents
-) -> None:
+def test_offline_without_source_stops_at_once(task_for: MakeTask, index: Index, contents: Contents) -> None:
     task = task_for("sound")
     assert task.pick.sdist is not None
     shutil.rmtree(cache_root() / "sources" / task.pick.sdist.sha256[:16])

@@ -86,7 +86,7 @@ def with_recipe(catalog: Catalog, **changes: Any) -> Catalog:
     return msgspec.structs.replace(catalog, recipe=rows)
 
 
-def test_the_lock_gives_one_task(lock: Resolution, catalog: Catalog, index: Index) -> None:
+def test_plan_of_lock_has_one_task(lock: Resolution, catalog: Catalog, index: Index) -> None:
     task = deepspeed(lock, catalog, index)
     assert task.title == "deepspeed 0.19.8+cpu.torch2.13.0"
     assert task.wheel is None
@@ -97,15 +97,13 @@ def test_the_lock_gives_one_task(lock: Resolution, catalog: Catalog, index: Inde
     assert not index.root.exists()
 
 
-def test_a_torch_that_only_the_base_image_holds_cannot_be_built_against_here(
-    lock: Resolution, catalog: Catalog, index: Index
-) -> None:
+def test_plan_without_index_for_torch_is_rejected(lock: Resolution, catalog: Catalog, index: Index) -> None:
     kept = with_pick(lock, "torch", version="2.13.0+ours", origin="preinstalled", index="")
     with pytest.raises(EnvironmentLacksError, match=r"torch 2\.13\.0\+ours is installed in the base image"):
         plan(kept, catalog, index, here())
 
 
-def test_the_build_key_is_stable(lock: Resolution, catalog: Catalog, index: Index) -> None:
+def test_build_key_is_stable(lock: Resolution, catalog: Catalog, index: Index) -> None:
     first = deepspeed(lock, catalog, index)
     again = deepspeed(msgspec.structs.replace(lock), facts.load(), index)
     assert first.build_key == again.build_key
@@ -120,7 +118,7 @@ def test_the_build_key_is_stable(lock: Resolution, catalog: Catalog, index: Inde
         ("deepspeed", {"wheel_version": "0.19.8+cpu.torch2.13.1"}),
     ],
 )
-def test_the_build_key_changes_with_the_lock(
+def test_build_key_changes_with_lock(
     lock: Resolution, catalog: Catalog, index: Index, name: str, changes: dict[str, Any]
 ) -> None:
     before = deepspeed(lock, catalog, index).build_key
@@ -139,7 +137,7 @@ def test_the_build_key_changes_with_the_lock(
         {"native_cpu": False},
     ],
 )
-def test_the_build_key_changes_with_the_recipe(
+def test_build_key_changes_with_recipe(
     lock: Resolution, catalog: Catalog, index: Index, changes: dict[str, Any]
 ) -> None:
     before = deepspeed(lock, catalog, index).build_key
@@ -147,7 +145,7 @@ def test_the_build_key_changes_with_the_recipe(
 
 
 @pytest.mark.parametrize("changes", [{"note": "another"}, {"source": "elsewhere"}, {"status": "inferred"}])
-def test_the_build_key_does_not_change_with_words(
+def test_build_key_ignores_notes_and_sources(
     lock: Resolution, catalog: Catalog, index: Index, changes: dict[str, Any]
 ) -> None:
     before = deepspeed(lock, catalog, index).build_key
@@ -155,7 +153,7 @@ def test_the_build_key_does_not_change_with_words(
 
 
 @pytest.mark.parametrize("what", ["compiler_identity", "glibc_version", "cpu_identity"])
-def test_the_build_key_changes_with_the_machine(
+def test_build_key_changes_with_machine(
     lock: Resolution, catalog: Catalog, index: Index, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
     before = deepspeed(lock, catalog, index).build_key
@@ -163,7 +161,7 @@ def test_the_build_key_changes_with_the_machine(
     assert deepspeed(lock, catalog, index).build_key != before
 
 
-def test_the_cpu_counts_only_where_code_is_made_for_this_very_cpu(
+def test_build_key_ignores_cpu_without_native_code(
     lock: Resolution, catalog: Catalog, index: Index, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     portable = with_recipe(catalog, native_cpu=False)
@@ -172,7 +170,7 @@ def test_the_cpu_counts_only_where_code_is_made_for_this_very_cpu(
     assert deepspeed(lock, portable, index).build_key == before
 
 
-def test_what_runs_beside_torch_and_is_built_without_it(catalog: Catalog, index: Index) -> None:
+def test_task_built_without_torch_still_needs_it(catalog: Catalog, index: Index) -> None:
     target = Target(backend="rocm", gfx=("gfx90a",), site="lumi-g", date=datetime.date(2026, 3, 1))
     wanted = {"bitsandbytes": "==0.48.2", "torch": "", "mpi4py": ""}
     tasks = plan(locked(catalog, target, **wanted), catalog, index, here())
@@ -180,14 +178,14 @@ def test_what_runs_beside_torch_and_is_built_without_it(catalog: Catalog, index:
     assert all("torch" not in task.recipe.undeclared for task in tasks)
 
 
-def test_another_pin_of_torch_is_another_wheel(lock: Resolution, catalog: Catalog, index: Index) -> None:
+def test_build_key_changes_with_pin_style(lock: Resolution, catalog: Catalog, index: Index) -> None:
     pins: tuple[PinStyle, ...] = ("exact", "release", "none")
     keys = {one: plan(lock, catalog, index, here(), pin_style=one)[0].build_key for one in pins}
     assert len(set(keys.values())) == 3
     assert keys["exact"] == deepspeed(lock, catalog, index).build_key
 
 
-def test_a_wheel_with_that_build_key_makes_it_up_to_date(
+def test_plan_finds_wheel_with_same_build_key(
     lock: Resolution, catalog: Catalog, index: Index, make_wheel: Callable[..., Path]
 ) -> None:
     task = deepspeed(lock, catalog, index)
@@ -200,7 +198,7 @@ def test_a_wheel_with_that_build_key_makes_it_up_to_date(
     assert deepspeed(lock, catalog, index) == replace(task, wheel=wheel)
 
 
-def test_names_choose_and_unknown_ones_are_refused(lock: Resolution, catalog: Catalog, index: Index) -> None:
+def test_plan_of_unknown_name_is_rejected(lock: Resolution, catalog: Catalog, index: Index) -> None:
     assert [task.pick.name for task in plan(lock, catalog, index, here(), ["deepspeed"])] == ["deepspeed"]
     with pytest.raises(UsageError, match="does not build 'depspeed'") as caught:
         plan(lock, catalog, index, here(), ["depspeed"])
@@ -209,9 +207,7 @@ def test_names_choose_and_unknown_ones_are_refused(lock: Resolution, catalog: Ca
         plan(lock, catalog, index, here(), ["torch"])
 
 
-def test_a_lock_that_builds_nothing_is_an_empty_plan(
-    lock: Resolution, catalog: Catalog, index: Index
-) -> None:
+def test_plan_of_published_lock_is_empty(lock: Resolution, catalog: Catalog, index: Index) -> None:
     published = with_pick(lock, "deepspeed", origin="published")
     assert plan(published, catalog, index, here()) == []
     with pytest.raises(UsageError) as caught:
@@ -219,7 +215,7 @@ def test_a_lock_that_builds_nothing_is_an_empty_plan(
     assert caught.value.hint == "Nothing in it is built."
 
 
-def test_a_lock_of_another_catalog_is_refused(lock: Resolution, catalog: Catalog, index: Index) -> None:
+def test_plan_without_recipe_is_rejected(lock: Resolution, catalog: Catalog, index: Index) -> None:
     with pytest.raises(LockError, match=r"deepspeed 9\.9, but the catalog has no recipe") as caught:
         plan(with_pick(lock, "deepspeed", version="9.9"), catalog, index, here())
     assert "--catalog" in caught.value.hint

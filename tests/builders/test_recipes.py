@@ -45,7 +45,7 @@ def apply(made: Recipe, *gfx: str, jobs: int = 1, **fields: Any) -> AppliedRecip
     return apply_recipe(make_task(made, *gfx, **fields), jobs=jobs)
 
 
-def test_targets_are_written_as_each_variable_wants_them() -> None:
+def test_placeholders_write_each_form_of_targets() -> None:
     said = {"A": "{gfx}", "B": "{gfx:,}", "C": "{gfx: }", "D": "-j{jobs}", "E": "{rocm}/{rocm:digits}"}
     made = apply(
         make_recipe(environment=said | {"F": "{rocm-path}/bin"}),
@@ -63,14 +63,14 @@ def test_targets_are_written_as_each_variable_wants_them() -> None:
     assert made["F"] == "/opt/rocm-6.4.4/bin"
 
 
-def test_the_rocm_that_names_a_library_is_torchs_not_the_images() -> None:
+def test_rocm_placeholder_is_that_of_torch() -> None:
     made = apply(make_recipe(environment={"A": "{rocm:digits}"}), "gfx90a", torch="2.15.0+rocm7.14")
     assert made.environment["A"] == "714"
     other = apply(make_recipe(environment={"A": "{rocm}"}), "gfx90a", torch="2.9.1", rocm="7.0.2")
     assert other.environment["A"] == "7.0"
 
 
-def test_options_and_commands_are_filled_in_too() -> None:
+def test_placeholders_in_options_and_commands() -> None:
     made = apply(
         make_recipe(
             options=("--arch={gfx}",), prepare=(("cmake", "-DARCH={gfx}", "-B", "b"), ("make", "-j{jobs}"))
@@ -82,7 +82,7 @@ def test_options_and_commands_are_filled_in_too() -> None:
     assert made.prepare == (("cmake", "-DARCH=gfx90a;gfx942", "-B", "b"), ("make", "-j2"))
 
 
-def test_nothing_is_left_to_the_machine_that_builds() -> None:
+def test_environment_names_target_in_all_variables() -> None:
     made = apply(make_recipe(), "gfx90a", jobs=5).environment
     for name in (
         "PYTORCH_ROCM_ARCH",
@@ -97,14 +97,14 @@ def test_nothing_is_left_to_the_machine_that_builds() -> None:
     assert made["SOURCE_DATE_EPOCH"] == "315532800"
 
 
-def test_several_targets_do_not_reach_a_variable_whose_separator_only_the_recipe_knows() -> None:
+def test_several_targets_leave_hip_architectures_unset() -> None:
     made = apply(make_recipe(), *TWO).environment
     assert made["HCC_AMDGPU_TARGET"] == "gfx90a,gfx942"
     assert made["PYTORCH_ROCM_ARCH"] == "gfx90a;gfx942"
     assert "HIP_ARCHITECTURES" not in made
 
 
-def test_a_build_for_the_cpu_hears_nothing_of_rocm() -> None:
+def test_cpu_build_has_no_rocm_variables() -> None:
     made = apply(make_recipe("cpu", environment={"A": "1"}))
     assert made.environment["A"] == "1"
     assert not [name for name in made.environment if "ROCM" in name or "GPU" in name]
@@ -112,7 +112,7 @@ def test_a_build_for_the_cpu_hears_nothing_of_rocm() -> None:
     assert not made.overlay_mounts
 
 
-def test_the_recipe_has_the_last_word() -> None:
+def test_recipe_overrides_environment() -> None:
     made = apply(make_recipe(environment={"CXX": "hipcc", "MAX_JOBS": "1"}), "gfx90a", compilers=LUMI, jobs=4)
     assert made.environment["CXX"] == "hipcc"
     assert made.environment["MAX_JOBS"] == "1"
@@ -136,7 +136,7 @@ def error_of(recipe: Recipe, *gfx: str, **fields: Any) -> RecipeError:
     return caught.value
 
 
-def test_a_variable_that_takes_one_target_refuses_two() -> None:
+def test_single_target_recipe_rejects_two_targets() -> None:
     single = make_recipe(environment={"HIP_ARCHITECTURES": "{gfx:one}"})
     assert apply(single, "gfx942").environment["HIP_ARCHITECTURES"] == "gfx942"
     said = error_of(single, *TWO).message
@@ -145,25 +145,25 @@ def test_a_variable_that_takes_one_target_refuses_two() -> None:
     assert "gfx90a, gfx942" in said
 
 
-def test_rocm_without_a_target_is_refused() -> None:
+def test_rocm_without_target_is_rejected() -> None:
     assert "needs a GPU architecture" in error_of(make_recipe()).message
 
 
-def test_features_are_refused_where_the_source_compares_names() -> None:
+def test_plain_targets_reject_features() -> None:
     plain = make_recipe(plain_targets=True)
     assert "gfx90a:xnack+" in error_of(plain, "gfx90a:xnack+").message
     free = apply(make_recipe(), "gfx90a:xnack+")
     assert free.environment["PYTORCH_ROCM_ARCH"] == "gfx90a:xnack+"
 
 
-def test_one_wave_size_for_all_targets() -> None:
+def test_mixed_wave_sizes_are_rejected() -> None:
     asking = make_recipe(one_wave_size=True)
     assert apply(asking, *TWO).shims
     assert "wave size" in error_of(asking, "gfx90a", "gfx1100").message
     assert apply(make_recipe(), "gfx90a", "gfx1100").shims
 
 
-def test_an_older_cxx_standard_than_torch_needs_is_refused() -> None:
+def test_older_cxx_standard_than_torch_is_rejected() -> None:
     pinned = make_recipe(cxx_standard="17")
     assert apply(pinned, "gfx90a", cxx_standard="17").environment
     said = error_of(pinned, "gfx90a", cxx_standard="20", torch="2.14.0+rocm7.2").message
@@ -172,7 +172,7 @@ def test_an_older_cxx_standard_than_torch_needs_is_refused() -> None:
     assert apply(make_recipe(cxx_standard="20"), "gfx90a", cxx_standard="17").environment
 
 
-def test_compilers_come_from_the_image() -> None:
+def test_compilers_are_those_of_image() -> None:
     made = apply(make_recipe(), "gfx90a", compilers=LUMI, cxx_standard="17").environment
     assert (made["CC"], made["CXX"]) == ("gcc-12", "g++-12")
     assert apply(make_recipe(), "gfx90a", compilers=LUMI).environment["CXX"] == "g++"
@@ -192,7 +192,9 @@ def test_compilers_come_from_the_image() -> None:
         ("g++ 7.5.0, g++-12 12.3.0", "17", "g++", "g++-12", None),
     ],
 )
-def test_choice_of_compilers(names: str, standard: str, preferred: str, cxx: str, cc: str | None) -> None:
+def test_choose_compilers_by_standard_and_name(
+    names: str, standard: str, preferred: str, cxx: str, cc: str | None
+) -> None:
     pairs = [one.split() for one in names.split(", ")]
     found = [Compiler(name, version, f"/usr/bin/{name}") for name, version in pairs]
     chosen = choose_compilers(found, cxx_standard=standard, preferred=preferred.split())
@@ -201,14 +203,14 @@ def test_choice_of_compilers(names: str, standard: str, preferred: str, cxx: str
     assert choose_compilers(found[::-1], cxx_standard=standard, preferred=preferred.split()) == chosen
 
 
-def test_no_compiler_for_the_standard() -> None:
+def test_no_compiler_for_standard_is_an_error() -> None:
     with pytest.raises(EnvironmentLacksError) as caught:
         choose_compilers(LUMI[:2], cxx_standard="17")
     assert "C++17" in caught.value.message
     assert "g++ 7.5.0" in caught.value.message
 
 
-def test_a_pure_wheel_is_told_as_such(catalog: Catalog) -> None:
+def test_pure_wheel_is_noted(catalog: Catalog) -> None:
     release = catalog.release["flash-attn", "2.8.3", "triton"]
     found = recipe_for(catalog, release, "rocm")
     assert found is not None
@@ -232,14 +234,14 @@ def with_choice() -> Recipe:
     )
 
 
-def test_chosen_ops_take_the_place_of_the_recipes_own() -> None:
+def test_chosen_ops_replace_those_of_recipe() -> None:
     chosen = with_ops(with_choice(), ["b", "b"], "1.0")
     assert chosen.environment == {"OTHER": "x", "T_B": "1"}
     assert chosen.must_contain == ("t/core*.so", "t/b*.so")
     assert with_ops(with_choice(), ["c"], "2.0").environment["T_C"] == "1"
 
 
-def test_ops_that_cannot_be_chosen() -> None:
+def test_unknown_or_unbuildable_op_is_rejected() -> None:
     with pytest.raises(UsageError, match="no op named 'd'"):
         with_ops(with_choice(), ["d"], "1.0")
     with pytest.raises(UsageError) as caught:
@@ -249,7 +251,7 @@ def test_ops_that_cannot_be_chosen() -> None:
         with_ops(make_recipe(), ["a"], "1.0")
 
 
-def test_ops_without_gpu_code_do_not_stand_alone_under_a_gpus_label(catalog: Catalog) -> None:
+def test_ops_without_gpu_code_alone_are_rejected(catalog: Catalog) -> None:
     """They used to be compiled for minutes, and then refused for what is no fault of theirs."""
     release = catalog.release["deepspeed", "0.19.8", ""]
     rocm, cpu = (recipe_for(catalog, release, backend) for backend in ("rocm", "cpu"))
@@ -262,7 +264,7 @@ def test_ops_without_gpu_code_do_not_stand_alone_under_a_gpus_label(catalog: Cat
     assert with_ops(cpu, ["cpu_adam"], "0.19.8").environment["DS_BUILD_CPU_ADAM"] == "1"
 
 
-def test_deepspeeds_ops(catalog: Catalog) -> None:
+def test_ops_of_deepspeed(catalog: Catalog) -> None:
     release = catalog.release["deepspeed", "0.19.8", ""]
     shipped = recipe_for(catalog, release, "rocm")
     assert shipped is not None
@@ -300,7 +302,7 @@ def apex_recipe(catalog: Catalog, version: str, variant: str = "") -> Recipe:
     [("1.3.0", "", "argv"), ("1.9.0", "e37ed12", "argv"), ("1.9.0a0", "4b03581", "argv"),
      ("1.9.0", "", "op_builder"), ("1.10.0", "73423b4", "op_builder"), ("1.13.0", "", "op_builder")],
 )  # fmt: skip
-def test_apex_flags_must_mean_something_to_the_commit(
+def test_apex_flags_must_fit_commit(
     catalog: Catalog, tmp_path: Path, version: str, variant: str, style: str
 ) -> None:
     other = {"argv": "op_builder", "op_builder": "argv"}[style]
@@ -316,7 +318,7 @@ def test_apex_flags_must_mean_something_to_the_commit(
     assert "fits the recipe for apex" in caught.value.hint
 
 
-def test_the_two_styles_ask_in_their_own_way(catalog: Catalog) -> None:
+def test_apex_recipes_use_both_flag_styles(catalog: Catalog) -> None:
     old, new = apex_recipe(catalog, "1.9.0", "e37ed12"), apex_recipe(catalog, "1.9.0")
     assert old.options == ("--cpp_ext", "--cuda_ext")
     assert not [name for name in old.environment if name.startswith("APEX_BUILD")]
@@ -324,7 +326,7 @@ def test_the_two_styles_ask_in_their_own_way(catalog: Catalog) -> None:
     assert new.environment["APEX_BUILD_CUDA_OPS"] == "1"
 
 
-def test_a_source_without_its_kernels(tmp_path: Path) -> None:
+def test_source_without_kernels_is_rejected(tmp_path: Path) -> None:
     wants = make_recipe(source_has=("csrc/ck/*.hpp",))
     (tmp_path / "csrc" / "ck").mkdir(parents=True)
     with pytest.raises(RecipeError, match=re.escape("csrc/ck/*.hpp is missing")):
@@ -333,7 +335,7 @@ def test_a_source_without_its_kernels(tmp_path: Path) -> None:
     check_source(wants, tmp_path, "tiny 1.0")
 
 
-def test_a_source_without_the_file_that_should_speak(tmp_path: Path) -> None:
+def test_source_without_stated_file_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(RecipeError, match=r"setup\.py does not mention GPU_ARCHS"):
         check_source(make_recipe(source_contains={"setup.py": "GPU_ARCHS"}), tmp_path, "tiny 1.0")
     check_source(make_recipe(source_lacks={"setup.py": "GPU_ARCHS"}), tmp_path, "tiny 1.0")
@@ -349,7 +351,7 @@ SEPARATOR = {"HCC_AMDGPU_TARGET": ",", "HIP_ARCHITECTURES": " "}
 
 
 def shipped(backend: str) -> list[tuple[Recipe, str]]:
-    """Give every recipe that builds a release of the shipped catalog, with such a release."""
+    """Return every recipe that builds a release of the shipped catalog, with such a release."""
     found: dict[int, tuple[Recipe, str]] = {}
     for release in CATALOG.release.values():
         one = recipe_for(CATALOG, release, backend)
@@ -365,7 +367,7 @@ def named(value: object) -> str:
 
 
 @pytest.mark.parametrize(("one", "version"), shipped("rocm"), ids=named)
-def test_every_shipped_recipe_names_the_target_in_all_variables(one: Recipe, version: str) -> None:
+def test_shipped_recipe_names_target_everywhere(one: Recipe, version: str) -> None:
     made = apply(one, "gfx90a", version=version, torch="2.9.1+rocm6.4", jobs=2)
     for name in READ_BY_SOURCES[:5]:
         assert made.environment[name] == "gfx90a"
@@ -376,7 +378,7 @@ def test_every_shipped_recipe_names_the_target_in_all_variables(one: Recipe, ver
 
 
 @pytest.mark.parametrize(("one", "version"), shipped("rocm"), ids=named)
-def test_every_shipped_recipe_takes_two_targets_or_says_that_it_does_not(one: Recipe, version: str) -> None:
+def test_shipped_recipe_takes_two_targets_or_rejects(one: Recipe, version: str) -> None:
     fields: dict[str, Any] = {"version": version, "torch": "2.9.1+rocm6.4"}
     if any("{gfx:one}" in text for text in one.environment.values()):
         with pytest.raises(RecipeError, match="one GPU architecture at a time"):
@@ -387,19 +389,19 @@ def test_every_shipped_recipe_takes_two_targets_or_says_that_it_does_not(one: Re
         assert made[name].split(SEPARATOR.get(name, ";")) == list(TWO)
 
 
-def test_which_shipped_recipes_take_one_target(catalog: Catalog) -> None:
+def test_shipped_recipes_for_single_target(catalog: Catalog) -> None:
     single = {one.package for one in catalog.recipe if "{gfx:one}" in one.environment.values()}
     assert single == {"causal-conv1d", "mamba-ssm", "xformers"}
 
 
 @pytest.mark.parametrize(("one", "version"), shipped("cpu"), ids=named)
-def test_every_shipped_recipe_for_the_cpu(one: Recipe, version: str) -> None:
+def test_shipped_cpu_recipe_applies(one: Recipe, version: str) -> None:
     made = apply(one, version=version, torch="2.13.0+cpu", jobs=2)
     assert made.environment.items() >= one.environment.items()
 
 
 @pytest.mark.parametrize("one", CATALOG.recipe, ids=named)
-def test_what_a_recipe_builds_by_choice_it_also_promises(one: Recipe) -> None:
+def test_recipe_promises_ops_that_it_builds(one: Recipe) -> None:
     for op in one.ops:
         if one.environment.get(op.variable) == "1":
             assert op.object in one.must_contain
@@ -413,7 +415,7 @@ def test_what_a_recipe_builds_by_choice_it_also_promises(one: Recipe) -> None:
     ("version", "accelerator", "wave"),
     [("0.14.0", None, False), ("0.14.2", "cuda", True), ("0.19.8", "cuda", True)],
 )
-def test_deepspeed_is_told_its_accelerator(
+def test_deepspeed_recipe_sets_accelerator(
     catalog: Catalog, version: str, accelerator: str | None, wave: bool
 ) -> None:
     found = recipe_for(catalog, catalog.release["deepspeed", version, ""], "rocm")
@@ -422,7 +424,7 @@ def test_deepspeed_is_told_its_accelerator(
     assert found.one_wave_size is wave
 
 
-def test_bitsandbytes_names_its_library_for_this_torch(catalog: Catalog) -> None:
+def test_bitsandbytes_library_is_named_for_torch(catalog: Catalog) -> None:
     release = msgspec.structs.replace(catalog.release["bitsandbytes", "0.50.2", ""], version="0.50.1")
     found = recipe_for(catalog, release, "rocm")
     assert found is not None

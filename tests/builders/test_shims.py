@@ -17,7 +17,7 @@ NATIVE = make_recipe(native_cpu=True)
 
 
 def put(folder: Path, programs: dict[str, str]) -> dict[str, str]:
-    """Write programs into a directory, and give an environment in which they come first."""
+    """Write programs into a directory; return an environment in which they come first."""
     folder.mkdir(exist_ok=True)
     for name, text in programs.items():
         (folder / name).write_text(text)
@@ -37,7 +37,7 @@ def answer(command: str, env: dict[str, str]) -> str:
     [(["gfx90a"], "gfx90a", "64"), (["gfx90a", "gfx942"], "gfx90a;gfx942", "64"),
      (["gfx90a:xnack+"], "gfx90a:xnack+", "64"), (["gfx1100"], "gfx1100", "32")],
 )  # fmt: skip
-def test_op_builder_learns_all_targets_and_the_wave_size(
+def test_op_builder_reads_targets_and_wave_size(
     tmp_path: Path, targets: list[str], arch: str, wave: str
 ) -> None:
     env = put(tmp_path / "bin", shims.gpu_shims(targets))
@@ -55,7 +55,7 @@ def test_op_builder_learns_all_targets_and_the_wave_size(
     assert lanes[1] == wave
 
 
-def test_rocminfo_names_each_target_as_an_agent(tmp_path: Path) -> None:
+def test_rocminfo_lists_each_target_as_agent(tmp_path: Path) -> None:
     said = answer("rocminfo", put(tmp_path / "bin", shims.gpu_shims(["gfx90a", "gfx942"])))
     # How rocm_agent_enumerator reads it.
     plain = [
@@ -66,7 +66,7 @@ def test_rocminfo_names_each_target_as_an_agent(tmp_path: Path) -> None:
     assert isa == ["gfx90a", "gfx942"]
 
 
-def test_programs_that_list_targets_give_one_a_line(tmp_path: Path) -> None:
+def test_target_programs_print_one_per_line(tmp_path: Path) -> None:
     env = put(tmp_path / "bin", shims.gpu_shims(["gfx90a:xnack+", "gfx942"]))
     for command in ("amdgpu-arch", "offload-arch --only=amdgpu", "rocm_agent_enumerator -name"):
         assert answer(command, env).splitlines() == ["gfx90a:xnack+", "gfx942"]
@@ -74,12 +74,12 @@ def test_programs_that_list_targets_give_one_a_line(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("row", load().gfx.values(), ids=lambda row: row.target)
-def test_wave_size_of_every_known_target(row: object) -> None:
+def test_wave_size_of_each_known_target(row: object) -> None:
     target = row.target  # type: ignore[attr-defined]
     assert shims.wave_size(target) == (64 if re.match(r"gfx[6-9](\d|-|..$)", target) else 32)
 
 
-def test_files_that_are_called_by_path_are_covered() -> None:
+def test_programs_called_by_path_get_overlay_mounts() -> None:
     made = apply_recipe(make_task(NATIVE, "gfx90a", rocm_path="/opt/rocm-6.2.4/"))
     assert made.overlay_mounts["/opt/rocm/bin/rocminfo"] == "rocminfo"
     assert made.overlay_mounts["/opt/rocm-6.2.4/bin/rocminfo"] == "rocminfo"
@@ -90,7 +90,7 @@ def test_files_that_are_called_by_path_are_covered() -> None:
 
 
 def recording(folder: Path) -> Compiler:
-    """Give a stand-in for a compiler that only says, line by line, what it was told."""
+    """Return a stand-in for a compiler that only says, line by line, what it was told."""
     path = folder / "g++"
     path.write_text('#!/bin/sh\nfor word do printf "%s\\n" "$word"; done\n')
     path.chmod(0o755)
@@ -108,7 +108,7 @@ def recording(folder: Path) -> Compiler:
         ("znver3", ['-DNAME="a b"', "$HOME", "*", ""], ['-DNAME="a b"', "$HOME", "*", ""]),
     ],
 )
-def test_native_becomes_the_chosen_cpu_and_nothing_else_changes(
+def test_compiler_shim_replaces_native_only(
     tmp_path: Path, cpu: str, told: list[str], passed: list[str]
 ) -> None:
     program = tmp_path / "stand-in"
@@ -118,7 +118,7 @@ def test_native_becomes_the_chosen_cpu_and_nothing_else_changes(
     assert done.stdout.split("\n")[:-1] == passed
 
 
-def test_the_real_compiler_compiles_for_the_chosen_cpu(tmp_path: Path) -> None:
+def test_real_compiler_compiles_for_chosen_cpu(tmp_path: Path) -> None:
     gcc = subprocess.run(["which", "gcc"], check=True, capture_output=True, text=True).stdout.strip()
     env = put(tmp_path / "bin", {"gcc": shims.compiler_shim(Compiler("gcc", "12", gcc), "x86-64-v2")})
     asked = "gcc -march=native -dM -E - </dev/null"
@@ -127,7 +127,7 @@ def test_the_real_compiler_compiles_for_the_chosen_cpu(tmp_path: Path) -> None:
     assert "__AVX2__" in answer(f"{gcc} -march=x86-64-v3 -dM -E - </dev/null", env)
 
 
-def test_a_compiler_stands_in_only_where_a_cpu_was_chosen(tmp_path: Path) -> None:
+def test_compiler_shim_needs_chosen_cpu(tmp_path: Path) -> None:
     there = (recording(tmp_path),)
     chosen = apply_recipe(make_task(NATIVE, "gfx90a", compilers=there, cpu="znver3"))
     assert "-march=znver3" in chosen.shims["g++"]

@@ -62,7 +62,7 @@ class _Quiet(http.server.SimpleHTTPRequestHandler):
 
 @pytest.fixture
 def fresh_environment(tmp_path: Path) -> Callable[..., Path]:
-    """Make a virtual environment and install into it with pip; gives its Python."""
+    """Make a virtual environment and install into it with pip; return its Python."""
 
     def make(*arguments: str) -> Path:
         python = tmp_path / "fresh" / "bin" / "python"
@@ -77,7 +77,7 @@ def fresh_environment(tmp_path: Path) -> Callable[..., Path]:
 
 @pytest.fixture(scope="session")
 def repository(rig: Rig) -> Repository:
-    """Give the repository of the small extension, which the user may read."""
+    """Return the repository of the small extension, which the user may read."""
     folder = rig.work()
     found = make_repository(folder)
     subprocess.run(["chmod", "-R", "a+rX", str(folder)], check=True)

@@ -27,7 +27,7 @@ pytestmark = pytest.mark.integration
 
 
 def refused(site: Site, code: int, *more: str) -> str:
-    """Build what cannot be built; give what was said, and see that nothing was published."""
+    """Build what cannot be built; return stderr after checking that nothing was published."""
     done = site.build(*more)
     assert done.returncode == code, done.stdout + done.stderr
     assert "Traceback" not in done.stderr
@@ -36,7 +36,7 @@ def refused(site: Site, code: int, *more: str) -> str:
 
 
 def nothing_published(site: Site) -> bool:
-    """Tell whether the index holds neither wheels nor records of one nor half of one."""
+    """Return whether the index holds neither wheels nor records of one nor half of one."""
     found = [*site.index.glob("simple/*/*"), *site.index.glob("provenance/*")]
     return not [path for path in found if not path.name.startswith("index.")]
 
@@ -78,7 +78,7 @@ def broken(kind: str) -> bytes:
 
 
 @pytest.mark.parametrize("kind", ["cut", "path", "link"])
-def test_a_hostile_or_damaged_sdist(rig: Rig, repository: Repository, kind: str) -> None:
+def test_hostile_or_damaged_sdist_is_rejected(rig: Rig, repository: Repository, kind: str) -> None:
     site = Site(rig, "fusedtiny==2.0")
     data = broken(kind)
     project = site.work / "simple" / "fusedtiny"
@@ -102,7 +102,7 @@ def test_a_hostile_or_damaged_sdist(rig: Rig, repository: Repository, kind: str)
     assert not list(site.work.rglob("escaped"))
 
 
-def test_without_network_and_without_what_was_fetched(tiny: MakeSite) -> None:
+def test_offline_without_cache_exits_3(tiny: MakeSite) -> None:
     site = tiny()
     site.env["XDG_CACHE_HOME"] = str(site.work / "cache")
     assert "matrix fetch" in refused(site, 3, "--offline")
@@ -111,7 +111,7 @@ def test_without_network_and_without_what_was_fetched(tiny: MakeSite) -> None:
 # The machine
 
 
-def test_without_a_container_runtime(tiny: MakeSite) -> None:
+def test_missing_container_runtime_exits_3(tiny: MakeSite) -> None:
     site = tiny()
     site.env["PATH"] = "/nowhere"
     said = refused(site, 3)
@@ -121,7 +121,7 @@ def test_without_a_container_runtime(tiny: MakeSite) -> None:
 
 
 @pytest.mark.parametrize("size", ["96k", "200k"])
-def test_a_full_disk_below_the_index(tiny: MakeSite, size: str) -> None:
+def test_full_index_disk_exits_3(tiny: MakeSite, size: str) -> None:
     """The smaller one is full before anything is compiled, the other while it is."""
     site = tiny()
     site.index.mkdir()
@@ -132,7 +132,7 @@ def test_a_full_disk_below_the_index(tiny: MakeSite, size: str) -> None:
         assert not list(site.index.glob(".matrix/builds/*"))
 
 
-def test_a_full_disk_below_the_cache(tiny: MakeSite) -> None:
+def test_full_cache_disk_exits_3(tiny: MakeSite) -> None:
     site = tiny()
     cache = site.work / "cache"
     cache.mkdir()
@@ -143,7 +143,7 @@ def test_a_full_disk_below_the_cache(tiny: MakeSite) -> None:
         assert not list(cache.rglob("torch-*.whl"))
 
 
-def test_an_index_that_may_not_be_written(tiny: MakeSite) -> None:
+def test_read_only_index_exits_3(tiny: MakeSite) -> None:
     site = tiny()
     site.index.mkdir(mode=0o555)
     said = refused(site, 3)
@@ -152,7 +152,7 @@ def test_an_index_that_may_not_be_written(tiny: MakeSite) -> None:
     assert list(site.index.iterdir()) == []
 
 
-def test_a_cache_that_may_not_be_written_and_lacks_something(tiny: MakeSite) -> None:
+def test_incomplete_read_only_cache_exits_3(tiny: MakeSite) -> None:
     site = tiny()
     cache = site.work / "cache"
     cache.mkdir(mode=0o555)
@@ -163,7 +163,7 @@ def test_a_cache_that_may_not_be_written_and_lacks_something(tiny: MakeSite) -> 
     assert list(cache.iterdir()) == []
 
 
-def test_a_cache_that_may_not_be_written_and_has_everything(tiny: MakeSite) -> None:
+def test_complete_read_only_cache_is_enough(tiny: MakeSite) -> None:
     """As a site shares it with its users."""
     site = tiny()
     cache = site.work / "cache"
@@ -183,7 +183,7 @@ def test_a_cache_that_may_not_be_written_and_has_everything(tiny: MakeSite) -> N
 # The image
 
 
-def test_an_image_that_changed_after_the_lock_was_made(rig: Rig, repository: Repository) -> None:
+def test_changed_image_stops_build(rig: Rig, repository: Repository) -> None:
     site = Site(rig, "fusedtiny==1.0")
     repository.catalog(site.work / "facts")
     (site.work / "matrix.toml").write_text('catalog = ["facts"]\n')
@@ -199,7 +199,7 @@ def test_an_image_that_changed_after_the_lock_was_made(rig: Rig, repository: Rep
     assert "resolve again" in said
 
 
-def test_an_image_without_the_python_of_the_lock(tiny: MakeSite) -> None:
+def test_image_without_python_of_lock_exits_3(tiny: MakeSite) -> None:
     site = tiny()
     site.resolve("--python", "3.12")
     said = refused(site, 3)
@@ -211,7 +211,7 @@ def test_an_image_without_the_python_of_the_lock(tiny: MakeSite) -> None:
 
 
 def compiling(site: Site) -> list[int]:
-    """Give the processes that compile below the site's directory, and whatever else runs there."""
+    """Return the processes that compile below the site's directory, and whatever else runs there."""
     found = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:
@@ -224,7 +224,7 @@ def compiling(site: Site) -> list[int]:
 
 
 def running(site: Site) -> list[str]:
-    """Give the command lines that name the site's build directory."""
+    """Return the command lines that name the site's build directory."""
     found = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:
@@ -246,7 +246,7 @@ def until(true: Callable[[], object], seconds: float) -> bool:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
-def test_ending_it_while_it_compiles_and_running_it_again(tiny: MakeSite, number: signal.Signals) -> None:
+def test_ended_build_succeeds_next_time(tiny: MakeSite, number: signal.Signals) -> None:
     site = tiny()
     program = site.start("build-wheels")
     assert until(lambda: compiling(site) or program.poll() is not None, 300)
@@ -264,7 +264,7 @@ def test_ending_it_while_it_compiles_and_running_it_again(tiny: MakeSite, number
     assert not list(site.index.glob(".matrix/builds/*"))
 
 
-def test_two_at_once_build_one_wheel(tiny: MakeSite) -> None:
+def test_two_processes_build_one_wheel(tiny: MakeSite) -> None:
     site = tiny()
     with ThreadPoolExecutor(2) as both:
         first, second = both.map(lambda _: site.build(), range(2))
@@ -277,7 +277,7 @@ def test_two_at_once_build_one_wheel(tiny: MakeSite) -> None:
     assert said.count("compile with") == 1
 
 
-def test_going_on_with_the_others_when_one_fails(rig: Rig, repository: Repository) -> None:
+def test_keep_going_builds_the_others(rig: Rig, repository: Repository) -> None:
     site = Site(rig, "fusedtiny==0.9", "flash-attn[triton]==2.8.3")
     repository.catalog(site.work / "facts", old=repository.new)
     (site.work / "matrix.toml").write_text('catalog = ["facts"]\n')
@@ -292,7 +292,7 @@ def test_going_on_with_the_others_when_one_fails(rig: Rig, repository: Repositor
     assert "up to date" in again
 
 
-def test_a_dry_run_says_what_would_be_done_and_does_nothing(tiny: MakeSite) -> None:
+def test_dry_run_builds_nothing(tiny: MakeSite) -> None:
     site = tiny()
     done = site.build("--dry-run")
     assert done.returncode == 0, done.stderr

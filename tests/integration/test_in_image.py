@@ -34,7 +34,7 @@ source = "tests"
 
 
 def refused(site: Site, *, code: int = 1) -> str:
-    """Build what must not be published; give what was said, and see that nothing was."""
+    """Build what must not be published; return stderr after checking that nothing was."""
     done = site.build()
     assert done.returncode == code, done.stdout + done.stderr
     assert "Traceback" not in done.stderr
@@ -43,16 +43,14 @@ def refused(site: Site, *, code: int = 1) -> str:
 
 
 def requirements(site: Site) -> list[str]:
-    """Give what the small extension's wheel requires, as its metadata says."""
+    """Return what the small extension's wheel requires, as its metadata says."""
     with zipfile.ZipFile(site.wheel("fusedtiny")) as archive:
         (name,) = (one for one in archive.namelist() if one.endswith(".dist-info/METADATA"))
         metadata = archive.read(name).decode()
     return re.findall(r"(?m)^Requires-Dist: (.*)$", metadata)
 
 
-def test_git_with_a_submodule_becomes_a_wheel_for_exactly_that_target(
-    tiny: MakeSite, repository: Repository
-) -> None:
+def test_git_source_with_submodule_builds_for_target(tiny: MakeSite, repository: Repository) -> None:
     site = tiny()
     done = site.build()
     assert done.returncode == 0, done.stderr
@@ -75,7 +73,7 @@ def test_git_with_a_submodule_becomes_a_wheel_for_exactly_that_target(
     assert "up to date" in site.build().stdout
 
 
-def test_one_build_for_two_targets_and_for_any_torch_of_that_release(tiny: MakeSite) -> None:
+def test_one_wheel_for_two_targets_and_release_pin(tiny: MakeSite) -> None:
     site = tiny(targets=("--gfx90a", "--gfx942"))
     assert site.build("--torch-pin", "release").returncode == 0
     assert "torch==2.13.0" in requirements(site)
@@ -84,22 +82,20 @@ def test_one_build_for_two_targets_and_for_any_torch_of_that_release(tiny: MakeS
     assert site.wheel("fusedtiny").name.startswith("fusedtiny-1.0+rocm7.2.torch2.13.0.gfx90a.gfx942-")
 
 
-def test_the_older_flags_are_for_the_older_commit(tiny: MakeSite) -> None:
+def test_older_flags_build_older_commit(tiny: MakeSite) -> None:
     site = tiny(version="0.9")
     done = site.build()
     assert done.returncode == 0, done.stderr
     assert site.audit(site.wheel("fusedtiny"), "--gfx90a")["verdict"] == "sound"
 
 
-def test_older_flags_on_a_newer_commit_stop_before_anything_is_compiled(
-    tiny: MakeSite, repository: Repository
-) -> None:
+def test_older_flags_on_newer_commit_are_rejected(tiny: MakeSite, repository: Repository) -> None:
     said = refused(tiny(version="0.9", old=repository.new))
     assert "nothing was compiled" in said
     assert "FUSEDTINY_BUILD_CUDA_OPS" in said
 
 
-def test_a_wheel_that_compiles_when_it_runs_is_refused(tiny: MakeSite, repository: Repository) -> None:
+def test_wheel_without_shared_object_is_rejected(tiny: MakeSite, repository: Repository) -> None:
     """The shape of Apex with flags that mean nothing: it imports, and holds no kernel."""
     said = refused(tiny(version="0.9", old=repository.new, guard=False))
     assert "it holds no shared object at all" in said
@@ -116,11 +112,11 @@ def test_a_wheel_that_compiles_when_it_runs_is_refused(tiny: MakeSite, repositor
         ("network", "network"),
     ],
 )
-def test_what_ends_well_and_is_wrong_is_refused(tiny: MakeSite, fault: str, says: str) -> None:
+def test_silent_failure_is_rejected(tiny: MakeSite, fault: str, says: str) -> None:
     assert says in refused(tiny(fault=fault))
 
 
-def test_libraries_that_are_too_new_for_an_older_image(tiny: MakeSite) -> None:
+def test_audit_finds_libraries_too_new_for_older_image(tiny: MakeSite) -> None:
     """What is compiled here is held against an image whose glibc is older than it needs."""
     site = tiny()
     assert site.build().returncode == 0
@@ -129,14 +125,14 @@ def test_libraries_that_are_too_new_for_an_older_image(tiny: MakeSite) -> None:
     assert "glibc-too-new" in {one["id"] for one in found["findings"]}
 
 
-def test_a_build_without_network_after_everything_was_fetched(tiny: MakeSite) -> None:
+def test_offline_build_after_fetch_succeeds(tiny: MakeSite) -> None:
     site = tiny()
     assert site.matrix("fetch").returncode == 0
     done = site.build("--offline")
     assert done.returncode == 0, done.stderr
 
 
-def test_a_changed_image_stops_with_both_digests(tiny: MakeSite) -> None:
+def test_other_base_image_stops_build(tiny: MakeSite) -> None:
     site = tiny()
     lock = site.work / "matrix.lock"
     digest = re.search(r'digest = "(sha256:[0-9a-f]{64})"', lock.read_text())
@@ -148,7 +144,7 @@ def test_a_changed_image_stops_with_both_digests(tiny: MakeSite) -> None:
     assert not site.index.joinpath("simple").exists()
 
 
-def test_deepspeed_with_one_fused_op(rig: Rig) -> None:
+def test_deepspeed_builds_one_fused_op(rig: Rig) -> None:
     site = Site(rig, "deepspeed==0.19.8")
     site.resolve()
     done = site.build("--ops", "deepspeed:fused_adam")
@@ -162,7 +158,7 @@ def test_deepspeed_with_one_fused_op(rig: Rig) -> None:
     assert any("fused_adam" in one["message"] for one in findings if one["id"] == "probe-ops")
 
 
-def test_deepspeed_without_its_accelerator_variable_is_caught(rig: Rig) -> None:
+def test_deepspeed_without_accelerator_is_rejected(rig: Rig) -> None:
     """It ends with exit code 0, and fused_adam is there: for the CPU."""
     site = Site(rig, "deepspeed==0.19.8")
     (site.work / "facts.toml").write_text(FORGETFUL)
@@ -172,7 +168,7 @@ def test_deepspeed_without_its_accelerator_variable_is_caught(rig: Rig) -> None:
     assert "accelerator" in said or "No GPU code object" in said
 
 
-def test_flash_attention_by_the_triton_path_is_told_as_a_pure_wheel(rig: Rig) -> None:
+def test_flash_attn_triton_builds_pure_wheel(rig: Rig) -> None:
     site = Site(rig, "flash-attn[triton]==2.8.3")
     site.resolve()
     done = site.build()

@@ -106,7 +106,7 @@ def torches(tmp_path: Path) -> Callable[..., Path]:
 
 @pytest.fixture
 def python(tmp_path: Path) -> Path:
-    """Give the Python of a fresh environment."""
+    """Return the Python of a fresh environment."""
     run(sys.executable, "-m", "venv", "--without-pip", tmp_path / "venv")
     return tmp_path / "venv" / "bin" / "python"
 
@@ -118,14 +118,14 @@ def answer(python: Path) -> list[object]:
 EXPECTED = [LABELLED, [f"torch=={TORCH}"], 42, [f"sound-{LABELLED}.dist-info/sboms/{SBOM_NAME}"]]
 
 
-def test_the_wheel_library_finds_nothing_wrong(labelled: Path, tmp_path: Path) -> None:
+def test_wheel_library_unpacks_labelled_wheel(labelled: Path, tmp_path: Path) -> None:
     run(sys.executable, "-m", "wheel", "unpack", "--dest", tmp_path, labelled)
     (tree,) = tmp_path.iterdir()
     assert tree.name == f"sound-{LABELLED}"
     assert (tree / f"sound-{LABELLED}.dist-info" / "sboms" / SBOM_NAME).is_file()
 
 
-def test_two_builds_are_labelled_to_the_same_bytes(
+def test_two_builds_give_the_same_labelled_bytes(
     raw: Path, build: Callable[[str], Path], tmp_path: Path
 ) -> None:
     """The backend dates the members of its wheel."""
@@ -136,21 +136,19 @@ def test_two_builds_are_labelled_to_the_same_bytes(
     assert label_wheel(again, labels, tmp_path / "second").path.read_bytes() == first.read_bytes()
 
 
-def test_pip_installs_it_and_keeps_everything(labelled: Path, python: Path) -> None:
+def test_pip_installs_labelled_wheel(labelled: Path, python: Path) -> None:
     run(*PIP, python, "install", "-q", "--no-index", "--no-deps", labelled)
     assert answer(python) == EXPECTED
     checked = run(*PIP, python, "check", check=False)
     assert "requires torch, which is not installed" in checked.stdout
 
 
-def test_uv_installs_it_and_keeps_everything(labelled: Path, python: Path) -> None:
+def test_uv_installs_labelled_wheel(labelled: Path, python: Path) -> None:
     run(find_uv_bin(), "pip", "install", "--offline", "--no-index", "--no-deps", "--python", python, labelled)
     assert answer(python) == EXPECTED
 
 
-def test_pip_takes_the_very_torch_and_no_other(
-    labelled: Path, python: Path, torches: Callable[..., Path]
-) -> None:
+def test_pip_requires_exact_torch(labelled: Path, python: Path, torches: Callable[..., Path]) -> None:
     install = [*PIP, python, "install", "-q", "--no-index", "--find-links"]
     others = torches("2.9.1", "2.9.1+rocm6.3", "2.10.0+rocm6.4")
     refused = run(*install, others, labelled, check=False)
@@ -161,7 +159,7 @@ def test_pip_takes_the_very_torch_and_no_other(
     assert run(*PIP, python, "check").stdout == "No broken requirements found.\n"
 
 
-def test_the_pin_can_be_overridden(
+def test_uv_override_replaces_pin(
     labelled: Path, python: Path, torches: Callable[..., Path], tmp_path: Path
 ) -> None:
     """As docs/provenance.md says: by uv's overrides."""
@@ -184,7 +182,7 @@ def test_the_pin_can_be_overridden(
     assert run(python, "-c", "import torch; print(torch.__version__)").stdout == "2.9.1+rocm6.3\n"
 
 
-def test_a_loosened_pin_takes_any_build_of_the_release(
+def test_release_pin_accepts_any_build(
     raw: Path, python: Path, torches: Callable[..., Path], tmp_path: Path
 ) -> None:
     platform = raw.stem.rpartition("-")[2]

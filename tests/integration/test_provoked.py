@@ -28,7 +28,7 @@ def log(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def run(tmp_path: Path, log: Path) -> Run:
-    """Run a program with its output in the log; gives its exit code."""
+    """Run a program with its output in the log; return its exit code."""
 
     def start(*command: str, memory: int = 0, env: dict[str, str] | None = None) -> int:
         def limit() -> None:
@@ -53,12 +53,12 @@ def isolated(requirement: str) -> list[str]:
     return [*command, "-w", "out", requirement]
 
 
-def test_flash_attn_built_in_isolation_lacks_torch(run: Run, log: Path) -> None:
+def test_flash_attn_in_isolation_lacks_torch(run: Run, log: Path) -> None:
     assert run(*isolated("flash_attn==2.8.3"), env=pip_environment()) != 0
     assert ids(log) == ["torch-missing"]
 
 
-def test_deepspeed_built_in_isolation_ends_well_without_ops(run: Run, log: Path, tmp_path: Path) -> None:
+def test_deepspeed_in_isolation_builds_no_ops(run: Run, log: Path, tmp_path: Path) -> None:
     code = run(*isolated("deepspeed==0.19.8"), env=pip_environment())
     assert code == 0
     (wheel,) = (tmp_path / "out").iterdir()
@@ -66,7 +66,7 @@ def test_deepspeed_built_in_isolation_ends_well_without_ops(run: Run, log: Path,
     assert ids(log, Context(exit_code=code)) == ["deepspeed-torch-missing"]
 
 
-def test_the_log_of_the_good_build_of_deepspeed_says_nothing(built: Built) -> None:
+def test_log_of_good_build_has_no_diagnosis(built: Built) -> None:
     assert built.log.stat().st_size > 10_000
     assert ids(built.log, Context(package="deepspeed", backend="cpu")) == []
     assert ids(built.log) == []
@@ -85,7 +85,7 @@ def test_the_log_of_the_good_build_of_deepspeed_says_nothing(built: Built) -> No
         ("int f();\nint main() { return f(); }\n", "link-undefined"),
     ],
 )
-def test_what_a_compiler_refuses(run: Run, log: Path, tmp_path: Path, source: str, wanted: str) -> None:
+def test_compiler_error_is_diagnosed(run: Run, log: Path, tmp_path: Path, source: str, wanted: str) -> None:
     (tmp_path / "x.cpp").write_text(source)
     assert run("g++", "-fno-diagnostics-color", "x.cpp", "-o", "x") != 0
     assert ids(log) == [wanted]
@@ -93,25 +93,25 @@ def test_what_a_compiler_refuses(run: Run, log: Path, tmp_path: Path, source: st
     assert ids(log) == [wanted]
 
 
-def test_a_compiler_without_memory(run: Run, log: Path, tmp_path: Path) -> None:
+def test_compiler_without_memory_is_diagnosed(run: Run, log: Path, tmp_path: Path) -> None:
     (tmp_path / "x.cpp").write_text(BIG)
     assert run("g++", "-O2", "-c", "x.cpp", memory=120 * 2**20) != 0
     assert ids(log) == ["out-of-memory"]
 
 
-def test_a_disk_that_is_full(run: Run, log: Path) -> None:
+def test_full_disk_is_diagnosed(run: Run, log: Path) -> None:
     assert run(sys.executable, "-c", "open('/dev/full', 'wb', 0).write(b'x')") != 0
     assert ids(log) == ["disk-full"]
 
 
-def test_a_library_that_is_nowhere(run: Run, log: Path) -> None:
+def test_missing_library_is_diagnosed(run: Run, log: Path) -> None:
     assert run(sys.executable, "-c", "import ctypes; ctypes.CDLL('libof_nobody.so.1')") != 0
     assert ids(log) == ["library-missing"]
     assert run(sys.executable, "-c", "import ctypes; ctypes.CDLL('libamdhip64.so.99')") != 0
     assert ids(log) == ["rocm-library-missing"]
 
 
-def test_an_extension_that_wants_a_function_torch_does_not_have(run: Run, log: Path, tmp_path: Path) -> None:
+def test_undefined_torch_symbol_is_diagnosed(run: Run, log: Path, tmp_path: Path) -> None:
     name = "_ZN3c1012of_no_torchEv"
     (tmp_path / "x.c").write_text(f"int {name}(void);\nint g(void) {{ return {name}(); }}\n")
     assert run("gcc", "-shared", "-fPIC", "x.c", "-o", "x.so") == 0
@@ -119,7 +119,7 @@ def test_an_extension_that_wants_a_function_torch_does_not_have(run: Run, log: P
     assert ids(log) == ["undefined-torch-symbol"]
 
 
-def test_a_build_that_tries_the_network_where_it_has_none(run: Run, log: Path) -> None:
+def test_network_use_in_build_is_diagnosed(run: Run, log: Path) -> None:
     asks = "import urllib.request; urllib.request.urlopen('http://wheels.example.org/x.whl')"
     direct = {name: value for name, value in os.environ.items() if "proxy" not in name.lower()}
     code = run("unshare", "--map-root-user", "--net", sys.executable, "-c", asks, env=direct)

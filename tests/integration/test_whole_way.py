@@ -29,7 +29,7 @@ pytestmark = pytest.mark.integration
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def test_the_wheel_is_labelled_and_holds_the_compiled_op(built: Built) -> None:
+def test_wheel_is_labelled_and_has_compiled_op(built: Built) -> None:
     name, version, _, tags = parse_wheel_filename(built.wheel.name)
     assert (name, str(version)) == ("deepspeed", LABELLED)
     assert all(tag.platform.startswith("manylinux") for tag in tags)
@@ -44,7 +44,7 @@ def test_the_wheel_is_labelled_and_holds_the_compiled_op(built: Built) -> None:
     assert f"\nVersion: {LABELLED}\n" in metadata
 
 
-def test_provenance_says_what_went_in_and_what_was_proven(built: Built) -> None:
+def test_provenance_records_inputs_and_findings(built: Built) -> None:
     (record,) = (json.loads(path.read_text()) for path in (built.index / "provenance").iterdir())
     assert record["sha256"] == sha256_of(built.wheel)
     assert inputs_of(record)["torch"] == "2.13.0+cpu"
@@ -58,7 +58,7 @@ def test_provenance_says_what_went_in_and_what_was_proven(built: Built) -> None:
     assert any(library.startswith("libtorch") for library in needed), needed
 
 
-def test_a_second_run_builds_nothing_and_says_why(built: Built) -> None:
+def test_second_run_builds_nothing(built: Built) -> None:
     before = {path: path.stat().st_mtime_ns for path in built.index.rglob("*") if path.is_file()}
     again = built.matrix("build-wheels")
     assert again.returncode == 0
@@ -67,7 +67,7 @@ def test_a_second_run_builds_nothing_and_says_why(built: Built) -> None:
     assert {path: path.stat().st_mtime_ns for path in built.index.rglob("*") if path.is_file()} == before
 
 
-def test_pip_installs_the_pin_from_the_index(
+def test_pip_installs_pin_from_index(
     index_url: str, built: Built, fresh_environment: Callable[..., Path]
 ) -> None:
     options = ["--no-deps", "--extra-index-url", index_url, "--only-binary", "deepspeed"]
@@ -78,7 +78,7 @@ def test_pip_installs_the_pin_from_the_index(
     assert built.wheel.exists()
 
 
-def test_uv_installs_the_pin_from_the_index(index_url: str, tmp_path: Path) -> None:
+def test_uv_installs_pin_from_index(index_url: str, tmp_path: Path) -> None:
     environment = {**pip_environment(), "UV_CACHE_DIR": str(tmp_path / "cache")}
     uv = find_uv_bin()
     subprocess.run(
@@ -91,7 +91,7 @@ def test_uv_installs_the_pin_from_the_index(index_url: str, tmp_path: Path) -> N
     assert LABELLED in done.stderr
 
 
-def test_an_independent_reader_finds_the_hash(http_url: str, built: Built) -> None:
+def test_independent_reader_finds_hash(http_url: str, built: Built) -> None:
     with PyPISimple(endpoint=http_url) as client:
         assert client.get_index_page().projects == ["deepspeed"]
         (package,) = client.get_project_page("deepspeed").packages
@@ -99,7 +99,7 @@ def test_an_independent_reader_finds_the_hash(http_url: str, built: Built) -> No
     assert package.digests == {"sha256": sha256_of(built.wheel)}
 
 
-def test_the_op_from_the_index_trains_like_torch(
+def test_op_from_index_trains_like_torch(
     built: Built, file_url: str, fresh_environment: Callable[..., Path]
 ) -> None:
     """Install exactly the lines of the conda file's pip section, as conda does, and train."""
@@ -120,9 +120,7 @@ def test_the_op_from_the_index_trains_like_torch(
     assert "DeepSpeed and torch agree" in trained.stdout
 
 
-def test_a_build_killed_midway_leaves_the_index_and_the_next_run_finishes(
-    built: Built, tmp_path: Path
-) -> None:
+def test_killed_build_is_finished_by_next_run(built: Built, tmp_path: Path) -> None:
     index = tmp_path / "index"
     command = [sys.executable, "-m", "matrix", "build-wheels", "--lock", str(built.work / "matrix.lock")]
     command += ["--index", str(index)]
@@ -143,7 +141,7 @@ def test_a_build_killed_midway_leaves_the_index_and_the_next_run_finishes(
     assert [path.name for path in (index / "simple" / "deepspeed").glob("*.whl")] == [built.wheel.name]
 
 
-def test_interrupting_a_build_is_exit_130_and_stops_the_compiler(built: Built, tmp_path: Path) -> None:
+def test_interrupted_build_exits_130(built: Built, tmp_path: Path) -> None:
     index = tmp_path / "index"
     command = [sys.executable, "-m", "matrix", "build-wheels", "--lock", str(built.work / "matrix.lock")]
     process = subprocess.Popen(
@@ -162,7 +160,7 @@ def test_interrupting_a_build_is_exit_130_and_stops_the_compiler(built: Built, t
 
 
 def _running_below(directory: Path) -> list[str]:
-    """Give the command lines of processes whose working directory lies in a directory."""
+    """Return the command lines of processes whose working directory lies in a directory."""
     found = []
     for process in Path("/proc").glob("[0-9]*"):
         try:

@@ -21,11 +21,11 @@ def _in_an_empty_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def left_behind(directory: Path) -> list[Path]:
-    """Give the files below a directory, except the compiled catalog."""
+    """Return the files below a directory, except the compiled catalog."""
     return [path for path in directory.rglob("*") if path.is_file() and path.suffix != ".msgpack"]
 
 
-def test_gfx90a_exits_3_says_what_is_missing_and_builds_nothing(capsys: Capture, tmp_path: Path) -> None:
+def test_build_without_container_exits_3(capsys: Capture, tmp_path: Path) -> None:
     assert main(["build-wheels", "deepspeed", "--gfx90a", "--date", "2026-03-01"]) == 3
     said = capsys.readouterr().err
     assert "container" in said
@@ -36,14 +36,14 @@ def test_gfx90a_exits_3_says_what_is_missing_and_builds_nothing(capsys: Capture,
     assert left_behind(tmp_path / "cache") == []
 
 
-def test_a_rocm_lock_that_builds_nothing_needs_no_container(capsys: Capture) -> None:
+def test_published_rocm_lock_needs_no_container(capsys: Capture) -> None:
     assert main(["resolve", "torch", "bitsandbytes", "--date", "2026-03-01", "-q"]) == 0
     capsys.readouterr()
     assert main(["build-wheels", "--gfx90a"]) == 0
     assert "everything in it is published" in capsys.readouterr().out
 
 
-def test_gfx90a_is_the_rocm_target_even_where_a_cpu_lock_lies(capsys: Capture, tmp_path: Path) -> None:
+def test_gfx90a_with_cpu_lock_is_bad_usage(capsys: Capture, tmp_path: Path) -> None:
     assert main(["resolve", "deepspeed", "torch==2.13.0", "--backend", "cpu", "-q"]) == 0
     capsys.readouterr()
     assert main(["build-wheels", "--gfx90a"]) == 2
@@ -61,7 +61,7 @@ def test_gfx90a_is_the_rocm_target_even_where_a_cpu_lock_lies(capsys: Capture, t
         (["--in", "podman"], 2, "requires a base image"),
     ],
 )
-def test_where_it_cannot_be_built_is_told(
+def test_impossible_runtime_is_reported(
     arguments: list[str], code: int, says: str, capsys: Capture, tmp_path: Path
 ) -> None:
     assert main(["build-wheels", "deepspeed", "--backend", "cpu", *arguments]) == code
@@ -69,7 +69,7 @@ def test_where_it_cannot_be_built_is_told(
     assert not (tmp_path / "index").exists()
 
 
-def test_a_dry_run_says_why_and_touches_nothing(capsys: Capture, tmp_path: Path) -> None:
+def test_dry_run_gives_reason_and_writes_nothing(capsys: Capture, tmp_path: Path) -> None:
     assert main(["build-wheels", "deepspeed", "--backend", "cpu", "--dry-run", "--format", "json"]) == 0
     (wheel,) = json.loads(capsys.readouterr().out)["wheels"]
     assert (wheel["name"], wheel["state"]) == ("deepspeed", "to build")
@@ -77,14 +77,14 @@ def test_a_dry_run_says_why_and_touches_nothing(capsys: Capture, tmp_path: Path)
     assert left_behind(tmp_path) == []
 
 
-def test_a_request_without_a_solution_is_exit_1(capsys: Capture) -> None:
+def test_request_without_resolution_exits_1(capsys: Capture) -> None:
     assert main(["build-wheels", "apex", "--backend", "cpu"]) == 1
     said = capsys.readouterr().out
     assert "the backend is cpu" in said
     assert "requires backend rocm" in said
 
 
-def test_a_machine_without_a_compiler_is_told_before_anything_starts(
+def test_missing_compiler_is_reported_first(
     capsys: Capture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "bin").mkdir()
@@ -97,7 +97,7 @@ def test_a_machine_without_a_compiler_is_told_before_anything_starts(
     assert left_behind(tmp_path / "cache") == []
 
 
-def test_offline_without_the_source_is_exit_3(capsys: Capture) -> None:
+def test_offline_without_source_exits_3(capsys: Capture) -> None:
     assert main(["build-wheels", "deepspeed", "--backend", "cpu", "--offline"]) == 3
     assert "deepspeed-0.19.8.tar.gz is not in the cache" in capsys.readouterr().err
 
@@ -106,9 +106,7 @@ DIFFERENT = ["--python 3.9", "--site lumi-g", "--date 2020-01-01", "--backend ro
 
 
 @pytest.mark.parametrize("options", DIFFERENT)
-def test_options_that_differ_from_the_lock_are_refused_and_never_ignored(
-    options: str, capsys: Capture, tmp_path: Path
-) -> None:
+def test_options_contradicting_lock_are_rejected(options: str, capsys: Capture, tmp_path: Path) -> None:
     assert main(["resolve", "deepspeed", "torch==2.13.0", "--backend", "cpu", "-q"]) == 0
     capsys.readouterr()
     assert main(["build-wheels", *options.split()]) == 2
@@ -116,7 +114,7 @@ def test_options_that_differ_from_the_lock_are_refused_and_never_ignored(
     assert not (tmp_path / "index").exists()
 
 
-def test_options_that_agree_with_the_lock_are_fine(capsys: Capture) -> None:
+def test_options_agreeing_with_lock_are_accepted(capsys: Capture) -> None:
     assert main(["resolve", "deepspeed", "torch==2.13.0", "--backend", "cpu", "-q"]) == 0
     capsys.readouterr()
     same = ["--backend", "cpu", "--site", "local", "--python", running_python()]
@@ -124,9 +122,7 @@ def test_options_that_agree_with_the_lock_are_fine(capsys: Capture) -> None:
     assert "to build" in capsys.readouterr().out
 
 
-def test_keep_going_still_prints_one_document_and_fails(
-    capsys: Capture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_keep_going_prints_one_document_and_fails(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object) -> None:
         msg = "it broke"
         raise MatrixError(msg)
