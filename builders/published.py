@@ -1,10 +1,11 @@
-"""What an index has published of one version: the files with their URLs and hashes."""
+"""The wheels of one version that an index publishes, with their URLs and hashes."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from packaging.tags import compatible_tags, cpython_tags
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 from packaging.version import InvalidVersion, Version
 
@@ -21,7 +22,7 @@ class File:
     name: str
     url: str
     hashes: Mapping[str, str]
-    """Algorithm to hexadecimal digest, as the index page says; empty where it says none."""
+    """Algorithm to hexadecimal hash from the index page; empty if the page has none."""
     index: str
     """URL of the index."""
 
@@ -29,59 +30,54 @@ class File:
 def published_wheels(
     project: str, version: str, index: str, *, python: str, machine: str = "x86_64"
 ) -> list[File]:
-    """Find the wheels of one version for one Python on Linux.
+    """Return the wheels of one version for one Python on Linux, sorted by name.
 
     Parameters
     ----------
     project, version
-        What is looked for; the version with its local label.
+        The version with its local label.
     index
         URL of the index; empty for the one of pip's configuration.
     python
-        CPython minor.
+        CPython minor, such as ``3.12``.
     machine
         Architecture in platform tags.
-
-    Returns
-    -------
-    list of File
-        Sorted by name; empty if the index does not have this version.
 
     Raises
     ------
     SourceError
         The index does not have the project.
     EnvironmentLacksError
-        The index could not be reached.
+        The index cannot be reached.
     """
     where = index or index_url()
-    found = {
+    files = {
         package.filename: File(
             package.filename, package.url.partition("#")[0], dict(sorted(package.digests.items())), where
         )
         for package in project_page(project, where).packages
         if _fits(package.filename, project, version, python, machine)
     }
-    return [found[name] for name in sorted(found)]
+    return [files[name] for name in sorted(files)]
 
 
 def _fits(file: str, project: str, version: str, python: str, machine: str) -> bool:
     try:
-        name, found, _, tags = parse_wheel_filename(file)
+        name, release, _, tags = parse_wheel_filename(file)
     except (InvalidWheelFilename, InvalidVersion):
         return False
-    if name != canonicalize_name(project) or found != Version(version):
+    if name != canonicalize_name(project) or release != Version(version):
         return False
-    own = f"cp{python.replace('.', '')}"
-    return any(
-        (tag.interpreter in {own, "py3"} or (tag.abi == "abi3" and _at_most(tag.interpreter, own)))
-        and tag.abi in {own, "abi3", "none"}
-        and (tag.platform == "any" or (tag.platform.endswith(machine) and "linux" in tag.platform))
-        and "musllinux" not in tag.platform
+    major, minor = (int(part) for part in python.split(".")[:2])
+    interpreter = f"cp{major}{minor}"
+    # The glibc of the place where the wheel will be installed is not known here.
+    platforms = [
+        tag.platform
         for tag in tags
-    )
-
-
-def _at_most(interpreter: str, own: str) -> bool:
-    one, other = interpreter.removeprefix("cp3"), own.removeprefix("cp3")
-    return one.isdigit() and other.isdigit() and int(one) <= int(other)
+        if tag.platform.startswith(("manylinux", f"linux_{machine}")) and tag.platform.endswith(machine)
+    ]
+    supported = {
+        *cpython_tags((major, minor), [interpreter], platforms or ["any"]),
+        *compatible_tags((major, minor), interpreter, platforms or ["any"]),
+    }
+    return not supported.isdisjoint(tags)

@@ -12,7 +12,7 @@ from builders.audit import Expected, audit_wheel
 
 
 @pytest.mark.parametrize("compressed", [False, True])
-def test_the_wheel_is_sound(tmp_path: Path, *, compressed: bool) -> None:
+def test_benchmark_wheel_is_sound(tmp_path: Path, *, compressed: bool) -> None:
     wheel = write(tmp_path, made_up(compressed=compressed), 4)
     report = audit_wheel(wheel, Expected(TARGETS))
     assert report.errors == []

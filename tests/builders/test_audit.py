@@ -48,7 +48,7 @@ def binary(compile_object: Compile) -> bytes:
     return compile_object("answer.so", SOURCE).read_bytes()
 
 
-def test_a_promised_object_that_is_there(make_wheel: MakeWheel, binary: bytes) -> None:
+def test_promised_object_is_found(make_wheel: MakeWheel, binary: bytes) -> None:
     report = audit(make_wheel(files={OP: binary}, tags=TAGS), recipe("tiny/ops/adam_op*.so"))
     assert found(report) == [("object-found", "info")]
     assert any(OP in one.message for one in report.findings)
@@ -56,7 +56,7 @@ def test_a_promised_object_that_is_there(make_wheel: MakeWheel, binary: bytes) -
     assert [one.path for one in report.objects] == [OP]
 
 
-def test_a_promised_object_that_is_missing(make_wheel: MakeWheel, binary: bytes) -> None:
+def test_promised_object_is_missing(make_wheel: MakeWheel, binary: bytes) -> None:
     report = audit(
         make_wheel(files={OP: binary}, tags=TAGS), recipe("tiny/ops/adam_op*.so", "tiny/ops/lamb_op*.so")
     )
@@ -67,7 +67,7 @@ def test_a_promised_object_that_is_missing(make_wheel: MakeWheel, binary: bytes)
     assert error.fix
 
 
-def test_a_pure_wheel(make_wheel: MakeWheel) -> None:
+def test_pure_wheel_has_platform_any(make_wheel: MakeWheel) -> None:
     report = audit(make_wheel(), recipe())
     assert report.findings == ()
     assert (report.objects, report.platform_tag) == ((), "any")
@@ -77,7 +77,9 @@ def test_a_pure_wheel(make_wheel: MakeWheel) -> None:
 
 
 @pytest.mark.parametrize("content", [b"just text\n", b"", b"\x7fELF"])
-def test_what_is_only_called_so(make_wheel: MakeWheel, binary: bytes, content: bytes) -> None:
+def test_file_named_so_that_is_not_elf_is_an_error(
+    make_wheel: MakeWheel, binary: bytes, content: bytes
+) -> None:
     wheel = make_wheel(files={OP: binary, "tiny/fake.so": content}, tags=TAGS)
     report = audit(wheel, recipe("tiny/ops/adam_op*.so", "tiny/fake*.so"))
     assert found(report) == [("not-elf", "error"), ("object-missing", "error"), ("object-found", "info")]
@@ -85,19 +87,19 @@ def test_what_is_only_called_so(make_wheel: MakeWheel, binary: bytes, content: b
 
 
 @pytest.mark.parametrize("name", ["tiny/.sops.yaml", "tiny/data.sorted.csv", "tiny/lib.source.txt"])
-def test_names_that_only_hold_the_letters_so(make_wheel: MakeWheel, binary: bytes, name: str) -> None:
+def test_other_suffixes_with_so_are_ignored(make_wheel: MakeWheel, binary: bytes, name: str) -> None:
     report = audit(make_wheel(files={OP: binary, name: b"text\n"}, tags=TAGS), recipe(OP))
     assert report.errors == []
 
 
 @pytest.mark.parametrize("name", ["tiny/libone.so.1", "tiny/libone.so.1.2.3"])
-def test_versioned_libraries_are_objects_too(make_wheel: MakeWheel, binary: bytes, name: str) -> None:
+def test_versioned_library_is_an_object(make_wheel: MakeWheel, binary: bytes, name: str) -> None:
     report = audit(make_wheel(files={name: binary}, tags=TAGS), recipe("tiny/libone.so*"))
     assert [one.path for one in report.objects] == [name]
     assert report.errors == []
 
 
-def test_an_object_for_another_cpu(make_wheel: MakeWheel, binary: bytes) -> None:
+def test_object_for_another_cpu_is_an_error(make_wheel: MakeWheel, binary: bytes) -> None:
     number, name = OTHER_CPU[platform.machine()]
     other = binary[:18] + struct.pack("<H", number) + binary[20:]
     report = audit(make_wheel(files={OP: other}, tags=TAGS), recipe(OP))
@@ -115,18 +117,18 @@ def test_needed_libraries_are_read(make_wheel: MakeWheel, compile_object: Compil
     assert one.needed == ("libtinyhelp.so.7", "libm.so.6", "libc.so.6")
 
 
-def test_a_damaged_object_is_a_finding_and_no_crash(make_wheel: MakeWheel, binary: bytes) -> None:
+def test_truncated_object_is_a_finding(make_wheel: MakeWheel, binary: bytes) -> None:
     for length in (20, 64, 100, len(binary) // 2, len(binary) - 1):
         report = audit(make_wheel(files={OP: binary[:length]}, tags=TAGS, folder=f"cut{length}"), recipe(OP))
         assert ("not-elf", "error") in found(report), length
 
 
-def test_the_platform_tag_is_what_the_symbols_ask_for(make_wheel: MakeWheel, binary: bytes) -> None:
+def test_platform_tag_follows_symbol_versions(make_wheel: MakeWheel, binary: bytes) -> None:
     tag = platform_tag(make_wheel(files={OP: binary}, tags=TAGS))
     assert re.fullmatch(rf"manylinux_2_\d+_{platform.machine()}", tag)
 
 
-def test_a_newer_symbol_gives_a_newer_tag(make_wheel: MakeWheel, compile_object: Compile) -> None:
+def test_newer_symbol_gives_newer_tag(make_wheel: MakeWheel, compile_object: Compile) -> None:
     """``getrandom`` came with glibc 2.25."""
     source = "#include <sys/random.h>\nint newer(void) { int one; return getrandom(&one, 4, 0); }"
     older = compile_object("older.so", "int older(void) { return 1; }")
@@ -138,15 +140,13 @@ def test_a_newer_symbol_gives_a_newer_tag(make_wheel: MakeWheel, compile_object:
     assert floors[0] < 25 <= floors[1]
 
 
-def test_a_library_in_the_place_of_pure_python_is_a_finding_and_no_crash(
-    make_wheel: MakeWheel, binary: bytes
-) -> None:
+def test_library_in_purelib_is_read(make_wheel: MakeWheel, binary: bytes) -> None:
     path = f"tiny-1.0.data/purelib/{OP}"
     report = audit(make_wheel(files={path: binary}, tags=TAGS), recipe(path))
     assert [one.path for one in report.objects] == [path]
 
 
-def test_what_torch_provides_is_given(make_wheel: MakeWheel, compile_object: Compile) -> None:
+def test_torch_libraries_do_not_change_the_tag(make_wheel: MakeWheel, compile_object: Compile) -> None:
     """A library that no policy knows takes the tag away; torch's own does not."""
     tags = {}
     for name in ("libtorch_cpu", "libstrange"):
@@ -159,7 +159,7 @@ def test_what_torch_provides_is_given(make_wheel: MakeWheel, compile_object: Com
     assert tags["libstrange"] == f"linux_{platform.machine()}"
 
 
-def test_an_extension_that_needs_no_libc(make_wheel: MakeWheel, compile_object: Compile) -> None:
+def test_extension_without_libc_is_read(make_wheel: MakeWheel, compile_object: Compile) -> None:
     """Small extensions call only Python, and Ubuntu's gcc names no library that is not called."""
     source = "#include <Python.h>\nPyMODINIT_FUNC PyInit_small(void) { return PyDict_New(); }"
     include = f"-I{sysconfig.get_path('include')}"

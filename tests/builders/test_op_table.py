@@ -71,7 +71,7 @@ def errors(wheel: Path, expected: Expected) -> list[str]:
     return [one.id for one in audit_wheel(wheel, expected).errors]
 
 
-def test_a_table_that_agrees_with_everything(wheel_with: Callable[..., Path]) -> None:
+def test_op_table_that_agrees_has_no_findings(wheel_with: Callable[..., Path]) -> None:
     wheel = wheel_with(table({"fused_adam": 1, "async_io": False}), ADAM)
     asked = recipe(DS_BUILD_FUSED_ADAM="1", DS_BUILD_AIO="0", DS_BUILD_STRING="x", DS_ACCELERATOR="cuda")
     report = audit_wheel(wheel, Expected(recipe=asked, torch=ROCM))
@@ -87,7 +87,7 @@ def test_a_table_that_agrees_with_everything(wheel_with: Callable[..., Path]) ->
     )
 
 
-def test_an_op_that_was_asked_for_and_left_out(wheel_with: Callable[..., Path]) -> None:
+def test_requested_op_that_is_missing_is_an_error(wheel_with: Callable[..., Path]) -> None:
     """DeepSpeed's build ends well without its ops when it finds no torch or no GPU."""
     wheel = wheel_with(table({"fused_adam": False, "async_io": False}))
     for variable in ("DS_BUILD_FUSED_ADAM", "DS_BUILD_AIO", "DS_BUILD_OPS", "DS_BUILD_CPU_ADAM"):
@@ -96,7 +96,7 @@ def test_an_op_that_was_asked_for_and_left_out(wheel_with: Callable[..., Path]) 
     assert errors(wheel, Expected()) == []
 
 
-def test_an_op_that_the_recipe_knows_by_another_name(wheel_with: Callable[..., Path]) -> None:
+def test_op_name_of_the_recipe_is_used(wheel_with: Callable[..., Path]) -> None:
     op = Op(name="fused_adam", variable="DS_BUILD_STRANGE", object="*.so")
     asked = msgspec.structs.replace(recipe(DS_BUILD_STRANGE="1"), ops=(op,))
     assert errors(wheel_with(table({"fused_adam": 1}), ADAM), Expected(recipe=asked)) == []
@@ -107,7 +107,7 @@ OPS = {(found.package, op.name, op.variable) for found in load().recipe if found
 
 
 @pytest.mark.parametrize(("package", "name", "variable"), sorted(OPS))
-def test_every_op_of_the_catalog_is_found_by_its_variable(
+def test_every_catalog_op_is_found_by_its_variable(
     wheel_with: Callable[..., Path], package: str, name: str, variable: str
 ) -> None:
     """Apex calls some of its ops in capitals."""
@@ -118,14 +118,14 @@ def test_every_op_of_the_catalog_is_found_by_its_variable(
     assert errors(wheel_with(table({name: False})), Expected(recipe=asked)) == ["op-not-installed"]
 
 
-def test_an_op_that_nobody_asked_for(wheel_with: Callable[..., Path]) -> None:
+def test_op_that_was_switched_off_is_a_warning(wheel_with: Callable[..., Path]) -> None:
     wheel = wheel_with(table({"fused_adam": True}), ADAM)
     report = audit_wheel(wheel, Expected(recipe=recipe(DS_BUILD_FUSED_ADAM="0")))
     assert report.errors == []
     assert "op-not-asked" in [one.id for one in report.findings]
 
 
-def test_an_op_that_is_recorded_and_not_there(wheel_with: Callable[..., Path]) -> None:
+def test_recorded_op_without_object_is_an_error(wheel_with: Callable[..., Path]) -> None:
     said = table({"fused_adam": True, "inference_core_ops": True, "utils": True})
     report = audit_wheel(
         wheel_with(said, ADAM, "deepspeed/inference/v2/kernelsinference_core_ops.cpython-311.so")
@@ -133,7 +133,7 @@ def test_an_op_that_is_recorded_and_not_there(wheel_with: Callable[..., Path]) -
     assert [(one.id, one.evidence["op"]) for one in report.errors] == [("op-without-object", "utils")]
 
 
-def test_another_accelerator_than_was_asked_for(wheel_with: Callable[..., Path]) -> None:
+def test_other_accelerator_is_an_error(wheel_with: Callable[..., Path]) -> None:
     wheel = wheel_with(table({"fused_adam": True}, accelerator="cpu"), ADAM)
     asked = recipe(DS_ACCELERATOR="cuda", DS_BUILD_FUSED_ADAM="1")
     assert errors(wheel, Expected(recipe=asked)) == ["accelerator-differs"]
@@ -149,26 +149,26 @@ def test_another_accelerator_than_was_asked_for(wheel_with: Callable[..., Path])
         (Torch(), 0),
     ],
 )
-def test_another_torch_than_it_was_built_against(
+def test_other_torch_than_in_op_table_is_an_error(
     torch: Torch, wanted: int, wheel_with: Callable[..., Path]
 ) -> None:
     wheel = wheel_with(table({}))
     assert errors(wheel, Expected(torch=torch)) == ["built-for-other-torch"] * wanted
 
 
-def test_a_table_for_a_torch_without_rocm(wheel_with: Callable[..., Path]) -> None:
+def test_op_table_of_cpu_torch_has_no_rocm(wheel_with: Callable[..., Path]) -> None:
     wheel = wheel_with(table({}, info=INFO.replace("7.2", "0.0")))
     assert errors(wheel, Expected(torch=Torch("2.13.0+cpu"))) == []
 
 
 @pytest.mark.parametrize("said", [b"", b"installed_ops = 3", b"installed_ops = load()", b"\xff", b"(" * 9999])
-def test_a_table_that_is_none(said: bytes, wheel_with: Callable[..., Path]) -> None:
+def test_invalid_op_table_is_ignored(said: bytes, wheel_with: Callable[..., Path]) -> None:
     report = audit_wheel(wheel_with(said), Expected(recipe=recipe(DS_BUILD_FUSED_ADAM="1"), torch=ROCM))
     assert read_op_table(report.contents) is None
     assert report.errors == []
 
 
-def test_the_shape_of_a_jit_only_apex(make_wheel: MakeWheel) -> None:
+def test_jit_only_apex_has_errors(make_wheel: MakeWheel) -> None:
     """Its build ends well with Python modules in the place of every extension."""
     files = {
         "apex/__init__.py": b"",
@@ -198,7 +198,7 @@ def test_the_shape_of_a_jit_only_apex(make_wheel: MakeWheel) -> None:
         ("0.50.2", "7.2", "rocm72"),
     ],
 )
-def test_the_library_that_bitsandbytes_asks_for(version: str, rocm: str, library: str) -> None:
+def test_bitsandbytes_library_name(version: str, rocm: str, library: str) -> None:
     assert bitsandbytes_library(version, rocm) == f"libbitsandbytes_{library}.so"
 
 
@@ -214,7 +214,7 @@ def test_the_library_that_bitsandbytes_asks_for(version: str, rocm: str, library
         ("0.44.1", ROCM, ["hip"], None),
     ],
 )
-def test_a_library_that_this_torch_will_not_find(
+def test_missing_bitsandbytes_library_is_reported(
     version: str, torch: Torch, held: list[str], severity: str | None, bitsandbytes: Callable[..., Path]
 ) -> None:
     report = audit_wheel(bitsandbytes(version, held), Expected(torch=torch))

@@ -1,4 +1,4 @@
-"""The requirements of a built wheel: torch in the very version it was compiled against."""
+"""A built wheel requires the exact torch that it was compiled against."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ def after(*requirements: str, pin_style: PinStyle = "exact") -> list[str]:
         (f"torch=={TORCH}", f"torch=={TORCH}"),
     ],
 )
-def test_torch_is_pin_requirements(given: str, expected: str) -> None:
+def test_torch_is_pinned(given: str, expected: str) -> None:
     assert after(given) == [expected]
 
 
 @pytest.mark.parametrize(
     "marker", ['extra == "all"', 'python_version >= "3.8"', 'sys_platform != "darwin" and extra == "x"']
 )
-def test_a_condition_stays_and_does_not_make_the_pin_conditional(marker: str) -> None:
+def test_marker_stays_and_pin_is_unconditional(marker: str) -> None:
     made = after(f"torch>=2; {marker}")
     assert made == [f"torch=={TORCH}; {marker}", f"torch=={TORCH}"]
     assert str(Requirement(made[0]).marker) == marker
 
 
-def test_a_url_gives_way_and_the_reason_is_told() -> None:
+def test_url_requirement_becomes_pin() -> None:
     made = pin_requirements(["torch @ https://example.org/torch-2.9.1+cu128.whl ; extra == 'x'"], PINS)
     assert made.requirements == (f'torch=={TORCH}; extra == "x"', f"torch=={TORCH}")
     assert made.changes[0].why == "built against it, although the source requires another"
@@ -51,20 +51,20 @@ def test_a_url_gives_way_and_the_reason_is_told() -> None:
     ("given", "contradicts"),
     [("torch<2.5", True), ("torch==2.9.1+cu128", True), ("torch>=2", False), ("torch==2.9.*", False)],
 )
-def test_a_pin_against_what_the_source_asks_is_told(given: str, *, contradicts: bool) -> None:
+def test_pin_that_contradicts_the_source_says_so(given: str, *, contradicts: bool) -> None:
     (change,) = pin_requirements([given], PINS).changes
     assert (change.before, change.after) == (given, f"torch=={TORCH}")
     assert ("although" in change.why) == contradicts
 
 
-def test_torch_is_added_where_the_source_does_not_say_it() -> None:
+def test_torch_is_added_if_the_source_lacks_it() -> None:
     made = pin_requirements(["numpy"], PINS)
     assert made.requirements == ("numpy", f"torch=={TORCH}")
     assert [(one.before, one.after) for one in made.changes] == [("", f"torch=={TORCH}")]
 
 
 @pytest.mark.parametrize("name", ["triton", "pytorch-triton", "pytorch_triton_rocm", "triton-rocm"])
-def test_every_name_of_triton_becomes_that_of_the_torch(name: str) -> None:
+def test_every_triton_name_becomes_that_of_torch(name: str) -> None:
     """Two distributions with the module triton would overwrite each other."""
     made = after(f"{name}>=2; python_version < '3.15'")
     assert made[1:] == [f"torch=={TORCH}"]
@@ -86,30 +86,30 @@ def test_triton_is_not_added() -> None:
 
 
 @pytest.mark.parametrize("name", ["nvidia-ml-py", "nvidia_cublas_cu12==12.8.4.1", "NVIDIA-NCCL-cu12"])
-def test_nothing_of_nvidia_is_required(name: str) -> None:
+def test_cuda_requirements_are_dropped(name: str) -> None:
     for pin_style in ("exact", "none"):
         made = pin_requirements([name, "pynvml"], PINS if pin_style == "exact" else (), pin_style)
         assert made.requirements[:1] == ("pynvml",)
         assert made.changes[0].before == name
 
 
-def test_what_becomes_the_same_is_written_once() -> None:
+def test_equal_pins_are_written_once() -> None:
     assert after("torch>=2", "torch!=2.4.0", "numpy", "numpy") == [f"torch=={TORCH}", "numpy", "numpy"]
 
 
-def test_pins_can_be_loosened() -> None:
+def test_pin_style_release_and_none() -> None:
     assert after("torch>=2", "triton", pin_style="release") == ["torch==2.9.1", "pytorch-triton-rocm==3.5.1"]
     assert Requirement("torch==2.9.1").specifier.contains(TORCH)
     assert after("torch>=2", "triton", pin_style="none") == ["torch>=2", "triton"]
     assert after(pin_style="none") == []
 
 
-def test_what_cannot_be_read_is_left_alone() -> None:
+def test_invalid_requirement_stays() -> None:
     made = pin_requirements(["torch >= twothree", "torch\udcff"], PINS)
     assert made.requirements == ("torch >= twothree", "torch\udcff", f"torch=={TORCH}")
 
 
-def test_without_torch_nothing_is_pinned_or_added() -> None:
+def test_no_pins_without_torch() -> None:
     assert runtime_pins("") == ()
     assert runtime_pins("", {"numpy": "2.1.0"}) == (Pin("numpy", "2.1.0"),)
     assert pin_requirements(["torch"], ()).requirements == ("torch",)

@@ -67,14 +67,16 @@ def bundle(*targets: str) -> bytes:
     return padded(packed(plain([HOST, *entries]), 3))
 
 
-def test_a_sound_pure_wheel(make_wheel: MakeWheel) -> None:
+def test_sound_pure_wheel_has_no_findings(make_wheel: MakeWheel) -> None:
     report = audit_wheel(make_wheel())
     assert report.findings == ()
     assert report.verdict == "sound"
     assert (report.contents.name, report.contents.version) == ("tiny", "1.0")
 
 
-def test_gpu_code_that_is_what_was_asked_for(make_wheel: MakeWheel, with_code: WithCode) -> None:
+def test_gpu_code_is_compared_with_requested_architectures(
+    make_wheel: MakeWheel, with_code: WithCode
+) -> None:
     wheel = make_wheel(files={OP: with_code(bundle("gfx90a", "gfx942"))}, tags=TAGS)
     report = audit_wheel(wheel, Expected(architectures=("gfx90a", "gfx942")))
     assert report.verdict == "sound"
@@ -88,7 +90,9 @@ def test_gpu_code_that_is_what_was_asked_for(make_wheel: MakeWheel, with_code: W
     assert {one.evidence["member"] for one in wrong.findings if one.severity == "error"} == {OP}
 
 
-def test_features_of_a_target_are_named(make_wheel: MakeWheel, with_code: WithCode) -> None:
+def test_architecture_features_are_a_warning_unless_requested(
+    make_wheel: MakeWheel, with_code: WithCode
+) -> None:
     wheel = make_wheel(files={OP: with_code(bundle("gfx90a:xnack-"))}, tags=TAGS)
     bare = audit_wheel(wheel, Expected(architectures=("gfx90a",)))
     assert bare.verdict == "sound"
@@ -100,7 +104,7 @@ def test_features_of_a_target_are_named(make_wheel: MakeWheel, with_code: WithCo
     assert ids(other) == ["target-not-asked", "target-missing"]
 
 
-def test_no_gpu_code_though_it_is_promised(make_wheel: MakeWheel, with_code: WithCode) -> None:
+def test_missing_gpu_code_is_an_error_if_promised(make_wheel: MakeWheel, with_code: WithCode) -> None:
     def recipe(*must_contain: str, **environment: str) -> Recipe:
         return Recipe(
             package="tiny",
@@ -122,19 +126,19 @@ def test_no_gpu_code_though_it_is_promised(make_wheel: MakeWheel, with_code: Wit
         assert "no-gpu-code-promised" in ids(report, "info")
 
 
-def test_damaged_gpu_code(make_wheel: MakeWheel, with_code: WithCode) -> None:
+def test_damaged_gpu_code_is_an_error(make_wheel: MakeWheel, with_code: WithCode) -> None:
     wheel = make_wheel(files={OP: with_code(bundle("gfx90a")[:-4000] + b"noise")}, tags=TAGS)
     report = audit_wheel(wheel)
     assert ids(report) == ["fatbin-damaged"]
     assert report.findings[0].evidence["section"] == ".hip_fatbin"
 
 
-def test_a_code_object_in_a_file_of_its_own(make_wheel: MakeWheel) -> None:
+def test_bare_code_object_file_is_read(make_wheel: MakeWheel) -> None:
     report = audit_wheel(make_wheel(files={"tiny/k.hsaco": code_object("gfx942")}, tags=TAGS))
     assert report.contents.architectures == ["gfx942"]
 
 
-def test_the_label_is_compared_with_the_code(make_wheel: MakeWheel, with_code: WithCode) -> None:
+def test_label_is_compared_with_gpu_code(make_wheel: MakeWheel, with_code: WithCode) -> None:
     files = {OP: with_code(bundle("gfx90a"))}
     said = {}
     for label in ("rocm6.4.torch2.9.1.gfx90a", "rocm6.4.torch2.9.1.gfx942", "rocm6.4"):
@@ -144,7 +148,7 @@ def test_the_label_is_compared_with_the_code(make_wheel: MakeWheel, with_code: W
     assert list(said.values()) == [set(), {"label-differs"}, {"label-odd"}]
 
 
-def test_the_label_of_a_wheel_with_nothing_compiled(make_wheel: MakeWheel) -> None:
+def test_label_of_pure_wheel_is_a_warning(make_wheel: MakeWheel) -> None:
     """flash-attn's Triton variant is right so; Apex without its extensions looks the same."""
     version = "1.0+rocm6.4.torch2.9.1.gfx90a"
     wheel = make_wheel(version=version, metadata=metadata(version=version))
@@ -155,7 +159,7 @@ def test_the_label_of_a_wheel_with_nothing_compiled(make_wheel: MakeWheel) -> No
     assert ids(report, "info") == ["no-gpu-code-promised", "label-of-pure-wheel"]
 
 
-def test_tags_that_disagree_with_the_content(make_wheel: MakeWheel, compile_object: Compile) -> None:
+def test_tags_are_compared_with_content(make_wheel: MakeWheel, compile_object: Compile) -> None:
     library = compile_object("op.so", SOURCE).read_bytes()
     assert ids(audit_wheel(make_wheel(files={OP: library}))) == ["pure-with-objects"]
     assert ids(audit_wheel(make_wheel(tags=TAGS)), "warning") == ["platform-without-objects"]
@@ -166,7 +170,7 @@ def test_tags_that_disagree_with_the_content(make_wheel: MakeWheel, compile_obje
     assert ids(audit_wheel(renamed)) == ["tags-differ"]
 
 
-def test_a_newer_glibc_than_promised(make_wheel: MakeWheel, compile_object: Compile) -> None:
+def test_newer_glibc_than_the_tag_is_an_error(make_wheel: MakeWheel, compile_object: Compile) -> None:
     """``getrandom`` came with glibc 2.25."""
     source = "#include <sys/random.h>\nint newer(void) { int one; return getrandom(&one, 4, 0); }"
     library = compile_object("newer.so", source).read_bytes()
@@ -182,7 +186,7 @@ def test_a_newer_glibc_than_promised(make_wheel: MakeWheel, compile_object: Comp
     )
 
 
-def test_a_newer_runtime_of_the_compiler_than_promised(
+def test_newer_libstdcxx_than_the_tag_is_an_error(
     make_wheel: MakeWheel, compile_object: Compile, tmp_path: Path
 ) -> None:
     """A new compiler on an old system: glibc is as promised, libstdc++ is not."""
@@ -209,7 +213,7 @@ def test_a_newer_runtime_of_the_compiler_than_promised(
     assert ids(audit_wheel(wheel_for("28", **own))) == [], "it brings its own"
 
 
-def test_who_provides_what_is_needed(make_wheel: MakeWheel, compile_object: Compile) -> None:
+def test_needed_library_must_be_provided(make_wheel: MakeWheel, compile_object: Compile) -> None:
     def user_of(name: str) -> bytes:
         library = compile_object(name, "int give(void) { return 1; }", f"-Wl,-soname,{name}")
         flags = [str(library), "-Wl,--no-as-needed"]
@@ -239,7 +243,7 @@ def test_who_provides_what_is_needed(make_wheel: MakeWheel, compile_object: Comp
     assert audit_wheel(cuda, given()).verdict == "sound"
 
 
-def test_who_should_provide_what_is_needed(make_wheel: MakeWheel, compile_object: Compile) -> None:
+def test_missing_library_names_its_provider(make_wheel: MakeWheel, compile_object: Compile) -> None:
     def wheel_for(name: str) -> Path:
         library = compile_object(name, "int give(void) { return 1; }", f"-Wl,-soname,{name}")
         source = "int give(void); int take(void) { return give(); }"
@@ -264,9 +268,7 @@ def test_who_should_provide_what_is_needed(make_wheel: MakeWheel, compile_object
     assert "should come with torch" in error.message
 
 
-def test_libraries_that_torch_brings_are_not_brought_again(
-    make_wheel: MakeWheel, compile_object: Compile
-) -> None:
+def test_second_copy_of_torch_library_is_an_error(make_wheel: MakeWheel, compile_object: Compile) -> None:
     library = compile_object("op.so", SOURCE).read_bytes()
     files = {OP: library, "tiny.libs/libamdhip64-0123abcd.so.6": library}
     report = audit_wheel(make_wheel(files=files, tags=TAGS, metadata=metadata("torch==2.9.1")))
@@ -274,7 +276,7 @@ def test_libraries_that_torch_brings_are_not_brought_again(
     assert audit_wheel(make_wheel(files=files, tags=TAGS, metadata=metadata())).verdict == "sound"
 
 
-def test_a_wheel_is_for_torch_whatever_its_requirements_say(
+def test_wheel_for_torch_is_recognized_without_requirement(
     make_wheel: MakeWheel, compile_object: Compile
 ) -> None:
     """An extension that was built without naming torch as required loads beside it all the same."""
@@ -305,7 +307,9 @@ def test_a_wheel_is_for_torch_whatever_its_requirements_say(
         ("/build/x", "rpath-build"),
     ],
 )
-def test_search_paths(path: str, wanted: str, make_wheel: MakeWheel, compile_object: Compile) -> None:
+def test_absolute_search_path_is_reported(
+    path: str, wanted: str, make_wheel: MakeWheel, compile_object: Compile
+) -> None:
     library = compile_object("op.so", SOURCE, f"-Wl,-rpath,{path}").read_bytes()
     wheel = make_wheel(files={OP: library}, tags=TAGS)
     assert ids(audit_wheel(wheel), "warning") == [wanted] * bool(wanted)
@@ -313,7 +317,9 @@ def test_search_paths(path: str, wanted: str, make_wheel: MakeWheel, compile_obj
     assert ids(audit_wheel(wheel, Expected(recipe=recipe))) == [wanted] * bool(wanted)
 
 
-def test_requirements(make_wheel: MakeWheel, compile_object: Compile) -> None:
+def test_cuda_and_unpinned_torch_requirements_are_reported(
+    make_wheel: MakeWheel, compile_object: Compile
+) -> None:
     files = {OP: compile_object("op.so", SOURCE).read_bytes()}
     wheel = make_wheel(files=files, tags=TAGS, metadata=metadata("nvidia-cublas-cu12==1", "torch>=2"))
     assert ids(audit_wheel(wheel)) == ["nvidia-requirement"]
@@ -349,7 +355,7 @@ def rewritten(wheel: Path, change: Callable[[dict[str, bytes]], None]) -> Path:
         (lambda m: m.update({"/etc/out.py": b""}), "unsafe-path"),
     ],
 )
-def test_a_wheel_that_was_tampered_with(
+def test_changed_member_is_reported(
     make_wheel: MakeWheel, change: Callable[[dict[str, bytes]], None], wanted: str
 ) -> None:
     report = audit_wheel(rewritten(make_wheel(), change))
@@ -357,7 +363,7 @@ def test_a_wheel_that_was_tampered_with(
     assert report.verdict == "defective"
 
 
-def test_two_directories_that_tell_of_the_wheel(make_wheel: MakeWheel) -> None:
+def test_second_dist_info_is_an_error(make_wheel: MakeWheel) -> None:
     """The one that is called by the file name is believed, whichever comes last."""
 
     def another(name: str) -> Callable[[dict[str, bytes]], None]:
@@ -372,7 +378,7 @@ def test_two_directories_that_tell_of_the_wheel(make_wheel: MakeWheel) -> None:
 
 
 @pytest.mark.parametrize("called", ["tiny-1.1", "tinier-1.0", "tiny", "tiny-new"])
-def test_a_directory_that_tells_of_another_wheel(make_wheel: MakeWheel, called: str) -> None:
+def test_dist_info_of_another_name_is_an_error(make_wheel: MakeWheel, called: str) -> None:
     def rename(members: dict[str, bytes]) -> None:
         for name in list(members):
             new = name.replace("tiny-1.0", called)
@@ -383,13 +389,13 @@ def test_a_directory_that_tells_of_another_wheel(make_wheel: MakeWheel, called: 
     assert f"{called}.dist-info" in report.errors[0].message
 
 
-def test_a_name_may_be_spelt_in_any_way(make_wheel: MakeWheel) -> None:
+def test_any_spelling_of_a_name_is_accepted(make_wheel: MakeWheel) -> None:
     head = "Metadata-Version: 2.1\nName: Tiny.Two\nVersion: 1.0\n"
     wheel = make_wheel("Tiny.Two", "1.0.0", metadata=head.replace("1.0", "1.0.0"))
     assert audit_wheel(wheel.rename(wheel.with_name("tiny_two-1.0.0-py3-none-any.whl"))).findings == ()
 
 
-def test_a_compiled_wheel_that_calls_itself_pure(make_wheel: MakeWheel, compile_object: Compile) -> None:
+def test_purelib_wheel_with_objects_is_a_warning(make_wheel: MakeWheel, compile_object: Compile) -> None:
     library = compile_object("op.so", SOURCE).read_bytes()
 
     def pure(members: dict[str, bytes]) -> None:
@@ -401,7 +407,7 @@ def test_a_compiled_wheel_that_calls_itself_pure(make_wheel: MakeWheel, compile_
         assert ids(audit_wheel(rewritten(wheel, pure)), "warning") == wanted
 
 
-def test_a_link_in_a_wheel(make_wheel: MakeWheel) -> None:
+def test_link_in_wheel_is_an_error(make_wheel: MakeWheel) -> None:
     wheel = make_wheel()
     with zipfile.ZipFile(wheel, "a") as sink:
         info = zipfile.ZipInfo("tiny/link")
@@ -410,7 +416,7 @@ def test_a_link_in_a_wheel(make_wheel: MakeWheel) -> None:
     assert "link" in ids(audit_wheel(wheel))
 
 
-def test_a_bomb_is_not_unpacked(make_wheel: MakeWheel) -> None:
+def test_zip_bomb_is_rejected(make_wheel: MakeWheel) -> None:
     wheel = make_wheel()
     with zipfile.ZipFile(wheel, "a", zipfile.ZIP_DEFLATED) as sink, sink.open("bomb", "w") as member:
         for _ in range(300):
@@ -419,7 +425,7 @@ def test_a_bomb_is_not_unpacked(make_wheel: MakeWheel) -> None:
         audit_wheel(wheel)
 
 
-def test_what_is_no_wheel_is_refused(make_wheel: MakeWheel, tmp_path: Path) -> None:
+def test_file_that_is_not_a_wheel_is_rejected(make_wheel: MakeWheel, tmp_path: Path) -> None:
     wheel = make_wheel()
     whole = wheel.read_bytes()
     for length in (0, 1, len(whole) // 2, len(whole) - 1):
@@ -432,7 +438,7 @@ def test_what_is_no_wheel_is_refused(make_wheel: MakeWheel, tmp_path: Path) -> N
         audit_wheel(tmp_path / "gone-1.0-py3-none-any.whl")
 
 
-def test_a_pipe_is_refused_before_it_is_opened(tmp_path: Path) -> None:
+def test_pipe_is_rejected_before_it_is_opened(tmp_path: Path) -> None:
     """Nobody writes to it, so opening it would wait for ever; a run of its own can be ended then."""
     pipe = tmp_path / "tiny-1.0-py3-none-any.whl"
     os.mkfifo(pipe)
@@ -446,7 +452,7 @@ def test_a_pipe_is_refused_before_it_is_opened(tmp_path: Path) -> None:
         audit_wheel(folder)
 
 
-def test_a_damaged_object_is_a_finding(make_wheel: MakeWheel, with_code: WithCode) -> None:
+def test_damaged_object_is_a_finding(make_wheel: MakeWheel, with_code: WithCode) -> None:
     binary = with_code(bundle("gfx90a"))
     for length in (0, 20, 100, len(binary) // 2, len(binary) - 1):
         report = audit_wheel(make_wheel(files={OP: binary[:length]}, tags=TAGS, folder=f"cut{length}"))
@@ -457,7 +463,7 @@ def test_a_damaged_object_is_a_finding(make_wheel: MakeWheel, with_code: WithCod
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=60)
 @given(at=st.integers(0, 30_000), data=st.binary(min_size=1, max_size=16))
-def test_any_bytes_in_an_object_end_in_an_answer(
+def test_any_bytes_in_object_give_a_verdict(
     make_wheel: MakeWheel, with_code: WithCode, at: int, data: bytes
 ) -> None:
     binary = bytearray(with_code(bundle("gfx90a")))

@@ -26,7 +26,7 @@ def torch(built: Built) -> Torch:
     pytest.fail(f"no torch 2.13.0+cpu under {cache_root()}")
 
 
-def test_what_the_real_torch_exports(torch: Torch) -> None:
+def test_real_torch_exports_symbols(torch: Torch) -> None:
     assert torch.rocm == ""
     assert torch.exports is not None
     assert len(torch.exports) > 20_000
@@ -35,14 +35,14 @@ def test_what_the_real_torch_exports(torch: Torch) -> None:
     assert {"libc10.so", "libtorch_cpu.so", "libtorch_python.so"} <= torch.libraries
 
 
-def test_the_real_op_finds_all_its_symbols(built: Built, torch: Torch) -> None:
+def test_real_op_finds_all_symbols(built: Built, torch: Torch) -> None:
     report = audit_wheel(built.wheel, Expected(torch=torch))
     imports = {name for item in report.objects for name in item.symbols.imports}
     assert any(name.startswith("_ZN3c10") for name in imports)
     assert [one.id for one in report.errors] == []
 
 
-def test_the_real_op_with_a_symbol_that_torch_has_not(built: Built, torch: Torch, tmp_path: Path) -> None:
+def test_real_op_with_missing_symbol_is_an_error(built: Built, torch: Torch, tmp_path: Path) -> None:
     """One name in its string table is changed, as if another torch had it."""
     changed = tmp_path / built.wheel.name
     with zipfile.ZipFile(built.wheel) as source:

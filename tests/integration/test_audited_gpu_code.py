@@ -60,7 +60,7 @@ def said_by_objdump(text: str) -> list[str]:
 
 
 @pytest.mark.parametrize("name", VARIANTS)
-def test_what_llvm_objdump_says(name: str, compiled: Path) -> None:
+def test_code_objects_agree_with_llvm_objdump(name: str, compiled: Path) -> None:
     theirs = said_by_objdump((compiled / f"{name}.txt").read_text())
     data = (compiled / f"{name}.so").read_bytes()
     section = read_object(name, data).gpu_section
@@ -86,7 +86,7 @@ def judged(compiled: Path, tmp_path: Path) -> Callable[..., WheelAudit]:
     return judge
 
 
-def test_wheels_for_right_and_wrong_targets(judged: Callable[..., WheelAudit]) -> None:
+def test_real_gpu_code_is_compared_with_request(judged: Callable[..., WheelAudit]) -> None:
     assert judged("one", "gfx90a").errors == []
     assert judged("three", "gfx90a", "gfx942", "gfx1030").errors == []
     assert judged("packed", "gfx90a", "gfx942").errors == []

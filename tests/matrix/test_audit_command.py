@@ -34,7 +34,7 @@ def wheel(name: str = "tiny", version: str = "1.0", **files: bytes) -> Path:
     return path
 
 
-def test_a_sound_wheel_as_json(capsys: Capture) -> None:
+def test_json_of_a_sound_wheel(capsys: Capture) -> None:
     path = wheel(kernel=code_object("gfx90a"))
     assert main(["audit", str(path), "--gfx90a", "--format", "json"]) == 0
     document = json.loads(capsys.readouterr().out)
@@ -49,7 +49,7 @@ def test_a_sound_wheel_as_json(capsys: Capture) -> None:
     assert set(one["findings"][0]) == {"id", "severity", "message", "fix", "evidence"}
 
 
-def test_one_defective_wheel_of_two(capsys: Capture) -> None:
+def test_exit_code_with_one_defective_wheel(capsys: Capture) -> None:
     paths = [
         str(wheel("good", kernel=code_object("gfx942"))),
         str(wheel("bad", kernel=code_object("gfx90a"))),
@@ -63,7 +63,7 @@ def test_one_defective_wheel_of_two(capsys: Capture) -> None:
     assert "code for gfx90a, which was not requested. [target-not-asked]" in said
 
 
-def test_a_recipe_s_promise(capsys: Capture) -> None:
+def test_package_option_checks_the_recipe(capsys: Capture) -> None:
     path = wheel("deepspeed", "0.19.8")
     assert main(["audit", str(path)]) == 0
     assert main(["audit", str(path), "--package", "deepspeed"]) == 1
@@ -72,7 +72,7 @@ def test_a_recipe_s_promise(capsys: Capture) -> None:
     assert "[object-missing]" in said
 
 
-def test_what_the_wheels_will_run_in(capsys: Capture) -> None:
+def test_image_options_are_compared(capsys: Capture) -> None:
     library = Path("op.so")
     Path("op.c").write_text('#include <stdio.h>\nint answer(void) { return puts("x"); }')
     subprocess.run(["gcc", "-shared", "-fPIC", "-o", str(library), "op.c"], check=True)
@@ -120,7 +120,7 @@ def test_bad_input(rest: str, said: str, capsys: Capture) -> None:
     assert captured.out == ""
 
 
-def test_what_a_member_is_called_cannot_break_the_answer(capsys: Capture) -> None:
+def test_control_characters_in_names_are_escaped(capsys: Capture) -> None:
     path = wheel(kernel=code_object())
     with zipfile.ZipFile(path, "a") as sink:
         sink.writestr("tiny/\x1b[31m\udcff.py".encode("utf-8", "replace").decode(), "")

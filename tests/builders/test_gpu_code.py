@@ -37,7 +37,7 @@ def problems_of(section: bytes) -> list[str]:
     return [one.id for one in read(section)[1]]
 
 
-def test_a_bundle_and_where_it_stands() -> None:
+def test_plain_bundles_have_offsets() -> None:
     section = padded(plain([HOST, GFX90A]), plain([HOST, GFX942, XNACK]))
     objects, problems = read(section, before=12345)
     assert problems == []
@@ -51,7 +51,7 @@ def test_a_bundle_and_where_it_stands() -> None:
 
 @pytest.mark.parametrize("version", [1, 2, 3])
 @pytest.mark.parametrize("align", [1, 8, 4096])
-def test_compressed_bundles_one_after_another(version: int, align: int) -> None:
+def test_compressed_bundles_in_sequence(version: int, align: int) -> None:
     first, second = packed(plain([HOST, GFX90A]), version), packed(plain([HOST, GFX942]), version)
     section = padded(first, second, plain([HOST, XNACK]), align=align)
     objects, problems = read(section)
@@ -64,7 +64,7 @@ def test_compressed_bundles_one_after_another(version: int, align: int) -> None:
 
 
 @pytest.mark.parametrize(("name", "packing"), [("plain", ""), ("zstd2", "zstd"), ("zstd3", "zstd")])
-def test_what_clang_really_wrote(name: str, packing: str) -> None:
+def test_bundles_of_clang_are_read(name: str, packing: str) -> None:
     """Made by clang 22, see data/README.md; the sizes are those that llvm-objdump extracts."""
     objects, problems = read((DATA / f"{name}.fatbin").read_bytes())
     assert problems == []
@@ -75,7 +75,7 @@ def test_what_clang_really_wrote(name: str, packing: str) -> None:
     ]
 
 
-def test_what_unpacks_to_a_thousand_times_as_much() -> None:
+def test_highly_compressed_bundle_is_read() -> None:
     """The decompressor may give nothing for a while and still have something."""
     big = plain([HOST, (GFX90A[0], code_object(size=30_000_000)), GFX942])
     assert names(packed(big, 3) + packed(big, 2)) == ["gfx90a", "gfx942"] * 2
@@ -89,7 +89,7 @@ def test_what_unpacks_to_a_thousand_times_as_much() -> None:
         "hipv4-amdgcn-amd-amdhsa--gfx90a",
     ],
 )
-def test_spellings_of_the_same_target(entry: str) -> None:
+def test_entry_id_spellings(entry: str) -> None:
     assert names(plain([HOST, (entry, code_object())])) == ["gfx90a"]
 
 
@@ -104,13 +104,13 @@ def test_spellings_of_the_same_target(entry: str) -> None:
         ("gfx90a", b"\x7fELF", "does not hold an AMDGPU code object"),
     ],
 )
-def test_an_entry_that_is_not_what_its_name_says(entry: str, content: bytes, said: str) -> None:
+def test_entry_with_wrong_name_is_reported(entry: str, content: bytes, said: str) -> None:
     (problem,) = read(plain([HOST, (PREFIX + entry, content)]))[1]
     assert problem.id == "object-disagrees"
     assert said in problem.text
 
 
-def test_an_entry_without_code_and_one_of_no_gpu() -> None:
+def test_empty_entry_and_unknown_architecture() -> None:
     assert problems_of(plain([HOST, (GFX90A[0], b"")])) == ["empty-object"]
     assert problems_of(plain([HOST, ("hip-strange", b"x")])) == ["unknown-target"]
 
@@ -130,19 +130,19 @@ def test_an_entry_without_code_and_one_of_no_gpu() -> None:
         (packed(b"anything else that is long enough", 3), "not an offload bundle"),
     ],
 )
-def test_damage_is_said_and_what_follows_is_read(damaged: bytes, said: str) -> None:
+def test_reading_continues_after_damage(damaged: bytes, said: str) -> None:
     objects, problems = read(padded(damaged, plain([HOST, GFX90A])))
     assert [one.name for one in objects] == ["gfx90a"]
     assert said in problems[0].text
     assert {one.id for one in problems} == {"fatbin-damaged"}
 
 
-def test_a_table_that_ends_with_its_section() -> None:
+def test_truncated_table_is_damage() -> None:
     (problem,) = read(plain([HOST, GFX90A])[:60])[1]
     assert problem == Problem("fatbin-damaged", "a bundle is cut short", 0)
 
 
-def test_beyond_a_limit_names_are_taken_as_they_stand(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_names_only_beyond_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     wrong = (f"{PREFIX}gfx90a", code_object("gfx942"))
     section = padded(*[packed(plain([HOST, one]), 3) for one in (GFX942, wrong)])
     assert problems_of(section) == ["object-disagrees"]
@@ -152,9 +152,7 @@ def test_beyond_a_limit_names_are_taken_as_they_stand(monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize("version", [2, 3])
-def test_a_bundle_that_promises_too_much_is_not_unpacked(
-    version: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_huge_bundle_is_not_unpacked(version: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """What it promises counts, before anything but its table is unpacked; the next one is still compared."""
     wrong = (f"{PREFIX}gfx90a", code_object("gfx942"))
     large = packed(plain([HOST, (f"{PREFIX}gfx942", code_object("gfx942", size=1 << 24))]), version)
@@ -176,7 +174,7 @@ def test_a_bundle_that_promises_too_much_is_not_unpacked(
     assert max(unpacked) <= 1 << 22
 
 
-def test_a_bundle_that_hides_its_end_behind_too_much_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_huge_bundle_without_length_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
     section = padded(packed(plain([HOST, GFX90A]), 1), packed(plain([HOST, GFX942]), 3))
     assert problems_of(section) == []
     monkeypatch.setattr(gpu_code, "_MOST_COMPARED", 1000)
@@ -186,14 +184,14 @@ def test_a_bundle_that_hides_its_end_behind_too_much_is_not_read(monkeypatch: py
     assert [one.name for one in objects] == ["gfx942"]
 
 
-def test_a_payload_that_unpacks_to_more_than_it_says() -> None:
+def test_payload_larger_than_its_size_is_damage() -> None:
     bundle = plain([HOST, GFX90A, GFX942])
     lying = bytearray(packed(bundle, 3))
     lying[16:24] = struct.pack("<Q", 4096 + 600)
     assert "fatbin-damaged" in problems_of(bytes(lying))
 
 
-def test_an_unknown_compression_is_not_called_empty() -> None:
+def test_unknown_compression_is_not_read() -> None:
     section = padded(packed(plain([GFX90A]), 3, method=7), plain([GFX942]))
     objects, problems = read(section)
     assert [one.id for one in problems] == ["bundle-not-read"]
@@ -201,7 +199,7 @@ def test_an_unknown_compression_is_not_called_empty() -> None:
 
 
 @given(cut=st.integers(0, 20_000))
-def test_cut_anywhere_nothing_is_made_up(cut: int) -> None:
+def test_truncated_section_adds_no_objects(cut: int) -> None:
     section = padded(plain([HOST, GFX90A]), packed(plain([HOST, GFX942]), 3))
     objects, _ = read(section[:cut])
     whole, _ = read(section)
@@ -209,7 +207,7 @@ def test_cut_anywhere_nothing_is_made_up(cut: int) -> None:
 
 
 @given(data=st.binary(max_size=300), at=st.integers(0, 9000), packing=st.sampled_from([0, 1, 2, 3]))
-def test_any_bytes_end_in_an_answer(data: bytes, at: int, packing: int) -> None:
+def test_any_bytes_are_read(data: bytes, at: int, packing: int) -> None:
     bundle = plain([HOST, GFX90A, GFX942], align=64)
     section = bytearray(padded(packed(bundle, packing) if packing else bundle, plain([XNACK])))
     section[at : at + len(data)] = data
@@ -228,7 +226,7 @@ def test_any_bytes_end_in_an_answer(data: bytes, at: int, packing: int) -> None:
     ),
     st.sampled_from([1, 8, 4096]),
 )
-def test_whatever_was_written_is_read(written: list[tuple[list[tuple[str, bytes]], int]], align: int) -> None:
+def test_written_bundles_are_read(written: list[tuple[list[tuple[str, bytes]], int]], align: int) -> None:
     bundles = [packed(plain(entries), how) if how else plain(entries) for entries, how in written]
     wanted = [name.removeprefix(PREFIX) for entries, _ in written for name, _ in entries]
     assert names(padded(*bundles, align=align)) == wanted

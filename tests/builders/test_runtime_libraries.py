@@ -68,7 +68,7 @@ def wheel_of(make_wheel: MakeWheel, compile_object: Compile, source: str, *flags
     return make_wheel(files={OP: compile_object("op.so", source, *flags).read_bytes()}, tags=TAGS)
 
 
-def test_what_a_torch_provides(torch_lib: Path) -> None:
+def test_read_torch_returns_libraries_and_symbols(torch_lib: Path) -> None:
     torch = read_torch(torch_lib)
     assert (torch.version, torch.rocm) == ("2.13.0+rocm7.2", "7.2")
     assert torch.exports == frozenset({EMPTY, THROW, SHIM, WRAP})
@@ -76,14 +76,16 @@ def test_what_a_torch_provides(torch_lib: Path) -> None:
     assert {"libamdhip64.so", "libamdhip64.so.7", "libc10.so", "libtorch.so"} <= torch.libraries
 
 
-def test_a_directory_that_is_no_torch(tmp_path: Path) -> None:
+def test_read_torch_without_torch_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="no directory"):
         read_torch(tmp_path / "gone")
     with pytest.raises(UsageError, match="does not contain a library of torch"):
         read_torch(tmp_path)
 
 
-def test_symbols_that_torch_has(make_wheel: MakeWheel, compile_object: Compile, torch_lib: Path) -> None:
+def test_symbols_of_torch_are_accepted(
+    make_wheel: MakeWheel, compile_object: Compile, torch_lib: Path
+) -> None:
     wheel = wheel_of(make_wheel, compile_object, uses(EMPTY, THROW, SHIM, WRAP))
     report = audit_wheel(wheel, Expected(torch=read_torch(torch_lib)))
     assert report.errors == []
@@ -94,7 +96,7 @@ def test_symbols_that_torch_has(make_wheel: MakeWheel, compile_object: Compile, 
     "name",
     ["_ZN2at4zeroEv", "_ZTIN3c104BaseE", "_ZN5torch3jitEv", "aoti_torch_gone", "THPGone", "_Z7THPGonev"],
 )
-def test_a_symbol_that_torch_has_not(
+def test_symbol_missing_in_torch_is_an_error(
     name: str, make_wheel: MakeWheel, compile_object: Compile, torch_lib: Path
 ) -> None:
     wheel = wheel_of(make_wheel, compile_object, uses(EMPTY, name))
@@ -107,7 +109,7 @@ def test_a_symbol_that_torch_has_not(
     assert audit_wheel(weak, Expected(torch=read_torch(torch_lib))).errors == []
 
 
-def test_symbols_of_others_are_not_asked_of_torch(
+def test_symbols_of_other_libraries_are_ignored(
     make_wheel: MakeWheel, compile_object: Compile, torch_lib: Path
 ) -> None:
     source = uses("_ZN3foo3barEv", "_ZN12atlast3barEv", "_Z3barN2at6TensorE", "PyLong_FromLong", "hipMalloc")
@@ -115,7 +117,7 @@ def test_symbols_of_others_are_not_asked_of_torch(
     assert audit_wheel(wheel, Expected(torch=read_torch(torch_lib))).errors == []
 
 
-def test_a_symbol_that_another_object_of_the_wheel_has(
+def test_symbol_of_another_object_is_accepted(
     make_wheel: MakeWheel, compile_object: Compile, torch_lib: Path
 ) -> None:
     files = {
@@ -126,7 +128,7 @@ def test_a_symbol_that_another_object_of_the_wheel_has(
     assert audit_wheel(wheel, Expected(torch=read_torch(torch_lib))).errors == []
 
 
-def test_many_missing_symbols_are_counted_and_named_readably(
+def test_missing_symbols_are_counted_and_demangled(
     make_wheel: MakeWheel, compile_object: Compile, torch_lib: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     names = [f"_ZN2at{len(f'gone{n}')}gone{n}Ev" for n in range(9)]
@@ -142,7 +144,7 @@ def test_many_missing_symbols_are_counted_and_named_readably(
 
 
 @given(table=st.binary(max_size=200), names=st.binary(max_size=100), bits=st.sampled_from([32, 64]))
-def test_any_symbol_table_ends_in_an_answer(table: bytes, names: bytes, bits: int) -> None:
+def test_any_symbol_table_is_read(table: bytes, names: bytes, bits: int) -> None:
     found = read_symbols(table, names, bits)
     assert len(found.imports | found.exports) <= len(table) // 16
 
@@ -165,7 +167,7 @@ int use(void) { return puts("x") + fmt("x") + init(); }
         ({"cxxabi": "1.0"}, ["libstdcxx-too-new"]),
     ],
 )
-def test_newer_symbol_versions_than_there_are(
+def test_newer_symbol_versions_are_errors(
     facts: dict[str, str], wanted: list[str], make_wheel: MakeWheel, compile_object: Compile
 ) -> None:
     library = compile_object("op.so", NEWER, "-lstdc++")
@@ -176,7 +178,7 @@ def test_newer_symbol_versions_than_there_are(
     assert all("the base image has" in one.message for one in report.errors)
 
 
-def test_a_conda_environment_with_an_older_libstdcxx(
+def test_older_libstdcxx_of_conda_is_an_error(
     tmp_path: Path, make_wheel: MakeWheel, compile_object: Compile
 ) -> None:
     """Its libraries are made here, with the version definitions of a libstdc++ of long ago."""
@@ -209,7 +211,7 @@ def test_a_conda_environment_with_an_older_libstdcxx(
         read_conda(lib.parent)
 
 
-def test_facts_of_an_image_from_a_file(tmp_path: Path) -> None:
+def test_image_facts_are_read_from_file(tmp_path: Path) -> None:
     path = tmp_path / "facts.json"
     path.write_text(json.dumps({"image": {"glibc": "2.31", "libraries": ["libc.so.6"], "other": 1}}))
     image = read_image_facts(path, {"glibcxx": "3.4.28"})
@@ -228,7 +230,7 @@ def test_facts_of_an_image_from_a_file(tmp_path: Path) -> None:
         read_image_facts(tmp_path / "gone", {})
 
 
-def test_a_module_is_read_and_never_run() -> None:
+def test_literals_reads_without_running() -> None:
     assert literals(b"a = {'x': [1, 2]}\nb = print('run')\nc: int = 3\nd = e = None\nf[0] = 1") == {
         "a": {"x": [1, 2]},
         "c": 3,
@@ -240,6 +242,6 @@ def test_a_module_is_read_and_never_run() -> None:
     assert literals(b"a = " + b"(" * 100_000) == {}
 
 
-def test_what_is_not_known_of_a_torch_is_not_compared(make_wheel: MakeWheel, compile_object: Compile) -> None:
+def test_unknown_symbols_of_torch_are_not_compared(make_wheel: MakeWheel, compile_object: Compile) -> None:
     wheel = wheel_of(make_wheel, compile_object, uses("_ZN2at4zeroEv"))
     assert audit_wheel(wheel, Expected(torch=Torch("2.13.0"))).errors == []

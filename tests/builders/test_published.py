@@ -1,0 +1,34 @@
+"""Wheels on an index are selected by Python and platform."""
+
+from __future__ import annotations
+
+import pytest
+
+from builders.published import _fits
+
+
+@pytest.mark.parametrize(
+    ("tags", "fits"),
+    [
+        ("cp312-cp312-manylinux_2_28_x86_64", True),
+        ("cp312-cp312-manylinux_2_17_x86_64.manylinux2014_x86_64", True),
+        ("cp312-cp312-linux_x86_64", True),
+        ("cp312-none-any", True),
+        ("cp39-abi3-manylinux_2_28_x86_64", True),
+        ("py3-none-manylinux_2_28_x86_64", True),
+        ("py2.py3-none-any", True),
+        ("cp311-cp311-manylinux_2_28_x86_64", False),
+        ("cp313-abi3-manylinux_2_28_x86_64", False),
+        ("cp312-cp312t-manylinux_2_28_x86_64", False),
+        ("cp312-cp312-musllinux_1_2_x86_64", False),
+        ("cp312-cp312-manylinux_2_28_aarch64", False),
+        ("py3-none-win_amd64", False),
+    ],
+)
+def test_wheel_fits_python_and_platform(tags: str, *, fits: bool) -> None:
+    assert _fits(f"torch-2.0-{tags}.whl", "torch", "2.0", "3.12", "x86_64") is fits
+    assert not _fits(f"torch-2.1-{tags}.whl", "torch", "2.0", "3.12", "x86_64")
+
+
+def test_invalid_file_name_does_not_fit() -> None:
+    assert not _fits("torch.whl", "torch", "2.0", "3.12", "x86_64")
