@@ -1,6 +1,6 @@
 """The real cotainr, with the real Apptainer as an ordinary user, builds a container from our index.
 
-Three things are stand-ins and say so: Miniforge's installer (``tests/rig/standin_miniforge.sh``), torch (the
+Three things are fakes, marked as such: Miniforge's installer (``tests/rig/standin_miniforge.sh``), torch (the
 rig's) and triton. The extension holds real code for gfx90a, compiled in the same base image; nothing runs on
 a GPU.
 """
@@ -85,7 +85,7 @@ class Project:
         return self.rig.matrix(*arguments, cwd=self.work, env=env)
 
     def build(self, sif: str, *more: str) -> subprocess.CompletedProcess[str]:
-        """Build a container by ``matrix run``, among variables that let a real user's build fail."""
+        """Build a container by ``matrix run``, with variables set that make a user's build fail."""
         given = {
             VARIABLE: str(self.cotainr.parents[1] / INSTALLER),
             "APPTAINER_MKSQUASHFS_ARGS": "-comp zstd -Xcompression-level 1",
@@ -100,7 +100,7 @@ class Project:
         return self.matrix("run", *more, "--", *command, **given)
 
     def verify(self, sif: str, **env: str) -> tuple[int, dict[str, Any]]:
-        """Ask the container what it holds; gives exit code and answer."""
+        """Verify the container; return exit code and answer."""
         done = self.matrix("verify", "--image", sif, "--format", "json", **env)
         document = json.loads(done.stdout)
         assert isinstance(document, dict), done.stderr
@@ -126,7 +126,7 @@ def cotainr(rig: Rig) -> Path:
 
 @pytest.fixture(scope="module")
 def project(rig: Rig, cotainr: Path) -> Project:
-    """Resolve, compile the extension in the base image, publish it and the stand-ins, write env.yml."""
+    """Resolve, compile the extension in the base image, publish all wheels, and write env.yml."""
     one = Project(rig, rig.work(), cotainr)
     (one.work / "facts").mkdir()
     (one.work / "facts" / "tinyext.toml").write_text(FACTS)
@@ -177,14 +177,14 @@ def wheel(folder: Path, name: str, version: str, tag: str, file: Path) -> Path:
 
 
 @pytest.mark.parametrize("route", ["bind", "loopback"])
-def test_cotainr_builds_a_container_in_which_the_extension_imports(project: Project, route: str) -> None:
+def test_cotainr_builds_container_with_working_extension(project: Project, route: str) -> None:
     sif = f"{route}.sif"
     done = project.build(sif, *(["--route", route] if route == "loopback" else []))
-    said = done.stdout + done.stderr
-    assert done.returncode == 0, said[-4000:]
-    assert f"by {route}:" in said
+    output = done.stdout + done.stderr
+    assert done.returncode == 0, output[-4000:]
+    assert f"by {route}:" in output
     for name in ("SINGULARITY_BIND", "SINGULARITYENV_PYTHONPATH", "TMPDIR", "PIP_USER"):
-        assert f"unset {name}:" in said
+        assert f"unset {name}:" in output
     code, answer = project.verify(sif)
     found = {one["id"]: one for one in answer["findings"]}
     assert code == 0, [one for one in answer["findings"] if one["severity"] == "error"]
@@ -199,8 +199,8 @@ def test_cotainr_builds_a_container_in_which_the_extension_imports(project: Proj
     assert answer["not_judged"] >= 1
 
 
-def test_what_is_wrong_in_a_container_is_found(project: Project) -> None:
-    """The base image itself lacks all that the lock pins, and the user's own packages would shadow it."""
+def test_verify_reports_defects_of_container(project: Project) -> None:
+    """The base image lacks everything that the lock pins, and the user's own packages shadow it."""
     own = project.work / "own" / "lib" / "python3.11" / "site-packages"
     (own / "pip-99.dist-info").mkdir(parents=True)
     (own / "pip-99.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: pip\nVersion: 99\n")
@@ -212,7 +212,7 @@ def test_what_is_wrong_in_a_container_is_found(project: Project) -> None:
     assert {"verify-user-site", "verify-user-site-adds"} & set(found)
 
 
-def test_a_failed_build_keeps_its_exit_code(project: Project) -> None:
+def test_failed_build_keeps_exit_code(project: Project) -> None:
     command = [str(project.cotainr), "build", "x.sif", "--base-image", "no-such.sif"]
     bare = project.rig.run_as_user(command, cwd=project.work)
     done = project.matrix("run", "--", *command)

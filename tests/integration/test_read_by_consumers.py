@@ -1,4 +1,4 @@
-"""The files of ``matrix env``, read by the real pip, uv and apptainer, with tiny wheels as stand-ins."""
+"""The files of ``matrix env``, installed by the real pip, uv and apptainer, with tiny wheels."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ HASHED = ("env", "--for", "pip", "--hashes", "--python-from", sys.executable)
 
 @pytest.fixture(scope="module")
 def pips(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Fetch the oldest supported pip and the newest; a pip runs out of its own wheel."""
+    """Download the oldest supported pip and the newest; pip runs from its own wheel."""
     folder = tmp_path_factory.mktemp("pips")
     for version in (OLDEST, NEWEST):
         wanted = f"pip=={version}" if version else "pip"
@@ -45,7 +45,7 @@ def pips(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> Path:
-    """Give a lock for this machine, its wheel in our index, torch in another, and traps in a third.
+    """Return a lock for this machine, with its wheel in our index, torch in another, and traps in a third.
 
     ``trap`` is what pip is configured to use: it has the same names with higher versions.
     """
@@ -74,7 +74,7 @@ def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> Pa
 
 
 def clean(work: Path) -> dict[str, str]:
-    """Give an environment in which the index with the traps is pip's and uv's own."""
+    """Return an environment in which pip and uv are configured to use the index with the traps."""
     trap = (work / "trap" / "simple").as_uri()
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("PIP_", "UV_"))}
     own = {"PIP_CONFIG_FILE": os.devnull, "PIP_INDEX_URL": trap, "UV_DEFAULT_INDEX": trap}
@@ -99,7 +99,7 @@ def installed(folder: Path) -> dict[str, str]:
 
 
 def empty(index: Index) -> None:
-    """Take the wheel away, as if it had not been built."""
+    """Remove the wheel, as if it had not been built."""
     for path in (index.simple / "deepspeed").glob("*.whl"):
         path.unlink()
     index.refresh("deepspeed")
@@ -110,7 +110,7 @@ EXPECTED = {"deepspeed": LABELLED, "torch": "2.13.0+cpu", "sympy": "1.14.0", "mp
 
 @contextlib.contextmanager
 def reached(work: Path, how: str) -> Iterator[list[str]]:
-    """Give the options with which ``matrix env`` names our index in one of two ways."""
+    """Yield the options that make ``matrix env`` name our index by path or by URL."""
     if how == "file":
         yield []
     else:
@@ -120,9 +120,7 @@ def reached(work: Path, how: str) -> Iterator[list[str]]:
 
 @pytest.mark.parametrize("how", ["file", "http"])
 @pytest.mark.parametrize("version", [OLDEST, NEWEST], ids=["oldest", "newest"])
-def test_pip_installs_exactly_the_pins_whatever_else_the_indexes_have(
-    work: Path, pips: Path, version: str, how: str
-) -> None:
+def test_pip_installs_exactly_the_pins(work: Path, pips: Path, version: str, how: str) -> None:
     with reached(work, how) as options:
         assert main(["env", "--for", "pip", "-o", "requirements.txt", *options]) == 0
         done = pip(pips, version, work, "-r", "requirements.txt", "-c", "constraints.txt")
@@ -131,9 +129,7 @@ def test_pip_installs_exactly_the_pins_whatever_else_the_indexes_have(
 
 
 @pytest.mark.parametrize("version", [OLDEST, NEWEST], ids=["oldest", "newest"])
-def test_a_wheel_that_is_missing_fails_and_nothing_else_is_taken(
-    work: Path, pips: Path, version: str, capsys: Capture
-) -> None:
+def test_missing_wheel_fails_installation(work: Path, pips: Path, version: str, capsys: Capture) -> None:
     empty(Index(work / "index"))
     assert main(["env", "--for", "pip", "-o", "requirements.txt"]) == 0
     assert "is not in" in capsys.readouterr().err
@@ -143,7 +139,7 @@ def test_a_wheel_that_is_missing_fails_and_nothing_else_is_taken(
     assert not (work / "installed").exists()
 
 
-def test_the_constraints_hold_later_installs_back(work: Path, pips: Path) -> None:
+def test_constraints_limit_later_installs(work: Path, pips: Path) -> None:
     assert main(["env", "--for", "pip", "-o", "requirements.txt"]) == 0
     tiny_index(work / "more", {"later": [("1.0", ["torch"])]})
     more = ["--extra-index-url", (work / "more" / "simple").as_uri()]
@@ -154,7 +150,7 @@ def test_the_constraints_hold_later_installs_back(work: Path, pips: Path) -> Non
 
 
 @pytest.mark.parametrize("consumer", ["pip", "cotainr", "tykky"])
-def test_with_hashes_the_whole_closure_is_named_and_pip_checks_it(
+def test_hashes_cover_closure_and_pip_checks_them(
     work: Path, pips: Path, consumer: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, value in clean(work).items():
@@ -184,7 +180,7 @@ def test_with_hashes_the_whole_closure_is_named_and_pip_checks_it(
     assert "do not match the hashes" in pip(pips, NEWEST, work, "-I", "-r", "section.txt").stderr.lower()
 
 
-def test_without_the_python_of_the_lock_uv_finds_the_closure(
+def test_uv_resolves_closure_without_python_of_lock(
     work: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
     def nowhere(*_: object, **__: object) -> None:
@@ -204,15 +200,13 @@ def test_without_the_python_of_the_lock_uv_finds_the_closure(
     monkeypatch.setenv("PATH", "/nowhere")
     capsys.readouterr()
     assert main(["env", "--for", "pip", "--hashes", "-o", "other.txt"]) == 3
-    said = capsys.readouterr().err
-    assert "to resolve for it" in said
-    assert "put uv on PATH" in said
+    output = capsys.readouterr().err
+    assert "Python 3.11 is needed" in output
+    assert "or install uv" in output
     assert not Path("other.txt").exists()
 
 
-def test_an_index_that_cannot_be_reached_is_exit_3(
-    work: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
-) -> None:
+def test_unreachable_index_is_exit_3(work: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
     for name, value in clean(work).items():
         monkeypatch.setenv(name, value)
     monkeypatch.delenv("PIP_FIND_LINKS", raising=False)
@@ -222,11 +216,11 @@ def test_an_index_that_cannot_be_reached_is_exit_3(
         main(["env", "--for", "pip", "--hashes", "--python-from", sys.executable, "-o", "requirements.txt"])
         == 3
     )
-    assert "Not reached: http://127.0.0.1:9/whl/cpu" in capsys.readouterr().err
+    assert "Not reachable: http://127.0.0.1:9/whl/cpu" in capsys.readouterr().err
     assert not Path("requirements.txt").exists()
 
 
-def test_what_is_for_cuda_is_refused(work: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+def test_cuda_packages_are_rejected(work: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
     for name, value in clean(work).items():
         monkeypatch.setenv(name, value)
     monkeypatch.delenv("PIP_FIND_LINKS", raising=False)
@@ -235,12 +229,12 @@ def test_what_is_for_cuda_is_refused(work: Path, monkeypatch: pytest.MonkeyPatch
         main(["env", "--for", "pip", "--hashes", "--python-from", sys.executable, "-o", "requirements.txt"])
         == 1
     )
-    assert "nvidia-cublas-cu12 12.8: that is for CUDA" in capsys.readouterr().err
+    assert "packages for CUDA: nvidia-cublas-cu12 12.8" in capsys.readouterr().err
     assert not Path("requirements.txt").exists()
 
 
 @pytest.mark.parametrize("how", ["file", "http"])
-def test_uv_sync_takes_each_name_from_its_index_alone(work: Path, how: str) -> None:
+def test_uv_sync_uses_index_of_each_name(work: Path, how: str) -> None:
     (work / "project").mkdir()
     with reached(work, how) as options:
         assert main(["env", "--for", "uv", "-o", "project", *options]) == 0
@@ -251,7 +245,7 @@ def test_uv_sync_takes_each_name_from_its_index_alone(work: Path, how: str) -> N
     assert installed(site) == EXPECTED
 
 
-def test_uv_fails_where_a_wheel_is_missing(work: Path) -> None:
+def test_uv_fails_if_wheel_is_missing(work: Path) -> None:
     empty(Index(work / "index"))
     (work / "project").mkdir()
     assert main(["env", "--for", "uv", "-o", "project"]) == 0
@@ -263,7 +257,7 @@ def test_uv_fails_where_a_wheel_is_missing(work: Path) -> None:
     assert not list((work / "project").glob(".venv/lib/*/site-packages/deepspeed*"))
 
 
-def test_uv_pip_reads_the_requirements(work: Path) -> None:
+def test_uv_pip_installs_requirements(work: Path) -> None:
     assert main(["env", "--for", "pip", "-o", "requirements.txt"]) == 0
     command = [uv.find_uv_bin(), "pip", "install", "--no-cache", "--python", sys.executable]
     # uv takes a name from the first index that has it, and ours comes first.
@@ -272,8 +266,8 @@ def test_uv_pip_reads_the_requirements(work: Path) -> None:
     assert installed(work / "installed") == EXPECTED
 
 
-def test_a_definition_and_an_environment_on_top_of_an_image(rig: Rig, work: Path) -> None:
-    """Build an image from our definition as an ordinary user, then an environment on top of what it holds.
+def test_definition_and_venv_extend_image(rig: Rig, work: Path) -> None:
+    """Build an image from our definition as an ordinary user, then an environment on top of it.
 
     The image is left unpacked, as packing one takes minutes and shows nothing. The lock says that torch is
     in the image, which then is so; its Python is one of an environment, as in LUMI's AI images.
@@ -295,7 +289,7 @@ def test_a_definition_and_an_environment_on_top_of_an_image(rig: Rig, work: Path
     unpacked = runtime / "with-torch"
     done = rig.run_as_user(["apptainer", "build", "--sandbox", str(unpacked), str(made)], runtime)
     assert done.returncode == 0, done.stderr
-    assert "1 distributions are as the lock says." in done.stdout + done.stderr
+    assert "1 distributions match the lock." in done.stdout + done.stderr
     assert not (unpacked / "opt" / "matrix-files").exists()
     run_in = rig.run_as_user(["apptainer", "exec", str(unpacked), "python", "-c", "import torch"], runtime)
     assert run_in.returncode == 0, run_in.stderr
@@ -312,7 +306,7 @@ def test_a_definition_and_an_environment_on_top_of_an_image(rig: Rig, work: Path
             shutil.chown(path, USER, USER)
     done = rig.run_as_user(["bash", "venv/create_venv.sh"], runtime, offline)
     assert done.returncode == 0, done.stderr
-    assert "2 distributions are as the lock says." in done.stdout
+    assert "2 distributions match the lock." in done.stdout
     done = rig.run_as_user(["bash", "venv/create_squashfs.sh"], runtime)
     assert done.returncode == 0, done.stderr
     assert not (runtime / "venv" / "matrix-venv").exists()

@@ -1,4 +1,4 @@
-"""``matrix run`` with the real pip and the real uv: one requirements file for both ways to the index."""
+"""``matrix run`` with the real pip and the real uv: one requirements file for both routes to the index."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ UV = [find_uv_bin(), "pip", "install", "--no-cache", "--no-deps"]
 
 @pytest.mark.parametrize("command", [PIP, UV], ids=["pip", "uv"])
 @pytest.mark.parametrize("url", ["file:///mnt/simple", "${MATRIX_INDEX_URL}"])
-def test_a_file_that_names_the_bound_index_works_on_loopback_too(
+def test_file_with_bound_index_works_with_loopback(
     tmp_path: Path, make_wheel: MakeWheel, command: list[str], url: str
 ) -> None:
     Index(tmp_path / "index").publish(make_wheel("tinyext", "1.0+rocm7.2.gfx90a"), {})
@@ -37,7 +37,7 @@ def test_a_file_that_names_the_bound_index_works_on_loopback_too(
     assert (tmp_path / "here" / "tinyext.py").is_file()
 
 
-def test_without_it_nothing_is_installed(tmp_path: Path) -> None:
+def test_nothing_is_installed_without_run(tmp_path: Path) -> None:
     done = subprocess.run([*PIP, "--target", "here", PINNED], cwd=tmp_path, capture_output=True, check=False)
     assert done.returncode == 1
     assert b"No matching distribution" in done.stderr

@@ -1,7 +1,7 @@
-"""The cases in ``checks/``: a file, and beside it what is to be found in it.
+"""The cases in ``checks/``: each is a file with the expected findings beside it.
 
-``NAME.expected`` holds the options of the command, a line ``LINE ID`` for each finding (with ``fixed`` where
-there is one certain correction), and after ``----`` the corrected file, where it differs.
+``NAME.expected`` holds the options of the command, a line ``LINE ID`` for each finding (with ``fixed`` if
+``--fix`` corrects it), and after ``----`` the corrected file, if it differs.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def _alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def expected(case: Path) -> tuple[list[str], list[str], str]:
-    """Give options, findings and the corrected text of a case."""
+    """Return options, findings and the corrected text of a case."""
     head, _, fixed = case.with_name(f"{case.name}.expected").read_text(encoding="utf-8").partition("----\n")
     options, *findings = head.splitlines()
     return options.removeprefix("options: ").split(), findings, fixed or case.read_text(encoding="utf-8")
@@ -40,7 +40,7 @@ def summary_of(finding: dict[str, Any]) -> str:
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_a_case_is_seen_as_its_author_saw_it(case: Path, capsys: Capture) -> None:
+def test_case_yields_expected_findings_and_file(case: Path, capsys: Capture) -> None:
     options, wanted, fixed = expected(case)
     copy = Path(shutil.copy(case, case.name))
     code = main(["check", str(copy), "--no-preflight", "--format", "json", *options])
@@ -71,7 +71,7 @@ def test_every_rule_has_a_case() -> None:
     }
 
 
-def test_the_table_in_the_docs_has_every_rule() -> None:
+def test_docs_table_matches_rules() -> None:
     page = (Path(__file__).parents[2] / "docs" / "checking.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| `([\w-]+)` \| (\w+) \| (.*?) \| (.*?) \|$", page, re.MULTILINE)
     assert rows == [(name, rule.severity, rule.title, rule.reason) for name, rule in RULES.items()]

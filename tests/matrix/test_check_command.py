@@ -1,4 +1,4 @@
-"""``matrix check``: files as they come, a lock as the measure, and what is written."""
+"""``matrix check``: invalid files, locks, output and what ``--fix`` writes."""
 
 from __future__ import annotations
 
@@ -45,19 +45,19 @@ BAD = [
 
 
 @pytest.mark.parametrize(("name", "data", "where", "what"), BAD, ids=[f"{what}" for *_, what in BAD])
-def test_what_is_no_such_file_is_named_with_its_line(
+def test_invalid_file_is_reported_with_line(
     name: str, data: bytes, where: str, what: str, capsys: Capture
 ) -> None:
     Path(name).write_bytes(data)
     assert main(["check", name, "--fix", *LOOK]) == 2
-    said = capsys.readouterr()
-    assert where in said.err
-    assert what in said.err
-    assert "Traceback" not in said.err
+    output = capsys.readouterr()
+    assert where in output.err
+    assert what in output.err
+    assert "Traceback" not in output.err
     assert Path(name).read_bytes() == data
 
 
-def test_what_is_not_there_and_what_contradicts(capsys: Capture) -> None:
+def test_missing_file_and_conflicting_options_are_errors(capsys: Capture) -> None:
     assert main(["check", "none.yml"]) == 2
     assert "The file none.yml does not exist" in capsys.readouterr().err
     assert main(["check", "."]) == 2
@@ -70,19 +70,19 @@ def test_what_is_not_there_and_what_contradicts(capsys: Capture) -> None:
     assert main(["check", "list.txt", "--base-image", "lumi-rocm-rocm-6.2.5.sif", *LOOK]) == 2
 
 
-def test_a_file_without_faults_says_so(capsys: Capture) -> None:
+def test_clean_file_reports_no_problems(capsys: Capture) -> None:
     Path("list.txt").write_text(TORCH)
     assert main(["check", "list.txt", *LOOK]) == 0
-    said = capsys.readouterr()
-    assert said.out == ""
-    assert "No problems found. Checked against lumi-g on 2026-03-01." in said.err
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert "No problems found. Checked against lumi-g on 2026-03-01." in output.err
 
 
-def test_a_finding_as_text_has_line_consequence_and_correction(capsys: Capture) -> None:
+def test_text_shows_line_message_and_correction(capsys: Capture) -> None:
     Path("list.txt").write_text("--extra-index-url https://example.org/simple numpy==1.26.4\n")
     assert main(["check", "list.txt", *LOOK]) == 1
-    said = capsys.readouterr()
-    assert said.out.splitlines() == [
+    output = capsys.readouterr()
+    assert output.out.splitlines() == [
         (
             "list.txt:1: error: pip reads only the options of this line and does not install numpy==1.26.4. "
             "It prints no message. [requirement-beside-option]"
@@ -92,26 +92,26 @@ def test_a_finding_as_text_has_line_consequence_and_correction(capsys: Capture) 
         "    --extra-index-url https://example.org/simple",
         "    numpy==1.26.4",
     ]
-    assert "1 error; --fix corrects 1." in said.err
+    assert "1 error; --fix corrects 1." in output.err
 
 
-def test_control_characters_do_not_reach_the_terminal(capsys: Capture) -> None:
+def test_control_characters_are_escaped(capsys: Capture) -> None:
     Path("list.txt").write_text("\x1b[31m\x07 x\n")
     assert main(["check", "list.txt", *LOOK]) == 1
     assert "\x1b" not in capsys.readouterr().out
 
 
-def test_a_pipe_can_be_checked_and_not_corrected(capsys: Capture) -> None:
+def test_pipe_can_be_checked_but_not_fixed(capsys: Capture) -> None:
     for fix, code in (([], 1), (["--fix"], 2)):
         reading, writing = os.pipe()
         os.write(writing, b"--pre numpy\n")
         os.close(writing)
         assert main(["check", f"/dev/fd/{reading}", *fix, *LOOK]) == code
         os.close(reading)
-    assert "no regular file" in capsys.readouterr().err
+    assert "is not a regular file" in capsys.readouterr().err
 
 
-def test_a_correction_keeps_permissions_mark_line_ends_and_all_else() -> None:
+def test_fix_keeps_mode_byte_order_mark_and_line_ends() -> None:
     path = Path("real.txt")
     path.write_bytes(BOM_UTF8 + b"# \xc3\xa4\r\n  numpy=1.26.4   # why\r\n\r\n--pre tqdm==4.67.1\r\nscipy")
     path.chmod(0o600)
@@ -124,7 +124,7 @@ def test_a_correction_keeps_permissions_mark_line_ends_and_all_else() -> None:
     assert sorted(one.name for one in Path().iterdir()) == ["list.txt", "real.txt"]
 
 
-def test_without_a_correction_nothing_is_written() -> None:
+def test_fix_without_findings_writes_nothing() -> None:
     path = Path("list.txt")
     path.write_text(TORCH)
     before = path.stat()
@@ -132,17 +132,17 @@ def test_without_a_correction_nothing_is_written() -> None:
     assert (path.stat().st_ino, path.stat().st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
 
 
-def test_nothing_is_found_in_what_is_written_for_cotainr(capsys: Capture) -> None:
+def test_file_for_cotainr_has_no_findings(capsys: Capture) -> None:
     assert main(["resolve", "torch", "apex", "--python", "3.12", "--date", "2026-03-01"]) == 0
     assert main(["env", "--for", "cotainr", "-o", "given.yml"]) == 0
     capsys.readouterr()
     assert main(["check", "given.yml", "--lock", "matrix.lock", "--no-preflight"]) == 0
-    said = capsys.readouterr()
-    assert said.out == ""
-    assert said.err.startswith("No problems found.")
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert output.err.startswith("No problems found.")
 
 
-def test_pins_come_from_the_lock(capsys: Capture) -> None:
+def test_fix_writes_versions_of_lock(capsys: Capture) -> None:
     assert main(["resolve", "torch", "apex", "--python", "3.12", "--date", "2026-03-01"]) == 0
     assert main(["env", "--for", "cotainr", "-o", "given.yml"]) == 0
     capsys.readouterr()
@@ -176,7 +176,7 @@ def test_pins_come_from_the_lock(capsys: Capture) -> None:
     assert {one["id"] for one in document["findings"]} == {"pip-unpinned"}
 
 
-def test_another_version_than_the_lock_is_an_error(capsys: Capture) -> None:
+def test_version_that_differs_from_lock_is_error(capsys: Capture) -> None:
     assert main(["resolve", "torch", "--python", "3.12", "--date", "2026-03-01"]) == 0
     Path("env.yml").write_text("dependencies:\n  - python=3.9\n  - pip=26.*\n  - pip:\n    - torch==2.1.0\n")
     capsys.readouterr()
@@ -204,7 +204,7 @@ def findings_of(capsys: Capture, text: str) -> dict[int, dict[str, Any]]:
         ("torchaudio>=2", "torchaudio!=2.1", "Write one line: torchaudio!=2.1,>=2."),
     ],
 )
-def test_two_lines_that_agree_are_taken_by_pip(capsys: Capture, first: str, second: str, remedy: str) -> None:
+def test_compatible_duplicates_are_info(capsys: Capture, first: str, second: str, remedy: str) -> None:
     found = findings_of(capsys, f"{first}\n{second}\n")[2]
     assert (found["id"], found["severity"]) == ("duplicate-requirement", "info")
     assert "satisfies both lines" in found["message"]
@@ -220,29 +220,25 @@ def test_two_lines_that_agree_are_taken_by_pip(capsys: Capture, first: str, seco
         ("numpy<2", "numpy>=2", "numpy<2 and numpy>=2"),
     ],
 )
-def test_two_lines_that_exclude_each_other_get_the_words_of_pip(
-    capsys: Capture, first: str, second: str, both: str
-) -> None:
-    """The words are those of pip 22.3.1 and 26.3; 22.3.1 writes extras, too."""
+def test_contradicting_lines_show_error_of_pip(capsys: Capture, first: str, second: str, both: str) -> None:
+    """The error is that of pip 22.3.1 and 26.3; 22.3.1 also prints extras."""
     found = findings_of(capsys, f"{first}\n{second}\n")[2]
     assert (found["id"], found["severity"]) == ("contradicting-requirement", "error")
-    said = (
+    output = (
         f"pip stops with: Cannot install {both} because these package versions have conflicting dependencies."
     )
-    assert found["message"].endswith(said)
+    assert found["message"].endswith(output)
 
 
 @pytest.mark.parametrize("line", ["PIP_NO_BUILD_ISOLATION=1", "export PIP_NO_BUILD_ISOLATION=1"])
-def test_the_variable_with_the_inverted_sense_is_not_recommended_as_it_stands(
-    capsys: Capture, line: str
-) -> None:
+def test_inverted_isolation_variable_is_explained(capsys: Capture, line: str) -> None:
     found = findings_of(capsys, f"{line}\n")[1]
     assert "the value 1 keeps build isolation" in found["message"]
     assert found["fix"].startswith("Set PIP_NO_BUILD_ISOLATION=0 in the environment")
 
 
-def test_what_merge_keys_bring_is_read(capsys: Capture) -> None:
-    """As conda does: what stands in the mapping itself counts before what is merged."""
+def test_merge_keys_are_resolved(capsys: Capture) -> None:
+    """As in conda, keys of the mapping itself take precedence over merged ones."""
     Path("env.yml").write_text(
         """\
 x-one: &one

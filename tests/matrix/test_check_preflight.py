@@ -1,4 +1,4 @@
-"""The preflight: pip's answer, and what is said where there is none. `pip_saying` is a stand-in for pip."""
+"""The preflight: pip's answer, or why there is none. `fake_pip` replaces pip."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ def _alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-def pip_saying(monkeypatch: pytest.MonkeyPatch, said: str, code: int) -> Path:
-    """Put a program in the place of pip, and give the file in which it keeps what it was asked."""
+def fake_pip(monkeypatch: pytest.MonkeyPatch, output: str, code: int) -> Path:
+    """Replace pip by a program, and return the file in which it records its arguments."""
     program, kept = Path("pip.sh").absolute(), Path("asked").absolute()
     script = f'#!/bin/sh\necho "$@" > {kept}\nfor last; do :; done\ncat "$last" >> {kept}\n'
     program.write_text(
-        f"{script}printf '%s\\n' {shlex.quote(said)}\n{'sleep 60' if code < 0 else f'exit {code}'}\n"
+        f"{script}printf '%s\\n' {shlex.quote(output)}\n{'sleep 60' if code < 0 else f'exit {code}'}\n"
     )
     program.chmod(0o755)
     monkeypatch.setattr(asking, "_find_pip", lambda _: (str(program), "26.0", "3.12"))
@@ -37,15 +37,15 @@ def pip_saying(monkeypatch: pytest.MonkeyPatch, said: str, code: int) -> Path:
 
 def checked(capsys: Capture, *arguments: str) -> tuple[int, dict[str, object]]:
     code = main(["check", *arguments, "--date", "2026-03-01", "--format", "json"])
-    said = json.loads(capsys.readouterr().out)["preflight"]
-    assert set(said) == {"outcome", "text", "output", "left_out"}
-    return code, said
+    output = json.loads(capsys.readouterr().out)["preflight"]
+    assert set(output) == {"outcome", "text", "output", "left_out"}
+    return code, output
 
 
-def test_pip_is_asked_for_the_python_of_the_file_and_only_about_what_it_need_not_build(
+def test_pip_gets_python_of_file_and_no_source_builds(
     monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
-    kept = pip_saying(monkeypatch, "Would install numpy-1.26.4", 0)
+    kept = fake_pip(monkeypatch, "Would install numpy-1.26.4", 0)
     Path("index/simple").mkdir(parents=True)
     Path("env.yml").write_text(
         "dependencies:\n- python=3.12\n- pip=26.*\n- pip:\n"
@@ -59,9 +59,9 @@ def test_pip_is_asked_for_the_python_of_the_file_and_only_about_what_it_need_not
         '  - "--index-url https://example.org/\\u2028git+https://example.org/b"\n'
         "  - wheels/a [x]\n"
     )
-    _, said = checked(capsys, "env.yml")
-    assert said["outcome"] == "passed"
-    assert said["left_out"] == [7, 8, 9, 10, 11, 12, 13]
+    _, output = checked(capsys, "env.yml")
+    assert output["outcome"] == "passed"
+    assert output["left_out"] == [7, 8, 9, 10, 11, 12, 13]
     command, *lines = kept.read_text().splitlines()
     assert lines == [f"--extra-index-url {Path('index/simple').absolute().as_uri()}", "numpy==1.26.4"]
     for option in ("--dry-run", "--only-binary :all:", "--python-version 3.12", "manylinux_2_39_x86_64"):
@@ -69,14 +69,12 @@ def test_pip_is_asked_for_the_python_of_the_file_and_only_about_what_it_need_not
     assert "manylinux_2_40_x86_64" not in command
 
 
-def test_a_refusal_is_shown_in_full_with_the_lines_of_the_file(
-    monkeypatch: pytest.MonkeyPatch, capsys: Capture
-) -> None:
-    pip_saying(monkeypatch, f"Collecting a\n{SAID}", 1)
+def test_error_of_pip_is_shown_with_lines_of_file(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+    fake_pip(monkeypatch, f"Collecting a\n{SAID}", 1)
     Path("list.txt").write_text("# a comment\nnumpy==1.26.4\n")
-    code, said = checked(capsys, "list.txt")
-    assert (code, said["outcome"]) == (1, "refused")
-    assert said["output"] == SAID
+    code, output = checked(capsys, "list.txt")
+    assert (code, output["outcome"]) == (1, "refused")
+    assert output["output"] == SAID
     assert main(["check", "list.txt", "--date", "2026-03-01"]) == 1
     text = capsys.readouterr()
     assert "a 1 depends on b<2" in text.out
@@ -87,17 +85,17 @@ def test_a_refusal_is_shown_in_full_with_the_lines_of_the_file(
     ("name", "code", "outcome"),
     [("omegaconf", 0, "unclear"), ("apex", 1, "refused"), ("torch", 1, "refused")],
 )
-def test_what_has_no_wheel_may_have_a_source_unless_it_is_known(
+def test_missing_wheel_is_unclear_unless_package_is_known(
     name: str, code: int, outcome: str, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
-    pip_saying(monkeypatch, f"ERROR: No matching distribution found for {name}==9", 1)
+    fake_pip(monkeypatch, f"ERROR: No matching distribution found for {name}==9", 1)
     Path("list.txt").write_text("numpy==1.26.4\n")
-    ended, said = checked(capsys, "list.txt")
-    assert (ended, said["outcome"]) == (code, outcome)
+    ended, output = checked(capsys, "list.txt")
+    assert (ended, output["outcome"]) == (code, outcome)
 
 
 @pytest.mark.parametrize(
-    ("said", "code"),
+    ("output", "code"),
     [
         (
             "  Could not fetch URL https://x.invalid/a/: connection error: no\nERROR: No matching",
@@ -108,10 +106,10 @@ def test_what_has_no_wheel_may_have_a_source_unless_it_is_known(
     ],
     ids=["no connection", "refused", "too slow"],
 )
-def test_no_answer_is_neither_passed_nor_refused(
-    said: str, code: int, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+def test_no_answer_of_pip_is_not_run(
+    output: str, code: int, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
-    pip_saying(monkeypatch, said, code)
+    fake_pip(monkeypatch, output, code)
     Path("list.txt").write_text("numpy==1.26.4\n")
     arguments = ["list.txt", "--timeout", "1"] if code < 0 else ["list.txt"]
     ended, answer = checked(capsys, *arguments)
@@ -129,27 +127,27 @@ def test_no_answer_is_neither_passed_nor_refused(
         ("# nothing", "no requirement"),
     ],
 )
-def test_what_cannot_be_asked_is_said(
+def test_unanswerable_file_names_reason(
     lines: str, why: str, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
-    kept = pip_saying(monkeypatch, "", 0)
+    kept = fake_pip(monkeypatch, "", 0)
     Path("list.txt").write_text(f"{lines}\n")
-    code, said = checked(capsys, "list.txt")
-    assert (code, said["outcome"]) == (0, "not-run")
-    assert why in str(said["text"])
+    code, output = checked(capsys, "list.txt")
+    assert (code, output["outcome"]) == (0, "not-run")
+    assert why in str(output["text"])
     assert not kept.exists()
 
 
-def test_without_a_pip_that_is_said(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+def test_missing_pip_is_reported(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
     monkeypatch.setattr(asking, "output_of", lambda _: "pip 21.0 from /x (python 3.11)")
     Path("list.txt").write_text("numpy==1.26.4\n")
-    _, said = checked(capsys, "list.txt")
-    assert said["outcome"] == "not-run"
-    assert "22.3" in str(said["text"])
+    _, output = checked(capsys, "list.txt")
+    assert output["outcome"] == "not-run"
+    assert "22.3" in str(output["text"])
 
 
 @pytest.mark.integration
-def test_real_pip_answers_from_a_local_index(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_real_pip_resolves_from_local_index(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("PIP_FIND_LINKS", "PIP_EXTRA_INDEX_URL", "PIP_INDEX_URL"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("PIP_CONFIG_FILE", "/dev/null")
@@ -159,14 +157,14 @@ def test_real_pip_answers_from_a_local_index(capsys: Capture, monkeypatch: pytes
     head = f"dependencies:\n- python={python}\n- pip=26.*\n- pip:\n  - --index-url file:///mnt/simple\n"
 
     Path("env.yml").write_text(f"{head}  - tiny==1.0\n")
-    code, said = checked(capsys, "env.yml")
-    assert (code, said["outcome"]) == (0, "passed"), said
+    code, output = checked(capsys, "env.yml")
+    assert (code, output["outcome"]) == (0, "passed"), output
 
     Path("env.yml").write_text(f"{head}  - tiny==1.0\n  - small==2.0\n")
-    code, said = checked(capsys, "env.yml")
-    assert (code, said["outcome"]) == (1, "refused"), said
-    assert "tiny 1.0 depends on small<2" in str(said["output"])
-    assert "env.yml (line 6)" in str(said["output"])
+    code, output = checked(capsys, "env.yml")
+    assert (code, output["outcome"]) == (1, "refused"), output
+    assert "tiny 1.0 depends on small<2" in str(output["output"])
+    assert "env.yml (line 6)" in str(output["output"])
     assert not list(Path().glob("nowhere*"))
 
 

@@ -1,4 +1,4 @@
-"""Whatever stands in a file, checking it ends with findings or a sentence, and corrections come to an end."""
+"""Any file yields findings or a usage error, and corrections terminate."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ _HEAD = "channels: [conda-forge]\ndependencies:\n  - python=3.12\n  - pip:\n"
 
 @cache
 def lumi(consumer: str) -> Expected:
-    """What fits LUMI-G in March 2026."""
+    """Return what fits LUMI-G in March 2026."""
     target = Target(backend="rocm", gfx=("gfx90a",), site="lumi-g", date=datetime.date(2026, 3, 1))
     kind = "cotainr" if consumer == "cotainr" else "pip"
     return expect_request(Request(target, ()), load(), kind)  # type: ignore[arg-type]
@@ -87,7 +87,7 @@ def lumi(consumer: str) -> Expected:
 
 @settings(deadline=None)
 @given(st.text(), st.sampled_from(["a.yml", "a.txt", "a"]))
-def test_any_text_gives_findings_or_a_sentence(text: str, name: str) -> None:
+def test_any_text_gives_findings_or_usage_error(text: str, name: str) -> None:
     try:
         document = read_document(text, name)
     except UsageError as error:
@@ -99,7 +99,7 @@ def test_any_text_gives_findings_or_a_sentence(text: str, name: str) -> None:
 
 @settings(deadline=None)
 @given(_LINES, _ENDS)
-def test_a_corrected_requirements_file_needs_no_correction(lines: list[str], end: str) -> None:
+def test_fixed_requirements_need_no_fix(lines: list[str], end: str) -> None:
     text = end.join(lines)
     new = fixed(text, "a.txt", lumi("pip"))
     assert fixed(new, "a.txt", lumi("pip")) == new
@@ -109,7 +109,7 @@ def test_a_corrected_requirements_file_needs_no_correction(lines: list[str], end
 
 @settings(deadline=None)
 @given(_LINES, _ENDS)
-def test_a_corrected_environment_file_is_one_still(lines: list[str], end: str) -> None:
+def test_fixed_environment_file_stays_valid(lines: list[str], end: str) -> None:
     text = (_HEAD + "".join(f"    - {line}\n" for line in lines)).replace("\n", end)
     try:
         read_document(text, "a.yml")
@@ -124,7 +124,7 @@ def test_a_corrected_environment_file_is_one_still(lines: list[str], end: str) -
 
 @settings(deadline=None)
 @given(_LINES)
-def test_lines_without_a_finding_stay(lines: list[str]) -> None:
+def test_lines_without_findings_stay(lines: list[str]) -> None:
     text = "\n".join(lines)
     document = read_requirements(text, "a.txt")
     findings = fixable(check(document, lumi("pip")))

@@ -1,4 +1,4 @@
-"""``matrix env --for pylock``: what PEP 751 asks of it, and what uv makes of it."""
+"""``matrix env --for pylock``: the file conforms to PEP 751, and uv installs it."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ ABI = f"cp{running_python().replace('.', '')}"
 
 
 class Server(http.server.SimpleHTTPRequestHandler):
-    """Serves a directory and says nothing."""
+    """Serves a directory without logging."""
 
     def log_message(self, *_: object) -> None:
-        """Say nothing."""
+        """Log nothing."""
 
 
 @pytest.fixture
@@ -70,7 +70,7 @@ def wheel(folder: Path, name: str, version: str, tags: str) -> Path:
 
 
 def serve(root: Path, project: str, *, hashes: bool = True) -> None:
-    """Write the page of a project for the wheels that lie beside it."""
+    """Write the page of a project for the wheels in its directory."""
     links = []
     for path in sorted((root / project).glob("*.whl")):
         digest = f"#sha256={hashlib.sha256(path.read_bytes()).hexdigest()}" if hashes else ""
@@ -121,7 +121,7 @@ def read(path: str = "pylock.toml") -> dict[str, Any]:
     return data
 
 
-def test_it_is_a_pylock_with_every_file_its_place_and_its_hash(built: Path, capsys: Capture) -> None:
+def test_pylock_lists_every_file_with_location_and_hash(built: Path, capsys: Capture) -> None:
     assert main(["env", "--for", "pylock", "-o", "pylock.toml"]) == 0
     data = read()
     assert (data["lock-version"], data["created-by"]) == ("1.0", "matrix")
@@ -137,12 +137,12 @@ def test_it_is_a_pylock_with_every_file_its_place_and_its_hash(built: Path, caps
     (file,) = torch["wheels"]
     assert file["url"].endswith(f"torch-2.13.0%2Bcpu-{ABI}-{ABI}-manylinux_2_17_{platform.machine()}.whl")
     assert set(file["hashes"]) == {"sha256"}
-    said = capsys.readouterr().err
-    assert "are not in it" in said
+    output = capsys.readouterr().err
+    assert "are not in it" in output
     assert data["tool"]["matrix"]["complete"] is False
 
 
-def test_the_same_lock_gives_the_same_bytes(built: Path, capsys: Capture) -> None:
+def test_same_lock_gives_same_bytes(built: Path, capsys: Capture) -> None:
     del built
     texts = []
     for _ in range(2):
@@ -152,7 +152,7 @@ def test_the_same_lock_gives_the_same_bytes(built: Path, capsys: Capture) -> Non
     assert Pylock.from_dict(tomllib.loads(texts[0])).created_by == "matrix"
 
 
-def test_uv_installs_exactly_these_files(built: Path, tmp_path: Path, capsys: Capture) -> None:
+def test_uv_installs_files_of_pylock(built: Path, tmp_path: Path, capsys: Capture) -> None:
     del built
     assert main(["env", "--for", "pylock", "-o", "pylock.toml"]) == 0
     capsys.readouterr()
@@ -166,7 +166,7 @@ def test_uv_installs_exactly_these_files(built: Path, tmp_path: Path, capsys: Ca
     assert "2.13.0+cpu" in (target / "torch.py").read_text()
 
 
-def test_uv_refuses_another_file_under_that_name(built: Path, tmp_path: Path, capsys: Capture) -> None:
+def test_uv_rejects_file_with_other_hash(built: Path, tmp_path: Path, capsys: Capture) -> None:
     assert main(["env", "--for", "pylock", "-o", "pylock.toml"]) == 0
     capsys.readouterr()
     built.write_bytes(built.read_bytes() + b"more")
@@ -178,7 +178,7 @@ def test_uv_refuses_another_file_under_that_name(built: Path, tmp_path: Path, ca
     assert not (tmp_path / "installed" / "deepspeed.py").exists()
 
 
-def test_wheels_are_named_by_url_where_the_index_is_served(built: Path) -> None:
+def test_wheels_of_served_index_have_urls(built: Path) -> None:
     url = "https://wheels.example/simple"
     assert main(["env", "--for", "pylock", "-o", "pylock.lumi.toml", "--index-url", url]) == 0
     (file,) = read("pylock.lumi.toml")["packages"][0]["wheels"]
@@ -186,25 +186,23 @@ def test_wheels_are_named_by_url_where_the_index_is_served(built: Path) -> None:
     assert "path" not in file
 
 
-def test_paths_are_relative_to_the_file(built: Path) -> None:
+def test_wheel_paths_are_relative_to_pylock(built: Path) -> None:
     Path("deep/er").mkdir(parents=True)
     assert main(["env", "--for", "pylock", "-o", "deep/er/pylock.toml"]) == 0
     (file,) = read("deep/er/pylock.toml")["packages"][0]["wheels"]
     assert (Path("deep/er") / file["path"]).resolve() == built
 
 
-def test_what_is_not_built_yet_is_named_and_nothing_is_written(lock: Resolution, capsys: Capture) -> None:
+def test_missing_wheels_are_listed_and_nothing_written(lock: Resolution, capsys: Capture) -> None:
     del lock
     assert main(["env", "--for", "pylock", "-o", "pylock.toml"]) == 1
-    said = capsys.readouterr().err
-    assert f"lacks deepspeed {LABELLED}" in said
-    assert "matrix build-wheels" in said
+    output = capsys.readouterr().err
+    assert f"lacks deepspeed {LABELLED}" in output
+    assert "matrix build-wheels" in output
     assert not Path("pylock.toml").exists()
 
 
-def test_a_published_wheel_without_a_hash_is_not_named(
-    built: Path, web: tuple[Path, str], capsys: Capture
-) -> None:
+def test_published_wheel_without_hash_is_error(built: Path, web: tuple[Path, str], capsys: Capture) -> None:
     del built
     serve(web[0] / "whl" / "cpu", "torch", hashes=False)
     assert main(["env", "--for", "pylock", "-o", "pylock.toml"]) == 1
@@ -212,9 +210,7 @@ def test_a_published_wheel_without_a_hash_is_not_named(
     assert not Path("pylock.toml").exists()
 
 
-def test_a_version_that_the_index_does_not_have_is_said(
-    built: Path, web: tuple[Path, str], capsys: Capture
-) -> None:
+def test_version_missing_from_index_is_error(built: Path, web: tuple[Path, str], capsys: Capture) -> None:
     del built
     for path in (web[0] / "whl" / "cpu" / "torch").glob("torch-2.13.0*"):
         path.unlink()
@@ -223,7 +219,7 @@ def test_a_version_that_the_index_does_not_have_is_said(
     assert "no wheel of torch 2.13.0+cpu" in capsys.readouterr().err
 
 
-def test_without_the_network_it_is_exit_3(built: Path, lock: Resolution, capsys: Capture) -> None:
+def test_unreachable_index_is_exit_3(built: Path, lock: Resolution, capsys: Capture) -> None:
     del built
     picks = [
         msgspec.structs.replace(pick, index="http://127.0.0.1:9/whl/cpu") if pick.name == "torch" else pick
@@ -231,20 +227,18 @@ def test_without_the_network_it_is_exit_3(built: Path, lock: Resolution, capsys:
     ]
     Path("matrix.lock").write_text(dumps(msgspec.structs.replace(lock, picks=tuple(picks))))
     assert main(["env", "--for", "pylock"]) == 3
-    said = capsys.readouterr()
-    assert said.out == ""
-    assert "is not reachable" in said.err
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert "is not reachable" in output.err
 
 
-def test_a_name_that_no_installer_reads_is_refused(built: Path, capsys: Capture) -> None:
+def test_invalid_pylock_name_is_rejected(built: Path, capsys: Capture) -> None:
     del built
     assert main(["env", "--for", "pylock", "-o", "lumi.toml"]) == 2
     assert "pylock.NAME.toml" in capsys.readouterr().err
 
 
-def test_what_the_base_image_holds_is_not_in_it_and_that_is_said(
-    built: Path, lock: Resolution, capsys: Capture
-) -> None:
+def test_preinstalled_packages_are_left_out_of_pylock(built: Path, lock: Resolution, capsys: Capture) -> None:
     del built
     picks = [
         msgspec.structs.replace(pick, origin="preinstalled") if pick.name == "torch" else pick
@@ -258,7 +252,7 @@ def test_what_the_base_image_holds_is_not_in_it_and_that_is_said(
     assert "because the base image has them: torch" in capsys.readouterr().err
 
 
-def test_a_wheel_of_the_lock_must_be_the_one_that_is_published(
+def test_published_wheel_must_match_hash_of_lock(
     lock: Resolution, web: tuple[Path, str], capsys: Capture
 ) -> None:
     pick = next(one for one in lock.picks if one.name == "deepspeed")

@@ -1,4 +1,4 @@
-"""``matrix run``: the command sees the index, nothing disturbs it, and it ends as if the shell had run it."""
+"""``matrix run``: the command sees the index, and exits as if the shell had run it."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def index(tmp_path: Path, make_wheel: MakeWheel, monkeypatch: Patch) -> Index:
 
 
 def image(folder: Path, *, mount: bool) -> Path:
-    """Make what passes for an unpacked image."""
+    """Create a directory that looks like an unpacked image."""
     for name in ("usr", *(["mnt"] if mount else [])):
         (folder / name).mkdir(parents=True)
     return folder
@@ -74,7 +74,7 @@ def python(code: str) -> list[str]:
 
 
 @pytest.mark.usefixtures("index")
-def test_the_exit_code_the_arguments_and_stdin_pass_through(tmp_path: Path) -> None:
+def test_exit_code_arguments_and_stdin_pass_through(tmp_path: Path) -> None:
     code = "import sys; print(sys.argv[1:], sys.stdin.read()); print('err', file=sys.stderr); sys.exit(7)"
     with started(tmp_path, "-q", *python(code), "--gfx90a", "--", "-v", "--format", "json") as process:
         out, err = process.communicate("typed")
@@ -84,14 +84,14 @@ def test_the_exit_code_the_arguments_and_stdin_pass_through(tmp_path: Path) -> N
 
 
 @pytest.mark.usefixtures("index")
-def test_a_command_that_was_killed_says_so_as_a_shell_does(tmp_path: Path) -> None:
+def test_killed_command_exits_as_in_shell(tmp_path: Path) -> None:
     with started(tmp_path, *python("import os; os.kill(os.getpid(), 9)")) as process:
         process.communicate()
     assert process.returncode == 137
 
 
 @pytest.mark.usefixtures("index")
-def test_the_index_is_served_as_long_as_the_command_runs(tmp_path: Path) -> None:
+def test_index_is_served_while_command_runs(tmp_path: Path) -> None:
     code = """
 import os, urllib.request
 url = os.environ["MATRIX_INDEX_URL"]
@@ -121,7 +121,7 @@ while True: time.sleep(0.05)
 
 @pytest.mark.usefixtures("index")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_reaches_the_command_which_decides(tmp_path: Path, number: signal.Signals) -> None:
+def test_signal_is_passed_to_command(tmp_path: Path, number: signal.Signals) -> None:
     with started(tmp_path, *python(WAITS)) as process:
         assert process.stdout is not None
         process.stdout.readline()
@@ -131,7 +131,7 @@ def test_a_signal_reaches_the_command_which_decides(tmp_path: Path, number: sign
 
 
 @pytest.mark.usefixtures("index")
-def test_a_kill_ends_server_and_command(tmp_path: Path) -> None:
+def test_kill_ends_server_and_command(tmp_path: Path) -> None:
     with started(tmp_path, *python(WAITS)) as process:
         assert process.stdout is not None
         child, url = process.stdout.readline().split()
@@ -150,7 +150,7 @@ def test_a_kill_ends_server_and_command(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("index")
-def test_in_a_terminal_the_command_has_it_and_gets_one_interrupt(tmp_path: Path) -> None:
+def test_command_in_terminal_gets_one_interrupt(tmp_path: Path) -> None:
     code = """
 import os, signal, sys
 signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
@@ -166,30 +166,30 @@ sys.exit(count)
         os.chdir(tmp_path)
         os.environ["PYTHONPATH"] = str(HERE)
         os.execv(sys.executable, [sys.executable, "-m", "matrix", "run", "-q", *python(code)])
-    with os.fdopen(terminal, "rb", buffering=0) as said:
-        assert any(b"terminal True True" in line for line in iter(said.readline, b""))
+    with os.fdopen(terminal, "rb", buffering=0) as output:
+        assert any(b"terminal True True" in line for line in iter(output.readline, b""))
         os.kill(matrix, signal.SIGSTOP)  # so that what it passes on, if anything, comes as a second one
         os.write(terminal, b"\x03")
-        assert any(b"interrupt" in line for line in iter(said.readline, b""))
+        assert any(b"interrupt" in line for line in iter(output.readline, b""))
         os.kill(matrix, signal.SIGCONT)
         _, status = os.waitpid(matrix, 0)
     assert os.waitstatus_to_exitcode(status) == 1
 
 
-def test_bound_where_the_base_image_of_the_command_has_a_mount_point(
-    index: Index, tmp_path: Path, capsys: Capture
-) -> None:
+def test_index_is_bound_if_image_has_mount_point(index: Index, tmp_path: Path, capsys: Capture) -> None:
     base = image(tmp_path / "base", mount=True)
     assert main(["run", "--dry-run", "--", "true", "build", "x.sif", f"--base-image={base}"]) == 0
-    said = capsys.readouterr().err
-    assert f"SINGULARITY_BIND={index.root}:/mnt:ro" in said
-    assert f"APPTAINER_BIND={index.root}:/mnt:ro" in said
-    assert "MATRIX_INDEX_URL=file:///mnt/simple/" in said
-    assert "127.0.0.1" not in said
+    output = capsys.readouterr().err
+    assert f"SINGULARITY_BIND={index.root}:/mnt:ro" in output
+    assert f"APPTAINER_BIND={index.root}:/mnt:ro" in output
+    assert "MATRIX_INDEX_URL=file:///mnt/simple/" in output
+    assert "127.0.0.1" not in output
 
 
 @pytest.mark.usefixtures("index")
-def test_a_path_that_no_runtime_can_bind(tmp_path: Path, make_wheel: MakeWheel, capsys: Capture) -> None:
+def test_path_that_cannot_be_bound_is_rejected(
+    tmp_path: Path, make_wheel: MakeWheel, capsys: Capture
+) -> None:
     Index(tmp_path / "a:b").publish(make_wheel("tiny", "1.0+cpu"), {})
     assert main(["run", "--index", "a:b", "--route", "bind", "--", "true"]) == 2
     assert "a:b' cannot be bound" in capsys.readouterr().err
@@ -207,19 +207,21 @@ def test_a_path_that_no_runtime_can_bind(tmp_path: Path, make_wheel: MakeWheel, 
         ("loopback", True, True, "loopback"),
     ],
 )
-def test_routes(tmp_path: Path, wanted: str, mount: bool, given: bool, route: str) -> None:
+def test_route_depends_on_option_and_image(
+    tmp_path: Path, wanted: str, mount: bool, given: bool, route: str
+) -> None:
     base = str(image(tmp_path / "base", mount=mount)) if given else ""
     assert choose_route(wanted, ["true"], base).route == route
 
 
-def test_an_image_without_a_mount_point_cannot_be_bound_to(tmp_path: Path) -> None:
+def test_bind_without_mount_point_is_rejected(tmp_path: Path) -> None:
     base = image(tmp_path / "base", mount=False)
     with pytest.raises(UsageError, match="has no directory /mnt") as caught:
         choose_route("bind", ["true"], str(base))
     assert "--route loopback" in caught.value.hint
 
 
-def test_an_image_that_is_not_here(tmp_path: Path) -> None:
+def test_image_that_does_not_exist_uses_loopback(tmp_path: Path) -> None:
     command = ["cotainr", "build", "x.sif", "--base-image", "docker://ubuntu:24.04"]
     assert base_image_of(command) == "docker://ubuntu:24.04"
     chosen = choose_route("auto", command, "")
@@ -232,26 +234,26 @@ def test_an_image_that_is_not_here(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("wanted", ["auto", "loopback"])
-def test_a_server_on_this_node_is_no_use_to_a_command_on_another(wanted: str) -> None:
+def test_loopback_with_srun_is_rejected(wanted: str) -> None:
     with pytest.raises(UsageError, match="another node") as caught:
         choose_route(wanted, ["/usr/bin/srun", "-n", "1", "cotainr", "build", "x.sif"], "")
     assert "srun ... matrix run" in caught.value.hint
 
 
-def test_behind_srun_it_is_bound_where_that_can_be(tmp_path: Path) -> None:
+def test_bind_works_with_srun(tmp_path: Path) -> None:
     base = image(tmp_path / "base", mount=True)
     command = ["srun", "cotainr", "build", "x.sif", "--base-image", str(base)]
     assert choose_route("auto", command, "").route == "bind"
 
 
-def test_what_disturbs_is_taken_away_unless_it_is_to_stay() -> None:
+def test_disturbing_variables_are_unset_unless_kept() -> None:
     env = dict.fromkeys((*DISTURBING, "APPTAINERENV_PYTHONPATH", "PATH"), "/x")
     assert set(applied(env, unset_changes(env))) == {"PATH"}
     assert set(applied(env, unset_changes(env, ["PYTHONPATH"]))) == {"PATH", "PYTHONPATH"}
     assert all(change.reason for change in unset_changes(env))
 
 
-def test_a_container_gets_no_cache_and_no_hidden_temporary_directory() -> None:
+def test_container_gets_no_cache_and_visible_tmpdir() -> None:
     env = {"TMPDIR": "/scratch/me", "TMP": "/tmp/mine"}
     folder = Path("/tmp/x")
     after = applied(env, container_changes(env, folder))
@@ -262,7 +264,7 @@ def test_a_container_gets_no_cache_and_no_hidden_temporary_directory() -> None:
     assert applied(cache, container_changes(cache, folder))["PIP_NO_CACHE_DIR"] == "0"
 
 
-def test_the_caller_s_own_indexes_stay() -> None:
+def test_indexes_of_caller_stay() -> None:
     env = {"PIP_EXTRA_INDEX_URL": "https://a/simple https://b/simple"}
     after = applied(env, index_changes(env, "file:///mnt/simple/"))
     assert after["PIP_EXTRA_INDEX_URL"] == "https://a/simple https://b/simple file:///mnt/simple/"
@@ -279,19 +281,19 @@ def test_the_caller_s_own_indexes_stay() -> None:
         ({"http_proxy": "http://p", "no_proxy": "127.0.0.1,x"}, "127.0.0.1,x"),
     ],
 )
-def test_a_proxy_is_not_asked_for_the_loopback_address(env: dict[str, str], expected: str | None) -> None:
+def test_proxy_is_bypassed_for_loopback(env: dict[str, str], expected: str | None) -> None:
     assert applied(env, index_changes(env, "http://127.0.0.1:80/simple/")).get("no_proxy") == expected
     assert applied(env, index_changes(env, "file:///mnt/simple/")).get("no_proxy") == env.get("no_proxy")
 
 
-def test_what_stays_and_may_surprise_is_said() -> None:
+def test_kept_variables_are_reported() -> None:
     assert kept_warnings({"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": "", "PATH": "/bin"}) == [
         "PIP_NO_INDEX is kept: pip reads no index, not even this one"
     ]
 
 
 @pytest.mark.usefixtures("index")
-def test_an_apptainer_without_the_older_name_gets_it_for_cotainr(tmp_path: Path, monkeypatch: Patch) -> None:
+def test_apptainer_is_linked_as_singularity(tmp_path: Path, monkeypatch: Patch) -> None:
     programs = tmp_path / "programs"
     programs.mkdir()
     texts = {"apptainer": "echo contained", "cotainr": "singularity && command -v singularity"}
@@ -306,8 +308,8 @@ def test_an_apptainer_without_the_older_name_gets_it_for_cotainr(tmp_path: Path,
     with started(tmp_path, "--", str(programs / "cotainr")) as process:
         out, err = process.communicate()
     assert process.returncode == 0, err
-    said, where = out.splitlines()
-    assert said == "contained"
+    output, where = out.splitlines()
+    assert output == "contained"
     assert "cotainr calls singularity" in err
     assert not Path(where).exists()
 
@@ -336,7 +338,7 @@ def changed_names(text: str) -> list[str]:
 
 
 @pytest.mark.usefixtures("index")
-def test_certificates_are_copied_to_where_a_container_sees_them(tmp_path: Path, monkeypatch: Patch) -> None:
+def test_certificates_are_copied_for_container(tmp_path: Path, monkeypatch: Patch) -> None:
     hidden = Path(os.__file__)  # some file that is neither in /tmp nor in /var/tmp
     monkeypatch.setenv("SSL_CERT_FILE", str(hidden))
     monkeypatch.setenv("PIP_CERT", str(tmp_path / "seen.pem"))
@@ -378,12 +380,12 @@ def test_bad_usage(tmp_path: Path, capsys: Capture, arguments: list[str], code: 
     assert text in capsys.readouterr().err
 
 
-def test_the_format_of_another_program_is_not_ours(capsys: Capture) -> None:
+def test_format_option_of_command_is_passed_on(capsys: Capture) -> None:
     assert main(["run", "--index", "nowhere", "--", "true", "--format", "json"]) == 2
-    said = capsys.readouterr()
-    assert (said.out, "There is no index" in said.err) == ("", True)
+    output = capsys.readouterr()
+    assert (output.out, "There is no index" in output.err) == ("", True)
 
 
-def test_what_makes_a_container() -> None:
+def test_uses_container_recognises_builders() -> None:
     assert uses_container(["env", "A=b", "/opt/cotainr/bin/cotainr", "build"])
     assert not uses_container(["pip", "install", "cotainr-extras"])

@@ -1,4 +1,4 @@
-"""``matrix env`` for pip, uv, EasyBuild, virtual environments and definition files; where they go."""
+"""``matrix env`` for pip, uv, EasyBuild, virtual environments and definition files, and ``-o``."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ LAIF = "lumi-multitorch-torch-u24r64f21m43t29-20260319_153422.sif"
 
 @pytest.fixture(scope="module")
 def resolved(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Resolve the golden set for LUMI twice: on a bare image, and on one that holds torch."""
+    """Resolve the golden set for LUMI twice: on a bare image, and on one with torch."""
     folder = tmp_path_factory.mktemp("locks")
     asked = [*GOLDEN, "--date", "2026-03-01", "--python", "3.12"]
     assert main(["resolve", *asked, "-o", str(folder / "bare.lock"), "-q"]) == 0
@@ -43,7 +43,7 @@ def resolved(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def work(resolved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Give a directory with both locks."""
+    """Return a directory with both locks."""
     for lock in ("bare.lock", "kept.lock"):
         (tmp_path / lock).write_bytes((resolved / lock).read_bytes())
     monkeypatch.chdir(tmp_path)
@@ -66,7 +66,7 @@ def pins(lines: list[str]) -> dict[str, str]:
     return {one.name: str(one.specifier).removeprefix("==") for one in found}
 
 
-def test_pip_gets_requirements_that_are_whole_and_constraints(work: Path) -> None:
+def test_pip_gets_complete_requirements_and_constraints(work: Path) -> None:
     assert env("pip", "-o", "requirements.txt") == 0
     lines = content("requirements.txt")
     assert lines[:2] == [
@@ -84,7 +84,7 @@ def test_pip_gets_requirements_that_are_whole_and_constraints(work: Path) -> Non
     assert pins(content("constraints.txt")) == found
 
 
-def test_what_the_image_holds_is_a_constraint_and_no_requirement(work: Path) -> None:
+def test_preinstalled_packages_become_constraints_only(work: Path) -> None:
     assert env("pip", "-o", str(work), lock="kept.lock") == 0
     required, limits = pins(content("requirements.txt")), pins(content("constraints.txt"))
     assert set(required) == {"deepspeed", "xformers"}  # triton belongs to the torch of the image
@@ -94,7 +94,7 @@ def test_what_the_image_holds_is_a_constraint_and_no_requirement(work: Path) -> 
     assert TORCH_INDEX not in Path("requirements.txt").read_text()
 
 
-def test_uv_binds_each_name_to_its_index_and_asks_no_index_for_another(work: Path) -> None:
+def test_uv_binds_each_name_to_its_index(work: Path) -> None:
     assert env("uv", "-o", "pyproject.toml") == 0
     data = tomllib.loads(Path("pyproject.toml").read_text())
     assert data["project"]["requires-python"] == "==3.12.*"
@@ -112,13 +112,11 @@ def test_uv_binds_each_name_to_its_index_and_asks_no_index_for_another(work: Pat
 
 
 @pytest.mark.parametrize("consumer", ["venv", "easybuild"])
-def test_nothing_is_written_that_would_replace_the_torch_of_an_image(
-    work: Path, capsys: Capture, consumer: str
-) -> None:
+def test_lock_that_replaces_torch_of_image_is_rejected(work: Path, capsys: Capture, consumer: str) -> None:
     assert env(consumer, "-o", str(work)) == 2
-    said = capsys.readouterr().err
-    assert "torch==2.9.1+rocm6.4, which would replace the torch of the base image" in said
-    assert "--keep-installed image" in said
+    output = capsys.readouterr().err
+    assert "torch==2.9.1+rocm6.4, which would replace the torch of the base image" in output
+    assert "--keep-installed image" in output
     assert sorted(one.name for one in work.iterdir()) == ["bare.lock", "kept.lock"]
 
 
@@ -151,30 +149,28 @@ def test_every_consumer_module_registers_itself() -> None:
     assert all(load_consumer(name).file for name in names)
 
 
-def test_uv_does_not_see_what_an_image_holds(work: Path, capsys: Capture) -> None:
+def test_uv_rejects_preinstalled_packages(work: Path, capsys: Capture) -> None:
     assert env("uv", "-o", str(work), lock="kept.lock") == 2
     assert "--for venv" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("consumer", ["cotainr", "tykky"])
-def test_conda_s_python_does_not_see_what_an_image_holds_and_so_it_is_refused(
-    work: Path, capsys: Capture, consumer: str
-) -> None:
-    """Without its torch pip would take one for CUDA from PyPI."""
+def test_conda_consumers_reject_preinstalled_packages(work: Path, capsys: Capture, consumer: str) -> None:
+    """Without the image's torch, pip would install PyPI's, for CUDA."""
     (work / "out").mkdir()
     assert env(consumer, "-o", "out", lock="kept.lock") == 2
-    said = capsys.readouterr().err
-    assert "The lock keeps torch==2.9.1+rocm6.4" in said
-    assert "--for venv" in said
+    output = capsys.readouterr().err
+    assert "The lock keeps torch==2.9.1+rocm6.4" in output
+    assert "--for venv" in output
     assert list((work / "out").iterdir()) == []
 
 
-def test_uv_fills_in_no_variables(work: Path, capsys: Capture) -> None:
+def test_uv_rejects_variables_in_index_url(work: Path, capsys: Capture) -> None:
     assert env("uv", "-o", str(work), "--index-url", "${PLACE}/simple") == 2
     assert "${PLACE}/simple" in capsys.readouterr().err
 
 
-def test_easybuild_s_lines_are_python_that_stops_at_a_failing_pip(work: Path) -> None:
+def test_easybuild_lines_stop_at_failing_pip(work: Path) -> None:
     assert env("easybuild", "-o", "lines.py", lock="kept.lock") == 0
     names: dict[str, object] = {"local_singularity_bind": "/pfs", "local_sif": "image.sif"}
     exec(compile(Path("lines.py").read_text(), "lines.py", "exec"), names)
@@ -189,13 +185,13 @@ def test_easybuild_s_lines_are_python_that_stops_at_a_failing_pip(work: Path) ->
     assert subprocess.run(["bash", "-n", "-c", steps[-1] % {"installdir": "/i"}], check=False).returncode == 0
 
 
-def test_a_path_that_easybuild_would_change_is_refused(work: Path, capsys: Capture) -> None:
+def test_easybuild_rejects_path_with_special_characters(work: Path, capsys: Capture) -> None:
     assert env("easybuild", "--index", "100%", "-o", "lines.py", lock="kept.lock") == 2
     assert "100%" in capsys.readouterr().err
     assert not (work / "lines.py").exists()
 
 
-def test_venv_is_requirements_and_three_scripts(work: Path) -> None:
+def test_venv_has_requirements_and_three_scripts(work: Path) -> None:
     assert env("venv", "-o", str(work), lock="kept.lock") == 0
     lines = content("requirements.txt")
     assert lines[0] == "--extra-index-url file:///mnt/simple"
@@ -210,7 +206,7 @@ def test_venv_is_requirements_and_three_scripts(work: Path) -> None:
     assert "NCCL_SOCKET_IFNAME" in run
 
 
-def test_a_definition_copies_what_it_needs_of_the_index_and_removes_it(work: Path) -> None:
+def test_definition_copies_wheels_and_removes_them(work: Path) -> None:
     assert env("apptainer", "-o", "container.def") == 0
     lines = Path("container.def").read_text().splitlines()
     assert "Bootstrap: localimage" in lines
@@ -226,7 +222,7 @@ def test_a_definition_copies_what_it_needs_of_the_index_and_removes_it(work: Pat
     assert subprocess.run(["sh", "-n", "post.sh"], check=False).returncode == 0
 
 
-def test_a_definition_with_a_wheelhouse_downloads_nothing(work: Path, capsys: Capture) -> None:
+def test_definition_with_wheelhouse_downloads_nothing(work: Path, capsys: Capture) -> None:
     assert env("apptainer", "--wheelhouse", "wheels", "-o", "container.def") == 1
     assert "no wheels in wheels" in capsys.readouterr().err
     tiny_wheel(work / "wheels", "apex", "1.9.0")
@@ -237,13 +233,13 @@ def test_a_definition_with_a_wheelhouse_downloads_nothing(work: Path, capsys: Ca
     assert f"    {work}/wheels /opt/matrix-files/wheels\n" in text
 
 
-def test_a_definition_names_no_path_with_spaces(work: Path, capsys: Capture) -> None:
+def test_definition_rejects_path_with_spaces(work: Path, capsys: Capture) -> None:
     assert env("apptainer", "--index", "an index", "-o", "container.def") == 2
     assert "an index/simple/apex" in capsys.readouterr().err
     assert not (work / "container.def").exists()
 
 
-def test_a_definition_of_a_pulled_image_bootstraps_from_the_registry(work: Path) -> None:
+def test_definition_of_registry_image_uses_registry(work: Path) -> None:
     lock = with_image(read_lock(work / "bare.lock"), BaseImage(name="amd", path="docker://rocm/dev:6.4"))
     (work / "docker.lock").write_text(dumps(lock))
     assert env("apptainer", "-o", "container.def", lock="docker.lock") == 0
@@ -251,7 +247,7 @@ def test_a_definition_of_a_pulled_image_bootstraps_from_the_registry(work: Path)
 
 
 @pytest.mark.parametrize("consumer", ["cotainr", "venv"])
-def test_every_script_can_be_read_by_bash(work: Path, consumer: str) -> None:
+def test_scripts_are_valid_bash(work: Path, consumer: str) -> None:
     folder = work / "it's here"
     folder.mkdir()
     lock = "bare.lock" if consumer == "cotainr" else "kept.lock"
@@ -266,22 +262,22 @@ def test_every_script_can_be_read_by_bash(work: Path, consumer: str) -> None:
         )
 
 
-def test_the_main_file_may_have_any_name_and_the_script_knows_it(work: Path) -> None:
+def test_script_uses_name_of_main_file(work: Path) -> None:
     (work / "deep").mkdir()
     assert env("cotainr", "-o", "deep/my env.yml") == 0
     assert YAML(typ="safe").load((work / "deep" / "my env.yml").read_text())["name"] == "matrix"
     assert "environment=$here/'my env.yml'" in (work / "deep" / "build.sh").read_text()
 
 
-def test_on_stdout_there_is_the_main_file_and_the_others_are_named(work: Path, capsys: Capture) -> None:
+def test_stdout_gets_main_file_and_others_are_listed(work: Path, capsys: Capture) -> None:
     del work
     assert env("venv", lock="kept.lock") == 0
-    said = capsys.readouterr()
-    assert pins([line for line in said.out.splitlines() if line[:1] != "#"])["xformers"]
-    assert "constraints.txt, create_venv.sh, create_squashfs.sh, run.sh. -o DIR writes all" in said.err
+    output = capsys.readouterr()
+    assert pins([line for line in output.out.splitlines() if line[:1] != "#"])["xformers"]
+    assert "constraints.txt, create_venv.sh, create_squashfs.sh, run.sh. -o DIR writes all" in output.err
 
 
-def test_a_file_of_somebody_else_is_left_as_it_is_and_nothing_is_written(work: Path, capsys: Capture) -> None:
+def test_file_of_user_is_not_replaced(work: Path, capsys: Capture) -> None:
     (work / "build.sh").write_text("make\n")
     assert env("cotainr", "-o", "env.yml") == 2
     assert "build.sh exists and was not written by `matrix env`" in capsys.readouterr().err
@@ -295,13 +291,13 @@ def test_a_file_of_somebody_else_is_left_as_it_is_and_nothing_is_written(work: P
     assert "name: matrix" in (work / "env.yml").read_text()
 
 
-def test_a_device_gets_the_main_file_alone(work: Path) -> None:
+def test_device_gets_main_file_only(work: Path) -> None:
     assert env("cotainr", "-o", "/dev/null") == 0
     assert not (work / "build.sh").exists()
     assert not Path("/dev/build.sh").exists()
 
 
-def test_the_same_lock_gives_the_same_bytes(work: Path) -> None:
+def test_same_lock_gives_same_bytes(work: Path) -> None:
     for consumer in ("cotainr", "tykky", "pip", "uv", "apptainer"):
         texts = []
         for folder in ("one", "two"):
@@ -313,7 +309,7 @@ def test_the_same_lock_gives_the_same_bytes(work: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "output"),
     [
         ("venv --hashes", "depends on what the image already has"),
         ("uv --hashes", "uv lock"),
@@ -324,13 +320,13 @@ def test_the_same_lock_gives_the_same_bytes(work: Path) -> None:
         ("cotainr --index-url https://x/$(reboot)", "is not a URL"),
     ],
 )
-def test_options_that_do_not_go_together(work: Path, capsys: Capture, arguments: str, said: str) -> None:
+def test_conflicting_options_are_errors(work: Path, capsys: Capture, arguments: str, output: str) -> None:
     assert env(*arguments.split(), "-o", "out") == 2
-    assert said in capsys.readouterr().err
+    assert output in capsys.readouterr().err
     assert not (work / "out").exists()
 
 
-def test_an_index_url_may_hold_what_pip_fills_in(work: Path) -> None:
+def test_index_url_may_contain_variables_for_pip(work: Path) -> None:
     del work
     for url in ("http://127.0.0.1:${PORT}/simple", "${INDEX_URL}"):
         assert env("pip", "--index-url", url, "-o", "out.txt") == 0
@@ -339,18 +335,18 @@ def test_an_index_url_may_hold_what_pip_fills_in(work: Path) -> None:
 
 def test_hashes_need_the_wheels(work: Path, capsys: Capture) -> None:
     assert env("pip", "--hashes", "-o", "out.txt") == 1
-    said = capsys.readouterr().err
-    assert f"lacks apex==1.9.0{LABEL}" in said
-    assert "matrix build-wheels" in said
+    output = capsys.readouterr().err
+    assert f"lacks apex==1.9.0{LABEL}" in output
+    assert "matrix build-wheels" in output
     assert not (work / "out.txt").exists()
 
 
-def test_hashes_of_a_lock_that_keeps_an_image_s_torch_are_refused(work: Path, capsys: Capture) -> None:
+def test_hashes_reject_preinstalled_packages(work: Path, capsys: Capture) -> None:
     assert env("pip", "--hashes", "-o", str(work), lock="kept.lock") == 2
     assert "keeps packages of the base image" in capsys.readouterr().err
 
 
-def test_only_what_is_kept_decides_what_comes_with_it(work: Path) -> None:
+def test_needed_by_preinstalled_excludes_requested_packages(work: Path) -> None:
     bare, kept = read_lock(work / "bare.lock"), read_lock(work / "kept.lock")
     assert Installation(bare).needed_by_preinstalled == frozenset()
     assert Installation(kept).needed_by_preinstalled == {"pytorch-triton-rocm"}
@@ -362,7 +358,7 @@ def test_only_what_is_kept_decides_what_comes_with_it(work: Path) -> None:
     assert Installation(with_kept(bare, "torchvision")).needed_by_preinstalled == frozenset()
 
 
-def test_a_lock_without_python_is_refused(work: Path) -> None:
+def test_lock_without_python_is_rejected(work: Path) -> None:
     data = read_lock(work / "bare.lock")
     without = replace(
         data,
@@ -373,6 +369,6 @@ def test_a_lock_without_python_is_refused(work: Path) -> None:
         Installation(without)
 
 
-def test_a_place_that_nobody_fills_is_a_fault() -> None:
+def test_missing_placeholder_raises_key_error() -> None:
     with pytest.raises(KeyError):
         fill("head.sh", script="x")

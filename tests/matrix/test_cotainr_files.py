@@ -1,4 +1,4 @@
-"""The conda environment files and the build script: what YAML, conda, pip and bash make of them."""
+"""``matrix env`` for cotainr and tykky: the conda environment files and the build script."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.
     assert main(["resolve", *asked, "--date", "2026-03-01", "--python", "3.12", "-q"]) == 0
     capsys.readouterr()
     assert main(["env", "--for", "cotainr", "-o", "env.yml"]) == 0
-    assert "is not in" in capsys.readouterr().err  # nothing was built yet, and that is said
+    assert "is not in" in capsys.readouterr().err  # nothing was built yet, and that is output
     return YAML(typ="safe").load(Path("env.yml").read_text())
 
 
@@ -45,11 +45,11 @@ def test_python_and_pip_are_dependencies(environment: Any) -> None:
     assert "pip=25.*" in environment["dependencies"]  # the pip of the environment installs the lines
 
 
-def test_libstdcxx_is_not_older_than_the_base_image_s(environment: Any) -> None:
+def test_libstdcxx_is_not_older_than_that_of_image(environment: Any) -> None:
     assert "libstdcxx-ng>=14" in environment["dependencies"]  # that of Ubuntu 24.04
 
 
-def test_every_option_stands_alone_on_its_line(environment: Any) -> None:
+def test_every_option_is_alone_on_its_line(environment: Any) -> None:
     for line in pip_lines(environment):
         if line.startswith("-"):
             assert len(line.split()) == 2, line  # with a requirement behind it pip installs nothing
@@ -57,12 +57,12 @@ def test_every_option_stands_alone_on_its_line(environment: Any) -> None:
             assert "--" not in line
 
 
-def test_indexes_are_ours_and_the_one_of_the_torch_wheel(environment: Any) -> None:
+def test_indexes_are_ours_and_that_of_torch(environment: Any) -> None:
     urls = [line.split()[1] for line in pip_lines(environment) if line.startswith("--extra-index-url")]
     assert urls == ["file:///mnt/simple", "https://download.pytorch.org/whl/rocm6.4"]
 
 
-def test_pins_are_exact_and_what_is_built_is_pinned_by_label_and_binary_only(environment: Any) -> None:
+def test_built_wheels_are_pinned_by_label_and_only_binary(environment: Any) -> None:
     lines = pip_lines(environment)
     pins = dict(line.split("==") for line in lines if not line.startswith("-"))
     assert pins["torch"] == "2.9.1+rocm6.4"
@@ -74,7 +74,7 @@ def test_pins_are_exact_and_what_is_built_is_pinned_by_label_and_binary_only(env
     assert not any("nvidia" in line for line in lines)
 
 
-def test_the_base_image_and_the_bind_are_in_the_instructions(environment: Any) -> None:
+def test_notes_name_base_image_and_bind(environment: Any) -> None:
     del environment
     text = Path("env.yml").read_text()
     assert (
@@ -92,7 +92,7 @@ def cpu_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Cap
 
 
 COTAINR = """#!/bin/sh
-# Stand-in for cotainr: writes down what it was given and makes a container that is a file.
+# Fake cotainr: records its arguments and creates a file as container.
 if [ -e "$2" ]; then echo "Overwrite $2? [y/N]"; exit 1; fi
 { printf '%s\\n' "$@"; echo "bind=$SINGULARITY_BIND,$APPTAINER_BIND,${SINGULARITY_BINDPATH-unset}"
   echo "tmp=$TMPDIR python=${PYTHONPATH-unset} cache=$PIP_NO_CACHE_DIR"; } > said.txt
@@ -106,7 +106,7 @@ if [ -n "$COTAINR_FAILS" ]; then echo half > "$2"; exit 7; fi
 echo new > "$2"
 """
 SINGULARITY = """#!/bin/sh
-# Stand-in for singularity: nothing is contained; a Python says that all is installed as pinned.
+# Fake singularity: runs commands without a container; python accepts every check.
 shift 2
 if [ "$1" = python ] && [ -n "$CHECK_FAILS" ]; then exit 1; fi
 if [ "$1" = python ]; then cat > check.py; echo checked; exit 0; fi
@@ -118,7 +118,7 @@ exec "$@"
 def run_script(
     folder: Path, *arguments: str, runtime: str = "singularity", **variables: str
 ) -> subprocess.CompletedProcess[str]:
-    """Run build.sh as a user does, with stand-ins for cotainr and a container runtime on PATH."""
+    """Run build.sh as a user does, with fakes for cotainr and a container runtime on PATH."""
     programs = folder / "programs"
     programs.mkdir(exist_ok=True)
     for name, text in (("cotainr", COTAINR), (runtime, SINGULARITY)):
@@ -151,7 +151,7 @@ def scripted(cpu_lock: Path) -> Path:
     return cpu_lock
 
 
-def test_the_script_gives_cotainr_a_clean_environment_and_the_index(scripted: Path) -> None:
+def test_script_gives_cotainr_clean_environment_and_index(scripted: Path) -> None:
     (scripted / "old.sif").write_text("old")
     done = run_script(
         scripted,
@@ -218,7 +218,7 @@ def test_build_script_and_run_change_same_variables(scripted: Path) -> None:
         assert Path(env[name]).name == Path(expected[name]).name
 
 
-def test_an_apptainer_without_the_older_name_gets_it_for_cotainr(scripted: Path) -> None:
+def test_apptainer_is_linked_as_singularity(scripted: Path) -> None:
     base = str(scripted / "base image.sif")
     done = run_script(scripted, runtime="apptainer", MATRIX_BASE_IMAGE=base, TMPDIR=str(scripted))
     assert done.returncode == 0, done.stderr
@@ -231,7 +231,7 @@ def test_an_apptainer_without_the_older_name_gets_it_for_cotainr(scripted: Path)
     assert "neither SingularityCE nor Apptainer is on PATH" in done.stderr
 
 
-def test_the_check_of_the_container_compares_versions(scripted: Path) -> None:
+def test_container_check_compares_versions(scripted: Path) -> None:
     image = str(scripted / "base image.sif")
     assert run_script(scripted, MATRIX_BASE_IMAGE=image).returncode == 0
     check = scripted / "check.py"
@@ -254,7 +254,7 @@ def test_the_check_of_the_container_compares_versions(scripted: Path) -> None:
     assert "nvidia-cublas-cu12 12.8 is for CUDA" in cuda.stderr
 
 
-def test_the_script_says_what_is_missing_before_anything_starts(scripted: Path) -> None:
+def test_script_reports_missing_parts_before_build(scripted: Path) -> None:
     image = str(scripted / "base image.sif")
     cases: list[tuple[dict[str, str], str]] = [
         ({}, "the lock has no base image; set MATRIX_BASE_IMAGE=PATH"),
@@ -262,10 +262,10 @@ def test_the_script_says_what_is_missing_before_anything_starts(scripted: Path) 
         ({"MATRIX_BASE_IMAGE": image, "MATRIX_INDEX": "/no/index"}, "there is no index at /no/index"),
         ({"MATRIX_BASE_IMAGE": image, "NO_MNT": "1"}, "has no /mnt"),
     ]
-    for variables, said in cases:
+    for variables, output in cases:
         done = run_script(scripted, **variables)
         assert done.returncode == 3
-        assert said in done.stderr
+        assert output in done.stderr
     (wheel,) = (scripted / "an index" / "simple" / "deepspeed").glob("*.whl")
     wheel.unlink()
     done = run_script(scripted, MATRIX_BASE_IMAGE=image)
@@ -273,7 +273,7 @@ def test_the_script_says_what_is_missing_before_anything_starts(scripted: Path) 
     assert not (scripted / "said.txt").exists()  # cotainr was never started
 
 
-def test_the_script_knows_the_base_image_by_its_digest(scripted: Path) -> None:
+def test_script_checks_digest_of_base_image(scripted: Path) -> None:
     image = scripted / "base image.sif"
     lock = read_lock(Path("matrix.lock"))
     digest = hashlib.sha256(image.read_bytes()).hexdigest()
@@ -287,7 +287,7 @@ def test_the_script_knows_the_base_image_by_its_digest(scripted: Path) -> None:
     assert f"the lock was resolved for {digest}" in done.stderr
 
 
-def test_a_served_index_is_not_bound(scripted: Path) -> None:
+def test_served_index_is_not_bound(scripted: Path) -> None:
     url = "https://wheels.example/simple"
     assert main(["env", "--for", "cotainr", "--index-url", url, "-o", "env"]) == 0
     assert f"- --extra-index-url {url}" in (scripted / "env" / "env.yml").read_text()
@@ -296,7 +296,7 @@ def test_a_served_index_is_not_bound(scripted: Path) -> None:
     assert "bind=,,unset" in (scripted / "said.txt").read_text()
 
 
-def test_tykky_reads_the_index_by_its_real_path(cpu_lock: Path) -> None:
+def test_tykky_gets_real_path_of_index(cpu_lock: Path) -> None:
     (cpu_lock / "real").mkdir()
     (cpu_lock / "link").symlink_to("real")
     assert main(["env", "--for", "tykky", "--index", "link", "-o", "env.yml"]) == 0
@@ -307,7 +307,7 @@ def test_tykky_reads_the_index_by_its_real_path(cpu_lock: Path) -> None:
     assert lines[-2:] == ["torch==2.13.0+cpu", "deepspeed==0.19.8+cpu.torch2.13.0"]
 
 
-def test_the_floor_of_libstdcxx_is_that_of_the_lock(cpu_lock: Path) -> None:
+def test_lower_bound_of_libstdcxx_comes_from_lock(cpu_lock: Path) -> None:
     lock = read_lock(Path("matrix.lock"))
     lock = with_image(lock, BaseImage(name="base", libstdcxx="13.2"))
     (cpu_lock / "other.lock").write_text(dumps(lock))
