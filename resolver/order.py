@@ -26,20 +26,21 @@ def edges_of(candidates: Sequence[Candidate], relations: Iterable[Relation]) -> 
     A relation between two chosen distributions becomes a run edge. A build requirement that the
     catalog does not version keeps the text of the recipe in `requirement`; pip chooses its version.
     """
-    chosen = {one.name: one for one in candidates if one.kind == "distribution"}
+    chosen = {candidate.name: candidate for candidate in candidates if candidate.kind == "distribution"}
     edges: set[Edge] = set()
     for relation in relations:
         subject, target = relation.subject.name, relation.object.name
         if subject in chosen and target in chosen and _needs(relation, chosen[subject]):
             edges.add(Edge(subject, target, "run", declared=True))
-    for name, one in chosen.items():
-        if one.origin != "build" or one.recipe is None:
+    for name, candidate in chosen.items():
+        recipe = candidate.recipe if candidate.origin == "build" else None
+        if recipe is None:
             continue
-        for declared, texts in ((True, one.recipe.declared), (False, one.recipe.undeclared)):
-            for text in texts:
-                needed = required_name(text)
-                requirement = "" if needed in chosen else text
-                edges.add(Edge(name, needed, "build", declared, requirement))
+        for declared, requirements in ((True, recipe.declared), (False, recipe.undeclared)):
+            for requirement in requirements:
+                required = required_name(requirement)
+                left_to_pip = "" if required in chosen else requirement
+                edges.add(Edge(name, required, "build", declared, left_to_pip))
     return tuple(sorted(edges, key=astuple))
 
 

@@ -23,21 +23,21 @@ FIVE = "torch apex deepspeed flash-attn bitsandbytes"
 
 
 def _resolved(
-    catalog: Catalog, wanted: str, *, day: str = "2025-06-01", prefer: Prefer = "newest"
+    catalog: Catalog, requirements: str, *, day: str = "2025-06-01", prefer: Prefer = "newest"
 ) -> Resolution:
-    answer = resolve(catalog, ask(catalog, wanted, day=day, prefer=prefer))
+    answer = resolve(catalog, ask(catalog, requirements, day=day, prefer=prefer))
     assert isinstance(answer, Resolution)
     return answer
 
 
 @pytest.fixture
 def text(catalog: Catalog) -> str:
-    """Give the text of a lock."""
+    """Return the text of a lock."""
     return dumps(_resolved(catalog, FIVE))
 
 
 @pytest.mark.parametrize(
-    ("wanted", "day", "prefer"),
+    ("requirements", "day", "prefer"),
     [
         (FIVE, "2025-06-01", "newest"),
         (f"{FIVE} torchvision", "2025-06-01", "proven"),
@@ -47,9 +47,9 @@ def text(catalog: Catalog) -> str:
     ],
 )
 def test_lock_reads_back_equal(
-    wanted: str, day: str, prefer: Prefer, catalog: Catalog, tmp_path: Path
+    requirements: str, day: str, prefer: Prefer, catalog: Catalog, tmp_path: Path
 ) -> None:
-    lock = _resolved(catalog, wanted, day=day, prefer=prefer)
+    lock = _resolved(catalog, requirements, day=day, prefer=prefer)
     path = tmp_path / "matrix.lock"
     path.write_text(dumps(lock), encoding="utf-8")
     assert read_lock(path) == lock
@@ -57,8 +57,8 @@ def test_lock_reads_back_equal(
 
 
 def test_request_in_lock_resolves_to_same_lock(catalog: Catalog) -> None:
-    for wanted, prefer in ((FIVE, "newest"), ("apex>=1.4 rocm==6.2.* python==3.12", "proven")):
-        lock = _resolved(catalog, wanted, prefer=prefer)  # type: ignore[arg-type]
+    for requirements, prefer in ((FIVE, "newest"), ("apex>=1.4 rocm==6.2.* python==3.12", "proven")):
+        lock = _resolved(catalog, requirements, prefer=prefer)  # type: ignore[arg-type]
         again = resolve(catalog, lock.request)
         assert isinstance(again, Resolution)
         assert dumps(again) == dumps(lock)
@@ -157,7 +157,7 @@ def test_missing_lock_names_matrix_resolve(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "named"),
+    ("old", "new", "message"),
     [
         ("schema = 1", "schema = 3", "unknown schema version 3"),
         ("schema = 1", "schema = true", "unknown schema version True"),
@@ -175,14 +175,16 @@ def test_missing_lock_names_matrix_resolve(tmp_path: Path) -> None:
         pytest.param("schema = 1", "schema = " + "9" * 5_000, "not valid TOML", id="a very long number"),
     ],
 )
-def test_invalid_lock_is_refused_with_hint(old: str, new: str, named: str, text: str, tmp_path: Path) -> None:
+def test_invalid_lock_is_refused_with_hint(
+    old: str, new: str, message: str, text: str, tmp_path: Path
+) -> None:
     assert old in text
     path = tmp_path / "matrix.lock"
     path.write_text(text.replace(old, new, 1), encoding="utf-8")
     with pytest.raises(LockError) as failure:
         read_lock(path)
     assert str(path) in failure.value.message
-    assert named in failure.value.message
+    assert message in failure.value.message
     assert len(failure.value.message) < 400
     assert "matrix resolve" in failure.value.hint
 
@@ -244,7 +246,7 @@ def test_file_of_another_tool_is_not_a_lock(content: str, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    ("content", "named"),
+    ("content", "message"),
     [
         (b"", "is empty"),
         (b" \r\n\n", "is empty"),
@@ -254,12 +256,12 @@ def test_file_of_another_tool_is_not_a_lock(content: str, tmp_path: Path) -> Non
         (b"#" * (17 * 2**20), "larger than 16 MiB"),
     ],
 )
-def test_unreadable_text_is_refused(content: bytes, named: str, tmp_path: Path) -> None:
+def test_unreadable_text_is_refused(content: bytes, message: str, tmp_path: Path) -> None:
     path = tmp_path / "some.lock"
     path.write_bytes(content)
     with pytest.raises(LockError) as failure:
         read_lock(path)
-    assert named in failure.value.message
+    assert message in failure.value.message
     assert str(path) in failure.value.message
     assert failure.value.hint
 
@@ -267,8 +269,8 @@ def test_unreadable_text_is_refused(content: bytes, named: str, tmp_path: Path) 
 def test_directory_and_pipe_are_refused(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe.lock"
     os.mkfifo(pipe)
-    for path, named in ((tmp_path, "is a directory"), (pipe, "not a regular file")):
-        with pytest.raises(LockError, match=named):
+    for path, message in ((tmp_path, "is a directory"), (pipe, "not a regular file")):
+        with pytest.raises(LockError, match=message):
             read_lock(path)
 
 

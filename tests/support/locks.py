@@ -32,7 +32,7 @@ def with_image(lock: Resolution, image: BaseImage) -> Resolution:
         support="observed",
         verdict="supported",
     )
-    others = tuple(one for one in lock.picks if one.name != "base-image")
+    others = tuple(pick for pick in lock.picks if pick.name != "base-image")
     return replace(
         lock, picks=(*others, pick), image=image, target=replace(lock.target, base_image=image.name)
     )
@@ -41,7 +41,7 @@ def with_image(lock: Resolution, image: BaseImage) -> Resolution:
 def with_kept(lock: Resolution, *names: str) -> Resolution:
     """Return a lock in which these distributions are preinstalled."""
     picks = tuple(
-        replace(one, origin="preinstalled", index="") if one.name in names else one for one in lock.picks
+        replace(pick, origin="preinstalled", index="") if pick.name in names else pick for pick in lock.picks
     )
     return replace(lock, picks=picks)
 
@@ -49,5 +49,5 @@ def with_kept(lock: Resolution, *names: str) -> Resolution:
 def with_index(lock: Resolution, url: str, *names: str) -> Resolution:
     """Return a lock in which these distributions come from another index."""
     return replace(
-        lock, picks=tuple(replace(one, index=url) if one.name in names else one for one in lock.picks)
+        lock, picks=tuple(replace(pick, index=url) if pick.name in names else pick for pick in lock.picks)
     )
