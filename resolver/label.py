@@ -1,37 +1,34 @@
-"""The local version label that says what a wheel was built for."""
+"""The local version label of a wheel that we build, such as ``rocm6.4.torch2.9.1.gfx90a``."""
 
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 from packaging.version import Version
 
 from resolver.versions import minor
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
 
 def wheel_label(*, backend: str, torch: str, rocm: str = "", gfx: Sequence[str] = ()) -> str:
-    """Give the local version label of a wheel.
+    """Return the local version label of a wheel.
 
     Parameters
     ----------
     backend
         ``rocm`` or ``cpu``.
     torch
-        Version of the torch it was built against; its own local label is left out.
+        Version of the torch it was built against; its own local label is ignored.
     rocm
-        ROCm version of the base image; the label carries major.minor.
+        ROCm version of the base image; the label contains major.minor.
     gfx
-        Offload targets, all of which the wheel holds code for.
+        GPU architectures that the wheel has code for.
 
     Returns
     -------
     str
-        Lower case, parts joined by dots, as local labels are normalised (PEP 440), so that pip
-        and uv compare exactly what is written here.
+        Lower case, parts joined by dots. This is the normal form of PEP 440, so pip and uv compare
+        exactly this text.
 
     Examples
     --------
@@ -48,7 +45,7 @@ def wheel_label(*, backend: str, torch: str, rocm: str = "", gfx: Sequence[str] 
 
 
 def labelled(version: str, label: str) -> str:
-    """Give a version with its local part replaced by the label.
+    """Return a version with its local part replaced by the label.
 
     Examples
     --------
@@ -59,7 +56,7 @@ def labelled(version: str, label: str) -> str:
 
 
 def names_torch(version: str) -> bool:
-    """Tell whether a version's local label says which torch it was built for.
+    """Return whether a version's local label names the torch it was built for.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""``matrix catalog update`` against a server of this machine that answers as the public sources do."""
+"""``matrix catalog update`` with a local server that replies like the public sources."""
 
 from __future__ import annotations
 
@@ -35,26 +35,28 @@ SIMPLE = "application/vnd.pypi.simple.v1+json"
 
 @dataclass
 class Sources:
-    """Pages by path, and what was asked for."""
+    """Pages by path, and the requests for them."""
 
     pages: dict[str, tuple[str, str]] = field(default_factory=dict)
-    asked: list[tuple[str, bool]] = field(default_factory=list)
-    """Path, and whether it was asked for under a condition."""
+    requests: list[tuple[str, bool]] = field(default_factory=list)
+    """Path, and whether the request was conditional."""
     agents: set[str] = field(default_factory=set)
     stall_at: int = 0
-    """The request, counted from 1, that is never answered."""
+    """Number of the request, from 1, that gets no reply."""
     busy: int = 0
-    """How many requests are first answered with 503."""
+    """Number of requests that get a 503 first."""
     url: str = ""
 
     def project(self, name: str, files: list[dict[str, Any]]) -> None:
-        """Put up a project page (PEP 691)."""
-        versions = sorted({one["filename"].removesuffix(".tar.gz").rsplit("-")[1] for one in files})
+        """Add a project page (PEP 691)."""
+        versions = sorted({file["filename"].removesuffix(".tar.gz").rsplit("-")[1] for file in files})
         document = {
             "meta": {"api-version": "1.1"},
             "name": name,
             "versions": versions,
-            "files": [{"url": f"https://files.invalid/{one['filename']}", "size": 1, **one} for one in files],
+            "files": [
+                {"url": f"https://files.invalid/{file['filename']}", "size": 1, **file} for file in files
+            ],
         }
         self.pages[f"/simple/{name}/"] = (SIMPLE, json.dumps(document))
 
@@ -66,24 +68,24 @@ def catalog() -> Catalog:
 
 @pytest.fixture
 def sources(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Sources]:
-    """Serve pages on this machine, and let pip's index and the mirrors point there."""
-    found = Sources()
+    """Serve pages locally; the index of pip and the mirrors point to them."""
+    served = Sources()
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             condition = self.headers.get("If-None-Match")
-            found.asked.append((self.path, bool(condition)))
-            found.agents.add(self.headers["User-Agent"])
-            if len(found.asked) == found.stall_at:
+            served.requests.append((self.path, bool(condition)))
+            served.agents.add(self.headers["User-Agent"])
+            if len(served.requests) == served.stall_at:
                 time.sleep(60)
-            if found.busy:
-                found.busy -= 1
+            if served.busy:
+                served.busy -= 1
                 self.send_response(503)
                 self.send_header("Retry-After", "0")
                 self.send_header("Content-Length", "0")
                 self.end_headers()
                 return
-            kind, text = found.pages.get(self.path, ("", ""))
+            kind, text = served.pages.get(self.path, ("", ""))
             body = text.encode()
             tag = f'"{hashlib.sha256(body).hexdigest()[:12]}"'
             code = 404 if not kind else 304 if condition == tag else 200
@@ -102,27 +104,27 @@ def sources(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Sources
         daemon_threads = True
 
         def handle_error(self, *_: object) -> None:
-            """A client that was killed is part of a test, and no failure of the server."""
+            """Ignore clients that a test killed."""
 
     server = Server(("127.0.0.1", 0), Handler)
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
-    found.url = f"http://127.0.0.1:{server.server_port}"
-    monkeypatch.setenv("PIP_INDEX_URL", f"{found.url}/simple")
+    served.url = f"http://127.0.0.1:{server.server_port}"
+    monkeypatch.setenv("PIP_INDEX_URL", f"{served.url}/simple")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.chdir(tmp_path)
     Path("matrix.toml").write_text(
-        f'[mirrors]\n"https://download.pytorch.org/" = "{found.url}/torch/"\n'
-        f'"https://raw.githubusercontent.com/" = "{found.url}/raw/"\n'
+        f'[mirrors]\n"https://download.pytorch.org/" = "{served.url}/torch/"\n'
+        f'"https://raw.githubusercontent.com/" = "{served.url}/raw/"\n'
     )
-    yield found
+    yield served
     server.shutdown()
     server.server_close()
 
 
 def newest_sdist(catalog: Catalog, name: str) -> schema.Release:
-    found = [one for one in catalog.releases_of(name) if one.sdist]
-    return max(found, key=lambda one: tuple(map(int, one.version.split("."))))
+    releases = [release for release in catalog.releases_of(name) if release.sdist]
+    return max(releases, key=lambda release: tuple(map(int, release.version.split("."))))
 
 
 def as_file(release: schema.Release) -> dict[str, Any]:
@@ -144,7 +146,7 @@ def update(capsys: Capture, *arguments: str, code: int = 0) -> dict[str, Any]:
 
 
 def test_new_release_is_written_only_with_apply(sources: Sources, capsys: Capture, catalog: Catalog) -> None:
-    known = [as_file(one) for one in catalog.releases_of("deepspeed") if one.sdist]
+    known = [as_file(release) for release in catalog.releases_of("deepspeed") if release.sdist]
     sources.project("deepspeed", [*known, sdist("deepspeed", "99.1.0")])
     shown = update(capsys, "--package", "deepspeed")
     assert shown["written"] == ""
@@ -162,7 +164,7 @@ KNOWN = 'status = "documented"\nsource = "s"\n'
 
 
 def own_package(path: Path, sources: Sources, *rows: str) -> None:
-    """Write facts of a package of one release, of which PyPI has a second one."""
+    """Write facts about a package with one release; PyPI has a second one."""
     first = f'version = "1.0"\nsdist = {{ file = "newext-1.0.tar.gz", sha256 = "{AB}" }}\n'
     rows = ('[[package]]\nname = "newext"\ntitle = "t"\npypi = "same"\n', f"[[release]]\n{first}", *rows)
     path.write_text("schema = 1\n" + "".join(f"{row}{KNOWN}" for row in rows))
@@ -180,7 +182,7 @@ def test_requirements_of_new_release_are_inferred(sources: Sources, capsys: Capt
     )
     update(capsys, "--package", "newext", "--catalog", "facts.toml", "--apply")
     mine = load([facts, Path("catalog/updates.toml")])
-    (row,) = [one for one in mine.requires if one.releases == "==1.1"]
+    (row,) = [row for row in mine.requires if row.releases == "==1.1"]
     assert (row.on, row.versions, row.status) == ("torch", ("==2.7.*",), "inferred")
     assert "the requirements of 1.1 have not been checked" in row.note
 
@@ -201,7 +203,7 @@ def test_changed_hash_and_yanked_release_are_reported(
     shown = update(capsys, "--package", "horovod", "--apply")
     assert any("sha256" in remark and "cd" * 32 in remark for remark in shown["remarks"])
     mine = load([Path("catalog/updates.toml")])
-    (bad,) = [one for one in mine.known_bad.values() if "yanked" in one.problem]
+    (bad,) = [row for row in mine.known_bad.values() if "yanked" in row.problem]
     assert bad.combination == {"horovod": f"=={newest.version}"}
     assert "broken on Mondays" in bad.problem
     assert mine.release["horovod", newest.version, ""] == catalog.release["horovod", newest.version, ""]
@@ -215,7 +217,7 @@ def test_pre_release_yanked_and_foreign_project_are_skipped(
     sources.project("horovod", [*files, sdist("horovod", "99.0rc1"), sdist("horovod", "98.0", yanked="no")])
     sources.project("apex", [sdist("apex", "99.0")])
     assert update(capsys, "--package", "horovod", "--package", "apex")["diff"] == ""
-    assert "/simple/apex/" not in [path for path, _ in sources.asked]
+    assert "/simple/apex/" not in [path for path, _ in sources.requests]
 
 
 # PyTorch's indexes.
@@ -231,7 +233,7 @@ def torch_page(*files: str) -> tuple[str, str]:
 
 @pytest.fixture
 def torch_index(sources: Sources) -> Sources:
-    """Put up an index of ROCm 7.14 with a torch, a torchvision and what their metadata says."""
+    """Serve an index of ROCm 7.14 with torch, torchvision and their metadata."""
     base = "/torch/whl/rocm7.14"
     wheel = "torch-99.0.0+rocm7.14-cp{0}-cp{0}{1}-manylinux_2_28_x86_64.whl"
     vision = "torchvision-98.0.0+rocm7.14-cp312-cp312-manylinux_2_28_x86_64.whl"
@@ -274,14 +276,14 @@ def test_new_torch_is_read_from_wheel_metadata(torch_index: Sources, capsys: Cap
 def test_missing_torch_index_is_not_an_error(sources: Sources, capsys: Capture) -> None:
     shown = update(capsys, "--source", "torch")
     assert (shown["rows"], shown["unreachable"]) == (0, [])
-    assert any(path.startswith("/torch/whl/") for path, _ in sources.asked)
+    assert any(path.startswith("/torch/whl/") for path, _ in sources.requests)
 
 
 # AMD's matrix.
 
 
 def matrix_text(**columns: tuple[str, str]) -> str:
-    """Write a matrix in the shape of AMD's: a title in the first column, notes, markup and gaps."""
+    """Return a matrix like AMD's: titles in the first column, notes, markup and gaps."""
     sink = io.StringIO()
     writer = csv.writer(sink)
     writer.writerow(["ROCm Version", *columns])
@@ -299,7 +301,7 @@ def test_read_matrix_ignores_markup_notes_and_gaps() -> None:
     columns = read_matrix(
         matrix_text(**{"9.9.1": ("gfx942 gfx90a", "30.10.x, 6.4.x"), "6.0.0": ("gfx90a", "6.0.x")})
     )
-    assert {name: one.gfx for name, one in columns.items()} == {
+    assert {name: column.gfx for name, column in columns.items()} == {
         "9.9.1": ["gfx942", "gfx90a"],
         "6.0.0": ["gfx90a"],
     }
@@ -324,7 +326,7 @@ def test_matrix_adds_releases_and_keeps_driver_table(
         assert any("7.1" in remark and "table was kept" in remark for remark in shown["remarks"])
 
 
-# Politeness, and what can go wrong.
+# Conditional requests and errors.
 
 
 def test_second_update_sends_conditional_requests(
@@ -334,7 +336,7 @@ def test_second_update_sends_conditional_requests(
     update(capsys, "--package", "horovod")
     assert main(["catalog", "update", "--package", "horovod"]) == 0
     assert "Pages: 1, unchanged since the last run: 1." in capsys.readouterr().err
-    assert sources.asked == [("/simple/horovod/", False), ("/simple/horovod/", True)]
+    assert sources.requests == [("/simple/horovod/", False), ("/simple/horovod/", True)]
     assert all(agent.startswith("rocm-matrix") for agent in sources.agents)
 
 
@@ -342,7 +344,7 @@ def test_busy_source_is_retried(sources: Sources, capsys: Capture, catalog: Cata
     sources.project("horovod", [as_file(newest_sdist(catalog, "horovod"))])
     sources.busy = 1
     assert update(capsys, "--package", "horovod")["unreachable"] == []
-    assert len(sources.asked) == 2
+    assert len(sources.requests) == 2
 
 
 def test_offline_update_changes_nothing(
@@ -353,12 +355,12 @@ def test_offline_update_changes_nothing(
     mine.write_text("# by hand\nschema = 1\n")
     monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple")
     assert main(["catalog", "update", "--source", "pypi", "--apply"]) == 3
-    said = capsys.readouterr().err
-    assert "nothing was changed" in said
-    assert said.count("127.0.0.1:9 could not be reached") == 1  # once for all packages
-    assert " more)." in said
+    message = capsys.readouterr().err
+    assert "nothing was changed" in message
+    assert message.count("127.0.0.1:9 could not be reached") == 1  # once for all packages
+    assert " more)." in message
     assert mine.read_text() == "# by hand\nschema = 1\n"
-    assert sources.asked == []
+    assert sources.requests == []
 
 
 def test_unreachable_host_is_tried_once(
@@ -368,7 +370,7 @@ def test_unreachable_host_is_tried_once(
     monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple")
     shown = update(capsys, "--source", "pypi", "--source", "torch", code=3)
     assert "99.0.0+rocm7.14" in shown["diff"]
-    assert len({one.partition(": ")[2] for one in shown["unreachable"]}) == 1
+    assert len({entry.partition(": ")[2] for entry in shown["unreachable"]}) == 1
 
 
 def test_page_of_no_index_is_reported(sources: Sources, capsys: Capture) -> None:
@@ -378,7 +380,7 @@ def test_page_of_no_index_is_reported(sources: Sources, capsys: Capture) -> None
 
 
 def test_update_keeps_existing_text(sources: Sources, capsys: Capture, catalog: Catalog) -> None:
-    known = [as_file(one) for one in catalog.releases_of("deepspeed") if one.sdist]
+    known = [as_file(release) for release in catalog.releases_of("deepspeed") if release.sdist]
     sources.project("deepspeed", [*known, sdist("deepspeed", "99.1.0")])
     mine = Path("mine.toml")
     text = '# ours\nschema = 1\n\n[[rocm]] # odd\nversion = "9.9.9"\nstatus = "observed"\nsource = "us"'
@@ -393,7 +395,7 @@ def test_update_keeps_existing_text(sources: Sources, capsys: Capture, catalog: 
 
 def test_killed_update_continues_from_its_cache(sources: Sources, tmp_path: Path, catalog: Catalog) -> None:
     for name in ("deepspeed", "horovod"):
-        known = [as_file(one) for one in catalog.releases_of(name) if one.sdist]
+        known = [as_file(release) for release in catalog.releases_of(name) if release.sdist]
         sources.project(name, [*known, sdist(name, "99.1.0")])
     sources.stall_at = 2
     command = [sys.executable, "-m", "matrix", "catalog", "update", "--apply"]
@@ -402,7 +404,7 @@ def test_killed_update_continues_from_its_cache(sources: Sources, tmp_path: Path
     environment = os.environ | {"PYTHONPATH": path}
     child = subprocess.Popen(command, cwd=tmp_path, env=environment, stderr=subprocess.DEVNULL)
     deadline = time.monotonic() + 60
-    while len(sources.asked) < 2 and time.monotonic() < deadline:
+    while len(sources.requests) < 2 and time.monotonic() < deadline:
         time.sleep(0.02)
     child.send_signal(signal.SIGKILL)
     child.wait()
@@ -411,7 +413,7 @@ def test_killed_update_continues_from_its_cache(sources: Sources, tmp_path: Path
         subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, check=False).returncode
         == 0
     )
-    assert sources.asked[2:] == [("/simple/deepspeed/", True), ("/simple/horovod/", False)]
+    assert sources.requests[2:] == [("/simple/deepspeed/", True), ("/simple/horovod/", False)]
     mine = load([tmp_path / "catalog"])
     assert ("deepspeed", "99.1.0", "") in mine.release
     assert ("horovod", "99.1.0", "") in mine.release

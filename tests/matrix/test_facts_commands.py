@@ -1,4 +1,4 @@
-"""``matrix catalog`` and ``matrix explain``: the facts, and where they stand."""
+"""``matrix catalog`` and ``matrix explain``: facts with their sources and files."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ def test_list_counts_rows(capsys: Capture) -> None:
     kinds = json.loads(capsys.readouterr().out)["kinds"]
     catalog = load()
     assert kinds["torch"]["rows"] == len(catalog.torch)
-    assert sum(one["rows"] for one in kinds.values()) == sum(1 for _ in catalog.rows())
-    for one in kinds.values():
-        assert one["rows"] == one["documented"] + one["observed"] + one["inferred"]
+    assert sum(count["rows"] for count in kinds.values()) == sum(1 for _ in catalog.rows())
+    for count in kinds.values():
+        assert count["rows"] == count["documented"] + count["observed"] + count["inferred"]
 
 
 def test_list_kind_shows_source_and_file(capsys: Capture) -> None:
@@ -39,8 +39,8 @@ def test_list_kind_shows_source_and_file(capsys: Capture) -> None:
     assert {row["name"] for row in rows} == set(load().driver)
     assert all(row["source"] and row["file"].endswith("driver.toml") for row in rows)
     assert main(["catalog", "list", "requires"]) == 0
-    said = [line for line in capsys.readouterr().out.splitlines() if line.startswith("apex ==1.9.0 torch")]
-    assert any("versions: ==2.9.*" in line for line in said)
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("apex ==1.9.0 torch")]
+    assert any("versions: ==2.9.*" in line for line in lines)
 
 
 def test_list_shows_rows_of_every_kind(capsys: Capture) -> None:
@@ -63,7 +63,7 @@ def test_check_accepts_a_valid_file(capsys: Capture, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         (GOOD.replace("version", "versoin"), "mine.toml:3: [[rocm]] number 1: unknown key 'versoin'"),
         (GOOD.replace("observed", "seen"), "mine.toml:4: [[rocm]] number 1 6.2.9, key status"),
@@ -71,12 +71,12 @@ def test_check_accepts_a_valid_file(capsys: Capture, tmp_path: Path) -> None:
         (GOOD.replace("schema = 1", "schema = 7"), "schema = 7"),
     ],
 )
-def test_check_reports_file_line_and_key(text: str, said: str, capsys: Capture, tmp_path: Path) -> None:
+def test_check_reports_file_line_and_key(text: str, message: str, capsys: Capture, tmp_path: Path) -> None:
     (tmp_path / "mine.toml").write_text(text)
     assert main(["catalog", "check", "mine.toml"]) == 1
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err
     assert main(["catalog", "check", "mine.toml", "--format", "json"]) == 1
-    assert said in json.loads(capsys.readouterr().out)["findings"][0]["message"]
+    assert message in json.loads(capsys.readouterr().out)["findings"][0]["message"]
 
 
 def test_user_facts_override_site_facts(
@@ -105,7 +105,7 @@ def test_user_facts_override_site_facts(
 def test_check_uses_the_facts_of_the_site(
     capsys: Capture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What a user's row names may be the site's."""
+    """A row of the user may name a row of the site."""
     known = 'status = "observed"\nsource = "us"\n'
     (tmp_path / "site.toml").write_text(
         f'schema = 1\n[[site]]\nname = "ours"\ntitle = "ours"\nbackend = "rocm"\n{known}'
@@ -123,10 +123,10 @@ def test_explain_shows_fact_source_and_file(capsys: Capture) -> None:
     assert main(["resolve", "apex", "--date", "2026-03-01", "--python", "3.12", "-q"]) == 0
     capsys.readouterr()
     assert main(["explain", "apex"]) == 0
-    said = capsys.readouterr().out
-    assert "apex 1.9.0 requires torch 2.9.* [documented]" in said
-    assert "git:ROCm/apex@f18052b57ca7:README.md" in said
-    assert "in resolver/facts/packages/apex.toml" in said
+    output = capsys.readouterr().out
+    assert "apex 1.9.0 requires torch 2.9.* [documented]" in output
+    assert "git:ROCm/apex@f18052b57ca7:README.md" in output
+    assert "in resolver/facts/packages/apex.toml" in output
     assert main(["explain", "--format", "json"]) == 0
     assert {"apex", "torch", "rocm"} <= {
         pick["name"] for pick in json.loads(capsys.readouterr().out)["picks"]
@@ -136,8 +136,8 @@ def test_explain_shows_fact_source_and_file(capsys: Capture) -> None:
 
 
 def test_driver_option_accepts_a_package_version(capsys: Capture) -> None:
-    wanted = ["resolve", "torch", "--driver", "6.3.6.60003-1739731", "--format", "json", "--no-lock"]
-    assert main(wanted) == 0
+    command = ["resolve", "torch", "--driver", "6.3.6.60003-1739731", "--format", "json", "--no-lock"]
+    assert main(command) == 0
     picks = json.loads(capsys.readouterr().out)["picks"]
     assert next(pick["version"] for pick in picks if pick["name"] == "kernel-driver") == "6.0"
 
@@ -152,11 +152,11 @@ def test_explain_shows_the_last_conflict_with_sources(
     assert main(["explain", "--format", "json"]) == 0
     assert json.loads(capsys.readouterr().out) == conflict
     assert main(["explain"]) == 0
-    said = capsys.readouterr().out
+    output = capsys.readouterr().out
     for item in conflict["core"]:
-        assert item["text"] in said
-        assert item["kind"] == "request" or all(part in said for part in item["source"].split(" ; "))
-    assert "matrix resolve torch rocm --site lumi-g" in said
+        assert item["text"] in output
+        assert item["kind"] == "request" or all(part in output for part in item["source"].split(" ; "))
+    assert "matrix resolve torch rocm --site lumi-g" in output
     assert main(["resolve", "torch", "--date", "2026-02-01", "-q"]) == 0
     capsys.readouterr()
     assert main(["explain"]) == 0
@@ -169,16 +169,16 @@ def test_explain_does_not_claim_to_show_every_conflict(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     clashes = ["torch==2.5.1", "torch==2.9.1", "apex==1.8.0", "apex==1.9.0"]
     assert main(["resolve", *clashes, "--date", "2026-06-01", "--format", "json"]) == 1
-    core = [one["text"] for one in json.loads(capsys.readouterr().out)["core"]]
-    rest = [one for one in clashes if f"you asked for {one}" not in core]
+    core = [item["text"] for item in json.loads(capsys.readouterr().out)["core"]]
+    rest = [item for item in clashes if f"you asked for {item}" not in core]
     assert len(rest) >= 2
     assert main(["resolve", *clashes[1:], "--date", "2026-06-01", "--no-lock"]) == 1
     assert main(["resolve", *clashes, "--date", "2026-06-01", "--no-lock"]) == 1
     capsys.readouterr()
     assert main(["explain"]) == 0
-    said = capsys.readouterr().out
-    assert "there would be a solution" not in said
-    assert "These constraints conflict. Removing any one of them resolves the conflict." in said
+    output = capsys.readouterr().out
+    assert "there would be a solution" not in output
+    assert "These constraints conflict. Removing any one of them resolves the conflict." in output
 
 
 def test_damaged_record_of_the_conflict_is_ignored(
@@ -202,11 +202,11 @@ def test_explain_gives_reasons_for_rejected_versions(capsys: Capture) -> None:
     document = json.loads(capsys.readouterr().out)
     assert [pick["name"] for pick in document["picks"]] == ["torch"]
     assert document["rejected"]
-    assert all(one["core"] or one["instead"] for one in document["rejected"])
+    assert all(rejected["core"] or rejected["instead"] for rejected in document["rejected"])
     assert main(["explain", "apex"]) == 0
-    said = capsys.readouterr().out
-    assert "Not chosen" in said
-    assert "1.9.0a0 (4b03581): python would be 3.12 instead of" in said
+    output = capsys.readouterr().out
+    assert "Not chosen" in output
+    assert "1.9.0a0 (4b03581): python would be 3.12 instead of" in output
 
 
 def test_explain_counts_rejected_versions_it_omits(capsys: Capture) -> None:
@@ -217,15 +217,15 @@ def test_explain_counts_rejected_versions_it_omits(capsys: Capture) -> None:
     more = document["rejected_more"]
     assert more > 0
     assert main(["explain", "torch"]) == 0
-    said = capsys.readouterr().out
-    assert f"{more} more versions are preferred to it" in said
-    assert "matrix explain 'torch==VERSION'" in said
-    assert "2.14.1+rocm7.14" not in said
+    output = capsys.readouterr().out
+    assert f"{more} more versions are preferred to it" in output
+    assert "matrix explain 'torch==VERSION'" in output
+    assert "2.14.1+rocm7.14" not in output
     assert main(["explain", "torch==2.14.1", "--format", "json"]) == 0
-    asked = json.loads(capsys.readouterr().out)
-    assert "2.14.1+rocm7.14" in [one["version"] for one in asked["rejected"]]
-    assert {one["version"].partition("+")[0] for one in asked["rejected"]} == {"2.14.1"}
-    assert asked["rejected_more"] == 0
+    document = json.loads(capsys.readouterr().out)
+    assert "2.14.1+rocm7.14" in [rejected["version"] for rejected in document["rejected"]]
+    assert {rejected["version"].partition("+")[0] for rejected in document["rejected"]} == {"2.14.1"}
+    assert document["rejected_more"] == 0
     assert main(["explain", "torch==2.4.0"]) == 2
     assert "torch 2.4.0+rocm6.1 would also work; " in capsys.readouterr().err
 
@@ -237,7 +237,7 @@ def test_explain_works_without_the_locks_catalog(capsys: Capture, tmp_path: Path
     mine.unlink()
     capsys.readouterr()
     assert main(["explain", "torch"]) == 0
-    said = capsys.readouterr()
-    assert said.out.startswith("torch ")
-    assert "Cannot explain why other versions were not chosen" in said.err
-    assert "mine.toml" in said.err
+    captured = capsys.readouterr()
+    assert captured.out.startswith("torch ")
+    assert "Cannot explain why other versions were not chosen" in captured.err
+    assert "mine.toml" in captured.err

@@ -1,4 +1,4 @@
-"""The shipped catalog is sound, and a broken overlay is refused with the place and what was meant."""
+"""The shipped catalog is valid, and an invalid overlay is rejected with location and hint."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ def test_shipped_rows_have_status_source_and_location(catalog: Catalog) -> None:
     assert [row for row in rows if not row.source.strip()] == []
 
 
-def _unknown(named: Iterable[str], known: Iterable[str]) -> set[str]:
-    return set(named) - set(known)
+def _unknown(names: Iterable[str], known: Iterable[str]) -> set[str]:
+    return set(names) - set(known)
 
 
 def test_shipped_rows_name_known_components(catalog: Catalog) -> None:
@@ -72,29 +72,29 @@ def test_kernel_modules_name_known_drivers(
 
 def test_torch_wheels_name_known_rocm_releases(catalog: Catalog) -> None:
     lines = {minor(version) for version in catalog.rocm}
-    wanted = {minor(row.rocm) for row in catalog.torch.values() if row.rocm}
-    assert wanted - lines <= {"5.1"}
+    needed = {minor(row.rocm) for row in catalog.torch.values() if row.rocm}
+    assert needed - lines <= {"5.1"}
 
 
 def test_picks_of_tier_1_sets_are_candidates(catalog: Catalog) -> None:
     for proven in [row for row in catalog.proven.values() if row.tier == 1]:
-        wanted = " ".join(name for name in proven.picks if name != "base-image")
-        variables = compile_problem(catalog, ask(catalog, wanted)).variables
+        requirements = " ".join(name for name in proven.picks if name != "base-image")
+        variables = compile_problem(catalog, ask(catalog, requirements)).variables
         for name, key in proven.picks.items():
-            assert key in [one.key for one in variables[name].candidates], (proven.id, name)
+            assert key in [candidate.key for candidate in variables[name].candidates], (proven.id, name)
 
 
 def test_releases_have_sources_and_rows_have_releases(catalog: Catalog) -> None:
     releases = catalog.release.values()
     assert [
-        one
-        for one in releases
-        if not (one.wheel or one.pypi)
-        and not any(recipe_for(catalog, one, backend) for backend in one.backend)
+        release
+        for release in releases
+        if not (release.wheel or release.pypi)
+        and not any(recipe_for(catalog, release, backend) for backend in release.backend)
     ] == []
     rows: list[Requires | Recipe] = [*catalog.requires, *catalog.recipe]
-    assert [row for row in rows if not any(applies(row, one) for one in releases)] == []
-    assert _unknown(catalog.package, (one.package for one in releases)) == set()
+    assert [row for row in rows if not any(applies(row, release) for release in releases)] == []
+    assert _unknown(catalog.package, (release.package for release in releases)) == set()
 
 
 def test_recipes_have_valid_build_requirements(catalog: Catalog) -> None:
@@ -105,7 +105,7 @@ def test_recipes_have_valid_build_requirements(catalog: Catalog) -> None:
 
 def test_driver_windows_have_no_gaps(catalog: Catalog) -> None:
     windows = catalog.windows_of("lumi-g")
-    assert [one.until for one in windows[:-1]] == [one.since for one in windows[1:]]
+    assert [window.until for window in windows[:-1]] == [window.since for window in windows[1:]]
     assert windows[-1].until is None
 
 
@@ -184,15 +184,15 @@ def test_images_contain_torch_for_their_own_rocm(catalog: Catalog) -> None:
 
 
 def test_sites_have_partitions(catalog: Catalog) -> None:
-    found: dict[str, dict[str, str]] = {}
+    backends: dict[str, dict[str, str]] = {}
     for row in catalog.partition.values():
-        found.setdefault(row.site, {})[row.name] = row.backend
-    assert {"standard-g", "small-g", "dev-g"} <= found["lumi-g"].keys()
-    assert set(found["lumi-g"].values()) == {"rocm"}
-    assert {"standard", "small", "debug"} <= found["lumi-c"].keys()
-    assert {"standard", "highmem", "serial"} <= found["archer2-cpu"].keys()
-    assert found["archer2"]["gpu"] == "rocm"
-    assert set(found["lumi-c"].values()) | set(found["archer2-cpu"].values()) == {"cpu"}
+        backends.setdefault(row.site, {})[row.name] = row.backend
+    assert {"standard-g", "small-g", "dev-g"} <= backends["lumi-g"].keys()
+    assert set(backends["lumi-g"].values()) == {"rocm"}
+    assert {"standard", "small", "debug"} <= backends["lumi-c"].keys()
+    assert {"standard", "highmem", "serial"} <= backends["archer2-cpu"].keys()
+    assert backends["archer2"]["gpu"] == "rocm"
+    assert set(backends["lumi-c"].values()) | set(backends["archer2-cpu"].values()) == {"cpu"}
 
 
 # Overlays.
@@ -229,12 +229,14 @@ def test_last_overlay_wins_and_directories_are_read(tmp_path: Path, catalog: Cat
 
 
 def test_package_name_defaults_to_the_files_package(overlay: Overlay) -> None:
-    assert [one.version for one in load([overlay(PACKAGE + RELEASE)]).releases_of("newext")] == ["1.0"]
+    assert [release.version for release in load([overlay(PACKAGE + RELEASE)]).releases_of("newext")] == [
+        "1.0"
+    ]
 
 
 def test_package_names_are_normalized(overlay: Overlay) -> None:
     path = overlay((PACKAGE + RELEASE).replace("newext", "New_Ext"))
-    assert [one.version for one in load([path]).releases_of("new-ext")] == ["1.0"]
+    assert [release.version for release in load([path]).releases_of("new-ext")] == ["1.0"]
 
 
 # What is refused.
@@ -349,13 +351,13 @@ BAD_ROWS = {
 }
 
 
-@pytest.mark.parametrize(("rows", "named", "hint"), BAD_ROWS.values(), ids=BAD_ROWS)
+@pytest.mark.parametrize(("rows", "words", "hint"), BAD_ROWS.values(), ids=BAD_ROWS)
 def test_invalid_row_is_rejected_with_location_and_hint(
-    rows: str, named: list[str], hint: str, overlay: Overlay
+    rows: str, words: list[str], hint: str, overlay: Overlay
 ) -> None:
     with pytest.raises(CatalogError) as failure:
         load([overlay(rows)])
-    assert [word for word in named if word not in failure.value.message] == []
+    assert [word for word in words if word not in failure.value.message] == []
     assert hint in failure.value.hint
     assert failure.value.exit_code == 2
 
@@ -381,7 +383,7 @@ def test_invalid_value_is_rejected_on_load(rows: str, overlay: Overlay) -> None:
 
 
 @pytest.mark.parametrize(
-    ("rows", "named"),
+    ("rows", "word"),
     [
         pytest.param(TORCH, "9.0+rocm6.4", id="a ROCm build of torch that does not say of which ROCm"),
         pytest.param(
@@ -389,14 +391,14 @@ def test_invalid_value_is_rejected_on_load(rows: str, overlay: Overlay) -> None:
         ),
     ],
 )
-def test_incomplete_row_is_rejected(rows: str, named: str, overlay: Overlay) -> None:
+def test_incomplete_row_is_rejected(rows: str, word: str, overlay: Overlay) -> None:
     with pytest.raises(CatalogError) as failure:
         load([overlay(rows)])
-    assert named in failure.value.message
+    assert word in failure.value.message
 
 
 @pytest.mark.parametrize(
-    ("content", "named"),
+    ("content", "word"),
     [
         (b"", "schema = None"),
         (b"schema = 2\n", "schema = 2"),
@@ -411,13 +413,13 @@ def test_incomplete_row_is_rejected(rows: str, named: str, overlay: Overlay) -> 
         pytest.param(b"schema = 1\nx = " + b"9" * 5_000, "not valid TOML", id="a very long number"),
     ],
 )
-def test_invalid_file_is_rejected(content: bytes, named: str, tmp_path: Path) -> None:
+def test_invalid_file_is_rejected(content: bytes, word: str, tmp_path: Path) -> None:
     path = tmp_path / "mine.toml"
     path.write_bytes(content)
     with pytest.raises(CatalogError) as failure:
         read_file(path)
     assert str(path) in failure.value.message
-    assert named in failure.value.message
+    assert word in failure.value.message
 
 
 def test_missing_file_and_empty_directory_are_named(tmp_path: Path) -> None:
@@ -446,21 +448,21 @@ def test_invalid_overlay_leaves_catalog_unchanged(catalog: Catalog, overlay: Ove
 
 # The torch wheels.
 
-SAID_OF_TORCH = ("platform_tag", "cxx_standard", "bundles_rocm")
-NOT_KNOWN = {"2.3.0+rocm6.2.0": {"bundles_rocm", "cxx_standard"}}
-"""Versions of torch with what nobody documented and nobody looked up of them."""
+TORCH_KEYS = ("platform_tag", "cxx_standard", "bundles_rocm")
+UNKNOWN_TORCH_KEYS = {"2.3.0+rocm6.2.0": {"bundles_rocm", "cxx_standard"}}
+"""torch versions with keys that are neither documented nor observed."""
 
 
 def test_torch_wheels_have_build_facts(catalog: Catalog) -> None:
     silent = {
         row.version: {
             name
-            for name in SAID_OF_TORCH
+            for name in TORCH_KEYS
             if getattr(row, name) in {None, ""} and (row.rocm or name != "bundles_rocm")
         }
         for row in catalog.torch.values()
     }
-    assert {version: names for version, names in silent.items() if names} == NOT_KNOWN
+    assert {version: names for version, names in silent.items() if names} == UNKNOWN_TORCH_KEYS
 
 
 TRITON = "pytorch-triton-rocm"

@@ -1,4 +1,4 @@
-"""The label of a wheel is what pip and uv compare, letter by letter."""
+"""The label of a wheel is in normal form, so pip and uv compare it exactly."""
 
 from __future__ import annotations
 
@@ -61,4 +61,4 @@ def test_label_replaces_local_part_of_the_source(version: str, made: str) -> Non
 def test_shipped_releases_can_be_labelled(catalog: Catalog) -> None:
     label = wheel_label(backend="cpu", torch="2.13.0+cpu")
     made = {labelled(release.version, label) for release in catalog.release.values()}
-    assert {Version(one).local for one in made} == {"cpu.torch2.13.0"}
+    assert {Version(version).local for version in made} == {"cpu.torch2.13.0"}

@@ -1,4 +1,4 @@
-"""Files over files: what wins, what contradicts, what includes itself; always named with file and line."""
+"""Layers of catalog files: precedence, contradictions and includes; errors name file and line."""
 
 from __future__ import annotations
 
@@ -90,11 +90,11 @@ CONTRADICTIONS = {
 }
 
 
-@pytest.mark.parametrize(("rows", "named"), CONTRADICTIONS.values(), ids=CONTRADICTIONS)
-def test_contradicting_facts_are_named_with_locations(rows: str, named: list[str], overlay: Overlay) -> None:
+@pytest.mark.parametrize(("rows", "words"), CONTRADICTIONS.values(), ids=CONTRADICTIONS)
+def test_contradicting_facts_are_named_with_locations(rows: str, words: list[str], overlay: Overlay) -> None:
     with pytest.raises(CatalogError) as failure:
         load([overlay(rows)])
-    assert [word for word in named if word not in failure.value.message] == []
+    assert [word for word in words if word not in failure.value.message] == []
 
 
 def test_open_window_ends_at_the_next_one(overlay: Overlay) -> None:
@@ -108,7 +108,7 @@ def test_open_window_ends_at_the_next_one(overlay: Overlay) -> None:
         assert pick.version == driver
 
 
-# Requirements widen one another in a layer and are replaced by a later one.
+# Requirements widen each other in a layer and are replaced by a later one.
 
 
 def _on_rocm(catalog: Catalog) -> list[tuple[str, ...]]:
@@ -151,9 +151,9 @@ def test_file_overrides_the_files_it_includes(tmp_path: Path) -> None:
 
 def test_file_included_twice_is_read_once(tmp_path: Path) -> None:
     write(tmp_path / "base.toml", DRIVER.format("6.1"))
-    one = write(tmp_path / "x" / "one.toml", "", 'include = ["../base.toml"]')
-    two = write(tmp_path / "x" / "two.toml", "", 'include = ["../base.toml"]')
-    assert load([one, two]).driver["6.3"].supports == ("6.1",)
+    first = write(tmp_path / "x" / "first.toml", "", 'include = ["../base.toml"]')
+    second = write(tmp_path / "x" / "second.toml", "", 'include = ["../base.toml"]')
+    assert load([first, second]).driver["6.3"].supports == ("6.1",)
 
 
 @pytest.mark.parametrize("length", [1, 2, 3])
@@ -187,7 +187,7 @@ def test_changed_included_file_is_read_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "message"),
     [
         (b"\xff\xfes\x00c\x00", "UTF-16"),
         (b"\xef\xbb\xbfschema = 1\n", "byte order mark"),
@@ -197,12 +197,12 @@ def test_changed_included_file_is_read_again(tmp_path: Path) -> None:
     ],
     ids=["UTF-16", "a byte order mark", "binary", "Latin-1", "huge"],
 )
-def test_file_with_wrong_encoding_is_rejected(content: bytes, said: str, tmp_path: Path) -> None:
+def test_file_with_wrong_encoding_is_rejected(content: bytes, message: str, tmp_path: Path) -> None:
     path = tmp_path / "mine.toml"
     path.write_bytes(content)
     with pytest.raises(CatalogError) as failure:
         load([path])
-    assert said in failure.value.message
+    assert message in failure.value.message
     assert str(path) in failure.value.message
 
 

@@ -1,4 +1,4 @@
-"""Placeholders in recipes: filled in, and refused where they mean nothing."""
+"""Placeholders in recipes are filled in, and rejected if they are unknown."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def test_placeholder_is_parsed_and_filled(name: str, form: str) -> None:
     text = f"a{{{name}:{form}}}b" if form else f"a{{{name}}}b"
     assert placeholder_error(text) == ""
     assert list(placeholders(text)) == [(name, form)]
-    assert fill(text, lambda one, how: f"<{one}|{how}>") == f"a<{name}|{form}>b"
+    assert fill(text, lambda name, form: f"<{name}|{form}>") == f"a<{name}|{form}>b"
 
 
 @pytest.mark.parametrize(

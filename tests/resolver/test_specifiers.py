@@ -1,4 +1,4 @@
-"""Specifiers as intervals allow what `packaging` allows, of one version and of many at once."""
+"""Specifiers as intervals allow the same versions as `packaging`, one by one and all at once."""
 
 from __future__ import annotations
 
@@ -59,13 +59,15 @@ def test_specifier_allows_same_versions_as_packaging(text: str, versions: list[s
         assert specifier_or_none(text) is None
         event("refused")
         return
-    found = specifier_or_none(text)
-    assert found is not None
-    event("left to packaging" if found.other is not None else "plain")
-    allowed = {one: known.contains(Version(one), prereleases=True) for one in versions}
-    assert {one: found.allows(one) for one in versions} == allowed
+    specifier = specifier_or_none(text)
+    assert specifier is not None
+    event("left to packaging" if specifier.other is not None else "plain")
+    allowed = {version: known.contains(Version(version), prereleases=True) for version in versions}
+    assert {version: specifier.allows(version) for version in versions} == allowed
     masks = {version: 1 << place for place, version in enumerate(versions)} | {"ubuntu.sif": 1 << 60}
-    assert Versions(masks).allowed_by(found) == sum(masks[one] for one in versions if allowed[one])
+    assert Versions(masks).allowed_by(specifier) == sum(
+        masks[version] for version in versions if allowed[version]
+    )
 
 
 @EXAMPLES
@@ -74,18 +76,18 @@ def test_specifier_allows_same_versions_as_packaging(text: str, versions: list[s
 @example("==1,==1")
 @example("==2,")
 def test_specifier_text_is_the_same_as_packagings(text: str) -> None:
-    found = specifier_or_none(text)
-    if found is not None:
-        assert str(SpecifierSet(str(found))) == str(SpecifierSet(text))
-        assert sorted((one.operator, one.version) for one in found) == sorted(
-            (one.operator, one.version) for one in SpecifierSet(str(found))
+    specifier = specifier_or_none(text)
+    if specifier is not None:
+        assert str(SpecifierSet(str(specifier))) == str(SpecifierSet(text))
+        assert sorted((clause.operator, clause.version) for clause in specifier) == sorted(
+            (clause.operator, clause.version) for clause in SpecifierSet(str(specifier))
         )
 
 
 @EXAMPLES
 @given(st.lists(VERSIONS, max_size=8))
 def test_versions_sort_as_in_packaging(versions: list[str]) -> None:
-    assert [Version(one) for one in sorted(versions, key=sort_key)] == sorted(map(Version, versions))
+    assert [Version(version) for version in sorted(versions, key=sort_key)] == sorted(map(Version, versions))
 
 
 @EXAMPLES
@@ -110,7 +112,7 @@ def test_requirement_is_parsed_as_in_packaging(name: str, extra: str, rest: str,
             parse_requirement(text)
         return
     assert required_name(text) == canonicalize_name(known.name)
-    pins = [one.version for one in known.specifier if one.operator == "=="]
+    pins = [clause.version for clause in known.specifier if clause.operator == "=="]
     if len(known.specifier) == 1 and pins and not known.extras and known.marker is None:
         assert exact_requirement(text) == ((required_name(text), pins[0]) if "*" not in pins[0] else None)
     else:
@@ -119,14 +121,14 @@ def test_requirement_is_parsed_as_in_packaging(name: str, extra: str, rest: str,
         with pytest.raises(UsageError, match="which matrix does not resolve"):
             parse_requirement(text)
         return
-    found = parse_requirement(text)
-    assert (found.name, found.text) == (canonicalize_name(known.name), text.strip())
-    assert {found.variant} - {""} == known.extras
-    assert str(SpecifierSet(str(found.specifier or ""))) == str(known.specifier)
+    requirement = parse_requirement(text)
+    assert (requirement.name, requirement.text) == (canonicalize_name(known.name), text.strip())
+    assert {requirement.variant} - {""} == known.extras
+    assert str(SpecifierSet(str(requirement.specifier or ""))) == str(known.specifier)
 
 
 SLOW = {"packaging.specifiers", "packaging.requirements", "dataclasses", "subprocess", "logging"}
-"""`packaging.specifiers` brings half of the standard library, `dataclasses` brings `inspect`."""
+"""`packaging.specifiers` imports half of the standard library, `dataclasses` imports `inspect`."""
 
 
 def test_resolve_does_not_import_slow_modules(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Versions and specifiers as people write them, and every example in the resolver's docstrings."""
+"""Versions and specifiers, and every example in the docstrings of the resolver."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def test_shorten_cuts_a_long_text() -> None:
 
 
 def test_docstring_examples_are_correct() -> None:
-    names = [one.name for one in pkgutil.walk_packages(resolver.__path__, "resolver.")]
+    names = [module.name for module in pkgutil.walk_packages(resolver.__path__, "resolver.")]
     results = {name: doctest.testmod(importlib.import_module(name)) for name in names}
     assert {name for name, result in results.items() if result.failed} == set()
     assert {name for name, result in results.items() if result.attempted} >= {
