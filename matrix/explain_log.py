@@ -1,4 +1,4 @@
-"""``matrix explain --log``: what failed in somebody's log."""
+"""``matrix explain --log``: recognise known failures in a log."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ if TYPE_CHECKING:
 
 
 def explain_log(args: argparse.Namespace, console: Console) -> int:
-    """Say what is recognised in the log; 1 when nothing is."""
+    """Print the failures recognised in a log; return 1 if there are none."""
     from builders.diagnosis import Context, diagnose, diagnose_stream, diagnosis_text
 
     context = Context(package=canonicalize_name(args.name or ""), backend=args.backend or "")
     if args.logfile == "-":
-        found = diagnose_stream(sys.stdin.buffer, context)
+        findings = diagnose_stream(sys.stdin.buffer, context)
     else:
-        found = diagnose(Path(args.logfile), context)
+        findings = diagnose(Path(args.logfile), context)
     if args.format == "json":
-        console.document({"schema": 1, "log": args.logfile, "diagnosis": msgspec.to_builtins(found)})
-    elif found:
-        console.data(diagnosis_text(found, sources=True))
+        console.document({"schema": 1, "log": args.logfile, "diagnosis": msgspec.to_builtins(findings)})
+    elif findings:
+        console.data(diagnosis_text(findings, sources=True))
     else:
-        console.data("Nothing in this log is a failure that is known here.")
+        console.data("No known failure was recognised in this log.")
         if not args.backend:
-            console.info("Some show only when it is said what the build was for: --backend rocm.")
-    return 0 if found else 1
+            console.info("Some failures are recognised only if the backend is known: add --backend rocm.")
+    return 0 if findings else 1

@@ -1,32 +1,32 @@
-"""What failed: from a log, what the audit found and what was built to causes and cures."""
+"""Diagnose a failed build: recognise known failures in its log, the audit's findings and the exit code."""
 
 from __future__ import annotations
 
 import io
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import Protocol
 
-from builders.diagnosis.known import fill, known
-from builders.diagnosis.scanning import scan
+from builders.diagnosis.known import Failure, Known, Pattern, fill, known
 from builders.findings import Finding
 from resolver.errors import UsageError
 from resolver.versions import satisfies
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-    from pathlib import Path
-
-    from builders.diagnosis.known import Failure, Known
-    from builders.diagnosis.patterns import Pattern
-    from builders.diagnosis.scanning import Readable, Sighting
-
-_NEVER = 10**12  # the line of what was seen in no line
+_NO_LINE = 10**12  # sorts failures without a line last
 _SHOWN_LINES = 3
+_SHOWN_CAUSES = 3  # in the message of a failed build; the first is nearly always the cause
+_CHUNK = 2**20  # bytes read at once, and the longest line that is searched as a whole
+_KEPT_LINES = 3  # lines kept per pattern: the first ones are the cause, the others follow from them
+_SHOWN = 240  # characters kept of a line
+_BEFORE = 60  # of these before the match, in a longer line
+_COLOURS = re.compile(rb"\x1b\[[0-9;]*[A-Za-z]")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Context:
-    """What is known about a build besides its log; what is empty or None is not known."""
+    """What is known about a build besides its log; empty or None means unknown."""
 
     package: str = ""
     version: str = ""
@@ -39,25 +39,15 @@ class Context:
     network: bool | None = None
     """Whether the build was allowed to use the network."""
     exit_code: int | None = None
-    """Of the program that built: negative for a signal."""
+    """Of the build; negative for a signal."""
     findings: frozenset[str] = frozenset()
-    """The ids of what the audit found."""
+    """Ids of the audit's findings."""
 
 
 def diagnose(log: Path, context: Context | None = None) -> list[Finding]:
-    """Say what failed in a build.
+    """Return the failures recognised in a log of a build, pip, conda or cotainr, the most specific first.
 
-    Parameters
-    ----------
-    log
-        Everything it printed; of any size, and of pip, conda or cotainr as well.
-    context
-        What else is known about it.
-
-    Returns
-    -------
-    list
-        The failures that were recognised, the most specific first.
+    The evidence of each finding has ``cause``, ``text`` (its first lines), ``source`` and ``status``.
 
     Raises
     ------
@@ -68,51 +58,51 @@ def diagnose(log: Path, context: Context | None = None) -> list[Finding]:
         with log.open("rb") as source:
             return diagnose_stream(source, context)
     except OSError as error:
-        msg = f"The log {log} cannot be read: {error.strerror}."
+        msg = f"Cannot read the log {log}: {error.strerror}."
         raise UsageError(msg) from None
 
 
 def diagnose_text(lines: Iterable[str], context: Context | None = None) -> list[Finding]:
-    """Say what failed, from lines; as `diagnose`."""
+    """Diagnose lines, like `diagnose`."""
     return diagnose_stream(io.BytesIO("\n".join(lines).encode(errors="replace")), context)
 
 
 def diagnose_stream(
     source: Readable, context: Context | None = None, knowledge: Known | None = None
 ) -> list[Finding]:
-    """Say what failed, from an open log; as `diagnose`."""
+    """Diagnose an open log, like `diagnose`."""
     knowledge = knowledge or known()
     seen = scan(source, knowledge.patterns.values())
     return judge(knowledge, seen, context or Context())
 
 
 def judge(knowledge: Known, seen: Mapping[Pattern, tuple[Sighting, ...]], context: Context) -> list[Finding]:
-    """Choose among the failures that are known.
+    """Choose among the known failures.
 
-    1. A failure applies when something shows it and nothing that is known speaks against it.
-    2. What follows from another one that applies is left out, and what says little if anything says more.
-    3. The most specific comes first, then what was seen first; what has the same first line as one before
-       it is left out.
+    1. A failure applies if a line, a finding or the exit code shows it and no known condition excludes it.
+    2. Failures that follow from another one are dropped, and general ones if there is a specific one.
+    3. The most specific comes first, then the first in the log. Of failures with the same first line, only
+       the first is kept.
     """
     lines = {row.id: _lines(row, knowledge, seen) for row in knowledge.failures}
     applying = [row for row in knowledge.failures if _applies(row, lines[row.id], knowledge, seen, context)]
-    hidden = {one for row in applying for one in row.hides}
+    hidden = {name for row in applying for name in row.hides}
     left = [row for row in applying if row.id not in hidden]
     left = [row for row in left if not row.general] or left
-    first = {row.id: min((one.line for one in lines[row.id]), default=_NEVER) for row in left}
+    first = {row.id: min((sighting.line for sighting in lines[row.id]), default=_NO_LINE) for row in left}
     left.sort(key=lambda row: (-_conditions(row), first[row.id]))
-    told: list[Finding] = []
-    lines_told: set[int] = set()
+    findings: list[Finding] = []
+    reported: set[int] = set()
     for row in left:
-        if first[row.id] not in lines_told:
-            told.append(_diagnosis(row, lines[row.id]))
-            lines_told |= {first[row.id]} - {_NEVER}
-    return told
+        if first[row.id] not in reported:
+            findings.append(_finding(row, lines[row.id]))
+            reported |= {first[row.id]} - {_NO_LINE}
+    return findings
 
 
 def _lines(row: Failure, knowledge: Known, seen: Mapping[Pattern, tuple[Sighting, ...]]) -> list[Sighting]:
-    found = [one for text in row.any for one in seen.get(knowledge.patterns[text], ())]
-    return sorted(found, key=lambda one: one.line)
+    sightings = [sighting for text in row.any for sighting in seen.get(knowledge.patterns[text], ())]
+    return sorted(sightings, key=lambda sighting: sighting.line)
 
 
 def _applies(
@@ -126,39 +116,39 @@ def _applies(
     if not shown:
         return False
     if context.exit_code == 0 and lines and not row.silent and not context.findings:
-        return False  # whatever the log says, the build ended well
+        return False  # whatever the log contains, the build succeeded
     if not all(knowledge.patterns[text] in seen for text in row.all):
         return False
     if any(knowledge.patterns[text] in seen for text in row.none):
         return False
-    # Lines of a failed build speak for themselves; for a finding, an exit code or what a good build
-    # prints as well, the conditions must be known to hold.
+    # The lines of a failed build are enough. For a finding, an exit code, or lines that a good build prints,
+    # too, the conditions must be known to hold.
     return _fits(row, context, certain=row.silent or not lines)
 
 
 def _fits(row: Failure, context: Context, *, certain: bool) -> bool:
-    """Tell whether what is known about the build is what a row asks for; certain: all of it must be known."""
-    answers: list[bool | None] = []  # None where it is not known
+    """Return whether no condition of a row is violated; if `certain`, all of them must be known to hold."""
+    answers: list[bool | None] = []  # None if unknown
     if row.package:
         answers.append(context.package in row.package if context.package else None)
     versions = ((row.torch, context.torch), (row.rocm, context.rocm), (row.python, context.python))
-    for asked, version in versions:
-        if asked:
-            answers.append(satisfies(version, asked) if version else None)
+    for specifier, version in versions:
+        if specifier:
+            answers.append(satisfies(version, specifier) if version else None)
     if row.backend:
         answers.append(context.backend == row.backend if context.backend else None)
-    if row.network is not None:  # no line tells, so it must be known
+    if row.network is not None:  # no line shows it, so it must be known
         answers.append(context.network == row.network)
     return False not in answers and not (certain and None in answers)
 
 
 def _conditions(row: Failure) -> int:
-    """Count what a row asks for: the more, the more specific it is."""
-    asked = (row.package, row.torch, row.rocm, row.python, row.backend, row.network is not None, row.all)
-    return sum(map(bool, asked))
+    """Return the number of conditions of a row: the more, the more specific it is."""
+    conditions = (row.package, row.torch, row.rocm, row.python, row.backend, row.network is not None, row.all)
+    return sum(map(bool, conditions))
 
 
-def _diagnosis(row: Failure, lines: list[Sighting]) -> Finding:
+def _finding(row: Failure, lines: list[Sighting]) -> Finding:
     values = dict(lines[0].values) if lines else {}
     unique = dict.fromkeys((sighting.line, sighting.text) for sighting in lines)
     evidence = {
@@ -167,4 +157,107 @@ def _diagnosis(row: Failure, lines: list[Sighting]) -> Finding:
         "source": row.source,
         "status": row.status,
     }
-    return Finding(row.id, "error", fill(row.what, values), fill(row.cure, values), evidence)
+    return Finding(row.id, "error", fill(row.message, values), fill(row.fix, values), evidence)
+
+
+def diagnosis_text(diagnosis: Sequence[Finding], *, sources: bool = False) -> str:
+    """Return a diagnosis as text, with the sources of the known failures if wanted."""
+    return "\n\n".join(_text(finding, sources=sources) for finding in diagnosis)
+
+
+def _text(finding: Finding, *, sources: bool) -> str:
+    evidence = finding.evidence
+    lines = [f"What happened: {finding.message}", f"Why: {evidence['cause']}", f"What to do: {finding.fix}"]
+    lines += [f"  line {line['line']}: {line['text']}" for line in evidence["text"]]
+    if sources:
+        lines.append(f"  source ({evidence['status']}): {evidence['source']} [{finding.id}]")
+    return "\n".join(lines)
+
+
+def explain_failure(message: str, log: Path, context: Context) -> tuple[str, list[Finding]]:
+    """Return the message of a failed build with the causes that its log shows, and the diagnosis itself."""
+    try:
+        diagnosis = diagnose(log, context)
+    except UsageError:  # there is no log
+        diagnosis = []
+    return "\n".join(filter(None, [message, diagnosis_text(diagnosis[:_SHOWN_CAUSES])])), diagnosis
+
+
+class Readable(Protocol):
+    """A stream of bytes."""
+
+    def read(self, size: int, /) -> bytes:
+        """Return at most that many bytes, none at the end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sighting:
+    """A line that a pattern matches."""
+
+    line: int
+    """Line number, from 1."""
+    text: str
+    """The line; of a long one the part around the match."""
+    values: Mapping[str, str]
+    """Values of the named groups."""
+
+
+def scan(source: Readable, patterns: Iterable[Pattern]) -> dict[Pattern, tuple[Sighting, ...]]:
+    """Search a log for patterns, in bounded memory; return the first few lines of each that matches.
+
+    Invalid UTF-8 is replaced, and terminal colours are removed.
+    """
+    patterns = list(patterns)
+    seen: dict[Pattern, list[Sighting]] = {}
+    for first_line, chunk in _chunks(source):
+        for pattern in patterns:
+            if len(seen.get(pattern, ())) < _KEPT_LINES and pattern.plain in chunk:
+                sightings = seen.setdefault(pattern, [])
+                sightings += _search(pattern, chunk, first_line, _KEPT_LINES - len(sightings))
+    return {pattern: tuple(sightings) for pattern, sightings in seen.items() if sightings}
+
+
+def _chunks(source: Readable) -> Iterator[tuple[int, bytes]]:
+    """Yield chunks that end with a line, each with the number of its first line.
+
+    A line longer than a chunk is yielded in several chunks with the same number.
+    """
+    line, kept = 1, b""
+    while chunk := source.read(_CHUNK):
+        chunk = kept + chunk
+        end = chunk.rfind(b"\n") + 1 or (len(chunk) if len(chunk) >= _CHUNK else 0)
+        chunk, kept = chunk[:end], chunk[end:]
+        yield line, _COLOURS.sub(b"", chunk) if b"\x1b" in chunk else chunk
+        line += chunk.count(b"\n")
+    yield line, _COLOURS.sub(b"", kept)
+
+
+def _search(pattern: Pattern, chunk: bytes, first_line: int, most: int) -> list[Sighting]:
+    sightings: list[Sighting] = []
+    position = chunk.find(pattern.plain)
+    while position >= 0 and len(sightings) < most:
+        start, end = _line_around(chunk, position)
+        text = chunk[start:end].decode(errors="replace")
+        match = pattern.expression.search(text)
+        if match:
+            values = {name: value for name, value in match.groupdict().items() if value is not None}
+            number = first_line + chunk.count(b"\n", 0, start)
+            sightings.append(Sighting(number, _around(text, match.start()), values))
+        position = chunk.find(pattern.plain, end)
+    return sightings
+
+
+def _line_around(chunk: bytes, position: int) -> tuple[int, int]:
+    """Return start and end of a line; the carriage returns of progress bars also start lines."""
+    start, end = chunk.rfind(b"\n", 0, position) + 1, chunk.find(b"\n", position)
+    end = len(chunk) if end < 0 else end
+    start = max(start, chunk.rfind(b"\r", start, position) + 1)
+    returned = chunk.find(b"\r", position, end)
+    return start, end if returned < 0 else returned
+
+
+def _around(text: str, position: int) -> str:
+    if len(text.strip()) <= _SHOWN:
+        return text.strip()
+    start = max(0, min(position - _BEFORE, len(text) - _SHOWN))
+    return f"{'...' if start else ''}{text[start : start + _SHOWN].strip()}..."

@@ -1,68 +1,212 @@
-"""The failures that are known: rows of ``known.toml``, read, checked and compiled once."""
+"""Known failures: the rows of ``known.toml``, validated, with their patterns compiled.
+
+A pattern is a regular expression for one line of a log, together with literal text that every matching line
+contains. Most lines match nothing. Searching a megabyte for literal text is many times faster than trying a
+hundred expressions on each line, so an expression is tried only on lines with its text.
+"""
 
 from __future__ import annotations
 
 import re
 import tomllib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import msgspec
 
-from builders.diagnosis.patterns import PatternError, compile_pattern
 from resolver.errors import CatalogError, UsageError
 from resolver.versions import parse_specifier
 
-if TYPE_CHECKING:
-    from builders.diagnosis.patterns import Pattern
-
 SHIPPED = Path(__file__).with_name("known.toml")
-_PLACE = re.compile(r"\{(\w+)\}")
+_PLACEHOLDER = re.compile(r"\{(\w+)\}")
+_MINIMUM = 4  # characters of literal text; with fewer, too many lines would be tried
+_PLAIN_ESCAPES = re.compile(r"[^\w\s]")  # \. and the like stand for the character itself
+_BY_NUMBER = "xuUN0123456789"
+_OPTIONAL = "*?{"
+_KINDS: dict[str, Literal["close", "bar"]] = {")": "close", "|": "bar"}
+_GROUP = re.compile(r"(\?P<\w+>|\?P=\w+|\?P?[<>=!:#]*)?")
+
+
+class PatternError(ValueError):
+    """A pattern is not usable."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pattern:
+    """A regular expression with its literal text."""
+
+    expression: re.Pattern[str]
+    plain: bytes
+    """UTF-8 text in every line that the expression matches."""
+
+
+def compile_pattern(text: str) -> Pattern:
+    r"""Compile a pattern and find its literal text.
+
+    The expression must contain at least four literal characters in a row outside of brackets, and no ``|``
+    outside of them.
+
+    Raises
+    ------
+    PatternError
+        It is not a valid expression, or has no such text.
+
+    Examples
+    --------
+    >>> compile_pattern(r"fatal error: '?oneapi/ccl\.hpp").plain
+    b'oneapi/ccl.hpp'
+    """
+    try:
+        expression = re.compile(text)
+    except re.error as error:
+        msg = f"{text!r} is not a valid regular expression: {error}"
+        raise PatternError(msg) from None
+    if expression.flags & (re.IGNORECASE | re.VERBOSE):
+        msg = f"{text!r} sets flags, which patterns must not"
+        raise PatternError(msg)
+    plain = max(_plain_runs(text), key=len, default="")
+    if len(plain) < _MINIMUM:
+        msg = f"{text!r} has no {_MINIMUM} literal characters in a row outside of brackets"
+        raise PatternError(msg)
+    return Pattern(expression, plain.encode())
+
+
+@dataclass(frozen=True, slots=True)
+class _Token:
+    """Part of an expression: a literal character, a bracket, a bar, or anything else."""
+
+    kind: Literal["plain", "open", "close", "bar", "other"]
+    text: str
+
+
+def _plain_runs(text: str) -> list[str]:
+    """Return the runs of literal characters that every match of a valid expression contains."""
+    tokens = list(_tokens(text))
+    opaque = _opaque_groups(text, tokens)
+    runs, depth = [""], 0
+    for number, token in enumerate(tokens):
+        following = tokens[number + 1].text[:1] if number + 1 < len(tokens) else ""
+        if number in opaque:
+            depth += 1 if token.kind == "open" else -1
+            runs.append("")
+        elif depth or token.kind in {"open", "close"}:
+            continue
+        elif token.kind == "plain" and not (following and following in _OPTIONAL):
+            runs[-1] += token.text
+            if following == "+":  # once or more: the run ends after it
+                runs.append("")
+        else:
+            runs.append("")
+    return runs
+
+
+def _tokens(text: str) -> Iterator[_Token]:
+    position = 0
+    while position < len(text):
+        start, character = position, text[position]
+        position += 1
+        kind: Literal["plain", "open", "close", "bar", "other"] = "other"
+        if character == "\\":
+            if text[position] in _BY_NUMBER:
+                msg = f"{text!r} has a character or group by number; write the character itself"
+                raise PatternError(msg)
+            position += 1
+            if _PLAIN_ESCAPES.match(text[start + 1]):
+                yield _Token("plain", text[start + 1])
+                continue
+        elif character == "[":
+            position = _end_of_set(text, position)
+        elif character == "(":
+            prefix = _GROUP.match(text, position)
+            position = prefix.end() if prefix else position
+            kind = "open"
+        elif character == "{":
+            position = text.find("}", position) + 1 or position
+        elif character in _KINDS:
+            kind = _KINDS[character]
+        elif character not in ".^$*+?}":
+            kind = "plain"
+        yield _Token(kind, text[start:position])
+
+
+def _opaque_groups(text: str, tokens: list[_Token]) -> set[int]:
+    """Return the token numbers of brackets whose text need not be in a match."""
+    opaque: set[int] = set()
+    open_groups: list[int] = []
+    barred: set[int] = set()
+    for number, token in enumerate(tokens):
+        if token.kind == "open":
+            open_groups.append(number)
+        elif token.kind == "bar":
+            if not open_groups:
+                msg = f"{text!r} has alternatives outside of brackets; write two patterns"
+                raise PatternError(msg)
+            barred.add(open_groups[-1])
+        elif token.kind == "close":
+            start = open_groups.pop()
+            following = tokens[number + 1].text[:1] if number + 1 < len(tokens) else ""
+            repeated = following != "" and following in f"{_OPTIONAL}+"
+            if start in barred or repeated or tokens[start].text not in {"(", "(?:"} | _named(tokens[start]):
+                opaque |= {start, number}
+    return opaque
+
+
+def _named(token: _Token) -> set[str]:
+    return {token.text} if token.text.startswith("(?P<") else set()
+
+
+def _end_of_set(text: str, position: int) -> int:
+    """Return the position after the ``]`` of a set whose first character is at `position`."""
+    position += text[position] == "^"
+    position += text[position] == "]"  # here it is a member
+    while text[position] != "]":
+        position += 2 if text[position] == "\\" else 1
+    return position + 1
 
 
 class Failure(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, rename="kebab"):
-    """A failure that is known: how it shows, what it is, what to do.
+    """A known failure: how to recognise it, what happened, why, and what to do.
 
-    It is recognised by a line of the log (``any``), a finding of the audit or the exit code; any one of
-    them is enough. Everything else narrows that down.
+    A line of the log (``any``), a finding of the audit or the exit code is enough to recognise it. All other
+    keys are further conditions.
     """
 
     id: str
-    what: str
-    """What failed, in one sentence. ``{name}`` stands for what the group of that name matched."""
+    message: str
+    """What happened, in one sentence. ``{name}`` is replaced with what the group of that name matched."""
     cause: str
-    cure: str
-    """What to do about it."""
+    fix: str
     source: str
-    """Where it is known from; several are parted by `` ; ``."""
+    """Where this is known from; several are separated by `` ; ``."""
     status: Literal["documented", "observed", "inferred"]
-    """Observed: somebody's real log has these lines, most of them made by provoking the failure."""
+    """Observed: a real log has these lines; most failures were provoked."""
     any: tuple[str, ...] = ()
-    """Patterns for a line."""
+    """Patterns, one of which must match a line."""
     findings: tuple[str, ...] = ()
-    """Findings of the audit."""
+    """Ids of audit findings."""
     exit_code: tuple[int, ...] = ()
-    """Of the program that built; a signal is negative."""
+    """Exit codes of the build; a signal is negative."""
     all: tuple[str, ...] = ()
-    """Patterns that must have been seen, too, each in any line."""
+    """Patterns that must all match, each in any line."""
     none: tuple[str, ...] = ()
-    """Patterns that must not have been seen."""
+    """Patterns that must not match."""
     package: tuple[str, ...] = ()
     torch: str = ""
     rocm: str = ""
     python: str = ""
-    """What the versions of these must be; a specifier."""
+    """Specifiers for the versions of these."""
     backend: Literal["", "rocm", "cpu"] = ""
     network: bool | None = None
-    """Whether the build was allowed to use the network."""
+    """Whether the build may use the network."""
     hides: tuple[str, ...] = ()
-    """Failures that follow from this one and need not be told besides."""
+    """Failures that follow from this one and are not reported with it."""
     silent: bool = False
-    """The build ends well all the same. What it needs to be told apart must then be known for certain."""
+    """The build succeeds nevertheless, so every condition must be known to hold."""
     general: bool = False
-    """Says little; told only when nothing else is recognised."""
+    """Reported only if nothing else is recognised."""
 
 
 class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -72,33 +216,26 @@ class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True)
 class Known:
-    """All failures that are known, with their patterns compiled."""
+    """All known failures, with their patterns compiled."""
 
     failures: tuple[Failure, ...]
     patterns: dict[str, Pattern]
-    """Every pattern of every failure, by its text."""
+    """Every pattern by its text."""
 
 
 @cache
 def known() -> Known:
-    """Give the failures that the program ships with."""
+    """Return the shipped failures."""
     return read_known(SHIPPED.read_text(encoding="utf-8"), str(SHIPPED))
 
 
 def read_known(text: str, name: str) -> Known:
-    """Read failures.
-
-    Parameters
-    ----------
-    text
-        TOML: ``schema = 1`` and tables ``[[failure]]``, whose keys are those of `Failure`.
-    name
-        The file, for messages.
+    """Read failures from TOML: ``schema = 1`` and tables ``[[failure]]`` with the keys of `Failure`.
 
     Raises
     ------
     CatalogError
-        With the file, the row and what is wrong with it.
+        A row is not valid; the message names file and row.
     """
     try:
         data = tomllib.loads(text)
@@ -112,16 +249,16 @@ def read_known(text: str, name: str) -> Known:
     patterns: dict[str, Pattern] = {}
     for row in rows:
         try:
-            patterns |= {one: compile_pattern(one) for one in (*row.any, *row.all, *row.none)}
+            patterns |= {pattern: compile_pattern(pattern) for pattern in (*row.any, *row.all, *row.none)}
             _check(row, rows, patterns)
         except (PatternError, UsageError) as error:
             raise CatalogError(f"{name}, failure {row.id}: {str(error).rstrip('.')}.") from None
     return Known(rows, patterns)
 
 
-def _row_of(data: dict[str, object], said: str) -> str:
-    """Name the row that msgspec's message gives the number of."""
-    number = re.search(r"\$\.failure\[(\d+)\]", said)
+def _row_of(data: dict[str, object], message: str) -> str:
+    """Return the id of the row whose number msgspec's message gives."""
+    number = re.search(r"\$\.failure\[(\d+)\]", message)
     rows = data.get("failure")
     if number is None or not isinstance(rows, list) or not isinstance(rows[int(number[1])], dict):
         return ""
@@ -129,33 +266,26 @@ def _row_of(data: dict[str, object], said: str) -> str:
 
 
 def _check(row: Failure, rows: tuple[Failure, ...], patterns: dict[str, Pattern]) -> None:
-    """See that a row can be used.
-
-    Raises
-    ------
-    PatternError, UsageError
-        It cannot.
-    """
-    ids = [one.id for one in rows]
+    ids = [other.id for other in rows]
     if ids.count(row.id) > 1:
-        msg = "the id is there twice"
+        msg = "the id is not unique"
         raise PatternError(msg)
     if not (row.any or row.findings or row.exit_code):
-        msg = "it can never be recognised: any, findings or exit-code must be given"
+        msg = "it needs any, findings or exit-code to be recognised"
         raise PatternError(msg)
     if unknown := set(row.hides) - set(ids):
-        msg = f"it hides {', '.join(sorted(unknown))}, which is no failure"
+        msg = f"it hides {', '.join(sorted(unknown))}, which is not a failure"
         raise PatternError(msg)
     for specifier in (row.torch, row.rocm, row.python):
         if specifier:
             parse_specifier(specifier)
-    for text in (row.what, row.cause, row.cure):
+    for text in (row.message, row.cause, row.fix):
         if not text.strip():
-            msg = "what, cause and cure must say something"
+            msg = "message, cause and fix must not be empty"
             raise PatternError(msg)
-        for place in _PLACE.findall(text):
-            if row.findings or row.exit_code or any(not _has_group(patterns[one], place) for one in row.any):
-                msg = f"{{{place}}} has no group of that name in every way that it is recognised"
+        for name in _PLACEHOLDER.findall(text):
+            if row.findings or row.exit_code or any(not _has_group(patterns[text], name) for text in row.any):
+                msg = f"not every pattern has a group for {{{name}}}"
                 raise PatternError(msg)
 
 
@@ -164,5 +294,5 @@ def _has_group(pattern: Pattern, name: str) -> bool:
 
 
 def fill(text: str, values: dict[str, str]) -> str:
-    """Write what was matched into a sentence; nothing else in braces is touched."""
-    return _PLACE.sub(lambda place: values.get(place[1], place[0]), text)
+    """Replace the placeholders in a sentence that have a value."""
+    return _PLACEHOLDER.sub(lambda match: values.get(match[1], match[0]), text)

@@ -23,9 +23,8 @@ from builders.diagnosis import (
     diagnosis_text,
     explain_failure,
 )
-from builders.diagnosis.known import fill, known, read_known
-from builders.diagnosis.patterns import PatternError, compile_pattern
-from builders.diagnosis.scanning import scan
+from builders.diagnosis.diagnose import scan
+from builders.diagnosis.known import PatternError, compile_pattern, fill, known, read_known
 from resolver.errors import CatalogError, CommandError, UsageError
 
 DATA = Path(__file__).parent / "data"
@@ -42,12 +41,12 @@ def ids(log: Path, context: Context | None = None) -> list[str]:
     return [one.id for one in diagnose(log, context)]
 
 
-def said(*lines: str, context: Context | None = None) -> list[str]:
+def ids_of(*lines: str, context: Context | None = None) -> list[str]:
     return [one.id for one in diagnose_text(lines, context)]
 
 
 @pytest.mark.parametrize("log", LOGS, ids=lambda path: path.stem)
-def test_a_provoked_failure_is_recognised_as_that_and_nothing_else(log: Path) -> None:
+def test_provoked_failure_is_recognised_alone(log: Path) -> None:
     wanted = log.stem.partition("--")[0]
     assert ids(log, ROCM) == [wanted]
     if wanted not in SILENT:
@@ -55,7 +54,7 @@ def test_a_provoked_failure_is_recognised_as_that_and_nothing_else(log: Path) ->
 
 
 @pytest.mark.parametrize("log", LOGS, ids=lambda path: path.stem)
-def test_the_evidence_is_lines_of_the_log_with_their_numbers(log: Path) -> None:
+def test_evidence_has_numbered_lines_of_the_log(log: Path) -> None:
     lines = re.sub(r"\x1b\[\d*m", "", log.read_text(encoding="utf-8")).split("\n")
     for one in diagnose(log, ROCM):
         assert one.evidence["text"]
@@ -64,19 +63,19 @@ def test_the_evidence_is_lines_of_the_log_with_their_numbers(log: Path) -> None:
 
 
 @pytest.mark.parametrize(("wanted", "lines"), LINES.items())
-def test_each_line_is_recognised_without_any_context(wanted: str, lines: list[str]) -> None:
-    assert {line: said("something", line, "else") for line in lines} == {line: [wanted] for line in lines}
+def test_line_is_recognised_without_context(wanted: str, lines: list[str]) -> None:
+    assert {line: ids_of("something", line, "else") for line in lines} == {line: [wanted] for line in lines}
 
 
 @pytest.mark.parametrize(("wanted", "given"), CONTEXTS.items())
-def test_what_depends_on_the_build_is_recognised_in_it(wanted: str, given: dict[str, Any]) -> None:
+def test_line_is_recognised_with_its_context(wanted: str, given: dict[str, Any]) -> None:
     context = Context(**{name: value for name, value in given.items() if name != "lines"})
-    assert {line: said(line, context=context) for line in given["lines"]} == {
+    assert {line: ids_of(line, context=context) for line in given["lines"]} == {
         line: [wanted] for line in given["lines"]
     }
 
 
-def test_every_pattern_has_a_log_or_a_line_and_what_is_provoked_has_a_log() -> None:
+def test_every_pattern_has_a_log_or_a_line() -> None:
     samples = [path.read_text(encoding="utf-8") for path in LOGS]
     samples += [line for lines in LINES.values() for line in lines]
     samples += [line for given in CONTEXTS.values() for line in given["lines"]]
@@ -97,7 +96,7 @@ def test_every_pattern_has_a_log_or_a_line_and_what_is_provoked_has_a_log() -> N
     assert lacking - general == {"undefined-symbol", "network-in-build", "library-missing"}
 
 
-def test_every_finding_that_is_named_is_one_that_the_audit_has() -> None:
+def test_every_named_finding_exists_in_the_audit() -> None:
     builders = Path(__file__).parents[2] / "builders"
     text = "".join(path.read_text(encoding="utf-8") for path in builders.rglob("*.py"))
     named = {one for row in known().failures for one in row.findings}
@@ -108,7 +107,7 @@ def test_every_finding_that_is_named_is_one_that_the_audit_has() -> None:
 
 @pytest.mark.parametrize("log", GOOD, ids=lambda path: path.stem)
 @pytest.mark.parametrize("code", [None, 0])
-def test_a_good_log_is_left_alone(log: Path, code: int | None) -> None:
+def test_good_log_has_no_failures(log: Path, code: int | None) -> None:
     backend = "cpu" if "cpu" in log.stem else "rocm"
     assert log.stat().st_size > 0
     assert ids(log, Context(exit_code=code)) == []
@@ -117,86 +116,84 @@ def test_a_good_log_is_left_alone(log: Path, code: int | None) -> None:
 
 @pytest.mark.parametrize("package", ["", "apex"])
 @pytest.mark.parametrize("backend", ["", "rocm"])
-def test_an_apex_with_nothing_compiled_is_told_though_pip_says_that_all_went_well(
-    package: str, backend: str
-) -> None:
+def test_pure_apex_wheel_is_recognised_after_success(package: str, backend: str) -> None:
     log = (
         "Running command python setup.py bdist_wheel --cpp_ext --cuda_ext",
         "  Created wheel for apex: filename=apex-1.10.0-py3-none-any.whl size=1 sha256=00",
     )
     for code in (None, 0):
         context = Context(package=package, backend=backend, exit_code=code)
-        assert said(*log, context=context) == ["apex-pure-wheel"]
+        assert ids_of(*log, context=context) == ["apex-pure-wheel"]
     found = frozenset({"object-missing"})
-    assert said(*log, context=Context(package="apex", findings=found)) == ["apex-pure-wheel"]
+    assert ids_of(*log, context=Context(package="apex", findings=found)) == ["apex-pure-wheel"]
     compiled = log[1].replace("py3-none-any", "cp312-cp312-linux_x86_64")
-    assert said(compiled, context=Context(package=package, backend=backend)) == []
+    assert ids_of(compiled, context=Context(package=package, backend=backend)) == []
     pyramid = log[1].replace("1.10.0", "0.9.10.dev0")
-    assert said(pyramid, context=Context(package=package, backend=backend)) == []
+    assert ids_of(pyramid, context=Context(package=package, backend=backend)) == []
 
 
-def test_an_xformers_that_does_not_load_is_told_once() -> None:
+def test_xformers_not_loaded_is_reported_once() -> None:
     lines = (
         "WARNING[XFORMERS]: xFormers can't load C++/CUDA extensions. xFormers was built for:",
         "NotImplementedError: No operator found for `memory_efficient_attention_forward` with inputs:",
     )
-    assert said(*lines) == ["xformers-not-loaded"]
-    assert said(lines[1], context=Context(package="xformers", backend="rocm")) == ["xformers-no-operator"]
+    assert ids_of(*lines) == ["xformers-not-loaded"]
+    assert ids_of(lines[1], context=Context(package="xformers", backend="rocm")) == ["xformers-no-operator"]
 
 
-def test_a_build_that_ended_well_has_only_silent_failures() -> None:
+def test_successful_build_has_only_silent_failures() -> None:
     well = Context(exit_code=0)
     assert ids(DATA / "logs" / "cxx-17.log", well) == []
     assert ids(DATA / "logs" / "deepspeed-torch-missing.log", well) == ["deepspeed-torch-missing"]
 
 
-def test_the_cpu_accelerator_is_a_failure_for_rocm_only() -> None:
+def test_cpu_accelerator_fails_only_for_rocm() -> None:
     log = DATA / "logs" / "deepspeed-cpu-accelerator-silent.log"
     assert ids(log, ROCM) == ["deepspeed-cpu-accelerator-silent"]
     assert ids(log, Context(backend="cpu")) == []
     assert ids(log) == []  # nobody can tell from this log what was wanted
 
 
-def test_what_uv_installs_besides_a_cuda_torch_is_told_where_rocm_is_wanted() -> None:
+def test_cuda_torch_from_uv_fails_only_for_rocm() -> None:
     for line in (" + nvidia-cublas-cu12==12.8.4.1", "Downloading nvidia-cublas-cu12 (561.5MiB)"):
         (one,) = diagnose_text([line], ROCM)
-        assert (one.id, "nvidia-cublas-cu12 comes" in one.message) == ("cuda-torch-resolved", True)
-        assert said(line) == []
-        assert said(line, context=Context(backend="cpu")) == []
-    assert said(" - nvidia-cublas-cu12==12.8.4.1", context=ROCM) == []  # taken out
+        assert (one.id, "it brings nvidia-cublas-cu12" in one.message) == ("cuda-torch-resolved", True)
+        assert ids_of(line) == []
+        assert ids_of(line, context=Context(backend="cpu")) == []
+    assert ids_of(" - nvidia-cublas-cu12==12.8.4.1", context=ROCM) == []  # taken out
 
 
-def test_what_the_cpu_accelerator_lacks_is_another_failure_where_the_cpu_is_wanted() -> None:
+def test_missing_oneccl_is_the_failure_for_cpu() -> None:
     log = DATA / "logs" / "deepspeed-cpu-accelerator.log"
     assert ids(log, Context(backend="cpu")) == ["deepspeed-oneccl"]
     assert ids(log) == ["deepspeed-cpu-accelerator"]
 
 
-def test_a_condition_that_does_not_hold_rules_a_failure_out() -> None:
+def test_violated_condition_excludes_failure() -> None:
     line = "error: no member named 'getCurrentHIPStreamMasqueradingAsCUDA' in namespace 'c10::hip'"
-    assert said(line, context=Context(torch="2.11.0+rocm7.2")) == ["hipify-2"]
-    assert said(line, context=Context(torch="2.5.1+rocm6.2")) == ["other-torch-header"]
-    assert said(line) == ["hipify-2"]  # what is not known does not speak against it
+    assert ids_of(line, context=Context(torch="2.11.0+rocm7.2")) == ["hipify-2"]
+    assert ids_of(line, context=Context(torch="2.5.1+rocm6.2")) == ["other-torch-header"]
+    assert ids_of(line) == ["hipify-2"]  # what is not known does not speak against it
     apex = "AttributeError: 'NoneType' object has no attribute 'split'"
-    assert said(apex, context=Context(package="apex")) == ["apex-torch-without-hip"]
-    assert said(apex, context=Context(package="vllm")) == []
+    assert ids_of(apex, context=Context(package="apex")) == ["apex-torch-without-hip"]
+    assert ids_of(apex, context=Context(package="vllm")) == []
 
 
-def test_the_network_counts_as_forbidden_only_when_that_is_known() -> None:
+def test_network_condition_must_be_known() -> None:
     line = "urllib.error.URLError: <urlopen error [Errno -3] Temporary failure in name resolution>"
-    assert said(line, context=Context(network=False)) == ["network-in-build"]
-    assert said(line, context=Context(network=True)) == ["no-network"]
-    assert said(line) == ["no-network"]
+    assert ids_of(line, context=Context(network=False)) == ["network-in-build"]
+    assert ids_of(line, context=Context(network=True)) == ["no-network"]
+    assert ids_of(line) == ["no-network"]
 
 
-def test_a_header_that_a_source_of_the_package_includes_is_no_source_that_the_sdist_lacks() -> None:
-    assert said("csrc/x.cpp:1:10: fatal error: csrc/static_switch.h: No such file or directory") == [
+def test_missing_header_is_not_a_missing_source() -> None:
+    assert ids_of("csrc/x.cpp:1:10: fatal error: csrc/static_switch.h: No such file or directory") == [
         "header-missing"
     ]
-    assert said("cc1plus: fatal error: conftest.cpp: No such file or directory") == ["header-missing"]
+    assert ids_of("cc1plus: fatal error: conftest.cpp: No such file or directory") == ["header-missing"]
 
 
-def test_a_cascade_is_told_once_by_its_first_lines() -> None:
+def test_cascade_is_reported_once_by_its_first_lines() -> None:
     first = "a.h:5:2: error: #error C++20 or later compatible compiler is required to use ATen."
     rest = [f"b.h:{number}:1: error: 'x{number}' was not declared in this scope" for number in range(5000)]
     (one,) = diagnose_text(
@@ -205,34 +202,39 @@ def test_a_cascade_is_told_once_by_its_first_lines() -> None:
     assert (one.id, [seen["line"] for seen in one.evidence["text"]]) == ("cxx-20", [2])
 
 
-def test_several_failures_come_in_order_and_the_more_specific_first() -> None:
+def test_more_specific_failure_comes_first() -> None:
     killed = "g++: fatal error: Killed signal terminated program cc1plus"
     pinned = "ERROR: No matching distribution found for x==1"
-    assert said(killed, pinned) == ["out-of-memory", "pip-nothing-found"]
-    assert said(pinned, killed) == ["pip-nothing-found", "out-of-memory"]
+    assert ids_of(killed, pinned) == ["out-of-memory", "pip-nothing-found"]
+    assert ids_of(pinned, killed) == ["pip-nothing-found", "out-of-memory"]
     specific = "error: use of undeclared identifier '__float2bfloat16_rn'"
-    assert said(killed, specific, context=Context(package="deepspeed")) == ["deepspeed-bf16", "out-of-memory"]
+    assert ids_of(killed, specific, context=Context(package="deepspeed")) == [
+        "deepspeed-bf16",
+        "out-of-memory",
+    ]
 
 
-def test_what_says_little_is_told_only_alone() -> None:
+def test_general_failure_is_reported_only_alone() -> None:
     general = "x.cpp:1:2: error: 'a' was not declared in this scope"
-    assert said(general) == ["compile-error"]
-    assert said(general, "cc1plus: out of memory allocating 1 bytes after a total of 2 bytes") == [
+    assert ids_of(general) == ["compile-error"]
+    assert ids_of(general, "cc1plus: out of memory allocating 1 bytes after a total of 2 bytes") == [
         "out-of-memory"
     ]
 
 
-def test_a_signal_and_a_finding_are_recognised_without_any_line() -> None:
-    assert said("", context=Context(exit_code=-9)) == ["out-of-memory"]
-    assert said("", context=Context(exit_code=1)) == []
+def test_signal_and_finding_need_no_line() -> None:
+    assert ids_of("", context=Context(exit_code=-9)) == ["out-of-memory"]
+    assert ids_of("", context=Context(exit_code=1)) == []
     found = frozenset({"object-missing"})
-    assert said("", context=Context(package="apex", findings=found, backend="rocm")) == ["apex-jit-only"]
-    assert said("", context=Context(package="vllm", findings=found, backend="rocm")) == ["no-gpu-code-built"]
-    assert said("", context=Context(package="vllm", findings=found)) == []
-    assert said("", context=Context(findings=frozenset({"target-missing"}))) == ["wrong-target-built"]
+    assert ids_of("", context=Context(package="apex", findings=found, backend="rocm")) == ["apex-jit-only"]
+    assert ids_of("", context=Context(package="vllm", findings=found, backend="rocm")) == [
+        "no-gpu-code-built"
+    ]
+    assert ids_of("", context=Context(package="vllm", findings=found)) == []
+    assert ids_of("", context=Context(findings=frozenset({"target-missing"}))) == ["wrong-target-built"]
 
 
-def test_what_was_matched_stands_in_the_sentence() -> None:
+def test_message_contains_the_matched_text() -> None:
     (one,) = diagnose(DATA / "logs" / "glibc-too-new.log")
     assert "GLIBC_2.38" in one.message
     assert "{" not in one.message + one.evidence["cause"] + one.fix
@@ -255,7 +257,7 @@ class Endless:
         return self.last if self.left == 0 else b""
 
 
-def test_a_long_log_is_read_in_pieces_and_its_lines_are_counted() -> None:
+def test_long_log_is_read_in_chunks() -> None:
     source = Endless(6, b"OSError: [Errno 28] No space left on device\n")
     (one,) = diagnose_stream(source)
     assert source.largest == 2**20
@@ -263,7 +265,7 @@ def test_a_long_log_is_read_in_pieces_and_its_lines_are_counted() -> None:
 
 
 @pytest.mark.parametrize("offset", range(2**20 - 45, 2**20 + 5, 16))
-def test_a_line_across_two_pieces_is_whole(offset: int) -> None:
+def test_line_across_two_chunks_is_whole(offset: int) -> None:
     text = b"x" * (offset - 1) + b"\n" + b"OSError: [Errno 28] No space left on device\nend"
     (one,) = diagnose_stream(io.BytesIO(text))
     assert [(seen["line"], seen["text"]) for seen in one.evidence["text"]] == [
@@ -271,7 +273,7 @@ def test_a_line_across_two_pieces_is_whole(offset: int) -> None:
     ]
 
 
-def test_a_line_without_end_is_bounded_and_shown_around_the_match() -> None:
+def test_endless_line_is_bounded() -> None:
     line = "y" * 1_100_000 + " No space left on device " + "z" * 1_100_000
     (one,) = diagnose_text([line, "ModuleNotFoundError: No module named 'torch'"])[:1]
     found = {seen.id: seen for seen in diagnose_text([line])}["disk-full"].evidence["text"][0]
@@ -280,7 +282,7 @@ def test_a_line_without_end_is_bounded_and_shown_around_the_match() -> None:
     assert one.evidence["text"]
 
 
-def test_colours_progress_bars_and_bytes_that_are_no_text_do_not_hide_a_failure() -> None:
+def test_colours_and_progress_bars_hide_nothing() -> None:
     colours = b"x.cpp:1:10: \x1b[01;31m\x1b[Kfatal error: \x1b[m\x1b[KPython.h: No such file or directory\r\n"
     bar = b"\xff\xfe 10%\r 20%\rOSError: No space left on device\r 30%\n"
     found = diagnose_stream(io.BytesIO(bar + colours))
@@ -289,9 +291,9 @@ def test_colours_progress_bars_and_bytes_that_are_no_text_do_not_hide_a_failure(
     assert found[1].evidence["text"][0]["line"] == 2
 
 
-def test_a_log_that_cannot_be_read_is_bad_input(tmp_path: Path) -> None:
+def test_unreadable_log_is_bad_input(tmp_path: Path) -> None:
     for path in (tmp_path, tmp_path / "none"):
-        with pytest.raises(UsageError, match="cannot be read"):
+        with pytest.raises(UsageError, match="Cannot read the log"):
             diagnose(path)
 
 
@@ -314,27 +316,27 @@ def test_a_log_that_cannot_be_read_is_bad_input(tmp_path: Path) -> None:
         (r"wxyz(a(bcdefgh)|i)", "wxyz"),
     ],
 )
-def test_the_plain_text_of_a_pattern_is_in_whatever_it_matches(pattern: str, plain: str) -> None:
+def test_literal_text_is_in_every_match(pattern: str, plain: str) -> None:
     assert compile_pattern(pattern).plain == plain.encode()
 
 
 @pytest.mark.parametrize(
     ("pattern", "why"),
     [
-        ("abc", "no 4 plain characters"),
+        ("abc", "no 4 literal characters"),
         ("abcd|efgh", "alternatives outside of brackets"),
-        ("(abcd", "no regular expression"),
+        ("(abcd", "not a valid regular expression"),
         ("(?i)abcd", "sets flags"),
-        (r"abcd\x41", "by its number"),
-        ("(abcd|efgh)", "no 4 plain characters"),
+        (r"abcd\x41", "by number"),
+        ("(abcd|efgh)", "no 4 literal characters"),
     ],
 )
-def test_a_pattern_that_cannot_be_searched_fast_is_refused(pattern: str, why: str) -> None:
+def test_pattern_without_literal_text_is_rejected(pattern: str, why: str) -> None:
     with pytest.raises(PatternError, match=why):
         compile_pattern(pattern)
 
 
-def test_the_plain_text_of_every_pattern_is_in_every_line_that_it_matches() -> None:
+def test_literal_text_of_shipped_patterns_is_right() -> None:
     lines = [line for path in LOGS for line in path.read_text(encoding="utf-8").split("\n")]
     lines += [line for listed in LINES.values() for line in listed]
     matches = [
@@ -350,9 +352,9 @@ def test_the_plain_text_of_every_pattern_is_in_every_line_that_it_matches() -> N
 ROW = """schema = 1
 [[failure]]
 id = "one"
-what = "It failed."
+message = "It failed."
 cause = "So."
-cure = "Do."
+fix = "Do."
 any = ["plain text"]
 status = "observed"
 source = "a test"
@@ -363,27 +365,27 @@ TWICE = 'a test"\n' + ROW.partition("\n")[2]
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        (('any = ["plain text"]', ""), "failure one: it can never be recognised"),
+        (('any = ["plain text"]', ""), "failure one: it needs any, findings or exit-code"),
         (('["plain text"]', '["a|b"]'), "failure one: 'a|b' has alternatives"),
-        (('cure = "Do."', 'cure = "Do {it}."'), "failure one: {it} has no group"),
-        (('cure = "Do."', 'cure = " "'), "must say something"),
-        (('cure = "Do."', ""), "failure one: Object missing required field `cure`"),
-        (('cure = "Do."', 'cure = "Do."\ncurse = "x"'), "failure one: Object contains unknown field `curse`"),
-        (('cure = "Do."', 'cure = "Do."\nhides = ["two"]'), "hides two, which is no failure"),
-        (('cure = "Do."', 'cure = "Do."\ntorch = "new"'), "'new' is not a valid version specifier"),
+        (('fix = "Do."', 'fix = "Do {it}."'), "failure one: not every pattern has a group for {it}"),
+        (('fix = "Do."', 'fix = " "'), "must not be empty"),
+        (('fix = "Do."', ""), "failure one: Object missing required field `fix`"),
+        (('fix = "Do."', 'fix = "Do."\ncurse = "x"'), "failure one: Object contains unknown field `curse`"),
+        (('fix = "Do."', 'fix = "Do."\nhides = ["two"]'), "hides two, which is not a failure"),
+        (('fix = "Do."', 'fix = "Do."\ntorch = "new"'), "'new' is not a valid version specifier"),
         (('"observed"', '"seen"'), "failure one: Invalid enum value 'seen'"),
         (("schema = 1", "schema = 2"), "schema"),
         (("[[failure]]", "[[failure]"), "not valid TOML"),
-        (('a test"\n', TWICE), "the id is there twice"),
+        (('a test"\n', TWICE), "the id is not unique"),
     ],
 )
-def test_a_row_that_is_wrong_is_named(change: tuple[str, str], why: str) -> None:
+def test_invalid_row_is_named(change: tuple[str, str], why: str) -> None:
     assert change[0] in ROW
     with pytest.raises(CatalogError, match=re.escape(why)):
         read_known(ROW.replace(*change), "mine.toml")
 
 
-def test_a_row_that_is_added_is_recognised() -> None:
+def test_added_row_is_recognised() -> None:
     mine = read_known(ROW + 'all = ["a second"]\nnone = ["but not"]\n', "mine.toml")
 
     def found(*lines: str) -> list[str]:
@@ -400,12 +402,12 @@ def test_failure_with_known_cause_names_it(tmp_path: Path) -> None:
     error = CommandError(WHAT, code=1, log=log, lines=[], hint="Try again.")
     message, diagnosis = explain_failure(error.message, log, Context(package="apex"))
     assert message.startswith("Building apex failed with exit code 1.")
-    assert "What this is: The build needs torch and cannot import it." in message
+    assert "What happened: The build needs torch and cannot import it." in message
     assert diagnosis == diagnose(log)
     assert diagnosis[0].evidence["text"] == [
         {"line": 1, "text": "ModuleNotFoundError: No module named 'torch'"}
     ]
-    assert "What this is" not in error.message
+    assert "What happened" not in error.message
 
 
 def test_failure_uses_exit_code_and_findings(tmp_path: Path) -> None:
@@ -413,18 +415,18 @@ def test_failure_uses_exit_code_and_findings(tmp_path: Path) -> None:
     log.write_text("nothing\n")
     assert "ran out of memory" in explain_failure("It failed.", log, Context(exit_code=-9))[0]
     context = Context(package="apex", findings=frozenset({"object-missing"}))
-    assert "The Apex wheel holds no compiled extension" in explain_failure("It failed.", log, context)[0]
+    assert "The Apex wheel contains no compiled extension" in explain_failure("It failed.", log, context)[0]
 
 
 def test_failure_without_known_cause_keeps_message(tmp_path: Path) -> None:
     assert explain_failure("It failed.", tmp_path / "none.log", Context()) == ("It failed.", [])
 
 
-def test_the_words_have_cause_cure_lines_and_if_wanted_the_source() -> None:
+def test_diagnosis_text_has_cause_fix_lines_source() -> None:
     found = diagnose(DATA / "logs" / "no-python-header.log")
     text = diagnosis_text(found)
-    assert text.startswith("What this is: Python's headers are not there.\nWhy: ")
+    assert text.startswith("What happened: Python's headers are missing.\nWhy: ")
     assert "\nWhat to do: " in text
     assert "\n  line 2: " in text
     assert "known from" not in text
-    assert "known from (observed): " in diagnosis_text(found, sources=True)
+    assert "source (observed): " in diagnosis_text(found, sources=True)

@@ -22,16 +22,16 @@ def _in_an_empty_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
 
-def test_a_log_is_explained_with_cause_cure_lines_and_source(capsys: Capture) -> None:
+def test_explain_log_shows_cause_fix_lines_source(capsys: Capture) -> None:
     assert main(["explain", "--log", str(LOGS / "sdist-without-kernels.log")]) == 0
     said = capsys.readouterr().out
-    assert said.startswith("What this is: The sdist lacks the sources that it wants to compile.\n")
+    assert said.startswith("What happened: The sdist lacks sources that it compiles.\n")
     assert "What to do: Build from the git tag" in said
     assert "csrc/causal_conv1d.cpp" in said
     assert "https://github.com/Dao-AILab/causal-conv1d/issues/99" in said
 
 
-def test_the_json_is_one_document_with_the_lines(capsys: Capture) -> None:
+def test_explain_log_json_is_one_document(capsys: Capture) -> None:
     log = LOGS / "cxx-17.log"
     assert main(["explain", "--log", str(log), "--format", "json"]) == 0
     document = json.loads(capsys.readouterr().out)
@@ -39,18 +39,18 @@ def test_the_json_is_one_document_with_the_lines(capsys: Capture) -> None:
     assert [one["line"] for one in document["diagnosis"][0]["evidence"]["text"]] == [3, 4, 13]
 
 
-def test_a_log_is_read_from_a_pipe(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_explain_log_reads_a_pipe(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
     raw = io.BytesIO((LOGS / "disk-full--python.log").read_bytes())
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(raw))
     assert main(["explain", "--log", "-"]) == 0
     assert "A disk is full." in capsys.readouterr().out
 
 
-def test_what_the_log_does_not_tell_is_given_by_name_and_backend(capsys: Capture, tmp_path: Path) -> None:
+def test_explain_log_uses_name_and_backend(capsys: Capture, tmp_path: Path) -> None:
     log = LOGS / "deepspeed-cpu-accelerator-silent.log"
     assert main(["explain", "--log", str(log)]) == 1
     captured = capsys.readouterr()
-    assert "Nothing in this log is a failure that is known here." in captured.out
+    assert "No known failure was recognised in this log." in captured.out
     assert "--backend rocm" in captured.err
     assert main(["explain", "--log", str(log), "--backend", "rocm"]) == 0
     assert "Set DS_ACCELERATOR=cuda" in capsys.readouterr().out
@@ -60,11 +60,11 @@ def test_what_the_log_does_not_tell_is_given_by_name_and_backend(capsys: Capture
     assert "Apex's setup needs a ROCm build of torch" in capsys.readouterr().out
 
 
-def test_nothing_known_is_the_answer_no_also_in_json(capsys: Capture) -> None:
+def test_explain_log_without_known_failure_exits_1(capsys: Capture) -> None:
     assert main(["explain", "--log", str(LOGS / "good" / "deepspeed-cpu.log"), "--format", "json"]) == 1
     assert json.loads(capsys.readouterr().out)["diagnosis"] == []
 
 
-def test_a_log_that_is_not_there_is_bad_input(capsys: Capture) -> None:
+def test_explain_log_missing_file_is_bad_input(capsys: Capture) -> None:
     assert main(["explain", "--log", "none.log"]) == 2
-    assert "The log none.log cannot be read" in capsys.readouterr().err
+    assert "Cannot read the log none.log" in capsys.readouterr().err
