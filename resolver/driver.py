@@ -1,9 +1,9 @@
-"""What AMD's kernel driver says of itself, and which line of the driver table that is.
+"""Identify AMD's kernel driver: which line of the driver table a version text belongs to.
 
-Four series of numbers look alike: driver releases (6.0, 30.10), ROCm releases, the kernel module's
-own version (6.3.6 is that of the driver of ROCm 6.0), and what is printed by rocm-smi and amd-smi,
-which is the module's. Only the dkms package names the release: the number behind the module's
-version is ``60003`` for 6.0.3, or ``30100100`` for 30.10.1.
+Four series of numbers look alike: driver releases (6.0, 30.10), ROCm releases, the version of the kernel
+module (the driver of ROCm 6.0 has module 6.3.6), and what rocm-smi and amd-smi print, which is the version
+of the module. Only the dkms package contains the release: the number after the version of the module is
+``60003`` for 6.0.3, or ``30100100`` for 30.10.1.
 
 Source of the rule: the package strings in ``resolver/facts/driver.toml``.
 """
@@ -24,11 +24,12 @@ if TYPE_CHECKING:
 
 _PACKAGE = re.compile(r"(?<![\d.])\d+\.\d+(?:\.\d+)?\.(?P<number>\d{5}|\d{8})(?:-\d+)?(?![\d.])")
 _VERSION = re.compile(r"(?<![\d.])\d+\.\d+(?:\.\d+)*(?![\d.])")
-_OLD_NUMBER = 5  # digits of a package number before the driver was numbered on its own
+_OLD_NUMBER = 5  # digits of a package number before drivers had version numbers of their own
+_FIND_RELEASE = "The dkms package names the release: run `dkms status` or `rpm -q amdgpu-dkms`."
 
 
 def release_of_package(text: str) -> str | None:
-    """Read the driver release out of a dkms package string.
+    """Return the driver release in a dkms package string; None if it has none.
 
     Examples
     --------
@@ -52,7 +53,7 @@ def release_of_package(text: str) -> str | None:
 
 
 def identify_driver(text: str, catalog: Catalog) -> str:
-    """Say which line of the driver table a driver belongs to.
+    """Return the line of the driver table that a driver belongs to.
 
     Parameters
     ----------
@@ -68,33 +69,33 @@ def identify_driver(text: str, catalog: Catalog) -> str:
     Raises
     ------
     UsageError
-        It names no driver that is known, or one of several lines.
+        The text names no known driver, or a kernel module that several lines have.
     """
     release = release_of_package(text)
     if release is not None:
         return _in_table(minor(release), text, catalog.driver)
-    found = _VERSION.search(text)
-    if found is None:
-        msg = f"{shorten(text)!r} names no version of a driver."
+    match = _VERSION.search(text)
+    if match is None:
+        msg = f"{shorten(text)!r} contains no driver version."
         raise UsageError(msg)
-    lines = lines_of_module(found[0], catalog)
+    lines = lines_of_module(match[0], catalog)
     if len(lines) == 1:
         return _in_table(lines[0], text, catalog.driver)
     if lines:
-        msg = f"The kernel module {found[0]} belongs to the drivers {join_words(lines, joiner='and')}."
-        raise UsageError(msg, hint="The dkms package names the release: dkms status, or rpm -q amdgpu-dkms.")
-    msg = f"No driver is known whose kernel module says {found[0]}."
-    raise UsageError(msg, hint="The dkms package names the release: dkms status, or rpm -q amdgpu-dkms.")
+        msg = f"The drivers {join_words(lines, joiner='and')} have the same kernel module {match[0]}."
+        raise UsageError(msg, hint=_FIND_RELEASE)
+    msg = f"The catalog has no driver with kernel module {match[0]}."
+    raise UsageError(msg, hint=_FIND_RELEASE)
 
 
 def lines_of_module(version: str, catalog: Catalog) -> list[str]:
-    """Give the driver lines whose kernel module shows this version, the oldest first."""
+    """Return the driver lines whose kernel module has this version, the oldest first."""
     lines = {minor(row.driver) for row in catalog.driver_module.values() if row.module == version}
     return newest_first(lines)[::-1]
 
 
 def _in_table(line: str, text: str, table: Mapping[str, schema.Driver]) -> str:
     if line not in table:
-        msg = f"{shorten(text)!r} is driver {line}, which AMD's table does not list."
+        msg = f"{shorten(text)!r} is driver {line}, which is not in AMD's driver table."
         raise UsageError(msg, hint=did_you_mean(line, table))
     return line

@@ -1,4 +1,4 @@
-"""``matrix table``: four formats that say the same, piece by piece, and exit codes."""
+"""``matrix table``: four formats with the same content, written row by row, and exit codes."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def test_csv_equals_json(capsys: Capture) -> None:
 
 
 class Page(HTMLParser):
-    """Reads the table out of a page, and what the page would load."""
+    """Reads the table in a page, and the URLs that the page would load."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -362,7 +362,7 @@ def _renderers(table: Table) -> dict[str, Callable[[Iterator[Row]], Iterator[str
 
 @pytest.fixture(scope="module")
 def small() -> tuple[Catalog, Table]:
-    """Make a table of a few rows."""
+    """Return a table of a few rows."""
     catalog = load()
     return catalog, Table(catalog, ask(catalog, "apex torch>=2.8 python==3.12", day="2026-06-01"))
 

@@ -1,4 +1,4 @@
-"""Requests in one line, and back from the arguments that a suggestion names."""
+"""Build requests from one line of text, and from the arguments of a suggestion."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def ask(
     support: Support = "any",
     prefer: Prefer = "newest",
 ) -> Request:
-    """Make a request for requirements that are separated by spaces."""
+    """Return a request for requirements that are separated by spaces."""
     row = catalog.site[site]
     backend = backend or row.backend
     if gfx is None:
@@ -48,14 +48,14 @@ def ask(
 
 
 def requirement(text: str) -> Requirement:
-    """Read one requirement."""
+    """Parse one requirement."""
     parsed = Pep508(text)
     specifier = parse_specifier(str(parsed.specifier)) if str(parsed.specifier) else None
     return Requirement(canonicalize_name(parsed.name), specifier, text, ",".join(parsed.extras))
 
 
 def again(catalog: Catalog, request: Request, arguments: Iterable[str]) -> Request:
-    """Read arguments of ``matrix resolve`` as a request made on the same machine."""
+    """Parse arguments of ``matrix resolve`` as a request on the same machine."""
     texts, options = [], {}
     words = iter(arguments)
     for word in words:

@@ -1,8 +1,8 @@
-"""Another resolver, of another kind and by other people, as the judge of ours.
+"""Another resolver, of another kind and by other authors, judges ours.
 
-A component that is not part of the set is version 0 of it, so that absence is a choice like any
-other: what only holds when the object is present permits 0 besides. Everything is written from the
-universe itself, not from the masks that our search reads.
+An absent component has version 0, so that absence is a choice like any other: a relation that only holds
+if the object is present also permits 0. The input is written from the universe itself, not from the masks
+that our search reads.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from tests.resolver.universe import Assignment, Universe
 
 
 def judged(universe: Universe) -> Assignment | None:
-    """Give a solution that nab-resolver finds, or None where it finds that there is none."""
+    """Return a solution of nab-resolver, or None if it proves that there is none."""
     versions = {name: range(size + 1) for name, size in universe.sizes.items()}
     asked = {name: set(ones) for name, ones in versions.items()}
     for limit in universe.limits:
@@ -43,7 +43,7 @@ def _versions(positions: frozenset[int], *, absent: bool) -> set[int]:
 
 
 def has_solution(problem: Problem) -> bool:
-    """Ask nab-resolver about a problem that was compiled from a catalog: bit by bit, 0 for absence."""
+    """Return whether nab-resolver solves a problem compiled from a catalog; bit 0 means absence."""
     versions = {name: range(len(one.candidates) + 1) for name, one in problem.variables.items()}
     asked = dict.fromkeys(versions, -1)
     for demand in problem.demands:

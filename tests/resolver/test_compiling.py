@@ -1,4 +1,4 @@
-"""Every kind of fact becomes demands and relations that say what the catalog says."""
+"""Every kind of fact becomes demands and relations with the same meaning as the catalog."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The shipped catalog: an answer is given whenever there is one, and a "no" is right.
+"""The shipped catalog: the resolver finds a solution whenever there is one, and "no" is proved.
 
-Universes that are made up did not show what resolvelib passes by; these requests do.
+Random universes did not show the solutions that resolvelib misses; these requests do.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ SEEDS = range(120)
 
 
 def random_problem(catalog: Catalog, seed: int) -> Problem | None:
-    """Compile a request of a few packages; None for one that names what cannot be."""
+    """Compile a request of a few packages; None if it names an unknown version."""
     chance = random.Random(seed)
     wanted = [
         name + (chance.choice(PINS[name]) if name in PINS and chance.random() < 0.8 else "")

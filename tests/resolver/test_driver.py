@@ -1,4 +1,4 @@
-"""What kernel drivers say of themselves, as recorded, and which line of the table that is."""
+"""Recorded texts of kernel drivers give the right line of the driver table."""
 
 from __future__ import annotations
 

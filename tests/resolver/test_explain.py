@@ -1,4 +1,4 @@
-"""A conflict is a minimal proof with sources, and what it suggests really resolves."""
+"""A conflict is a minimal proof with sources, and its suggestions resolve."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.resolver.universe import EXAMPLES, Limit, Link, Universe, candidate, 
 
 
 def _part(universe: Universe, problem: Problem, core: tuple[list[Demand], list[Relation]]) -> list[Universe]:
-    """Give the universe of a core, and behind it those without one of its items."""
+    """Return the universe of a core, then the universes without one of its items."""
     demands = [universe.limits[problem.demands.index(one)] for one in core[0]]
     relations = [universe.links[problem.relations.index(one)] for one in core[1]]
     without = [(demands[:i] + demands[i + 1 :], relations) for i in range(len(demands))]
@@ -111,7 +111,7 @@ CONFLICTS: dict[str, Callable[[Catalog], Request]] = {
 
 @pytest.fixture(scope="module", params=list(CONFLICTS.values()), ids=list(CONFLICTS))
 def clash(request: pytest.FixtureRequest, catalog: Catalog) -> tuple[Request, Conflict]:
-    """Give each of the requests with its conflict."""
+    """Return each request with its conflict."""
     asked: Request = request.param(catalog)
     return asked, _conflict(catalog, asked)
 
@@ -138,7 +138,7 @@ def test_conflict_is_short_cited_and_minimal(clash: tuple[Request, Conflict], ca
 
 
 def _chain(length: int) -> Problem:
-    """Make a problem whose only core is as long as one likes: each component decides the next."""
+    """Build a problem whose only core has a given length: each component decides the next."""
     names = [f"c{number}" for number in range(length)]
     ones = [Variable(name, [candidate(name, "2"), candidate(name, "1")]) for name in names]
     relations = [

@@ -1,6 +1,6 @@
-"""The search against nab-resolver: whether there is a solution, which one, and why there is none.
+"""Compare the search with nab-resolver: is there a solution, which one is preferred, which core is minimal.
 
-Universes of eight components with up to six candidates have too many assignments to try them all.
+Universes of eight components with up to six candidates have too many assignments for brute force.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ SEEDS = range(150)
 
 
 @EXAMPLES
-@given(universes(circles=True))
+@given(universes(cycles=True))
 def test_judge_agrees_with_brute_force(universe: Universe) -> None:
-    """Brute force judges the judge, and the translation to its input."""
+    """Brute force checks the judge, and the translation to its input."""
     found = judged(universe)
     assert (found is not None) == universe.solvable()
     assert found is None or universe.holds(found)
 
 
-@pytest.mark.parametrize("circles", [False, True])
-def test_search_agrees_with_judge(circles: bool) -> None:
+@pytest.mark.parametrize("cycles", [False, True])
+def test_search_agrees_with_judge(cycles: bool) -> None:
     solvable = 0
     for seed in SEEDS:
-        universe = random_universe(seed, circles=circles)
+        universe = random_universe(seed, cycles=cycles)
         found = judged(universe)
         solution, preferred = solve(universe.problem()), solve_preferred(universe.problem())
         assert (solution is not None, preferred is not None) == (found is not None,) * 2, seed
@@ -44,7 +44,7 @@ def test_search_agrees_with_judge(circles: bool) -> None:
 
 
 def test_no_solution_beats_preferred_one() -> None:
-    """Where everything is asked for: nothing better of a component goes with what was decided before."""
+    """If everything is requested, no better candidate works with the components decided before."""
     compared = 0
     for seed in SEEDS:
         universe = random_universe(seed)
@@ -72,7 +72,7 @@ def _universe_of(universe: Universe, problem: Problem, items: list[Demand | Rela
 def test_cores_of_larger_universes_are_minimal() -> None:
     sizes = []
     for seed in SEEDS:
-        universe = random_universe(seed, circles=seed % 2 == 1)
+        universe = random_universe(seed, cycles=seed % 2 == 1)
         problem = universe.problem()
         if judged(universe) is not None:
             continue
@@ -88,7 +88,7 @@ def test_cores_of_larger_universes_are_minimal() -> None:
 
 
 def _by_deletion(universe: Universe, problem: Problem) -> list[Demand | Relation]:
-    """Find a core by leaving out one item after another, each time with a question to brute force."""
+    """Find a core by leaving out one item after another, each time checked by brute force."""
     core: list[Demand | Relation] = [*problem.demands, *problem.relations]
     for item in list(core):
         rest = [one for one in core if one is not item]
@@ -98,7 +98,7 @@ def _by_deletion(universe: Universe, problem: Problem) -> list[Demand | Relation
 
 
 @FEWER
-@given(universes(circles=True).filter(lambda universe: not universe.solvable()))
+@given(universes(cycles=True).filter(lambda universe: not universe.solvable()))
 def test_core_equals_plain_deletion(universe: Universe) -> None:
     problem = universe.problem()
     demands, relations = minimal_core(problem)

@@ -1,4 +1,4 @@
-"""Known-bad combinations: exactly the whole is refused, or warned of, and only where it counts."""
+"""Known-bad combinations: only the whole combination is refused or causes a warning, where it applies."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def test_combination_may_contain_platform(overlay: Overlay) -> None:
 
 
 @pytest.mark.parametrize("number", [2, 3])
-def test_weak_known_bad_row_forbids_at_any_support(number: int, catalog: Catalog, overlay: Overlay) -> None:
+def test_weak_row_excludes_only_its_combination(number: int, catalog: Catalog, overlay: Overlay) -> None:
     combination = dict(
         itertools.islice({"torch": ">=2.8", "rocm": ">=6.4", "python": "==3.8"}.items(), number)
     )

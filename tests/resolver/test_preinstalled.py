@@ -1,4 +1,4 @@
-"""What is installed stays: fixed versions, versions that the catalog does not know, and base images."""
+"""Preinstalled distributions are kept: known versions, unknown versions, and content of base images."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Masks say what rows say, and propagation removes only what is in no solution."""
+"""Masks mean the same as rows, and propagation removes only candidates that are in no solution."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_relation_table_merges_rows() -> None:
 
 
 @EXAMPLES
-@given(universes(circles=True))
+@given(universes(cycles=True))
 def test_propagation_keeps_candidates_of_solutions(universe: Universe) -> None:
     domains = propagate(universe.problem())
     solutions = list(universe.solutions())
@@ -60,7 +60,7 @@ def test_propagation_keeps_candidates_of_solutions(universe: Universe) -> None:
 
 
 @EXAMPLES
-@given(universes(circles=True))
+@given(universes(cycles=True))
 def test_propagated_candidates_have_partners(universe: Universe) -> None:
     problem = universe.problem()
     domains = propagate(problem)
@@ -99,7 +99,7 @@ def test_restricted_problem_shares_variables() -> None:
 
 
 def test_propagation_follows_chain_to_its_start() -> None:
-    """Each relation is looked at again when another one has changed what it speaks of."""
+    """A relation is revised again when another one has changed its variables."""
     both = frozenset({0, 1})
     rows = ((frozenset({0}), frozenset({0})), (frozenset({1}), frozenset({1})))
     chain = ("deepspeed", "apex", "torch", "rocm")

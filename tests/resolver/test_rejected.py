@@ -1,4 +1,4 @@
-"""What was not taken, and why: by the facts that forbid it, or by what it would have cost."""
+"""Rejected versions: the facts that exclude them, or the component that would change."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which of all solutions is chosen, against brute force from first principles."""
+"""The preferred solution, compared with brute force."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.resolver.universe import EXAMPLES, FACT, Universe, candidate, univers
 @EXAMPLES
 @given(universes())
 def test_preferred_solution_is_best_by_component(universe: Universe) -> None:
-    """What every solution has comes first, platform before torch before the rest, the best of each."""
+    """Components of every solution come first: the platform, then torch, then the rest; the best of each."""
     found = solve_preferred(universe.problem())
     left = list(universe.solutions())
     if not left:

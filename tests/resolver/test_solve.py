@@ -1,4 +1,4 @@
-"""The search finds a solution if and only if there is one, and the preferred one."""
+"""A session finds a solution if and only if there is one, and returns the preferred one."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ EACH_OTHER = Universe(
     (_must("torch", _set(0, 1)),),
     (_needs("torch", "apex", (0, 1), (1, 0)), _needs("apex", "torch", (1, 1), (0, 0))),
 )
-"""Each torch needs the apex that needs the other torch."""
+"""Each torch requires the apex that requires the other torch."""
 LEFT_BEHIND = Universe(
     {"apex": 2, "rocm": 1, "zlib": 1},
     (_must("apex", _set(0, 1)),),
@@ -58,11 +58,11 @@ LEFT_BEHIND = Universe(
         _needs("zlib", "apex", (0, 1)),
     ),
 )
-"""The first apex brings in two components that need each other, and the other apex."""
+"""The first apex brings in two components that require each other, and the other apex."""
 
 
 @EXAMPLES
-@given(universes(circles=True))
+@given(universes(cycles=True))
 @example(EACH_OTHER)
 @example(LEFT_BEHIND)
 def test_search_finds_solution_iff_one_exists_with_cycles(universe: Universe) -> None:
@@ -95,7 +95,7 @@ def test_preferred_solution_is_deterministic(universe: Universe) -> None:
 @EXAMPLES
 @given(universes())
 def test_preferred_solution_is_best_by_layer(universe: Universe) -> None:
-    """Where everything was asked for, this can be said in one line."""
+    """If everything is requested, the order of preference fits in one line."""
     universe = dataclasses.replace(universe, limits=tuple(map(_must, universe.sizes)))
     layers = [name for name in ("rocm", "torch", "apex", "deepspeed", "zlib") if name in universe.sizes]
     best = min(([one[name] for name in layers] for one in universe.solutions()), default=None)
@@ -117,7 +117,7 @@ def test_solution_has_only_required_components() -> None:
 
 
 def test_requested_component_is_newest_at_any_cost() -> None:
-    """The newest apex needs a rocm, the one before it needs none; nobody asked for less of rocm."""
+    """The newest apex requires a rocm, the one before it does not."""
     universe = Universe(
         {"apex": 2, "rocm": 2}, (_must("apex", _set(0, 1)),), (_needs("apex", "rocm", (0, 1)),)
     )

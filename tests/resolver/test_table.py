@@ -1,4 +1,4 @@
-"""The feasible matrix: every cell is what ``resolve`` answers, and no row is missing or too many."""
+"""The feasible matrix: every cell equals the answer of ``resolve``, and the rows are complete."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ TINY = "schema = 1\n" + "".join(
 
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Catalog:
-    """Make a catalog that is small enough to ask everything."""
+    """Load a catalog that is small enough to test every request."""
     path = tmp_path_factory.mktemp("tiny") / "tiny.toml"
     path.write_text(TINY, encoding="utf-8")
     return load_uncached([[str(path)]])[0]
@@ -143,7 +143,7 @@ def _all(table: Table) -> list[tuple[Row, Column]]:
 
 
 def _check(table: Table, row: Row, column: Column, image: str) -> None:
-    """Compare a cell with the answer to its request."""
+    """Check a cell against the answer to its request."""
     request = request_of_cell(table.request, row, column, image)
     cell = row.cells[column.name]
     if not cell.picks:
@@ -338,7 +338,7 @@ SITES = {
 
 @dataclass(frozen=True, repr=False)
 class Whole:
-    """A table with all its rows; what hypothesis would print of it is some megabytes."""
+    """A table with all its rows, without a repr: hypothesis would print some megabytes."""
 
     table: Table
     rows: list[Row]
@@ -346,7 +346,7 @@ class Whole:
 
 @pytest.fixture(scope="module", params=list(SITES.values()), ids=list(SITES))
 def real(request: pytest.FixtureRequest, catalog: Catalog) -> Whole:
-    """Make the whole table of a site."""
+    """Return the whole table of a site."""
     table = Table(catalog, ask(catalog, "", **request.param))
     return Whole(table, list(table.rows()))
 
@@ -360,7 +360,7 @@ def test_cells_of_shipped_catalog_equal_resolve(real: Whole, seed: int) -> None:
 
 
 def test_other_columns_do_not_change_cells(catalog: Catalog) -> None:
-    """What else was compiled makes no difference."""
+    """Other columns of the same problem make no difference."""
     whole = {
         (row.images, row.torch, row.python): row.cells["torch-sparse"]
         for row in Table(catalog, ask(catalog, "", day="2026-06-01")).rows()

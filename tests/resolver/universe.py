@@ -1,4 +1,4 @@
-"""Small random universes, and their meaning spelled out from the rows alone."""
+"""Small random universes, and their meaning computed from the rows alone."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ SUBSETS = {
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """What a demand says, in positions of candidates."""
+    """A demand, in positions of candidates."""
 
     name: str
     allowed: Subset
@@ -49,7 +49,7 @@ class Limit:
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """What a relation says: rows of (subjects, objects), in positions of candidates."""
+    """A relation: rows of (subjects, objects), in positions of candidates."""
 
     subject: str
     object: str
@@ -66,7 +66,7 @@ class Universe:
     links: tuple[Link, ...]
 
     def problem(self) -> Problem:
-        """Write it as the resolver has it."""
+        """Return the problem that the resolver reads."""
         variables = {
             name: Variable(name, [candidate(name, str(size - i)) for i in range(size)])
             for name, size in self.sizes.items()
@@ -86,13 +86,13 @@ class Universe:
         return Problem(variables, demands, relations)
 
     def holds(self, chosen: Assignment) -> bool:
-        """Tell whether an assignment satisfies everything, from first principles."""
+        """Return whether an assignment satisfies all limits and links."""
         return all(_limit_holds(one, chosen) for one in self.limits) and all(
             _link_holds(one, chosen) for one in self.links
         )
 
     def solutions(self) -> Iterator[Assignment]:
-        """Try every assignment there is."""
+        """Yield all solutions by trying every assignment."""
         values = [[None, *range(size)] for size in self.sizes.values()]
         for combination in product(*values):
             chosen = dict(zip(self.sizes, combination, strict=True))
@@ -100,11 +100,11 @@ class Universe:
                 yield chosen
 
     def solvable(self) -> bool:
-        """Tell whether any assignment is a solution."""
+        """Return whether any assignment is a solution."""
         return next(self.solutions(), None) is not None
 
     def read(self, solution: Mapping[str, int]) -> Assignment:
-        """Turn what `solve` gives into an assignment."""
+        """Convert a solution of a session to an assignment."""
         return {name: solution[name] - 1 if name in solution else None for name in self.sizes}
 
 
@@ -112,7 +112,7 @@ FACT = Fact("a row", "documented", "here")
 
 
 def candidate(name: str, version: str) -> Candidate:
-    """Make a candidate about which nothing is known."""
+    """Return a candidate without facts."""
     return Candidate(name, version, "distribution", "published", FACT)
 
 
@@ -132,14 +132,14 @@ def _link_holds(link: Link, chosen: Assignment) -> bool:
 
 
 @st.composite
-def universes(draw: st.DrawFn, *, circles: bool = False) -> Universe:
+def universes(draw: st.DrawFn, *, cycles: bool = False) -> Universe:
     """Draw a universe of up to five components with up to three candidates each.
 
-    Without circles no component is related to itself, by whatever way; shipped facts are like that.
+    Without cycles no component is related to itself, directly or not, as in the shipped facts.
     """
     names = draw(st.permutations(NAMES))[: draw(st.integers(2, len(NAMES)))]
     sizes = {name: draw(st.integers(1, MOST_VERSIONS)) for name in names}
-    pairs = list(permutations(names, 2) if circles else combinations(names, 2))
+    pairs = list(permutations(names, 2) if cycles else combinations(names, 2))
 
     def some(name: str) -> st.SearchStrategy[Subset]:
         return SUBSETS[sizes[name]]
@@ -157,11 +157,9 @@ def universes(draw: st.DrawFn, *, circles: bool = False) -> Universe:
     return Universe(sizes, tuple(limits), tuple(links))
 
 
-def random_universe(
-    seed: int, *, components: int = 8, candidates: int = 6, circles: bool = False
-) -> Universe:
+def random_universe(seed: int, *, components: int = 8, candidates: int = 6, cycles: bool = False) -> Universe:
     """Make a universe too large to try every assignment; about half of them have a solution."""
-    chance = random.Random(f"{seed} {components} {candidates} {circles}")
+    chance = random.Random(f"{seed} {components} {candidates} {cycles}")
     names = [*NAMES[:2], *(f"package{number}" for number in range(components - 2))]
     sizes = {name: chance.randint(2, candidates) for name in names}
 
@@ -171,7 +169,7 @@ def random_universe(
     limits = [
         Limit(name, some(name, 0.8), chance.random() < 0.2) for name in chance.choices(names, k=components)
     ]
-    pairs = list(permutations(names, 2) if circles else combinations(reversed(names), 2))
+    pairs = list(permutations(names, 2) if cycles else combinations(reversed(names), 2))
     links = []
     for subject, target in chance.sample(pairs, chance.randint(components, 2 * components)):
         rows = [(some(subject, 0.5), some(target, 0.5)) for _ in range(chance.randint(1, 3))]
