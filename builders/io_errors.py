@@ -12,7 +12,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from builders.cache import cache_root
-from resolver.errors import CommandError, EnvironmentLacksError, MatrixError, UsageError
+from resolver.errors import (
+    AuditError,
+    BuildError,
+    CommandError,
+    EnvironmentLacksError,
+    MatrixError,
+    UsageError,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -97,12 +104,11 @@ def explain_index_errors(index: Path, work: Path) -> Iterator[None]:
         with explain_io_errors(index, "index", hint=hint):
             yield
     except DiskFullError as error:
-        if error.directory == index:
+        if error.directory.is_relative_to(index):
             shutil.rmtree(work, ignore_errors=True)
         raise
-    except MatrixError as error:
-        diagnoses = error.details.get("diagnosis", [])
-        if not any(diagnosis["id"] in _DISK_FULL_DIAGNOSES for diagnosis in diagnoses[:1]):
+    except (AuditError, BuildError) as error:
+        if not any(finding.id in _DISK_FULL_DIAGNOSES for finding in error.findings[:1]):
             raise
         shutil.rmtree(work, ignore_errors=True)
         explained = DiskFullError(index, "index", error.message, hint=hint)

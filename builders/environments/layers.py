@@ -19,7 +19,7 @@ from builders.environments.cached import digest, ensure_cached, remove_tree
 from builders.environments.pip import ensure_pip
 from builders.environments.python import QUIET, python_view
 from builders.environments.wheelhouse import fetch_wheels, remove_damaged
-from builders.io_errors import explain_cache_errors
+from builders.io_errors import explain_cache_errors, explain_io_errors
 from resolver.errors import CommandError, EnvironmentLacksError
 
 if TYPE_CHECKING:
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 _LINK = "matrix-layers.pth"
 _INSTALLED = "matrix-installed.json"
+_DISK_HINT = "Free some space, or choose another directory: --index DIR."
 _LIST_INSTALLED = """
 import importlib.metadata as m, json, sys
 versions = {}
@@ -273,8 +274,10 @@ def _create(
     ]  # fmt: skip
     what = f"Creating an environment with {', '.join(wheel.name for wheel in wheels) or python.path}"
     view = python_view(python, binds=[*binds, Bind(root, writable=True)])
+    in_cache = root.is_relative_to(cache_root())
+    explaining = explain_cache_errors() if in_cache else explain_io_errors(root, hint=_DISK_HINT)
     try:
-        with explain_cache_errors():
+        with explaining:
             run_in(runtime, ["/bin/sh", "-c", _CREATE, "sh", *arguments, *command], view, what=what, log=log)
     except CommandError as error:
         raise EnvironmentLacksError(error.message, hint="The log has the reason.") from None

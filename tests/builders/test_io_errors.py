@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from builders.cache import cache_root
+from builders.findings import Finding
 from builders.io_errors import explain_any_os_error, explain_index_errors, explain_io_errors
 from resolver.errors import BuildError, CommandError, EnvironmentLacksError, UsageError
 
@@ -108,8 +109,16 @@ class TestIndexErrors:
             raise os_error(errno.ENOSPC, tmp_path / "cache" / "file")
         assert work.exists()
 
+    def test_full_environment_removes_build_directory(self, tmp_path: Path, work: Path) -> None:
+        index = explain_index_errors(tmp_path / "index", work)
+        environment = explain_io_errors(work / "env", hint=HINT)
+        with pytest.raises(EnvironmentLacksError, match=f"No space left in {work}/env"), index, environment:
+            raise command_error(1, "No space left on device")
+        assert not work.exists()
+
     def test_build_that_met_full_disk_is_explained(self, tmp_path: Path, work: Path) -> None:
         failure = BuildError("The compiler failed.")
+        failure.findings = (Finding("disk-full", "error", "The disk is full."),)
         failure.details = {"diagnosis": [{"id": "disk-full"}]}
         explaining = explain_index_errors(tmp_path / "index", work)
         with pytest.raises(EnvironmentLacksError, match="The compiler failed") as caught, explaining:
@@ -117,12 +126,10 @@ class TestIndexErrors:
         assert caught.value.details == failure.details
         assert not work.exists()
 
-    @pytest.mark.parametrize("diagnoses", [[], [{"id": "compile-error"}, {"id": "disk-full"}]])
-    def test_other_build_failure_passes_unchanged(
-        self, tmp_path: Path, work: Path, diagnoses: list[dict[str, str]]
-    ) -> None:
+    @pytest.mark.parametrize("ids", [[], ["compile-error", "disk-full"]])
+    def test_other_build_failure_passes_unchanged(self, tmp_path: Path, work: Path, ids: list[str]) -> None:
         failure = BuildError("The compiler failed.")
-        failure.details = {"diagnosis": diagnoses}
+        failure.findings = tuple(Finding(name, "error", name) for name in ids)
         with pytest.raises(BuildError), explain_index_errors(tmp_path / "index", work):
             raise failure
         assert (work / "half").exists()
