@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -225,3 +227,11 @@ def test_other_gpu_without_site_uses_no_facts_of_lumi(capsys: Capture) -> None:
     versions = {pick["name"]: pick["version"] for pick in answer["picks"]}
     assert "kernel-driver" not in versions
     assert "lumi" not in versions["base-image"]
+
+
+def test_resolve_does_not_import_networkx() -> None:
+    program = (
+        "import sys; from matrix.cli import main; "
+        "assert main(['resolve', 'apex', '--no-lock', '-q']) == 0; assert 'networkx' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, stdout=subprocess.DEVNULL)
