@@ -86,6 +86,11 @@ def test_missing_program_is_an_error(tmp_path: Path) -> None:
     assert output_of([str(tmp_path / "no-such-program")]) == ""
 
 
+def test_missing_working_directory_is_named(tmp_path: Path) -> None:
+    with pytest.raises(CommandError, match=f"{tmp_path / 'gone'}: No such file or directory"):
+        run(["true"], what="One", log=tmp_path / "log", cwd=tmp_path / "gone")
+
+
 @pytest.mark.parametrize(
     "error",
     [
