@@ -6,20 +6,19 @@ Nothing that `run` starts outlives `matrix`, however `matrix` ends: see `builder
 from __future__ import annotations
 
 import ctypes
-import json
 import os
 import re
 import signal
 import subprocess
 import sys
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from types import FrameType
-from typing import IO
 
 from builders import reaper
+from builders.reaper import end_session
 from resolver.errors import CommandError, EnvironmentLacksError, TooSlowError
 
 _PASSED_VARIABLES = (
@@ -39,6 +38,7 @@ _NOISE = re.compile(
 )
 _WIDEST = 240  # characters of a line that are shown
 _PR_SET_PDEATHSIG = 1  # from linux/prctl.h
+_NOT_FOUND = 127  # what a shell returns for a program that it cannot start
 _SIGNALLED = 128  # what a shell adds to the number of a signal
 _FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -84,12 +84,30 @@ def run(
         sink.write(f"$ {' '.join(command)}\n".encode())
         sink.flush()
         start = sink.tell()
-        with _with_reaper(command, cwd=cwd, env=env, output=sink) as process:
+        with _with_reaper() as guard:
+            try:
+                process = subprocess.Popen(
+                    command,
+                    cwd=cwd,
+                    env=env,
+                    stdin=subprocess.DEVNULL,
+                    stdout=sink,
+                    stderr=sink,
+                    start_new_session=True,
+                )
+            except OSError as error:
+                lines = [f"{error.filename or command[0]}: {error.strerror}"]
+                raise CommandError(what, code=_NOT_FOUND, log=log, lines=lines) from None
             code: int | None
             try:
+                guard(process.pid)
                 code = process.wait(timeout)
             except subprocess.TimeoutExpired:
                 code = None
+            finally:
+                if process.returncode is None:
+                    end_session(process.pid)
+                    process.wait()
     if code is None:
         lines = error_lines(log, start=start)
         raise TooSlowError(what, code=-signal.SIGTERM, log=log, lines=lines)
@@ -98,32 +116,25 @@ def run(
 
 
 @contextmanager
-def _with_reaper(
-    command: Sequence[str], *, cwd: Path | None, env: Mapping[str, str] | None, output: IO[bytes]
-) -> Iterator[subprocess.Popen[bytes]]:
-    """Start a program under a reaper, which exits as the program does; end both on leaving."""
-    order = {
-        "command": list(command),
-        "cwd": str(cwd) if cwd else None,
-        "env": dict(env) if env is not None else None,
-    }
-    process = subprocess.Popen(
+def _with_reaper() -> Iterator[Callable[[int], None]]:
+    """Start a reaper; yield the function that tells it the session to end if `matrix` dies."""
+    with subprocess.Popen(
         [sys.executable, "-I", "-S", reaper.__file__],
         stdin=subprocess.PIPE,
-        stdout=output,
-        stderr=output,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
         start_new_session=True,  # an interrupt from the terminal must not reach it
-    )
-    assert process.stdin is not None  # noqa: S101  for mypy
-    try:
-        with suppress(BrokenPipeError):
-            process.stdin.write(json.dumps(order).encode() + b"\n")
+    ) as process:
+
+        def guard(session: int) -> None:
+            assert process.stdin is not None  # noqa: S101  for mypy
+            process.stdin.write(str(session).encode())
             process.stdin.flush()
-        yield process
-    finally:
-        with suppress(BrokenPipeError):
-            process.stdin.close()
-        process.wait()
+
+        try:
+            yield guard
+        finally:
+            process.kill()
 
 
 def run_in_foreground(
