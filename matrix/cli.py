@@ -20,9 +20,8 @@ from matrix import __version__
 from matrix.console import Console
 from matrix.context import Context
 from matrix.options import EXIT_CODES, add_verbosity, expand_gfx_flags, help_texts
-from resolver.errors import InternalError, MatrixError, UsageError, did_you_mean
+from resolver.errors import EXIT_INTERRUPTED, InternalError, MatrixError, UsageError, did_you_mean
 
-INTERRUPTED = 130
 _GARBAGE_THRESHOLD = 50_000
 """New objects between two searches for reference cycles. Nearly everything a command creates lives until it
 ends, so Python's default threshold costs a tenth of the run time and frees nothing."""
@@ -71,7 +70,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _fail(error, arguments, console)
     except KeyboardInterrupt:
         console.error("Interrupted.", "Finished work is kept; run the same command again to continue.")
-        return INTERRUPTED
+        return EXIT_INTERRUPTED
     except BrokenPipeError:
         console.drop()
         sys.stderr.close()
