@@ -1,6 +1,6 @@
-"""Offload bundles and AMDGPU code objects, written here byte by byte from their documentation.
+"""Write offload bundles and AMDGPU code objects byte by byte from their documentation.
 
-Nothing of the program is used, so that a mistake in its reading is not repeated in what it reads.
+This uses no code of the program, so that an error in its reader is not repeated here.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ def code_object(
     target: str = "gfx90a", *, xnack: str = "", noted: str | None = None, size: int = 600
 ) -> bytes:
     """Write an ELF header with the target in its flags, and a metadata note."""
-    said = f"amdgcn-amd-amdhsa--{noted if noted is not None else ':'.join(filter(None, [target, xnack]))}"
-    text = said.encode()
+    message = f"amdgcn-amd-amdhsa--{noted if noted is not None else ':'.join(filter(None, [target, xnack]))}"
+    text = message.encode()
     metadata = b"\x81" + b"\xad" + b"amdhsa.target" + b"\xd9" + bytes([len(text)]) + text
     note = struct.pack("<III", 7, len(metadata), 32) + b"AMDGPU\0\0" + metadata
     flags = MACHINES[target] | XNACK[xnack]
@@ -52,5 +52,5 @@ def packed(bundle: bytes, version: int, *, method: int = 0, payload: bytes | Non
 
 
 def padded(*bundles: bytes, align: int = 4096) -> bytes:
-    """Put bundles one after another as a linker does."""
-    return b"".join(one + bytes(-len(one) % align) for one in bundles)
+    """Concatenate bundles as a linker does."""
+    return b"".join(bundle + bytes(-len(bundle) % align) for bundle in bundles)

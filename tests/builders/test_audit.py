@@ -1,4 +1,4 @@
-"""A wheel is judged by what is in it."""
+"""Objects, promises and the platform tag of a wheel."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ def audit(wheel: Path, promised: Recipe) -> WheelAudit:
     return audit_wheel(wheel, Expected(recipe=promised))
 
 
-def found(report: WheelAudit) -> list[tuple[str, str]]:
-    """Give what was found but for the remark on the tag, which every wheel here gets."""
-    ids = [(one.id, one.severity) for one in report.findings]
-    return [one for one in ids if one != ("plain-platform-tag", "info")]
+def ids_of(report: WheelAudit) -> list[tuple[str, str]]:
+    """Return ids and severities, without the info on the tag that every wheel here gets."""
+    ids = [(finding.id, finding.severity) for finding in report.findings]
+    return [pair for pair in ids if pair != ("plain-platform-tag", "info")]
 
 
 @pytest.fixture
@@ -50,17 +50,17 @@ def binary(compile_object: Compile) -> bytes:
 
 def test_promised_object_is_found(make_wheel: MakeWheel, binary: bytes) -> None:
     report = audit(make_wheel(files={OP: binary}, tags=TAGS), recipe("tiny/ops/adam_op*.so"))
-    assert found(report) == [("object-found", "info")]
-    assert any(OP in one.message for one in report.findings)
+    assert ids_of(report) == [("object-found", "info")]
+    assert any(OP in finding.message for finding in report.findings)
     assert report.errors == []
-    assert [one.path for one in report.objects] == [OP]
+    assert [item.path for item in report.objects] == [OP]
 
 
 def test_promised_object_is_missing(make_wheel: MakeWheel, binary: bytes) -> None:
     report = audit(
         make_wheel(files={OP: binary}, tags=TAGS), recipe("tiny/ops/adam_op*.so", "tiny/ops/lamb_op*.so")
     )
-    assert found(report) == [("object-missing", "error"), ("object-found", "info")]
+    assert ids_of(report) == [("object-missing", "error"), ("object-found", "info")]
     (error,) = report.errors
     assert "tiny/ops/lamb_op*.so" in error.message
     assert OP in error.message
@@ -82,7 +82,7 @@ def test_file_named_so_that_is_not_elf_is_an_error(
 ) -> None:
     wheel = make_wheel(files={OP: binary, "tiny/fake.so": content}, tags=TAGS)
     report = audit(wheel, recipe("tiny/ops/adam_op*.so", "tiny/fake*.so"))
-    assert found(report) == [("not-elf", "error"), ("object-missing", "error"), ("object-found", "info")]
+    assert ids_of(report) == [("not-elf", "error"), ("object-missing", "error"), ("object-found", "info")]
     assert "tiny/fake.so" in report.findings[0].message
 
 
@@ -95,7 +95,7 @@ def test_other_suffixes_with_so_are_ignored(make_wheel: MakeWheel, binary: bytes
 @pytest.mark.parametrize("name", ["tiny/libone.so.1", "tiny/libone.so.1.2.3"])
 def test_versioned_library_is_an_object(make_wheel: MakeWheel, binary: bytes, name: str) -> None:
     report = audit(make_wheel(files={name: binary}, tags=TAGS), recipe("tiny/libone.so*"))
-    assert [one.path for one in report.objects] == [name]
+    assert [item.path for item in report.objects] == [name]
     assert report.errors == []
 
 
@@ -103,7 +103,7 @@ def test_object_for_another_cpu_is_an_error(make_wheel: MakeWheel, binary: bytes
     number, name = OTHER_CPU[platform.machine()]
     other = binary[:18] + struct.pack("<H", number) + binary[20:]
     report = audit(make_wheel(files={OP: other}, tags=TAGS), recipe(OP))
-    assert found(report) == [("other-machine", "error"), ("object-found", "info")]
+    assert ids_of(report) == [("other-machine", "error"), ("object-found", "info")]
     assert name in report.findings[0].message
     assert platform.machine() in report.findings[0].message
 
@@ -113,14 +113,14 @@ def test_needed_libraries_are_read(make_wheel: MakeWheel, compile_object: Compil
     source = "int help(void); int main_(void) { return help(); }"
     user = compile_object("user.so", source, f"-L{library.parent}", "-ltinyhelp", "-Wl,--no-as-needed", "-lm")
     report = audit(make_wheel(files={OP: user.read_bytes()}, tags=TAGS), recipe(OP))
-    (one,) = report.objects
-    assert one.needed == ("libtinyhelp.so.7", "libm.so.6", "libc.so.6")
+    (item,) = report.objects
+    assert item.needed == ("libtinyhelp.so.7", "libm.so.6", "libc.so.6")
 
 
 def test_truncated_object_is_a_finding(make_wheel: MakeWheel, binary: bytes) -> None:
     for length in (20, 64, 100, len(binary) // 2, len(binary) - 1):
         report = audit(make_wheel(files={OP: binary[:length]}, tags=TAGS, folder=f"cut{length}"), recipe(OP))
-        assert ("not-elf", "error") in found(report), length
+        assert ("not-elf", "error") in ids_of(report), length
 
 
 def test_platform_tag_follows_symbol_versions(make_wheel: MakeWheel, binary: bytes) -> None:
@@ -134,8 +134,8 @@ def test_newer_symbol_gives_newer_tag(make_wheel: MakeWheel, compile_object: Com
     older = compile_object("older.so", "int older(void) { return 1; }")
     newer = compile_object("newer.so", source)
     floors = []
-    for one in (older, newer):
-        tag = platform_tag(make_wheel(files={OP: one.read_bytes()}, tags=TAGS, folder=one.stem))
+    for library in (older, newer):
+        tag = platform_tag(make_wheel(files={OP: library.read_bytes()}, tags=TAGS, folder=library.stem))
         floors.append(int(tag.split("_")[2]))
     assert floors[0] < 25 <= floors[1]
 
@@ -143,7 +143,7 @@ def test_newer_symbol_gives_newer_tag(make_wheel: MakeWheel, compile_object: Com
 def test_library_in_purelib_is_read(make_wheel: MakeWheel, binary: bytes) -> None:
     path = f"tiny-1.0.data/purelib/{OP}"
     report = audit(make_wheel(files={path: binary}, tags=TAGS), recipe(path))
-    assert [one.path for one in report.objects] == [path]
+    assert [item.path for item in report.objects] == [path]
 
 
 def test_torch_libraries_do_not_change_the_tag(make_wheel: MakeWheel, compile_object: Compile) -> None:
@@ -166,22 +166,22 @@ def test_extension_without_libc_is_read(make_wheel: MakeWheel, compile_object: C
     small = compile_object("small.so", source, include, "-Wl,--as-needed")
     path = "tiny/small.abi3.so"
     report = audit(make_wheel(files={path: small.read_bytes()}, tags=TAGS), recipe(path))
-    assert found(report) == [("object-found", "info")]
+    assert ids_of(report) == [("object-found", "info")]
     assert report.objects[0].needed == ()
     assert report.platform_tag != "any"
 
 
 @given(
-    held=st.lists(st.sampled_from(["a/x.so", "a/y.so", "b/x.so"]), unique=True),
-    wanted=st.lists(st.sampled_from(["a/x*.so", "*/y.so", "a/*", "c/*"]), unique=True),
+    paths=st.lists(st.sampled_from(["a/x.so", "a/y.so", "b/x.so"]), unique=True),
+    patterns=st.lists(st.sampled_from(["a/x*.so", "*/y.so", "a/*", "c/*"]), unique=True),
 )
-def test_every_promise_has_one_finding(held: list[str], wanted: list[str]) -> None:
-    contents: Any = SimpleNamespace(objects=[SharedObject(path, ()) for path in held])
-    findings = list(check_promised_objects(contents, Expected(recipe=recipe(*wanted))))
+def test_every_promise_has_one_finding(paths: list[str], patterns: list[str]) -> None:
+    contents: Any = SimpleNamespace(objects=[SharedObject(path, ()) for path in paths])
+    findings = list(check_promised_objects(contents, Expected(recipe=recipe(*patterns))))
     kept = {
-        "a/x*.so": "a/x.so" in held,
-        "*/y.so": "a/y.so" in held,
-        "a/*": any(name.startswith("a/") for name in held),
+        "a/x*.so": "a/x.so" in paths,
+        "*/y.so": "a/y.so" in paths,
+        "a/*": any(name.startswith("a/") for name in paths),
         "c/*": False,
     }
-    assert [one.severity == "info" for one in findings] == [kept[glob] for glob in wanted]
+    assert [finding.severity == "info" for finding in findings] == [kept[glob] for glob in patterns]

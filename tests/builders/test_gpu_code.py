@@ -1,4 +1,4 @@
-"""GPU code is found wherever a compiler puts it, and damage is a finding."""
+"""Offload bundles and code objects are read; damage is reported."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ def read(section: bytes, before: int = 0) -> tuple[list[CodeObject], list[Proble
 def names(section: bytes) -> list[str]:
     objects, problems = read(section)
     assert problems == []
-    return [one.name for one in objects]
+    return [code.name for code in objects]
 
 
 def problems_of(section: bytes) -> list[str]:
-    return [one.id for one in read(section)[1]]
+    return [finding.id for finding in read(section)[1]]
 
 
 def test_plain_bundles_have_offsets() -> None:
@@ -56,7 +56,7 @@ def test_compressed_bundles_in_sequence(version: int, align: int) -> None:
     section = padded(first, second, plain([HOST, XNACK]), align=align)
     objects, problems = read(section)
     assert problems == []
-    assert [(one.name, one.compression) for one in objects] == [
+    assert [(code.name, code.compression) for code in objects] == [
         ("gfx90a", "zlib"),
         ("gfx942", "zlib"),
         ("gfx90a:xnack-", ""),
@@ -68,7 +68,7 @@ def test_bundles_of_clang_are_read(name: str, packing: str) -> None:
     """Made by clang 22, see data/README.md; the sizes are those that llvm-objdump extracts."""
     objects, problems = read((DATA / f"{name}.fatbin").read_bytes())
     assert problems == []
-    assert [(one.architecture, one.features, one.size, one.compression) for one in objects] == [
+    assert [(code.architecture, code.features, code.size, code.compression) for code in objects] == [
         ("gfx1030", (), 3528, packing),
         ("gfx90a", ("xnack-",), 4488, packing),
         ("gfx942", (), 4488, packing),
@@ -94,7 +94,7 @@ def test_entry_id_spellings(entry: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("entry", "content", "said"),
+    ("entry", "content", "message"),
     [
         ("gfx942", code_object("gfx90a", noted="gfx942"), "holds code for gfx90a"),
         ("gfx90a", code_object("gfx90a", xnack="xnack+"), "holds code for gfx90a:xnack+"),
@@ -104,10 +104,10 @@ def test_entry_id_spellings(entry: str) -> None:
         ("gfx90a", b"\x7fELF", "does not hold an AMDGPU code object"),
     ],
 )
-def test_entry_with_wrong_name_is_reported(entry: str, content: bytes, said: str) -> None:
+def test_entry_with_wrong_name_is_reported(entry: str, content: bytes, message: str) -> None:
     (problem,) = read(plain([HOST, (PREFIX + entry, content)]))[1]
     assert problem.id == "object-disagrees"
-    assert said in problem.text
+    assert message in problem.text
 
 
 def test_empty_entry_and_unknown_architecture() -> None:
@@ -116,7 +116,7 @@ def test_empty_entry_and_unknown_architecture() -> None:
 
 
 @pytest.mark.parametrize(
-    ("damaged", "said"),
+    ("damaged", "message"),
     [
         (b"noise" * 100, "not an offload bundle"),
         (b"__CLANG_OFFLOAD_BUNDLE__" + struct.pack("<Q", 2**63), "entries"),
@@ -130,11 +130,11 @@ def test_empty_entry_and_unknown_architecture() -> None:
         (packed(b"anything else that is long enough", 3), "not an offload bundle"),
     ],
 )
-def test_reading_continues_after_damage(damaged: bytes, said: str) -> None:
+def test_reading_continues_after_damage(damaged: bytes, message: str) -> None:
     objects, problems = read(padded(damaged, plain([HOST, GFX90A])))
-    assert [one.name for one in objects] == ["gfx90a"]
-    assert said in problems[0].text
-    assert {one.id for one in problems} == {"fatbin-damaged"}
+    assert [code.name for code in objects] == ["gfx90a"]
+    assert message in problems[0].text
+    assert {finding.id for finding in problems} == {"fatbin-damaged"}
 
 
 def test_truncated_table_is_damage() -> None:
@@ -144,16 +144,16 @@ def test_truncated_table_is_damage() -> None:
 
 def test_names_only_beyond_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     wrong = (f"{PREFIX}gfx90a", code_object("gfx942"))
-    section = padded(*[packed(plain([HOST, one]), 3) for one in (GFX942, wrong)])
+    section = padded(*[packed(plain([HOST, entry]), 3) for entry in (GFX942, wrong)])
     assert problems_of(section) == ["object-disagrees"]
     monkeypatch.setattr(gpu_code, "_MOST_COMPARED", 1000)
     assert problems_of(section) == ["names-only"]
-    assert [one.name for one in read(section)[0]] == ["gfx942", "gfx90a"]
+    assert [code.name for code in read(section)[0]] == ["gfx942", "gfx90a"]
 
 
 @pytest.mark.parametrize("version", [2, 3])
 def test_huge_bundle_is_not_unpacked(version: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What it promises counts, before anything but its table is unpacked; the next one is still compared."""
+    """Its promised size decides before more than its table is unpacked; the next bundle is compared."""
     wrong = (f"{PREFIX}gfx90a", code_object("gfx942"))
     large = packed(plain([HOST, (f"{PREFIX}gfx942", code_object("gfx942", size=1 << 24))]), version)
     section = padded(large, packed(plain([HOST, wrong]), 3))
@@ -169,8 +169,8 @@ def test_huge_bundle_is_not_unpacked(version: int, monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(gpu_code, "_decompressed", measured)
     objects, problems = read(section)
-    assert [one.name for one in objects] == ["gfx942", "gfx90a"]
-    assert [one.id for one in problems] == ["object-disagrees", "names-only"]
+    assert [code.name for code in objects] == ["gfx942", "gfx90a"]
+    assert [finding.id for finding in problems] == ["object-disagrees", "names-only"]
     assert max(unpacked) <= 1 << 22
 
 
@@ -179,9 +179,9 @@ def test_huge_bundle_without_length_is_not_read(monkeypatch: pytest.MonkeyPatch)
     assert problems_of(section) == []
     monkeypatch.setattr(gpu_code, "_MOST_COMPARED", 1000)
     objects, problems = read(section)
-    assert [one.id for one in problems] == ["bundle-not-read", "names-only"]
+    assert [finding.id for finding in problems] == ["bundle-not-read", "names-only"]
     assert "does not say its length" in problems[0].text
-    assert [one.name for one in objects] == ["gfx942"]
+    assert [code.name for code in objects] == ["gfx942"]
 
 
 def test_payload_larger_than_its_size_is_damage() -> None:
@@ -194,8 +194,8 @@ def test_payload_larger_than_its_size_is_damage() -> None:
 def test_unknown_compression_is_not_read() -> None:
     section = padded(packed(plain([GFX90A]), 3, method=7), plain([GFX942]))
     objects, problems = read(section)
-    assert [one.id for one in problems] == ["bundle-not-read"]
-    assert [one.name for one in objects] == ["gfx942"]
+    assert [finding.id for finding in problems] == ["bundle-not-read"]
+    assert [code.name for code in objects] == ["gfx942"]
 
 
 @given(cut=st.integers(0, 20_000))
@@ -203,7 +203,7 @@ def test_truncated_section_adds_no_objects(cut: int) -> None:
     section = padded(plain([HOST, GFX90A]), packed(plain([HOST, GFX942]), 3))
     objects, _ = read(section[:cut])
     whole, _ = read(section)
-    assert all(one in whole for one in objects)
+    assert all(code in whole for code in objects)
 
 
 @given(data=st.binary(max_size=300), at=st.integers(0, 9000), packing=st.sampled_from([0, 1, 2, 3]))
@@ -228,5 +228,5 @@ def test_any_bytes_are_read(data: bytes, at: int, packing: int) -> None:
 )
 def test_written_bundles_are_read(written: list[tuple[list[tuple[str, bytes]], int]], align: int) -> None:
     bundles = [packed(plain(entries), how) if how else plain(entries) for entries, how in written]
-    wanted = [name.removeprefix(PREFIX) for entries, _ in written for name, _ in entries]
-    assert names(padded(*bundles, align=align)) == wanted
+    expected = [name.removeprefix(PREFIX) for entries, _ in written for name, _ in entries]
+    assert names(padded(*bundles, align=align)) == expected

@@ -1,4 +1,4 @@
-"""Wheels that anybody may have made: an answer always, never a traceback, never a full memory."""
+"""Hostile wheels give findings or an error: no traceback, no hang, no unbounded memory."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ quick = settings(
 
 
 def changes_of(least: int) -> st.SearchStrategy[list[tuple[float, bytes]]]:
-    """Give changes of a file: where, as a part of its length, and the new bytes."""
+    """Return changes of a file: where, as a fraction of its length, and the new bytes."""
     return st.lists(st.tuples(st.floats(0, 1), st.binary(min_size=1, max_size=8)), min_size=least, max_size=4)
 
 
@@ -87,12 +87,12 @@ def test_changed_wheel_gives_verdict_or_error(
         data[at : at + len(new)] = new
     path = tmp_path / f"tiny-1.0-{TAGS}.whl"
     path.write_bytes(data)
-    said: str
+    text: str
     try:
-        said = audit_wheel(path).verdict
+        text = audit_wheel(path).verdict
     except UsageError as error:
-        said = error.message
-    assert said in {"sound", "defective"} or "not a valid wheel" in said
+        text = error.message
+    assert text in {"sound", "defective"} or "not a valid wheel" in text
 
 
 @quick
@@ -168,7 +168,7 @@ def test_member_with_two_names_is_damaged(make_wheel: MakeWheel) -> None:
     wheel = make_wheel()
     data = wheel.read_bytes()
     wheel.write_bytes(data.replace(b"tiny.py", b"evil.py", 1))
-    (damaged,) = (one for one in audit_wheel(wheel).errors if one.id == "member-damaged")
+    (damaged,) = (finding for finding in audit_wheel(wheel).errors if finding.id == "member-damaged")
     assert "differ" in damaged.message
 
 
@@ -183,7 +183,7 @@ def test_overlapping_members_are_errors(tmp_path: Path) -> None:
         info.header_offset = sink.getinfo("a.py").header_offset
         info.filename = info.orig_filename = "a.py"
     report = audit_wheel(path)
-    assert {"members-overlap", "member-twice"} <= {one.id for one in report.errors}
+    assert {"members-overlap", "member-twice"} <= {finding.id for finding in report.errors}
 
 
 def test_sound_wheel_has_no_overlapping_members(make_wheel: MakeWheel) -> None:
@@ -200,7 +200,7 @@ def test_member_larger_than_its_size_is_damaged(make_wheel: MakeWheel) -> None:
         sink.writestr("bomb.bin", packed_data)
         info = sink.getinfo("bomb.bin")
         info.compress_type, info.file_size = zipfile.ZIP_DEFLATED, 10
-    damaged = [one for one in audit_wheel(wheel).errors if one.id == "member-damaged"]
+    damaged = [finding for finding in audit_wheel(wheel).errors if finding.id == "member-damaged"]
     assert len(damaged) == 1
     assert "does not have the 10 bytes" in damaged[0].message
 
@@ -217,18 +217,20 @@ def with_texts(wheel: Path, **texts: bytes) -> Path:
 
 
 def test_record_too_large_for_its_members_is_not_read(make_wheel: MakeWheel) -> None:
-    (one,) = audit_wheel(with_texts(make_wheel(), RECORD=b"a\n" * (1 << 20))).findings
-    assert one.id == "record-damaged"
-    assert "2097152 bytes" in one.message
+    (finding,) = audit_wheel(with_texts(make_wheel(), RECORD=b"a\n" * (1 << 20))).findings
+    assert finding.id == "record-damaged"
+    assert "2097152 bytes" in finding.message
 
 
 def test_findings_after_a_hundred_are_counted(make_wheel: MakeWheel) -> None:
-    report = audit_wheel(with_texts(make_wheel(), RECORD=b"".join(b"%d,,\n" % one for one in range(5000))))
-    absent = [one for one in report.findings if one.id == "record-names-absent"]
+    report = audit_wheel(
+        with_texts(make_wheel(), RECORD=b"".join(b"%d,,\n" % number for number in range(5000)))
+    )
+    absent = [finding for finding in report.findings if finding.id == "record-names-absent"]
     assert len(absent) == 101
     assert absent[-1].message == "There are 4900 more of these."
     assert absent[-1].evidence == {"count": "4900"}
-    assert {one.severity for one in absent} == {"error"}
+    assert {finding.severity for finding in absent} == {"error"}
 
 
 def test_record_of_one_long_line_is_an_error(make_wheel: MakeWheel) -> None:
@@ -241,7 +243,7 @@ def test_record_of_one_long_line_is_an_error(make_wheel: MakeWheel) -> None:
 @pytest.mark.parametrize("text", ["METADATA", "WHEEL"])
 def test_large_metadata_is_not_read(make_wheel: MakeWheel, text: str) -> None:
     report = audit_wheel(with_texts(make_wheel(), **{text: b"a: b\n" * (1 << 20)}))
-    assert [one.id for one in report.errors] == ["record-hash-differs", "metadata-too-large"]
+    assert [finding.id for finding in report.errors] == ["record-hash-differs", "metadata-too-large"]
     assert text in report.errors[1].message
     assert text not in report.contents.texts
 
@@ -262,12 +264,12 @@ def test_directory_of_16_mib_is_rejected(tmp_path: Path) -> None:
 
 
 def without_sections(data: bytes) -> bytes:
-    """Take the section headers away, as ``strip --strip-section-headers`` does."""
+    """Remove the section headers, as ``strip --strip-section-headers`` does."""
     return data[:40] + bytes(8) + data[48:58] + bytes(6) + data[64:]
 
 
 def with_section_moved(data: bytes, kind: int) -> bytes:
-    """Let the header of one kind of section point to a copy at the end of the file."""
+    """Make the header of one kind of section point to a copy at the end of the file."""
     changed = bytearray(data)
     (table,) = struct.unpack_from("<Q", data, 40)
     size, count = struct.unpack_from("<HH", data, 58)
@@ -284,10 +286,10 @@ def test_object_with_false_section_headers_is_damaged(make_wheel: MakeWheel, rea
     """The loader reads the program headers only, so such an object could need anything."""
     read_object(OP, real)
     report = audit_wheel(make_wheel(files={OP: without_sections(real)}, tags=TAGS))
-    assert [one.id for one in report.errors] == ["not-elf"]
+    assert [finding.id for finding in report.errors] == ["not-elf"]
     assert "dynamic section that the loader reads" in report.errors[0].message
-    for kind, said in ((6, "dynamic section"), (11, "table of symbols"), (0x6FFFFFFE, "table of versions")):
-        with pytest.raises(DamagedError, match=f"{said} that the loader reads"):
+    for kind, text in ((6, "dynamic section"), (11, "table of symbols"), (0x6FFFFFFE, "table of versions")):
+        with pytest.raises(DamagedError, match=f"{text} that the loader reads"):
             read_object(OP, with_section_moved(real, kind))
 
 

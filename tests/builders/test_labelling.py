@@ -1,4 +1,4 @@
-"""The label is in every place that tools read, nothing else changed, and the bytes are always the same."""
+"""Labels are written wherever tools read them; other content stays, and the bytes are reproducible."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def repacked(
     made = wheel.parent.parent / folder / wheel.name
     made.parent.mkdir()
     with zipfile.ZipFile(wheel) as before, zipfile.ZipFile(made, "w", compresslevel=level) as after:
-        content: dict[str, bytes | None] = {one: before.read(one) for one in before.namelist()}
+        content: dict[str, bytes | None] = {name: before.read(name) for name in before.namelist()}
         for name in order([*dict.fromkeys([*content, *changes])]):
             data = {**content, **changes}[name]
             if data is None:
@@ -168,10 +168,10 @@ def test_content_and_modes_stay_and_metadata_is_last(source: Path, tmp_path: Pat
     for path, data in FILES.items():
         assert members[path.replace("tiny-1.0.", f"tiny-{LABELLED}.")] == data
     with zipfile.ZipFile(made) as after:
-        modes = {one.filename: oct(one.external_attr >> 16) for one in after.infolist()}
+        modes = {info.filename: oct(info.external_attr >> 16) for info in after.infolist()}
         assert modes[f"tiny-{LABELLED}.data/scripts/tiny-run"] == "0o100755"
         assert {mode for name, mode in modes.items() if "scripts" not in name} == {"0o100644"}
-        assert {one.create_system for one in after.infolist()} == {3}
+        assert {info.create_system for info in after.infolist()} == {3}
         assert after.namelist() == [
             f"tiny-{LABELLED}.data/scripts/tiny-run",
             "tiny/__init__.py",
@@ -197,7 +197,7 @@ def test_compressed_tag_sets_are_expanded(make_wheel: MakeWheel, tmp_path: Path)
     assert made.name == f"tiny-{LABELLED}-py2.py3-none-{both}.whl"
     about = message_from_bytes(read_all(made)[f"{INFO}/WHEEL"])
     assert about.get_all("Tag") == sorted(
-        f"{python}-none-{one}" for python in ("py2", "py3") for one in both.split(".")
+        f"{python}-none-{tag}" for python in ("py2", "py3") for tag in both.split(".")
     )
 
 
@@ -213,14 +213,16 @@ def test_platform_wheel_without_objects_is_installable(make_wheel: MakeWheel, tm
 
 
 @pytest.mark.parametrize(
-    ("labels", "said"),
+    ("labels", "message"),
     [
         ({"version": "one"}, "'one' is not a version"),
         ({"platform": "linux-x86"}, "'linux-x86' is not a platform tag"),
     ],
 )
-def test_invalid_labels_are_rejected(source: Path, tmp_path: Path, labels: dict[str, Any], said: str) -> None:
-    with pytest.raises(MatrixError, match=said):
+def test_invalid_labels_are_rejected(
+    source: Path, tmp_path: Path, labels: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(MatrixError, match=message):
         label(source, tmp_path / "out", **labels)
     assert left_in(tmp_path / "out") == []
 
@@ -293,7 +295,7 @@ def test_metadata_has_pinned_requirements(make_wheel: MakeWheel, tmp_path: Path)
         f"Metadata-Version: 2.1\nName: tiny\nVersion: {LABELLED}\n"
         "Requires-Dist: torch==2.9.1+rocm6.4\nRequires-Dist: numpy ( >1 )\nAuthor: Jörg\n\nDescription\n"
     )
-    assert [(one.before, one.after) for one in made.requirements] == [
+    assert [(change.before, change.after) for change in made.requirements] == [
         ("torch>=2", "torch==2.9.1+rocm6.4"),
         ("nvidia-ml-py", ""),
     ]
@@ -353,7 +355,7 @@ def with_record(source: Path, changes: Mapping[str, bytes | None], *, folder: st
 
 
 @pytest.mark.parametrize(
-    ("metadata", "said"),
+    ("metadata", "message"),
     [
         ("Metadata-Version: 2.1\nName: tiny\n", "no Version"),
         ("Metadata-Version: 2.1\nName: tiny\n\nThe history:\nVersion: 0.9 was the first.\n", "no Version"),
@@ -365,9 +367,9 @@ def with_record(source: Path, changes: Mapping[str, bytes | None], *, folder: st
     ],
 )
 def test_metadata_of_another_wheel_is_rejected(
-    make_wheel: MakeWheel, tmp_path: Path, metadata: str, said: str
+    make_wheel: MakeWheel, tmp_path: Path, metadata: str, message: str
 ) -> None:
-    with pytest.raises(RawWheelError, match=rf"tiny-1.0-py3-none-any.whl is not a valid wheel: .*{said}"):
+    with pytest.raises(RawWheelError, match=rf"tiny-1.0-py3-none-any.whl is not a valid wheel: .*{message}"):
         label(make_wheel(metadata=metadata), tmp_path / "out")
     assert left_in(tmp_path / "out") == []
 
@@ -380,7 +382,7 @@ def test_wheel_without_metadata_file_is_rejected(source: Path, tmp_path: Path, n
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "message"),
     [
         ({"tiny/__init__.py": b"ANSWER = 43\n"}, "the sha256 of tiny/__init__.py differs from RECORD"),
         ({"tiny/more.py": b""}, "RECORD has no SHA-256 of tiny/more.py"),
@@ -396,20 +398,20 @@ def test_wheel_without_metadata_file_is_rejected(source: Path, tmp_path: Path, n
     ],
 )
 def test_inconsistent_wheel_is_rejected(
-    source: Path, tmp_path: Path, changes: dict[str, bytes], said: str
+    source: Path, tmp_path: Path, changes: dict[str, bytes], message: str
 ) -> None:
     make = with_record if {WHEEL, "tiny-1.0.data/x"} & changes.keys() else repacked
     with pytest.raises(RawWheelError) as caught:
         label(make(source, changes), tmp_path / "out")
-    assert said in caught.value.message
+    assert message in caught.value.message
     assert left_in(tmp_path / "out") == []
 
 
 def test_link_is_rejected(source: Path, tmp_path: Path) -> None:
     made = tmp_path / source.name
     with zipfile.ZipFile(source) as before, zipfile.ZipFile(made, "w") as after:
-        for one in before.infolist():
-            after.writestr(one, before.read(one))
+        for info in before.infolist():
+            after.writestr(info, before.read(info))
         link = zipfile.ZipInfo("tiny/link.so")
         link.external_attr = (stat.S_IFLNK | 0o777) << 16
         after.writestr(link, "/etc/passwd")
@@ -461,7 +463,7 @@ CRC, SIZE = 16, 24
 
 
 @pytest.mark.parametrize(
-    ("place", "value", "said"),
+    ("place", "value", "message"),
     [
         (SIZE, 100, "does not have the 100 bytes"),
         (SIZE, 20_000, "does not have the 20000 bytes"),
@@ -469,10 +471,10 @@ CRC, SIZE = 16, 24
     ],
 )
 def test_false_size_or_checksum_is_rejected(
-    source: Path, tmp_path: Path, place: int, value: int, said: str
+    source: Path, tmp_path: Path, place: int, value: int, message: str
 ) -> None:
     """Tools that read so many bytes and tools that read to the end would see two different files."""
-    with pytest.raises(RawWheelError, match=f"tiny/data.bin {said}"):
+    with pytest.raises(RawWheelError, match=f"tiny/data.bin {message}"):
         label(with_field(source, place, value), tmp_path / "out")
     assert left_in(tmp_path / "out") == []
 
@@ -516,7 +518,7 @@ def test_data_after_the_compressed_member_is_rejected(
 
 
 def test_member_with_two_names_is_rejected(source: Path, tmp_path: Path) -> None:
-    """Its own header and the directory's: tools differ in which one they believe."""
+    """Tools differ in which header they use: the local one or that of the directory."""
     data = source.read_bytes().replace(b"tiny/data.bin", b"tiny/DATA.bin", 1)
     source.write_bytes(data)
     with pytest.raises(RawWheelError, match=r"tiny/data\.bin cannot be unpacked \(File name in directory"):

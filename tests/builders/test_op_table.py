@@ -1,4 +1,4 @@
-"""What DeepSpeed's and Apex's builds recorded of themselves, and the names that code computes."""
+"""Op tables of DeepSpeed and Apex, and the library name of bitsandbytes."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ def wheel_with(make_wheel: MakeWheel, compile_object: Compile) -> Callable[..., 
     """Make a wheel of DeepSpeed with an op table and these shared objects."""
     library = compile_object("op.so", "int answer(void) { return 42; }").read_bytes()
 
-    def make(said: bytes, *objects: str) -> Path:
-        files = {TABLE: said, **dict.fromkeys(objects, library)}
+    def make(message: bytes, *objects: str) -> Path:
+        files = {TABLE: message, **dict.fromkeys(objects, library)}
         return make_wheel(name="deepspeed", version="0.19.8", files=files, tags=TAGS)
 
     return make
@@ -57,8 +57,8 @@ def bitsandbytes(make_wheel: MakeWheel, compile_object: Compile) -> Callable[...
     """Make a wheel of a release of bitsandbytes with its libraries for some backends."""
     library = compile_object("op.so", "int answer(void) { return 42; }").read_bytes()
 
-    def make(version: str, held: list[str]) -> Path:
-        files = {f"bitsandbytes/libbitsandbytes_{one}.so": library for one in held}
+    def make(version: str, present: list[str]) -> Path:
+        files = {f"bitsandbytes/libbitsandbytes_{name}.so": library for name in present}
         return make_wheel(name="bitsandbytes", version=version, files=files, tags=TAGS)
 
     return make
@@ -68,7 +68,7 @@ ADAM = "deepspeed/ops/adam/fused_adam_op.cpython-311-x86_64-linux-gnu.so"
 
 
 def errors(wheel: Path, expected: Expected) -> list[str]:
-    return [one.id for one in audit_wheel(wheel, expected).errors]
+    return [finding.id for finding in audit_wheel(wheel, expected).errors]
 
 
 def test_op_table_that_agrees_has_no_findings(wheel_with: Callable[..., Path]) -> None:
@@ -76,10 +76,10 @@ def test_op_table_that_agrees_has_no_findings(wheel_with: Callable[..., Path]) -
     asked = recipe(DS_BUILD_FUSED_ADAM="1", DS_BUILD_AIO="0", DS_BUILD_STRING="x", DS_ACCELERATOR="cuda")
     report = audit_wheel(wheel, Expected(recipe=asked, torch=ROCM))
     assert report.errors == []
-    assert not {one.id for one in report.findings} & {"op-not-asked", "op-without-object"}
-    said = read_op_table(report.contents)
-    assert said is not None
-    assert (said.compiled, said.accelerator, said.torch, said.rocm) == (
+    assert not {finding.id for finding in report.findings} & {"op-not-asked", "op-without-object"}
+    message = read_op_table(report.contents)
+    assert message is not None
+    assert (message.compiled, message.accelerator, message.torch, message.rocm) == (
         ["fused_adam"],
         "cuda",
         "2.13",
@@ -103,7 +103,7 @@ def test_op_name_of_the_recipe_is_used(wheel_with: Callable[..., Path]) -> None:
     assert errors(wheel_with(table({"fused_adam": 0})), Expected(recipe=asked)) == ["op-not-installed"]
 
 
-OPS = {(found.package, op.name, op.variable) for found in load().recipe if found.op_table for op in found.ops}
+OPS = {(row.package, op.name, op.variable) for row in load().recipe if row.op_table for op in row.ops}
 
 
 @pytest.mark.parametrize(("package", "name", "variable"), sorted(OPS))
@@ -113,8 +113,8 @@ def test_every_catalog_op_is_found_by_its_variable(
     """Apex calls some of its ops in capitals."""
     op = Op(name=name, variable=variable, object="*.so")
     asked = msgspec.structs.replace(recipe(**{variable: "1"}), package=package, ops=(op,))
-    held = wheel_with(table({name: True}), f"deepspeed/{name}.cpython-311-x86_64-linux-gnu.so")
-    assert errors(held, Expected(recipe=asked)) == []
+    present = wheel_with(table({name: True}), f"deepspeed/{name}.cpython-311-x86_64-linux-gnu.so")
+    assert errors(present, Expected(recipe=asked)) == []
     assert errors(wheel_with(table({name: False})), Expected(recipe=asked)) == ["op-not-installed"]
 
 
@@ -122,15 +122,17 @@ def test_op_that_was_switched_off_is_a_warning(wheel_with: Callable[..., Path]) 
     wheel = wheel_with(table({"fused_adam": True}), ADAM)
     report = audit_wheel(wheel, Expected(recipe=recipe(DS_BUILD_FUSED_ADAM="0")))
     assert report.errors == []
-    assert "op-not-asked" in [one.id for one in report.findings]
+    assert "op-not-asked" in [finding.id for finding in report.findings]
 
 
 def test_recorded_op_without_object_is_an_error(wheel_with: Callable[..., Path]) -> None:
-    said = table({"fused_adam": True, "inference_core_ops": True, "utils": True})
+    message = table({"fused_adam": True, "inference_core_ops": True, "utils": True})
     report = audit_wheel(
-        wheel_with(said, ADAM, "deepspeed/inference/v2/kernelsinference_core_ops.cpython-311.so")
+        wheel_with(message, ADAM, "deepspeed/inference/v2/kernelsinference_core_ops.cpython-311.so")
     )
-    assert [(one.id, one.evidence["op"]) for one in report.errors] == [("op-without-object", "utils")]
+    assert [(finding.id, finding.evidence["op"]) for finding in report.errors] == [
+        ("op-without-object", "utils")
+    ]
 
 
 def test_other_accelerator_is_an_error(wheel_with: Callable[..., Path]) -> None:
@@ -140,7 +142,7 @@ def test_other_accelerator_is_an_error(wheel_with: Callable[..., Path]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("torch", "wanted"),
+    ("torch", "count"),
     [
         (ROCM, 0),
         (Torch("2.12.1+rocm7.2", "7.2"), 1),
@@ -150,10 +152,10 @@ def test_other_accelerator_is_an_error(wheel_with: Callable[..., Path]) -> None:
     ],
 )
 def test_other_torch_than_in_op_table_is_an_error(
-    torch: Torch, wanted: int, wheel_with: Callable[..., Path]
+    torch: Torch, count: int, wheel_with: Callable[..., Path]
 ) -> None:
     wheel = wheel_with(table({}))
-    assert errors(wheel, Expected(torch=torch)) == ["built-for-other-torch"] * wanted
+    assert errors(wheel, Expected(torch=torch)) == ["built-for-other-torch"] * count
 
 
 def test_op_table_of_cpu_torch_has_no_rocm(wheel_with: Callable[..., Path]) -> None:
@@ -161,9 +163,11 @@ def test_op_table_of_cpu_torch_has_no_rocm(wheel_with: Callable[..., Path]) -> N
     assert errors(wheel, Expected(torch=Torch("2.13.0+cpu"))) == []
 
 
-@pytest.mark.parametrize("said", [b"", b"installed_ops = 3", b"installed_ops = load()", b"\xff", b"(" * 9999])
-def test_invalid_op_table_is_ignored(said: bytes, wheel_with: Callable[..., Path]) -> None:
-    report = audit_wheel(wheel_with(said), Expected(recipe=recipe(DS_BUILD_FUSED_ADAM="1"), torch=ROCM))
+@pytest.mark.parametrize(
+    "message", [b"", b"installed_ops = 3", b"installed_ops = load()", b"\xff", b"(" * 9999]
+)
+def test_invalid_op_table_is_ignored(message: bytes, wheel_with: Callable[..., Path]) -> None:
+    report = audit_wheel(wheel_with(message), Expected(recipe=recipe(DS_BUILD_FUSED_ADAM="1"), torch=ROCM))
     assert read_op_table(report.contents) is None
     assert report.errors == []
 
@@ -184,8 +188,8 @@ def test_jit_only_apex_has_errors(make_wheel: MakeWheel) -> None:
         status="observed",
         source="test",
     )
-    found = errors(wheel, Expected(("gfx90a",), asked))
-    assert sorted(found) == ["no-gpu-code", "object-missing", "op-not-installed", "op-not-installed"]
+    ids = errors(wheel, Expected(("gfx90a",), asked))
+    assert sorted(ids) == ["no-gpu-code", "object-missing", "op-not-installed", "op-not-installed"]
 
 
 @pytest.mark.parametrize(
@@ -203,7 +207,7 @@ def test_bitsandbytes_library_name(version: str, rocm: str, library: str) -> Non
 
 
 @pytest.mark.parametrize(
-    ("version", "torch", "held", "severity"),
+    ("version", "torch", "present", "severity"),
     [
         ("0.49.2", ROCM, ["rocm72"], None),
         ("0.49.2", ROCM, ["rocm71"], "error"),
@@ -215,9 +219,9 @@ def test_bitsandbytes_library_name(version: str, rocm: str, library: str) -> Non
     ],
 )
 def test_missing_bitsandbytes_library_is_reported(
-    version: str, torch: Torch, held: list[str], severity: str | None, bitsandbytes: Callable[..., Path]
+    version: str, torch: Torch, present: list[str], severity: str | None, bitsandbytes: Callable[..., Path]
 ) -> None:
-    report = audit_wheel(bitsandbytes(version, held), Expected(torch=torch))
-    found = [one for one in report.findings if one.id == "computed-name-missing"]
-    assert [one.severity for one in found] == [severity] * (severity is not None)
-    assert all(one.evidence["library"] == "libbitsandbytes_rocm72.so" for one in found)
+    report = audit_wheel(bitsandbytes(version, present), Expected(torch=torch))
+    findings = [finding for finding in report.findings if finding.id == "computed-name-missing"]
+    assert [finding.severity for finding in findings] == [severity] * (severity is not None)
+    assert all(finding.evidence["library"] == "libbitsandbytes_rocm72.so" for finding in findings)

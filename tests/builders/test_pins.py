@@ -60,7 +60,7 @@ def test_pin_that_contradicts_the_source_says_so(given: str, *, contradicts: boo
 def test_torch_is_added_if_the_source_lacks_it() -> None:
     made = pin_requirements(["numpy"], PINS)
     assert made.requirements == ("numpy", f"torch=={TORCH}")
-    assert [(one.before, one.after) for one in made.changes] == [("", f"torch=={TORCH}")]
+    assert [(change.before, change.after) for change in made.changes] == [("", f"torch=={TORCH}")]
 
 
 @pytest.mark.parametrize("name", ["triton", "pytorch-triton", "pytorch_triton_rocm", "triton-rocm"])
@@ -68,9 +68,9 @@ def test_every_triton_name_becomes_that_of_torch(name: str) -> None:
     """Two distributions with the module triton would overwrite each other."""
     made = after(f"{name}>=2; python_version < '3.15'")
     assert made[1:] == [f"torch=={TORCH}"]
-    one = Requirement(made[0])
-    assert canonicalize_name(one.name) == "pytorch-triton-rocm"
-    assert (str(one.specifier), str(one.marker)) == ("==3.5.1", 'python_version < "3.15"')
+    requirement = Requirement(made[0])
+    assert canonicalize_name(requirement.name) == "pytorch-triton-rocm"
+    assert (str(requirement.specifier), str(requirement.marker)) == ("==3.5.1", 'python_version < "3.15"')
 
 
 def test_torch_requirement_of_bitsandbytes_becomes_exact() -> None:

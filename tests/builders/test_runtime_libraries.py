@@ -145,8 +145,8 @@ def test_missing_symbols_are_counted_and_demangled(
 
 @given(table=st.binary(max_size=200), names=st.binary(max_size=100), bits=st.sampled_from([32, 64]))
 def test_any_symbol_table_is_read(table: bytes, names: bytes, bits: int) -> None:
-    found = read_symbols(table, names, bits)
-    assert len(found.imports | found.exports) <= len(table) // 16
+    symbols = read_symbols(table, names, bits)
+    assert len(symbols.imports | symbols.exports) <= len(table) // 16
 
 
 NEWER = """
@@ -159,7 +159,7 @@ int use(void) { return puts("x") + fmt("x") + init(); }
 
 
 @pytest.mark.parametrize(
-    ("facts", "wanted"),
+    ("facts", "ids"),
     [
         ({"glibc": "2.0"}, ["glibc-too-new"]),
         ({"glibcxx": "3.4"}, ["libstdcxx-too-new"]),
@@ -168,14 +168,14 @@ int use(void) { return puts("x") + fmt("x") + init(); }
     ],
 )
 def test_newer_symbol_versions_are_errors(
-    facts: dict[str, str], wanted: list[str], make_wheel: MakeWheel, compile_object: Compile
+    facts: dict[str, str], ids: list[str], make_wheel: MakeWheel, compile_object: Compile
 ) -> None:
     library = compile_object("op.so", NEWER, "-lstdc++")
     wheel = make_wheel(files={OP: library.read_bytes()}, tags=TAGS)
     report = audit_wheel(wheel, Expected(providers=(image_provider(facts),)))
     assert {"GLIBC", "GLIBCXX", "CXXABI"} <= set(report.objects[0].versions)
-    assert [one.id for one in report.errors] == wanted
-    assert all("the base image has" in one.message for one in report.errors)
+    assert [finding.id for finding in report.errors] == ids
+    assert all("the base image has" in finding.message for finding in report.errors)
 
 
 def test_older_libstdcxx_of_conda_is_an_error(
@@ -196,14 +196,14 @@ def test_older_libstdcxx_of_conda_is_an_error(
     wheel = make_wheel(files={OP: library.read_bytes()}, tags=TAGS)
     image = image_provider({"glibcxx": "3.4.99"})
     errors = audit_wheel(wheel, Expected(providers=(image, conda))).errors
-    assert {one.id for one in errors} == {"libstdcxx-too-new"}
-    assert all("the conda environment older" in one.message for one in errors)
+    assert {finding.id for finding in errors} == {"libstdcxx-too-new"}
+    assert all("the conda environment older" in finding.message for finding in errors)
     strange = compile_object("libstrange.so", "int give(void) { return 1; }", "-Wl,-soname,libstrange.so")
     source = "int give(void); int take(void) { return give(); }"
     wheel = wheel_of(make_wheel, compile_object, source, str(strange), "-Wl,--no-as-needed")
     beside = audit_wheel(wheel, Expected(providers=(conda,)))
     assert beside.errors == []  # the image below it may have the library
-    assert "need-elsewhere" in [one.id for one in beside.findings]
+    assert "need-elsewhere" in [finding.id for finding in beside.findings]
     with pytest.raises(UsageError, match="no directory"):
         read_conda(tmp_path / "gone")
     (lib / "libstdc++.so.6").write_bytes(b"no library")
@@ -217,14 +217,14 @@ def test_image_facts_are_read_from_file(tmp_path: Path) -> None:
     image = read_image_facts(path, {"glibcxx": "3.4.28"})
     assert image.versions == {"GLIBC": "2.31", "GLIBCXX": "3.4.28"}
     assert image.libraries == frozenset({"libc.so.6"})
-    for text, said in (
+    for text, message in (
         ("{", "Cannot read"),
         ("[]", "does not contain"),
         ("{}", "neither its glibc"),
         ('{"glibc": "new"}', "not a version of glibc"),
     ):
         path.write_text(text)
-        with pytest.raises(UsageError, match=said):
+        with pytest.raises(UsageError, match=message):
             read_image_facts(path, {})
     with pytest.raises(UsageError, match="Cannot read"):
         read_image_facts(tmp_path / "gone", {})

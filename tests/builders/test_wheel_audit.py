@@ -1,4 +1,4 @@
-"""Any wheel is audited without a recipe, and each defect has its own finding."""
+"""A wheel is audited without a recipe; each defect has its own finding."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ OP = "tiny/op.so"
 
 
 def ids(report: WheelAudit, severity: str = "error") -> list[str]:
-    return [one.id for one in report.findings if one.severity == severity]
+    return [finding.id for finding in report.findings if finding.severity == severity]
 
 
 def metadata(*requires: str, version: str = "1.0") -> str:
     lines = ["Metadata-Version: 2.1", "Name: tiny", f"Version: {version}"]
-    return "\n".join([*lines, *(f"Requires-Dist: {one}" for one in requires), "", ""])
+    return "\n".join([*lines, *(f"Requires-Dist: {text}" for text in requires), "", ""])
 
 
 def running_on(**facts: object) -> Expected:
@@ -62,7 +62,7 @@ def with_code(compile_object: Compile, tmp_path: Path) -> WithCode:
 
 def bundle(*targets: str) -> bytes:
     entries = [
-        (PREFIX + one, code_object(one.partition(":")[0], xnack=one.partition(":")[2])) for one in targets
+        (PREFIX + name, code_object(name.partition(":")[0], xnack=name.partition(":")[2])) for name in targets
     ]
     return padded(packed(plain([HOST, *entries]), 3))
 
@@ -80,14 +80,14 @@ def test_gpu_code_is_compared_with_requested_architectures(
     wheel = make_wheel(files={OP: with_code(bundle("gfx90a", "gfx942"))}, tags=TAGS)
     report = audit_wheel(wheel, Expected(architectures=("gfx90a", "gfx942")))
     assert report.verdict == "sound"
-    assert [one.name for one in report.contents.code[OP]] == ["gfx90a", "gfx942"]
+    assert [code.name for code in report.contents.code[OP]] == ["gfx90a", "gfx942"]
     assert ids(audit_wheel(wheel, Expected(architectures=("gfx90a",)))) == ["target-not-asked"]
     assert ids(audit_wheel(wheel, Expected(architectures=("gfx90a", "gfx942", "gfx1030")))) == [
         "target-missing"
     ]
     wrong = audit_wheel(wheel, Expected(architectures=("gfx1030",)))
     assert ids(wrong) == ["target-not-asked", "target-not-asked", "target-missing"]
-    assert {one.evidence["member"] for one in wrong.findings if one.severity == "error"} == {OP}
+    assert {finding.evidence["member"] for finding in wrong.findings if finding.severity == "error"} == {OP}
 
 
 def test_architecture_features_are_a_warning_unless_requested(
@@ -140,12 +140,12 @@ def test_bare_code_object_file_is_read(make_wheel: MakeWheel) -> None:
 
 def test_label_is_compared_with_gpu_code(make_wheel: MakeWheel, with_code: WithCode) -> None:
     files = {OP: with_code(bundle("gfx90a"))}
-    said = {}
+    message = {}
     for label in ("rocm6.4.torch2.9.1.gfx90a", "rocm6.4.torch2.9.1.gfx942", "rocm6.4"):
         version = f"1.0+{label}"
         wheel = make_wheel(version=version, metadata=metadata(version=version), files=files, tags=TAGS)
-        said[label] = {one.id for one in audit_wheel(wheel).findings} - {"plain-platform-tag"}
-    assert list(said.values()) == [set(), {"label-differs"}, {"label-odd"}]
+        message[label] = {finding.id for finding in audit_wheel(wheel).findings} - {"plain-platform-tag"}
+    assert list(message.values()) == [set(), {"label-differs"}, {"label-odd"}]
 
 
 def test_label_of_pure_wheel_is_a_warning(make_wheel: MakeWheel) -> None:
@@ -178,10 +178,10 @@ def test_newer_glibc_than_the_tag_is_an_error(make_wheel: MakeWheel, compile_obj
     wheel = make_wheel(files={OP: library}, tags=tags)
     assert ids(audit_wheel(wheel)) == ["glibc-above-tag"]
     assert ids(audit_wheel(wheel, running_on(glibc="2.24"))) == ["glibc-above-tag", "glibc-too-new"]
-    (one,) = audit_wheel(wheel).contents.objects
-    assert version_key(one.versions["GLIBC"]) >= (2, 25)
+    (item,) = audit_wheel(wheel).contents.objects
+    assert version_key(item.versions["GLIBC"]) >= (2, 25)
     assert (
-        ids(audit_wheel(make_wheel(files={OP: library}, tags=TAGS), running_on(glibc=one.versions["GLIBC"])))
+        ids(audit_wheel(make_wheel(files={OP: library}, tags=TAGS), running_on(glibc=item.versions["GLIBC"])))
         == []
     )
 
@@ -198,14 +198,16 @@ def test_newer_libstdcxx_than_the_tag_is_an_error(
     library = compile_object("op.so", source, str(runtime), "-nostdlib").read_bytes()
 
     def wheel_for(*glibc: str, **files: bytes) -> Path:
-        tags = ".".join(f"manylinux_2_{one}_{platform.machine()}" for one in glibc)
+        tags = ".".join(f"manylinux_2_{minor}_{platform.machine()}" for minor in glibc)
         return make_wheel(files={OP: library, **files}, tags=f"cp311-cp311-{tags}")
 
     (error,) = audit_wheel(wheel_for("28")).errors
     assert error.id == "libstdcxx-above-tag"
     assert error.evidence == {"member": OP, "symbol version": "GLIBCXX_3.4.29"}
     assert "at most GLIBCXX_3.4.24" in error.message
-    assert ids(audit_wheel(wheel_for("29"))) == ["libstdcxx-above-tag"], "no policy of its own: the older one"
+    assert ids(audit_wheel(wheel_for("29"))) == ["libstdcxx-above-tag"], (
+        "without a policy, the next older one applies"
+    )
     for newer in ("34", "36", "99"):
         assert ids(audit_wheel(wheel_for(newer))) == []
     assert ids(audit_wheel(wheel_for("17", "34"))) == ["libstdcxx-above-tag"]
@@ -253,15 +255,15 @@ def test_missing_library_names_its_provider(make_wheel: MakeWheel, compile_objec
     torch = Torch(libraries=frozenset({"libc10.so"}))
     (image,) = running_on(libraries=["libc.so.6"]).providers
     rocm, c10 = wheel_for("libamdhip64.so.7"), wheel_for("libc10_hip.so")
-    for expected, severity, wanted in (
+    for expected, severity, finding_ids in (
         (Expected(), "warning", []),
         (Expected(torch=torch), "warning", ["need-elsewhere"]),
         (Expected(providers=(image,)), "warning", ["need-elsewhere"]),
         (Expected(torch=torch, providers=(image,)), "error", ["need-not-provided"]),
     ):
-        assert ids(audit_wheel(rocm, expected), severity) == wanted
-    said = audit_wheel(rocm, Expected(torch=torch)).findings
-    assert "Check that the base image provides it." in [one.fix for one in said]
+        assert ids(audit_wheel(rocm, expected), severity) == finding_ids
+    message = audit_wheel(rocm, Expected(torch=torch)).findings
+    assert "Check that the base image provides it." in [finding.fix for finding in message]
     assert ids(audit_wheel(c10), "warning") == []
     assert audit_wheel(c10, Expected(providers=(image,))).verdict == "sound"
     (error,) = audit_wheel(c10, Expected(torch=torch)).errors
@@ -299,7 +301,7 @@ def test_wheel_for_torch_is_recognized_without_requirement(
 
 
 @pytest.mark.parametrize(
-    ("path", "wanted"),
+    ("path", "finding_ids"),
     [
         ("$ORIGIN/../lib", ""),
         ("/opt/rocm-6.4.0/lib", "rpath-rocm"),
@@ -308,13 +310,13 @@ def test_wheel_for_torch_is_recognized_without_requirement(
     ],
 )
 def test_absolute_search_path_is_reported(
-    path: str, wanted: str, make_wheel: MakeWheel, compile_object: Compile
+    path: str, finding_ids: str, make_wheel: MakeWheel, compile_object: Compile
 ) -> None:
     library = compile_object("op.so", SOURCE, f"-Wl,-rpath,{path}").read_bytes()
     wheel = make_wheel(files={OP: library}, tags=TAGS)
-    assert ids(audit_wheel(wheel), "warning") == [wanted] * bool(wanted)
+    assert ids(audit_wheel(wheel), "warning") == [finding_ids] * bool(finding_ids)
     recipe = Recipe(package="tiny", backend="cpu", status="observed", source="test")
-    assert ids(audit_wheel(wheel, Expected(recipe=recipe))) == [wanted] * bool(wanted)
+    assert ids(audit_wheel(wheel, Expected(recipe=recipe))) == [finding_ids] * bool(finding_ids)
 
 
 def test_cuda_and_unpinned_torch_requirements_are_reported(
@@ -343,7 +345,7 @@ def rewritten(wheel: Path, change: Callable[[dict[str, bytes]], None]) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("change", "wanted"),
+    ("change", "finding_ids"),
     [
         (lambda m: m.update({"tiny.py": b"ANSWER = 43\n"}), "record-hash-differs"),
         (lambda m: m.update({"more.py": b""}), "record-lacks-file"),
@@ -356,15 +358,15 @@ def rewritten(wheel: Path, change: Callable[[dict[str, bytes]], None]) -> Path:
     ],
 )
 def test_changed_member_is_reported(
-    make_wheel: MakeWheel, change: Callable[[dict[str, bytes]], None], wanted: str
+    make_wheel: MakeWheel, change: Callable[[dict[str, bytes]], None], finding_ids: str
 ) -> None:
     report = audit_wheel(rewritten(make_wheel(), change))
-    assert wanted in ids(report)
+    assert finding_ids in ids(report)
     assert report.verdict == "defective"
 
 
 def test_second_dist_info_is_an_error(make_wheel: MakeWheel) -> None:
-    """The one that is called by the file name is believed, whichever comes last."""
+    """The directory that matches the file name is used, in any order."""
 
     def another(name: str) -> Callable[[dict[str, bytes]], None]:
         return lambda m: m.update({f"{name}.dist-info/METADATA": b"Name: other\nVersion: 9\n"})
@@ -401,10 +403,10 @@ def test_purelib_wheel_with_objects_is_a_warning(make_wheel: MakeWheel, compile_
     def pure(members: dict[str, bytes]) -> None:
         members["tiny-1.0.dist-info/WHEEL"] = members["tiny-1.0.dist-info/WHEEL"].replace(b"false", b"True")
 
-    for path, wanted in ((OP, ["purelib-with-objects"]), ("tiny-1.0.data/platlib/op.so", [])):
+    for path, finding_ids in ((OP, ["purelib-with-objects"]), ("tiny-1.0.data/platlib/op.so", [])):
         wheel = make_wheel(files={path: library}, tags=TAGS)
         assert ids(audit_wheel(wheel), "warning") == []
-        assert ids(audit_wheel(rewritten(wheel, pure)), "warning") == wanted
+        assert ids(audit_wheel(rewritten(wheel, pure)), "warning") == finding_ids
 
 
 def test_link_in_wheel_is_an_error(make_wheel: MakeWheel) -> None:
@@ -443,9 +445,9 @@ def test_pipe_is_rejected_before_it_is_opened(tmp_path: Path) -> None:
     pipe = tmp_path / "tiny-1.0-py3-none-any.whl"
     os.mkfifo(pipe)
     command = [sys.executable, "-m", "matrix", "audit", str(pipe)]
-    said = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
-    assert said.returncode == 2
-    assert "it is not a regular file" in said.stderr
+    message = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    assert message.returncode == 2
+    assert "it is not a regular file" in message.stderr
     folder = tmp_path / "folder-1.0-py3-none-any.whl"
     folder.mkdir()
     with pytest.raises(UsageError, match="Is a directory"):

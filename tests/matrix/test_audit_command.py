@@ -1,4 +1,4 @@
-"""``matrix audit``: one document for programs, exit codes that say the verdict."""
+"""``matrix audit``: JSON output and exit codes."""
 
 from __future__ import annotations
 
@@ -38,15 +38,15 @@ def test_json_of_a_sound_wheel(capsys: Capture) -> None:
     path = wheel(kernel=code_object("gfx90a"))
     assert main(["audit", str(path), "--gfx90a", "--format", "json"]) == 0
     document = json.loads(capsys.readouterr().out)
-    (one,) = document["wheels"]
+    (wheel_,) = document["wheels"]
     assert document["schema"] == 1
-    assert one["sha256"] == hashlib.sha256(path.read_bytes()).hexdigest()
-    assert (one["file"], one["name"], one["version"]) == (path.name, "tiny", "1.0")
-    assert one["tags"] == ["py3-none-linux_x86_64"]
-    assert one["code_objects"] == {"tiny/kernel.hsaco": ["gfx90a"]}
-    assert one["verdict"] == "sound"
-    assert {finding["id"] for finding in one["findings"]} == {"no-label"}
-    assert set(one["findings"][0]) == {"id", "severity", "message", "fix", "evidence"}
+    assert wheel_["sha256"] == hashlib.sha256(path.read_bytes()).hexdigest()
+    assert (wheel_["file"], wheel_["name"], wheel_["version"]) == (path.name, "tiny", "1.0")
+    assert wheel_["tags"] == ["py3-none-linux_x86_64"]
+    assert wheel_["code_objects"] == {"tiny/kernel.hsaco": ["gfx90a"]}
+    assert wheel_["verdict"] == "sound"
+    assert {finding["id"] for finding in wheel_["findings"]} == {"no-label"}
+    assert set(wheel_["findings"][0]) == {"id", "severity", "message", "fix", "evidence"}
 
 
 def test_exit_code_with_one_defective_wheel(capsys: Capture) -> None:
@@ -57,19 +57,19 @@ def test_exit_code_with_one_defective_wheel(capsys: Capture) -> None:
     assert main(["audit", *paths]) == 0
     capsys.readouterr()
     assert main(["audit", *paths, "--gfx", "gfx942"]) == 1
-    said = capsys.readouterr().out
-    assert "good-1.0-py3-none-linux_x86_64.whl: sound" in said
-    assert "bad-1.0-py3-none-linux_x86_64.whl: defective" in said
-    assert "code for gfx90a, which was not requested. [target-not-asked]" in said
+    message = capsys.readouterr().out
+    assert "good-1.0-py3-none-linux_x86_64.whl: sound" in message
+    assert "bad-1.0-py3-none-linux_x86_64.whl: defective" in message
+    assert "code for gfx90a, which was not requested. [target-not-asked]" in message
 
 
 def test_package_option_checks_the_recipe(capsys: Capture) -> None:
     path = wheel("deepspeed", "0.19.8")
     assert main(["audit", str(path)]) == 0
     assert main(["audit", str(path), "--package", "deepspeed"]) == 1
-    said = capsys.readouterr().out
-    assert "[no-gpu-code]" in said
-    assert "[object-missing]" in said
+    message = capsys.readouterr().out
+    assert "[no-gpu-code]" in message
+    assert "[object-missing]" in message
 
 
 def test_image_options_are_compared(capsys: Capture) -> None:
@@ -84,16 +84,17 @@ def test_image_options_are_compared(capsys: Capture) -> None:
         sink.writestr("tiny-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\nTag: py3-none-linux_x86_64\n")
     Path("facts.json").write_text(json.dumps({"schema": 1, "image": {"glibc": "2.0", "libraries": []}}))
     assert main(["audit", str(path), "--base-image-facts", "facts.json", "--format", "json"]) == 1
-    (one,) = json.loads(capsys.readouterr().out)["wheels"]
-    assert one["ops"] == {"op": True}
-    assert [each["id"] for each in one["findings"] if each["severity"] == "error"] == ["glibc-too-new"]
+    (wheel_,) = json.loads(capsys.readouterr().out)["wheels"]
+    assert wheel_["ops"] == {"op": True}
+    errors = [finding["id"] for finding in wheel_["findings"] if finding["severity"] == "error"]
+    assert errors == ["glibc-too-new"]
     rest = ["--base-image-facts", "facts.json", "--glibc", "2.99", "--glibcxx", "3.4"]
     assert main(["audit", str(path), *rest]) == 0
     assert main(["audit", str(path), "--glibc", "2.1"]) == 1
 
 
 @pytest.mark.parametrize(
-    ("rest", "said"),
+    ("rest", "message"),
     [
         ("gone-1.0-py3-none-any.whl", "gone-1.0"),
         ("strange.whl", "its name is not of the form"),
@@ -110,12 +111,12 @@ def test_image_options_are_compared(capsys: Capture) -> None:
         ("", "WHEEL"),
     ],
 )
-def test_bad_input(rest: str, said: str, capsys: Capture) -> None:
+def test_bad_input(rest: str, message: str, capsys: Capture) -> None:
     path = wheel(kernel=code_object())
     Path("cut-1.0-py3-none-any.whl").write_bytes(path.read_bytes()[:100])
     assert main(["audit", *rest.format(wheel=path).split()]) == 2
     captured = capsys.readouterr()
-    assert said in captured.err
+    assert message in captured.err
     assert "Traceback" not in captured.err
     assert captured.out == ""
 
@@ -127,6 +128,6 @@ def test_control_characters_in_names_are_escaped(capsys: Capture) -> None:
     assert main(["audit", str(path), "--format", "json"]) == 1
     assert json.loads(capsys.readouterr().out)["wheels"][0]["verdict"] == "defective"
     assert main(["audit", str(path)]) == 1
-    said = capsys.readouterr().out
-    assert "\x1b" not in said
-    assert r"\x1b[31m" in said
+    message = capsys.readouterr().out
+    assert "\x1b" not in message
+    assert r"\x1b[31m" in message
