@@ -75,13 +75,13 @@ def blob(where: Path, content: bytes) -> str:
 
 def files_of(top: Path) -> dict[str, str]:
     """Return content of all files, targets of links, and empty directories below a directory."""
-    found = {}
+    files = {}
     for path in sorted(top.rglob("*")):
         name = str(path.relative_to(top))
         if path.is_symlink():
-            found[name] = f"->{path.readlink()}"
+            files[name] = f"->{path.readlink()}"
         elif path.is_file():
-            found[name] = path.read_bytes().decode()
+            files[name] = path.read_bytes().decode()
         elif not any(path.iterdir()):
-            found[f"{name}/"] = ""
-    return found
+            files[f"{name}/"] = ""
+    return files

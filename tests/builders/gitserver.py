@@ -37,8 +37,10 @@ def git_server(root: Path, *, login: tuple[str, str] | None = None) -> Iterator[
 
     @Request.application
     def application(request: Request) -> Response:
-        said = request.authorization
-        if login and (said is None or (said.get("username"), said.get("password")) != login):
+        authorization = request.authorization
+        if login and (
+            authorization is None or (authorization.get("username"), authorization.get("password")) != login
+        ):
             return Response(status=401, headers={"WWW-Authenticate": 'Basic realm="git"'})
         served.asked.append(f"{request.method} {request.path}")
         return _answer(root, request)

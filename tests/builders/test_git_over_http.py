@@ -49,7 +49,7 @@ def test_commit_and_submodule_are_fetched_without_history(
     assert {tree.repository.url for tree in cached.trees} == {pin.url, f"{served.url}/inner"}
     copy = Repository(pin.url).path
     assert git(copy, "rev-list", "--all", "--count") == "1"
-    assert {one for one in served.asked if one.startswith("POST")} == {
+    assert {request for request in served.asked if request.startswith("POST")} == {
         "POST /outer/git-upload-pack",
         "POST /inner/git-upload-pack",
     }

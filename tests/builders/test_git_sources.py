@@ -83,7 +83,7 @@ THIRD = {
 
 
 @pytest.mark.parametrize(
-    ("listed", "wanted"),
+    ("listed", "expected"),
     [
         ([], {"csrc/inner/": "", "third_party/middle/": ""}),
         (["csrc/inner"], {"csrc/inner/inner.h": INNER["inner.h"], "third_party/middle/": ""}),
@@ -94,12 +94,12 @@ THIRD = {
     ],
 )
 def test_commit_has_selected_submodules_with_their_own(
-    made: Repositories, tmp_path: Path, listed: list[str], wanted: dict[str, str]
+    made: Repositories, tmp_path: Path, listed: list[str], expected: dict[str, str]
 ) -> None:
     cached = fetch_git(made.pin(*listed))
     files = checkout(cached, tmp_path / "out")
     files.pop(".gitmodules")
-    assert files == {**OUTER, **wanted}
+    assert files == {**OUTER, **expected}
     assert cached.fetched
     assert not list((tmp_path / "out").rglob(".git"))
     assert {path.name for path in tmp_path.iterdir()} <= {"out", "out.log", "cache"}
@@ -213,9 +213,9 @@ def test_server_without_fetch_by_hash(repositories: Repositories) -> None:
     config = cache_root() / "git" / "gitconfig"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("builders.sources.git._CONFIGURATION", "[protocol]\n\tversion = 0\n")
-        for one in (tip, old, middle):
-            found = fetch_git(Git(repositories.outer.as_uri(), one))
-            assert (found.fetched, commits(found)) == (True, {"": one})
+        for revision in (tip, old, middle):
+            cached = fetch_git(Git(repositories.outer.as_uri(), revision))
+            assert (cached.fetched, commits(cached)) == (True, {"": revision})
         assert "version = 0" in config.read_text()
         missing = Git(repositories.outer.as_uri(), "1" * 40)
         with pytest.raises(SourceError, match="has no commit 1111"):
@@ -265,10 +265,10 @@ def test_unreachable_server_error_hides_password(scheme: str) -> None:
     pin = Git(f"{scheme}://{'' if scheme == 'git' else 'user:hunter2@'}127.0.0.1:1/name.git", "1" * 40)
     with pytest.raises(EnvironmentLacksError, match=r"127\.0\.0\.1:1.* is not reachable") as caught:
         fetch_git(pin)
-    said = caught.value.message + caught.value.hint
-    said += Repository(pin.url).log.read_text()
-    assert "hunter2" not in said
-    assert "login node" in said
+    text = caught.value.message + caught.value.hint
+    text += Repository(pin.url).log.read_text()
+    assert "hunter2" not in text
+    assert "login node" in text
 
 
 @pytest.mark.parametrize(
@@ -426,9 +426,9 @@ def test_kill_at_any_moment_leaves_usable_cache(repositories: Repositories) -> N
 def test_parallel_fetches_agree(made: Repositories) -> None:
     pin = made.pin("third_party")
     runs = [start(pin) for _ in range(3)]
-    said = [run.communicate() for run in runs]
-    assert [run.returncode for run in runs] == [0, 0, 0], said
-    assert {out.strip() for out, _ in said} == {fetch_git(pin, offline=True).tree}
+    results = [run.communicate() for run in runs]
+    assert [run.returncode for run in runs] == [0, 0, 0], results
+    assert {out.strip() for out, _ in results} == {fetch_git(pin, offline=True).tree}
 
 
 def test_full_disk_leaves_nothing_half_done(repositories: Repositories, tmp_path: Path) -> None:

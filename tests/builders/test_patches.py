@@ -81,9 +81,9 @@ def locked(catalog: Catalog) -> Distribution:
 def test_patches_apply_in_order_and_are_part_of_identity(tmp_path: Path) -> None:
     catalog = overlay(tmp_path / "facts", FIX, TWICE)
     pick = locked(catalog)
-    found = patches_of(pick, catalog)
-    assert [path.name for path in found] == ["0.patch", "1.patch"]
-    source = obtain(pick, offline=True, patches=found)
+    paths = patches_of(pick, catalog)
+    assert [path.name for path in paths] == ["0.patch", "1.patch"]
+    source = obtain(pick, offline=True, patches=paths)
     assert pick.sdist is not None
     assert source.identity == f"sha256:{pick.sdist.sha256}:{sha256(FIX)}:{sha256(TWICE)}"
     assert source.inputs["patches"] == [sha256(FIX), sha256(TWICE)]

@@ -18,7 +18,7 @@ from resolver.errors import UsageError
 @pytest.fixture(autouse=True)
 def _no_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ignore the pip configuration of this machine."""
-    for name in [*filter(lambda one: one.startswith("PIP_"), os.environ), "NETRC", "VIRTUAL_ENV"]:
+    for name in [*filter(lambda name: name.startswith("PIP_"), os.environ), "NETRC", "VIRTUAL_ENV"]:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
@@ -84,7 +84,7 @@ def test_local_files_are_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setenv("PIP_CERT", str(tmp_path / "ca.pem"))
     settings = pip_settings()
     bound = {bind.path.relative_to(tmp_path) for bind in settings.binds}
-    assert bound == {Path(one) for one in ("wheels", "my index", "home/links", "ca.pem", "home/.netrc")}
+    assert bound == {Path(name) for name in ("wheels", "my index", "home/links", "ca.pem", "home/.netrc")}
     assert not any(bind.writable for bind in settings.binds)
     words = settings.env["PIP_FIND_LINKS"].split()
     assert words[0] == str(tmp_path / "wheels")

@@ -74,7 +74,7 @@ class LocalIndex:
                 index.asked.append(self.path)
                 kind, _, name = self.path.strip("/").rpartition("/")
                 if (kind, name) == ("simple", "tiny"):
-                    links = [f'<a href="../../files/{quote(one)}">{one}</a>' for one in index.files]
+                    links = [f'<a href="../../files/{quote(file)}">{file}</a>' for file in index.files]
                     self.answer(f"<html>{''.join(links)}</html>".encode(), index.page_type)
                 elif kind == "files" and name in index.files and name not in index.gone:
                     self.answer(index.files[name], "application/octet-stream", **index.headers)
@@ -113,9 +113,9 @@ def index(monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalIndex]:
 
 @pytest.fixture
 def closed_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
 
 
 def path_of(pin: Sdist) -> Path:
@@ -152,8 +152,8 @@ def test_file_with_wrong_hash_is_kept_aside(index: LocalIndex) -> None:
     (aside,) = cached()
     assert aside == path_of(pin).with_name(f"{FILE}.mismatch")
     assert aside.read_bytes() == b"something else"
-    for said in (FILE, pin.sha256, hashlib.sha256(b"something else").hexdigest(), str(aside), "127.0.0.1"):
-        assert said in caught.value.message
+    for text in (FILE, pin.sha256, hashlib.sha256(b"something else").hexdigest(), str(aside), "127.0.0.1"):
+        assert text in caught.value.message
     assert not path_of(pin).exists()
 
     index.add(DATA)
@@ -313,12 +313,12 @@ def pack(tmp_path: Path) -> Callable[..., Path]:
         path = tmp_path / FILE
         with tarfile.open(path, "w:gz") as archive:
             for name, content, special in members:
-                one = tarfile.TarInfo(name)
+                member = tarfile.TarInfo(name)
                 if special:
-                    kind, _, one.linkname = special.partition(" ")
-                    one.type = kind.encode()
-                one.size = len(content or b"")
-                archive.addfile(one, io.BytesIO(content or b""))
+                    kind, _, member.linkname = special.partition(" ")
+                    member.type = kind.encode()
+                member.size = len(content or b"")
+                archive.addfile(member, io.BytesIO(content or b""))
         return path
 
     return make

@@ -47,12 +47,12 @@ def runtime(tmp_path: Path) -> ImageRuntime:
 def interpreter() -> Interpreter:
     """Write a fake interpreter: a script that answers the probe, or fails with a message."""
 
-    def make(prefix: Path, version: str = "3.12.3", *, fails: str = "", **said: Any) -> Path:
+    def make(prefix: Path, version: str = "3.12.3", *, fails: str = "", **reply: Any) -> Path:
         python = prefix / "bin" / f"python{version.rpartition('.')[0]}"
         python.parent.mkdir(parents=True)
         answer = {
             "path": str(python), "prefix": str(prefix), "version": version, "build": f"{version} (main)",
-            "abi": "cp312", "glibc": "2.39", "machine": "x86_64", "headers": True, "venv": True, **said,
+            "abi": "cp312", "glibc": "2.39", "machine": "x86_64", "headers": True, "venv": True, **reply,
         }  # fmt: skip
         says = f"echo {shlex.quote('matrix-answer ' + json.dumps(answer))}"
         python.write_text(f"#!/bin/sh\n{f'echo {shlex.quote(fails)} >&2; exit 1' if fails else says}\n")
@@ -68,30 +68,30 @@ def _no_pythons_of_uv(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_host_python_reports_itself() -> None:
-    found = find_python(HostRuntime(), running_python())
-    assert found.where == "host"
-    assert found.version == ".".join(map(str, sys.version_info[:3]))
-    assert found.build == sys.version
-    assert found.prefix == Path(sys.base_prefix)
-    assert found.path.exists()
-    assert not (found.path.parent.parent / "pyvenv.cfg").exists()
-    assert found.library == Path("lib", f"python{found.minor}", "site-packages")
-    assert found.abi == f"cp{sysconfig.get_config_var('py_version_nodot')}{sys.abiflags}"
+    python = find_python(HostRuntime(), running_python())
+    assert python.where == "host"
+    assert python.version == ".".join(map(str, sys.version_info[:3]))
+    assert python.build == sys.version
+    assert python.prefix == Path(sys.base_prefix)
+    assert python.path.exists()
+    assert not (python.path.parent.parent / "pyvenv.cfg").exists()
+    assert python.library == Path("lib", f"python{python.minor}", "site-packages")
+    assert python.abi == f"cp{sysconfig.get_config_var('py_version_nodot')}{sys.abiflags}"
 
 
 def test_virtual_environment_gives_its_base_python() -> None:
     assert sys.prefix != sys.base_prefix, "the tests run in a virtual environment"
-    found = find_python(HostRuntime(), running_python(), given=Path(sys.prefix))
-    assert found.where == "given"
-    assert found.prefix == Path(sys.base_prefix)
-    assert found.binds == (Bind(Path(sys.base_prefix).resolve()),)
+    python = find_python(HostRuntime(), running_python(), given=Path(sys.prefix))
+    assert python.where == "given"
+    assert python.prefix == Path(sys.base_prefix)
+    assert python.binds == (Bind(Path(sys.base_prefix).resolve()),)
 
 
 def test_first_usable_python_of_image_is_used(runtime: ImageRuntime, interpreter: Interpreter) -> None:
     bare = interpreter(runtime.inside / "bare", headers=False)
     whole = interpreter(runtime.inside / "whole")
-    found = find_python(runtime, "3.12", image_pythons=[bare, whole])
-    assert (found.path, found.where, found.binds) == (whole, "image", ())
+    python = find_python(runtime, "3.12", image_pythons=[bare, whole])
+    assert (python.path, python.where, python.binds) == (whole, "image", ())
 
 
 def test_error_lists_why_no_python_is_usable(runtime: ImageRuntime, interpreter: Interpreter) -> None:
@@ -145,9 +145,9 @@ def test_newest_python_of_uv_is_bound(
     for patch in ("3.12.9", "3.12.10", "3.13.1"):
         interpreter(tmp_path / "uv" / f"cpython-{patch}-linux-{machine}-gnu", patch)
     interpreter(tmp_path / "uv" / f"cpython-3.12.11+freethreaded-linux-{machine}-gnu", "3.12.11")
-    found = find_python(runtime, "3.12")
+    python = find_python(runtime, "3.12")
     prefix = (tmp_path / "uv" / f"cpython-3.12.10-linux-{machine}-gnu").resolve()
-    assert (found.version, found.where, found.binds) == ("3.12.10", "uv", (Bind(prefix),))
+    assert (python.version, python.where, python.binds) == ("3.12.10", "uv", (Bind(prefix),))
 
 
 def test_given_python_is_bound_or_in_image(
@@ -155,12 +155,12 @@ def test_given_python_is_bound_or_in_image(
 ) -> None:
     outside = interpreter(tmp_path / "conda")
     (tmp_path / "link").symlink_to(tmp_path / "conda")
-    found = find_python(runtime, "3.12", given=tmp_path / "link")
-    assert (found.path, found.where, found.binds) == (outside, "given", (Bind(tmp_path / "conda"),))
+    python = find_python(runtime, "3.12", given=tmp_path / "link")
+    assert (python.path, python.where, python.binds) == (outside, "given", (Bind(tmp_path / "conda"),))
     assert find_python(runtime, "3.12", given=outside).binds == (Bind(tmp_path / "conda"),)
     inside = interpreter(runtime.inside / "opt" / "python3.12")
-    found = find_python(runtime, "3.12", given=runtime.inside / "opt" / "python3.12")
-    assert (found.path, found.where, found.binds) == (inside, "image", ())
+    python = find_python(runtime, "3.12", given=runtime.inside / "opt" / "python3.12")
+    assert (python.path, python.where, python.binds) == (inside, "image", ())
 
 
 def test_wrong_given_python_is_bad_input(

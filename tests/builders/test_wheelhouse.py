@@ -95,13 +95,13 @@ def test_wheels_are_cached_with_their_hashes(
     made = [make_wheel("zeta"), make_wheel("alpha", "2.0")]
     pip.gives = made
     house = fetch("zeta>=1", "alpha")
-    assert [(one.name, one.version) for one in house.wheels] == [("alpha", "2.0"), ("zeta", "1.0")]
-    for one, source in zip(house.wheels, reversed(made), strict=True):
-        assert one.path.read_bytes() == source.read_bytes()
-        assert one.path.parent.name == one.sha256 == sha256_of(source)
-        assert one.path.stat().st_mode & 0o222 == 0
+    assert [(wheel.name, wheel.version) for wheel in house.wheels] == [("alpha", "2.0"), ("zeta", "1.0")]
+    for wheel, source in zip(house.wheels, reversed(made), strict=True):
+        assert wheel.path.read_bytes() == source.read_bytes()
+        assert wheel.path.parent.name == wheel.sha256 == sha256_of(source)
+        assert wheel.path.stat().st_mode & 0o222 == 0
     (manifest,) = (cache_root() / "wheelhouses").glob("*.json")
-    assert [one["file"] for one in json.loads(manifest.read_text())["wheels"]] == [
+    assert [wheel["file"] for wheel in json.loads(manifest.read_text())["wheels"]] == [
         "alpha-2.0-py3-none-any.whl",
         "zeta-1.0-py3-none-any.whl",
     ]
@@ -201,7 +201,7 @@ def test_failure_keeps_only_pips_cache(
         with pytest.raises(KeyboardInterrupt):
             fetch("zeta", "alpha")
     (part,) = (cache_root() / "wheelhouses").glob("*.part")
-    assert {one.name for one in part.iterdir()} == {"pip", "constraints.txt"}
+    assert {path.name for path in part.iterdir()} == {"pip", "constraints.txt"}
     with pytest.raises(EnvironmentLacksError):
         fetch("zeta", "alpha", offline=True)
     assert len(fetch("zeta", "alpha").wheels) == 2
@@ -267,10 +267,10 @@ def test_constraints_are_not_listed_again(
     alone = fetch("zeta", constraints=base)
     assert pip.constraints == "torch==2.9.1+rocm6.4\n"
     assert f"--find-links={base[1].path.parent}" in pip.commands[-1]
-    assert ([one.name for one in alone.wheels], alone.depends_on_base) == (["shared", "zeta"], False)
+    assert ([wheel.name for wheel in alone.wheels], alone.depends_on_base) == (["shared", "zeta"], False)
     pip.gives = [torch, shared, make_wheel("extra")]
     needing = fetch("extra", constraints=base)
-    assert ([one.name for one in needing.wheels], needing.depends_on_base) == (["extra"], True)
+    assert ([wheel.name for wheel in needing.wheels], needing.depends_on_base) == (["extra"], True)
 
 
 def test_unreachable_servers_are_named(pip: FakePip, fetch: Fetch, recorder: Recorder) -> None:

@@ -91,9 +91,9 @@ def fetched(capsys: Capture, *arguments: str, code: int = 0) -> Any:
 
 
 def test_sources_are_fetched_once_then_cached(work: Work, capsys: Capture) -> None:
-    said = fetched(capsys)
-    by_name = {one["name"]: one for one in said["sources"]}
-    assert {name: (one["kind"], one["state"]) for name, one in by_name.items()} == {
+    document = fetched(capsys)
+    by_name = {item["name"]: item for item in document["sources"]}
+    assert {name: (item["kind"], item["state"]) for name, item in by_name.items()} == {
         "fromgit": ("git", "fetched"),
         "tiny": ("sdist", "fetched"),
     }
@@ -103,13 +103,13 @@ def test_sources_are_fetched_once_then_cached(work: Work, capsys: Capture) -> No
     assert Path(by_name["tiny"]["path"]).stat().st_size == by_name["tiny"]["bytes"]
     assert by_name["fromgit"]["bytes"] > 0
     assert Path(by_name["fromgit"]["path"]).is_dir()
-    assert said["bytes_fetched"] == sum(one["bytes"] for one in said["sources"])
-    assert said["missing"] == []
+    assert document["bytes_fetched"] == sum(item["bytes"] for item in document["sources"])
+    assert document["missing"] == []
 
     shutil.rmtree(work.mirror)
     again = fetched(capsys)
-    assert [(one["state"], one["identity"]) for one in again["sources"]] == [
-        ("cached", one["identity"]) for one in said["sources"]
+    assert [(item["state"], item["identity"]) for item in again["sources"]] == [
+        ("cached", item["identity"]) for item in document["sources"]
     ]
     assert again["bytes_fetched"] == 0
     assert fetched(capsys, "--offline") == again
@@ -120,12 +120,12 @@ def test_cached_sources_are_unpacked_without_network(work: Work, capsys: Capture
     shutil.rmtree(work.mirror)
     catalog = load([work.root / "facts"])
     picks = {pick.name: pick for pick in work.lock().built()}
-    one = picks["fromgit"]
-    source = obtain(one, offline=True, patches=patches_of(one, catalog))
+    item = picks["fromgit"]
+    source = obtain(item, offline=True, patches=patches_of(item, catalog))
     top = source.unpack(work.root / "build" / "source")
-    found = files_of(top)
-    found.pop(".gitmodules")
-    assert found == {"setup.py": "new\n", "csrc/inner/inner.h": "int x;\n"}
+    files = files_of(top)
+    files.pop(".gitmodules")
+    assert files == {"setup.py": "new\n", "csrc/inner/inner.h": "int x;\n"}
     assert source.inputs["submodules"].keys() == {"csrc/inner"}
     assert source.variables(work.root / "build") == {
         "GIT_CEILING_DIRECTORIES": str(work.root / "build"),
@@ -136,7 +136,7 @@ def test_cached_sources_are_unpacked_without_network(work: Work, capsys: Capture
 
 @pytest.mark.usefixtures("work")
 def test_named_source_only_is_fetched(capsys: Capture) -> None:
-    assert [one["name"] for one in fetched(capsys, "Tiny")["sources"]] == ["tiny"]
+    assert [item["name"] for item in fetched(capsys, "Tiny")["sources"]] == ["tiny"]
     assert fetched(capsys, "tinny", code=2)["hint"] == "Did you mean tiny?"
 
 
@@ -145,18 +145,18 @@ def test_missing_source_does_not_stop_the_others(work: Work, capsys: Capture) ->
     assert main(["fetch", "tiny", "-q", "--only-sources"]) == 0
     (work.root / "matrix.toml").write_text('catalog = ["facts"]\n')
     capsys.readouterr()
-    said = fetched(capsys, code=3)
-    assert [one["name"] for one in said["sources"]] == ["tiny"]
-    (missing,) = said["missing"]
+    document = fetched(capsys, code=3)
+    assert [item["name"] for item in document["sources"]] == ["tiny"]
+    (missing,) = document["missing"]
     assert (missing["name"], missing["id"]) == ("fromgit", "environment")
     assert "git.invalid" in missing["message"]
     shutil.rmtree(cache_root())
     assert main(["fetch", "--offline", "--only-sources"]) == 3
-    told = capsys.readouterr()
-    assert "tiny 1.0  missing  tiny-1.0.tar.gz" in told.out
-    assert f"fromgit 1.0  missing  https://git.invalid/group/outer@{work.commit}" in told.out
-    assert "0 fetched (0 B), 0 cached, 2 missing" in told.out
-    assert told.err.count("and --offline is set") == 2
+    output = capsys.readouterr()
+    assert "tiny 1.0  missing  tiny-1.0.tar.gz" in output.out
+    assert f"fromgit 1.0  missing  https://git.invalid/group/outer@{work.commit}" in output.out
+    assert "0 fetched (0 B), 0 cached, 2 missing" in output.out
+    assert output.err.count("and --offline is set") == 2
 
 
 def test_wrong_hash_is_exit_1(work: Work, capsys: Capture) -> None:
@@ -195,8 +195,8 @@ def test_real_sdist_from_package_index(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     assert main(["resolve", "deepspeed==0.19.8", "torch==2.13.0", "--backend", "cpu", "-q"]) == 0
     capsys.readouterr()
-    (one,) = fetched(capsys)["sources"]
-    assert (one["name"], one["state"]) == ("deepspeed", "fetched")
+    (item,) = fetched(capsys)["sources"]
+    assert (item["name"], item["state"]) == ("deepspeed", "fetched")
     (pick,) = read_lock(tmp_path / "matrix.lock").built()
     top = obtain(pick, offline=True).unpack(tmp_path / "out")
     assert top.name == "deepspeed-0.19.8"
@@ -218,4 +218,4 @@ def test_wheels_are_fetched_after_sources(work: Work) -> None:
     )
     assert seen == [(lock, ["tiny"])]
     assert result.sources == [wheel]
-    assert [one.name for one in result.missing] == ["tiny", "ninja"]
+    assert [item.name for item in result.missing] == ["tiny", "ninja"]
