@@ -64,7 +64,7 @@ class Entry:
     text: str
     """What pip or conda reads, without comment."""
     editable: bool = True
-    """Whether it is alone in its place, so that it can be replaced."""
+    """Whether it is alone on its line or in its YAML item, so that it can be replaced."""
     sequence: CommentedSeq | None = None
     """The YAML list that holds it."""
     position: int = 0
@@ -133,10 +133,11 @@ class Document:
         return self.entries
 
     def _replace(self, entry: Entry, texts: Sequence[str]) -> None:
-        """Put lines in the place of an entry; its comment stays with the last of them."""
+        """Replace an entry by lines; its comment stays with the last of them."""
         line = self.lines[entry.line - 1]
         before, behind = line.split(entry.text, 1)
-        end = line[len(line.rstrip("\r\n")) :]
+        # The last line of the file may have no line break.
+        end = line[len(line.rstrip("\r\n")) :] or ("\r\n" if self.lines[0].endswith("\r\n") else "\n")
         new = [f"{before}{text}{end}" for text in texts[:-1]]
         self.lines[entry.line - 1 : entry.line] = [*new, f"{before}{texts[-1]}{behind}"]
 
@@ -263,7 +264,7 @@ def read_document(text: str, name: str) -> Document:
 
     Examples
     --------
-    >>> read_document("torch==2.9.1", "wanted.txt").kind
+    >>> read_document("torch==2.9.1", "requirements.txt").kind
     'requirements'
     """
     ending = name.rpartition(".")[2].lower()
@@ -279,10 +280,10 @@ def read_requirements(text: str, name: str) -> Document:
     starts = [number for number, _ in joined] + [len(lines) + 1]
     for (number, line), following in zip(joined, starts[1:], strict=True):
         comment = COMMENT_RE.search(line)
-        wanted = (line[: comment.start()] if comment else line).strip()
-        if wanted:
-            alone = following == number + 1 and wanted in lines[number - 1]
-            entries.append(Entry(line=number, text=wanted, editable=alone))
+        code = (line[: comment.start()] if comment else line).strip()
+        if code:
+            alone = following == number + 1 and code in lines[number - 1]
+            entries.append(Entry(line=number, text=code, editable=alone))
     return Document(name=name, lines=lines, entries=entries)
 
 

@@ -231,22 +231,22 @@ def _check_unlabelled(entry: Entry, expected: Expected, indexes: Indexes) -> Ite
     line = entry.pip
     fitting = _rows(line, expected.torches(line.public), expected)
     published = expected.published_torches(line.public) if line.name == "torch" else fitting
-    named = [row for row in published if torch_index(row.index) in indexes.torch]
-    named = [row for row in named if row in fitting] or named
-    candidates = named or fitting
+    indexed = [row for row in published if torch_index(row.index) in indexes.torch]
+    indexed = [row for row in indexed if row in fitting] or indexed
+    candidates = indexed or fitting
     labels = list(dict.fromkeys(_label(row) for row in candidates))
     corrected = [line.with_pin(f"{line.public}+{label}") for label in labels[:1]]
     backend = "CPU" if expected.backend == "cpu" else "ROCm"
-    if named or indexes.other:
-        source = "may have" if not named else "has"
+    if indexed or indexes.other:
+        source = "may have" if not indexed else "has"
         message = (
             f"An index of the file {source} {line.name} for {backend}, and pip takes that build. "
             "If pip cannot read the index, it takes PyPI's, which is built for CUDA. "
             "With the label it fails instead."
         )
-        certain = len(labels) == 1 and bool(named) and named[0] in fitting
+        certain = len(labels) == 1 and bool(indexed) and indexed[0] in fitting
         yield finding("unlabelled-torch", entry, message, corrected=corrected, fixable=certain)
-        if named and named[0] not in fitting and rocm_of(labels[0]):
+        if indexed and indexed[0] not in fitting and rocm_of(labels[0]):
             yield from _check_rocm(entry, rocm_of(labels[0]), expected)
         return
     message = (

@@ -199,7 +199,7 @@ def finding(
         Whether `corrected` is the only sensible correction, so that ``--fix`` may write it.
     """
     corrected = tuple(corrected)
-    # A list in flow style, [a, b], has no place for a comment.
+    # A list in flow style, [a, b], has no room for a comment.
     possible = entry.editable and not (entry.in_flow and any(text.startswith("#") for text in corrected))
     return finding_at(
         rule, entry.line, entry.text, message, corrected=corrected, fixable=fixable and possible, fix=fix

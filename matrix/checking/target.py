@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from builders.constants import INDEX_DIRECTORY
 from resolver.compiling.problem_builder import check_target, window_of
 from resolver.versions import join_words, minor, sort_key
 
@@ -43,7 +44,7 @@ class Expected:
     """CPython minor of the lock."""
     glibc: str = ""
     """glibc of the base image; empty if there is no base image or its glibc is unknown."""
-    index: Path = Path("index")
+    index: Path = INDEX_DIRECTORY
     """The local index, which the consumer sees as ``file:///mnt/simple``."""
 
     def fit(self, rocm: str) -> Fit:
@@ -66,7 +67,7 @@ class Expected:
 
 
 def expect_request(
-    request: Request, catalog: Catalog, consumer: Consumer, index: Path = Path("index")
+    request: Request, catalog: Catalog, consumer: Consumer, index: Path = INDEX_DIRECTORY
 ) -> Expected:
     """Return what fits a target.
 
@@ -113,7 +114,7 @@ def _supported_rocm(request: Request, catalog: Catalog) -> tuple[tuple[str, ...]
 
 
 def expect_lock(
-    lock: Resolution, name: str, catalog: Catalog, consumer: Consumer, index: Path = Path("index")
+    lock: Resolution, name: str, catalog: Catalog, consumer: Consumer, index: Path = INDEX_DIRECTORY
 ) -> Expected:
     """Return what fits a lock: exactly its versions."""
     rocm, image = lock.version_of("rocm"), catalog.image.get(lock.version_of("base-image"))

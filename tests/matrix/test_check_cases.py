@@ -41,12 +41,12 @@ def summary_of(finding: dict[str, Any]) -> str:
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_case_yields_expected_findings_and_file(case: Path, capsys: Capture) -> None:
-    options, wanted, fixed = expected(case)
+    options, expected_findings, fixed = expected(case)
     copy = Path(shutil.copy(case, case.name))
     code = main(["check", str(copy), "--no-preflight", "--format", "json", *options])
     document = json.loads(capsys.readouterr().out)
     findings = document["findings"]
-    assert [summary_of(finding) for finding in findings] == wanted
+    assert [summary_of(finding) for finding in findings] == expected_findings
     assert code == any(finding["severity"] == "error" for finding in findings)
     assert all(finding["message"] and finding["evidence"]["text"] for finding in findings)
     assert copy.read_text(encoding="utf-8") == case.read_text(encoding="utf-8")
@@ -54,7 +54,7 @@ def test_case_yields_expected_findings_and_file(case: Path, capsys: Capture) -> 
     main(["check", str(copy), "--no-preflight", "--format", "json", "--fix", *options])
     document = json.loads(capsys.readouterr().out)
     assert copy.read_text(encoding="utf-8") == fixed
-    assert not [one for one in document["findings"] if one["evidence"]["fixable"]]
+    assert not [finding for finding in document["findings"] if finding["evidence"]["fixable"]]
     assert bool(document["diff"]) == (fixed != case.read_text(encoding="utf-8"))
 
     main(["check", str(copy), "--no-preflight", "--format", "json", "--fix", *options])

@@ -117,11 +117,11 @@ def test_fix_keeps_mode_byte_order_mark_and_line_ends() -> None:
     path.chmod(0o600)
     Path("list.txt").symlink_to(path)
     assert main(["check", "list.txt", "--fix", *LOOK]) == 0
-    wanted = BOM_UTF8 + b"# \xc3\xa4\r\n  numpy==1.26.4   # why\r\n\r\n--pre\r\ntqdm==4.67.1\r\nscipy"
-    assert path.read_bytes() == wanted
+    expected = BOM_UTF8 + b"# \xc3\xa4\r\n  numpy==1.26.4   # why\r\n\r\n--pre\r\ntqdm==4.67.1\r\nscipy"
+    assert path.read_bytes() == expected
     assert path.stat().st_mode & 0o777 == 0o600
     assert Path("list.txt").is_symlink()
-    assert sorted(one.name for one in Path().iterdir()) == ["list.txt", "real.txt"]
+    assert sorted(path.name for path in Path().iterdir()) == ["list.txt", "real.txt"]
 
 
 def test_fix_without_findings_writes_nothing() -> None:
@@ -173,7 +173,7 @@ def test_fix_writes_versions_of_lock(capsys: Capture) -> None:
     assert lines[6] == f"      - {pins['torch']} # here"
     assert lines[7] == "      - --only-binary apex"
     assert lines[8] == f'      - {pins["apex"]} ; python_version > "3"'
-    assert {one["id"] for one in document["findings"]} == {"pip-unpinned"}
+    assert {finding["id"] for finding in document["findings"]} == {"pip-unpinned"}
 
 
 def test_version_that_differs_from_lock_is_error(capsys: Capture) -> None:
@@ -181,19 +181,23 @@ def test_version_that_differs_from_lock_is_error(capsys: Capture) -> None:
     Path("env.yml").write_text("dependencies:\n  - python=3.9\n  - pip=26.*\n  - pip:\n    - torch==2.1.0\n")
     capsys.readouterr()
     code = main(["check", "env.yml", "--lock", "matrix.lock", "--no-preflight", "--format", "json"])
-    found = json.loads(capsys.readouterr().out)["findings"]
+    findings = json.loads(capsys.readouterr().out)["findings"]
     assert code == 1
-    assert [(one["evidence"]["line"], one["id"], one["evidence"]["fixable"]) for one in found] == [
+    assert [
+        (finding["evidence"]["line"], finding["id"], finding["evidence"]["fixable"]) for finding in findings
+    ] == [
         (2, "other-python", True),
         (5, "not-the-lock", True),
     ]
-    assert found[0]["evidence"]["corrected"] == ["python=3.12"]
+    assert findings[0]["evidence"]["corrected"] == ["python=3.12"]
 
 
 def findings_of(capsys: Capture, text: str) -> dict[int, dict[str, Any]]:
     Path("some.txt").write_text(text)
     main(["check", "some.txt", "--no-preflight", "--format", "json"])
-    return {one["evidence"]["line"]: one for one in json.loads(capsys.readouterr().out)["findings"]}
+    return {
+        finding["evidence"]["line"]: finding for finding in json.loads(capsys.readouterr().out)["findings"]
+    }
 
 
 @pytest.mark.parametrize(
@@ -205,10 +209,10 @@ def findings_of(capsys: Capture, text: str) -> dict[int, dict[str, Any]]:
     ],
 )
 def test_compatible_duplicates_are_info(capsys: Capture, first: str, second: str, remedy: str) -> None:
-    found = findings_of(capsys, f"{first}\n{second}\n")[2]
-    assert (found["id"], found["severity"]) == ("duplicate-requirement", "info")
-    assert "satisfies both lines" in found["message"]
-    assert found["fix"] == remedy
+    finding = findings_of(capsys, f"{first}\n{second}\n")[2]
+    assert (finding["id"], finding["severity"]) == ("duplicate-requirement", "info")
+    assert "satisfies both lines" in finding["message"]
+    assert finding["fix"] == remedy
 
 
 @pytest.mark.parametrize(
@@ -222,19 +226,19 @@ def test_compatible_duplicates_are_info(capsys: Capture, first: str, second: str
 )
 def test_contradicting_lines_show_error_of_pip(capsys: Capture, first: str, second: str, both: str) -> None:
     """The error is that of pip 22.3.1 and 26.3; 22.3.1 also prints extras."""
-    found = findings_of(capsys, f"{first}\n{second}\n")[2]
-    assert (found["id"], found["severity"]) == ("contradicting-requirement", "error")
+    finding = findings_of(capsys, f"{first}\n{second}\n")[2]
+    assert (finding["id"], finding["severity"]) == ("contradicting-requirement", "error")
     output = (
         f"pip stops with: Cannot install {both} because these package versions have conflicting dependencies."
     )
-    assert found["message"].endswith(output)
+    assert finding["message"].endswith(output)
 
 
 @pytest.mark.parametrize("line", ["PIP_NO_BUILD_ISOLATION=1", "export PIP_NO_BUILD_ISOLATION=1"])
 def test_inverted_isolation_variable_is_explained(capsys: Capture, line: str) -> None:
-    found = findings_of(capsys, f"{line}\n")[1]
-    assert "the value 1 keeps build isolation" in found["message"]
-    assert found["fix"].startswith("Set PIP_NO_BUILD_ISOLATION=0 in the environment")
+    finding = findings_of(capsys, f"{line}\n")[1]
+    assert "the value 1 keeps build isolation" in finding["message"]
+    assert finding["fix"].startswith("Set PIP_NO_BUILD_ISOLATION=0 in the environment")
 
 
 def test_merge_keys_are_resolved(capsys: Capture) -> None:
@@ -252,8 +256,11 @@ name: x
 """
     )
     main(["check", "env.yml", "--format", "json", *LOOK])
-    found = [(one["evidence"]["line"], one["id"]) for one in json.loads(capsys.readouterr().out)["findings"]]
-    assert found == [
+    findings = [
+        (finding["evidence"]["line"], finding["id"])
+        for finding in json.loads(capsys.readouterr().out)["findings"]
+    ]
+    assert findings == [
         (1, "unknown-key"),
         (3, "not-a-requirement"),
         (4, "unknown-key"),
@@ -292,3 +299,10 @@ def test_wheel_for_newer_glibc_is_reported(capsys: Capture) -> None:
     assert {finding["severity"] for finding in wheels} == {"warning"}
     assert "requires glibc 2.99" in wheels[0]["message"]
     assert f"this machine has glibc {glibc_version()}" in wheels[0]["message"]
+
+
+def test_fix_of_last_line_without_line_break(capsys: Capture) -> None:
+    Path("list.txt").write_text("numpy==1.26.4 --pre")
+    main(["check", "list.txt", "--fix", *LOOK])
+    capsys.readouterr()
+    assert Path("list.txt").read_text() == "--pre\nnumpy==1.26.4"

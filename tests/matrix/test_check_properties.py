@@ -93,8 +93,8 @@ def test_any_text_gives_findings_or_usage_error(text: str, name: str) -> None:
     except UsageError as error:
         assert name in error.message  # noqa: PT017  a text that is no file of either kind
         return
-    for one in check(document, lumi("cotainr")):
-        assert 1 <= one.evidence["line"] <= len(document.lines)
+    for finding in check(document, lumi("cotainr")):
+        assert 1 <= finding.evidence["line"] <= len(document.lines)
 
 
 @settings(deadline=None)

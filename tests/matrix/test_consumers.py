@@ -59,11 +59,11 @@ def content(path: str) -> list[str]:
 
 
 def pins(lines: list[str]) -> dict[str, str]:
-    found = [Requirement(line) for line in lines if not line.startswith("-")]
-    for one in found:
-        (specifier,) = one.specifier
-        assert specifier.operator == "==", one
-    return {one.name: str(one.specifier).removeprefix("==") for one in found}
+    requirements = [Requirement(line) for line in lines if not line.startswith("-")]
+    for requirement in requirements:
+        (specifier,) = requirement.specifier
+        assert specifier.operator == "==", requirement
+    return {requirement.name: str(requirement.specifier).removeprefix("==") for requirement in requirements}
 
 
 def test_pip_gets_complete_requirements_and_constraints(work: Path) -> None:
@@ -73,15 +73,15 @@ def test_pip_gets_complete_requirements_and_constraints(work: Path) -> None:
         f"--extra-index-url file://{work}/index/simple",
         f"--extra-index-url {TORCH_INDEX}",
     ]
-    found = pins(lines)
-    assert found["torch"] == "2.9.1+rocm6.4"
-    assert (found["torchvision"], found["torchaudio"]) == ("0.24.1+rocm6.4", "2.9.1+rocm6.4")
-    assert found["pytorch-triton-rocm"] == "3.5.1"
-    assert [found[name][-len(LABEL) :] for name in ("apex", "deepspeed", "flash-attn")] == [LABEL] * 3
+    pinned = pins(lines)
+    assert pinned["torch"] == "2.9.1+rocm6.4"
+    assert (pinned["torchvision"], pinned["torchaudio"]) == ("0.24.1+rocm6.4", "2.9.1+rocm6.4")
+    assert pinned["pytorch-triton-rocm"] == "3.5.1"
+    assert [pinned[name][-len(LABEL) :] for name in ("apex", "deepspeed", "flash-attn")] == [LABEL] * 3
     only = {line.split()[1] for line in lines if line.startswith("--only-binary")}
     assert only == {"apex", "bitsandbytes", "deepspeed", "flash-attn"}
     assert not any("nvidia" in line for line in lines)
-    assert pins(content("constraints.txt")) == found
+    assert pins(content("constraints.txt")) == pinned
 
 
 def test_preinstalled_packages_become_constraints_only(work: Path) -> None:
@@ -99,12 +99,12 @@ def test_uv_binds_each_name_to_its_index(work: Path) -> None:
     data = tomllib.loads(Path("pyproject.toml").read_text())
     assert data["project"]["requires-python"] == "==3.12.*"
     tool = data["tool"]["uv"]
-    assert all(one["explicit"] is True for one in tool["index"])
-    assert {one["name"]: one["url"] for one in tool["index"]} == {
+    assert all(table["explicit"] is True for table in tool["index"])
+    assert {table["name"]: table["url"] for table in tool["index"]} == {
         "matrix": f"file://{work}/index/simple",
         "rocm6.4": TORCH_INDEX,
     }
-    sources = {name: one["index"] for name, one in tool["sources"].items()}
+    sources = {name: table["index"] for name, table in tool["sources"].items()}
     assert (sources["apex"], sources["torch"]) == ("matrix", "rocm6.4")
     assert "bitsandbytes" not in sources  # which is on pip's own index
     assert pins(tool["override-dependencies"]) == pins(data["project"]["dependencies"])
@@ -117,7 +117,7 @@ def test_lock_that_replaces_torch_of_image_is_rejected(work: Path, capsys: Captu
     output = capsys.readouterr().err
     assert "torch==2.9.1+rocm6.4, which would replace the torch of the base image" in output
     assert "--keep-installed image" in output
-    assert sorted(one.name for one in work.iterdir()) == ["bare.lock", "kept.lock"]
+    assert sorted(path.name for path in work.iterdir()) == ["bare.lock", "kept.lock"]
 
 
 @pytest.mark.parametrize("consumer", ["venv", "easybuild"])
@@ -303,7 +303,7 @@ def test_same_lock_gives_same_bytes(work: Path) -> None:
         for folder in ("one", "two"):
             (work / folder / consumer).mkdir(parents=True)
             assert env(consumer, "-o", f"{folder}/{consumer}") == 0
-            texts.append({one.name: one.read_bytes() for one in (work / folder / consumer).iterdir()})
+            texts.append({path.name: path.read_bytes() for path in (work / folder / consumer).iterdir()})
         assert texts[0] == texts[1]
         assert load_consumer(consumer).file in texts[0]
 
@@ -363,7 +363,7 @@ def test_lock_without_python_is_rejected(work: Path) -> None:
     without = replace(
         data,
         target=replace(data.target, python=""),
-        picks=tuple(one for one in data.picks if one.name != "python"),
+        picks=tuple(pick for pick in data.picks if pick.name != "python"),
     )
     with pytest.raises(UsageError, match="no Python"):
         Installation(without)

@@ -35,7 +35,7 @@ def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.
 
 
 def pip_lines(environment: Any) -> list[str]:
-    (section,) = (one["pip"] for one in environment["dependencies"] if isinstance(one, dict))
+    (section,) = (item["pip"] for item in environment["dependencies"] if isinstance(item, dict))
     assert all(isinstance(line, str) for line in section)  # an unquoted `:all:` would be a map
     return list(section)
 

@@ -126,7 +126,7 @@ def test_pylock_lists_every_file_with_location_and_hash(built: Path, capsys: Cap
     data = read()
     assert (data["lock-version"], data["created-by"]) == ("1.0", "matrix")
     assert data["requires-python"] == f"=={running_python()}.*"
-    assert [one["name"] for one in data["packages"]] == ["deepspeed", "torch"]
+    assert [package["name"] for package in data["packages"]] == ["deepspeed", "torch"]
     deepspeed, torch = data["packages"]
     assert deepspeed["version"] == LABELLED
     (file,) = deepspeed["wheels"]
@@ -247,7 +247,7 @@ def test_preinstalled_packages_are_left_out_of_pylock(built: Path, lock: Resolut
     Path("matrix.lock").write_text(dumps(msgspec.structs.replace(lock, picks=tuple(picks))))
     assert main(["env", "--for", "pylock", "-o", "pylock.toml"]) == 0
     data = read()
-    assert [one["name"] for one in data["packages"]] == ["deepspeed"]
+    assert [package["name"] for package in data["packages"]] == ["deepspeed"]
     assert data["tool"]["matrix"]["kept"] == ["torch==2.13.0+cpu"]
     assert "because the base image has them: torch" in capsys.readouterr().err
 
@@ -255,7 +255,7 @@ def test_preinstalled_packages_are_left_out_of_pylock(built: Path, lock: Resolut
 def test_published_wheel_must_match_hash_of_lock(
     lock: Resolution, web: tuple[Path, str], capsys: Capture
 ) -> None:
-    pick = next(one for one in lock.picks if one.name == "deepspeed")
+    pick = next(pick for pick in lock.picks if pick.name == "deepspeed")
     made = wheel(web[0] / "simple" / "deepspeed", "deepspeed", "0.19.8", "py3-none-any")
     serve(web[0] / "simple", "deepspeed")
     for digest, code in ((hashlib.sha256(made.read_bytes()).hexdigest(), 0), ("0" * 64, 1)):
@@ -266,7 +266,7 @@ def test_published_wheel_must_match_hash_of_lock(
             sdist=None,
             wheel=Sdist(made.name, digest),
         )
-        picks = tuple(published if one.name == "deepspeed" else one for one in lock.picks)
+        picks = tuple(published if pick.name == "deepspeed" else pick for pick in lock.picks)
         Path("matrix.lock").write_text(dumps(msgspec.structs.replace(lock, picks=picks)))
         assert main(["env", "--for", "pylock"]) == code
     assert "the SHA-256 differs" in capsys.readouterr().err

@@ -41,9 +41,9 @@ def index(tmp_path: Path, make_wheel: MakeWheel, monkeypatch: Patch) -> Index:
     for name in ("PIP_EXTRA_INDEX_URL", "UV_INDEX", "TMPDIR", "no_proxy", "NO_PROXY", *DISTURBING):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.chdir(tmp_path)
-    one = Index(tmp_path / "index")
-    one.publish(make_wheel("tiny", "1.0+cpu"), {})
-    return one
+    index = Index(tmp_path / "index")
+    index.publish(make_wheel("tiny", "1.0+cpu"), {})
+    return index
 
 
 def image(folder: Path, *, mount: bool) -> Path:
@@ -197,7 +197,7 @@ def test_path_that_cannot_be_bound_is_rejected(
 
 
 @pytest.mark.parametrize(
-    ("wanted", "mount", "given", "route"),
+    ("option", "mount", "given", "route"),
     [
         ("auto", True, True, "bind"),
         ("auto", False, True, "loopback"),
@@ -208,10 +208,10 @@ def test_path_that_cannot_be_bound_is_rejected(
     ],
 )
 def test_route_depends_on_option_and_image(
-    tmp_path: Path, wanted: str, mount: bool, given: bool, route: str
+    tmp_path: Path, option: str, mount: bool, given: bool, route: str
 ) -> None:
     base = str(image(tmp_path / "base", mount=mount)) if given else ""
-    assert choose_route(wanted, ["true"], base).route == route
+    assert choose_route(option, ["true"], base).route == route
 
 
 def test_bind_without_mount_point_is_rejected(tmp_path: Path) -> None:
@@ -233,10 +233,10 @@ def test_image_that_does_not_exist_uses_loopback(tmp_path: Path) -> None:
         choose_route("auto", command, str(tmp_path / "none.sif"))
 
 
-@pytest.mark.parametrize("wanted", ["auto", "loopback"])
-def test_loopback_with_srun_is_rejected(wanted: str) -> None:
+@pytest.mark.parametrize("option", ["auto", "loopback"])
+def test_loopback_with_srun_is_rejected(option: str) -> None:
     with pytest.raises(UsageError, match="another node") as caught:
-        choose_route(wanted, ["/usr/bin/srun", "-n", "1", "cotainr", "build", "x.sif"], "")
+        choose_route(option, ["/usr/bin/srun", "-n", "1", "cotainr", "build", "x.sif"], "")
     assert "srun ... matrix run" in caught.value.hint
 
 
@@ -301,9 +301,9 @@ def test_apptainer_is_linked_as_singularity(tmp_path: Path, monkeypatch: Patch) 
         (programs / name).write_text(f"#!/bin/sh\n{text}\n")
         (programs / name).chmod(0o755)
     for name in ("sh", "mktemp"):
-        found = shutil.which(name)
-        assert found
-        (programs / name).symlink_to(found)
+        program = shutil.which(name)
+        assert program
+        (programs / name).symlink_to(program)
     monkeypatch.setenv("PATH", str(programs))
     with started(tmp_path, "--", str(programs / "cotainr")) as process:
         out, err = process.communicate()
@@ -343,7 +343,7 @@ def test_certificates_are_copied_for_container(tmp_path: Path, monkeypatch: Patc
     monkeypatch.setenv("SSL_CERT_FILE", str(hidden))
     monkeypatch.setenv("PIP_CERT", str(tmp_path / "seen.pem"))
     (tmp_path / "seen.pem").write_text("seen")
-    cotainr = tmp_path / "cotainr"  # stands in for the real one: it says what it was given
+    cotainr = tmp_path / "cotainr"  # a fake that prints what it gets
     cotainr.write_text(
         '#!/bin/sh\ncp "$SSL_CERT_FILE" copied\n'
         'printf "%s\\n" "$SSL_CERT_FILE" "$PIP_CERT" "$PIP_NO_CACHE_DIR"\n'
