@@ -173,7 +173,8 @@ def check_slurm() -> Finding:
     """Check whether jobs can be submitted."""
     match = _VERSION.search(output_of(["sbatch", "--version"]))
     if match is None:
-        return Finding("slurm", "warning", "sbatch is not on PATH. Builds run here, not as jobs.")
+        reason = "`sbatch --version` fails" if shutil.which("sbatch") else "sbatch is not on PATH"
+        return Finding("slurm", "warning", f"{reason}. Builds run here, not as jobs.")
     names = output_of(["sinfo", "--noheader", "--format", "%R"]).split()
     evidence = {"version": match[0], "partitions": names}
     if not names:

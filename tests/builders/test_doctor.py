@@ -121,6 +121,10 @@ class TestSlurm:
     def test_missing_slurm_is_a_warning(self) -> None:
         assert check_slurm().severity == "warning"
 
+    def test_sbatch_that_fails_is_a_warning(self, programs: Path) -> None:
+        put(programs, "sbatch", "exit 1")
+        assert check_slurm().message.startswith("`sbatch --version` fails.")
+
     def test_slurm_lists_partitions(self, programs: Path) -> None:
         put(programs, "sbatch", "echo slurm 23.02.6")
         put(programs, "sinfo", "printf 'standard-g\\nsmall-g\\n'")
