@@ -23,7 +23,7 @@ from builders.environments.pip import ensure_pip, is_reachable, pip_environment,
 from builders.environments.python import find_python
 from builders.environments.wheelhouse import CUDA_PREFIXES, UNREACHABLE
 from builders.process import clean_environment, log_size, read_since, run
-from builders.sources import index_url
+from builders.sources import index_url, without_password
 from resolver.errors import CommandError, EnvironmentLacksError, MatrixError
 
 if TYPE_CHECKING:
@@ -160,8 +160,8 @@ def _reachable_lines(lines: Sequence[str], reporter: Reporter) -> tuple[list[str
     for line in lines:
         option, _, url = line.partition(" ")
         if option == _INDEX_OPTION and not is_reachable(url):
-            unreachable.append(url)
-            reporter.step(f"{url} is not reachable; pip uses its configured indexes only")
+            unreachable.append(without_password(url))
+            reporter.step(f"{unreachable[-1]} is not reachable; pip uses its configured indexes only")
         else:
             kept.append(line)
     return kept, unreachable

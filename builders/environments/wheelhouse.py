@@ -37,6 +37,7 @@ from builders.environments.python import python_view
 from builders.files import exclusive_lock, sha256_of, write_atomic
 from builders.io_errors import explain_cache_errors
 from builders.process import log_size, read_since
+from builders.sources.urls import without_password
 from resolver.errors import CommandError, EnvironmentLacksError, UsageError
 
 if TYPE_CHECKING:
@@ -266,8 +267,8 @@ def _download(
             arguments.append(f"--extra-index-url={url}")
             binds += [bind for bind in [local_bind(url)] if bind is not None]
         else:
-            unreachable.append(url)
-            options.reporter.step(f"{url} is not reachable; pip uses its configured indexes only")
+            unreachable.append(without_password(url))
+            options.reporter.step(f"{unreachable[-1]} is not reachable; pip uses its configured indexes only")
     settings = pip_settings(options.mirrored, default_index=_public_index())
     view = python_view(python, binds=[*settings.binds, *binds], network=True)
     own = {"PIP_CACHE_DIR": str(part / "pip"), "TMPDIR": str(part / "tmp")}

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 
 from builders.sources.source import obtain, patches_of
+from builders.sources.urls import without_password
 from resolver.errors import MatrixError
 from resolver.reporter import SILENT, Reporter
 
@@ -99,7 +100,8 @@ def fetch_all(
     picks = lock.built(names)
     result = FetchResult()
     for pick in picks:
-        origin = pick.sdist.file if pick.sdist else f"{pick.git.url}@{pick.git.commit}" if pick.git else ""
+        git = f"{without_password(pick.git.url)}@{pick.git.commit}" if pick.git else ""
+        origin = pick.sdist.file if pick.sdist else git
         reporter.step(f"{pick.name} {pick.version}: {origin}")
         try:
             source = obtain(pick, offline=offline, mirrors=mirrors, patches=patches_of(pick, catalog))

@@ -280,7 +280,7 @@ def test_unreachable_servers_are_named(pip: FakePip, fetch: Fetch, recorder: Rec
         "ERROR: No matching distribution",
     ]
     with pytest.raises(EnvironmentLacksError, match="No matching distribution") as caught:
-        fetch("torch==2.9.1+rocm6.4", indexes=["https://unreachable.example/whl"])
+        fetch("torch==2.9.1+rocm6.4", indexes=["https://me:secret@unreachable.example/whl"])
     hint = caught.value.hint
     assert hint.startswith("Not reachable from here: https://unreachable.example/whl, pkgs.example. ")
     assert "[mirrors]" in hint
