@@ -173,7 +173,7 @@ def to_json(table: Table, rows: Iterable[Row], core: Core | None = None) -> Iter
     table, rows
         The table and its rows.
     core
-        Returns the whole reason of a refusal; without it only the components are named.
+        Returns the whole reason of a refusal; without it, JSON only names the components.
     """
     head = {
         "schema": SCHEMA,

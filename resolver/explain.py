@@ -264,7 +264,9 @@ def _summary(relation: Relation, subjects: int, rows: Sequence[Row]) -> str:
     else:
         verb = "requires" if singular else "require"
     if name == "gfx" and allowed == [OTHER_ARCHITECTURES]:
-        requested = [one.version for one in relation.object.candidates if one.version not in allowed]
+        requested = [
+            candidate.version for candidate in relation.object.candidates if candidate.version not in allowed
+        ]
         return f"{subject} {verb} other GPU architectures than {' and '.join(requested).replace(',', ', ')}"
     if objects & ~ABSENT == relation.object.present:
         return f"{subject} {verb} {f'a {name}' if name in PLATFORM else name}"

@@ -32,7 +32,7 @@ class _Candidate(msgspec.Struct, frozen=True):
 
 
 class _Provider(resolvelib.AbstractProvider["_Requirement", "_Candidate", str]):
-    """The relations of a problem, as resolvelib reads them."""
+    """Gives resolvelib the relations of a problem."""
 
     def __init__(self, problem: Problem, network: Network, domains: Domains) -> None:
         self._domains = dict(zip(network.names, domains, strict=True))
@@ -76,7 +76,9 @@ class _Provider(resolvelib.AbstractProvider["_Requirement", "_Candidate", str]):
         tables = self._tables.get(candidate.name, ())
         requirements = (_Requirement(name, table[candidate.bit]) for name, table in tables)
         # A variable that may be absent and is not limited need not be decided.
-        return [one for one in requirements if self._domains[one.name] & ~one.mask or not one.mask & ABSENT]
+        return [
+            need for need in requirements if self._domains[need.name] & ~need.mask or not need.mask & ABSENT
+        ]
 
 
 def ask_resolvelib(problem: Problem, network: Network, domains: Domains, max_rounds: int) -> Domains | None:

@@ -131,7 +131,10 @@ class _Trials:
             if made:
                 core = session.minimal_demands(self._demands(session.problem, self._changed(made)))
                 blamed = {demand.variable.name for demand in core if demand.kind == "request"}
-            change = next((one for one in changes if one.name in blamed and one not in made), None)
+            change = next(
+                (candidate for candidate in changes if candidate.name in blamed and candidate not in made),
+                None,
+            )
             if change is None or not self._is_useful(self._changed([*made, change])):
                 return
             made.append(change)

@@ -82,7 +82,7 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One torch and one Python in base images that no fact distinguishes."""
+    """A torch and a Python in base images that no fact distinguishes."""
 
     images: tuple[str, ...]
     """Empty if no base image works with this torch and Python."""
@@ -127,17 +127,22 @@ class Table:
 
     def __init__(self, catalog: Catalog, request: Request, *, together: bool = False) -> None:
         self.catalog = catalog
-        self.limits = tuple(one for one in request.requirements if one.name in ROW_COMPONENTS)
-        requirements = [one for one in request.requirements if one.name not in ROW_COMPONENTS]
+        self.limits = tuple(
+            requirement for requirement in request.requirements if requirement.name in ROW_COMPONENTS
+        )
+        requirements = [
+            requirement for requirement in request.requirements if requirement.name not in ROW_COMPONENTS
+        ]
         if not requirements:
             names = available_packages(catalog, request.target.backend)
             requirements = [Requirement(name, None, name) for name in names]
         if not requirements:
             msg = f"The catalog has no package for the backend {request.target.backend}."
             raise UsageError(msg)
-        packages = dict.fromkeys(one.name for one in requirements)
+        packages = dict.fromkeys(requirement.name for requirement in requirements)
         self.columns = [
-            Column(name, tuple(one for one in requirements if one.name == name)) for name in packages
+            Column(name, tuple(requirement for requirement in requirements if requirement.name == name))
+            for name in packages
         ]
         if together and len(self.columns) > 1:
             self.columns.append(Column("+".join(packages), tuple(requirements)))
@@ -220,7 +225,9 @@ class Table:
         if self.request.prefer != "proven":
             return _Part(problem, packages)
         sets = [row for row in self.catalog.proven.values() if row.site in {"", target.site}]
-        requested = frozenset({"torch", "python", *packages, *(one.name for one in self.limits)})
+        requested = frozenset(
+            {"torch", "python", *packages, *(requirement.name for requirement in self.limits)}
+        )
         return _Part(problem, packages, sets, requested)
 
     def _images(self) -> list[tuple[str, ...]]:
@@ -447,7 +454,9 @@ class _Part:
         """
         variable = self.problem.variables[name]
         demands = self._demands_of(name)
-        left = _intersection(variable.present & mask, [one for one in demands if _is_requirement(one)])
+        left = _intersection(
+            variable.present & mask, [demand for demand in demands if _is_requirement(demand)]
+        )
         excluded: dict[str, int] = {}
         for demand in demands:
             if not _is_requirement(demand):

@@ -72,7 +72,7 @@ def execute(context: Context) -> int:
     rejected, more = _rejected(lock, args.lock, requirement, console) if requirement else ([], 0)
     if args.format == "json":
         document = {"schema": 1, "picks": [msgspec.to_builtins(pick) for pick in picks]}
-        document |= {"rejected": [_rejected_document(one) for one in rejected], "rejected_more": more}
+        document |= {"rejected": [_rejected_document(version) for version in rejected], "rejected_more": more}
         console.document(document)
     else:
         console.data("\n\n".join(map(_text, picks)))

@@ -199,7 +199,7 @@ def _relate_to_backend(builder: ProblemBuilder, name: str, masks: _ReleaseMasks)
         is_published = release.wheel or release.pypi
         backends = release.backend
         if not is_published:
-            backends = tuple(one for one in backends if recipe_for(builder.catalog, release, one))
+            backends = tuple(backend for backend in backends if recipe_for(builder.catalog, release, backend))
         text = LazyText(release.status, _backend_fact, (release, backends))
         clauses.append(Clause(masks.of(release), version_in(backends), text, build_only=not is_published))
     builder.relate(name, "backend", clauses)

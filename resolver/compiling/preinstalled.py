@@ -179,7 +179,12 @@ def extend(
     for number, row in enumerate(rows):
         mentioned |= row.subjects if runtime >> number & 1 else 0
     allowed = dict.fromkeys(
-        (one.bit for one in subjects if one.requires_as and not one.requires_as & ~mentioned), 0
+        (
+            installed.bit
+            for installed in subjects
+            if installed.requires_as and not installed.requires_as & ~mentioned
+        ),
+        0,
     )
     for number, row in enumerate(rows):
         row_subjects, row_objects = row.subjects, row.objects
@@ -235,7 +240,7 @@ def compile_preinstalled(builder: ProblemBuilder) -> None:
             )
         elif builder.installed(name):
             builder.demand_stated(name, _is_preinstalled, text, source)
-            if name == "torch" and not any(one.requires_as for one in builder.installed(name)):
+            if name == "torch" and not any(installed.requires_as for installed in builder.installed(name)):
                 _demand_by_label(builder, version, source)
 
 
@@ -274,8 +279,10 @@ def _platform(builder: ProblemBuilder, name: str, version: str, preinstalled: Pr
     """Return the versions of Python or ROCm in the catalog that an installed version means."""
     known = [candidate.version for candidate in builder.variables[name].candidates]
     line = minor(version)
-    versions = [one for one in known if one == version or (name == "python" and one == line)]
-    versions = versions or [one for one in known if name == "rocm" and minor(one) == line]
+    versions = [
+        candidate for candidate in known if candidate == version or (name == "python" and candidate == line)
+    ]
+    versions = versions or [candidate for candidate in known if name == "rocm" and minor(candidate) == line]
     if not versions:
         msg = f"{preinstalled.source} lists {name} {version}, which the catalog does not know."
         raise UsageError(msg, hint=f"Known: {join_words(known, most=12, joiner='and')}.")

@@ -50,7 +50,7 @@ class ProblemBuilder:
         check_target(catalog, self.target)
         self.window = window_of(catalog, request)
         self.driver = self.target.driver or (self.window.driver if self.window else None)
-        requested = [one.name for one in request.requirements]
+        requested = [requirement.name for requirement in request.requirements]
         self.reachable = reachable(
             catalog, self.target.backend, [*requested, *installed_names(catalog, request)]
         )
