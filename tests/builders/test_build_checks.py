@@ -44,7 +44,7 @@ RICH = ImageFacts(
 
 @pytest.fixture
 def task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Task:
-    """A task whose source is nowhere: nothing of it can be built."""
+    """A task whose source does not exist, so it cannot be built."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     pick = built_pick(
         "tiny",
@@ -62,7 +62,7 @@ def building(task: Task, index: Index) -> MatrixError:
     return caught.value
 
 
-class TestImageThatCannotCompile:
+class TestImage:
     LACKS: ClassVar[Mapping[str, str]] = {
         "hipcc": "no hipcc",
         "compilers": "no C++ compiler",
@@ -114,15 +114,15 @@ def test_wheel_of_another_process_is_used(
 
 
 class Container(HostRuntime):
-    """A stand-in for a container in an image without /opt/rocm/bin/rocminfo; it can bind it there, or not."""
+    """A fake container without /opt/rocm/bin/rocminfo, which may or may not be able to bind it."""
 
     kind = "stand-in"
-    binds_anew = True
+    can_bind = True
 
     def command(self, command, view):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN201
         targets = [str(bind.inside) for bind in view.binds if bind.target]
         if command[0] in targets:
-            return ["/bin/sh", "-c", "echo 'Wavefront Size: 64'" if self.binds_anew else "exit 127"], {}
+            return ["/bin/sh", "-c", "echo 'Wavefront Size: 64'" if self.can_bind else "exit 127"], {}
         return super().command(["true"], View())
 
 
@@ -131,7 +131,7 @@ class Container(HostRuntime):
     [("0.14.4", False, True), ("0.14.4", True, False), ("0.19.8", False, False)],
 )
 def test_shim_at_fixed_path_must_run(tmp_path: Path, version: str, binds: bool, refused: bool) -> None:
-    """Or DeepSpeed 0.14.4 is built for 32 lanes a wave without a word."""
+    """Without it DeepSpeed 0.14.4 would be built for 32 lanes per wave, without a warning."""
     catalog = load()
     release = catalog.release["deepspeed", version, ""]
     recipe = recipe_for(catalog, release, "rocm")
@@ -139,7 +139,7 @@ def test_shim_at_fixed_path_must_run(tmp_path: Path, version: str, binds: bool, 
     application = apply_recipe(make_task(recipe, "gfx90a", version=version))
     runtime = Container(Image("base", tmp_path, "0" * 64))
     monkey = pytest.MonkeyPatch()
-    monkey.setattr(Container, "binds_anew", binds)
+    monkey.setattr(Container, "can_bind", binds)
     environment = BuildEnvironment(tmp_path / "env", (), (), {}, {})
     (tmp_path / "work").mkdir()
 
