@@ -210,7 +210,7 @@ def test_option_in_request_file_is_kept_in_lock(capsys: Capture) -> None:
     capsys.readouterr()
     assert main(["env", "--for", "pip"]) == 0
     requirements = capsys.readouterr().out
-    assert "Not installed, because the base image holds it: " in requirements
+    assert "Not installed, because the base image already has it: " in requirements
     pins = [line for line in requirements.splitlines() if not line.startswith("#")]
     assert not any(line.startswith(("torch==", "apex==")) for line in pins)
     assert any(line.startswith("deepspeed==") for line in pins)
