@@ -251,17 +251,17 @@ def test_killed_build_succeeds_next_time(
     task_for: MakeTask, index: Index, contents: Contents, tmp_path: Path, who: str
 ) -> None:
     before = contents(index.root)
-    said = tmp_path / "pid"
-    task = task_for("interrupted", {"INTERRUPTED_PID": str(said)})
+    pid_file = tmp_path / "pid"
+    task = task_for("interrupted", {"INTERRUPTED_PID": str(pid_file)})
     pickled = tmp_path / "task"
     pickled.write_bytes(pickle.dumps((task, index)))
     with subprocess.Popen(
         [sys.executable, "-c", BUILD, pickled], stderr=subprocess.PIPE, text=True
     ) as program:
-        while not (said.exists() and said.read_text().endswith("\n")):
+        while not (pid_file.exists() and pid_file.read_text().endswith("\n")):
             assert program.poll() is None
             time.sleep(0.02)
-        building = int(said.read_text())
+        building = int(pid_file.read_text())
         os.kill(program.pid if who == "the program" else building, signal.SIGKILL)
         _, errors = program.communicate() if who == "the build" else (None, "")
     try:

@@ -1,4 +1,4 @@
-"""A lock becomes tasks, and what the index already has is none."""
+"""A lock becomes tasks, and wheels in the index are found."""
 
 from __future__ import annotations
 
@@ -49,10 +49,10 @@ def lock(catalog: Catalog) -> Resolution:
     )
 
 
-def locked(catalog: Catalog, target: Target, **wanted: str) -> Resolution:
+def locked(catalog: Catalog, target: Target, **requested: str) -> Resolution:
     requirements = tuple(
         Requirement(name, parse_specifier(versions) if versions else None, f"{name}{versions}")
-        for name, versions in wanted.items()
+        for name, versions in requested.items()
     )
     answer = resolve(catalog, Request(target, requirements))
     assert isinstance(answer, Resolution)
@@ -172,8 +172,8 @@ def test_build_key_ignores_cpu_without_native_code(
 
 def test_task_built_without_torch_still_needs_it(catalog: Catalog, index: Index) -> None:
     target = Target(backend="rocm", gfx=("gfx90a",), site="lumi-g", date=datetime.date(2026, 3, 1))
-    wanted = {"bitsandbytes": "==0.48.2", "torch": "", "mpi4py": ""}
-    tasks = plan(locked(catalog, target, **wanted), catalog, index, here())
+    requested = {"bitsandbytes": "==0.48.2", "torch": "", "mpi4py": ""}
+    tasks = plan(locked(catalog, target, **requested), catalog, index, here())
     assert {task.pick.name: task.needs_torch for task in tasks} == {"bitsandbytes": True, "mpi4py": False}
     assert all("torch" not in task.recipe.undeclared for task in tasks)
 

@@ -1,4 +1,4 @@
-"""A recipe applied to a build: what is set, what is refused, and that all shipped recipes can be applied."""
+"""A recipe applied to a task: variables, errors, and all shipped recipes."""
 
 from __future__ import annotations
 
@@ -46,9 +46,9 @@ def apply(made: Recipe, *gfx: str, jobs: int = 1, **fields: Any) -> AppliedRecip
 
 
 def test_placeholders_write_each_form_of_targets() -> None:
-    said = {"A": "{gfx}", "B": "{gfx:,}", "C": "{gfx: }", "D": "-j{jobs}", "E": "{rocm}/{rocm:digits}"}
+    texts = {"A": "{gfx}", "B": "{gfx:,}", "C": "{gfx: }", "D": "-j{jobs}", "E": "{rocm}/{rocm:digits}"}
     made = apply(
-        make_recipe(environment=said | {"F": "{rocm-path}/bin"}),
+        make_recipe(environment=texts | {"F": "{rocm-path}/bin"}),
         *TWO,
         torch="2.9.1+rocm6.4",
         rocm="6.4.4",
@@ -139,10 +139,10 @@ def error_of(recipe: Recipe, *gfx: str, **fields: Any) -> RecipeError:
 def test_single_target_recipe_rejects_two_targets() -> None:
     single = make_recipe(environment={"HIP_ARCHITECTURES": "{gfx:one}"})
     assert apply(single, "gfx942").environment["HIP_ARCHITECTURES"] == "gfx942"
-    said = error_of(single, *TWO).message
-    assert "tiny 1.0" in said
-    assert "HIP_ARCHITECTURES" in said
-    assert "gfx90a, gfx942" in said
+    output = error_of(single, *TWO).message
+    assert "tiny 1.0" in output
+    assert "HIP_ARCHITECTURES" in output
+    assert "gfx90a, gfx942" in output
 
 
 def test_rocm_without_target_is_rejected() -> None:
@@ -166,9 +166,9 @@ def test_mixed_wave_sizes_are_rejected() -> None:
 def test_older_cxx_standard_than_torch_is_rejected() -> None:
     pinned = make_recipe(cxx_standard="17")
     assert apply(pinned, "gfx90a", cxx_standard="17").environment
-    said = error_of(pinned, "gfx90a", cxx_standard="20", torch="2.14.0+rocm7.2").message
-    assert "C++17" in said
-    assert "C++20" in said
+    output = error_of(pinned, "gfx90a", cxx_standard="20", torch="2.14.0+rocm7.2").message
+    assert "C++17" in output
+    assert "C++20" in output
     assert apply(make_recipe(cxx_standard="20"), "gfx90a", cxx_standard="17").environment
 
 

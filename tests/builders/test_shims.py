@@ -1,4 +1,4 @@
-"""Stand-ins answer what is asked of them, in the very words in which sources ask."""
+"""Shims reply to the commands that sources run."""
 
 from __future__ import annotations
 
@@ -46,23 +46,25 @@ def test_op_builder_reads_targets_and_wave_size(
     asked = "rocminfo | grep -Eo -m1 'Wavefront Size:[[:space:]]+[0-9]+' | grep -Eo '[0-9]+'"
     assert answer(asked, env) == wave
     # deepspeed 0.19.8 searches the text itself.
-    said = answer("rocminfo", env)
-    first = re.search(r"gfx\S+", said)
+    output = answer("rocminfo", env)
+    first = re.search(r"gfx\S+", output)
     assert first is not None
     assert first[0] == arch
-    lanes = re.search(r"Wavefront Size:\s+(\d+)", said)
+    lanes = re.search(r"Wavefront Size:\s+(\d+)", output)
     assert lanes is not None
     assert lanes[1] == wave
 
 
 def test_rocminfo_lists_each_target_as_agent(tmp_path: Path) -> None:
-    said = answer("rocminfo", put(tmp_path / "bin", shims.gpu_shims(["gfx90a", "gfx942"])))
+    output = answer("rocminfo", put(tmp_path / "bin", shims.gpu_shims(["gfx90a", "gfx942"])))
     # How rocm_agent_enumerator reads it.
     plain = [
-        re.search(r"gfx[0-9a-f]+", line) for line in said.splitlines() if re.match(r"\s+Name:\s+gfx\d+", line)
+        re.search(r"gfx[0-9a-f]+", line)
+        for line in output.splitlines()
+        if re.match(r"\s+Name:\s+gfx\d+", line)
     ]
     assert [found[0] for found in plain if found] == ["gfx90a", "gfx942"]
-    isa = re.findall(r"^\s+Name:\s+amdgcn-amd-amdhsa--(gfx\w+)$", said, re.MULTILINE)
+    isa = re.findall(r"^\s+Name:\s+amdgcn-amd-amdhsa--(gfx\w+)$", output, re.MULTILINE)
     assert isa == ["gfx90a", "gfx942"]
 
 
@@ -90,7 +92,7 @@ def test_programs_called_by_path_get_overlay_mounts() -> None:
 
 
 def recording(folder: Path) -> Compiler:
-    """Return a stand-in for a compiler that only says, line by line, what it was told."""
+    """Return a compiler that only prints its arguments, one per line."""
     path = folder / "g++"
     path.write_text('#!/bin/sh\nfor word do printf "%s\\n" "$word"; done\n')
     path.chmod(0o755)

@@ -1,4 +1,4 @@
-"""What goes wrong around a build in the image: words, exit codes, nothing half published or left running."""
+"""Failures around a build in the image: messages, exit codes, nothing half published or left running."""
 
 from __future__ import annotations
 
@@ -97,8 +97,8 @@ def test_hostile_or_damaged_sdist_is_rejected(rig: Rig, repository: Repository, 
     site.env["PIP_INDEX_URL"] = (site.work / "simple").as_uri()
     assert site.matrix("fetch", "--only-sources").returncode == 0
     del site.env["PIP_INDEX_URL"]
-    said = refused(site, 1)
-    assert "fusedtiny-2.0.tar.gz" in said
+    output = refused(site, 1)
+    assert "fusedtiny-2.0.tar.gz" in output
     assert not list(site.work.rglob("escaped"))
 
 
@@ -114,9 +114,9 @@ def test_offline_without_cache_exits_3(tiny: MakeSite) -> None:
 def test_missing_container_runtime_exits_3(tiny: MakeSite) -> None:
     site = tiny()
     site.env["PATH"] = "/nowhere"
-    said = refused(site, 3)
-    assert "apptainer or singularity is needed" in said
-    assert "fusedtiny" in said
+    output = refused(site, 3)
+    assert "apptainer or singularity is needed" in output
+    assert "fusedtiny" in output
     assert not site.index.exists()
 
 
@@ -126,9 +126,9 @@ def test_full_index_disk_exits_3(tiny: MakeSite, size: str) -> None:
     site = tiny()
     site.index.mkdir()
     with mounted(site.index, "-t", "tmpfs", "-o", f"size={size},mode=777", "tmpfs"):
-        said = refused(site, 3)
-        assert "No space left" in said
-        assert "--index DIR" in said
+        output = refused(site, 3)
+        assert "No space left" in output
+        assert "--index DIR" in output
         assert not list(site.index.glob(".matrix/builds/*"))
 
 
@@ -138,17 +138,17 @@ def test_full_cache_disk_exits_3(tiny: MakeSite) -> None:
     cache.mkdir()
     site.env["XDG_CACHE_HOME"] = str(cache)
     with mounted(cache, "-t", "tmpfs", "-o", "size=20m,mode=777", "tmpfs"):
-        said = refused(site, 3)
-        assert "No space left in the cache" in said
+        output = refused(site, 3)
+        assert "No space left in the cache" in output
         assert not list(cache.rglob("torch-*.whl"))
 
 
 def test_read_only_index_exits_3(tiny: MakeSite) -> None:
     site = tiny()
     site.index.mkdir(mode=0o555)
-    said = refused(site, 3)
-    assert "Cannot write to" in said
-    assert str(site.index) in said
+    output = refused(site, 3)
+    assert "Cannot write to" in output
+    assert str(site.index) in output
     assert list(site.index.iterdir()) == []
 
 
@@ -157,9 +157,9 @@ def test_incomplete_read_only_cache_exits_3(tiny: MakeSite) -> None:
     cache = site.work / "cache"
     cache.mkdir(mode=0o555)
     site.env["XDG_CACHE_HOME"] = str(cache)
-    said = refused(site, 3)
-    assert str(cache) in said
-    assert "XDG_CACHE_HOME" in said
+    output = refused(site, 3)
+    assert str(cache) in output
+    assert "XDG_CACHE_HOME" in output
     assert list(cache.iterdir()) == []
 
 
@@ -192,19 +192,19 @@ def test_changed_image_stops_build(rig: Rig, repository: Repository) -> None:
     site.resolve("--base-image", str(image))
     with image.open("ab") as file:
         file.write(b"changed")
-    said = refused(site, 1)
-    digests = set(re.findall(r"sha256:[0-9a-f]{64}", said))
+    output = refused(site, 1)
+    digests = set(re.findall(r"sha256:[0-9a-f]{64}", output))
     assert len(digests) == 2
     assert f"sha256:{hashlib.sha256(image.read_bytes()).hexdigest()}" in digests
-    assert "resolve again" in said
+    assert "resolve again" in output
 
 
 def test_image_without_python_of_lock_exits_3(tiny: MakeSite) -> None:
     site = tiny()
     site.resolve("--python", "3.12")
-    said = refused(site, 3)
-    assert "Python 3.12 is needed" in said
-    assert "uv python install 3.12" in said
+    output = refused(site, 3)
+    assert "Python 3.12 is needed" in output
+    assert "uv python install 3.12" in output
 
 
 # Runs
@@ -252,11 +252,11 @@ def test_ended_build_succeeds_next_time(tiny: MakeSite, number: signal.Signals) 
     assert until(lambda: compiling(site) or program.poll() is not None, 300)
     assert program.poll() is None, program.communicate()
     os.kill(pid_of(program), number)
-    _, said = program.communicate(timeout=60)
+    _, output = program.communicate(timeout=60)
     if number is not signal.SIGKILL:
         assert program.returncode == 130
-        assert "Interrupted" in said
-        assert "Traceback" not in said
+        assert "Interrupted" in output
+        assert "Traceback" not in output
     assert until(lambda: not running(site), 30), running(site)
     assert nothing_published(site)
     done = site.build()
@@ -271,10 +271,10 @@ def test_two_processes_build_one_wheel(tiny: MakeSite) -> None:
     for done in (first, second):
         assert done.returncode == 0, done.stderr
     assert site.wheel("fusedtiny").exists()  # which fails where there are two
-    said = first.stderr + second.stderr
-    assert said.count("another run is building this") == 1
-    assert said.count("another run has built it meanwhile") == 1
-    assert said.count("compile with") == 1
+    output = first.stderr + second.stderr
+    assert output.count("another run is building this") == 1
+    assert output.count("another run has built it meanwhile") == 1
+    assert output.count("compile with") == 1
 
 
 def test_keep_going_builds_the_others(rig: Rig, repository: Repository) -> None:

@@ -1,4 +1,4 @@
-"""What goes wrong on real input: exit code, words, and that nothing is left behind or lost."""
+"""Failures of a real build: exit code, message, and an unchanged index."""
 
 from __future__ import annotations
 

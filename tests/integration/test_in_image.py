@@ -82,6 +82,16 @@ def test_one_wheel_for_two_targets_and_release_pin(tiny: MakeSite) -> None:
     assert site.wheel("fusedtiny").name.startswith("fusedtiny-1.0+rocm7.2.torch2.13.0.gfx90a.gfx942-")
 
 
+def test_wheel_does_not_contain_index_directory(tiny: MakeSite) -> None:
+    """Its host and device code contain ``__FILE__``."""
+    site = tiny()
+    done = site.build()
+    assert done.returncode == 0, done.stderr
+    with zipfile.ZipFile(site.wheel("fusedtiny")) as archive:
+        (library,) = (archive.read(member) for member in archive.namelist() if member.endswith(".so"))
+    assert str(site.work).encode() not in library
+
+
 def test_older_flags_build_older_commit(tiny: MakeSite) -> None:
     site = tiny(version="0.9")
     done = site.build()
@@ -90,15 +100,15 @@ def test_older_flags_build_older_commit(tiny: MakeSite) -> None:
 
 
 def test_older_flags_on_newer_commit_are_rejected(tiny: MakeSite, repository: Repository) -> None:
-    said = refused(tiny(version="0.9", old=repository.new))
-    assert "nothing was compiled" in said
-    assert "FUSEDTINY_BUILD_CUDA_OPS" in said
+    output = refused(tiny(version="0.9", old=repository.new))
+    assert "nothing was compiled" in output
+    assert "FUSEDTINY_BUILD_CUDA_OPS" in output
 
 
 def test_wheel_without_shared_object_is_rejected(tiny: MakeSite, repository: Repository) -> None:
     """The shape of Apex with flags that mean nothing: it imports, and holds no kernel."""
-    said = refused(tiny(version="0.9", old=repository.new, guard=False))
-    assert "it holds no shared object at all" in said
+    output = refused(tiny(version="0.9", old=repository.new, guard=False))
+    assert "it holds no shared object at all" in output
 
 
 @pytest.mark.parametrize(
@@ -164,8 +174,8 @@ def test_deepspeed_without_accelerator_is_rejected(rig: Rig) -> None:
     (site.work / "facts.toml").write_text(FORGETFUL)
     (site.work / "matrix.toml").write_text('catalog = ["facts.toml"]\n')
     site.resolve()
-    said = refused(site)
-    assert "accelerator" in said or "No GPU code object" in said
+    output = refused(site)
+    assert "accelerator" in output or "No GPU code object" in output
 
 
 def test_flash_attn_triton_builds_pure_wheel(rig: Rig) -> None:

@@ -1,4 +1,4 @@
-"""Labelled wheels and real installers: a really compiled one, and the pin on torch and its ways out."""
+"""Labelled wheels with real installers: a compiled one, the pin on torch, and how to replace it."""
 
 from __future__ import annotations
 
@@ -162,7 +162,7 @@ def test_pip_requires_exact_torch(labelled: Path, python: Path, torches: Callabl
 def test_uv_override_replaces_pin(
     labelled: Path, python: Path, torches: Callable[..., Path], tmp_path: Path
 ) -> None:
-    """As docs/provenance.md says: by uv's overrides."""
+    """As docs/provenance.md describes."""
     others = torches("2.9.1+rocm6.3")
     uv = [
         find_uv_bin(),

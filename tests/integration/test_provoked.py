@@ -1,4 +1,4 @@
-"""Failures provoked with the real tools, and what is said of them."""
+"""Failures provoked with the real tools are diagnosed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The whole way on real input: the real DeepSpeed, the real compiler, real pip and real uv."""
+"""From sdist to trained model: the real DeepSpeed, compiler, pip and uv."""
 
 from __future__ import annotations
 
@@ -124,8 +124,8 @@ def test_killed_build_is_finished_by_next_run(built: Built, tmp_path: Path) -> N
     index = tmp_path / "index"
     command = [sys.executable, "-m", "matrix", "build-wheels", "--lock", str(built.work / "matrix.lock")]
     command += ["--index", str(index)]
-    with (tmp_path / "said").open("w") as said:
-        process = subprocess.Popen(command, stderr=said, stdout=said, start_new_session=True)
+    with (tmp_path / "said").open("w") as output:
+        process = subprocess.Popen(command, stderr=output, stdout=output, start_new_session=True)
     deadline = time.monotonic() + 300
     while not list(index.glob(".matrix/builds/*/source/*/build")) and process.poll() is None:
         assert time.monotonic() < deadline, (tmp_path / "said").read_text()
@@ -151,10 +151,10 @@ def test_interrupted_build_exits_130(built: Built, tmp_path: Path) -> None:
     while not list(index.glob(".matrix/builds/*/source/*/build")) and time.monotonic() < deadline:
         time.sleep(0.05)
     process.send_signal(signal.SIGINT)
-    _, said = process.communicate(timeout=60)
+    _, output = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert "Interrupted" in said
-    assert "Traceback" not in said
+    assert "Interrupted" in output
+    assert "Traceback" not in output
     assert not _running_below(index)
     assert not (index / "simple").exists()
 

@@ -1,4 +1,4 @@
-"""``matrix build-wheels``: what it refuses, and that it never builds something else."""
+"""``matrix build-wheels``: what it rejects, and that it never builds something else."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ def left_behind(directory: Path) -> list[Path]:
 
 def test_build_without_container_exits_3(capsys: Capture, tmp_path: Path) -> None:
     assert main(["build-wheels", "deepspeed", "--gfx90a", "--date", "2026-03-01"]) == 3
-    said = capsys.readouterr().err
-    assert "container" in said
-    assert "Nothing was built" in said
-    assert "lumi-multitorch" in said
-    assert "gfx90a" in said
+    output = capsys.readouterr().err
+    assert "container" in output
+    assert "Nothing was built" in output
+    assert "lumi-multitorch" in output
+    assert "gfx90a" in output
     assert not (tmp_path / "index").exists()
     assert left_behind(tmp_path / "cache") == []
 
@@ -47,9 +47,9 @@ def test_gfx90a_with_cpu_lock_is_bad_usage(capsys: Capture, tmp_path: Path) -> N
     assert main(["resolve", "deepspeed", "torch==2.13.0", "--backend", "cpu", "-q"]) == 0
     capsys.readouterr()
     assert main(["build-wheels", "--gfx90a"]) == 2
-    said = capsys.readouterr().err
-    assert "rocm" in said
-    assert "cpu" in said
+    output = capsys.readouterr().err
+    assert "rocm" in output
+    assert "cpu" in output
     assert not (tmp_path / "index").exists()
 
 
@@ -79,9 +79,9 @@ def test_dry_run_gives_reason_and_writes_nothing(capsys: Capture, tmp_path: Path
 
 def test_request_without_resolution_exits_1(capsys: Capture) -> None:
     assert main(["build-wheels", "apex", "--backend", "cpu"]) == 1
-    said = capsys.readouterr().out
-    assert "the backend is cpu" in said
-    assert "requires backend rocm" in said
+    output = capsys.readouterr().out
+    assert "the backend is cpu" in output
+    assert "requires backend rocm" in output
 
 
 def test_missing_compiler_is_reported_first(
@@ -91,9 +91,9 @@ def test_missing_compiler_is_reported_first(
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
     monkeypatch.delenv("CXX", raising=False)
     assert main(["build-wheels", "deepspeed", "--backend", "cpu", "--index", "index"]) == 3
-    said = capsys.readouterr().err
-    assert "C++ compiler" in said
-    assert "Nothing was started" in said
+    output = capsys.readouterr().err
+    assert "C++ compiler" in output
+    assert "Nothing was started" in output
     assert left_behind(tmp_path / "cache") == []
 
 
@@ -130,6 +130,6 @@ def test_keep_going_prints_one_document_and_fails(capsys: Capture, monkeypatch: 
     monkeypatch.setattr("builders.task.build_wheel", fail)
     command = ["build-wheels", "deepspeed", "--backend", "cpu", "--keep-going", "--format", "json"]
     assert main(command) == 1
-    said = capsys.readouterr()
-    assert [one["state"] for one in json.loads(said.out)["wheels"]] == ["failed"]
-    assert "it broke" in said.err
+    output = capsys.readouterr()
+    assert [one["state"] for one in json.loads(output.out)["wheels"]] == ["failed"]
+    assert "it broke" in output.err

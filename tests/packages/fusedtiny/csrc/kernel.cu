@@ -10,3 +10,7 @@ int launch(float *values, int count) {
   doubled<<<(count + 255) / 256, 256>>>(values, count);
   return static_cast<int>(cudaGetLastError());
 }
+
+/* Paths in host and device code, which must not depend on the build directory. */
+const char *host_file() { return __FILE__; }
+__device__ char device_file[] = __FILE__;
