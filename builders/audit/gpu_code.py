@@ -8,6 +8,7 @@ Every number read is checked before it is used.
 
 from __future__ import annotations
 
+import io
 import mmap
 import re
 import struct
@@ -45,6 +46,7 @@ _MOST_COMPARED = 1 << 30  # bytes of compressed bundles of a section that are un
 _LONGEST_NOTE = 1 << 24
 _CHUNK = 1 << 16
 _MOST_AT_ONCE = 1 << 20
+_LARGEST_IN_MEMORY = 1 << 24  # bytes of a bundle
 
 _SIZES = {1: "<I", 2: "<II", 3: "<QQ"}
 """Version of a compressed bundle to its sizes: of the whole (not in version 1), and unpacked."""
@@ -391,7 +393,7 @@ class _Inflater:
 def _decompressed(
     data: Buffer, start: int, end: int, compression: str, most: int
 ) -> Iterator[tuple[Buffer, int]]:
-    """Decompress a payload to a temporary file without a name.
+    """Decompress a payload, a large one to a temporary file without a name.
 
     Yields
     ------
@@ -400,7 +402,8 @@ def _decompressed(
     """
     decompressor: _Decompressor = _Inflater() if compression == "zlib" else zstd.ZstdDecompressor()
     at, size = start, 0
-    with tempfile.TemporaryFile(prefix="matrix-") as file:
+    in_memory = most <= _LARGEST_IN_MEMORY
+    with io.BytesIO() if in_memory else tempfile.TemporaryFile(prefix="matrix-") as file:
         while not decompressor.eof and size <= most:
             fresh = b""
             if decompressor.needs_input:
@@ -416,9 +419,10 @@ def _decompressed(
                 raise DamagedError(msg) from None
             size += len(piece)
             file.write(piece)
-        file.flush()
-        if not size:
-            yield b"", at - len(decompressor.unused_data)
+        if isinstance(file, io.BytesIO) or not size:
+            file.seek(0)
+            yield file.read(), at - len(decompressor.unused_data)
             return
+        file.flush()
         with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
             yield content, at - len(decompressor.unused_data)
