@@ -52,6 +52,7 @@ class DiskFullError(EnvironmentLacksError):
     def __init__(self, directory: Path, label: str, reason: str, *, hint: str) -> None:
         super().__init__(f"No space left in {_title(directory, label)}: {reason.rstrip('.')}.", hint=hint)
         self.directory = directory
+        self.reason = reason
 
 
 @contextmanager
@@ -104,9 +105,10 @@ def explain_index_errors(index: Path, work: Path) -> Iterator[None]:
         with explain_io_errors(index, "index", hint=hint):
             yield
     except DiskFullError as error:
-        if error.directory.is_relative_to(index):
-            shutil.rmtree(work, ignore_errors=True)
-        raise
+        if not error.directory.is_relative_to(index):
+            raise
+        shutil.rmtree(work, ignore_errors=True)
+        raise DiskFullError(index, "index", error.reason, hint=hint) from None
     except (AuditError, BuildError) as error:
         if not any(finding.id in _DISK_FULL_DIAGNOSES for finding in error.findings[:1]):
             raise

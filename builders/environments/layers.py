@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 
 _LINK = "matrix-layers.pth"
 _INSTALLED = "matrix-installed.json"
-_DISK_HINT = "Free some space, or choose another directory: --index DIR."
 _LIST_INSTALLED = """
 import importlib.metadata as m, json, sys
 versions = {}
@@ -275,7 +274,8 @@ def _create(
     what = f"Creating an environment with {', '.join(wheel.name for wheel in wheels) or python.path}"
     view = python_view(python, binds=[*binds, Bind(root, writable=True)])
     in_cache = root.is_relative_to(cache_root())
-    explaining = explain_cache_errors() if in_cache else explain_io_errors(root, hint=_DISK_HINT)
+    hint = "Free some space, or choose another directory."
+    explaining = explain_cache_errors() if in_cache else explain_io_errors(root, hint=hint)
     try:
         with explaining:
             run_in(runtime, ["/bin/sh", "-c", _CREATE, "sh", *arguments, *command], view, what=what, log=log)
