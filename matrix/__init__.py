@@ -3,9 +3,7 @@
 Names are imported when they are first used, so that ``matrix --version`` does not import the whole program.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING
-
+TYPE_CHECKING = False  # importing typing would cost more than printing the version
 if TYPE_CHECKING:
     from builders.findings import Finding
     from builders.index import Index
@@ -47,4 +45,6 @@ _MODULES = {
 def __getattr__(name: str) -> object:
     if name not in __all__:
         raise AttributeError(f"module 'matrix' has no attribute {name!r}")
+    from importlib import import_module
+
     return getattr(import_module(_MODULES.get(name, "matrix.api")), name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import ast
 import gc
 import re
 import signal
@@ -27,14 +28,14 @@ _GARBAGE_THRESHOLD = 50_000
 ends, so Python's default threshold costs a tenth of the run time and frees nothing."""
 
 
-def commands() -> list[str]:
-    """Return the names of all commands: a command is a module in ``matrix/commands``.
+def commands() -> dict[str, Path]:
+    """Return the files of all commands by name: a command is a module in ``matrix/commands``.
 
     It has ``SUMMARY``, ``EXAMPLE``, ``add_arguments(parser)`` and ``execute(context)``, which returns the
     exit code.
     """
     files = (file for folder in matrix.commands.__path__ for file in Path(folder).glob("*.py"))
-    return sorted(file.stem.replace("_", "-") for file in files if file.stem != "__init__")
+    return {file.stem.replace("_", "-"): file for file in sorted(files) if file.stem != "__init__"}
 
 
 class _Parser(argparse.ArgumentParser):
@@ -98,8 +99,8 @@ def _interrupt(number: int, frame: object) -> NoReturn:  # noqa: ARG001
 
 def main_inner(arguments: Sequence[str], console: Console) -> int:
     """Run the program; failures are raised."""
-    names = commands()
-    called = arguments[0] if arguments and arguments[0] in names else ""
+    words = list(takewhile(lambda argument: argument not in {"-h", "--help"}, arguments))
+    called = next((word for word in words if not word.startswith("-")), "")
     args, rest = make_parser(called).parse_known_args(expand_gfx_flags(arguments))
     if rest:
         _add_to_names(args, rest)
@@ -117,9 +118,9 @@ def _add_to_names(args: argparse.Namespace, rest: Sequence[str]) -> None:
 
 
 def make_parser(called: str = "") -> argparse.ArgumentParser:
-    """Return the parser of the command line, with the arguments of the command that is called.
+    """Return the parser of the command line: with the arguments of one command, or with all summaries.
 
-    Only that command's module is imported; without one all are, for their summaries.
+    Only the module of the command that is called is imported.
     """
     parser = _Parser(
         prog="matrix",
@@ -130,13 +131,20 @@ def make_parser(called: str = "") -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"matrix {__version__}")
     subparsers = parser.add_subparsers(metavar="COMMAND", required=True, parser_class=_Parser)
-    for name in commands():
-        if called and name != called:
-            subparsers.add_parser(name)
-            continue
-        command = import_module(f"matrix.commands.{name.replace('-', '_')}")
-        _add_arguments(subparsers.add_parser(name, **help_texts(command.SUMMARY, command.EXAMPLE)), command)
+    files = commands()
+    if called in files:
+        command = import_module(f"matrix.commands.{called.replace('-', '_')}")
+        _add_arguments(subparsers.add_parser(called, **help_texts(command.SUMMARY, command.EXAMPLE)), command)
+        return parser
+    for name, file in files.items():
+        subparsers.add_parser(name, help=_summary(file))
     return parser
+
+
+def _summary(file: Path) -> str:
+    """Return the ``SUMMARY`` of a command without importing its module, which may import much."""
+    line = re.search(r'^SUMMARY = (["\'].*["\'])$', file.read_text(encoding="utf-8"), re.MULTILINE)
+    return str(ast.literal_eval(line[1])) if line else ""
 
 
 def _add_arguments(parser: argparse.ArgumentParser, command: ModuleType) -> None:

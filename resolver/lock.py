@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import tomllib
 from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -121,6 +120,8 @@ def _read_toml(path: Path) -> dict[str, Any]:
     if not text.strip():
         msg = f"{path} is empty."
         raise LockError(msg, hint=_AGAIN)
+    import tomllib
+
     try:
         return tomllib.loads(text)
     except (ValueError, RecursionError) as error:
