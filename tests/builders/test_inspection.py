@@ -122,7 +122,7 @@ def test_nearly_empty_image_lacks_everything() -> None:
     missing_tools = facts.missing_tools()
     assert [tool.partition(":")[0].partition(";")[0] for tool in missing_tools] == [
         "no ROCm",
-        "there is no C++ compiler that knows C++17",
+        "there is no C++ compiler that supports C++17. Host compilers",
         "the image is for aarch64",
         "no glibc",
     ]
