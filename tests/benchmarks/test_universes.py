@@ -53,7 +53,7 @@ def _judged(universe: Universe) -> dict[str, int] | None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_it_is_what_its_kind_says(kind: Kind) -> None:
+def test_universe_matches_its_kind(kind: Kind) -> None:
     universe = make(12, 12, kind)
     assert universe == make(12, 12, kind)
     found = _ours(universe)
@@ -61,7 +61,7 @@ def test_it_is_what_its_kind_says(kind: Kind) -> None:
     assert found is None or universe.holds(found)
 
 
-def test_only_the_oldest_rocm_that_the_driver_allows_has_a_solution() -> None:
+def test_low_driver_allows_only_oldest_rocm() -> None:
     universe = make(12, 12, "low-driver")
     found = _ours(universe)
     assert found is not None
@@ -73,7 +73,7 @@ def test_only_the_oldest_rocm_that_the_driver_allows_has_a_solution() -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_looking_at_pairs_does_not_decide_it(kind: Kind) -> None:
+def test_propagation_leaves_work_for_search(kind: Kind) -> None:
     """Otherwise the search would have nothing to do."""
     universe = make(12, 12, kind)
     problem = to_problem(universe)
@@ -83,7 +83,7 @@ def test_looking_at_pairs_does_not_decide_it(kind: Kind) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_catalog_of_it_resolves_to_the_same(kind: Kind, tmp_path: Path) -> None:
+def test_catalog_of_universe_has_same_solution(kind: Kind, tmp_path: Path) -> None:
     universe = make(12, 12, kind)
     path = tmp_path / "universe.toml"
     path.write_text(to_catalog(universe), encoding="utf-8")
@@ -99,7 +99,7 @@ def test_the_catalog_of_it_resolves_to_the_same(kind: Kind, tmp_path: Path) -> N
     assert found == expected
 
 
-def test_the_index_of_it_says_what_each_version_needs(tmp_path: Path) -> None:
+def test_index_of_universe_has_same_requirements(tmp_path: Path) -> None:
     universe = make(4, 4, "satisfiable")
     write_index(universe, tmp_path)
     read: dict[tuple[str, int], dict[str, frozenset[int]]] = {}
@@ -121,6 +121,6 @@ def test_the_index_of_it_says_what_each_version_needs(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("versions", [{3}, {1, 2, 3}, {2, 3, 5, 9}, set()])
-def test_a_specifier_allows_exactly_its_versions(versions: set[int]) -> None:
+def test_specifier_allows_exactly_its_versions(versions: set[int]) -> None:
     allowed = SpecifierSet(specifier(frozenset(versions)))
     assert {one for one in range(1, 12) if str(one) in allowed} == versions

@@ -175,7 +175,7 @@ def test_extension_without_libc_is_read(make_wheel: MakeWheel, compile_object: C
     paths=st.lists(st.sampled_from(["a/x.so", "a/y.so", "b/x.so"]), unique=True),
     patterns=st.lists(st.sampled_from(["a/x*.so", "*/y.so", "a/*", "c/*"]), unique=True),
 )
-def test_every_promise_has_one_finding(paths: list[str], patterns: list[str]) -> None:
+def test_audit_promise_has_one_finding(paths: list[str], patterns: list[str]) -> None:
     contents: Any = SimpleNamespace(objects=[SharedObject(path, ()) for path in paths])
     findings = list(check_promised_objects(contents, Expected(recipe=recipe(*patterns))))
     kept = {

@@ -171,7 +171,7 @@ class TestTemporaryDirectory:
     def test_default_parent_is_the_cache(self) -> None:
         assert TemporaryDirectory().root.parent == cache_root() / "tmp"
 
-    def test_next_run_removes_what_a_kill_left(self, tmp_path: Path) -> None:
+    def test_next_run_removes_files_of_killed_run(self, tmp_path: Path) -> None:
         code = (
             "import os, pathlib, sys; from builders.containers.container import TemporaryDirectory;"
             "left = TemporaryDirectory(pathlib.Path(sys.argv[1])); print(left.root, flush=True);"
@@ -304,7 +304,7 @@ class TestHost:
         assert HostRuntime().command(["cc"], View(network=True))[0] == ["cc"]
         assert HostRuntime().isolates_network
 
-    def test_without_namespaces_the_network_stays(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_container_without_namespaces_keeps_network(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("builders.containers.runtime.without_network", tuple)
         assert HostRuntime().command(["cc"], View())[0] == ["cc"]
         assert not HostRuntime().isolates_network
@@ -317,7 +317,7 @@ class TestHost:
 
 
 class TestChoosing:
-    def test_without_image_the_host_is_chosen(self) -> None:
+    def test_runtime_without_image_is_host(self) -> None:
         assert choose_runtime(None, None).kind == "host"
 
     @pytest.mark.parametrize(

@@ -75,7 +75,7 @@ def test_line_is_recognised_with_its_context(wanted: str, given: dict[str, Any])
     }
 
 
-def test_every_pattern_has_a_log_or_a_line() -> None:
+def test_pattern_has_a_log_or_a_line() -> None:
     samples = [path.read_text(encoding="utf-8") for path in LOGS]
     samples += [line for lines in LINES.values() for line in lines]
     samples += [line for given in CONTEXTS.values() for line in given["lines"]]
@@ -96,7 +96,7 @@ def test_every_pattern_has_a_log_or_a_line() -> None:
     assert lacking - general == {"undefined-symbol", "network-in-build", "library-missing"}
 
 
-def test_every_named_finding_exists_in_the_audit() -> None:
+def test_finding_named_by_pattern_exists_in_audit() -> None:
     builders = Path(__file__).parents[2] / "builders"
     text = "".join(path.read_text(encoding="utf-8") for path in builders.rglob("*.py"))
     named = {one for row in known().failures for one in row.findings}

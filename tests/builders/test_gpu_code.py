@@ -207,7 +207,7 @@ def test_truncated_section_adds_no_objects(cut: int) -> None:
 
 
 @given(data=st.binary(max_size=300), at=st.integers(0, 9000), packing=st.sampled_from([0, 1, 2, 3]))
-def test_any_bytes_are_read(data: bytes, at: int, packing: int) -> None:
+def test_object_with_any_bytes_is_read(data: bytes, at: int, packing: int) -> None:
     bundle = plain([HOST, GFX90A, GFX942], align=64)
     section = bytearray(padded(packed(bundle, packing) if packing else bundle, plain([XNACK])))
     section[at : at + len(data)] = data

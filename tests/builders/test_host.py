@@ -92,7 +92,7 @@ def test_python_without_headers_and_venv_is_incomplete(tmp_path: Path, no_progra
     assert len(host.missing_tools(broken)) == 2
 
 
-def test_this_host_has_all_tools() -> None:
+def test_host_of_tests_has_all_tools() -> None:
     assert host.missing_tools(PYTHON) == []
 
 

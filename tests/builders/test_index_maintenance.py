@@ -67,7 +67,7 @@ def test_select_by_project_version_or_file(index: Index) -> None:
     assert caught.value.hint == "Did you mean tiny?"
 
 
-def test_remove_leaves_nothing_behind(index: Index) -> None:
+def test_remove_deletes_wheel_and_its_files(index: Index) -> None:
     one, two = index.wheels("tiny")
     yank(index, [two], "broken")
     remove(index, [two])

@@ -107,7 +107,7 @@ OPS = {(row.package, op.name, op.variable) for row in load().recipe if row.op_ta
 
 
 @pytest.mark.parametrize(("package", "name", "variable"), sorted(OPS))
-def test_every_catalog_op_is_found_by_its_variable(
+def test_catalog_op_is_found_by_its_variable(
     wheel_with: Callable[..., Path], package: str, name: str, variable: str
 ) -> None:
     """Apex calls some of its ops in capitals."""

@@ -135,7 +135,7 @@ def test_lock_with_patches_requires_them(tmp_path: Path) -> None:
         obtain(pick, offline=True)
 
 
-def test_missing_git_error_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_git_error_names_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     catalog = overlay(tmp_path / "facts", FIX)
     pick = locked(catalog)
     source = obtain(pick, offline=True, patches=patches_of(pick, catalog))

@@ -144,13 +144,13 @@ def test_broken_requirement_of_others_is_a_warning() -> None:
     assert "verify-pip-check" not in findings
 
 
-def test_without_pip_requirements_are_not_judged() -> None:
+def test_requirements_without_pip_are_not_judged() -> None:
     findings = judged(reply(pip_check=PipCheck(None, [])))
     assert findings["verify-pip-check-not-judged"].severity == "warning"
     assert "verify-pip-check" not in findings
 
 
-def test_without_lock_versions_are_not_judged() -> None:
+def test_versions_without_lock_are_not_judged() -> None:
     findings = {finding.id: finding for finding in judge_environment(reply(), None, {}, need_gpu=False)}
     assert findings["verify-pins-not-judged"].severity == "warning"
     assert not errors(findings)

@@ -170,7 +170,7 @@ run([sys.executable, "-c", code, sys.argv[1]], what="Sleeping", log=pathlib.Path
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
-def test_nothing_outlives_killed_parent(tmp_path: Path, number: signal.Signals) -> None:
+def test_killed_parent_leaves_no_processes(tmp_path: Path, number: signal.Signals) -> None:
     pids = tmp_path / "pids"
     command = [*python(PARENT), str(pids), str(tmp_path / "log")]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as parent:

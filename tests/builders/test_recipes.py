@@ -203,7 +203,7 @@ def test_choose_compilers_by_standard_and_name(
     assert choose_compilers(found[::-1], cxx_standard=standard, preferred=preferred.split()) == chosen
 
 
-def test_no_compiler_for_standard_is_an_error() -> None:
+def test_missing_compiler_for_standard_is_an_error() -> None:
     with pytest.raises(EnvironmentLacksError) as caught:
         choose_compilers(LUMI[:2], cxx_standard="17")
     assert "C++17" in caught.value.message

@@ -144,7 +144,7 @@ def test_missing_symbols_are_counted_and_demangled(
 
 
 @given(table=st.binary(max_size=200), names=st.binary(max_size=100), bits=st.sampled_from([32, 64]))
-def test_any_symbol_table_is_read(table: bytes, names: bytes, bits: int) -> None:
+def test_symbol_table_of_any_content_is_read(table: bytes, names: bytes, bits: int) -> None:
     symbols = read_symbols(table, names, bits)
     assert len(symbols.imports | symbols.exports) <= len(table) // 16
 

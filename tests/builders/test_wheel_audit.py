@@ -391,7 +391,7 @@ def test_dist_info_of_another_name_is_an_error(make_wheel: MakeWheel, called: st
     assert f"{called}.dist-info" in report.errors[0].message
 
 
-def test_any_spelling_of_a_name_is_accepted(make_wheel: MakeWheel) -> None:
+def test_wheel_name_in_any_spelling_is_accepted(make_wheel: MakeWheel) -> None:
     head = "Metadata-Version: 2.1\nName: Tiny.Two\nVersion: 1.0\n"
     wheel = make_wheel("Tiny.Two", "1.0.0", metadata=head.replace("1.0", "1.0.0"))
     assert audit_wheel(wheel.rename(wheel.with_name("tiny_two-1.0.0-py3-none-any.whl"))).findings == ()
@@ -465,7 +465,7 @@ def test_damaged_object_is_a_finding(make_wheel: MakeWheel, with_code: WithCode)
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=60)
 @given(at=st.integers(0, 30_000), data=st.binary(min_size=1, max_size=16))
-def test_any_bytes_in_object_give_a_verdict(
+def test_object_with_any_bytes_gets_verdict(
     make_wheel: MakeWheel, with_code: WithCode, at: int, data: bytes
 ) -> None:
     binary = bytearray(with_code(bundle("gfx90a")))

@@ -77,7 +77,7 @@ def test_new_value_takes_the_place_of_the_first(data: bytes, expected: bytes) ->
     assert edit_headers(data, {"A": ["new"]}) == expected
 
 
-def test_edit_keeps_what_is_not_utf8() -> None:
+def test_edit_keeps_invalid_utf8() -> None:
     data = b"Name: torch\xff\nAuthor: J\xc3\xb6rg\n\nJ\xf6rg\n"
     edited = edit_headers(data, {"Version": ["1.0"]})
     assert edited == b"Name: torch\xff\nAuthor: J\xc3\xb6rg\nVersion: 1.0\n\nJ\xf6rg\n"

@@ -29,7 +29,7 @@ def test_examples_on_the_api_page_run(
     assert (tmp_path / "matrix.lock").exists()
 
 
-def test_every_public_name_exists_and_is_documented() -> None:
+def test_public_names_exist_and_are_documented() -> None:
     page = PAGE.read_text()
     for name in matrix.__all__:
         assert inspect.getdoc(getattr(matrix, name)), name

@@ -106,7 +106,7 @@ def test_missing_wheel_is_unclear_unless_package_is_known(
     ],
     ids=["no connection", "refused", "too slow"],
 )
-def test_no_answer_of_pip_is_not_run(
+def test_preflight_without_pip_report_is_not_run(
     output: str, code: int, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
     fake_pip(monkeypatch, output, code)

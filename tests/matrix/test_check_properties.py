@@ -87,7 +87,7 @@ def lumi(consumer: str) -> Expected:
 
 @settings(deadline=None)
 @given(st.text(), st.sampled_from(["a.yml", "a.txt", "a"]))
-def test_any_text_gives_findings_or_usage_error(text: str, name: str) -> None:
+def test_check_of_any_text_ends_normally(text: str, name: str) -> None:
     try:
         document = read_document(text, name)
     except UsageError as error:

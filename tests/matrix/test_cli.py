@@ -54,7 +54,7 @@ def test_command_help_has_an_example_that_parses(name: str, capsys: Capture) -> 
     assert arguments[0] == name
 
 
-def test_a_new_command_module_needs_no_registration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_new_command_module_needs_no_registration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import matrix.commands
 
     (tmp_path / "hello_world.py").write_text(
@@ -66,7 +66,7 @@ def test_a_new_command_module_needs_no_registration(tmp_path: Path, monkeypatch:
     assert main(["hello-world"]) == 7
 
 
-def test_no_command_imports_another() -> None:
+def test_commands_do_not_import_each_other() -> None:
     for file in (ROOT / "matrix" / "commands").glob("*.py"):
         assert "matrix.commands" not in file.read_text().replace(f"matrix.commands.{file.stem}", ""), file
 

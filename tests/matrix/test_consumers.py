@@ -143,7 +143,7 @@ def test_pip_reports_wheel_for_newer_glibc(work: Path, capsys: Capture) -> None:
     assert f"this machine has glibc {glibc_version()}" in output
 
 
-def test_every_consumer_module_registers_itself() -> None:
+def test_consumer_modules_register_themselves() -> None:
     names = {"apptainer", "cotainr", "easybuild", "pip", "pylock", "tykky", "uv", "venv"}
     assert names == set(consumer_names())
     assert all(load_consumer(name).file for name in names)

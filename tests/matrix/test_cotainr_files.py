@@ -49,7 +49,7 @@ def test_libstdcxx_is_not_older_than_that_of_image(environment: Any) -> None:
     assert "libstdcxx-ng>=14" in environment["dependencies"]  # that of Ubuntu 24.04
 
 
-def test_every_option_is_alone_on_its_line(environment: Any) -> None:
+def test_definition_has_one_option_per_line(environment: Any) -> None:
     for line in pip_lines(environment):
         if line.startswith("-"):
             assert len(line.split()) == 2, line  # with a requirement behind it pip installs nothing

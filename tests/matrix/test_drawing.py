@@ -89,7 +89,7 @@ def test_svg_is_well_formed_with_odd_names(name: str) -> None:
     assert root.tag == f"{SVG}svg"
 
 
-def test_svg_without_graphviz_names_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_svg_without_graphviz_names_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nonexistent")
     with pytest.raises(EnvironmentLacksError) as failure:
         draw_svg(build_graph(lock_of([runs("apex", "torch")])), "t")

@@ -163,7 +163,7 @@ def test_explain_shows_the_last_conflict_with_sources(
     assert "kernel-driver 6.3" in capsys.readouterr().out
 
 
-def test_explain_does_not_claim_to_show_every_conflict(
+def test_explain_of_several_conflicts_shows_one_core(
     capsys: Capture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))

@@ -166,7 +166,7 @@ def test_wrong_hash_is_exit_1(work: Work, capsys: Capture) -> None:
     assert missing["id"] == "hash-mismatch"
 
 
-def test_without_lock_hint_names_resolve(work: Work, capsys: Capture) -> None:
+def test_fetch_without_lock_hints_at_resolve(work: Work, capsys: Capture) -> None:
     (work.root / "matrix.lock").unlink()
     assert main(["fetch"]) == 2
     assert "matrix resolve" in capsys.readouterr().err

@@ -128,7 +128,7 @@ def test_file_equals_stdout(format_: str, lock: Resolution, capsys: Capture) -> 
     assert sorted(path.name for path in Path().iterdir()) == ["matrix.lock", "out"]
 
 
-def test_all_formats_show_the_same_graph(lock: Resolution, capsys: Capture) -> None:
+def test_graph_formats_show_the_same_graph(lock: Resolution, capsys: Capture) -> None:
     wanted = sorted((edge.subject, edge.object, edge.kind == "run") for edge in lock.edges)
     assert sorted(read_dot(run(capsys, "--format", "dot")).arrows) == wanted
     assert sorted(read_mermaid(run(capsys, "--format", "mermaid")).arrows) == wanted
@@ -136,7 +136,7 @@ def test_all_formats_show_the_same_graph(lock: Resolution, capsys: Capture) -> N
     assert any("For lumi-g on 2026-03-01" in text for text in svg.itertext())
 
 
-def test_without_lock_request_is_resolved(capsys: Capture) -> None:
+def test_graph_without_lock_resolves_request(capsys: Capture) -> None:
     assert main(["graph", "apex", *ON_LUMI, "--format", "json"]) == 0
     said = capsys.readouterr()
     document = json.loads(said.out)

@@ -72,7 +72,7 @@ def _in_an_empty_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         JSON.encode(),
     ],
 )
-def test_all_forms_of_pip_list_are_equal(raw: bytes, catalog: Catalog) -> None:
+def test_pip_list_formats_are_equal(raw: bytes, catalog: Catalog) -> None:
     Path("list.txt").write_bytes(raw)
     kept = read_preinstalled("list.txt", catalog)
     assert kept == Preinstalled("list.txt", dict(sorted(INSTALLED.items())))
@@ -140,7 +140,7 @@ VERSIONS = st.from_regex(r"[0-9]{1,2}(\.[0-9]{1,2}){1,2}(\+rocm[0-9]\.[0-9])?", 
 
 @given(installed=st.dictionaries(NAMES, VERSIONS, min_size=1, max_size=6))
 @EXAMPLES
-def test_all_forms_agree_for_any_list(installed: dict[str, str]) -> None:
+def test_pip_list_formats_agree_for_any_list(installed: dict[str, str]) -> None:
     width = max(len("Package"), *map(len, installed)) + 1
     columns = [f"{'Package':{width}}Version", f"{'-' * (width - 1)} -------"]
     columns += [f"{name:{width}}{version}" for name, version in installed.items()]

@@ -31,7 +31,7 @@ def run_json(capsys: Capture, *arguments: str, code: int = 0) -> dict[str, Any]:
     return document
 
 
-def test_every_pick_has_facts_with_sources(capsys: Capture) -> None:
+def test_picks_have_facts_with_sources(capsys: Capture) -> None:
     document = run_json(capsys, "resolve", *FOUR, *ON_LUMI)
     assert (document["schema"], document["status"]) == (1, "resolved")
     names = {pick["name"] for pick in document["picks"]}
@@ -83,7 +83,7 @@ def test_lock_has_same_bytes_the_second_time(capsys: Capture) -> None:
     assert read_lock(Path("one.lock")).version_of("torch").startswith("2.")
 
 
-def test_no_lock_writes_no_file(capsys: Capture, tmp_path: Path) -> None:
+def test_no_lock_option_writes_no_file(capsys: Capture, tmp_path: Path) -> None:
     del capsys
     assert main(["resolve", "torch", "--no-lock"]) == 0
     assert list(tmp_path.iterdir()) == []
@@ -120,6 +120,13 @@ def test_default_cpu_request_is_torch_and_deepspeed(capsys: Capture) -> None:
     assert {"torch", "deepspeed"} <= {pick["name"] for pick in document["picks"]}
 
 
+def test_cpu_backend_at_gpu_site_has_no_architectures(capsys: Capture) -> None:
+    document = run_json(capsys, "resolve", "torch", "--backend", "cpu", "--site", "lumi-g")
+    assert document["target"]["backend"] == "cpu"
+    assert document["target"].get("gfx", []) == []
+    assert read_lock(Path("matrix.lock")).target.gfx == ()
+
+
 def test_json_is_the_struct_that_the_lock_holds(capsys: Capture) -> None:
     document = run_json(capsys, "resolve", "apex", *ON_LUMI)
     lock = read_lock(Path("matrix.lock"))
@@ -135,14 +142,19 @@ def test_json_is_the_struct_that_the_lock_holds(capsys: Capture) -> None:
         ["explain"],
         ["env", "--for", "pip"],
         ["verify"],
+        ["check", "requirements.txt"],
+        ["index", "prune"],
     ],
 )
 def test_missing_lock_named_by_the_user_is_an_error(command: list[str], capsys: Capture) -> None:
+    Path("requirements.txt").write_text("torch\n")
+    Path("index", "simple").mkdir(parents=True)
+    files = sorted(Path().rglob("*"))
     assert main([*command, "--lock", "missing.lock"]) == 2
     captured = capsys.readouterr()
     assert "There is no lock file missing.lock" in captured.err
     assert captured.out == ""
-    assert list(Path().iterdir()) == []
+    assert sorted(Path().rglob("*")) == files
 
 
 def test_options_override_request_file(capsys: Capture, tmp_path: Path) -> None:

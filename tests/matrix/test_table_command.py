@@ -289,7 +289,7 @@ def test_own_risk_is_marked_in_every_format(capsys: Capture) -> None:
     assert "at-own-risk" in {row["verdict"] for row in _of_csv(run(capsys, *line, "--format", "csv"))[1]}
 
 
-def test_all_rows_shows_refused_rows(capsys: Capture) -> None:
+def test_all_rows_option_shows_refused_rows(capsys: Capture) -> None:
     line = ["table", "apex", "torch>=2.9", "--python", "3.12", *ON_LUMI, "--all-rows"]
     refused = [row for row in run_json(capsys, *line)["rows"] if row["verdict"] == "refused"]
     assert all(row["refused"] and "cells" not in row for row in refused)

@@ -64,7 +64,7 @@ def test_dry_run_writes_job_script(capsys: Capture, tmp_path: Path) -> None:
     subprocess.run(["bash", "-n", "matrix-verify.sbatch"], check=True)
 
 
-def test_without_slurm_script_is_kept(capsys: Capture, tmp_path: Path, monkeypatch: Patch) -> None:
+def test_verify_script_without_slurm_is_kept(capsys: Capture, tmp_path: Path, monkeypatch: Patch) -> None:
     resolved(capsys)
     monkeypatch.setenv("PATH", str(tmp_path))
     assert main(["verify", "--gpu", "-o", "job.sh"]) == 3

@@ -52,12 +52,12 @@ _FEWEST = 14  # sets of tier 1: none may get lost
 FILES = sorted(Path(__file__).with_name("cases").glob("*.toml"))
 
 
-def test_there_are_cases_of_both_kinds() -> None:
+def test_cases_expect_resolutions_and_conflicts() -> None:
     assert {_read(path).expect for path in FILES} == {"resolved", "conflict"}
 
 
 @pytest.mark.parametrize("path", FILES, ids=[path.stem for path in FILES])
-def test_the_catalog_answers_as_the_case_says(path: Path, catalog: Catalog) -> None:
+def test_catalog_gives_expected_answer(path: Path, catalog: Catalog) -> None:
     case = _read(path)
     request = ask(
         catalog,
@@ -86,7 +86,7 @@ AT_OWN_RISK: dict[str, str] = {}
 """Sets of tier 1 that were outside of the driver's window on their own day, and why they may be."""
 
 
-def test_every_set_of_tier_1_resolves_for_its_site_and_day(catalog: Catalog) -> None:
+def test_tier_1_sets_resolve(catalog: Catalog) -> None:
     verdicts = {row.id: judge(catalog, row) for row in catalog.proven.values() if row.tier == 1}
     assert len(verdicts) >= _FEWEST
     expected = {name: "at own risk" if name in AT_OWN_RISK else "resolves" for name in verdicts}
@@ -94,13 +94,13 @@ def test_every_set_of_tier_1_resolves_for_its_site_and_day(catalog: Catalog) -> 
     assert set(AT_OWN_RISK) <= verdicts.keys()
 
 
-def test_a_set_of_tier_2_that_does_not_resolve_says_why(catalog: Catalog) -> None:
+def test_tier_2_set_without_resolution_has_reason(catalog: Catalog) -> None:
     judged = [judge(catalog, row) for row in catalog.proven.values() if row.tier == 2]
     assert [one for one in judged if one.verdict == "unknown" and not one.unknown] == []
     assert [one for one in judged if one.verdict == "does not resolve" and not one.core] == []
 
 
-def test_a_set_of_a_day_before_the_first_window_is_unknown_and_not_an_error(catalog: Catalog) -> None:
+def test_set_before_first_window_is_unknown(catalog: Catalog) -> None:
     row = catalog.proven["s-2.3.1-rocm6.0.3"]
     judged = judge(catalog, msgspec.structs.replace(row, date=datetime.date(2010, 1, 1)))
     assert (judged.verdict, judged.unknown) == ("unknown", ("the driver of lumi-g on 2010-01-01",))

@@ -91,7 +91,7 @@ def test_parts_of_combination_stay_possible(number: int, overlay: Overlay) -> No
 
 
 @pytest.mark.parametrize("number", [2, 3, 4])
-def test_any_component_can_avoid_combination(number: int, overlay: Overlay) -> None:
+def test_combination_is_avoided_by_any_component(number: int, overlay: Overlay) -> None:
     combination = _first(number)
     mine = load([overlay(_row(combination))])
     for name, text in combination.items():

@@ -110,7 +110,7 @@ def test_lock_holds_every_pick_with_facts_and_source(catalog: Catalog) -> None:
         assert len(sources) == extension, row["name"]
 
 
-def test_only_built_wheels_are_pinned_with_a_label(catalog: Catalog) -> None:
+def test_label_is_pinned_for_built_wheels_only(catalog: Catalog) -> None:
     lock = _resolved(catalog, FIVE)
     pins = {pick.name: pick.pinned for pick in lock.picks}
     assert pins["apex"] == "1.7.0+rocm6.2.torch2.7.1.gfx90a"

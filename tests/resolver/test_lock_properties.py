@@ -83,7 +83,7 @@ def locked(request: Request) -> Resolution:
 
 @given(request=requests())
 @settings(IN_A_FOLDER, max_examples=20)
-def test_every_lock_reads_back_equal(request: Request, tmp_path: Path) -> None:
+def test_generated_lock_reads_back_equal(request: Request, tmp_path: Path) -> None:
     lock = locked(request)
     path = tmp_path / "matrix.lock"
     path.write_text(dumps(lock), encoding="utf-8")
@@ -124,7 +124,7 @@ def another(value: Any, more: str) -> Any:
 
 @given(data=st.data())
 @IN_A_FOLDER
-def test_any_changed_value_is_refused(data: st.DataObject, text: str, tmp_path: Path) -> None:
+def test_lock_with_changed_value_is_rejected(data: st.DataObject, text: str, tmp_path: Path) -> None:
     said = tomllib.loads(text)
     changed = copy.deepcopy(said)
     *path, last = data.draw(st.sampled_from(list(leaves(said))))

@@ -167,7 +167,7 @@ def test_newest_fitting_proven_set_is_used() -> None:
     )
 
 
-def test_no_proven_set_fits_without_solution() -> None:
+def test_proven_set_without_solution_does_not_fit() -> None:
     problem = Universe({"apex": 1}, (_must("apex", _set()),), ()).problem()
     assert solve_proven(Session(problem), [_proven("one", 2025, apex="1")], ["apex"]) == (None, None)
 

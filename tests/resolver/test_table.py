@@ -182,7 +182,7 @@ def test_cells_of_tiny_catalog_equal_resolve(
 
 
 @pytest.mark.parametrize("limits", ["", "torch>=2.8", "python==3.11", "rocm==6.2.*", "base-image"])
-def test_rows_are_exactly_what_resolves(tiny: Catalog, limits: str) -> None:
+def test_rows_are_exactly_the_resolvable_ones(tiny: Catalog, limits: str) -> None:
     request = ask(tiny, limits, site="hill")
     rows = list(Table(tiny, request).rows())
     found = [(image, row.torch, row.python) for row in rows for image in row.images or ("",)]

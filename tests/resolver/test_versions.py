@@ -87,18 +87,18 @@ def test_invalid_specifier_is_rejected_briefly(text: str) -> None:
 @EXAMPLES
 @given(st.text(max_size=30) | st.text(alphabet="0123456789.*+<>=!~,va ", max_size=20))
 @example("")
-def test_any_text_is_rejected_or_usable_as_specifier(text: str) -> None:
+def test_specifier_text_is_rejected_or_usable(text: str) -> None:
     with contextlib.suppress(UsageError):
         assert allows([parse_specifier(text)], "6.2.4") in {True, False}
 
 
-def test_one_of_several_specifiers_suffices() -> None:
+def test_specifiers_allow_if_one_matches() -> None:
     lines = [parse_specifier("==6.2.*"), parse_specifier("==6.4.*")]
     assert allows([], "ubuntu.sif")
     assert [allows(lines, version) for version in ("6.2.4", "6.3.0", "6.4.4")] == [True, False, True]
 
 
-def test_no_specifier_allows_an_invalid_version() -> None:
+def test_invalid_version_is_not_allowed() -> None:
     assert not allows([parse_specifier(">=0")], "ubuntu.sif")
 
 
