@@ -6,8 +6,10 @@ Nothing that `run` starts outlives `matrix`, however `matrix` ends: see `builder
 from __future__ import annotations
 
 import ctypes
+import logging
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -20,6 +22,8 @@ from types import FrameType
 from builders import reaper
 from builders.reaper import end_session
 from resolver.errors import CommandError, EnvironmentLacksError, TooSlowError
+
+_log = logging.getLogger(__name__)
 
 _PASSED_VARIABLES = (
     "HOME", "LANG", "LC_ALL", "LOGNAME", "PATH", "SHELL", "TERM", "TMPDIR", "TZ", "USER", "XDG_CACHE_HOME",
@@ -79,6 +83,7 @@ def run(
     TooSlowError
         The program was stopped after `timeout`.
     """
+    _log.debug("%s: %s (output: %s)", what, shlex.join(command), log)
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("ab") as sink:
         sink.write(f"$ {' '.join(command)}\n".encode())
@@ -166,6 +171,7 @@ def run_in_foreground(
     EnvironmentLacksError
         The program cannot be started.
     """
+    _log.debug("run in the foreground: %s", shlex.join(command))
     try:
         process = subprocess.Popen(command, env=env, preexec_fn=_end_with_parent)  # noqa: PLW1509  no threads yet
     except OSError as error:
