@@ -219,3 +219,15 @@ def test_plan_without_recipe_is_rejected(lock: Resolution, catalog: Catalog, ind
     with pytest.raises(LockError, match=r"deepspeed 9\.9, but the catalog has no recipe") as caught:
         plan(with_pick(lock, "deepspeed", version="9.9"), catalog, index, here())
     assert "--catalog" in caught.value.hint
+
+
+def test_task_with_core_hours_warns(lock: Resolution, catalog: Catalog, index: Index) -> None:
+    (task,) = plan(lock, with_recipe(catalog, core_hours=6.0), index, here())
+    assert "at least 6 core hours" in task.warnings[0]
+    assert deepspeed(lock, catalog, index).warnings == ()
+
+
+def test_flash_attn_warns_for_ck_and_not_for_triton(catalog: Catalog) -> None:
+    recipes = [row for row in catalog.recipe if row.package == "flash-attn" and row.backend == "rocm"]
+    hours = {row.variant: row.core_hours for row in recipes if row.core_hours or not row.must_contain}
+    assert hours == {None: 6.0, "triton": 0.0}
