@@ -108,17 +108,17 @@ def test_older_flags_on_newer_commit_are_rejected(tiny: MakeSite, repository: Re
 def test_wheel_without_shared_object_is_rejected(tiny: MakeSite, repository: Repository) -> None:
     """The shape of Apex with flags that mean nothing: it imports, and holds no kernel."""
     output = refused(tiny(version="0.9", old=repository.new, guard=False))
-    assert "it holds no shared object at all" in output
+    assert "it contains no shared object at all" in output
 
 
 @pytest.mark.parametrize(
     ("fault", "says"),
     [
-        ("cpu-only", "No GPU code object"),
+        ("cpu-only", "The wheel contains no GPU code"),
         ("other-gfx", "gfx942"),
         ("undefined-symbol", "no_such_function_of_torch"),
         ("lost-library", "libnobody.so"),
-        ("wave-size", "waves of 32 lanes"),
+        ("wave-size", "wavefronts of 32 lanes"),
         ("network", "network"),
     ],
 )
@@ -175,7 +175,7 @@ def test_deepspeed_without_accelerator_is_rejected(rig: Rig) -> None:
     (site.work / "matrix.toml").write_text('catalog = ["facts.toml"]\n')
     site.resolve()
     output = refused(site)
-    assert "accelerator" in output or "No GPU code object" in output
+    assert "accelerator" in output or "The wheel contains no GPU code" in output
 
 
 def test_flash_attn_triton_builds_pure_wheel(rig: Rig) -> None:
@@ -183,5 +183,5 @@ def test_flash_attn_triton_builds_pure_wheel(rig: Rig) -> None:
     site.resolve()
     done = site.build()
     assert done.returncode == 0, done.stderr
-    assert "pure Python and holds no GPU code" in done.stderr
+    assert "pure Python and contains no GPU code" in done.stderr
     assert site.wheel("flash-attn").name.endswith("-none-any.whl")
