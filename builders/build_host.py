@@ -22,7 +22,7 @@ from resolver.versions import minor
 
 if TYPE_CHECKING:
     from builders.audit import Provider
-    from builders.recipes import Compiler
+    from builders.recipes.compilers import Compiler
     from resolver.model import Resolution
 
 

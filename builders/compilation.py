@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from builders.containers.runtime import Runtime
     from builders.environments.layers import BuildEnvironment
-    from builders.recipes import AppliedRecipe
+    from builders.recipes.application import AppliedRecipe
 
 FRONTEND = "build"
 """The distribution that calls the backend (PEP 517). It runs inside the runtime."""

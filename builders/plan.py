@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from builders.constants import TRITON_NAMES
-from builders.recipes import with_ops
+from builders.recipes.recipe import with_ops
 from builders.sources import patches_of
 from builders.sources.urls import without_password
 from resolver.errors import EnvironmentLacksError, LockError, UsageError, did_you_mean

@@ -504,14 +504,6 @@ def read_statement(document: bytes | Mapping[str, Any]) -> Statement:
     return read
 
 
-def build_key_of(document: Mapping[str, Any]) -> str:
-    """Return the build key of a provenance document; empty if it has none."""
-    value: object = document
-    for key in ("predicate", "buildDefinition", "internalParameters", "buildKey"):
-        value = value.get(key) if isinstance(value, dict) else None
-    return value if isinstance(value, str) else ""
-
-
 def _problems(read: Statement) -> Iterator[str]:
     definition, run = read.predicate.build_definition, read.predicate.run_details
     if not read.subject:

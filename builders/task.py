@@ -26,7 +26,8 @@ from builders.probe.ask import WheelReply, parse_reply, probe_script, wheel_ques
 from builders.probe.wheel import judge_wheel
 from builders.process import log_size, read_since
 from builders.provenance import SBOM_NAME, Run, materials_of, sbom, statement
-from builders.recipes import apply_recipe, check_source
+from builders.recipes.application import apply_recipe
+from builders.recipes.recipe import check_source
 from builders.sources import mirrored, obtain
 from resolver.errors import AuditError, BuildError, CommandError, NameTakenError
 
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
     from builders.index import Index
     from builders.plan import Task
     from builders.provenance import Descriptor
-    from builders.recipes import AppliedRecipe
+    from builders.recipes.application import AppliedRecipe
     from builders.sources import Source
     from resolver.reporter import Reporter
 

@@ -48,7 +48,6 @@ from builders.index.pages import (
     root_json,
     upload_time,
 )
-from builders.provenance import build_key_of
 from resolver.errors import DamagedIndexError, MatrixError, NameTakenError
 
 _CHUNK = 1 << 18  # bytes
@@ -402,3 +401,11 @@ def _read_record(path: Path) -> dict[str, Any]:
     except (OSError, ValueError):
         return {}
     return record if isinstance(record, dict) else {}
+
+
+def build_key_of(document: Mapping[str, Any]) -> str:
+    """Return the build key of a provenance document; empty if it has none."""
+    value: object = document
+    for key in ("predicate", "buildDefinition", "internalParameters", "buildKey"):
+        value = value.get(key) if isinstance(value, dict) else None
+    return value if isinstance(value, str) else ""

@@ -1,4 +1,4 @@
-"""Apply a recipe to one build: choose its ops, fill in its texts, check that the source fits it."""
+"""Apply a recipe to one build: its environment, flags, commands and shims."""
 
 from __future__ import annotations
 
@@ -6,21 +6,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from builders.recipes import shims
 from builders.recipes.compilers import choose_compilers
-from resolver.errors import RecipeError, UsageError, did_you_mean
+from resolver.errors import RecipeError
 from resolver.facts.placeholders import fill, placeholders
 from resolver.versions import satisfies
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-    from pathlib import Path
+    from collections.abc import Iterator
 
     from builders.plan import Task
     from builders.recipes.compilers import HostCompilers
-    from resolver.facts.schema import Op, Recipe
+    from resolver.facts.schema import Recipe
 
 SOURCE_DATE_EPOCH = "315532800"
 """1980-01-01, the oldest time that a zip archive can hold. The wheel must not contain the build time."""
@@ -210,124 +207,3 @@ def _notes(task: Task, *, chose_compilers: bool) -> Iterator[str]:
 
 # Ops: parts of a package that can be compiled or left out. Another choice of ops is another recipe, so the
 # build key and the contents of the wheel follow from the recipe alone.
-
-
-def with_ops(recipe: Recipe, names: Sequence[str], version: str) -> Recipe:
-    """Return the recipe that compiles these ops and no others.
-
-    Parameters
-    ----------
-    recipe
-        The recipe of the catalog.
-    names
-        The ops, as the package names them (``fused_adam``); at least one.
-    version
-        The release to build.
-
-    Raises
-    ------
-    RecipeError
-        The package has no ops to choose from.
-    UsageError
-        An op is unknown, this release cannot build it, or none of them has GPU code, for ROCm.
-    """
-    if not recipe.ops:
-        msg = f"{recipe.package} {version} has no ops to choose from."
-        raise RecipeError(msg, hint="Build it without --ops.")
-    known = {op.name: op for op in recipe.ops}
-    buildable = {op.name: op for op in recipe.ops if not op.releases or satisfies(version, op.releases)}
-    for name in names:
-        if name not in known:
-            msg = f"{recipe.package} has no op named {name!r}."
-            raise UsageError(msg, hint=did_you_mean(name, buildable))
-        if name not in buildable:
-            msg = f"{recipe.package} {version} cannot build {name} for {recipe.backend}."
-            raise UsageError(msg, hint=f"{name} can be built in {known[name].releases}.")
-    chosen = [buildable[name] for name in dict.fromkeys(names)]
-    if recipe.backend == "rocm" and all(op.host for op in chosen):
-        listed = ", ".join(op.name for op in chosen)
-        msg = f"None of these ops has GPU code: {listed}. The label of the wheel would name a GPU."
-        gpu_op = next((op.name for op in buildable.values() if not op.host), "another")
-        raise UsageError(msg, hint=f"Add an op with GPU code, such as {gpu_op}.")
-    return msgspec.structs.replace(
-        recipe,
-        environment=_ops_environment(recipe, chosen),
-        must_contain=(
-            *(glob for glob in recipe.must_contain if glob not in {op.object for op in recipe.ops}),
-            *(op.object for op in chosen),
-        ),
-    )
-
-
-def _ops_environment(recipe: Recipe, chosen: Iterable[Op]) -> dict[str, str]:
-    op_variables = {op.variable for op in recipe.ops} | set(recipe.all_ops)
-    others = {name: value for name, value in recipe.environment.items() if name not in op_variables}
-    return others | {op.variable: "1" for op in chosen}
-
-
-# Flags belong to a commit, not to a package. ROCm/apex replaced ``--cpp_ext --cuda_ext`` by ``APEX_BUILD_*``
-# and now ignores the old flags silently, so the wheel has no kernels (https://github.com/ROCm/apex/pull/291).
-# And an sdist may lack what it compiles: flash-attn up to 2.7.3 has no composable_kernel
-# (https://github.com/Dao-AILab/flash-attention/issues/1105).
-
-
-def check_source(recipe: Recipe, source: Path, title: str, others: Iterable[Recipe] = ()) -> None:
-    """Check that a source understands the flags of its recipe and contains what the recipe compiles.
-
-    Parameters
-    ----------
-    recipe
-        The recipe to build it with.
-    source
-        The unpacked source tree.
-    title
-        Name and version, for messages.
-    others
-        Other recipes of the package, to name the one that fits.
-
-    Raises
-    ------
-    RecipeError
-        The source would ignore the flags, or files are missing.
-    """
-    problems = list(_mismatches(recipe, source))
-    if not problems:
-        return
-    listed = "".join(f"\n  - {problem}" for problem in problems)
-    msg = f"The recipe does not fit this source of {title}; nothing was compiled.{listed}"
-    fitting = [other for other in others if other != recipe and _recognises(other, source)]
-    hint = "The lock names a commit or file that the recipe was not written for."
-    if fitting:
-        titles = sorted({_recipe_title(other) for other in fitting})
-        hint = f"The source fits the recipe for {' or '.join(titles)}."
-    raise RecipeError(msg, hint=hint)
-
-
-def _mismatches(recipe: Recipe, source: Path) -> Iterator[str]:
-    for glob in recipe.source_has:
-        if next(source.glob(glob), None) is None:
-            yield f"{glob} is missing. It may belong to a git submodule."
-    for name, text in recipe.source_contains.items():
-        if text not in _read(source / name):
-            yield f"{name} does not mention {text}: it would ignore the recipe's flags and compile nothing."
-    for name, text in recipe.source_lacks.items():
-        if text in _read(source / name):
-            yield f"{name} mentions {text}: it needs other flags and would ignore the recipe's."
-
-
-def _recognises(recipe: Recipe, source: Path) -> bool:
-    """Return whether a recipe states something about its source, and this source meets all of it."""
-    stated = recipe.source_contains or recipe.source_lacks
-    return bool(stated) and next(_mismatches(recipe, source), None) is None
-
-
-def _read(file: Path) -> str:
-    try:
-        return file.read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return ""
-
-
-def _recipe_title(recipe: Recipe) -> str:
-    variant = f" ({recipe.variant})" if recipe.variant else ""
-    return f"{recipe.package} {recipe.releases}{variant}".rstrip()

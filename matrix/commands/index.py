@@ -12,7 +12,7 @@ import msgspec
 
 from builders.findings import Finding
 from builders.index import Index
-from builders.provenance import build_key_of
+from builders.index.repository import build_key_of
 from matrix.console import table
 from matrix.options import add_action, add_format, add_index, add_names
 from matrix.render import findings_text

@@ -19,7 +19,8 @@ from builders.containers.runtime import HostRuntime, View
 from builders.environments.layers import BuildEnvironment
 from builders.index import Index
 from builders.plan import Task
-from builders.recipes import Compiler, apply_recipe
+from builders.recipes.application import apply_recipe
+from builders.recipes.compilers import Compiler
 from builders.task import Limits, build_wheel
 from resolver.errors import EnvironmentLacksError, MatrixError
 from resolver.facts.catalog import recipe_for

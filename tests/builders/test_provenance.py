@@ -21,17 +21,17 @@ from builders.containers.image import Image
 from builders.containers.runtime import HostRuntime
 from builders.environments.layers import Layer, Layers
 from builders.environments.wheelhouse import Wheel
+from builders.index.repository import build_key_of
 from builders.plan import Task
 from builders.provenance import (
     Descriptor,
     Run,
-    build_key_of,
     materials_of,
     read_statement,
     sbom,
     statement,
 )
-from builders.recipes import Compiler
+from builders.recipes.compilers import Compiler
 from builders.sources import Source
 from resolver.errors import ProvenanceError
 from resolver.facts.schema import Git

@@ -9,14 +9,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from builders.recipes import (
-    AppliedRecipe,
-    Compiler,
-    apply_recipe,
-    check_source,
-    choose_compilers,
-    with_ops,
-)
+from builders.recipes.application import AppliedRecipe, apply_recipe
+from builders.recipes.compilers import Compiler, choose_compilers
+from builders.recipes.recipe import check_source, with_ops
 from resolver.errors import EnvironmentLacksError, RecipeError, UsageError
 from resolver.facts.catalog import Catalog, recipe_for
 from resolver.facts.loading import load

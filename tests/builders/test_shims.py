@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from builders.recipes import Compiler, apply_recipe, shims
+from builders.recipes import shims
+from builders.recipes.application import apply_recipe
+from builders.recipes.compilers import Compiler
 from resolver.facts.loading import load
 from tests.support.tasks import make_recipe, make_task
 
