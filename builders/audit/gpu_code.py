@@ -15,7 +15,7 @@ import struct
 import sys
 import tempfile
 import zlib
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
@@ -31,7 +31,8 @@ else:
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    Buffer = mmap.mmap | bytes
+    Content = mmap.mmap | bytes
+    Buffer = Content | memoryview
 
 _PLAIN = b"__CLANG_OFFLOAD_BUNDLE__"
 _COMPRESSED = b"CCOB"
@@ -45,7 +46,7 @@ _MOST_OBJECTS = 100_000  # of a section; flash-attn has some thousand
 _MOST_COMPARED = 1 << 30  # bytes of compressed bundles of a section that are unpacked to compare the objects
 _LONGEST_NOTE = 1 << 24
 _CHUNK = 1 << 16
-_MOST_AT_ONCE = 1 << 20
+_MOST_AT_ONCE = 1 << 17  # bytes; malloc returns larger blocks to the system, and each costs page faults
 _LARGEST_IN_MEMORY = 1 << 24  # bytes of a bundle
 
 _SIZES = {1: "<I", 2: "<II", 3: "<QQ"}
@@ -122,7 +123,7 @@ class _UnreadError(Exception):
     """A bundle may be valid, but cannot be read here."""
 
 
-def read_code_objects(data: Buffer, start: int, size: int) -> tuple[list[CodeObject], list[Problem]]:
+def read_code_objects(data: Content, start: int, size: int) -> tuple[list[CodeObject], list[Problem]]:
     """Read the GPU code of a section.
 
     Parameters
@@ -161,13 +162,15 @@ def code_object_name(data: Buffer, offset: int = 0) -> str | None:
 class _Section:
     """The reading of one section, from bundle to bundle."""
 
-    data: Buffer
+    data: Content
     start: int
     end: int
     objects: list[CodeObject] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
     unpacked: int = 0
     names_only: bool = False
+    memory: io.BytesIO = field(default_factory=io.BytesIO)
+    """Compressed bundles are unpacked to it, one after another."""
 
     def read(self) -> None:
         at = self._skip_zeros(self.start)
@@ -234,7 +237,7 @@ class _Section:
             msg = f"a compressed bundle that does not say its length would unpack to {promised} bytes"
             raise _UnreadError(msg)
         most = promised if compare else min(promised, _LARGEST_TABLE)
-        with _decompressed(self.data, payload, end, compression, most) as (data, consumed):
+        with self._decompressed(payload, end, compression, most) as (data, consumed):
             if compare and len(data) > promised:
                 msg = "a compressed bundle unpacks to more than it says"
                 raise DamagedError(msg)
@@ -246,6 +249,45 @@ class _Section:
             else:
                 self.names_only = True
         return end if length else consumed
+
+    @contextmanager
+    def _decompressed(
+        self, start: int, end: int, compression: str, most: int
+    ) -> Iterator[tuple[Buffer, int]]:
+        """Decompress a payload to memory, a large one to a temporary file without a name.
+
+        Yields
+        ------
+        tuple
+            What it unpacks to, until that is more than so many bytes, and where the payload ends.
+        """
+        decompressor: _Decompressor = _Inflater() if compression == "zlib" else zstd.ZstdDecompressor()
+        at, size = start, 0
+        large = most > _LARGEST_IN_MEMORY
+        self.memory.seek(0)
+        with tempfile.TemporaryFile(prefix="matrix-") if large else nullcontext(self.memory) as file:
+            while not decompressor.eof and size <= most:
+                fresh = b""
+                if decompressor.needs_input:
+                    fresh = self.data[at : min(at + _CHUNK, end)]
+                    at += len(fresh)
+                    if not fresh:
+                        msg = "a compressed bundle is cut short"
+                        raise DamagedError(msg)
+                try:
+                    piece = decompressor.decompress(fresh, _MOST_AT_ONCE)
+                except (zlib.error, zstd.ZstdError, ValueError) as error:
+                    msg = f"a bundle cannot be decompressed ({error})"
+                    raise DamagedError(msg) from None
+                size += len(piece)
+                file.write(piece)
+            if not large or not size:
+                with self.memory.getbuffer() as buffer, buffer[:size] as content:
+                    yield content, at - len(decompressor.unused_data)
+                return
+            file.flush()
+            with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+                yield content, at - len(decompressor.unused_data)
 
     def _add(self, entries: list[_Entry], bundle: int, compression: str = "") -> None:
         for entry in entries:
@@ -308,7 +350,7 @@ def _whole(data: Buffer, at: int, size: int, end: int) -> bytes:
     if at + size > min(end, len(data)):
         msg = "a bundle is cut short"
         raise DamagedError(msg)
-    return data[at : at + size]
+    return bytes(data[at : at + size])
 
 
 def _disagreement(expected: str, data: Buffer, offset: int, size: int) -> str:
@@ -339,7 +381,7 @@ def _noted_name(data: Buffer, offset: int, size: int) -> str:
         program = _PROGRAM_HEADER.unpack(data[offset + at : offset + at + _PROGRAM_HEADER.size])
         kind, begin, length = program[0], program[2], program[5]
         if kind == _PT_NOTE and length <= _LONGEST_NOTE and begin + length <= size:
-            return _name_in_note(data[offset + begin : offset + begin + length])
+            return _name_in_note(bytes(data[offset + begin : offset + begin + length]))
     return ""
 
 
@@ -387,42 +429,3 @@ class _Inflater:
 
     def decompress(self, data: bytes, most: int) -> bytes:
         return self._inner.decompress(self._inner.unconsumed_tail + data, most)
-
-
-@contextmanager
-def _decompressed(
-    data: Buffer, start: int, end: int, compression: str, most: int
-) -> Iterator[tuple[Buffer, int]]:
-    """Decompress a payload, a large one to a temporary file without a name.
-
-    Yields
-    ------
-    tuple
-        What it unpacks to, until that is more than so many bytes, and where the payload ends.
-    """
-    decompressor: _Decompressor = _Inflater() if compression == "zlib" else zstd.ZstdDecompressor()
-    at, size = start, 0
-    in_memory = most <= _LARGEST_IN_MEMORY
-    with io.BytesIO() if in_memory else tempfile.TemporaryFile(prefix="matrix-") as file:
-        while not decompressor.eof and size <= most:
-            fresh = b""
-            if decompressor.needs_input:
-                fresh = data[at : min(at + _CHUNK, end)]
-                at += len(fresh)
-                if not fresh:
-                    msg = "a compressed bundle is cut short"
-                    raise DamagedError(msg)
-            try:
-                piece = decompressor.decompress(fresh, _MOST_AT_ONCE)
-            except (zlib.error, zstd.ZstdError, ValueError) as error:
-                msg = f"a bundle cannot be decompressed ({error})"
-                raise DamagedError(msg) from None
-            size += len(piece)
-            file.write(piece)
-        if isinstance(file, io.BytesIO) or not size:
-            file.seek(0)
-            yield file.read(), at - len(decompressor.unused_data)
-            return
-        file.flush()
-        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
-            yield content, at - len(decompressor.unused_data)

@@ -159,7 +159,7 @@ def test_huge_bundle_is_not_unpacked(version: int, monkeypatch: pytest.MonkeyPat
     section = padded(large, packed(plain([HOST, wrong]), 3))
     monkeypatch.setattr(gpu_code, "_MOST_COMPARED", 1 << 20)
     unpacked: list[int] = []
-    decompressed = gpu_code._decompressed
+    decompressed = gpu_code._Section._decompressed
 
     @contextmanager
     def measured(*arguments: Any) -> Iterator[tuple[Any, int]]:
@@ -167,7 +167,7 @@ def test_huge_bundle_is_not_unpacked(version: int, monkeypatch: pytest.MonkeyPat
             unpacked.append(len(data))
             yield data, end
 
-    monkeypatch.setattr(gpu_code, "_decompressed", measured)
+    monkeypatch.setattr(gpu_code._Section, "_decompressed", measured)
     objects, problems = read(section)
     assert [code.name for code in objects] == ["gfx942", "gfx90a"]
     assert [finding.id for finding in problems] == ["object-disagrees", "names-only"]
