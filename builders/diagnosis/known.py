@@ -21,6 +21,7 @@ from resolver.errors import CatalogError, UsageError
 from resolver.versions import parse_specifier
 
 SHIPPED = Path(__file__).with_name("known.toml")
+_IN_ROW = re.compile(r" - at `\$\.failure\[\d+\]`$")
 _PLACEHOLDER = re.compile(r"\{(\w+)\}")
 _MINIMUM = 4  # characters of literal text; with fewer, too many lines would be tried
 _PLAIN_ESCAPES = re.compile(r"[^\w\s]")  # \. and the like stand for the character itself
@@ -245,7 +246,8 @@ def read_known(text: str, name: str) -> Known:
     try:
         rows = msgspec.convert(data, _File).failure
     except msgspec.ValidationError as error:
-        raise CatalogError(f"{name}{_row_of(data, str(error))}: {error}.") from None
+        problem = _IN_ROW.sub("", str(error))
+        raise CatalogError(f"{name}{_row_of(data, str(error))}: {problem}.") from None
     patterns: dict[str, Pattern] = {}
     for row in rows:
         try:
@@ -285,7 +287,7 @@ def _check(row: Failure, rows: tuple[Failure, ...], patterns: dict[str, Pattern]
             raise PatternError(msg)
         for name in _PLACEHOLDER.findall(text):
             if row.findings or row.exit_code or any(not _has_group(patterns[text], name) for text in row.any):
-                msg = f"not every pattern has a group for {{{name}}}"
+                msg = f"not every pattern has a group for {{{name}}}: (?P<{name}>...)"
                 raise PatternError(msg)
 
 

@@ -15,6 +15,7 @@ from matrix.consumers.shared.installation import Installation, pin
 from matrix.locking import names_target, same_target
 from matrix.options import add_index, add_lock, add_target_options
 from resolver.errors import MatrixError, UsageError
+from resolver.versions import join_words
 
 if TYPE_CHECKING:
     import argparse
@@ -113,7 +114,8 @@ def _check_options(args: argparse.Namespace, consumer: Consumer) -> None:
         msg = f"--index-url {args.index_url!r} is not a URL."
         raise UsageError(msg, hint="Example: https://wheels.example/simple, or file:///scratch/index/simple.")
     if args.wheelhouse is not None and not consumer.supports_wheelhouse:
-        msg = f"--wheelhouse works only with --for apptainer, not with --for {args.consumer}."
+        names = [name for name in consumer_names() if load_consumer(name).supports_wheelhouse]
+        msg = f"--wheelhouse works only with --for {join_words(names)}, not with --for {args.consumer}."
         raise UsageError(msg)
     if args.hashes and not consumer.supports_hashes:
         msg = f"--hashes does not work with --for {args.consumer}."

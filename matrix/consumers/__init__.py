@@ -33,8 +33,8 @@ class Consumer:
     check: Callable[[Installation, Layout], list[Finding]] = _no_findings
     """Returns what the user should know about the files."""
     supports_hashes: bool = False
-    hashes_hint: str = "What is installed there depends on what the image already has."
-    """What to do instead of ``--hashes``."""
+    hashes_hint: str = ""
+    """Why ``--hashes`` does not work, or what to do instead."""
     supports_wheelhouse: bool = False
 
 

@@ -13,7 +13,12 @@ from typing import TYPE_CHECKING
 
 from matrix.consumers import Consumer
 from matrix.consumers.shared.files import MARK, File
-from matrix.consumers.shared.requirements import constraint_lines, preinstalled_note, requirement_lines
+from matrix.consumers.shared.requirements import (
+    IMAGE_HASHES_HINT,
+    constraint_lines,
+    preinstalled_note,
+    requirement_lines,
+)
 from matrix.consumers.shared.shell import environment_steps
 from resolver.errors import MatrixError, UsageError
 
@@ -95,4 +100,4 @@ def _sources(installation: Installation, layout: Layout) -> tuple[list[tuple[str
     return copied, requirement_lines(installation, f"file://{_FILES}/simple", installation.on_top)
 
 
-CONSUMER = Consumer(file="container.def", emit=_emit, supports_wheelhouse=True)
+CONSUMER = Consumer(file="container.def", emit=_emit, hashes_hint=IMAGE_HASHES_HINT, supports_wheelhouse=True)

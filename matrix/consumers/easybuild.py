@@ -14,6 +14,7 @@ from matrix.consumers import Consumer
 from matrix.consumers.shared.files import MARK, File
 from matrix.consumers.shared.installation import pin
 from matrix.consumers.shared.requirements import (
+    IMAGE_HASHES_HINT,
     constraint_lines,
     require_torch_of_image,
     requirement_lines,
@@ -65,4 +66,4 @@ def _emit(installation: Installation, layout: Layout) -> list[File]:
     return [File(layout.main, "\n".join(lines) + "\n")]
 
 
-CONSUMER = Consumer(file="easyconfig-lines.py", emit=_emit)
+CONSUMER = Consumer(file="easyconfig-lines.py", emit=_emit, hashes_hint=IMAGE_HASHES_HINT)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from matrix.consumers import Consumer
 from matrix.consumers.shared.files import File
 from matrix.consumers.shared.requirements import (
+    IMAGE_HASHES_HINT,
     constraint_lines,
     preinstalled_note,
     require_torch_of_image,
@@ -95,4 +96,4 @@ def _run(installation: Installation) -> str:
     return f"{text}\n"
 
 
-CONSUMER = Consumer(file="requirements.txt", emit=_emit)
+CONSUMER = Consumer(file="requirements.txt", emit=_emit, hashes_hint=IMAGE_HASHES_HINT)

@@ -209,6 +209,8 @@ def _backend_fact(release: schema.Release, backends: Sequence[str]) -> Fact:
     text = f"{release.package} {release.version} "
     if backends:
         text += f"is available for {join_words(backends, joiner='and')}"
+        if missing := [backend for backend in release.backend if backend not in backends]:
+            text += f"; the catalog has no recipe to build it for {join_words(missing)}"
     else:
         backend = join_words(release.backend, joiner="or")
         text += f"is not published as a wheel, and the catalog has no recipe to build it for {backend}"

@@ -369,7 +369,7 @@ TWICE = 'a test"\n' + ROW.partition("\n")[2]
         (('["plain text"]', '["a|b"]'), "failure one: 'a|b' has alternatives"),
         (('fix = "Do."', 'fix = "Do {it}."'), "failure one: not every pattern has a group for {it}"),
         (('fix = "Do."', 'fix = " "'), "must not be empty"),
-        (('fix = "Do."', ""), "failure one: Object missing required field `fix`"),
+        (('fix = "Do."', ""), "failure one: Object missing required field `fix`."),
         (('fix = "Do."', 'fix = "Do."\ncurse = "x"'), "failure one: Object contains unknown field `curse`"),
         (('fix = "Do."', 'fix = "Do."\nhides = ["two"]'), "hides two, which is not a failure"),
         (('fix = "Do."', 'fix = "Do."\ntorch = "new"'), "'new' is not a valid version specifier"),

@@ -144,8 +144,8 @@ def test_pip_reports_wheel_for_newer_glibc(work: Path, capsys: Capture) -> None:
 
 
 def test_consumer_modules_register_themselves() -> None:
-    names = {"apptainer", "cotainr", "easybuild", "pip", "pylock", "tykky", "uv", "venv"}
-    assert names == set(consumer_names())
+    names = consumer_names()
+    assert {"cotainr", "pip", "tykky", "uv"} <= {*names}
     assert all(load_consumer(name).file for name in names)
 
 

@@ -400,7 +400,7 @@ def test_incomplete_row_is_rejected(rows: str, word: str, overlay: Overlay) -> N
 @pytest.mark.parametrize(
     ("content", "word"),
     [
-        (b"", "schema = None"),
+        (b"", "no schema version"),
         (b"schema = 2\n", "schema = 2"),
         (b'schema = "1"\n', "schema = '1'"),
         (b"schema = true\n", "bool"),

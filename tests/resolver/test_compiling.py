@@ -408,3 +408,14 @@ def test_conflict_reports_missing_recipe(overlay: Callable[[str], Path]) -> None
     assert (
         "newext 1.0 is not published as a wheel, and the catalog has no recipe to build it for rocm" in said
     )
+
+
+def test_conflict_reports_backend_without_recipe(overlay: Callable[[str], Path]) -> None:
+    package = f'[[package]]\nname = "newext"\ntitle = "t"\n{KNOWN}'
+    release = '[[release]]\nversion = "1.0"\nsdist = { file = "f", sha256 = "0" }\n'
+    release += f'backend = ["rocm", "cpu"]\n{KNOWN}'
+    mine = load([overlay(package + release + f'[[recipe]]\nbackend = "rocm"\n{KNOWN}')])
+    answer = resolve(mine, ask(mine, "newext", site="local", backend="cpu"))
+    assert isinstance(answer, Conflict)
+    said = [item.text for item in answer.core]
+    assert "newext 1.0 is available for rocm; the catalog has no recipe to build it for cpu" in said

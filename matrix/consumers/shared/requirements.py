@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from matrix.consumers.shared.installation import Installation
     from resolver.model import Distribution
 
+IMAGE_HASHES_HINT = "What is installed there depends on what the image already has."
+"""Why a consumer that extends an image cannot list hashes."""
 _CONDA_PIP = "25.*"
 """pip in conda environments: a release between the oldest and the newest that were tested (22.3 to 26.3)."""
 
