@@ -25,15 +25,15 @@ def pytest_configure() -> None:
 
 
 def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
-    """Give each integration test a time limit of its own, longer than that of the others."""
+    """Set a longer time limit for each integration test."""
     for item in items:
         if item.get_closest_marker("integration") and not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(_INTEGRATION_TIMEOUT))
 
 
 @pytest.fixture(autouse=True)
-def _namespaces_are_tried_anew() -> None:
-    """What a test found under a PATH of its own is not believed by the next."""
+def _uncached_namespace_checks() -> None:
+    """Clear the cached results of namespace checks, because tests change PATH."""
     runtime.without_network.cache_clear()
     runtime.can_mount.cache_clear()
 

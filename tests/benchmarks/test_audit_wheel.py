@@ -17,10 +17,10 @@ def test_benchmark_wheel_is_sound(tmp_path: Path, *, compressed: bool) -> None:
     report = audit_wheel(wheel, Expected(TARGETS))
     assert report.errors == []
     assert report.contents.architectures == sorted(TARGETS)
-    packing = {one.compression for code in report.contents.code.values() for one in code}
+    packing = {entry.compression for code in report.contents.code.values() for entry in code}
     assert packing == ({"zstd"} if compressed else {""})
     with zipfile.ZipFile(wheel) as archive:
-        info = max(archive.infolist(), key=lambda one: one.file_size)
+        info = max(archive.infolist(), key=lambda member: member.file_size)
     ratio = info.file_size / info.compress_size
     assert 3 < ratio < 8 or compressed
     assert 3_000_000 < wheel.stat().st_size < 6_000_000 + 10_000_000 * compressed

@@ -36,45 +36,45 @@ from tests.resolver.solving import propagate, solve_preferred
 
 def _ours(universe: Universe) -> dict[str, int] | None:
     problem = to_problem(universe)
-    found = solve_preferred(problem)
-    if found is None:
+    solution = solve_preferred(problem)
+    if solution is None:
         return None
-    return {name: int(problem.variables[name].candidate(bit).version) for name, bit in found.items()}
+    return {name: int(problem.variables[name].candidate(bit).version) for name, bit in solution.items()}
 
 
 def _judged(universe: Universe) -> dict[str, int] | None:
     needs = {
-        which: {name: as_range(allowed) for name, allowed in ones.items()}
-        for which, ones in universe.needs.items()
+        which: {name: as_range(allowed) for name, allowed in needed.items()}
+        for which, needed in universe.needs.items()
     }
     versions = {name: range(newest, 0, -1) for name, newest in universe.newest.items()}
-    asked = {name: as_range(allowed) for name, allowed in universe.asked.items()}
-    return ask_nab(Provider(versions, needs), asked)
+    requested = {name: as_range(allowed) for name, allowed in universe.asked.items()}
+    return ask_nab(Provider(versions, needs), requested)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_universe_matches_its_kind(kind: Kind) -> None:
     universe = make(12, 12, kind)
     assert universe == make(12, 12, kind)
-    found = _ours(universe)
-    assert (found is None) == (_judged(universe) is None) == (kind == "unsatisfiable")
-    assert found is None or universe.holds(found)
+    solution = _ours(universe)
+    assert (solution is None) == (_judged(universe) is None) == (kind == "unsatisfiable")
+    assert solution is None or universe.holds(solution)
 
 
 def test_low_driver_allows_only_oldest_rocm() -> None:
     universe = make(12, 12, "low-driver")
-    found = _ours(universe)
-    assert found is not None
+    solution = _ours(universe)
+    assert solution is not None
     (driver,) = universe.asked["a-driver"]
-    allowed = [one for one in range(1, 13) if driver in universe.needs[ROCM, one]["a-driver"]]
-    assert found[ROCM] == min(allowed) < max(allowed)
+    allowed = [version for version in range(1, 13) if driver in universe.needs[ROCM, version]["a-driver"]]
+    assert solution[ROCM] == min(allowed) < max(allowed)
     newer = dataclasses.replace(universe, asked=universe.asked | {ROCM: frozenset(allowed) - {min(allowed)}})
     assert _judged(newer) is None
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_propagation_leaves_work_for_search(kind: Kind) -> None:
-    """Otherwise the search would have nothing to do."""
+    """Without open choices the benchmark would not measure the search."""
     universe = make(12, 12, kind)
     problem = to_problem(universe)
     domains = propagate(problem)
@@ -87,16 +87,16 @@ def test_catalog_of_universe_has_same_solution(kind: Kind, tmp_path: Path) -> No
     universe = make(12, 12, kind)
     path = tmp_path / "universe.toml"
     path.write_text(to_catalog(universe), encoding="utf-8")
-    wanted = map(parse_requirement, requirements(universe))
+    parsed = map(parse_requirement, requirements(universe))
     target = Target(backend="cpu", site="local", date=date(2026, 11, 21), python="3.12", glibc="2.36")
-    answer = resolve(load([path]), Request(target, tuple(wanted)))
+    answer = resolve(load([path]), Request(target, tuple(parsed)))
     expected = _ours(universe)
     if expected is None:
         assert isinstance(answer, Conflict)
         return
     assert isinstance(answer, Resolution)
-    found = {pick.name: int(pick.version) for pick in answer.picks if pick.kind == "distribution"}
-    assert found == expected
+    solution = {pick.name: int(pick.version) for pick in answer.picks if pick.kind == "distribution"}
+    assert solution == expected
 
 
 def test_index_of_universe_has_same_requirements(tmp_path: Path) -> None:
@@ -106,16 +106,18 @@ def test_index_of_universe_has_same_requirements(tmp_path: Path) -> None:
     for path in tmp_path.glob("*/*.whl"):
         with zipfile.ZipFile(path) as wheel:
             assert wheel.testzip() is None
-            (member,) = [one for one in wheel.namelist() if one.endswith("/METADATA")]
+            (member,) = [name for name in wheel.namelist() if name.endswith("/METADATA")]
             content = wheel.read(member)
         assert path.with_name(f"{path.name}.metadata").read_bytes() == content
         assert path.name in (path.parent / "index.html").read_text(encoding="utf-8")
         metadata = message_from_bytes(content)
         needs = {}
         for text in metadata.get_all("Requires-Dist", []):
-            wanted = Pep508(text)
-            versions = range(1, universe.newest[wanted.name] + 1)
-            needs[wanted.name] = frozenset(one for one in versions if str(one) in wanted.specifier)
+            requirement = Pep508(text)
+            versions = range(1, universe.newest[requirement.name] + 1)
+            needs[requirement.name] = frozenset(
+                version for version in versions if str(version) in requirement.specifier
+            )
         read[metadata["Name"], int(metadata["Version"])] = needs
     assert read == universe.needs
 
@@ -123,4 +125,4 @@ def test_index_of_universe_has_same_requirements(tmp_path: Path) -> None:
 @pytest.mark.parametrize("versions", [{3}, {1, 2, 3}, {2, 3, 5, 9}, set()])
 def test_specifier_allows_exactly_its_versions(versions: set[int]) -> None:
     allowed = SpecifierSet(specifier(frozenset(versions)))
-    assert {one for one in range(1, 12) if str(one) in allowed} == versions
+    assert {version for version in range(1, 12) if str(version) in allowed} == versions

@@ -94,7 +94,7 @@ def test_unwritable_cache_is_ignored(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize(
-    ("make", "kind", "says"),
+    ("make", "kind", "message"),
     [
         (lambda path: path, EnvironmentLacksError, "does not exist"),
         (lambda path: path.symlink_to(path.parent / "gone"), EnvironmentLacksError, "points to"),
@@ -108,10 +108,10 @@ def test_unwritable_cache_is_ignored(tmp_path: Path, monkeypatch: pytest.MonkeyP
     ids=["missing", "dangling", "cycle", "script", "empty", "directory", "pipe", "truncated"],
 )
 def test_invalid_image_is_rejected(
-    tmp_path: Path, make: Callable[[Path], object], kind: type[MatrixError], says: str
+    tmp_path: Path, make: Callable[[Path], object], kind: type[MatrixError], message: str
 ) -> None:
     make(tmp_path / "image.sif")
-    with pytest.raises(kind, match=says):
+    with pytest.raises(kind, match=message):
         find_image(tmp_path / "image.sif")
 
 

@@ -93,9 +93,9 @@ def task_for(shared_cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 @pytest.fixture
 def index(tmp_path: Path, make_wheel: Callable[..., Path]) -> Index:
     """Return an index that already has a wheel, which no failure may disturb."""
-    one = Index(tmp_path / "index")
-    one.publish(make_wheel(), {"build_key": "of tiny"})
-    return one
+    filled = Index(tmp_path / "index")
+    filled.publish(make_wheel(), {"build_key": "of tiny"})
+    return filled
 
 
 def build(task: Task, index: Index) -> Path:
@@ -127,14 +127,14 @@ def test_sound_project_is_built_and_published(
     assert wheel.name.replace("+", "%2B") in (wheel.parent / "index.html").read_text()
     assert answer_of(wheel, "sound", tmp_path / "loaded") == "42"
 
-    found = index.find("sound", task.build_key)
-    assert found is not None
-    assert found.path == wheel
-    record = dict(found.provenance)
+    entry = index.find("sound", task.build_key)
+    assert entry is not None
+    assert entry.path == wheel
+    record = dict(entry.provenance)
     assert inputs_of(record) == json.loads(json.dumps(task.inputs))
-    assert {"setuptools", "wheel", "packaging"} <= {one["name"] for one in materials_of(record)}
-    assert [one["path"] for one in results_of(record)["objects"]] == [f"sound/_native{SUFFIX}"]
-    findings = {one["id"]: one["severity"] for one in results_of(record)["findings"]}
+    assert {"setuptools", "wheel", "packaging"} <= {material["name"] for material in materials_of(record)}
+    assert [row["path"] for row in results_of(record)["objects"]] == [f"sound/_native{SUFFIX}"]
+    findings = {finding["id"]: finding["severity"] for finding in results_of(record)["findings"]}
     assert findings["object-found"] == "info"
     assert "error" not in findings.values()
 
@@ -218,9 +218,9 @@ def test_silently_skipped_extension_is_not_published(
     with pytest.raises(AuditError, match="no shared object at all") as caught:
         build(task_for("skips_extension"), index)
     assert "skips_extension/_native*.so" in caught.value.message
-    kept = re.search(r"kept as (.*\.whl)", caught.value.hint)
-    assert kept is not None
-    assert Path(kept[1]).is_file()
+    match = re.search(r"kept as (.*\.whl)", caught.value.hint)
+    assert match is not None
+    assert Path(match[1]).is_file()
     assert contents(index.root) == before
 
 
@@ -232,7 +232,7 @@ def test_extension_that_does_not_load_is_not_published(
     with pytest.raises(AuditError, match="fails with ImportError") as caught:
         build(task_for("does_not_load"), index)
     assert "symbol_of_no_library" in caught.value.message
-    assert [one["id"] for one in caught.value.details["diagnosis"]] == ["undefined-symbol"]
+    assert [finding["id"] for finding in caught.value.details["diagnosis"]] == ["undefined-symbol"]
     assert contents(index.root) == before
 
 

@@ -95,8 +95,8 @@ def test_unreachable_index_is_skipped_and_reported(monkeypatch: pytest.MonkeyPat
     recorder = Recorder()
     far, near = "https://me:secret@far.example", "https://near.example"
     lines = [f"--extra-index-url {far}", f"--extra-index-url {near}", "torch==1"]
-    kept, unreachable = closure._reachable_lines(lines, recorder)
-    assert kept == lines[1:]
+    reachable, unreachable = closure._reachable_lines(lines, recorder)
+    assert reachable == lines[1:]
     assert unreachable == ["https://far.example"]
     assert recorder.messages[0].startswith("https://far.example is not reachable")
 

@@ -1,4 +1,4 @@
-"""What is recognised in logs of failures that were provoked, and that good logs are left alone.
+"""Provoked failures are recognised in their logs; logs of successful builds give no diagnosis.
 
 ``data/logs/ID.log`` and ``ID--CASE.log`` are excerpts of real logs, with paths made neutral: each must be
 recognised as ID and as nothing else. Where torch appears in those for ROCm, it was a stand-in for a ROCm
@@ -38,40 +38,40 @@ SILENT = ("cuda-torch-resolved", "deepspeed-cpu-accelerator-silent")  # told apa
 
 
 def ids(log: Path, context: Context | None = None) -> list[str]:
-    return [one.id for one in diagnose(log, context)]
+    return [finding.id for finding in diagnose(log, context)]
 
 
 def ids_of(*lines: str, context: Context | None = None) -> list[str]:
-    return [one.id for one in diagnose_text(lines, context)]
+    return [finding.id for finding in diagnose_text(lines, context)]
 
 
 @pytest.mark.parametrize("log", LOGS, ids=lambda path: path.stem)
 def test_provoked_failure_is_recognised_alone(log: Path) -> None:
-    wanted = log.stem.partition("--")[0]
-    assert ids(log, ROCM) == [wanted]
-    if wanted not in SILENT:
-        assert ids(log) == [wanted]
+    expected = log.stem.partition("--")[0]
+    assert ids(log, ROCM) == [expected]
+    if expected not in SILENT:
+        assert ids(log) == [expected]
 
 
 @pytest.mark.parametrize("log", LOGS, ids=lambda path: path.stem)
 def test_evidence_has_numbered_lines_of_the_log(log: Path) -> None:
     lines = re.sub(r"\x1b\[\d*m", "", log.read_text(encoding="utf-8")).split("\n")
-    for one in diagnose(log, ROCM):
-        assert one.evidence["text"]
-        for seen in one.evidence["text"]:
+    for finding in diagnose(log, ROCM):
+        assert finding.evidence["text"]
+        for seen in finding.evidence["text"]:
             assert seen["text"] in lines[seen["line"] - 1] or seen["text"].endswith("...")
 
 
-@pytest.mark.parametrize(("wanted", "lines"), LINES.items())
-def test_line_is_recognised_without_context(wanted: str, lines: list[str]) -> None:
-    assert {line: ids_of("something", line, "else") for line in lines} == {line: [wanted] for line in lines}
+@pytest.mark.parametrize(("expected", "lines"), LINES.items())
+def test_line_is_recognised_without_context(expected: str, lines: list[str]) -> None:
+    assert {line: ids_of("something", line, "else") for line in lines} == {line: [expected] for line in lines}
 
 
-@pytest.mark.parametrize(("wanted", "given"), CONTEXTS.items())
-def test_line_is_recognised_with_its_context(wanted: str, given: dict[str, Any]) -> None:
+@pytest.mark.parametrize(("expected", "given"), CONTEXTS.items())
+def test_line_is_recognised_with_its_context(expected: str, given: dict[str, Any]) -> None:
     context = Context(**{name: value for name, value in given.items() if name != "lines"})
     assert {line: ids_of(line, context=context) for line in given["lines"]} == {
-        line: [wanted] for line in given["lines"]
+        line: [expected] for line in given["lines"]
     }
 
 
@@ -99,9 +99,9 @@ def test_pattern_has_a_log_or_a_line() -> None:
 def test_finding_named_by_pattern_exists_in_audit() -> None:
     builders = Path(__file__).parents[2] / "builders"
     text = "".join(path.read_text(encoding="utf-8") for path in builders.rglob("*.py"))
-    named = {one for row in known().failures for one in row.findings}
+    named = {id_ for row in known().failures for id_ in row.findings}
     made = {"probe-object-failed": 'f"probe-{kind}-failed"', "probe-import-failed": 'f"probe-{kind}-failed"'}
-    assert {one for one in named if made.get(one, f'"{one}"') not in text} == set()
+    assert {id_ for id_ in named if made.get(id_, f'"{id_}"') not in text} == set()
     assert named
 
 
@@ -124,8 +124,8 @@ def test_pure_apex_wheel_is_recognised_after_success(package: str, backend: str)
     for code in (None, 0):
         context = Context(package=package, backend=backend, exit_code=code)
         assert ids_of(*log, context=context) == ["apex-pure-wheel"]
-    found = frozenset({"object-missing"})
-    assert ids_of(*log, context=Context(package="apex", findings=found)) == ["apex-pure-wheel"]
+    findings = frozenset({"object-missing"})
+    assert ids_of(*log, context=Context(package="apex", findings=findings)) == ["apex-pure-wheel"]
     compiled = log[1].replace("py3-none-any", "cp312-cp312-linux_x86_64")
     assert ids_of(compiled, context=Context(package=package, backend=backend)) == []
     pyramid = log[1].replace("1.10.0", "0.9.10.dev0")
@@ -156,8 +156,11 @@ def test_cpu_accelerator_fails_only_for_rocm() -> None:
 
 def test_cuda_torch_from_uv_fails_only_for_rocm() -> None:
     for line in (" + nvidia-cublas-cu12==12.8.4.1", "Downloading nvidia-cublas-cu12 (561.5MiB)"):
-        (one,) = diagnose_text([line], ROCM)
-        assert (one.id, "it brings nvidia-cublas-cu12" in one.message) == ("cuda-torch-resolved", True)
+        (finding,) = diagnose_text([line], ROCM)
+        assert (finding.id, "it brings nvidia-cublas-cu12" in finding.message) == (
+            "cuda-torch-resolved",
+            True,
+        )
         assert ids_of(line) == []
         assert ids_of(line, context=Context(backend="cpu")) == []
     assert ids_of(" - nvidia-cublas-cu12==12.8.4.1", context=ROCM) == []  # taken out
@@ -196,10 +199,10 @@ def test_missing_header_is_not_a_missing_source() -> None:
 def test_cascade_is_reported_once_by_its_first_lines() -> None:
     first = "a.h:5:2: error: #error C++20 or later compatible compiler is required to use ATen."
     rest = [f"b.h:{number}:1: error: 'x{number}' was not declared in this scope" for number in range(5000)]
-    (one,) = diagnose_text(
+    (finding,) = diagnose_text(
         ["In file included from x.cpp:1:", first, *rest, "ERROR: Failed building wheel for x"]
     )
-    assert (one.id, [seen["line"] for seen in one.evidence["text"]]) == ("cxx-20", [2])
+    assert (finding.id, [seen["line"] for seen in finding.evidence["text"]]) == ("cxx-20", [2])
 
 
 def test_more_specific_failure_comes_first() -> None:
@@ -225,19 +228,19 @@ def test_general_failure_is_reported_only_alone() -> None:
 def test_signal_and_finding_need_no_line() -> None:
     assert ids_of("", context=Context(exit_code=-9)) == ["out-of-memory"]
     assert ids_of("", context=Context(exit_code=1)) == []
-    found = frozenset({"object-missing"})
-    assert ids_of("", context=Context(package="apex", findings=found, backend="rocm")) == ["apex-jit-only"]
-    assert ids_of("", context=Context(package="vllm", findings=found, backend="rocm")) == [
+    findings = frozenset({"object-missing"})
+    assert ids_of("", context=Context(package="apex", findings=findings, backend="rocm")) == ["apex-jit-only"]
+    assert ids_of("", context=Context(package="vllm", findings=findings, backend="rocm")) == [
         "no-gpu-code-built"
     ]
-    assert ids_of("", context=Context(package="vllm", findings=found)) == []
+    assert ids_of("", context=Context(package="vllm", findings=findings)) == []
     assert ids_of("", context=Context(findings=frozenset({"target-missing"}))) == ["wrong-target-built"]
 
 
 def test_message_contains_the_matched_text() -> None:
-    (one,) = diagnose(DATA / "logs" / "glibc-too-new.log")
-    assert "GLIBC_2.38" in one.message
-    assert "{" not in one.message + one.evidence["cause"] + one.fix
+    (finding,) = diagnose(DATA / "logs" / "glibc-too-new.log")
+    assert "GLIBC_2.38" in finding.message
+    assert "{" not in finding.message + finding.evidence["cause"] + finding.fix
     assert fill("{a} {b}", {"a": "x"}) == "x {b}"
 
 
@@ -259,36 +262,36 @@ class Endless:
 
 def test_long_log_is_read_in_chunks() -> None:
     source = Endless(6, b"OSError: [Errno 28] No space left on device\n")
-    (one,) = diagnose_stream(source)
+    (finding,) = diagnose_stream(source)
     assert source.largest == 2**20
-    assert [seen["line"] for seen in one.evidence["text"]] == [5 * (2**20 // 15) + 1]
+    assert [seen["line"] for seen in finding.evidence["text"]] == [5 * (2**20 // 15) + 1]
 
 
 @pytest.mark.parametrize("offset", range(2**20 - 45, 2**20 + 5, 16))
 def test_line_across_two_chunks_is_whole(offset: int) -> None:
     text = b"x" * (offset - 1) + b"\n" + b"OSError: [Errno 28] No space left on device\nend"
-    (one,) = diagnose_stream(io.BytesIO(text))
-    assert [(seen["line"], seen["text"]) for seen in one.evidence["text"]] == [
+    (finding,) = diagnose_stream(io.BytesIO(text))
+    assert [(seen["line"], seen["text"]) for seen in finding.evidence["text"]] == [
         (2, "OSError: [Errno 28] No space left on device")
     ]
 
 
 def test_endless_line_is_bounded() -> None:
     line = "y" * 1_100_000 + " No space left on device " + "z" * 1_100_000
-    (one,) = diagnose_text([line, "ModuleNotFoundError: No module named 'torch'"])[:1]
-    found = {seen.id: seen for seen in diagnose_text([line])}["disk-full"].evidence["text"][0]
-    assert "No space left on device" in found["text"]
-    assert len(found["text"]) < 300
-    assert one.evidence["text"]
+    (finding,) = diagnose_text([line, "ModuleNotFoundError: No module named 'torch'"])[:1]
+    quoted = {seen.id: seen for seen in diagnose_text([line])}["disk-full"].evidence["text"][0]
+    assert "No space left on device" in quoted["text"]
+    assert len(quoted["text"]) < 300
+    assert finding.evidence["text"]
 
 
 def test_colours_and_progress_bars_hide_nothing() -> None:
     colours = b"x.cpp:1:10: \x1b[01;31m\x1b[Kfatal error: \x1b[m\x1b[KPython.h: No such file or directory\r\n"
     bar = b"\xff\xfe 10%\r 20%\rOSError: No space left on device\r 30%\n"
-    found = diagnose_stream(io.BytesIO(bar + colours))
-    assert [one.id for one in found] == ["disk-full", "no-python-header"]
-    assert found[0].evidence["text"][0]["text"] == "OSError: No space left on device"
-    assert found[1].evidence["text"][0]["line"] == 2
+    findings = diagnose_stream(io.BytesIO(bar + colours))
+    assert [finding.id for finding in findings] == ["disk-full", "no-python-header"]
+    assert findings[0].evidence["text"][0]["text"] == "OSError: No space left on device"
+    assert findings[1].evidence["text"][0]["line"] == 2
 
 
 def test_unreadable_log_is_bad_input(tmp_path: Path) -> None:
@@ -388,12 +391,12 @@ def test_invalid_row_is_named(change: tuple[str, str], why: str) -> None:
 def test_added_row_is_recognised() -> None:
     mine = read_known(ROW + 'all = ["a second"]\nnone = ["but not"]\n', "mine.toml")
 
-    def found(*lines: str) -> list[str]:
-        return [one.id for one in diagnose_stream(io.BytesIO("\n".join(lines).encode()), None, mine)]
+    def own_ids(*lines: str) -> list[str]:
+        return [finding.id for finding in diagnose_stream(io.BytesIO("\n".join(lines).encode()), None, mine)]
 
-    assert found("plain text", "a second") == ["one"]
-    assert found("plain text") == []
-    assert found("plain text", "a second", "but not") == []
+    assert own_ids("plain text", "a second") == ["one"]
+    assert own_ids("plain text") == []
+    assert own_ids("plain text", "a second", "but not") == []
 
 
 def test_failure_with_known_cause_names_it(tmp_path: Path) -> None:
@@ -423,10 +426,10 @@ def test_failure_without_known_cause_keeps_message(tmp_path: Path) -> None:
 
 
 def test_diagnosis_text_has_cause_fix_lines_source() -> None:
-    found = diagnose(DATA / "logs" / "no-python-header.log")
-    text = diagnosis_text(found)
+    findings = diagnose(DATA / "logs" / "no-python-header.log")
+    text = diagnosis_text(findings)
     assert text.startswith("What happened: Python's headers are missing.\nWhy: ")
     assert "\nWhat to do: " in text
     assert "\n  line 2: " in text
     assert "known from" not in text
-    assert "source (observed): " in diagnosis_text(found, sources=True)
+    assert "source (observed): " in diagnosis_text(findings, sources=True)

@@ -44,7 +44,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyP
 
 @pytest.fixture
 def own_cache(shared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Give a test its own cache, except for pip, which takes long to install."""
+    """Use a separate cache for each test, except for pip, which takes long to install."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     cache_root().mkdir(parents=True)
     (shared / "tools").mkdir(parents=True, exist_ok=True)
@@ -155,7 +155,7 @@ def test_layers_are_built_once_and_shared(links: Path, options: FetchOptions, py
 def test_requirement_of_torch_gets_pinned_torch(options: FetchOptions, python: TargetPython) -> None:
     layers = make_layers(PLACE, python, torch=TORCH, requirements=["needing"], options=options)
     assert layers.requirements is not None
-    assert [one.name for one in layers.requirements.wheels] == ["needing"]
+    assert [wheel.name for wheel in layers.requirements.wheels] == ["needing"]
     code = "import torch; print(torch.VALUE)"
     own = str(layers.requirements.root / "bin" / "python")
     assert subprocess.run([own, "-c", code], check=True, capture_output=True, text=True).stdout == "torch\n"
@@ -198,7 +198,7 @@ def test_damaged_wheel_is_not_installed(own_cache: Path, options: FetchOptions, 
     wheel.write_bytes(wheel.read_bytes()[::-1])
     with pytest.raises(EnvironmentLacksError, match=r"in the cache were removed: setuptools-80\.0"):
         make_layers(PLACE, python, torch=TORCH, requirements=[], options=options)
-    assert not any(one.is_dir() for one in (own_cache / "layers").iterdir())
+    assert not any(path.is_dir() for path in (own_cache / "layers").iterdir())
     assert make_layers(PLACE, python, torch=TORCH, requirements=[], options=options).torch is not None
 
 
@@ -224,7 +224,7 @@ def test_full_disk_leaves_no_layer(
     with pytest.raises(EnvironmentLacksError, match="No space left") as caught:
         make_layers(PLACE, python, torch=None, requirements=["large"], options=options)
     assert "XDG_CACHE_HOME" in caught.value.hint
-    assert len([one for one in (own_cache / "layers").iterdir() if one.is_dir()]) == 1
+    assert len([path for path in (own_cache / "layers").iterdir() if path.is_dir()]) == 1
 
 
 SAME_LAYER = """
@@ -254,10 +254,10 @@ def test_parallel_processes_build_layer_once(tmp_path: Path) -> None:
         )
         for name in ("one.log", "two.log")
     ]
-    said = [one.communicate(timeout=120)[0].splitlines() for one in both]
-    assert [one.returncode for one in both] == [0, 0]
-    assert said[0][-1] == said[1][-1]
-    steps = [line.split()[0] for lines in said for line in lines[:-1]]
+    outputs = [process.communicate(timeout=120)[0].splitlines() for process in both]
+    assert [process.returncode for process in both] == [0, 0]
+    assert outputs[0][-1] == outputs[1][-1]
+    steps = [line.split()[0] for lines in outputs for line in lines[:-1]]
     assert sorted(steps) == ["fetch", "fetch", "install", "install"]
 
 

@@ -18,7 +18,7 @@ SECRET = ("someone", "hunter2")
 
 @pytest.fixture
 def repositories(tmp_path: Path) -> Path:
-    """Give a directory with a repository of three commits whose submodule lies beside it."""
+    """Create a repository of three commits, with its submodule in the same directory."""
     root = tmp_path / "repositories"
     commit(root / "inner", {"inner.h": "int inner;\n"})
     commit(root / "outer", {"setup.py": "print(1)\n", "large.h": "int x;\n" * 200_000})
@@ -37,15 +37,15 @@ def pin_of(served: Served, repositories: Path, revision: str = "HEAD") -> Git:
     return Git(f"{served.url}/outer", git(repositories / "outer", "rev-parse", revision), ("csrc/inner",))
 
 
-@pytest.mark.parametrize(("revision", "says"), [("HEAD", "print(2)\n"), ("HEAD~1", "print(1)\n")])
+@pytest.mark.parametrize(("revision", "text"), [("HEAD", "print(2)\n"), ("HEAD~1", "print(1)\n")])
 def test_commit_and_submodule_are_fetched_without_history(
-    served: Served, repositories: Path, tmp_path: Path, revision: str, says: str
+    served: Served, repositories: Path, tmp_path: Path, revision: str, text: str
 ) -> None:
     pin = pin_of(served, repositories, revision)
     cached = fetch_git(pin)
     cached.checkout(tmp_path / "out", tmp_path / "log")
     files = files_of(tmp_path / "out")
-    assert (files["setup.py"], files["csrc/inner/inner.h"]) == (says, "int inner;\n")
+    assert (files["setup.py"], files["csrc/inner/inner.h"]) == (text, "int inner;\n")
     assert {tree.repository.url for tree in cached.trees} == {pin.url, f"{served.url}/inner"}
     copy = Repository(pin.url).path
     assert git(copy, "rev-list", "--all", "--count") == "1"

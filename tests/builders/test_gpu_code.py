@@ -76,7 +76,7 @@ def test_bundles_of_clang_are_read(name: str, packing: str) -> None:
 
 
 def test_highly_compressed_bundle_is_read() -> None:
-    """The decompressor may give nothing for a while and still have something."""
+    """The decompressor may return nothing several times before it returns data."""
     big = plain([HOST, (GFX90A[0], code_object(size=30_000_000)), GFX942])
     assert names(packed(big, 3) + packed(big, 2)) == ["gfx90a", "gfx942"] * 2
 

@@ -1,4 +1,4 @@
-"""What the host has and what is missing; parts of the host are faked."""
+"""Tools of the host, present and missing; parts of the host are faked."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ def no_programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return empty
 
 
-def program(path: Path, says: str, *, and_runs: bool = False) -> Path:
-    run = 'exec "$@"' if and_runs else f"echo {says}"
-    path.write_text(f'#!/bin/sh\nif [ "$1" = --version ]; then echo "{says}"; else {run}; fi\n')
+def program(path: Path, output: str, *, and_runs: bool = False) -> Path:
+    run = 'exec "$@"' if and_runs else f"echo {output}"
+    path.write_text(f'#!/bin/sh\nif [ "$1" = --version ]; then echo "{output}"; else {run}; fi\n')
     path.chmod(0o755)
     return path
 

@@ -137,13 +137,13 @@ def test_large_directory_is_rejected(make_wheel: MakeWheel, monkeypatch: pytest.
 
 @pytest.mark.parametrize("pointed", [True, False])
 def test_large_zip64_directory_is_rejected(make_wheel: MakeWheel, *, pointed: bool) -> None:
-    """The sizes stand in another record then, before its locator and where that points to."""
+    """The sizes are in the ZIP64 record, before its locator and at the offset it names."""
     wheel = make_wheel()
     data = wheel.read_bytes()
     at = data.rfind(b"PK\x05\x06")
-    place = at if pointed else 0
+    offset = at if pointed else 0
     record = struct.pack("<4sQ2H2L4Q", b"PK\x06\x06", 44, 45, 45, 0, 0, 5, 5, 1 << 40, 100)
-    locator = struct.pack("<4sLQL", b"PK\x06\x07", 0, place, 1)
+    locator = struct.pack("<4sLQL", b"PK\x06\x07", 0, offset, 1)
     wheel.write_bytes(data[:at] + record + locator + data[at:])
     assert "not a valid wheel" in refusal(wheel)
 
@@ -192,7 +192,7 @@ def test_sound_wheel_has_no_overlapping_members(make_wheel: MakeWheel) -> None:
 
 
 def test_member_larger_than_its_size_is_damaged(make_wheel: MakeWheel) -> None:
-    """The directory promises little; what comes beyond it is not read."""
+    """The directory states a small size; data beyond that size is not read."""
     wheel = make_wheel()
     bomb = zlib.compressobj(9, zlib.DEFLATED, -15)
     packed_data = bomb.compress(bytes(50_000_000)) + bomb.flush()
@@ -275,9 +275,9 @@ def with_section_moved(data: bytes, kind: int) -> bytes:
     size, count = struct.unpack_from("<HH", data, 58)
     for at in range(table, table + size * count, size):
         if struct.unpack_from("<I", data, at + 4)[0] == kind:
-            place, length = struct.unpack_from("<QQ", data, at + 24)
+            offset, length = struct.unpack_from("<QQ", data, at + 24)
             struct.pack_into("<Q", changed, at + 24, len(changed))
-            changed += data[place : place + length]
+            changed += data[offset : offset + length]
     assert len(changed) > len(data)
     return bytes(changed)
 

@@ -1,4 +1,4 @@
-"""The index: what pip reads in it, and that crashes and crowds leave it whole."""
+"""The index: pip reads it, and crashes and concurrent writers do not damage it."""
 
 from __future__ import annotations
 
@@ -57,11 +57,11 @@ def json_links_of(index: Index, project: str) -> list[DistributionPackage]:
 
 
 def agree(index: Index, project: str) -> None:
-    """See that both pages and the directory say the same."""
+    """Check that both pages and the directory agree."""
     links = links_of(index, project)
     for link, other in zip(links, json_links_of(index, project), strict=True):
-        for said in ("filename", "url", "digests", "requires_python", "is_yanked", "yanked_reason"):
-            assert getattr(link, said) == getattr(other, said)
+        for field in ("filename", "url", "digests", "requires_python", "is_yanked", "yanked_reason"):
+            assert getattr(link, field) == getattr(other, field)
         assert other.size == file_of(link).stat().st_size
         assert other.upload_time is not None
     assert [file_of(link) for link in links] == index.wheels(project)
@@ -131,9 +131,9 @@ def test_publish_lost_race_fails(
     with pytest.raises(MatrixError, match="other content"):
         index.publish(first, record_of("first"))
     agree(index, "tiny")
-    found = index.find("tiny", "second")
-    assert found is not None
-    assert sha256_of(found.path) == sha256_of(second)
+    entry = index.find("tiny", "second")
+    assert entry is not None
+    assert sha256_of(entry.path) == sha256_of(second)
 
 
 def test_publish_full_disk_leaves_index_unchanged(
@@ -182,9 +182,9 @@ def test_find_wheel_by_build_key(index: Index, make_wheel: MakeWheel) -> None:
     assert index.find("tiny", "a") is None
     index.publish(make_wheel(version="1.0"), record_of("a"))
     wheel = index.publish(make_wheel(version="2.0"), record_of("b"))
-    found = index.find("tiny", "b")
-    assert found is not None
-    assert found.path == wheel
+    entry = index.find("tiny", "b")
+    assert entry is not None
+    assert entry.path == wheel
     assert index.find("tiny", "c") is None
 
 
@@ -248,12 +248,12 @@ def test_refresh_repairs_damaged_page(index: Index, make_wheel: MakeWheel, damag
 
 
 def test_refresh_drops_link_of_missing_wheel(index: Index, make_wheel: MakeWheel) -> None:
-    kept = index.publish(make_wheel(version="1.0"), {})
+    first = index.publish(make_wheel(version="1.0"), {})
     gone = index.publish(make_wheel(version="2.0"), {})
     gone.unlink()
     assert index.refresh("tiny") is True
     agree(index, "tiny")
-    kept.unlink()
+    first.unlink()
     index.refresh("tiny")
     assert not [path for path in (index.simple / "tiny").iterdir() if path.suffix in {".html", ".json"}]
     assert index.projects() == []
@@ -285,10 +285,10 @@ def test_pages_are_independent_of_order_and_path(tmp_path: Path, make_wheel: Mak
     made = [make_wheel(version=version) for version in ("1.0", "2.0", "10.0")]
     pages = []
     for number, order in enumerate([made, made[::-1]]):
-        one = Index(tmp_path / str(number))
+        index = Index(tmp_path / str(number))
         for wheel in order:
-            one.publish(wheel, {})
-        pages.append(page_of(one, "tiny"))
+            index.publish(wheel, {})
+        pages.append(page_of(index, "tiny"))
     assert pages[0] == pages[1]
     assert str(tmp_path) not in pages[0]
 
@@ -340,9 +340,9 @@ class Watcher(threading.Thread):
         except ValueError:
             self.faults.append(f"{page} is not whole")
             return
-        for one in document.get("files", []):
-            if not (page.parent / one["filename"]).exists():
-                self.faults.append(f"{page} names {one['filename']}, which is not there")
+        for row in document.get("files", []):
+            if not (page.parent / row["filename"]).exists():
+                self.faults.append(f"{page} names {row['filename']}, which is not there")
 
 
 @pytest.mark.parametrize(
@@ -354,8 +354,8 @@ def test_concurrent_publishers_some_killed(
 ) -> None:
     chance = random.Random(seed)
     shares: list[list[Path]] = [
-        [make_wheel(name="shared", version=f"{number}.{one}") for one in range(6)]
-        + [make_wheel(name=f"own{number % 3}", version=f"{number}.{one}") for one in range(4)]
+        [make_wheel(name="shared", version=f"{number}.{minor}") for minor in range(6)]
+        + [make_wheel(name=f"own{number % 3}", version=f"{number}.{minor}") for minor in range(4)]
         for number in range(publishing)
     ]
     watchers = [Watcher(index) for _ in range(reading)]
@@ -391,9 +391,9 @@ def test_concurrent_publishers_some_killed(
     there = {wheel.name for project in index.projects() for wheel in index.wheels(project)}
     assert there >= {wheel.name for share in shares[::2] for wheel in share}
     for project in index.projects():
-        for one in index.published(project):
-            assert one.provenance["build_key"] == one.path.name
-            assert one.provenance["sha256"] == sha256_of(one.path)
+        for entry in index.published(project):
+            assert entry.provenance["build_key"] == entry.path.name
+            assert entry.provenance["sha256"] == sha256_of(entry.path)
 
 
 def drive(

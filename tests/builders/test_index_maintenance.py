@@ -31,11 +31,11 @@ MakeWheel = Callable[..., Path]
 
 @pytest.fixture
 def index(tmp_path: Path, make_wheel: MakeWheel) -> Index:
-    """Give an index with two versions of one project and one of another."""
-    one = Index(tmp_path / "index")
+    """Create an index with two versions of one project and one of another."""
+    filled = Index(tmp_path / "index")
     for name, version in (("tiny", "1.0"), ("tiny", "2.0"), ("other", "1.0")):
-        one.publish(make_wheel(name, version), {"build_key": f"{name}-{version}"})
-    return one
+        filled.publish(make_wheel(name, version), {"build_key": f"{name}-{version}"})
+    return filled
 
 
 def page_of(index: Index, project: str) -> ProjectPage:
@@ -45,11 +45,11 @@ def page_of(index: Index, project: str) -> ProjectPage:
 
 
 def links_of(index: Index, project: str) -> dict[str, DistributionPackage]:
-    return {one.filename: one for one in page_of(index, project).packages}
+    return {link.filename: link for link in page_of(index, project).packages}
 
 
 def ids(index: Index, *, repair: bool = False) -> list[str]:
-    return [one.id for one in check(index, repair=repair)]
+    return [finding.id for finding in check(index, repair=repair)]
 
 
 def test_check_fresh_index_has_no_findings(index: Index) -> None:
@@ -58,31 +58,31 @@ def test_check_fresh_index_has_no_findings(index: Index) -> None:
 
 
 def test_select_by_project_version_or_file(index: Index) -> None:
-    one, two = index.wheels("tiny")
-    assert select(index, "tiny") == [one, two]
-    assert select(index, "Tiny==2.0") == [two]
-    assert select(index, one.name) == [one]
+    older, newer = index.wheels("tiny")
+    assert select(index, "tiny") == [older, newer]
+    assert select(index, "Tiny==2.0") == [newer]
+    assert select(index, older.name) == [older]
     with pytest.raises(UsageError, match="no wheel 'tny'") as caught:
         select(index, "tny")
     assert caught.value.hint == "Did you mean tiny?"
 
 
 def test_remove_deletes_wheel_and_its_files(index: Index) -> None:
-    one, two = index.wheels("tiny")
-    yank(index, [two], "broken")
-    remove(index, [two])
-    assert index.wheels("tiny") == [one]
-    assert list(links_of(index, "tiny")) == [one.name]
+    older, newer = index.wheels("tiny")
+    yank(index, [newer], "broken")
+    remove(index, [newer])
+    assert index.wheels("tiny") == [older]
+    assert list(links_of(index, "tiny")) == [older.name]
     assert not [path for path in index.root.rglob("*") if "2.0" in path.name]
     assert check(index) == []
-    remove(index, [one])
+    remove(index, [older])
     assert index.projects() == ["other"]
     assert check(index) == []
 
 
 def test_remove_killed_midway_can_be_repeated(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
     """At the worst moment the page is without a wheel that is still there: no reader is misled."""
-    one, two = index.wheels("tiny")
+    older, newer = index.wheels("tiny")
 
     def die(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
@@ -90,31 +90,31 @@ def test_remove_killed_midway_can_be_repeated(index: Index, monkeypatch: pytest.
     with monkeypatch.context() as dying:
         dying.setattr(Index, "record_paths", die)
         with pytest.raises(KeyboardInterrupt):
-            remove(index, [two])
-    assert list(links_of(index, "tiny")) == [one.name]
+            remove(index, [newer])
+    assert list(links_of(index, "tiny")) == [older.name]
     remove(index, select(index, "tiny==2.0"))
     assert check(index) == []
 
 
 def test_yank_shows_reason_on_page(index: Index) -> None:
-    one, two = index.wheels("tiny")
-    yank(index, [one], "wrong <wave> size")
-    yank(index, [two], "")
+    older, newer = index.wheels("tiny")
+    yank(index, [older], "wrong <wave> size")
+    yank(index, [newer], "")
     found = links_of(index, "tiny")
-    assert (found[one.name].is_yanked, found[one.name].yanked_reason) == (True, "wrong <wave> size")
-    assert (found[two.name].is_yanked, found[two.name].yanked_reason) == (True, "")
+    assert (found[older.name].is_yanked, found[older.name].yanked_reason) == (True, "wrong <wave> size")
+    assert (found[newer.name].is_yanked, found[newer.name].yanked_reason) == (True, "")
     assert check(index) == []
-    unyank(index, [one])
-    assert links_of(index, "tiny")[one.name].is_yanked is False
-    assert links_of(index, "tiny")[two.name].is_yanked is True
+    unyank(index, [older])
+    assert links_of(index, "tiny")[older.name].is_yanked is False
+    assert links_of(index, "tiny")[newer.name].is_yanked is True
 
 
 def test_publish_keeps_yanked_wheels_yanked(index: Index, make_wheel: MakeWheel) -> None:
-    one, _ = index.wheels("tiny")
-    yank(index, [one], "broken")
+    older, _ = index.wheels("tiny")
+    yank(index, [older], "broken")
     (index.simple / "tiny" / "index.json").unlink()
     index.publish(make_wheel("tiny", "3.0"), {})
-    assert links_of(index, "tiny")[one.name].yanked_reason == "broken"
+    assert links_of(index, "tiny")[older.name].yanked_reason == "broken"
 
 
 def test_set_status_shows_on_page(index: Index) -> None:
@@ -147,21 +147,21 @@ def test_check_wrong_page_is_rebuilt(index: Index, page: str, damage: str) -> No
 
 
 def test_check_changed_wheel_is_moved_away(index: Index, make_wheel: MakeWheel) -> None:
-    one, two = index.wheels("tiny")
+    older, newer = index.wheels("tiny")
     other = make_wheel("tiny", "2.0", files={"tiny.py": b"ANSWER = 43\n"}, folder="other")
-    two.write_bytes(other.read_bytes())
+    newer.write_bytes(other.read_bytes())
     assert ids(index) == ["wheel-changed"]
-    assert two.exists()
+    assert newer.exists()
     check(index, repair=True)
-    assert (index.state / "damaged" / two.name).read_bytes() == other.read_bytes()
-    assert index.wheels("tiny") == [one]
-    assert list(links_of(index, "tiny")) == [one.name]
+    assert (index.state / "damaged" / newer.name).read_bytes() == other.read_bytes()
+    assert index.wheels("tiny") == [older]
+    assert list(links_of(index, "tiny")) == [older.name]
 
 
 @pytest.mark.parametrize("keep", [0, 100])
 def test_check_truncated_wheel_is_found(index: Index, keep: int) -> None:
-    _, two = index.wheels("tiny")
-    two.write_bytes(two.read_bytes()[:keep])
+    _, newer = index.wheels("tiny")
+    newer.write_bytes(newer.read_bytes()[:keep])
     assert ids(index) == ["wheel-unreadable"]
     check(index, repair=True)
     assert check(index) == []
@@ -173,11 +173,13 @@ def test_check_wheel_with_wrong_name_is_found(index: Index, make_wheel: MakeWhee
     stray = make_wheel("stray", "1.0")
     stray.rename(index.simple / "tiny" / stray.name)
     index.refresh("tiny")
-    found = {
-        one.evidence["path"].rpartition("/")[2]: one for one in check(index) if one.id == "wheel-misnamed"
+    misnamed = {
+        finding.evidence["path"].rpartition("/")[2]: finding
+        for finding in check(index)
+        if finding.id == "wheel-misnamed"
     }
-    assert set(found) == {"tiny-4.0-py3-none-any.whl", stray.name}
-    assert "version 3.0" in found["tiny-4.0-py3-none-any.whl"].message
+    assert set(misnamed) == {"tiny-4.0-py3-none-any.whl", stray.name}
+    assert "version 3.0" in misnamed["tiny-4.0-py3-none-any.whl"].message
 
 
 def test_check_removes_only_abandoned_files(index: Index, make_wheel: MakeWheel) -> None:
@@ -200,28 +202,28 @@ def test_prunable_keeps_pinned_highest_build_tag(index: Index, make_wheel: MakeW
     newest = index.publish(again.rename(again.with_name("tiny-2.0-1-py3-none-any.whl")), {})
     names = {"tiny": ["2.0"]}
     now = datetime.now(tz=UTC)
-    found = prunable(index, pinned=names, older_than=None, now=now)
-    assert {path.name for path in found} == {
+    removable = prunable(index, pinned=names, older_than=None, now=now)
+    assert {path.name for path in removable} == {
         "tiny-1.0-py3-none-any.whl",
         "tiny-2.0-py3-none-any.whl",
         "other-1.0-py3-none-any.whl",
     }
-    assert newest not in found
+    assert newest not in removable
     assert prunable(index, pinned=names, older_than=timedelta(days=1), now=now) == []
     later = now + timedelta(days=2)
-    assert prunable(index, pinned=names, older_than=timedelta(days=1), now=later) == found
+    assert prunable(index, pinned=names, older_than=timedelta(days=1), now=later) == removable
     assert len(prunable(index, pinned=None, older_than=timedelta(days=1), now=later)) == 4
 
 
 @pytest.mark.parametrize("case", ["same", "other", "new"])
 def test_check_merges_misnamed_directory_safely(index: Index, make_wheel: MakeWheel, case: str) -> None:
     """Only what lies in the wrong folder is moved or put aside, and a second look finds nothing."""
-    one, two = good = index.wheels("tiny")
+    older, newer = good = index.wheels("tiny")
     before = [path.read_bytes() for path in good]
     wrong = index.simple / "TINY"
     shutil.copytree(index.simple / "tiny", wrong, ignore=shutil.ignore_patterns("*.whl"))
     stray = {
-        "same": one,
+        "same": older,
         "other": make_wheel("tiny", "1.0", files={"tiny.py": b"ANSWER = 43\n"}, folder="other"),
         "new": make_wheel("tiny", "3.0"),
     }[case]
@@ -239,12 +241,12 @@ def test_check_merges_misnamed_directory_safely(index: Index, make_wheel: MakeWh
     assert [path.read_bytes() for path in good] == before
     assert not wrong.exists()
     assert [path.name for path in index.wheels("tiny")] == [
-        one.name,
-        two.name,
+        older.name,
+        newer.name,
         *([stray.name] if case == "new" else []),
     ]
     aside = sorted(path.name for path in (index.state / "damaged").glob("*"))
-    assert aside == ([one.name] if case == "other" else [])
+    assert aside == ([older.name] if case == "other" else [])
     assert check(index, repair=True) == []
     assert check(index) == []
 
@@ -296,7 +298,7 @@ def test_check_keeps_damaged_files_of_same_name(index: Index) -> None:
     for text in ("one", "two"):
         path.write_text(text)
         check(index, repair=True)
-    assert {one.read_text() for one in (index.state / "damaged").iterdir()} == {"one", "two"}
+    assert {file.read_text() for file in (index.state / "damaged").iterdir()} == {"one", "two"}
 
 
 @pytest.mark.parametrize("page", ["index.html", "index.json", "tiny/index.html", "tiny/index.json"])
@@ -317,9 +319,13 @@ def test_check_directory_instead_of_page_is_moved(index: Index, page: str) -> No
 def test_check_removes_pages_of_empty_project(index: Index) -> None:
     (wheel,) = index.wheels("other")
     wheel.unlink()
-    said = [one for one in check(index, repair=True) if one.evidence["path"].startswith("simple/other")]
-    assert {(one.id, one.evidence["repaired"]) for one in said} == {("page-wrong", "removed")}
-    assert all("does not agree with the files" in one.message for one in said)
+    findings = [
+        finding
+        for finding in check(index, repair=True)
+        if finding.evidence["path"].startswith("simple/other")
+    ]
+    assert {(finding.id, finding.evidence["repaired"]) for finding in findings} == {("page-wrong", "removed")}
+    assert all("does not agree with the files" in finding.message for finding in findings)
     assert not list((index.simple / "other").iterdir())
 
 
@@ -330,13 +336,13 @@ def test_prunable_without_page_uses_file_time(index: Index) -> None:
 
 
 def test_replaced_finds_wheel_of_any_size(index: Index) -> None:
-    one, two = index.wheels("tiny")
+    older, newer = index.wheels("tiny")
     assert not list(replaced(index))
-    os.utime(one, (0, 0))  # as in a copy: another time, the same content
-    two.write_bytes(two.read_bytes()[:-1] + b"x")
-    os.utime(two, (0, 0))
+    os.utime(older, (0, 0))  # as in a copy: another time, the same content
+    newer.write_bytes(newer.read_bytes()[:-1] + b"x")
+    os.utime(newer, (0, 0))
     assert [(finding.id, finding.evidence["path"]) for finding in replaced(index)] == [
-        ("wheel-changed", f"simple/tiny/{two.name}")
+        ("wheel-changed", f"simple/tiny/{newer.name}")
     ]
-    two.write_bytes(two.read_bytes() + b"x")
-    assert [finding.evidence["path"] for finding in replaced(index)] == [f"simple/tiny/{two.name}"]
+    newer.write_bytes(newer.read_bytes() + b"x")
+    assert [finding.evidence["path"] for finding in replaced(index)] == [f"simple/tiny/{newer.name}"]

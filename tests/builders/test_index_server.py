@@ -26,9 +26,9 @@ HTML = "application/vnd.pypi.simple.v1+html"
 
 @pytest.fixture
 def index(tmp_path: Path, make_wheel: MakeWheel) -> Index:
-    one = Index(tmp_path / "index")
-    one.publish(make_wheel("My_Pkg.Ext", "1.0+rocm6.4", requires_python=">=3.9"), {"secret": "no"})
-    return one
+    filled = Index(tmp_path / "index")
+    filled.publish(make_wheel("My_Pkg.Ext", "1.0+rocm6.4", requires_python=">=3.9"), {"secret": "no"})
+    return filled
 
 
 @pytest.fixture
@@ -38,8 +38,8 @@ def address(index: Index) -> Iterator[str]:
 
 
 def get(url: str, accept: str = "", method: str = "GET", **headers: str) -> requests.Response:
-    said = {"Accept": accept} if accept else {}
-    return requests.request(method, url, headers={**said, **headers}, timeout=10, allow_redirects=False)
+    accepted = {"Accept": accept} if accept else {}
+    return requests.request(method, url, headers={**accepted, **headers}, timeout=10, allow_redirects=False)
 
 
 @pytest.mark.parametrize(
@@ -75,12 +75,12 @@ def test_html_and_json_pages_agree(address: str, index: Index) -> None:
         pages = [client.get_project_page("my-pkg-ext", accept=accept) for accept in (HTML, JSON)]
         (wheel,) = index.wheels("my-pkg-ext")
         for page in pages:
-            (one,) = page.packages
-            assert one.filename == wheel.name
-            assert one.version == "1.0+rocm6.4"
-            assert one.requires_python == ">=3.9"
-            assert one.has_metadata is True
-            assert requests.get(one.url, timeout=10).content == wheel.read_bytes()
+            (link,) = page.packages
+            assert link.filename == wheel.name
+            assert link.version == "1.0+rocm6.4"
+            assert link.requires_python == ">=3.9"
+            assert link.has_metadata is True
+            assert requests.get(link.url, timeout=10).content == wheel.read_bytes()
         assert pages[0].packages[0].metadata_digests == pages[1].packages[0].metadata_digests
         text = client.get_package_metadata_bytes(pages[0].packages[0], verify=True)
     with zipfile.ZipFile(wheel) as archive:
@@ -94,7 +94,7 @@ def test_server_shows_changes_at_once(address: str, index: Index, make_wheel: Ma
     second = get(f"{address}my-pkg-ext/", JSON, **{"If-None-Match": first.headers["ETag"]})
     assert second.json()["versions"] == ["1.0+rocm6.4", "2.0"]
     yank(index, [wheel], "broken")
-    assert [one.get("yanked") for one in get(f"{address}my-pkg-ext/", JSON).json()["files"]] == [
+    assert [row.get("yanked") for row in get(f"{address}my-pkg-ext/", JSON).json()["files"]] == [
         None,
         "broken",
     ]
@@ -155,9 +155,9 @@ def test_server_redirects_to_normalized_name(address: str, path: str, to: str) -
     ],
 )
 def test_server_serves_only_simple(address: str, index: Index, path: str) -> None:
-    for place in (index.root, index.simple / "my-pkg-ext"):
-        (place / "secret-1.0-py3-none-any.whl").write_bytes(b"secret")
-        (place / ".tmp-half.whl").write_bytes(b"secret")
+    for directory in (index.root, index.simple / "my-pkg-ext"):
+        (directory / "secret-1.0-py3-none-any.whl").write_bytes(b"secret")
+        (directory / ".tmp-half.whl").write_bytes(b"secret")
     session = requests.Session()
     prepared = session.prepare_request(requests.Request("GET", address))
     prepared.url = address + path
@@ -227,15 +227,15 @@ def test_pip_installs_from_server_metadata(address: str, tmp_path: Path, version
     environment = tmp_path / "env"
     subprocess.run([sys.executable, "-m", "venv", str(environment)], check=True)
     pip = [str(environment / "bin" / "python"), "-m", "pip", "-q", "--disable-pip-version-check"]
-    wanted = "pip" if version == "newest" else f"pip=={version}"
-    subprocess.run([*pip, "install", "-U", wanted], check=True, capture_output=True)
+    requirement = "pip" if version == "newest" else f"pip=={version}"
+    subprocess.run([*pip, "install", "-U", requirement], check=True, capture_output=True)
     command = [*pip, "install", "--index-url", address, "my-pkg-ext==1.0+rocm6.4"]
     done = subprocess.run(
         [*command, "--report", str(tmp_path / "report.json")], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
-    (one,) = json.loads((tmp_path / "report.json").read_text())["install"]
-    assert one["download_info"]["url"].startswith(address)
+    (item,) = json.loads((tmp_path / "report.json").read_text())["install"]
+    assert item["download_info"]["url"].startswith(address)
     pip.remove("-q")
     shown = subprocess.run([*pip, "list", "--format", "json"], check=True, capture_output=True, text=True)
     assert "1.0+rocm6.4" in {row["version"] for row in json.loads(shown.stdout)}
@@ -243,6 +243,6 @@ def test_pip_installs_from_server_metadata(address: str, tmp_path: Path, version
 
 def test_metadata_hash_matches_metadata(index: Index, address: str) -> None:
     (wheel,) = index.wheels("my-pkg-ext")
-    said = get(f"{address}my-pkg-ext/", JSON).json()["files"][0]["core-metadata"]["sha256"]
+    digest = get(f"{address}my-pkg-ext/", JSON).json()["files"][0]["core-metadata"]["sha256"]
     text = get(f"{address}my-pkg-ext/{wheel.name}.metadata").content
-    assert hashlib.sha256(text).hexdigest() == said
+    assert hashlib.sha256(text).hexdigest() == digest

@@ -449,12 +449,12 @@ def test_bomb_is_rejected_before_unpacking(source: Path, tmp_path: Path) -> None
     assert left_in(tmp_path / "out") == []
 
 
-def with_field(source: Path, place: int, value: int) -> Path:
+def with_field(source: Path, offset: int, value: int) -> Path:
     """Change four bytes of what the directory says of a member, whose own bytes stay."""
     data = bytearray(source.read_bytes())
     start = data.rindex(b"tiny/data.bin", 0, data.rindex(b"PK\x05\x06")) - 46
     assert data[start : start + 4] == b"PK\x01\x02"
-    data[start + place : start + place + 4] = value.to_bytes(4, "little")
+    data[start + offset : start + offset + 4] = value.to_bytes(4, "little")
     source.write_bytes(data)
     return source
 
@@ -463,7 +463,7 @@ CRC, SIZE = 16, 24
 
 
 @pytest.mark.parametrize(
-    ("place", "value", "message"),
+    ("offset", "value", "message"),
     [
         (SIZE, 100, "does not have the 100 bytes"),
         (SIZE, 20_000, "does not have the 20000 bytes"),
@@ -471,11 +471,11 @@ CRC, SIZE = 16, 24
     ],
 )
 def test_false_size_or_checksum_is_rejected(
-    source: Path, tmp_path: Path, place: int, value: int, message: str
+    source: Path, tmp_path: Path, offset: int, value: int, message: str
 ) -> None:
     """Tools that read so many bytes and tools that read to the end would see two different files."""
     with pytest.raises(RawWheelError, match=f"tiny/data.bin {message}"):
-        label(with_field(source, place, value), tmp_path / "out")
+        label(with_field(source, offset, value), tmp_path / "out")
     assert left_in(tmp_path / "out") == []
 
 
@@ -537,8 +537,8 @@ def test_strong_hashes_are_checked_and_weak_rejected(source: Path, tmp_path: Pat
 
     content = FILES["tiny/__init__.py"]
     for algorithm in ("sha256", "sha512"):
-        kept = repacked(source, {RECORD: record(algorithm, content)}, folder=f"kept-{algorithm}")
-        made = label(kept, tmp_path / f"out-{algorithm}")
+        wheel = repacked(source, {RECORD: record(algorithm, content)}, folder=f"kept-{algorithm}")
+        made = label(wheel, tmp_path / f"out-{algorithm}")
         assert read_all(made.path)["tiny/__init__.py"] == content
         other = repacked(source, {RECORD: record(algorithm, b"other")}, folder=f"other-{algorithm}")
         with pytest.raises(RawWheelError, match=f"the {algorithm} of tiny/__init__.py differs from RECORD"):

@@ -73,8 +73,8 @@ def errors(wheel: Path, expected: Expected) -> list[str]:
 
 def test_op_table_that_agrees_has_no_findings(wheel_with: Callable[..., Path]) -> None:
     wheel = wheel_with(table({"fused_adam": 1, "async_io": False}), ADAM)
-    asked = recipe(DS_BUILD_FUSED_ADAM="1", DS_BUILD_AIO="0", DS_BUILD_STRING="x", DS_ACCELERATOR="cuda")
-    report = audit_wheel(wheel, Expected(recipe=asked, torch=ROCM))
+    chosen = recipe(DS_BUILD_FUSED_ADAM="1", DS_BUILD_AIO="0", DS_BUILD_STRING="x", DS_ACCELERATOR="cuda")
+    report = audit_wheel(wheel, Expected(recipe=chosen, torch=ROCM))
     assert report.errors == []
     assert not {finding.id for finding in report.findings} & {"op-not-asked", "op-without-object"}
     message = read_op_table(report.contents)
@@ -98,9 +98,9 @@ def test_requested_op_that_is_missing_is_an_error(wheel_with: Callable[..., Path
 
 def test_op_name_of_the_recipe_is_used(wheel_with: Callable[..., Path]) -> None:
     op = Op(name="fused_adam", variable="DS_BUILD_STRANGE", object="*.so")
-    asked = msgspec.structs.replace(recipe(DS_BUILD_STRANGE="1"), ops=(op,))
-    assert errors(wheel_with(table({"fused_adam": 1}), ADAM), Expected(recipe=asked)) == []
-    assert errors(wheel_with(table({"fused_adam": 0})), Expected(recipe=asked)) == ["op-not-installed"]
+    chosen = msgspec.structs.replace(recipe(DS_BUILD_STRANGE="1"), ops=(op,))
+    assert errors(wheel_with(table({"fused_adam": 1}), ADAM), Expected(recipe=chosen)) == []
+    assert errors(wheel_with(table({"fused_adam": 0})), Expected(recipe=chosen)) == ["op-not-installed"]
 
 
 OPS = {(row.package, op.name, op.variable) for row in load().recipe if row.op_table for op in row.ops}
@@ -112,10 +112,10 @@ def test_catalog_op_is_found_by_its_variable(
 ) -> None:
     """Apex calls some of its ops in capitals."""
     op = Op(name=name, variable=variable, object="*.so")
-    asked = msgspec.structs.replace(recipe(**{variable: "1"}), package=package, ops=(op,))
+    chosen = msgspec.structs.replace(recipe(**{variable: "1"}), package=package, ops=(op,))
     present = wheel_with(table({name: True}), f"deepspeed/{name}.cpython-311-x86_64-linux-gnu.so")
-    assert errors(present, Expected(recipe=asked)) == []
-    assert errors(wheel_with(table({name: False})), Expected(recipe=asked)) == ["op-not-installed"]
+    assert errors(present, Expected(recipe=chosen)) == []
+    assert errors(wheel_with(table({name: False})), Expected(recipe=chosen)) == ["op-not-installed"]
 
 
 def test_op_that_was_switched_off_is_a_warning(wheel_with: Callable[..., Path]) -> None:
@@ -137,8 +137,8 @@ def test_recorded_op_without_object_is_an_error(wheel_with: Callable[..., Path])
 
 def test_other_accelerator_is_an_error(wheel_with: Callable[..., Path]) -> None:
     wheel = wheel_with(table({"fused_adam": True}, accelerator="cpu"), ADAM)
-    asked = recipe(DS_ACCELERATOR="cuda", DS_BUILD_FUSED_ADAM="1")
-    assert errors(wheel, Expected(recipe=asked)) == ["accelerator-differs"]
+    chosen = recipe(DS_ACCELERATOR="cuda", DS_BUILD_FUSED_ADAM="1")
+    assert errors(wheel, Expected(recipe=chosen)) == ["accelerator-differs"]
 
 
 @pytest.mark.parametrize(
@@ -180,7 +180,7 @@ def test_jit_only_apex_has_errors(make_wheel: MakeWheel) -> None:
         "amp_C.py": b"from apex.op_builder import load\n",
     }
     wheel = make_wheel(name="apex", version="1.10.0", files=files)
-    asked = Recipe(
+    chosen = Recipe(
         package="apex",
         backend="rocm",
         environment={"APEX_BUILD_AMP_C": "1", "APEX_BUILD_MLP": "1", "PYTORCH_ROCM_ARCH": "{gfx}"},
@@ -188,7 +188,7 @@ def test_jit_only_apex_has_errors(make_wheel: MakeWheel) -> None:
         status="observed",
         source="test",
     )
-    ids = errors(wheel, Expected(("gfx90a",), asked))
+    ids = errors(wheel, Expected(("gfx90a",), chosen))
     assert sorted(ids) == ["no-gpu-code", "object-missing", "op-not-installed", "op-not-installed"]
 
 

@@ -145,7 +145,7 @@ class Quiet(http.server.BaseHTTPRequestHandler):
         self.end_headers()
 
     def log_message(self, *_: object) -> None:
-        """Say nothing."""
+        """Ignore the message."""
 
 
 def test_local_directory_is_reachable() -> None:

@@ -74,7 +74,7 @@ def deepspeed(lock: Resolution, catalog: Catalog, index: Index) -> Task:
 
 
 def with_pick(lock: Resolution, name: str, **changes: Any) -> Resolution:
-    picks = [msgspec.structs.replace(one, **changes) if one.name == name else one for one in lock.picks]
+    picks = [msgspec.structs.replace(pick, **changes) if pick.name == name else pick for pick in lock.picks]
     return msgspec.structs.replace(lock, picks=tuple(picks))
 
 
@@ -98,9 +98,9 @@ def test_plan_of_lock_has_one_task(lock: Resolution, catalog: Catalog, index: In
 
 
 def test_plan_without_index_for_torch_is_rejected(lock: Resolution, catalog: Catalog, index: Index) -> None:
-    kept = with_pick(lock, "torch", version="2.13.0+ours", origin="preinstalled", index="")
+    preinstalled = with_pick(lock, "torch", version="2.13.0+ours", origin="preinstalled", index="")
     with pytest.raises(EnvironmentLacksError, match=r"torch 2\.13\.0\+ours is installed in the base image"):
-        plan(kept, catalog, index, here())
+        plan(preinstalled, catalog, index, here())
 
 
 def test_build_key_is_stable(lock: Resolution, catalog: Catalog, index: Index) -> None:
@@ -180,7 +180,7 @@ def test_task_built_without_torch_still_needs_it(catalog: Catalog, index: Index)
 
 def test_build_key_changes_with_pin_style(lock: Resolution, catalog: Catalog, index: Index) -> None:
     pins: tuple[PinStyle, ...] = ("exact", "release", "none")
-    keys = {one: plan(lock, catalog, index, here(), pin_style=one)[0].build_key for one in pins}
+    keys = {style: plan(lock, catalog, index, here(), pin_style=style)[0].build_key for style in pins}
     assert len(set(keys.values())) == 3
     assert keys["exact"] == deepspeed(lock, catalog, index).build_key
 

@@ -74,7 +74,7 @@ def reply(**fields: Any) -> EnvironmentReply:
     return EnvironmentReply(**(given | fields))
 
 
-def judged(
+def findings_of(
     environment: EnvironmentReply,
     *,
     against: Resolution | None = None,
@@ -93,7 +93,7 @@ def errors(findings: dict[str, Finding]) -> set[str]:
 
 
 def test_sound_environment_has_no_errors() -> None:
-    findings = judged(reply())
+    findings = findings_of(reply())
     assert not errors(findings)
     assert findings["verify-pins"].message.startswith("2 of 2 ")
     assert findings["verify-gpu-not-judged"].severity == "warning"
@@ -132,20 +132,20 @@ def test_sound_environment_has_no_errors() -> None:
     ids=lambda value: value if isinstance(value, str) and value.startswith("verify") else "",
 )
 def test_defect_is_an_error(fields: dict[str, Any], expected: str, words: str) -> None:
-    findings = judged(reply(**fields))
+    findings = findings_of(reply(**fields))
     assert errors(findings) == {expected}
     assert words in findings[expected].message
 
 
 def test_broken_requirement_of_others_is_a_warning() -> None:
-    findings = judged(reply(pip_check=PipCheck(1, ["jupyter 1 requires six, which is not installed."])))
+    findings = findings_of(reply(pip_check=PipCheck(1, ["jupyter 1 requires six, which is not installed."])))
     assert not errors(findings)
     assert findings["verify-pip-check-others"].severity == "warning"
     assert "verify-pip-check" not in findings
 
 
 def test_requirements_without_pip_are_not_judged() -> None:
-    findings = judged(reply(pip_check=PipCheck(None, [])))
+    findings = findings_of(reply(pip_check=PipCheck(None, [])))
     assert findings["verify-pip-check-not-judged"].severity == "warning"
     assert "verify-pip-check" not in findings
 
@@ -162,26 +162,26 @@ def test_versions_without_lock_are_not_judged() -> None:
 
 
 def test_cpu_lock_needs_no_gpu() -> None:
-    findings = judged(reply(torch=TorchReply("2.9.1+cpu")), against=lock("cpu"))
+    findings = findings_of(reply(torch=TorchReply("2.9.1+cpu")), against=lock("cpu"))
     assert not errors(findings)
     assert not [name for name in findings if "gpu" in name]
 
 
 def test_distribution_installed_twice_is_a_warning() -> None:
     twice = InstalledDist("Torch", "2.8.0", "/usr/lib/python3/dist-packages")
-    findings = judged(reply(distributions=[*reply().distributions, twice]))
+    findings = findings_of(reply(distributions=[*reply().distributions, twice]))
     assert not errors(findings)  # the first on the path counts, and that one is right
     assert "2.8.0 in /usr/lib/python3/dist-packages" in findings["verify-twice"].message
 
 
 def test_user_packages_that_shadow_are_errors() -> None:
-    findings = judged(reply(), own={"torch": "1.0", "six": "1.16"})
+    findings = findings_of(reply(), own={"torch": "1.0", "six": "1.16"})
     assert errors(findings) == {"verify-user-site"}
     assert "torch 1.0" in findings["verify-user-site"].message
     assert "PYTHONNOUSERSITE=1" in findings["verify-user-site"].fix
-    adds = judged(reply(), own={"six": "1.16"})
+    adds = findings_of(reply(), own={"six": "1.16"})
     assert (errors(adds), adds["verify-user-site-adds"].severity) == (set(), "warning")
-    shut = judged(reply(user_site=UserSite("3.11", "it is a virtual environment")), own={"torch": "1.0"})
+    shut = findings_of(reply(user_site=UserSite("3.11", "it is a virtual environment")), own={"torch": "1.0"})
     assert (errors(shut), shut["verify-user-site-shut"].severity) == (set(), "info")
 
 
@@ -211,23 +211,23 @@ def test_libraries_report_their_path() -> None:
 
 def test_newer_libstdcxx_has_no_finding() -> None:
     newer = Libraries([], {}, [Symbols("/opt/env/lib/libstdc++.so.6", "3.4.34")])
-    assert "verify-libstdcxx-older" not in judged(reply(libraries=newer))
+    assert "verify-libstdcxx-older" not in findings_of(reply(libraries=newer))
 
 
 def test_failed_import_makes_libraries_not_judged() -> None:
-    findings = judged(reply(libraries=Libraries(error="signal 6")))
+    findings = findings_of(reply(libraries=Libraries(error="signal 6")))
     assert findings["verify-libraries-not-judged"].severity == "warning"
 
 
 def test_gpu_findings() -> None:
     good = TorchReply(TORCH, "6.4", "", [Gpu("AMD Instinct MI250X", "gfx90a:sramecc+:xnack-", "")])
-    assert judged(reply(torch=good), need_gpu=True)["verify-gpu"].severity == "info"
-    assert "verify-gpu-not-judged" not in judged(reply(torch=good))
+    assert findings_of(reply(torch=good), need_gpu=True)["verify-gpu"].severity == "info"
+    assert "verify-gpu-not-judged" not in findings_of(reply(torch=good))
     other = TorchReply(TORCH, "6.4", "", [Gpu("AMD Instinct MI300X", "gfx942:sramecc+", "")])
-    assert errors(judged(reply(torch=other))) == {"verify-gpu-target"}
+    assert errors(findings_of(reply(torch=other))) == {"verify-gpu-target"}
     broken = TorchReply(TORCH, "6.4", "", [Gpu("", "gfx90a", "the product of two matrices is wrong")])
-    assert errors(judged(reply(torch=broken))) == {"verify-gpu-failed"}
-    assert errors(judged(reply(), need_gpu=True)) == {"verify-no-gpu"}
+    assert errors(findings_of(reply(torch=broken))) == {"verify-gpu-failed"}
+    assert errors(findings_of(reply(), need_gpu=True)) == {"verify-no-gpu"}
 
 
 @pytest.mark.parametrize(
@@ -287,7 +287,7 @@ def test_environment_replies(tmp_path: Path, environment: Path) -> None:
     assert any(Path(path).name.startswith("libstdc++.so") for path in result.libraries.objects)
     (loaded,) = result.libraries.libstdcxx
     assert loaded.glibcxx.startswith("3.4.")
-    assert errors(judged(result)) <= {"verify-python"}  # this Python may be another than 3.11
+    assert errors(findings_of(result)) <= {"verify-python"}  # this Python may be another than 3.11
 
 
 def test_crash_of_torch_loses_only_its_own_reply(tmp_path: Path, environment: Path) -> None:

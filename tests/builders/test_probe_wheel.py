@@ -235,7 +235,7 @@ def site(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def ask(site: Path, wheel_recipe: Recipe, lent: str = "") -> WheelReply:
+def run_probe(site: Path, wheel_recipe: Recipe, lent: str = "") -> WheelReply:
     """Run the script as a build does: one file, in a Python process of its own."""
     script = site / "ask" / "probe.py"
     script.parent.mkdir(exist_ok=True)
@@ -248,7 +248,7 @@ def ask(site: Path, wheel_recipe: Recipe, lent: str = "") -> WheelReply:
 
 def test_script_replies_despite_a_crash(site: Path) -> None:
     wants = recipe(imports=("tiny", "tiny.breaks", "tiny.needs"), attributes={"tiny:KIND": "ROCm"})
-    result = ask(site, wants)
+    result = run_probe(site, wants)
     assert result.distribution == WheelMetadata("tiny", "1.0", ["tiny"])
     whole, breaks, needs = result.imports
     assert whole.values == {"KIND": "ROCm"}
@@ -266,12 +266,12 @@ def test_script_replies_despite_a_crash(site: Path) -> None:
 
 
 def test_script_reads_op_table_without_executing_it(site: Path) -> None:
-    result = ask(site, recipe(op_table="tiny/table.py"))
+    result = run_probe(site, recipe(op_table="tiny/table.py"))
     assert result.op_table == OpTable({"a": True, "b": False}, "cuda", "2.9")
-    hostile = ask(site, recipe(op_table="tiny/code.py"))
+    hostile = run_probe(site, recipe(op_table="tiny/code.py"))
     assert hostile.op_table is not None
     assert hostile.op_table.error == "ValueError"
-    gone = ask(site, recipe(op_table="tiny/gone.py"))
+    gone = run_probe(site, recipe(op_table="tiny/gone.py"))
     assert gone.op_table is not None
     assert gone.op_table.error == "missing"
 
@@ -286,7 +286,7 @@ def test_script_loads_objects(site: Path, compile_object: Callable[..., Path]) -
     with (site / "tiny-1.0.dist-info" / "RECORD").open("a") as record:
         record.write("tiny/libgood.so,,\ntiny/libbad.so,,\n")
     wants = recipe(must_contain=("tiny/libgood*.so", "tiny/libbad*.so", "tiny/libgone*.so"))
-    result = ask(site, wants)
+    result = run_probe(site, wants)
     assert result.torch == TorchReply("2.9.1")
     findings = {
         finding.message.partition(":")[0].partition(" ")[0]: finding.id
@@ -310,10 +310,10 @@ def test_script_lists_borrowed_distributions(site: Path, tmp_path_factory: pytes
         (lent / f"{name}.py").write_text("")
     (site / "tiny" / "__init__.py").write_text("import used\n")
     (site / "tiny" / "needs.py").write_text("import used, not_there_at_all\n")
-    result = ask(site, recipe(imports=("tiny", "tiny.needs")), str(lent))
+    result = run_probe(site, recipe(imports=("tiny", "tiny.needs")), str(lent))
     assert [load.borrowed for load in result.imports] == [["used"], ["used"]]
     assert result.torch.borrowed == []
-    assert ask(site, recipe(imports=("tiny",)), "").imports[0].missing == "used"
+    assert run_probe(site, recipe(imports=("tiny",)), "").imports[0].missing == "used"
 
 
 def test_script_imports_extension_after_torch(site: Path, compile_object: Callable[..., Path]) -> None:
@@ -323,13 +323,13 @@ def test_script_imports_extension_after_torch(site: Path, compile_object: Callab
     suffix = sysconfig.get_config_var("EXT_SUFFIX")
     (site / f"tiny_C{suffix}").write_bytes(module.read_bytes())
     (site / "tiny" / "__init__.py").write_text("import sys\nassert 'torch' in sys.modules, 'forgot torch'\n")
-    compiled, package = ask(site, recipe(imports=("tiny_C", "tiny"))).imports
+    compiled, package = run_probe(site, recipe(imports=("tiny_C", "tiny"))).imports
     assert compiled.error == ""
     assert package.text == "forgot torch"  # a package has to import torch itself
 
 
 def test_script_reports_missing_distribution(site: Path) -> None:
-    assert ask(site, recipe(package="other")).distribution is None
+    assert run_probe(site, recipe(package="other")).distribution is None
 
 
 @pytest.mark.parametrize(

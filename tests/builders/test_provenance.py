@@ -124,7 +124,7 @@ ALL = pytest.mark.parametrize("case", [FROM_SDIST, FROM_GIT, BARE], ids=["sdist"
 
 
 def test_materials_list_everything_fetched_with_digest() -> None:
-    listed = [(one.role, one.name, one.digest) for one in FROM_SDIST.materials]
+    listed = [(material.role, material.name, material.digest) for material in FROM_SDIST.materials]
     assert listed == [
         ("source", "deepspeed-0.19.8.tar.gz", {"sha256": A}),
         ("torch", "torch", {"sha256": B}),
@@ -176,10 +176,10 @@ def test_sbom_references_are_unique_and_complete(case: Case) -> None:
     document = case.sbom()
     main = document["metadata"]["component"]
     components = document.get("components", [])
-    refs = [main["bom-ref"], *(one["bom-ref"] for one in components)]
-    assert sorted({one["ref"] for one in document["dependencies"]}) == sorted(refs)
+    refs = [main["bom-ref"], *(component["bom-ref"] for component in components)]
+    assert sorted({row["ref"] for row in document["dependencies"]}) == sorted(refs)
     assert len(set(refs)) == len(refs)
-    (needs,) = (one.get("dependsOn", []) for one in document["dependencies"] if one["ref"] == main["bom-ref"])
+    (needs,) = (row.get("dependsOn", []) for row in document["dependencies"] if row["ref"] == main["bom-ref"])
     assert sorted(needs) == sorted(refs[1:])
 
 
@@ -193,12 +193,12 @@ def test_sbom_names_source_torch_and_build_environment() -> None:
     assert ancestor["externalReferences"][0]["hashes"] == [{"alg": "SHA-256", "content": A}]
     (torch,) = document["components"]
     assert (torch["version"], torch["hashes"][0]["content"]) == ("2.9.1+rocm6.4", B)
-    built = {one["name"]: one for one in document["formulation"][0]["components"]}
+    built = {component["name"]: component for component in document["formulation"][0]["components"]}
     assert sorted(built) == ["cpython", "g++", "hipcc", "ninja", "rocm", "rocm-6.4.4", "setuptools"]
     assert built["rocm-6.4.4"]["hashes"] == [{"alg": "SHA-256", "content": D}]
     assert built["setuptools"]["hashes"] == [{"alg": "SHA-256", "content": C}]
     assert "hashes" not in built["g++"]
-    architectures = [one["value"] for one in document["formulation"][0]["properties"]]
+    architectures = [row["value"] for row in document["formulation"][0]["properties"]]
     assert architectures == ["gfx90a", "gfx942"]
 
 
@@ -210,7 +210,7 @@ def test_sbom_of_git_source_has_commit_tree_and_patches() -> None:
     assert main["pedigree"]["patches"][0]["diff"]["url"] == f"hip-guard.patch#sha256={C}"
     (ancestor,) = main["pedigree"]["ancestors"]
     assert ancestor["properties"] == [{"name": "rocm-matrix:git-tree", "value": TREE}]
-    names = {(one["name"], one["version"]) for one in document["components"]}
+    names = {(component["name"], component["version"]) for component in document["components"]}
     assert names == {("composable_kernel", CK), ("torch", "2.9.1+rocm6.4")}
 
 

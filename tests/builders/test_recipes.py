@@ -25,7 +25,7 @@ LUMI = (
     Compiler("gcc-12", "12.3.0", "/usr/bin/gcc-12"),
     Compiler("g++-12", "12.3.0", "/usr/bin/g++-12"),
 )
-"""What LUMI's SUSE images have, side by side."""
+"""Compilers of LUMI's SUSE images."""
 
 
 CATALOG = load()
@@ -152,9 +152,9 @@ def test_plain_targets_reject_features() -> None:
 
 
 def test_mixed_wave_sizes_are_rejected() -> None:
-    asking = make_recipe(one_wave_size=True)
-    assert apply(asking, *TWO).shims
-    assert "wave size" in error_of(asking, "gfx90a", "gfx1100").message
+    single = make_recipe(one_wave_size=True)
+    assert apply(single, *TWO).shims
+    assert "wave size" in error_of(single, "gfx90a", "gfx1100").message
     assert apply(make_recipe(), "gfx90a", "gfx1100").shims
 
 
@@ -190,12 +190,12 @@ def test_compilers_are_those_of_image() -> None:
 def test_choose_compilers_by_standard_and_name(
     names: str, standard: str, preferred: str, cxx: str, cc: str | None
 ) -> None:
-    pairs = [one.split() for one in names.split(", ")]
-    found = [Compiler(name, version, f"/usr/bin/{name}") for name, version in pairs]
-    chosen = choose_compilers(found, cxx_standard=standard, preferred=preferred.split())
+    pairs = [pair.split() for pair in names.split(", ")]
+    compilers = [Compiler(name, version, f"/usr/bin/{name}") for name, version in pairs]
+    chosen = choose_compilers(compilers, cxx_standard=standard, preferred=preferred.split())
     assert chosen.cxx.name == cxx
     assert (chosen.cc.name if chosen.cc else None) == cc
-    assert choose_compilers(found[::-1], cxx_standard=standard, preferred=preferred.split()) == chosen
+    assert choose_compilers(compilers[::-1], cxx_standard=standard, preferred=preferred.split()) == chosen
 
 
 def test_missing_compiler_for_standard_is_an_error() -> None:
@@ -207,9 +207,9 @@ def test_missing_compiler_for_standard_is_an_error() -> None:
 
 def test_pure_wheel_is_noted(catalog: Catalog) -> None:
     release = catalog.release["flash-attn", "2.8.3", "triton"]
-    found = recipe_for(catalog, release, "rocm")
-    assert found is not None
-    made = apply(found, "gfx90a", version="2.8.3")
+    recipe = recipe_for(catalog, release, "rocm")
+    assert recipe is not None
+    made = apply(recipe, "gfx90a", version="2.8.3")
     assert made.environment["FLASH_ATTENTION_TRITON_AMD_ENABLE"] == "TRUE"
     assert made.environment["FLASH_ATTENTION_FORCE_BUILD"] == "TRUE"
     assert any("pure Python" in note for note in made.notes)
@@ -277,19 +277,19 @@ def test_ops_of_deepspeed(catalog: Catalog) -> None:
 
 def apex(folder: Path, *, style: str) -> Path:
     """Write the part of a setup.py that tells ROCm/apex's two ways of building apart."""
-    says = {
+    texts = {
         "argv": 'if "--cuda_ext" in sys.argv:\n    build()\n',
         "op_builder": 'BUILD = os.environ.get("APEX_BUILD_CUDA_OPS")\nsys.argv.remove("--cuda_ext")\n',
     }
     folder.mkdir()
-    (folder / "setup.py").write_text(says[style])
+    (folder / "setup.py").write_text(texts[style])
     return folder
 
 
 def apex_recipe(catalog: Catalog, version: str, variant: str = "") -> Recipe:
-    found = recipe_for(catalog, catalog.release["apex", version, variant], "rocm")
-    assert found is not None
-    return found
+    recipe = recipe_for(catalog, catalog.release["apex", version, variant], "rocm")
+    assert recipe is not None
+    return recipe
 
 
 @pytest.mark.parametrize(
@@ -301,12 +301,12 @@ def test_apex_flags_must_fit_commit(
     catalog: Catalog, tmp_path: Path, version: str, variant: str, style: str
 ) -> None:
     other = {"argv": "op_builder", "op_builder": "argv"}[style]
-    found = apex_recipe(catalog, version, variant)
-    check_source(found, apex(tmp_path / "right", style=style), "apex")
+    recipe = apex_recipe(catalog, version, variant)
+    check_source(recipe, apex(tmp_path / "right", style=style), "apex")
     wrong = apex(tmp_path / "wrong", style=other)
-    all_of_them = [one for one in catalog.recipe if one.package == "apex"]
+    all_of_them = [row for row in catalog.recipe if row.package == "apex"]
     with pytest.raises(RecipeError) as caught:
-        check_source(found, wrong, f"apex {version}", all_of_them)
+        check_source(recipe, wrong, f"apex {version}", all_of_them)
     assert f"apex {version}" in caught.value.message
     assert "setup.py" in caught.value.message
     assert "nothing was compiled" in caught.value.message
@@ -347,12 +347,12 @@ SEPARATOR = {"HCC_AMDGPU_TARGET": ",", "HIP_ARCHITECTURES": " "}
 
 def shipped(backend: str) -> list[tuple[Recipe, str]]:
     """Return every recipe that builds a release of the shipped catalog, with such a release."""
-    found: dict[int, tuple[Recipe, str]] = {}
+    recipes: dict[int, tuple[Recipe, str]] = {}
     for release in CATALOG.release.values():
-        one = recipe_for(CATALOG, release, backend)
-        if one is not None and backend in release.backend:
-            found[id(one)] = (one, release.version)
-    return list(found.values())
+        recipe = recipe_for(CATALOG, release, backend)
+        if recipe is not None and backend in release.backend:
+            recipes[id(recipe)] = (recipe, release.version)
+    return list(recipes.values())
 
 
 def named(value: object) -> str:
@@ -361,48 +361,48 @@ def named(value: object) -> str:
     )
 
 
-@pytest.mark.parametrize(("one", "version"), shipped("rocm"), ids=named)
-def test_shipped_recipe_names_target_everywhere(one: Recipe, version: str) -> None:
-    made = apply(one, "gfx90a", version=version, torch="2.9.1+rocm6.4", jobs=2)
+@pytest.mark.parametrize(("recipe", "version"), shipped("rocm"), ids=named)
+def test_shipped_recipe_names_target_everywhere(recipe: Recipe, version: str) -> None:
+    made = apply(recipe, "gfx90a", version=version, torch="2.9.1+rocm6.4", jobs=2)
     for name in READ_BY_SOURCES[:5]:
         assert made.environment[name] == "gfx90a"
-    for name in set(one.environment) & set(READ_BY_SOURCES):
+    for name in set(recipe.environment) & set(READ_BY_SOURCES):
         assert made.environment[name] == "gfx90a"
     written = [*made.environment.values(), *made.options, *(word for line in made.prepare for word in line)]
     assert not [text for text in written if re.search(r"[{}]", text)]
 
 
-@pytest.mark.parametrize(("one", "version"), shipped("rocm"), ids=named)
-def test_shipped_recipe_takes_two_targets_or_rejects(one: Recipe, version: str) -> None:
+@pytest.mark.parametrize(("recipe", "version"), shipped("rocm"), ids=named)
+def test_shipped_recipe_takes_two_targets_or_rejects(recipe: Recipe, version: str) -> None:
     fields: dict[str, Any] = {"version": version, "torch": "2.9.1+rocm6.4"}
-    if any("{gfx:one}" in text for text in one.environment.values()):
+    if any("{gfx:one}" in text for text in recipe.environment.values()):
         with pytest.raises(RecipeError, match="one GPU architecture at a time"):
-            apply(one, *TWO, **fields)
+            apply(recipe, *TWO, **fields)
         return
-    made = apply(one, *TWO, **fields).environment
-    for name in {"PYTORCH_ROCM_ARCH", "HCC_AMDGPU_TARGET"} | (set(one.environment) & set(READ_BY_SOURCES)):
+    made = apply(recipe, *TWO, **fields).environment
+    for name in {"PYTORCH_ROCM_ARCH", "HCC_AMDGPU_TARGET"} | (set(recipe.environment) & set(READ_BY_SOURCES)):
         assert made[name].split(SEPARATOR.get(name, ";")) == list(TWO)
 
 
 def test_shipped_recipes_for_single_target(catalog: Catalog) -> None:
-    single = {one.package for one in catalog.recipe if "{gfx:one}" in one.environment.values()}
+    single = {recipe.package for recipe in catalog.recipe if "{gfx:one}" in recipe.environment.values()}
     assert single == {"causal-conv1d", "mamba-ssm", "xformers"}
 
 
-@pytest.mark.parametrize(("one", "version"), shipped("cpu"), ids=named)
-def test_shipped_cpu_recipe_applies(one: Recipe, version: str) -> None:
-    made = apply(one, version=version, torch="2.13.0+cpu", jobs=2)
-    assert made.environment.items() >= one.environment.items()
+@pytest.mark.parametrize(("recipe", "version"), shipped("cpu"), ids=named)
+def test_shipped_cpu_recipe_applies(recipe: Recipe, version: str) -> None:
+    made = apply(recipe, version=version, torch="2.13.0+cpu", jobs=2)
+    assert made.environment.items() >= recipe.environment.items()
 
 
-@pytest.mark.parametrize("one", CATALOG.recipe, ids=named)
-def test_recipe_promises_ops_that_it_builds(one: Recipe) -> None:
-    for op in one.ops:
-        if one.environment.get(op.variable) == "1":
-            assert op.object in one.must_contain
-    if not one.all_ops:
-        assert {op.object for op in one.ops} & set(one.must_contain) == {
-            op.object for op in one.ops if op.variable in one.environment
+@pytest.mark.parametrize("recipe", CATALOG.recipe, ids=named)
+def test_recipe_promises_ops_that_it_builds(recipe: Recipe) -> None:
+    for op in recipe.ops:
+        if recipe.environment.get(op.variable) == "1":
+            assert op.object in recipe.must_contain
+    if not recipe.all_ops:
+        assert {op.object for op in recipe.ops} & set(recipe.must_contain) == {
+            op.object for op in recipe.ops if op.variable in recipe.environment
         }
 
 
@@ -413,17 +413,17 @@ def test_recipe_promises_ops_that_it_builds(one: Recipe) -> None:
 def test_deepspeed_recipe_sets_accelerator(
     catalog: Catalog, version: str, accelerator: str | None, wave: bool
 ) -> None:
-    found = recipe_for(catalog, catalog.release["deepspeed", version, ""], "rocm")
-    assert found is not None
-    assert found.environment.get("DS_ACCELERATOR") == accelerator
-    assert found.one_wave_size is wave
+    recipe = recipe_for(catalog, catalog.release["deepspeed", version, ""], "rocm")
+    assert recipe is not None
+    assert recipe.environment.get("DS_ACCELERATOR") == accelerator
+    assert recipe.one_wave_size is wave
 
 
 def test_bitsandbytes_library_is_named_for_torch(catalog: Catalog) -> None:
     release = msgspec.structs.replace(catalog.release["bitsandbytes", "0.50.2", ""], version="0.50.1")
-    found = recipe_for(catalog, release, "rocm")
-    assert found is not None
-    made = apply(found, *TWO, version="0.50.1", torch="2.9.1+rocm7.0", rocm="7.0.2")
+    recipe = recipe_for(catalog, release, "rocm")
+    assert recipe is not None
+    made = apply(recipe, *TWO, version="0.50.1", torch="2.9.1+rocm7.0", rocm="7.0.2")
     configure, compile_ = made.prepare
     assert "-DCOMPUTE_BACKEND=hip" in configure
     assert "-DBNB_ROCM_ARCH=gfx90a;gfx942" in configure

@@ -1,4 +1,4 @@
-"""What torch, an image and a conda environment provide, and wheels that need more.
+"""Libraries of torch, an image and a conda environment, and wheels that need newer ones.
 
 The torch here is a stand-in: a library with a few symbols of torch's names, compiled by gcc.
 """
@@ -155,7 +155,7 @@ int fmt(const char *, ...) __asm__("_ZSt24__throw_out_of_range_fmtPKcz");
 int init(void) __asm__("__cxa_init_primary_exception");
 int use(void) { return puts("x") + fmt("x") + init(); }
 """
-"""Asks for GLIBCXX_3.4.20 and CXXABI_1.3.11, as code compiled by GCC 7 does."""
+"""Requires GLIBCXX_3.4.20 and CXXABI_1.3.11, as code compiled by GCC 7 does."""
 
 
 @pytest.mark.parametrize(

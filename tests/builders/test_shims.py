@@ -45,8 +45,8 @@ def test_op_builder_reads_targets_and_wave_size(
     env = put(tmp_path / "bin", shims.gpu_shims(targets))
     # The pipes of deepspeed 0.14.3 to 0.18 and of ROCm/apex (op_builder/builder.py).
     assert answer("rocminfo | grep -o -m 1 'gfx.*'", env) == arch
-    asked = "rocminfo | grep -Eo -m1 'Wavefront Size:[[:space:]]+[0-9]+' | grep -Eo '[0-9]+'"
-    assert answer(asked, env) == wave
+    command = "rocminfo | grep -Eo -m1 'Wavefront Size:[[:space:]]+[0-9]+' | grep -Eo '[0-9]+'"
+    assert answer(command, env) == wave
     # deepspeed 0.19.8 searches the text itself.
     output = answer("rocminfo", env)
     first = re.search(r"gfx\S+", output)
@@ -65,7 +65,7 @@ def test_rocminfo_lists_each_target_as_agent(tmp_path: Path) -> None:
         for line in output.splitlines()
         if re.match(r"\s+Name:\s+gfx\d+", line)
     ]
-    assert [found[0] for found in plain if found] == ["gfx90a", "gfx942"]
+    assert [match[0] for match in plain if match] == ["gfx90a", "gfx942"]
     isa = re.findall(r"^\s+Name:\s+amdgcn-amd-amdhsa--(gfx\w+)$", output, re.MULTILINE)
     assert isa == ["gfx90a", "gfx942"]
 
@@ -102,7 +102,7 @@ def recording(folder: Path) -> Compiler:
 
 
 @pytest.mark.parametrize(
-    ("cpu", "told", "passed"),
+    ("cpu", "arguments", "passed"),
     [
         ("znver3", ["-march=native", "-D__AVX512__"], ["-march=znver3", "-D__AVX256__"]),
         ("znver3", ["-mtune=native", "-mcpu=native"], ["-mtune=znver3", "-march=znver3"]),
@@ -113,21 +113,21 @@ def recording(folder: Path) -> Compiler:
     ],
 )
 def test_compiler_shim_replaces_native_only(
-    tmp_path: Path, cpu: str, told: list[str], passed: list[str]
+    tmp_path: Path, cpu: str, arguments: list[str], passed: list[str]
 ) -> None:
     program = tmp_path / "stand-in"
     program.write_text(shims.compiler_shim(recording(tmp_path), cpu))
     program.chmod(0o755)
-    done = subprocess.run([program, *told], check=True, capture_output=True, text=True)
+    done = subprocess.run([program, *arguments], check=True, capture_output=True, text=True)
     assert done.stdout.split("\n")[:-1] == passed
 
 
 def test_real_compiler_compiles_for_chosen_cpu(tmp_path: Path) -> None:
     gcc = subprocess.run(["which", "gcc"], check=True, capture_output=True, text=True).stdout.strip()
     env = put(tmp_path / "bin", {"gcc": shims.compiler_shim(Compiler("gcc", "12", gcc), "x86-64-v2")})
-    asked = "gcc -march=native -dM -E - </dev/null"
-    assert "#define __SSE4_2__ 1" in answer(asked, env)
-    assert "__AVX2__" not in answer(asked, env)
+    command = "gcc -march=native -dM -E - </dev/null"
+    assert "#define __SSE4_2__ 1" in answer(command, env)
+    assert "__AVX2__" not in answer(command, env)
     assert "__AVX2__" in answer(f"{gcc} -march=x86-64-v3 -dM -E - </dev/null", env)
 
 

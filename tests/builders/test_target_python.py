@@ -54,8 +54,8 @@ def interpreter() -> Interpreter:
             "path": str(python), "prefix": str(prefix), "version": version, "build": f"{version} (main)",
             "abi": "cp312", "glibc": "2.39", "machine": "x86_64", "headers": True, "venv": True, **reply,
         }  # fmt: skip
-        says = f"echo {shlex.quote('matrix-answer ' + json.dumps(answer))}"
-        python.write_text(f"#!/bin/sh\n{f'echo {shlex.quote(fails)} >&2; exit 1' if fails else says}\n")
+        printed = f"echo {shlex.quote('matrix-answer ' + json.dumps(answer))}"
+        python.write_text(f"#!/bin/sh\n{f'echo {shlex.quote(fails)} >&2; exit 1' if fails else printed}\n")
         python.chmod(0o755)
         return python
 
@@ -126,11 +126,11 @@ def test_image_is_searched(runtime: ImageRuntime, monkeypatch: pytest.MonkeyPatc
     """The interpreter on PATH is tried; an integration test covers the other directories."""
     looked = []
 
-    def ask(_: object, command: Sequence[str], view: View) -> tuple[bool, list[str]]:
+    def run(_: object, command: Sequence[str], view: View) -> tuple[bool, list[str]]:
         looked.append((command, view.binds))
         return (True, ["/opt/one/bin/python3.12"]) if command[0] == "/bin/sh" else (False, ["no such file"])
 
-    monkeypatch.setattr(module, "_run", ask)
+    monkeypatch.setattr(module, "_run", run)
     with pytest.raises(
         EnvironmentLacksError, match=r"/opt/one/bin/python3\.12: it does not run: no such file"
     ):
@@ -183,12 +183,12 @@ def test_system_python_is_not_bound_over_image(
 
 
 def test_key_depends_on_image_and_interpreter(runtime: ImageRuntime, interpreter: Interpreter) -> None:
-    one = find_python(runtime, "3.12", image_pythons=[interpreter(runtime.inside / "a")])
-    two = find_python(
+    first = find_python(runtime, "3.12", image_pythons=[interpreter(runtime.inside / "a")])
+    second = find_python(
         runtime, "3.12", image_pythons=[interpreter(runtime.inside / "b", build="3.12.3 (other)")]
     )
     other = ImageRuntime(image=Image("rocm-6.4", Path("x"), "1" * 64), inside=runtime.inside)
-    assert len({one.key(runtime), two.key(runtime), one.key(other)}) == 3
+    assert len({first.key(runtime), second.key(runtime), first.key(other)}) == 3
 
 
 def test_python_variables_of_image_are_unset(runtime: ImageRuntime, interpreter: Interpreter) -> None:

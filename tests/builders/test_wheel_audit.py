@@ -189,7 +189,7 @@ def test_newer_glibc_than_the_tag_is_an_error(make_wheel: MakeWheel, compile_obj
 def test_newer_libstdcxx_than_the_tag_is_an_error(
     make_wheel: MakeWheel, compile_object: Compile, tmp_path: Path
 ) -> None:
-    """A new compiler on an old system: glibc is as promised, libstdc++ is not."""
+    """A new compiler on an old system: glibc is old enough, libstdc++ is not."""
     script = tmp_path / "versions"
     script.write_text("GLIBCXX_3.4.29 { newer; };")
     flags = ["-Wl,-soname,libstdc++.so.6", f"-Wl,--version-script={script}", "-nostdlib"]
@@ -281,7 +281,7 @@ def test_second_copy_of_torch_library_is_an_error(make_wheel: MakeWheel, compile
 def test_wheel_for_torch_is_recognized_without_requirement(
     make_wheel: MakeWheel, compile_object: Compile
 ) -> None:
-    """An extension that was built without naming torch as required loads beside it all the same."""
+    """A wheel that does not require torch may still be loaded in the same process as torch."""
     library = compile_object("op.so", SOURCE).read_bytes()
     files = {OP: library, "tiny.libs/libamdhip64-0123abcd.so.6": library}
     silent = make_wheel(files=files, tags=TAGS)

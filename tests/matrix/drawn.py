@@ -23,7 +23,7 @@ class Drawn:
     arrows: list[Arrow] = field(default_factory=list)
     """By the first line of the labels."""
     words: list[str] = field(default_factory=list)
-    """What the edges say, in the same order."""
+    """Texts of the edges, in the same order."""
 
 
 _DOT = re.compile(r'\s*("(?:\\.|[^"\\])*"|->|[{}\[\]=]|[A-Za-z_][\w]*|-?\d+)', re.DOTALL)
@@ -67,18 +67,18 @@ def read_dot(text: str) -> Drawn:
         else:
             pending.append(token)
     assert not box
-    for one, other, solid in arrows:
-        drawn.arrows.append((_first(names[one]), _first(names[other]), solid))
+    for start, end, solid in arrows:
+        drawn.arrows.append((_first(names[start]), _first(names[end]), solid))
     return drawn
 
 
 def _attributes(tokens: Any) -> dict[str, str]:
-    found: dict[str, str] = {}
+    attributes: dict[str, str] = {}
     for name in tokens:
         if name == "]":
-            return found
+            return attributes
         assert next(tokens) == "="
-        found[name] = next(tokens)
+        attributes[name] = next(tokens)
     msg = "no end of the attributes"
     raise AssertionError(msg)
 
@@ -87,7 +87,7 @@ def _unquoted(text: str) -> str:
     """Read a label: backslash and n is a line break, backslash and anything else that character."""
     if not text.startswith('"'):
         return text
-    return re.sub(r"\\(.)", lambda one: "\n" if one[1] == "n" else one[1], text[1:-1])
+    return re.sub(r"\\(.)", lambda match: "\n" if match[1] == "n" else match[1], text[1:-1])
 
 
 def _first(label: str) -> str:
@@ -119,6 +119,6 @@ def read_mermaid(text: str) -> Drawn:
             drawn.words.append(arrow[3])
         else:
             assert re.fullmatch(r"  (classDef [a-z]+ [-\w#:, ]+|class n\d+(,n\d+)* [a-z]+)", line), line
-    for one, other, solid in arrows:
-        drawn.arrows.append((_first(names[one]), _first(names[other]), solid))
+    for start, end, solid in arrows:
+        drawn.arrows.append((_first(names[start]), _first(names[end]), solid))
     return drawn

@@ -1,4 +1,4 @@
-"""Bad input: exit 2 or 3, a sentence that says what was wanted and found, never a traceback."""
+"""Bad input: exit code 2 or 3 and a message with the value and a hint, never a traceback."""
 
 from __future__ import annotations
 
@@ -60,28 +60,28 @@ BAD = [
 ]
 
 
-@pytest.mark.parametrize(("line", "found", "wanted"), BAD, ids=[line or "nothing" for line, _, _ in BAD])
+@pytest.mark.parametrize(("line", "cause", "hint"), BAD, ids=[line or "nothing" for line, _, _ in BAD])
 def test_bad_input_is_named_with_suggestion(
-    line: str, found: str, wanted: str, capsys: Capture, tmp_path: Path
+    line: str, cause: str, hint: str, capsys: Capture, tmp_path: Path
 ) -> None:
     assert main(line.split()) == 2
-    said = capsys.readouterr()
-    assert found in said.err
-    assert wanted in said.err
-    assert "Traceback" not in said.err
-    assert said.out == ""
+    output = capsys.readouterr()
+    assert cause in output.err
+    assert hint in output.err
+    assert "Traceback" not in output.err
+    assert output.out == ""
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("arguments", [["resolve", "apx"], ["resolve", "--backend", "cuda"]])
 def test_error_with_json_is_one_document(arguments: list[str], capsys: Capture) -> None:
     assert main([*arguments, "--format", "json"]) == 2
-    said = capsys.readouterr()
-    document = json.loads(said.out)
+    output = capsys.readouterr()
+    document = json.loads(output.out)
     assert (document["schema"], document["status"]) == (1, "error")
     assert document["message"]
     assert document["hint"]
-    assert said.err == ""
+    assert output.err == ""
 
 
 def test_long_name_is_shortened_in_error(capsys: Capture) -> None:
@@ -91,12 +91,12 @@ def test_long_name_is_shortened_in_error(capsys: Capture) -> None:
     capsys.readouterr()
     for command in ("explain", "graph"):
         assert main([command, "a" * 10_000]) == 2
-        said = capsys.readouterr().err
-        assert "aaa... (10000 characters)" in said
-        assert len(said) < 1000
+        errors = capsys.readouterr().err
+        assert "aaa... (10000 characters)" in errors
+        assert len(errors) < 1000
 
 
-CIRCLE = """\
+CYCLE = """\
 schema = 1
 [[package]]
 name = "{name}"
@@ -123,21 +123,21 @@ def test_cycle_of_packages_is_bad_input(kind: str, capsys: Capture, tmp_path: Pa
     for name, other in (("cyca", "cycb"), ("cycb", "cyca")):
         facts = tmp_path / "cycle" / f"{name}.toml"
         facts.parent.mkdir(exist_ok=True)
-        facts.write_text(CIRCLE.format(name=name, other=other, kind=kind, zeros="0" * 64))
+        facts.write_text(CYCLE.format(name=name, other=other, kind=kind, zeros="0" * 64))
     assert main(["resolve", "--catalog", "cycle", "cyca", "--date", "2026-03-01"]) == 2
-    said = capsys.readouterr()
-    assert "cycle: cyca -> cycb -> cyca." in said.err
-    assert "[[requires]]" in said.err
-    assert said.out == ""
+    output = capsys.readouterr()
+    assert "cycle: cyca -> cycb -> cyca." in output.err
+    assert "[[requires]]" in output.err
+    assert output.out == ""
 
 
 @pytest.mark.parametrize("line", ["resolve torch -o", "table torch -o", "fetch --lock", "index list --index"])
 def test_long_file_name_is_bad_input(line: str, capsys: Capture) -> None:
     assert main([*line.split(), "a" * 10_000]) == 2
-    said = capsys.readouterr().err
-    assert "is too long for a file name." in said
-    assert "aaaa" in said
-    assert len(said.splitlines()[-2]) < 200
+    errors = capsys.readouterr().err
+    assert "is too long for a file name." in errors
+    assert "aaaa" in errors
+    assert len(errors.splitlines()[-2]) < 200
 
 
 @pytest.mark.parametrize(
@@ -187,12 +187,12 @@ BAD_FILES = [
 ]
 
 
-@pytest.mark.parametrize(("text", "said"), BAD_FILES)
-def test_invalid_request_file_is_named(text: str, said: str, capsys: Capture, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("text", "message"), BAD_FILES)
+def test_invalid_request_file_is_named(text: str, message: str, capsys: Capture, tmp_path: Path) -> None:
     (tmp_path / "matrix.toml").write_text(text)
     assert main(["resolve"]) == 2
     error = capsys.readouterr().err
-    assert said in error
+    assert message in error
     assert "matrix.toml" in error
 
 
@@ -224,8 +224,8 @@ def test_internal_error_shows_traceback_with_vv(capsys: Capture, monkeypatch: py
 
     monkeypatch.setattr("matrix.context.Context.resolve", broken)
     assert main(["resolve", "torch"]) == 70
-    said = capsys.readouterr().err
-    assert "-vv" in said
-    assert "Traceback" not in said
+    output = capsys.readouterr().err
+    assert "-vv" in output
+    assert "Traceback" not in output
     with pytest.raises(ZeroDivisionError):
         main(["resolve", "torch", "-vv"])

@@ -54,7 +54,7 @@ def test_gfx90a_with_cpu_lock_is_bad_usage(capsys: Capture, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code", "says"),
+    ("arguments", "code", "message"),
     [
         (["--executor", "slurm"], 3, "Nothing was built"),
         (["--in", "apptainer"], 2, "requires a base image"),
@@ -62,10 +62,10 @@ def test_gfx90a_with_cpu_lock_is_bad_usage(capsys: Capture, tmp_path: Path) -> N
     ],
 )
 def test_impossible_runtime_is_reported(
-    arguments: list[str], code: int, says: str, capsys: Capture, tmp_path: Path
+    arguments: list[str], code: int, message: str, capsys: Capture, tmp_path: Path
 ) -> None:
     assert main(["build-wheels", "deepspeed", "--backend", "cpu", *arguments]) == code
-    assert says in capsys.readouterr().err
+    assert message in capsys.readouterr().err
     assert not (tmp_path / "index").exists()
 
 
@@ -131,5 +131,5 @@ def test_keep_going_prints_one_document_and_fails(capsys: Capture, monkeypatch: 
     command = ["build-wheels", "deepspeed", "--backend", "cpu", "--keep-going", "--format", "json"]
     assert main(command) == 1
     output = capsys.readouterr()
-    assert [one["state"] for one in json.loads(output.out)["wheels"]] == ["failed"]
+    assert [wheel["state"] for wheel in json.loads(output.out)["wheels"]] == ["failed"]
     assert "it broke" in output.err

@@ -25,14 +25,14 @@ def _alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def fake_pip(monkeypatch: pytest.MonkeyPatch, output: str, code: int) -> Path:
     """Replace pip by a program, and return the file in which it records its arguments."""
-    program, kept = Path("pip.sh").absolute(), Path("asked").absolute()
-    script = f'#!/bin/sh\necho "$@" > {kept}\nfor last; do :; done\ncat "$last" >> {kept}\n'
+    program, record = Path("pip.sh").absolute(), Path("asked").absolute()
+    script = f'#!/bin/sh\necho "$@" > {record}\nfor last; do :; done\ncat "$last" >> {record}\n'
     program.write_text(
         f"{script}printf '%s\\n' {shlex.quote(output)}\n{'sleep 60' if code < 0 else f'exit {code}'}\n"
     )
     program.chmod(0o755)
     monkeypatch.setattr(asking, "_find_pip", lambda _: (str(program), "26.0", "3.12"))
-    return kept
+    return record
 
 
 def checked(capsys: Capture, *arguments: str) -> tuple[int, dict[str, object]]:
@@ -45,7 +45,7 @@ def checked(capsys: Capture, *arguments: str) -> tuple[int, dict[str, object]]:
 def test_pip_gets_python_of_file_and_no_source_builds(
     monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
-    kept = fake_pip(monkeypatch, "Would install numpy-1.26.4", 0)
+    record = fake_pip(monkeypatch, "Would install numpy-1.26.4", 0)
     Path("index/simple").mkdir(parents=True)
     Path("env.yml").write_text(
         "dependencies:\n- python=3.12\n- pip=26.*\n- pip:\n"
@@ -62,7 +62,7 @@ def test_pip_gets_python_of_file_and_no_source_builds(
     _, output = checked(capsys, "env.yml")
     assert output["outcome"] == "passed"
     assert output["left_out"] == [7, 8, 9, 10, 11, 12, 13]
-    command, *lines = kept.read_text().splitlines()
+    command, *lines = record.read_text().splitlines()
     assert lines == [f"--extra-index-url {Path('index/simple').absolute().as_uri()}", "numpy==1.26.4"]
     for option in ("--dry-run", "--only-binary :all:", "--python-version 3.12", "manylinux_2_39_x86_64"):
         assert option in command
@@ -130,12 +130,12 @@ def test_preflight_without_pip_report_is_not_run(
 def test_unanswerable_file_names_reason(
     lines: str, why: str, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
-    kept = fake_pip(monkeypatch, "", 0)
+    record = fake_pip(monkeypatch, "", 0)
     Path("list.txt").write_text(f"{lines}\n")
     code, output = checked(capsys, "list.txt")
     assert (code, output["outcome"]) == (0, "not-run")
     assert why in str(output["text"])
-    assert not kept.exists()
+    assert not record.exists()
 
 
 def test_missing_pip_is_reported(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:

@@ -129,6 +129,6 @@ def test_lines_without_findings_stay(lines: list[str]) -> None:
     document = read_requirements(text, "a.txt")
     findings = fixable(check(document, lumi("pip")))
     touched = {finding.evidence["line"] for finding in findings}
-    kept = [line for number, line in enumerate(text.splitlines(), start=1) if number not in touched]
+    unchanged = [line for number, line in enumerate(text.splitlines(), start=1) if number not in touched]
     rest = iter(document.corrected(findings).splitlines())
-    assert all(line in rest for line in kept)  # in this order
+    assert all(line in rest for line in unchanged)  # in this order

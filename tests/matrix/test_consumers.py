@@ -34,10 +34,12 @@ LAIF = "lumi-multitorch-torch-u24r64f21m43t29-20260319_153422.sif"
 def resolved(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Resolve the golden set for LUMI twice: on a bare image, and on one with torch."""
     folder = tmp_path_factory.mktemp("locks")
-    asked = [*GOLDEN, "--date", "2026-03-01", "--python", "3.12"]
-    assert main(["resolve", *asked, "-o", str(folder / "bare.lock"), "-q"]) == 0
-    asked = ["xformers", "deepspeed", "--date", "2026-06-01", "--python", "3.12", "--base-image", LAIF]
-    assert main(["resolve", *asked, "--keep-installed", "image", "-o", str(folder / "kept.lock"), "-q"]) == 0
+    arguments = [*GOLDEN, "--date", "2026-03-01", "--python", "3.12"]
+    assert main(["resolve", *arguments, "-o", str(folder / "bare.lock"), "-q"]) == 0
+    arguments = ["xformers", "deepspeed", "--date", "2026-06-01", "--python", "3.12", "--base-image", LAIF]
+    assert (
+        main(["resolve", *arguments, "--keep-installed", "image", "-o", str(folder / "kept.lock"), "-q"]) == 0
+    )
     return folder
 
 
@@ -347,13 +349,13 @@ def test_hashes_reject_preinstalled_packages(work: Path, capsys: Capture) -> Non
 
 
 def test_needed_by_preinstalled_excludes_requested_packages(work: Path) -> None:
-    bare, kept = read_lock(work / "bare.lock"), read_lock(work / "kept.lock")
+    bare, in_image = read_lock(work / "bare.lock"), read_lock(work / "kept.lock")
     assert Installation(bare).needed_by_preinstalled == frozenset()
-    assert Installation(kept).needed_by_preinstalled == {"pytorch-triton-rocm"}
+    assert Installation(in_image).needed_by_preinstalled == {"pytorch-triton-rocm"}
     # Somebody asked for it: then it is installed, whoever needs it besides.
-    asked = (*kept.request.requirements, parse_requirement("pytorch-triton-rocm"))
-    asking = replace(kept, request=replace(kept.request, requirements=asked))
-    assert Installation(asking).needed_by_preinstalled == frozenset()
+    requirements = (*in_image.request.requirements, parse_requirement("pytorch-triton-rocm"))
+    changed = replace(in_image, request=replace(in_image.request, requirements=requirements))
+    assert Installation(changed).needed_by_preinstalled == frozenset()
     # What else needs it decides as well.
     assert Installation(with_kept(bare, "torchvision")).needed_by_preinstalled == frozenset()
 

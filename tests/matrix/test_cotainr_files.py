@@ -26,8 +26,8 @@ from tests.support.tiny import tiny_wheel
 @pytest.fixture
 def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
     monkeypatch.chdir(tmp_path)
-    asked = ["apex", "deepspeed", "flash-attn", "bitsandbytes", "torchvision"]
-    assert main(["resolve", *asked, "--date", "2026-03-01", "--python", "3.12", "-q"]) == 0
+    packages = ["apex", "deepspeed", "flash-attn", "bitsandbytes", "torchvision"]
+    assert main(["resolve", *packages, "--date", "2026-03-01", "--python", "3.12", "-q"]) == 0
     capsys.readouterr()
     assert main(["env", "--for", "cotainr", "-o", "env.yml"]) == 0
     assert "is not in" in capsys.readouterr().err  # nothing was built yet, and that is output

@@ -63,7 +63,7 @@ def test_odd_names_are_escaped_in_dot_and_mermaid(lock: Resolution) -> None:
         assert len(drawn.nodes) == len(graph)
         assert sum(_arrows(graph).values()) == len(drawn.arrows)
     labels = [label for label, _ in read_mermaid(draw_mermaid(graph, "t")).nodes]
-    assert sorted(one.partition("\n")[0] for one in labels) == sorted(map(visible, graph))
+    assert sorted(label.partition("\n")[0] for label in labels) == sorted(map(visible, graph))
 
 
 def test_dot_escapes_backslash_and_quotation_mark() -> None:
@@ -156,7 +156,7 @@ def test_order_of_edges_does_not_change_drawings(lock: Resolution) -> None:
 
 def test_text_escapes_control_characters() -> None:
     text = draw_text(build_graph(lock_of([runs("e\x1b[31mx", "two\nlines")])), "a\x07title")
-    assert not any(one != "\n" and not one.isprintable() for one in text)
+    assert not any(character != "\n" and not character.isprintable() for character in text)
     assert r"e\x1b[31mx" in text
     assert r"two\nlines" in text
 

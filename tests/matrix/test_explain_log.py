@@ -24,11 +24,11 @@ def _in_an_empty_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_explain_log_shows_cause_fix_lines_source(capsys: Capture) -> None:
     assert main(["explain", "--log", str(LOGS / "sdist-without-kernels.log")]) == 0
-    said = capsys.readouterr().out
-    assert said.startswith("What happened: The sdist lacks sources that it compiles.\n")
-    assert "What to do: Build from the git tag" in said
-    assert "csrc/causal_conv1d.cpp" in said
-    assert "https://github.com/Dao-AILab/causal-conv1d/issues/99" in said
+    output = capsys.readouterr().out
+    assert output.startswith("What happened: The sdist lacks sources that it compiles.\n")
+    assert "What to do: Build from the git tag" in output
+    assert "csrc/causal_conv1d.cpp" in output
+    assert "https://github.com/Dao-AILab/causal-conv1d/issues/99" in output
 
 
 def test_explain_log_json_is_one_document(capsys: Capture) -> None:
@@ -36,7 +36,7 @@ def test_explain_log_json_is_one_document(capsys: Capture) -> None:
     assert main(["explain", "--log", str(log), "--format", "json"]) == 0
     document = json.loads(capsys.readouterr().out)
     assert document == {"schema": 1, "log": str(log), "diagnosis": msgspec.to_builtins(diagnose(log))}
-    assert [one["line"] for one in document["diagnosis"][0]["evidence"]["text"]] == [3, 4, 13]
+    assert [row["line"] for row in document["diagnosis"][0]["evidence"]["text"]] == [3, 4, 13]
 
 
 def test_explain_log_reads_a_pipe(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -187,9 +187,9 @@ def test_damaged_record_of_the_conflict_is_ignored(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     assert main(["resolve", "torch", "--date", "2026-02-01", "-q"]) == 0
     assert main(["resolve", "rocm==7.1.*", "--date", "2026-02-01", "-q"]) == 1
-    (kept,) = (tmp_path / "cache" / "matrix" / "last").iterdir()
+    (record,) = (tmp_path / "cache" / "matrix" / "last").iterdir()
     for damage in (b"", b"[]", b"\xff", b'{"conflict": 1}'):
-        kept.write_bytes(damage)
+        record.write_bytes(damage)
         capsys.readouterr()
         assert main(["explain"]) == 0
         assert "kernel-driver 6.3" in capsys.readouterr().out

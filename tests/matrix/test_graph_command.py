@@ -75,33 +75,33 @@ def test_json_has_edges_and_order_of_lock(lock: Resolution, capsys: Capture) -> 
 
 def test_text_draws_tree_and_generations(lock: Resolution, capsys: Capture) -> None:
     del lock
-    said = run(capsys)
-    assert "│   └── pytorch-triton-rocm" in said
-    assert said.count("pytorch-triton-rocm 3.5.1") == 1
-    assert said.count("torch 2.9.1+rocm6.4 (see above)") == 3
-    assert "├╌╌ ninja" in said
-    assert "build, undeclared" in said
-    assert "  2. torch\n  3. apex, bitsandbytes, deepspeed, flash-attn" in said
+    output = run(capsys)
+    assert "│   └── pytorch-triton-rocm" in output
+    assert output.count("pytorch-triton-rocm 3.5.1") == 1
+    assert output.count("torch 2.9.1+rocm6.4 (see above)") == 3
+    assert "├╌╌ ninja" in output
+    assert "build, undeclared" in output
+    assert "  2. torch\n  3. apex, bitsandbytes, deepspeed, flash-attn" in output
 
 
 def test_ascii_output_gets_ascii_tree(lock: Resolution, monkeypatch: pytest.MonkeyPatch) -> None:
     del lock
-    said = _in_ascii(monkeypatch, "graph")
+    output = _in_ascii(monkeypatch, "graph")
     assert _in_ascii(monkeypatch, "graph", "-o", "graph.txt", "-q") == ""
-    assert "|   `-- pytorch-triton-rocm" in said
-    assert "|.. ninja" in said
+    assert "|   `-- pytorch-triton-rocm" in output
+    assert "|.. ninja" in output
     assert "│   └── pytorch-triton-rocm" in Path("graph.txt").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(
-    ("format_", "wanted"),
+    ("format_", "expected"),
     [("text", r"\xe9\u0444"), ("dot", r"\xe9\u0444"), ("mermaid", "#233;#1092;"), ("svg", "&#233;&#1092;")],
 )
 def test_characters_outside_encoding_are_escaped(
-    format_: str, wanted: str, monkeypatch: pytest.MonkeyPatch
+    format_: str, expected: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(lock_of([runs("éф😀", "torch")]))
-    assert wanted in _in_ascii(monkeypatch, "graph", "--format", format_)
+    assert expected in _in_ascii(monkeypatch, "graph", "--format", format_)
 
 
 def test_json_in_ascii_is_still_json(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -121,28 +121,28 @@ def _in_ascii(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> str:
 @pytest.mark.parametrize("format_", ["text", "dot", "mermaid", "svg", "json"])
 def test_file_equals_stdout(format_: str, lock: Resolution, capsys: Capture) -> None:
     del lock
-    said = run(capsys, "--format", format_)
-    assert run(capsys, "--format", format_) == said
+    output = run(capsys, "--format", format_)
+    assert run(capsys, "--format", format_) == output
     assert run(capsys, "--format", format_, "-o", "out") == ""
-    assert Path("out").read_text(encoding="utf-8") == said
+    assert Path("out").read_text(encoding="utf-8") == output
     assert sorted(path.name for path in Path().iterdir()) == ["matrix.lock", "out"]
 
 
 def test_graph_formats_show_the_same_graph(lock: Resolution, capsys: Capture) -> None:
-    wanted = sorted((edge.subject, edge.object, edge.kind == "run") for edge in lock.edges)
-    assert sorted(read_dot(run(capsys, "--format", "dot")).arrows) == wanted
-    assert sorted(read_mermaid(run(capsys, "--format", "mermaid")).arrows) == wanted
+    expected = sorted((edge.subject, edge.object, edge.kind == "run") for edge in lock.edges)
+    assert sorted(read_dot(run(capsys, "--format", "dot")).arrows) == expected
+    assert sorted(read_mermaid(run(capsys, "--format", "mermaid")).arrows) == expected
     svg = ET.fromstring(run(capsys, "--format", "svg"))
     assert any("For lumi-g on 2026-03-01" in text for text in svg.itertext())
 
 
 def test_graph_without_lock_resolves_request(capsys: Capture) -> None:
     assert main(["graph", "apex", *ON_LUMI, "--format", "json"]) == 0
-    said = capsys.readouterr()
-    document = json.loads(said.out)
+    output = capsys.readouterr()
+    document = json.loads(output.out)
     assert {node["name"] for node in document["nodes"]} >= {"apex", "torch", "ninja"}
     assert "deepspeed" not in {node["name"] for node in document["nodes"]}
-    assert "no matrix.lock" in said.err
+    assert "no matrix.lock" in output.err
     assert list(Path().iterdir()) == []
     assert main(["resolve", "apex", *ON_LUMI, "-q"]) == 0
     capsys.readouterr()
@@ -150,8 +150,8 @@ def test_graph_without_lock_resolves_request(capsys: Capture) -> None:
 
 
 def test_conflict_is_shown_as_resolve_does(capsys: Capture) -> None:
-    asked = ["torch", "rocm==7.1.*", "--site", "lumi-g", "--date", "2026-02-01"]
-    assert run_json(capsys, *asked, code=1)["status"] == "conflict"
+    arguments = ["torch", "rocm==7.1.*", "--site", "lumi-g", "--date", "2026-02-01"]
+    assert run_json(capsys, *arguments, code=1)["status"] == "conflict"
 
 
 def test_names_choose_part_of_lock(lock: Resolution, capsys: Capture) -> None:
@@ -163,7 +163,7 @@ def test_names_choose_part_of_lock(lock: Resolution, capsys: Capture) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "found", "hint"),
+    ("arguments", "message", "hint"),
     [
         (["apx"], "does not have 'apx'", "Did you mean apex?"),
         (["torch<2"], "has torch 2.9.1+rocm6.4", "matrix"),
@@ -174,14 +174,14 @@ def test_names_choose_part_of_lock(lock: Resolution, capsys: Capture) -> None:
     ],
 )
 def test_mismatch_with_lock_is_exit_2(
-    arguments: list[str], found: str, hint: str, lock: Resolution, capsys: Capture
+    arguments: list[str], message: str, hint: str, lock: Resolution, capsys: Capture
 ) -> None:
     del lock
     assert main(["graph", *arguments]) == 2
-    said = capsys.readouterr()
-    assert found in said.err
-    assert hint in said.err
-    assert said.out == ""
+    output = capsys.readouterr()
+    assert message in output.err
+    assert hint in output.err
+    assert output.out == ""
 
 
 CYCLE = [runs("apex", "torch"), runs("torch", "triton"), builds("triton", "apex"), builds("apex", "ninja")]
@@ -191,10 +191,10 @@ CYCLE = [runs("apex", "torch"), runs("torch", "triton"), builds("triton", "apex"
 def test_cycle_is_bad_input_with_path(format_: str, capsys: Capture) -> None:
     write(lock_of(CYCLE, built=["apex"]))
     assert main(["graph", "--format", format_]) == 2
-    said = capsys.readouterr()
-    path = said.err.split("cycle: ")[1].split(".")[0].split(" -> ")
+    output = capsys.readouterr()
+    path = output.err.split("cycle: ")[1].split(".")[0].split(" -> ")
     _is_the_cycle(path)
-    assert said.out == ""
+    assert output.out == ""
 
 
 def test_cycle_as_json_has_path(capsys: Capture) -> None:

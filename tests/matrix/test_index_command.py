@@ -26,10 +26,10 @@ MakeWheel = Callable[..., Path]
 @pytest.fixture
 def index(tmp_path: Path, make_wheel: MakeWheel, monkeypatch: pytest.MonkeyPatch) -> Index:
     monkeypatch.chdir(tmp_path)
-    one = Index(tmp_path / "index")
+    filled = Index(tmp_path / "index")
     for version in ("1.0", "2.0"):
-        one.publish(make_wheel("tiny", version), record_of(f"key of {version}"))
-    return one
+        filled.publish(make_wheel("tiny", version), record_of(f"key of {version}"))
+    return filled
 
 
 def answer(capture: Capture, *arguments: str, code: int = 0) -> dict[str, object]:
@@ -44,7 +44,7 @@ def test_index_list_json_and_text(capsys: Capture) -> None:
     document = answer(capsys, "list")
     wheels = document["wheels"]
     assert isinstance(wheels, list)
-    assert [(one["file"], one["version"], one["build_key"], one["yanked"]) for one in wheels] == [
+    assert [(row["file"], row["version"], row["build_key"], row["yanked"]) for row in wheels] == [
         ("tiny-1.0-py3-none-any.whl", "1.0", "key of 1.0", False),
         ("tiny-2.0-py3-none-any.whl", "2.0", "key of 2.0", False),
     ]
@@ -78,7 +78,7 @@ def test_index_remove_dry_run_then_remove(index: Index, capsys: Capture) -> None
 
 
 @pytest.mark.parametrize(
-    ("arguments", "says"),
+    ("arguments", "message"),
     [
         (["remove", "tny"], "Did you mean tiny?"),
         (["list", "other"], "no project 'other'"),
@@ -97,11 +97,11 @@ def test_index_remove_dry_run_then_remove(index: Index, capsys: Capture) -> None
     ],
 )
 def test_index_bad_input_changes_nothing(
-    index: Index, capsys: Capture, arguments: list[str], says: str
+    index: Index, capsys: Capture, arguments: list[str], message: str
 ) -> None:
     before = {path: path.stat().st_mtime_ns for path in index.root.rglob("*")}
     assert main(["index", *arguments]) == 2
-    assert says in capsys.readouterr().err
+    assert message in capsys.readouterr().err
     assert {path: path.stat().st_mtime_ns for path in index.root.rglob("*")} == before
 
 
@@ -152,16 +152,16 @@ def test_index_pack_rejects_links(
 
 def test_index_refresh_reports_replaced_wheel(index: Index, capsys: Capture) -> None:
     """Pages would go on naming the old hash of a replaced wheel, and pip would refuse it."""
-    one, two = index.wheels("tiny")
+    older, newer = index.wheels("tiny")
     before = (index.simple / "tiny" / "index.html").read_bytes()
-    two.write_bytes(one.read_bytes() + b"more")
+    newer.write_bytes(older.read_bytes() + b"more")
     (index.simple / "Tiny").mkdir()
     assert main(["index", "refresh"]) == 1
-    said = capsys.readouterr()
-    assert f"{two.name} is not the file that its page lists." in said.out
-    assert "The name of simple/Tiny is not normalized" in said.out
-    assert "agree with the files" not in said.out
-    assert "matrix index check --repair" in said.err
+    output = capsys.readouterr()
+    assert f"{newer.name} is not the file that its page lists." in output.out
+    assert "The name of simple/Tiny is not normalized" in output.out
+    assert "agree with the files" not in output.out
+    assert "matrix index check --repair" in output.err
     assert (index.simple / "tiny" / "index.html").read_bytes() == before
     assert not list((index.simple / "Tiny").iterdir())
 

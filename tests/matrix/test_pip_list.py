@@ -74,8 +74,8 @@ def _in_an_empty_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 )
 def test_pip_list_formats_are_equal(raw: bytes, catalog: Catalog) -> None:
     Path("list.txt").write_bytes(raw)
-    kept = read_preinstalled("list.txt", catalog)
-    assert kept == Preinstalled("list.txt", dict(sorted(INSTALLED.items())))
+    preinstalled = read_preinstalled("list.txt", catalog)
+    assert preinstalled == Preinstalled("list.txt", dict(sorted(INSTALLED.items())))
 
 
 def test_pip_freeze_with_urls_and_editables(catalog: Catalog) -> None:
@@ -191,11 +191,11 @@ def test_conflict_names_preinstalled_distribution(capsys: Capture) -> None:
 def test_text_lists_preinstalled_distributions(capsys: Capture) -> None:
     Path("list.txt").write_text(COLUMNS)
     assert main(ASKED) == 0
-    said = capsys.readouterr()
-    order = said.out.partition("Install order")[2]
+    output = capsys.readouterr()
+    order = output.out.partition("Install order")[2]
     assert "Preinstalled: apex, numpy, torch" in order
     assert "torch" not in order.partition("Preinstalled")[0].replace(",", "").split()
-    assert "were used" in said.err
+    assert "were used" in output.err
 
 
 def test_option_in_request_file_is_kept_in_lock(capsys: Capture) -> None:
@@ -218,7 +218,7 @@ def test_option_in_request_file_is_kept_in_lock(capsys: Capture) -> None:
 
 def test_table_warns_that_it_ignores_the_option(capsys: Capture) -> None:
     Path("list.txt").write_text("torch==2.9.1+rocm6.4\nnumpy==1.26.4\n")
-    asked = [
+    arguments = [
         "table",
         "deepspeed",
         "torch==2.9.1",
@@ -229,11 +229,11 @@ def test_table_warns_that_it_ignores_the_option(capsys: Capture) -> None:
         "--format",
         "csv",
     ]
-    assert main(asked) == 0
+    assert main(arguments) == 0
     bare = capsys.readouterr()
     assert "keeps nothing" not in bare.err
     Path("matrix.toml").write_text('keep-installed = "list.txt"\n')
-    assert main(asked) == 0
-    said = capsys.readouterr()
-    assert said.out == bare.out
-    assert "A table ignores --keep-installed" in said.err
+    assert main(arguments) == 0
+    output = capsys.readouterr()
+    assert output.out == bare.out
+    assert "A table ignores --keep-installed" in output.err

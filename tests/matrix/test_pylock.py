@@ -87,8 +87,8 @@ def lock(
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     monkeypatch.setenv("no_proxy", "127.0.0.1")
     monkeypatch.setenv("PIP_INDEX_URL", f"{web[1]}/simple/")
-    asked = ["resolve", "deepspeed==0.19.8", "torch==2.13.0", "--backend", "cpu", "-q"]
-    assert main(asked) == 0
+    arguments = ["resolve", "deepspeed==0.19.8", "torch==2.13.0", "--backend", "cpu", "-q"]
+    assert main(arguments) == 0
     capsys.readouterr()
     lock = read_lock(Path("matrix.lock"))
     picks = [

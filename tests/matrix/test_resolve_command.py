@@ -92,8 +92,8 @@ def test_no_lock_option_writes_no_file(capsys: Capture, tmp_path: Path) -> None:
 def test_conflict_exits_1_and_keeps_the_lock(capsys: Capture) -> None:
     lock = Path("matrix.lock")
     lock.write_text("as it was")
-    asked = ["resolve", "torch", "rocm==7.1.*", "--site", "lumi-g", "--date", "2026-02-01"]
-    document = run_json(capsys, *asked, code=1)
+    arguments = ["resolve", "torch", "rocm==7.1.*", "--site", "lumi-g", "--date", "2026-02-01"]
+    document = run_json(capsys, *arguments, code=1)
     assert document["status"] == "conflict"
     texts = " ".join(item["text"] for item in document["core"])
     assert "rocm==7.1.*" in texts
@@ -101,7 +101,7 @@ def test_conflict_exits_1_and_keeps_the_lock(capsys: Capture) -> None:
     assert {item["kind"] for item in document["core"]} == {"request", "fact"}
     assert all(item["source"] for item in document["core"])
     assert document["suggestions"]
-    assert main(asked) == 1
+    assert main(arguments) == 1
     text = capsys.readouterr().out
     assert "ROCm 7.1 is supported on kernel drivers 6.4" in text
     assert "These requests resolve" in text
@@ -210,7 +210,7 @@ def test_lock_is_written_when_stdout_is_closed(monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         (["--backend", "cpu", "--rocm", "6.2"], "The CPU backend has no ROCm, but '6.2' was requested"),
         (["--backend", "cpu", "--driver", "6.3"], "The CPU backend has no kernel driver"),
@@ -225,10 +225,10 @@ def test_lock_is_written_when_stdout_is_closed(monkeypatch: pytest.MonkeyPatch) 
     ],
 )
 def test_contradictory_or_empty_options_are_refused(
-    capsys: pytest.CaptureFixture[str], options: list[str], said: str
+    capsys: pytest.CaptureFixture[str], options: list[str], message: str
 ) -> None:
     assert main(["resolve", "--no-lock", *options]) == 2
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 def test_other_gpu_without_site_uses_no_facts_of_lumi(capsys: Capture) -> None:

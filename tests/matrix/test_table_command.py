@@ -19,7 +19,7 @@ from resolver.facts.catalog import Catalog
 from resolver.facts.loading import load
 from resolver.model import SCHEMA
 from resolver.table import Row, Table
-from tests.resolver.asking import ask
+from tests.resolver.solve_helpers import ask
 
 Capture = pytest.CaptureFixture[str]
 COLUMNS = ["apex", "flash-attn", "bitsandbytes", "aiter"]
@@ -87,7 +87,7 @@ def test_cell_equals_resolve(capsys: Capture) -> None:
             if "refused" in cell:
                 assert answer["status"] == "conflict"
             else:
-                (pick,) = (one for one in answer["picks"] if one["name"] == name)
+                (pick,) = (row for row in answer["picks"] if row["name"] == name)
                 assert {key: pick[key] for key in cell} == cell
 
 
@@ -166,30 +166,30 @@ def test_html_is_self_contained_and_equals_json(capsys: Capture) -> None:
     for part in ("lumi-g", "2026-06-01", "facts"):
         assert part in page.text["title"]
     header, *rows = page.rows
-    assert [said for _, said in header] == ["torch", "Python", *COLUMNS]
+    assert [cell_text for _, cell_text in header] == ["torch", "Python", *COLUMNS]
     assert {attributes["scope"] for attributes, _ in header} == {"col"}
     headings = [row for row in rows if row[0][0].get("scope") == "rowgroup"]
     bodies = [row for row in rows if row[0][0].get("scope") == "row"]
     assert len(headings) + len(bodies) == len(rows)
-    shown = {tuple(said for _, said in row) for row in bodies}
+    shown = {tuple(cell_text for _, cell_text in row) for row in bodies}
     for row in run_json(capsys, *ASKED)["rows"]:
         cells = [_key(cell) or f"no: {cell['refused']}" for cell in row["cells"].values()]
         assert (row["torch"], row["python"], *cells) in shown
-        assert not row["base_image"] or any(row["base_image"] in one[0][1] for one in headings)
+        assert not row["base_image"] or any(row["base_image"] in heading[0][1] for heading in headings)
 
 
 def test_html_title_has_version_support_and_reason(capsys: Capture) -> None:
     page = read_page(run(capsys, *ASKED, "--format", "html"))
     cells = [cell for row in page.rows[1:] for cell in row if "title" in cell[0]]
     assert cells
-    for attributes, said in cells:
+    for attributes, text in cells:
         title = str(attributes["title"])
-        if said.startswith("no: "):
-            assert said.removeprefix("no: ") in title
+        if text.startswith("no: "):
+            assert text.removeprefix("no: ") in title
             assert attributes["class"] == "no"
         else:
             head, _, fact = title.partition("; ")
-            assert said in head
+            assert text in head
             assert str(attributes["class"]) in head
             assert fact
 
@@ -240,16 +240,16 @@ def test_catalog_text_is_escaped(capsys: Capture) -> None:
 def test_reasons_add_core_to_json_and_html(capsys: Capture) -> None:
     line = ["table", "aiter", "torch==2.9.1", "--python", "3.12", "--rocm", "6.4", *ON_LUMI, "--reasons"]
     cell = run_json(capsys, *line)["rows"][0]["cells"]["aiter"]
-    texts = [one["text"] for one in cell["core"]]
-    assert any("gfx942" in one for one in texts)
-    assert all(one["source"] and one["kind"] in {"request", "fact"} for one in cell["core"])
+    texts = [item["text"] for item in cell["core"]]
+    assert any("gfx942" in text for text in texts)
+    assert all(item["source"] and item["kind"] in {"request", "fact"} for item in cell["core"])
     (title,) = {
         str(attributes["title"])
         for row in read_page(run(capsys, *line, "--format", "html")).rows
         for attributes, _ in row
         if "title" in attributes
     }
-    assert all(one in title for one in texts)
+    assert all(text in title for text in texts)
 
 
 def test_text_fits_width(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -370,12 +370,12 @@ def small() -> tuple[Catalog, Table]:
 @pytest.mark.parametrize("form", ["text", "csv", "json", "html"])
 def test_rows_are_written_one_by_one(small: tuple[Catalog, Table], form: str) -> None:
     rows = list(small[1].rows())
-    asked = 0
+    steps = 0
 
     def counted() -> Iterator[Row]:
-        nonlocal asked
+        nonlocal steps
         for row in rows:
-            asked += 1
+            steps += 1
             yield row
 
     written = ""
@@ -383,7 +383,7 @@ def test_rows_are_written_one_by_one(small: tuple[Catalog, Table], form: str) ->
         written += piece
         if rows[0].cells["apex"].version in written and rows[0].torch in written:
             break
-    assert asked == 1
+    assert steps == 1
 
 
 @pytest.mark.parametrize("form", ["table", "csv", "json", "html"])

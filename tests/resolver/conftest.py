@@ -1,4 +1,4 @@
-"""What the tests of the resolver share."""
+"""Fixtures of the resolver tests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Another resolver, of another kind and by other authors, judges ours.
+"""Compare our solver with nab-resolver, an independent PubGrub implementation.
 
 An absent component has version 0, so that absence is a choice like any other: a relation that only holds
 if the object is present also permits 0. The input is written from the universe itself, not from the masks
@@ -15,10 +15,10 @@ from tests.resolver.universe import Assignment, Universe
 def judged(universe: Universe) -> Assignment | None:
     """Return a solution of nab-resolver, or None if it proves that there is none."""
     versions = {name: range(size + 1) for name, size in universe.sizes.items()}
-    asked = {name: set(ones) for name, ones in versions.items()}
+    domains = {name: set(candidates) for name, candidates in versions.items()}
     for limit in universe.limits:
-        asked[limit.name] &= _versions(limit.allowed, absent=limit.optional)
-    if not all(asked.values()):
+        domains[limit.name] &= _versions(limit.allowed, absent=limit.optional)
+    if not all(domains.values()):
         return None  # nothing to ask: a range without versions is no requirement
     permitted: dict[tuple[str, int], dict[str, set[int]]] = {}
     for link in universe.links:
@@ -32,10 +32,12 @@ def judged(universe: Universe) -> Assignment | None:
         which: {name: as_range(allowed) for name, allowed in needs.items()}
         for which, needs in permitted.items()
     }
-    found = resolve(Provider(versions, ranges), {name: as_range(ones) for name, ones in asked.items()})
-    if found is None:
+    solution = resolve(
+        Provider(versions, ranges), {name: as_range(candidates) for name, candidates in domains.items()}
+    )
+    if solution is None:
         return None
-    return {name: version - 1 if version else None for name, version in found.items()}
+    return {name: version - 1 if version else None for name, version in solution.items()}
 
 
 def _versions(positions: frozenset[int], *, absent: bool) -> set[int]:
@@ -44,12 +46,12 @@ def _versions(positions: frozenset[int], *, absent: bool) -> set[int]:
 
 def has_solution(problem: Problem) -> bool:
     """Return whether nab-resolver solves a problem compiled from a catalog; bit 0 means absence."""
-    versions = {name: range(len(one.candidates) + 1) for name, one in problem.variables.items()}
-    asked = dict.fromkeys(versions, -1)
+    versions = {name: range(len(variable.candidates) + 1) for name, variable in problem.variables.items()}
+    masks = dict.fromkeys(versions, -1)
     for demand in problem.demands:
-        asked[demand.variable.name] &= demand.mask
-    wanted = {name: {bit for bit in versions[name] if mask >> bit & 1} for name, mask in asked.items()}
-    if not all(wanted.values()):
+        masks[demand.variable.name] &= demand.mask
+    allowed = {name: {bit for bit in versions[name] if mask >> bit & 1} for name, mask in masks.items()}
+    if not all(allowed.values()):
         return False
     permitted: dict[tuple[str, int], dict[str, int]] = {}
     for relation in problem.relations:
@@ -64,6 +66,8 @@ def has_solution(problem: Problem) -> bool:
         for which, needs in permitted.items()
     }
     return (
-        resolve(Provider(versions, ranges), {name: as_range(ones) for name, ones in wanted.items()})
+        resolve(
+            Provider(versions, ranges), {name: as_range(candidates) for name, candidates in allowed.items()}
+        )
         is not None
     )

@@ -1,4 +1,4 @@
-"""Questions about problems that only tests ask."""
+"""Solve, explain and restrict problems; used only by tests."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from resolver.facts.catalog_files import read_file
 from resolver.facts.loading import load, shipped_files
 from resolver.facts.schema import KINDS, Recipe, Requires
 from resolver.versions import minor, sort_key
-from tests.resolver.asking import ask
+from tests.resolver.solve_helpers import ask
 
 Overlay = Callable[[str], Path]
 

@@ -17,17 +17,17 @@ from resolver.model import Conflict, Prefer, Resolution, Support
 from resolver.problem import ABSENT, Problem, bits
 from resolver.resolve import resolve
 from resolver.versions import minor, sort_key
-from tests.resolver.asking import ask
+from tests.resolver.solve_helpers import ask
 from tests.resolver.solving import propagate
 
 KNOWN = 'status = "documented"\nsource = "somewhere"\n'
 
 
 def _left(problem: Problem, name: str) -> set[str]:
-    """Give the versions of a component that are left without any search."""
+    """Return the versions of a component that propagation leaves."""
     domains = propagate(problem)
     assert domains is not None
-    return {one.version for one in problem.variables[name].chosen(domains[name] & ~ABSENT)}
+    return {candidate.version for candidate in problem.variables[name].chosen(domains[name] & ~ABSENT)}
 
 
 # The driver table.
@@ -35,7 +35,9 @@ def _left(problem: Problem, name: str) -> set[str]:
 
 def _verdict(problem: Problem, rocm: int, driver: int) -> str:
     (table,) = [
-        one for one in problem.relations if (one.subject.name, one.object.name) == ("rocm", "kernel-driver")
+        relation
+        for relation in problem.relations
+        if (relation.subject.name, relation.object.name) == ("rocm", "kernel-driver")
     ]
     rows = table.rows_between(rocm, driver)
     if not rows:
@@ -48,18 +50,18 @@ def test_driver_table_decides_verdict(
 ) -> None:
     problem = compile_problem(catalog, ask(catalog, "rocm"))
     rocm, drivers = problem.variables["rocm"], problem.variables["kernel-driver"]
-    found = {
-        (one.version, other.version): _verdict(problem, i, j)
-        for i, one in enumerate(rocm.candidates, start=1)
+    verdicts = {
+        (candidate.version, other.version): _verdict(problem, i, j)
+        for i, candidate in enumerate(rocm.candidates, start=1)
         for j, other in enumerate(drivers.candidates, start=1)
     }
-    wanted = {}
+    expected = {}
     for version, driver in itertools.product(catalog.rocm, catalog.driver.values()):
         older = sort_key(minor(version)) < min(map(sort_key, driver.supports))
         outside = "at-own-risk" if older else "refused"
-        wanted[version, driver.version] = "supported" if minor(version) in driver.supports else outside
-    assert found == wanted
-    assert set(found.values()) == {"supported", "at-own-risk", "refused"}
+        expected[version, driver.version] = "supported" if minor(version) in driver.supports else outside
+    assert verdicts == expected
+    assert set(verdicts.values()) == {"supported", "at-own-risk", "refused"}
 
 
 @pytest.mark.parametrize(
@@ -85,17 +87,17 @@ def test_site_driver_depends_on_date(rocm: str, day: str, verdict: str | None, c
 
 
 @pytest.mark.parametrize(
-    ("rocm", "driver", "said"),
+    ("rocm", "driver", "text"),
     [
         ("7.12.0", "6.3", "AMD's driver table does not mention ROCm 7.12 with driver 6.3"),
         ("5.6.1", "5.2", "AMD's driver table does not mention ROCm 5.6 with driver 5.2"),
         ("7.1.1", "6.3", "ROCm 7.1 is supported on kernel drivers 6.4, 30.10, 30.20, 30.30, 31.40 and 31.50"),
     ],
 )
-def test_unsupported_and_unmentioned_rocm_differ(rocm: str, driver: str, said: str, catalog: Catalog) -> None:
+def test_unsupported_and_unmentioned_rocm_differ(rocm: str, driver: str, text: str, catalog: Catalog) -> None:
     answer = resolve(catalog, ask(catalog, f"rocm=={rocm}", driver=driver))
     assert isinstance(answer, Conflict)
-    assert said in [item.text for item in answer.core]
+    assert text in [item.text for item in answer.core]
 
 
 @pytest.mark.parametrize(
@@ -105,26 +107,28 @@ def test_unsupported_and_unmentioned_rocm_differ(rocm: str, driver: str, said: s
 def test_unmentioned_newer_rocm_is_refused(rocm: str, answer: type, overlay: Callable[[str], Path]) -> None:
     rows = f'[[driver]]\nversion = "6.3"\nsupports = ["6.4"]\nunsupported = ["7.1"]\n{KNOWN}'
     catalog = load([overlay(rows)])
-    found = resolve(catalog, ask(catalog, f"rocm=={rocm}", driver="6.3"))
-    assert isinstance(found, answer)
-    said = [item.text for item in found.core] if isinstance(found, Conflict) else []
-    assert ("AMD's driver table does not mention ROCm 7.0 with driver 6.3" in said) == (rocm == "7.0.2")
+    result = resolve(catalog, ask(catalog, f"rocm=={rocm}", driver="6.3"))
+    assert isinstance(result, answer)
+    texts = [item.text for item in result.core] if isinstance(result, Conflict) else []
+    assert ("AMD's driver table does not mention ROCm 7.0 with driver 6.3" in texts) == (rocm == "7.0.2")
 
 
 @pytest.mark.parametrize("prefer", ["newest", "oldest"])
 def test_rocm_at_own_risk_comes_last(prefer: Prefer, catalog: Catalog) -> None:
     request = ask(catalog, "rocm", day="2026-02-01", prefer=prefer)
-    versions = [one.version for one in compile_problem(catalog, request).variables["rocm"].candidates]
-    risky = [one for one in versions if sort_key(minor(one)) < sort_key("6.1")]
+    versions = [
+        candidate.version for candidate in compile_problem(catalog, request).variables["rocm"].candidates
+    ]
+    risky = [version for version in versions if sort_key(minor(version)) < sort_key("6.1")]
     assert versions[-len(risky) :] == risky
     for part in (risky, versions[: -len(risky)]):
         assert part == sorted(part, key=sort_key, reverse=prefer == "newest")
 
 
-@pytest.mark.parametrize("wanted", ["torch", "torch==2.4.1", "torch apex deepspeed flash-attn"])
-def test_supported_rocm_is_preferred(wanted: str, catalog: Catalog) -> None:
+@pytest.mark.parametrize("requirements", ["torch", "torch==2.4.1", "torch apex deepspeed flash-attn"])
+def test_supported_rocm_is_preferred(requirements: str, catalog: Catalog) -> None:
     for prefer in ("newest", "oldest", "proven"):
-        answer = resolve(catalog, ask(catalog, wanted, prefer=prefer))
+        answer = resolve(catalog, ask(catalog, requirements, prefer=prefer))
         assert isinstance(answer, Resolution)
         assert {pick.verdict for pick in answer.picks} == {"supported"}, prefer
 
@@ -132,7 +136,7 @@ def test_supported_rocm_is_preferred(wanted: str, catalog: Catalog) -> None:
 def test_named_driver_replaces_site_driver(catalog: Catalog) -> None:
     problem = compile_problem(catalog, ask(catalog, "rocm", driver="6.1"))
     assert _left(problem, "kernel-driver") == {"6.1"}
-    assert {minor(one) for one in _left(problem, "rocm")} >= {"5.7", "6.4"}
+    assert {minor(version) for version in _left(problem, "rocm")} >= {"5.7", "6.4"}
     assert "7.0.2" not in _left(problem, "rocm")
 
 
@@ -154,7 +158,7 @@ def test_named_driver_replaces_site_driver(catalog: Catalog) -> None:
 def test_site_images_depend_on_date(day: str, rocm: set[str], catalog: Catalog) -> None:
     problem = compile_problem(catalog, ask(catalog, "base-image", day=day))
     images = _left(problem, "base-image")
-    assert {catalog.image[one].rocm for one in images} == rocm == _left(problem, "rocm")
+    assert {catalog.image[name].rocm for name in images} == rocm == _left(problem, "rocm")
 
 
 def test_public_images_are_offered_locally_only(catalog: Catalog) -> None:
@@ -185,7 +189,7 @@ def test_named_image_is_the_only_candidate(catalog: Catalog) -> None:
     assert _left(problem, "base-image") == {name}
     assert _left(problem, "rocm") == {"6.2.4"}
     wheels = _left(problem, "torch") & catalog.torch.keys()
-    assert {one.split("+")[1] for one in wheels} == {"rocm6.2", "rocm6.2.0", "rocm6.2.4"}
+    assert {version.split("+")[1] for version in wheels} == {"rocm6.2", "rocm6.2.0", "rocm6.2.4"}
 
 
 def test_python_and_glibc_of_machine_are_limits(catalog: Catalog) -> None:
@@ -201,7 +205,9 @@ def test_cpu_backend_has_no_gpu_components(catalog: Catalog) -> None:
     problem = compile_problem(catalog, ask(catalog, "deepspeed", site="local", python="3.11"))
     for_cpu = [row for row in catalog.torch.values() if row.backend == "cpu"]
     assert _left(problem, "torch") == {row.version for row in for_cpu if "3.11" in row.python}
-    involved = {one.object.name for one in problem.relations if one.subject.name == "deepspeed"}
+    involved = {
+        relation.object.name for relation in problem.relations if relation.subject.name == "deepspeed"
+    }
     assert involved == {"backend", "torch"}
 
 
@@ -235,18 +241,18 @@ def test_torch_does_not_add_dependents(catalog: Catalog) -> None:
 
 @pytest.mark.parametrize("prefer", ["newest", "oldest", "proven"])
 def test_candidates_are_in_order_of_preference(prefer: Prefer, catalog: Catalog) -> None:
-    wanted = "torch apex deepspeed bitsandbytes"
-    variables = compile_problem(catalog, ask(catalog, wanted, prefer=prefer)).variables
+    requirements = "torch apex deepspeed bitsandbytes"
+    variables = compile_problem(catalog, ask(catalog, requirements, prefer=prefer)).variables
     for name in ("torch", "apex", "deepspeed", "python", "bitsandbytes"):
         candidates = variables[name].candidates
         if name == "torch":  # what is compiled comes last, in the same order
-            published = [one.version for one in candidates if one.version in catalog.torch]
-            assert published == [one.version for one in candidates[: len(published)]]
+            published = [candidate.version for candidate in candidates if candidate.version in catalog.torch]
+            assert published == [candidate.version for candidate in candidates[: len(published)]]
             candidates = candidates[len(published) :]
             assert published == sorted(published, key=sort_key, reverse=prefer != "oldest")
-        versions = [one.version for one in candidates]
+        versions = [candidate.version for candidate in candidates]
         assert versions == sorted(versions, key=sort_key, reverse=prefer != "oldest"), name
-    apex = [one.variant for one in variables["apex"].candidates if one.version == "1.9.0"]
+    apex = [candidate.variant for candidate in variables["apex"].candidates if candidate.version == "1.9.0"]
     assert apex == ["", "e37ed12"]
 
 
@@ -254,7 +260,7 @@ def test_candidates_are_in_order_of_preference(prefer: Prefer, catalog: Catalog)
 def test_picks_meet_requested_support(support: Support, floor: int, catalog: Catalog) -> None:
     rank = {"documented": 2, "observed": 1, "inferred": 0}
     resolved = 0
-    for wanted in (
+    for requirements in (
         "torch",
         "torch torchvision",
         "rocm",
@@ -262,7 +268,7 @@ def test_picks_meet_requested_support(support: Support, floor: int, catalog: Cat
         "torch apex",
         "torch deepspeed",
     ):
-        answer = resolve(catalog, ask(catalog, wanted, support=support))
+        answer = resolve(catalog, ask(catalog, requirements, support=support))
         if isinstance(answer, Resolution):
             resolved += 1
             assert [pick.name for pick in answer.picks if rank[pick.support] < floor] == []
@@ -286,16 +292,16 @@ def test_support_is_that_of_weakest_fact(catalog: Catalog) -> None:
     assert isinstance(answer, Resolution)
     weakest = ["inferred", "observed", "documented"]
     picks = [pick for pick in answer.picks if pick.kind == "distribution"]
-    wanted = {pick.name: min((fact.status for fact in pick.facts), key=weakest.index) for pick in picks}
-    assert {pick.name: pick.support for pick in picks} == wanted
-    assert set(wanted.values()) == set(weakest)
+    expected = {pick.name: min((fact.status for fact in pick.facts), key=weakest.index) for pick in picks}
+    assert {pick.name: pick.support for pick in picks} == expected
+    assert set(expected.values()) == set(weakest)
 
 
 # What the request may not say.
 
 
 @pytest.mark.parametrize(
-    ("wanted", "options", "named", "hint"),
+    ("requirements", "options", "named", "hint"),
     [
         ("apx", {}, "'apx'", "Did you mean apex?"),
         ("scipy", {}, "'scipy'", "environment file"),
@@ -314,10 +320,10 @@ def test_support_is_that_of_weakest_fact(catalog: Catalog) -> None:
     ],
 )
 def test_unknown_name_gets_hint(
-    wanted: str, options: dict[str, Any], named: str, hint: str, catalog: Catalog
+    requirements: str, options: dict[str, Any], named: str, hint: str, catalog: Catalog
 ) -> None:
     with pytest.raises(UsageError) as failure:
-        compile_problem(catalog, ask(catalog, wanted, **options))
+        compile_problem(catalog, ask(catalog, requirements, **options))
     assert named in failure.value.message
     assert len(failure.value.message) < 200
     assert hint in failure.value.hint
@@ -389,8 +395,8 @@ def test_cxx_standard_limits_torch(catalog: Catalog, overlay: Callable[[str], Pa
     here: dict[str, Any] = {"site": "local", "gfx": ["gfx90a"], "backend": "rocm", "driver": "31.40"}
     answer = resolve(mine, ask(mine, "newext torch==2.14.*", **here))
     assert isinstance(answer, Conflict)
-    said = [one.text for one in answer.core]
-    assert any("compiled as C++17, which the headers of torch allow up to 2.13" in text for text in said)
+    texts = [item.text for item in answer.core]
+    assert any("compiled as C++17, which the headers of torch allow up to 2.13" in text for text in texts)
     assert isinstance(resolve(mine, ask(mine, "newext torch==2.13.*", **here)), Resolution)
     assert isinstance(resolve(catalog, ask(catalog, "torch==2.14.*", **here)), Resolution)
 
@@ -404,9 +410,9 @@ def test_conflict_reports_missing_recipe(overlay: Callable[[str], Path]) -> None
     catalog = load([overlay(rows)])
     answer = resolve(catalog, ask(catalog, "newext"))
     assert isinstance(answer, Conflict)
-    said = [item.text for item in answer.core]
+    texts = [item.text for item in answer.core]
     assert (
-        "newext 1.0 is not published as a wheel, and the catalog has no recipe to build it for rocm" in said
+        "newext 1.0 is not published as a wheel, and the catalog has no recipe to build it for rocm" in texts
     )
 
 

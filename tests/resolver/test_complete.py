@@ -15,8 +15,8 @@ from resolver.facts.catalog import Catalog
 from resolver.model import Resolution
 from resolver.problem import Problem
 from resolver.resolve import resolve
-from tests.resolver.asking import ask
 from tests.resolver.judge import has_solution
+from tests.resolver.solve_helpers import ask
 from tests.resolver.solving import solve_preferred
 
 PACKAGES = [
@@ -37,22 +37,24 @@ SEEDS = range(120)
 def random_problem(catalog: Catalog, seed: int) -> Problem | None:
     """Compile a request of a few packages; None if it names an unknown version."""
     chance = random.Random(seed)
-    wanted = [
+    requirements = [
         name + (chance.choice(PINS[name]) if name in PINS and chance.random() < 0.8 else "")
         for name in chance.sample(PACKAGES, chance.randint(1, 3))
     ]
     if chance.random() < 0.6:
-        wanted.append(f"python=={chance.choice(PYTHONS)}")
+        requirements.append(f"python=={chance.choice(PYTHONS)}")
     gfx = [chance.choice(["gfx942", "gfx1100"])] if chance.random() < 0.3 else None
     try:
-        return compile_problem(catalog, ask(catalog, " ".join(wanted), day=chance.choice(DAYS), gfx=gfx))
+        return compile_problem(
+            catalog, ask(catalog, " ".join(requirements), day=chance.choice(DAYS), gfx=gfx)
+        )
     except UsageError:
         return None
 
 
 def test_resolver_agrees_with_judge_on_catalog(catalog: Catalog) -> None:
     solvable = 0
-    problems = {seed: one for seed in SEEDS if (one := random_problem(catalog, seed)) is not None}
+    problems = {seed: problem for seed in SEEDS if (problem := random_problem(catalog, seed)) is not None}
     for seed, problem in problems.items():
         expected = has_solution(problem)
         assert (solve_preferred(problem) is not None) == expected, seed
@@ -61,7 +63,7 @@ def test_resolver_agrees_with_judge_on_catalog(catalog: Catalog) -> None:
 
 
 @pytest.mark.parametrize(
-    ("wanted", "day", "gfx"),
+    ("requirements", "day", "gfx"),
     [
         ("bitsandbytes python==3.8", "2026-11-21", None),
         ("torch==2.9.* aiter", "2026-11-21", ["gfx942"]),
@@ -71,8 +73,8 @@ def test_resolver_agrees_with_judge_on_catalog(catalog: Catalog) -> None:
     ],
 )
 def test_solutions_missed_by_resolvelib_are_found(
-    catalog: Catalog, wanted: str, day: str, gfx: list[str] | None
+    catalog: Catalog, requirements: str, day: str, gfx: list[str] | None
 ) -> None:
-    answer = resolve(catalog, ask(catalog, wanted, day=day, gfx=gfx))
+    answer = resolve(catalog, ask(catalog, requirements, day=day, gfx=gfx))
     assert isinstance(answer, Resolution)
-    assert {pick.name for pick in answer.picks} >= {one.partition("=")[0] for one in wanted.split()}
+    assert {pick.name for pick in answer.picks} >= {text.partition("=")[0] for text in requirements.split()}

@@ -25,9 +25,9 @@ RECORDED = [
 ]
 
 
-@pytest.mark.parametrize(("said", "line"), RECORDED)
-def test_recorded_texts_give_driver_line(said: str, line: str, catalog: Catalog) -> None:
-    assert identify_driver(said, catalog) == line
+@pytest.mark.parametrize(("text", "line"), RECORDED)
+def test_recorded_texts_give_driver_line(text: str, line: str, catalog: Catalog) -> None:
+    assert identify_driver(text, catalog) == line
 
 
 def test_recorded_packages_name_their_release(catalog: Catalog) -> None:
@@ -40,7 +40,7 @@ def test_recorded_packages_name_their_release(catalog: Catalog) -> None:
     assert checked >= 15
 
 
-@pytest.mark.parametrize("said", ["", "unknown", "9.9.9", "4.0.1.99999-1", "7.1.0"])
-def test_unknown_driver_is_refused(said: str, catalog: Catalog) -> None:
+@pytest.mark.parametrize("text", ["", "unknown", "9.9.9", "4.0.1.99999-1", "7.1.0"])
+def test_unknown_driver_is_refused(text: str, catalog: Catalog) -> None:
     with pytest.raises(UsageError):
-        identify_driver(said, catalog)
+        identify_driver(text, catalog)

@@ -21,15 +21,15 @@ from resolver.problem import Demand, Problem, Relation, Row, Variable
 from resolver.resolve import resolve
 from resolver.session import Session
 from resolver.suggest import MAX_SUGGESTIONS, request_arguments
-from tests.resolver.asking import again, ask
+from tests.resolver.solve_helpers import again, ask
 from tests.resolver.solving import minimal_core, restricted, solve, solve_preferred
 from tests.resolver.universe import EXAMPLES, Limit, Link, Universe, candidate, universes
 
 
 def _part(universe: Universe, problem: Problem, core: tuple[list[Demand], list[Relation]]) -> list[Universe]:
     """Return the universe of a core, then the universes without one of its items."""
-    demands = [universe.limits[problem.demands.index(one)] for one in core[0]]
-    relations = [universe.links[problem.relations.index(one)] for one in core[1]]
+    demands = [universe.limits[problem.demands.index(demand)] for demand in core[0]]
+    relations = [universe.links[problem.relations.index(relation)] for relation in core[1]]
     without = [(demands[:i] + demands[i + 1 :], relations) for i in range(len(demands))]
     without += [(demands, relations[:i] + relations[i + 1 :]) for i in range(len(relations))]
     return [
@@ -45,7 +45,7 @@ def test_core_is_minimal(universe: Universe) -> None:
     core, *fewer = _part(universe, problem, minimal_core(problem))
     event(f"items: {len(fewer)}")
     assert not core.solvable()
-    assert [one for one in fewer if not one.solvable()] == []
+    assert [smaller for smaller in fewer if not smaller.solvable()] == []
 
 
 @EXAMPLES
@@ -56,8 +56,8 @@ def test_minimal_demands_are_minimal(
     problem = universe.problem()
     blamed = Session(problem).minimal_demands(problem.demands)
     assert solve(restricted(problem, blamed, problem.relations)) is None
-    for one in blamed:
-        rest = [other for other in blamed if other is not one]
+    for item in blamed:
+        rest = [other for other in blamed if other is not item]
         assert solve(restricted(problem, rest, problem.relations)) is not None
 
 
@@ -78,10 +78,10 @@ def test_remembered_proofs_change_no_answer(universe: Universe, trials: list[set
     problem = universe.problem()
     session = Session(problem)
     for left_out in [set[int](), *trials]:
-        demands = [one for number, one in enumerate(problem.demands) if number not in left_out]
-        found = None if session.refute(demands) else session.solve_within(session.narrow(demands))
-        event(f"solved: {found is not None}")
-        assert found == solve_preferred(restricted(problem, demands, problem.relations))
+        demands = [demand for number, demand in enumerate(problem.demands) if number not in left_out]
+        solution = None if session.refute(demands) else session.solve_within(session.narrow(demands))
+        event(f"solved: {solution is not None}")
+        assert solution == solve_preferred(restricted(problem, demands, problem.relations))
 
 
 def _conflict(catalog: Catalog, request: Request) -> Conflict:
@@ -112,8 +112,8 @@ CONFLICTS: dict[str, Callable[[Catalog], Request]] = {
 @pytest.fixture(scope="module", params=list(CONFLICTS.values()), ids=list(CONFLICTS))
 def clash(request: pytest.FixtureRequest, catalog: Catalog) -> tuple[Request, Conflict]:
     """Return each request with its conflict."""
-    asked: Request = request.param(catalog)
-    return asked, _conflict(catalog, asked)
+    made: Request = request.param(catalog)
+    return made, _conflict(catalog, made)
 
 
 def test_conflict_is_short_cited_and_minimal(clash: tuple[Request, Conflict], catalog: Catalog) -> None:
@@ -130,28 +130,28 @@ def test_conflict_is_short_cited_and_minimal(clash: tuple[Request, Conflict], ca
     assert len(demands) + len(relations) == len(core)
     assert solve(restricted(problem, demands, relations)) is None
     for item in demands:
-        rest = [one for one in demands if one is not item]
+        rest = [demand for demand in demands if demand is not item]
         assert solve(restricted(problem, rest, relations)) is not None, item.text
     for link in relations:
-        others = [one for one in relations if one is not link]
+        others = [relation for relation in relations if relation is not link]
         assert solve(restricted(problem, demands, others)) is not None, link.rows[0].fact.text
 
 
 def _chain(length: int) -> Problem:
     """Build a problem whose only core has a given length: each component decides the next."""
     names = [f"c{number}" for number in range(length)]
-    ones = [Variable(name, [candidate(name, "2"), candidate(name, "1")]) for name in names]
+    chain = [Variable(name, [candidate(name, "2"), candidate(name, "1")]) for name in names]
     relations = [
-        Relation(one, other, "run", [Row(bit, bit, fact) for bit in (0b10, 0b100)])
-        for one, other in pairwise(ones)
-        for fact in [Fact(f"{one.name} goes with {other.name}", "documented", f"page {one.name}")]
+        Relation(left, right, "run", [Row(bit, bit, fact) for bit in (0b10, 0b100)])
+        for left, right in pairwise(chain)
+        for fact in [Fact(f"{left.name} goes with {right.name}", "documented", f"page {left.name}")]
     ]
-    first, last = ones[0], ones[-1]
+    first, last = chain[0], chain[-1]
     demands = [
         Demand(last, 0b100, "the driver is old", "fact", "page last"),
         Demand(first, 0b10, f"you asked for {first.name}==2", "request", "the request"),
     ]
-    return Problem({one.name: one for one in ones}, demands, relations)
+    return Problem({variable.name: variable for variable in chain}, demands, relations)
 
 
 @pytest.mark.parametrize("length", [2, 8, 9, 10, 11, 12, 17, 30])
@@ -175,9 +175,9 @@ LONG = [
 """Their cores have eleven items."""
 
 
-@pytest.mark.parametrize(("wanted", "day", "gfx"), LONG)
-def test_joined_core_keeps_all_sources(wanted: str, day: str, gfx: str, catalog: Catalog) -> None:
-    request = ask(catalog, wanted, day=day, gfx=[gfx])
+@pytest.mark.parametrize(("requirements", "day", "gfx"), LONG)
+def test_joined_core_keeps_all_sources(requirements: str, day: str, gfx: str, catalog: Catalog) -> None:
+    request = ask(catalog, requirements, day=day, gfx=[gfx])
     demands, relations = minimal_core(compile_problem(catalog, request))
     assert len(demands) + len(relations) > MAX_CORE_ITEMS
     items = core_items(Session(compile_problem(catalog, request)))
@@ -213,15 +213,15 @@ PAIRS = st.tuples(
 @given(PAIRS)
 @example(({"vllm", "aiter", "python==3.14"}, "2026-06-01", "gfx90a"))
 def test_conflict_starts_with_requirements(catalog: Catalog, pair: tuple[set[str], str, str]) -> None:
-    wanted, day, gfx = pair
-    problem = compile_problem(catalog, ask(catalog, " ".join(sorted(wanted)), day=day, gfx=[gfx]))
+    requirements, day, gfx = pair
+    problem = compile_problem(catalog, ask(catalog, " ".join(sorted(requirements)), day=day, gfx=[gfx]))
     if solve_preferred(problem) is not None:
         return
     items = core_items(Session(problem))
     assert len(items) <= MAX_CORE_ITEMS
     assert items[0].text.startswith("you asked for ")
-    asked = [item.text.startswith("you asked for ") for item in items if item.kind == "request"]
-    assert asked == sorted(asked, reverse=True)
+    requested = [item.text.startswith("you asked for ") for item in items if item.kind == "request"]
+    assert requested == sorted(requested, reverse=True)
 
 
 def test_conflict_names_other_gpu_architectures(catalog: Catalog) -> None:
@@ -233,19 +233,19 @@ def test_suggestions_resolve_as_written(clash: tuple[Request, Conflict], catalog
     request, conflict = clash
     suggestions = conflict.suggestions
     assert len(suggestions) <= MAX_SUGGESTIONS
-    assert len({one.request for one in suggestions}) == len(suggestions)
-    for one in suggestions:
-        changed = again(catalog, request, one.request)
+    assert len({suggestion.request for suggestion in suggestions}) == len(suggestions)
+    for suggestion in suggestions:
+        changed = again(catalog, request, suggestion.request)
         assert changed != request
         answer = resolve(catalog, changed)
-        assert isinstance(answer, Resolution), one.change
-        if "(gives " in one.change:
-            promised = one.change.rpartition("(gives ")[2].removesuffix(")").split(" and ")
-            assert set(promised) <= set(map(str, answer.picks)), one.change
+        assert isinstance(answer, Resolution), suggestion.change
+        if "(gives " in suggestion.change:
+            promised = suggestion.change.rpartition("(gives ")[2].removesuffix(")").split(" and ")
+            assert set(promised) <= set(map(str, answer.picks)), suggestion.change
 
 
 @pytest.mark.parametrize(
-    ("wanted", "day", "named", "change"),
+    ("requirements", "day", "named", "change"),
     [
         (
             "rocm==7.1.*",
@@ -284,27 +284,31 @@ def test_suggestions_resolve_as_written(clash: tuple[Request, Conflict], catalog
     ],
 )
 def test_conflict_names_reasons_and_smallest_change(
-    wanted: str, day: str, named: list[str], change: str, catalog: Catalog
+    requirements: str, day: str, named: list[str], change: str, catalog: Catalog
 ) -> None:
-    conflict = _conflict(catalog, ask(catalog, wanted, day=day))
+    conflict = _conflict(catalog, ask(catalog, requirements, day=day))
     texts = [item.text for item in conflict.core]
     assert len(texts) == len(named)
     assert [part for part, text in zip(named, texts, strict=True) if part not in text] == []
-    assert [one.change for one in conflict.suggestions][:1] != []
+    assert [suggestion.change for suggestion in conflict.suggestions][:1] != []
     assert conflict.suggestions[0].change.startswith(change)
 
 
 def test_conflict_cites_driver_and_table(catalog: Catalog) -> None:
-    asked, table, driver = _conflict(catalog, ask(catalog, "rocm==7.1.*", day="2026-02-15")).core
-    assert asked.source == "the request"
+    first, table, driver = _conflict(catalog, ask(catalog, "rocm==7.1.*", day="2026-02-15")).core
+    assert first.source == "the request"
     assert driver.source == catalog.windows_of("lumi-g")[-1].source
     assert table.source == catalog.driver["6.4"].source
 
 
-@pytest.mark.parametrize("wanted", ["torch==2.9.1 rocm==6.4.4", "torch==2.9.1 apex==1.9.0"])
-def test_other_day_is_suggested(wanted: str, catalog: Catalog) -> None:
-    request = ask(catalog, wanted, day="2025-12-31")
-    (other,) = [one for one in _conflict(catalog, request).suggestions if "(driver " in one.change]
+@pytest.mark.parametrize("requirements", ["torch==2.9.1 rocm==6.4.4", "torch==2.9.1 apex==1.9.0"])
+def test_other_day_is_suggested(requirements: str, catalog: Catalog) -> None:
+    request = ask(catalog, requirements, day="2025-12-31")
+    (other,) = [
+        suggestion
+        for suggestion in _conflict(catalog, request).suggestions
+        if "(driver " in suggestion.change
+    ]
     assert "driver 6.3" in other.change
     changed = again(catalog, request, other.request)
     assert (changed.target.date.year, changed.requirements) == (2026, request.requirements)
@@ -312,8 +316,10 @@ def test_other_day_is_suggested(wanted: str, catalog: Catalog) -> None:
 
 def test_weaker_support_is_suggested(catalog: Catalog) -> None:
     request = ask(catalog, "torch==2.9.1 flash-attn", support="documented")
-    changes = [again(catalog, request, one.request) for one in _conflict(catalog, request).suggestions]
-    (trusting,) = [one for one in changes if one.support != "documented"]
+    changes = [
+        again(catalog, request, suggestion.request) for suggestion in _conflict(catalog, request).suggestions
+    ]
+    (trusting,) = [change for change in changes if change.support != "documented"]
     assert (trusting.support, trusting.requirements) == ("observed", request.requirements)
 
 
@@ -332,22 +338,24 @@ def test_conflict_cites_overlay(overlay: Callable[[str], Path]) -> None:
 
 
 @pytest.mark.parametrize(
-    "wanted",
+    "requirements",
     [
         "apex==1.8.0 torch==2.9.1 bitsandbytes>=0.49 rocm==6.0.3 python==3.8",
         "transformer-engine==2.8.0 flash-attn==2.8.4 numpy<1.25 python==3.13 vllm==0.20.1 deepspeed==0.12.3",
     ],
 )
-def test_several_conflicts_still_have_suggestions(wanted: str, catalog: Catalog) -> None:
-    request = ask(catalog, wanted, day="2026-06-01")
+def test_several_conflicts_still_have_suggestions(requirements: str, catalog: Catalog) -> None:
+    request = ask(catalog, requirements, day="2026-06-01")
     conflict = _conflict(catalog, request)
     assert conflict.suggestions
-    for one in conflict.suggestions:
-        assert isinstance(resolve(catalog, again(catalog, request, one.request)), Resolution), one.change
+    for suggestion in conflict.suggestions:
+        assert isinstance(resolve(catalog, again(catalog, request, suggestion.request)), Resolution), (
+            suggestion.change
+        )
 
 
 @pytest.mark.parametrize(
-    ("wanted", "options", "change"),
+    ("requirements", "options", "change"),
     [
         ("megablocks", {"site": "archer2"}, "for lumi-g"),
         ("flash-attn", {"gfx": ["gfx906"]}, "for gfx90a, which lumi-g has"),
@@ -358,14 +366,16 @@ def test_several_conflicts_still_have_suggestions(wanted: str, catalog: Catalog)
     ],
 )
 def test_smallest_resolving_change_comes_first(
-    wanted: str, options: dict[str, Any], change: str, catalog: Catalog
+    requirements: str, options: dict[str, Any], change: str, catalog: Catalog
 ) -> None:
-    request = ask(catalog, wanted, **({"day": "2026-11-21"} | options))
+    request = ask(catalog, requirements, **({"day": "2026-11-21"} | options))
     suggestions = _conflict(catalog, request).suggestions
     assert suggestions[0].change.startswith(change)
-    for one in suggestions:
-        assert isinstance(resolve(catalog, again(catalog, request, one.request)), Resolution), one.change
-    trusting = [one for one in suggestions if one.change.startswith("also accept")]
+    for suggestion in suggestions:
+        assert isinstance(resolve(catalog, again(catalog, request, suggestion.request)), Resolution), (
+            suggestion.change
+        )
+    trusting = [suggestion for suggestion in suggestions if suggestion.change.startswith("also accept")]
     assert len(trusting) <= 1
 
 
@@ -401,19 +411,21 @@ def test_suggestions_only_name_architectures_of_a_site(requirements: str, catalo
     st.sampled_from(["any", "observed", "documented"]),
 )
 def test_partly_solvable_request_has_suggestion(
-    catalog: Catalog, wanted: set[str], site: str, support: Support
+    catalog: Catalog, requirements: set[str], site: str, support: Support
 ) -> None:
-    request = ask(catalog, " ".join(sorted(wanted)), site=site, day="2026-11-21", support=support)
+    request = ask(catalog, " ".join(sorted(requirements)), site=site, day="2026-11-21", support=support)
     answer = resolve(catalog, request)
     if isinstance(answer, Resolution):
         return
     event(f"suggestions: {len(answer.suggestions)}")
-    for one in answer.suggestions:
-        assert isinstance(resolve(catalog, again(catalog, request, one.request)), Resolution), one.change
+    for suggestion in answer.suggestions:
+        assert isinstance(resolve(catalog, again(catalog, request, suggestion.request)), Resolution), (
+            suggestion.change
+        )
     if not answer.suggestions:
         alone = [
-            ask(catalog, text, site=place, day="2026-11-21", support=trust)
-            for text in wanted - {"python==3.9"}
-            for place, trust in [(site, support), (site, "any"), ("lumi-g", support)]
+            ask(catalog, text, site=name, day="2026-11-21", support=trust)
+            for text in requirements - {"python==3.9"}
+            for name, trust in [(site, support), (site, "any"), ("lumi-g", support)]
         ]
-        assert [one for one in alone if isinstance(resolve(catalog, one), Resolution)] == []
+        assert [single for single in alone if isinstance(resolve(catalog, single), Resolution)] == []

@@ -1,4 +1,4 @@
-"""The real catalog on real requests; a case is a file in ``cases/``."""
+"""The shipped catalog gives the expected answer for each case in ``cases/``."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from resolver.model import Conflict, Distribution, Prefer, Request, Resolution, 
 from resolver.proven import judge
 from resolver.resolve import resolve
 from resolver.versions import allows
-from tests.resolver.asking import ask
+from tests.resolver.solve_helpers import ask
 
 
 class Case(msgspec.Struct, forbid_unknown_fields=True, rename="kebab"):
-    """A request and what the catalog says to it."""
+    """A request and the expected answer."""
 
     description: str
     requirements: list[str]
@@ -25,7 +25,7 @@ class Case(msgspec.Struct, forbid_unknown_fields=True, rename="kebab"):
     date: datetime.date
     expect: str
     source: str = ""
-    """Where somebody ran it."""
+    """Where the set was run."""
     support: Support = "any"
     prefer: Prefer = "newest"
     gfx: list[str] | None = None
@@ -37,17 +37,17 @@ class Case(msgspec.Struct, forbid_unknown_fields=True, rename="kebab"):
     origins: dict[str, str] = {}
     """Component to where it comes from."""
     without: list[str] = []
-    """Components that are no part of the set."""
+    """Components that must not be in the set."""
     at_own_risk: list[str] = []
-    """The only components that are outside of what is supported."""
+    """All components outside of the supported range."""
     warns: list[str] = []
     proven: str = ""
     """Set in the catalog whose every pick must be chosen."""
     named: list[str] = []
-    """What the items of the core say, together."""
+    """Texts that must occur in the items of the core."""
 
 
-_FEWEST = 14  # sets of tier 1: none may get lost
+_FEWEST = 14  # sets of tier 1; a lower number means that a set was lost
 
 FILES = sorted(Path(__file__).with_name("cases").glob("*.toml"))
 
@@ -77,8 +77,8 @@ def test_catalog_gives_expected_answer(path: Path, catalog: Catalog) -> None:
         _is_resolved(case, request, answer, catalog)
     else:
         assert isinstance(answer, Conflict), answer
-        said = "\n".join(item.text for item in answer.core)
-        assert [part for part in case.named if part not in said] == []
+        text = "\n".join(item.text for item in answer.core)
+        assert [part for part in case.named if part not in text] == []
         assert case.named
 
 
@@ -90,14 +90,14 @@ def test_tier_1_sets_resolve(catalog: Catalog) -> None:
     verdicts = {row.id: judge(catalog, row) for row in catalog.proven.values() if row.tier == 1}
     assert len(verdicts) >= _FEWEST
     expected = {name: "at own risk" if name in AT_OWN_RISK else "resolves" for name in verdicts}
-    assert {name: one.verdict for name, one in verdicts.items()} == expected, verdicts
+    assert {name: verdict.verdict for name, verdict in verdicts.items()} == expected, verdicts
     assert set(AT_OWN_RISK) <= verdicts.keys()
 
 
 def test_tier_2_set_without_resolution_has_reason(catalog: Catalog) -> None:
     judged = [judge(catalog, row) for row in catalog.proven.values() if row.tier == 2]
-    assert [one for one in judged if one.verdict == "unknown" and not one.unknown] == []
-    assert [one for one in judged if one.verdict == "does not resolve" and not one.core] == []
+    assert [verdict for verdict in judged if verdict.verdict == "unknown" and not verdict.unknown] == []
+    assert [verdict for verdict in judged if verdict.verdict == "does not resolve" and not verdict.core] == []
 
 
 def test_set_before_first_window_is_unknown(catalog: Catalog) -> None:
@@ -113,13 +113,16 @@ def _read(path: Path) -> Case:
 def _is_resolved(case: Case, request: Request, answer: Resolution, catalog: Catalog) -> None:
     picks = {pick.name: pick for pick in answer.picks}
     assert {name: picks[name].origin for name in case.origins} == case.origins
-    wanted = catalog.proven[case.proven].picks if case.proven else case.picks
-    assert {name: picks[name].key for name in wanted if name in picks} == wanted
+    expected = catalog.proven[case.proven].picks if case.proven else case.picks
+    assert {name: picks[name].key for name in expected if name in picks} == expected
     assert picks.keys().isdisjoint(case.without)
     assert [name for name, pick in picks.items() if pick.verdict != "supported"] == case.at_own_risk
     assert [part for part in case.warns if part not in "\n".join(answer.warnings)] == []
-    for one in request.requirements:
-        assert allows([one.specifier] if one.specifier is not None else [], picks[one.name].version)
+    for requirement in request.requirements:
+        assert allows(
+            [requirement.specifier] if requirement.specifier is not None else [],
+            picks[requirement.name].version,
+        )
     assert [name for name, pick in picks.items() if not _is_cited(pick)] == []
     _is_ordered(answer)
 

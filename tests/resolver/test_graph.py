@@ -13,8 +13,8 @@ from resolver.facts.catalog import Catalog
 from resolver.graph import build_graph, edges_of_graph, generations, pick_in, roots, with_needs
 from resolver.model import Edge, Resolution
 from resolver.resolve import resolve
-from tests.resolver.asking import ask
 from tests.resolver.graphs import builds, lock_of, locks, runs
+from tests.resolver.solve_helpers import ask
 from tests.resolver.universe import EXAMPLES
 
 

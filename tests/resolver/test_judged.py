@@ -22,9 +22,9 @@ SEEDS = range(150)
 @given(universes(cycles=True))
 def test_judge_agrees_with_brute_force(universe: Universe) -> None:
     """Brute force checks the judge, and the translation to its input."""
-    found = judged(universe)
-    assert (found is not None) == universe.solvable()
-    assert found is None or universe.holds(found)
+    judgement = judged(universe)
+    assert (judgement is not None) == universe.solvable()
+    assert judgement is None or universe.holds(judgement)
 
 
 @pytest.mark.parametrize("cycles", [False, True])
@@ -32,12 +32,12 @@ def test_search_agrees_with_judge(cycles: bool) -> None:
     solvable = 0
     for seed in SEEDS:
         universe = random_universe(seed, cycles=cycles)
-        found = judged(universe)
+        judgement = judged(universe)
         solution, preferred = solve(universe.problem()), solve_preferred(universe.problem())
-        assert (solution is not None, preferred is not None) == (found is not None,) * 2, seed
-        if found is not None and solution is not None and preferred is not None:
+        assert (solution is not None, preferred is not None) == (judgement is not None,) * 2, seed
+        if judgement is not None and solution is not None and preferred is not None:
             solvable += 1
-            assert universe.holds(found), seed
+            assert universe.holds(judgement), seed
             assert universe.holds(universe.read(solution)), seed
             assert universe.holds(universe.read(preferred)), seed
     assert len(SEEDS) // 4 < solvable < len(SEEDS) * 3 // 4
@@ -54,7 +54,7 @@ def test_preferred_solution_is_not_beaten() -> None:
         if solution is None:
             continue
         decided = universe.limits
-        for name in sorted(universe.sizes, key=lambda one: (one != "rocm", one != "torch", one)):
+        for name in sorted(universe.sizes, key=lambda key: (key != "rocm", key != "torch", key)):
             position = solution[name] - 1
             better = Limit(name, frozenset(range(position)), False)
             assert judged(dataclasses.replace(universe, limits=(*decided, better))) is None, (seed, name)
@@ -64,8 +64,8 @@ def test_preferred_solution_is_not_beaten() -> None:
 
 
 def _universe_of(universe: Universe, problem: Problem, items: list[Demand | Relation]) -> Universe:
-    limits = [universe.limits[i] for i, one in enumerate(problem.demands) if one in items]
-    links = [universe.links[i] for i, one in enumerate(problem.relations) if one in items]
+    limits = [universe.limits[i] for i, demand in enumerate(problem.demands) if demand in items]
+    links = [universe.links[i] for i, relation in enumerate(problem.relations) if relation in items]
     return dataclasses.replace(universe, limits=tuple(limits), links=tuple(links))
 
 
@@ -80,7 +80,7 @@ def test_cores_of_larger_universes_are_minimal() -> None:
         core: list[Demand | Relation] = [*demands, *relations]
         assert judged(_universe_of(universe, problem, core)) is None, seed
         for item in core:
-            rest = [one for one in core if one is not item]
+            rest = [other for other in core if other is not item]
             assert judged(_universe_of(universe, problem, rest)) is not None, (seed, item)
         sizes.append(len(core))
     assert len(sizes) > 20
@@ -91,7 +91,7 @@ def _by_deletion(universe: Universe, problem: Problem) -> list[Demand | Relation
     """Find a core by leaving out one item after another, each time checked by brute force."""
     core: list[Demand | Relation] = [*problem.demands, *problem.relations]
     for item in list(core):
-        rest = [one for one in core if one is not item]
+        rest = [other for other in core if other is not item]
         if not _universe_of(universe, problem, rest).solvable():
             core = rest
     return core

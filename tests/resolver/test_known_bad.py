@@ -16,7 +16,7 @@ from resolver.facts.loading import load
 from resolver.model import Conflict, Resolution
 from resolver.resolve import resolve
 from resolver.versions import allows, parse_specifier
-from tests.resolver.asking import ask
+from tests.resolver.solve_helpers import ask
 
 Overlay = Callable[[str], Path]
 
@@ -59,7 +59,7 @@ def _picks(answer: Resolution | Conflict) -> dict[str, str]:
 
 def _said(answer: Resolution | Conflict) -> list[str]:
     assert isinstance(answer, Resolution), answer
-    return [one for one in answer.warnings if "they spoil one another" in one]
+    return [warning for warning in answer.warnings if "they spoil one another" in warning]
 
 
 # Refused.
@@ -72,11 +72,11 @@ def test_whole_combination_is_refused_with_source(number: int, catalog: Catalog,
     assert isinstance(resolve(catalog, request), Resolution)
     answer = resolve(load([overlay(_row(combination))]), request)
     assert isinstance(answer, Conflict)
-    said = "\n".join(item.text for item in answer.core)
+    core = "\n".join(item.text for item in answer.core)
     for name, text in combination.items():
-        assert f"you asked for {name}{text}" in said
-        assert f"{name} {text.removeprefix('==')}" in said
-    assert "they spoil one another" in said
+        assert f"you asked for {name}{text}" in core
+        assert f"{name} {text.removeprefix('==')}" in core
+    assert "they spoil one another" in core
     assert "a bad day" in {item.source for item in answer.core}
 
 
@@ -95,9 +95,9 @@ def test_combination_is_avoided_by_any_component(number: int, overlay: Overlay) 
     combination = _first(number)
     mine = load([overlay(_row(combination))])
     for name, text in combination.items():
-        others = _pinned(one for one in combination if one != name)
-        wanted = f"{others} {name}{text.replace('==', '!=')}"
-        assert _picks(resolve(mine, ask(mine, wanted))).keys() >= combination.keys(), name
+        others = _pinned(other for other in combination if other != name)
+        requirements = f"{others} {name}{text.replace('==', '!=')}"
+        assert _picks(resolve(mine, ask(mine, requirements))).keys() >= combination.keys(), name
 
 
 @pytest.mark.parametrize("number", [1, 2, 3, 4])
@@ -122,12 +122,12 @@ def test_component_without_versions_means_all(overlay: Overlay) -> None:
 def test_combination_may_contain_platform(overlay: Overlay) -> None:
     mine = load([overlay(_row({"apex": "", "python": "==3.12", "rocm": "==6.4.*"}))])
     assert isinstance(resolve(mine, ask(mine, "apex python==3.12 rocm==6.4.*")), Conflict)
-    for wanted in (
+    for requirements in (
         "apex python==3.11 rocm==6.4.*",
         "apex python==3.12 rocm==6.2.*",
         "python==3.12 rocm==6.4.4",
     ):
-        assert isinstance(resolve(mine, ask(mine, wanted)), Resolution), wanted
+        assert isinstance(resolve(mine, ask(mine, requirements)), Resolution), requirements
 
 
 @pytest.mark.parametrize("number", [2, 3])
@@ -247,15 +247,18 @@ def test_row_with_unknown_name_is_refused(
 
 def _versions(catalog: Catalog, name: str) -> list[str]:
     if name in {"rocm", "torch", "python"}:
-        return [*getattr(catalog, name), *(one.version for one in catalog.releases_of(name))]
-    return [one.version for one in catalog.releases_of(name)]
+        return [*getattr(catalog, name), *(release.version for release in catalog.releases_of(name))]
+    return [release.version for release in catalog.releases_of(name)]
 
 
 def test_shipped_rows_name_known_versions(catalog: Catalog) -> None:
     for row in catalog.known_bad.values():
         for name, text in row.combination.items():
             specifiers = [parse_specifier(text)] if text else []
-            assert any(allows(specifiers, one) for one in _versions(catalog, name)), (row.combination, name)
+            assert any(allows(specifiers, version) for version in _versions(catalog, name)), (
+                row.combination,
+                name,
+            )
 
 
 def test_shipped_refusals_conflict_as_a_whole(catalog: Catalog) -> None:

@@ -12,7 +12,7 @@ from resolver.facts.catalog import Catalog
 from resolver.facts.loading import load
 from resolver.model import Resolution
 from resolver.resolve import resolve
-from tests.resolver.asking import ask
+from tests.resolver.solve_helpers import ask
 
 KNOWN = 'status = "documented"\nsource = "somewhere"\n'
 DRIVER = '[[driver]]\nversion = "6.3"\nsupports = ["{}"]\n' + KNOWN

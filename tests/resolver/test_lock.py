@@ -17,7 +17,7 @@ from resolver.facts.catalog import Catalog
 from resolver.lock import dumps, read_lock
 from resolver.model import Prefer, Request, Resolution, Target
 from resolver.resolve import resolve
-from tests.resolver.asking import ask
+from tests.resolver.solve_helpers import ask
 
 FIVE = "torch apex deepspeed flash-attn bitsandbytes"
 
@@ -131,7 +131,8 @@ def test_lock_bytes_are_the_same_in_every_process(catalog: Catalog) -> None:
     """Strings hash differently in every process; three of them must agree with this one."""
     program = (
         "import sys; from resolver.facts.loading import load; from resolver.lock import dumps;"
-        "from resolver.resolve import resolve; from tests.resolver.asking import ask; catalog = load();"
+        "from resolver.resolve import resolve; from tests.resolver.solve_helpers import ask;"
+        "catalog = load();"
         f"sys.stdout.write(dumps(resolve(catalog, ask(catalog, {FIVE!r}, day='2025-06-01'))))"
     )
     root = Path(__file__).parents[2]

@@ -21,7 +21,7 @@ from resolver.facts.loading import load
 from resolver.lock import dumps, read_lock
 from resolver.model import IMAGE, Prefer, Preinstalled, Request, Resolution, Support
 from resolver.resolve import resolve
-from tests.resolver.asking import ask
+from tests.resolver.solve_helpers import ask
 from tests.resolver.universe import EXAMPLES
 
 CATALOG: Catalog = load()
@@ -47,10 +47,10 @@ KEPT = [
 @st.composite
 def requests(draw: st.DrawFn) -> Request:
     """Draw a request for LUMI: some packages, perhaps with a torch, a Python or a ROCm."""
-    wanted = draw(st.lists(st.sampled_from(NAMES), max_size=3, unique=True))
+    requirements = draw(st.lists(st.sampled_from(NAMES), max_size=3, unique=True))
     pins = ["torch", *(f"torch=={version}" for version in TORCHES)]
-    wanted.append(draw(st.sampled_from(pins)))
-    wanted += draw(st.sampled_from([[], ["python==3.12"], ["rocm==6.2.*"], ["rocm>=6.0,<6.5"]]))
+    requirements.append(draw(st.sampled_from(pins)))
+    requirements += draw(st.sampled_from([[], ["python==3.12"], ["rocm==6.2.*"], ["rocm>=6.0,<6.5"]]))
     site, day = draw(
         st.sampled_from([("lumi-g", "2025-06-01"), ("lumi-g", "2026-05-01"), ("local", "2026-05-01")])
     )
@@ -58,7 +58,7 @@ def requests(draw: st.DrawFn) -> Request:
     gfx = ["gfx90a"] if draw(st.booleans()) else ["gfx942", "gfx90a"]
     request = ask(
         CATALOG,
-        " ".join(dict.fromkeys(wanted)),
+        " ".join(dict.fromkeys(requirements)),
         site=site,
         day=day,
         backend="rocm",
@@ -67,8 +67,8 @@ def requests(draw: st.DrawFn) -> Request:
         support=draw(st.sampled_from(SUPPORT)),
         prefer=draw(st.sampled_from(PREFER)),
     )
-    kept = draw(st.sampled_from(KEPT))
-    return replace(request, preinstalled=kept)
+    preinstalled = draw(st.sampled_from(KEPT))
+    return replace(request, preinstalled=preinstalled)
 
 
 def locked(request: Request) -> Resolution:
@@ -102,17 +102,17 @@ def text() -> str:
 
 def leaves(value: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:
     if isinstance(value, dict):
-        for key, one in value.items():
-            yield from leaves(one, (*path, key))
+        for key, child in value.items():
+            yield from leaves(child, (*path, key))
     elif isinstance(value, list):
-        for number, one in enumerate(value):
-            yield from leaves(one, (*path, number))
+        for number, child in enumerate(value):
+            yield from leaves(child, (*path, number))
     else:
         yield path
 
 
 def another(value: Any, more: str) -> Any:
-    """Give another value of the same type."""
+    """Return another value of the same type."""
     if isinstance(value, bool):
         return not value
     if isinstance(value, int):
@@ -125,9 +125,9 @@ def another(value: Any, more: str) -> Any:
 @given(data=st.data())
 @IN_A_FOLDER
 def test_lock_with_changed_value_is_rejected(data: st.DataObject, text: str, tmp_path: Path) -> None:
-    said = tomllib.loads(text)
-    changed = copy.deepcopy(said)
-    *path, last = data.draw(st.sampled_from(list(leaves(said))))
+    document = tomllib.loads(text)
+    changed = copy.deepcopy(document)
+    *path, last = data.draw(st.sampled_from(list(leaves(document))))
     here: Any = changed
     for key in path:
         here = here[key]

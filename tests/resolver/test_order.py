@@ -16,7 +16,7 @@ from resolver.model import Candidate, Edge, Resolution
 from resolver.order import edges_of, generations
 from resolver.problem import Relation, Row, Variable
 from resolver.resolve import resolve
-from tests.resolver.asking import ask
+from tests.resolver.solve_helpers import ask
 from tests.resolver.universe import EXAMPLES, FACT, candidate
 
 NAMES = tuple("abcdefgh")
@@ -48,14 +48,14 @@ def test_names_and_edge_ends_are_all_installed() -> None:
 @given(st.permutations(NAMES), st.integers(1, len(NAMES)), st.booleans())
 def test_cycle_is_named_as_path(names: list[str], length: int, more: bool) -> None:
     cycle = names[:length]
-    edges = [_edge(one, other) for one, other in zip(cycle, [*cycle[1:], cycle[0]], strict=True)]
+    edges = [_edge(subject, other) for subject, other in zip(cycle, [*cycle[1:], cycle[0]], strict=True)]
     extra = [_edge(name, cycle[0]) for name in names[length:]] if more else []
     with pytest.raises(CycleError) as failure:
         generations(NAMES, [*edges, *extra])
     path = failure.value.message.split(": ")[1].split(".")[0].split(" -> ")
     assert path[0] == path[-1]
     assert sorted(path[1:]) == sorted(cycle)
-    assert {_edge(one, other) for one, other in pairwise(path)} == set(edges)
+    assert {_edge(subject, other) for subject, other in pairwise(path)} == set(edges)
     assert failure.value.hint
 
 
@@ -100,12 +100,12 @@ def test_published_wheel_has_no_build_edges() -> None:
 
 def test_relations_that_require_become_run_edges() -> None:
     apex, torch, rocm = candidate("apex", "1"), candidate("torch", "2"), _platform("rocm")
-    one = {name.name: Variable(name.name, [name]) for name in (apex, torch, rocm)}
+    variables = {name.name: Variable(name.name, [name]) for name in (apex, torch, rocm)}
     row = Row(0b10, 0b10, FACT)
-    needs = Relation(one["apex"], one["torch"], "run", [row])
-    constrains = Relation(one["torch"], one["apex"], "run", [row], when_present=True)
-    silent = Relation(one["torch"], one["apex"], "run", [])
-    platform = Relation(one["torch"], one["rocm"], "run", [row])
+    needs = Relation(variables["apex"], variables["torch"], "run", [row])
+    constrains = Relation(variables["torch"], variables["apex"], "run", [row], when_present=True)
+    silent = Relation(variables["torch"], variables["apex"], "run", [])
+    platform = Relation(variables["torch"], variables["rocm"], "run", [row])
     edges = edges_of([apex, torch, rocm], [needs, constrains, silent, platform])
     assert edges == (Edge("apex", "torch", "run", declared=True),)
     assert edges_of([apex], [needs]) == ()
@@ -120,12 +120,14 @@ def test_edges_are_sorted() -> None:
     undeclared = tuple(f"{name}>={number}" for name in ("cmake", "ninja") for number in range(30))
     edges = edges_of([_built("apex", undeclared=undeclared)], [])
     assert len(edges) == 60
-    assert list(edges) == sorted(edges, key=lambda one: (one.subject, one.object, one.kind, one.requirement))
+    assert list(edges) == sorted(
+        edges, key=lambda edge: (edge.subject, edge.object, edge.kind, edge.requirement)
+    )
 
 
 def test_extensions_come_after_torch_and_triton(catalog: Catalog) -> None:
-    wanted = "torch apex deepspeed flash-attn bitsandbytes"
-    answer = resolve(catalog, ask(catalog, wanted, day="2025-06-01"))
+    requirements = "torch apex deepspeed flash-attn bitsandbytes"
+    answer = resolve(catalog, ask(catalog, requirements, day="2025-06-01"))
     assert isinstance(answer, Resolution)
     rank = {name: number for number, group in enumerate(answer.order) for name in group}
     built = {pick.name for pick in answer.picks if pick.origin == "build"}

@@ -23,7 +23,7 @@ def test_placeholder_is_parsed_and_filled(name: str, form: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
+    ("text", "message"),
     [
         ("{jfx}", "{jfx}; known: gfx"),
         ("{gfx:two}", "{gfx:one}"),
@@ -34,8 +34,8 @@ def test_placeholder_is_parsed_and_filled(name: str, form: str) -> None:
         ("{}", "is not part of a placeholder"),
     ],
 )
-def test_invalid_placeholder_is_named(text: str, says: str) -> None:
-    assert says in placeholder_error(text)
+def test_invalid_placeholder_is_named(text: str, message: str) -> None:
+    assert message in placeholder_error(text)
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from resolver.lock import dumps
 from resolver.model import IMAGE, Conflict, Distribution, Preinstalled, Request, Resolution
 from resolver.resolve import resolve
 from resolver.suggest import request_arguments
-from tests.resolver.asking import ask
+from tests.resolver.solve_helpers import ask
 
 DAY = "2026-05-01"
 TORCH_LAYER = "lumi-multitorch-torch-u24r64f21m43t29-20260225_144743.sif"
@@ -53,7 +53,7 @@ def test_preinstalled_version_is_kept_and_not_built(catalog: Catalog) -> None:
         assert pick.facts[0].source == "installed: list.txt"
         assert pick.facts[0].status == "observed"
     lock = answer
-    assert [one.name for one in lock.built()] == ["apex"]
+    assert [pick.name for pick in lock.built()] == ["apex"]
     assert lock.built()[0].pinned.endswith("+rocm6.4.torch2.9.1.gfx90a")
     assert not any(edge.subject == "deepspeed" and edge.kind == "build" for edge in lock.edges)
     assert lock.request.preinstalled is not None
@@ -67,8 +67,8 @@ def test_preinstalled_version_is_kept_and_not_built(catalog: Catalog) -> None:
 def test_preinstalled_is_picked_without_request(catalog: Catalog) -> None:
     request = ask(catalog, "bitsandbytes", day=DAY)
     assert resolved(catalog, request).pick("torchvision") is None
-    kept = keeping(request, torch="2.9.1+rocm6.4", torchvision="0.24.1+rocm6.4")
-    assert pick_of(resolved(catalog, kept), "torchvision").origin == "preinstalled"
+    changed = keeping(request, torch="2.9.1+rocm6.4", torchvision="0.24.1+rocm6.4")
+    assert pick_of(resolved(catalog, changed), "torchvision").origin == "preinstalled"
 
 
 def test_unknown_label_matches_longest_prefix(catalog: Catalog) -> None:
@@ -77,7 +77,7 @@ def test_unknown_label_matches_longest_prefix(catalog: Catalog) -> None:
     assert (torch.version, torch.index) == ("2.9.1+rocm6.4.lumi", "")
     assert pick_of(answer, "rocm").version.startswith("6.4")
     assert "torch 2.9.1+rocm6.4 is built for ROCm 6.4" in [fact.text for fact in torch.facts]
-    assert any("the facts about torch 2.9.1+rocm6.4 were used" in one for one in answer.warnings)
+    assert any("the facts about torch 2.9.1+rocm6.4 were used" in warning for warning in answer.warnings)
     assert answer.built()[0].pinned.endswith("torch2.9.1.gfx90a")
 
 
@@ -88,7 +88,7 @@ def test_matched_version_gives_requirements(catalog: Catalog) -> None:
     texts = [item.text for item in answer.core]
     assert "the base image contains torch 2.9.1+rocm6.4.lumi" in texts
     assert "torch 2.9.1+rocm6.4 is built for ROCm 6.4" in texts
-    changes = [one for one in answer.suggestions if "without keeping" in one.change]
+    changes = [suggestion for suggestion in answer.suggestions if "without keeping" in suggestion.change]
     assert changes
     assert "--keep-installed" not in changes[0].request
 
@@ -97,7 +97,7 @@ def test_unmatched_version_causes_warning(catalog: Catalog) -> None:
     request = ask(catalog, "torch rocm==6.0.3", day="2025-06-01")
     answer = resolved(catalog, keeping(request, torch="2.8.0a0+git49444c3"))
     assert pick_of(answer, "torch").version == "2.8.0a0+git49444c3"
-    assert any("so its requirements were not checked" in one for one in answer.warnings)
+    assert any("so its requirements were not checked" in warning for warning in answer.warnings)
     known = resolve(catalog, keeping(request, torch="2.8.0+rocm6.4"))
     assert isinstance(known, Conflict)
 
@@ -113,7 +113,7 @@ def test_other_label_matches_public_version_only(catalog: Catalog) -> None:
     request = ask(catalog, "apex rocm==6.4.*", day=DAY)
     answer = resolved(catalog, keeping(request, torch="2.9.1+ours"))
     assert pick_of(answer, "apex").version == "1.9.0"
-    assert any("its own requirements were not checked" in one for one in answer.warnings)
+    assert any("its own requirements were not checked" in warning for warning in answer.warnings)
 
 
 def test_conflict_names_preinstalled_version(catalog: Catalog) -> None:
@@ -141,9 +141,9 @@ def test_preinstalled_pair_excluded_by_catalog_warns(
     request = ask(catalog, "apex", day=DAY)
     answer = resolved(catalog, keeping(request, torch="2.9.1+rocm6.4", torchvision="0.23.0+rocm6.4"))
     assert pick_of(answer, "torchvision").version == "0.23.0+rocm6.4"
-    assert any("torchvision and torch in versions" in one for one in answer.warnings)
-    wanted = ask(catalog, "apex torchvision==0.23.0+rocm6.4", day=DAY)
-    assert isinstance(resolve(catalog, keeping(wanted, torch="2.9.1+rocm6.4")), Conflict)
+    assert any("torchvision and torch in versions" in warning for warning in answer.warnings)
+    pinned = ask(catalog, "apex torchvision==0.23.0+rocm6.4", day=DAY)
+    assert isinstance(resolve(catalog, keeping(pinned, torch="2.9.1+rocm6.4")), Conflict)
 
 
 def test_listed_python_and_rocm_are_demands(catalog: Catalog) -> None:
@@ -183,7 +183,7 @@ def test_image_without_content_causes_warning(catalog: Catalog) -> None:
     answer = resolved(catalog, replace(request, preinstalled=Preinstalled(IMAGE)))
     assert pick_of(answer, "torch").origin == "published"
     assert pick_of(answer, "base-image").version == NO_TORCH
-    assert any("nothing was kept" in one for one in answer.warnings)
+    assert any("nothing was kept" in warning for warning in answer.warnings)
 
 
 def test_other_torch_conflicts_with_image(catalog: Catalog) -> None:
@@ -197,17 +197,17 @@ def test_cpu_backend_cannot_keep_image(catalog: Catalog) -> None:
     request = ask(catalog, "torch", site="local", backend="cpu", python="3.11", glibc="2.36")
     with pytest.raises(UsageError, match="CPU backend has none"):
         resolve(catalog, replace(request, preinstalled=Preinstalled(IMAGE)))
-    kept = resolved(catalog, keeping(request, torch="2.12.0+cpu"))
-    assert pick_of(kept, "torch").origin == "preinstalled"
+    resolution = resolved(catalog, keeping(request, torch="2.12.0+cpu"))
+    assert pick_of(resolution, "torch").origin == "preinstalled"
 
 
 def test_list_without_image_causes_warning(catalog: Catalog) -> None:
     request = keeping(ask(catalog, "apex", day=DAY), torch="2.9.1+rocm6.4")
-    said = "does not name its base image"
-    assert any(said in one for one in resolved(catalog, request).warnings)
+    text = "does not name its base image"
+    assert any(text in warning for warning in resolved(catalog, request).warnings)
     named = keeping(ask(catalog, "apex", day=DAY, base_image=TORCH_LAYER), torch="2.9.1+rocm6.4")
     answer = resolved(catalog, named)
-    assert not any(said in one for one in answer.warnings)
+    assert not any(text in warning for warning in answer.warnings)
     assert pick_of(answer, "python").version == "3.12"
 
 
@@ -222,7 +222,8 @@ def test_preinstalled_lock_is_deterministic(kept: str, catalog: Catalog) -> None
     program = (
         "import sys; from msgspec.structs import replace; from resolver.facts.loading import load;"
         "from resolver.lock import dumps; from resolver.model import Preinstalled;"
-        "from resolver.resolve import resolve; from tests.resolver.asking import ask; catalog = load();"
+        "from resolver.resolve import resolve; from tests.resolver.solve_helpers import ask;"
+        "catalog = load();"
         f"request = ask(catalog, 'apex deepspeed', day={DAY!r}, base_image={TORCH_LAYER!r});"
         f"sys.stdout.write(dumps(resolve(catalog, replace(request, preinstalled={kept}))))"
     )
@@ -255,7 +256,7 @@ def test_preinstalled_conflicts_with_documented_support(catalog: Catalog) -> Non
 
 
 @pytest.mark.parametrize(
-    ("version", "backend", "said"),
+    ("version", "backend", "text"),
     [
         ("2.3.0+cu121", None, "torch 2.3.0+cu121 is labelled as a build for CUDA"),
         ("2.3.0+cpu.site", None, "torch 2.3.0+cpu.site is labelled as a build for the CPU"),
@@ -264,14 +265,14 @@ def test_preinstalled_conflicts_with_documented_support(catalog: Catalog) -> Non
     ],
 )
 def test_label_of_unknown_torch_names_backend(
-    catalog: Catalog, version: str, backend: Backend | None, said: str
+    catalog: Catalog, version: str, backend: Backend | None, text: str
 ) -> None:
     site = "local" if backend == "cpu" else "lumi-g"
     answer = resolve(
         catalog, keeping(ask(catalog, "torch", site=site, backend=backend, day=DAY), torch=version)
     )
     assert isinstance(answer, Conflict)
-    assert said in "\n".join(one.text for one in answer.core)
+    assert text in "\n".join(item.text for item in answer.core)
 
 
 def test_unlabelled_torch_has_pythons_of_release(catalog: Catalog) -> None:

@@ -18,12 +18,12 @@ def _variable(name: str, size: int) -> Variable:
 
 
 def test_masks_number_candidates_from_bit_1() -> None:
-    one = _variable("torch", 3)
-    assert one.everything == 0b1111
-    assert one.present == 0b1110
-    assert one.mask([0, 2]) == 0b1010
-    assert one.candidate(3) is one.candidates[2]
-    assert one.chosen(0b1011) == [one.candidates[0], one.candidates[2]]
+    torch = _variable("torch", 3)
+    assert torch.everything == 0b1111
+    assert torch.present == 0b1110
+    assert torch.mask([0, 2]) == 0b1010
+    assert torch.candidate(3) is torch.candidates[2]
+    assert torch.chosen(0b1011) == [torch.candidates[0], torch.candidates[2]]
 
 
 @EXAMPLES
@@ -35,10 +35,10 @@ def test_bits_yields_set_bits_in_order(mask: int) -> None:
 
 
 def test_relation_table_merges_rows() -> None:
-    one, other = _variable("apex", 3), _variable("torch", 2)
-    rows = [Row(one.mask([0, 1]), other.mask([0]), FACT), Row(one.mask([1]), other.mask([1]), FACT)]
-    needs = Relation(one, other, "run", rows)
-    goes_with = Relation(one, other, "run", rows, when_present=True)
+    apex, torch = _variable("apex", 3), _variable("torch", 2)
+    rows = [Row(apex.mask([0, 1]), torch.mask([0]), FACT), Row(apex.mask([1]), torch.mask([1]), FACT)]
+    needs = Relation(apex, torch, "run", rows)
+    goes_with = Relation(apex, torch, "run", rows, when_present=True)
     assert needs.table == [0b111, 0b010, 0b110, 0b111]
     assert goes_with.table == [0b111, 0b011, 0b111, 0b111]
     assert needs.rows_between(2, 1) == [rows[0]]
@@ -106,6 +106,6 @@ def test_propagation_follows_chain_to_its_start() -> None:
     universe = Universe(
         dict.fromkeys(chain, 2),
         (*(Limit(name, both, False) for name in chain), Limit("rocm", frozenset({1}), False)),
-        tuple(Link(one, other, rows, False) for one, other in pairwise(chain)),
+        tuple(Link(left, right, rows, False) for left, right in pairwise(chain)),
     )
     assert propagate(universe.problem()) == dict.fromkeys(chain, 0b100)

@@ -1,4 +1,4 @@
-"""What a resolution says: the default Python, origins, and the image that preinstalled packages choose."""
+"""Resolutions: the default Python, origins, and the image chosen by preinstalled packages."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from resolver.explain import rejected_versions
 from resolver.facts.catalog import Catalog
 from resolver.model import IMAGE, Preinstalled, Request, Resolution
 from resolver.resolve import resolve
-from tests.resolver.asking import ask
+from tests.resolver.solve_helpers import ask
 
 DAY = "2026-11-22"
 

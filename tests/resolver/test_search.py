@@ -13,27 +13,29 @@ from tests.resolver.universe import EXAMPLES, FACT, Universe, candidate, univers
 @given(universes())
 def test_preferred_solution_is_best_by_component(universe: Universe) -> None:
     """Components of every solution come first: the platform, then torch, then the rest; the best of each."""
-    found = solve_preferred(universe.problem())
+    solution = solve_preferred(universe.problem())
     left = list(universe.solutions())
     if not left:
-        assert found is None
+        assert solution is None
         return
     undecided = sorted(universe.sizes, key=["rocm", "torch", "apex", "deepspeed", "zlib"].index)
     while undecided:
-        needed = (name for name in undecided if all(one[name] is not None for one in left))
+        needed = (name for name in undecided if all(candidate[name] is not None for candidate in left))
         name = next(needed, undecided[0])
         undecided.remove(name)
-        values = [one[name] for one in left]
+        values = [candidate[name] for candidate in left]
         best = None if None in values else min(value for value in values if value is not None)
-        left = [one for one in left if one[name] == best]
-    assert found is not None
-    assert [universe.read(found)] == left
+        left = [candidate for candidate in left if candidate[name] == best]
+    assert solution is not None
+    assert [universe.read(solution)] == left
 
 
 def test_newest_torch_wins_over_newest_apex() -> None:
     torch = Variable("torch", [candidate("torch", version) for version in ("3", "2", "1")])
     apex = Variable("apex", [candidate("apex", version) for version in ("2", "1")])
     rows = [Row(apex.mask([0]), torch.mask([2]), FACT), Row(apex.mask([1]), torch.mask([0, 1]), FACT)]
-    demands = [Demand(one, one.present, one.name, "request", "a test") for one in (torch, apex)]
+    demands = [
+        Demand(variable, variable.present, variable.name, "request", "a test") for variable in (torch, apex)
+    ]
     problem = Problem({"torch": torch, "apex": apex}, demands, [Relation(apex, torch, "run", rows)])
     assert solve_preferred(problem) == {"torch": 1, "apex": 2}

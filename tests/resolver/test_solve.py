@@ -29,7 +29,7 @@ def _must(name: str, allowed: frozenset[int] = ALL) -> Limit:
 
 
 def _needs(subject: str, target: str, *rows: tuple[int, int], when_present: bool = False) -> Link:
-    return Link(subject, target, tuple((_set(one), _set(other)) for one, other in rows), when_present)
+    return Link(subject, target, tuple((_set(left), _set(right)) for left, right in rows), when_present)
 
 
 @EXAMPLES
@@ -98,7 +98,7 @@ def test_preferred_solution_is_best_by_layer(universe: Universe) -> None:
     """If everything is requested, the order of preference fits in one line."""
     universe = dataclasses.replace(universe, limits=tuple(map(_must, universe.sizes)))
     layers = [name for name in ("rocm", "torch", "apex", "deepspeed", "zlib") if name in universe.sizes]
-    best = min(([one[name] for name in layers] for one in universe.solutions()), default=None)
+    best = min(([solution[name] for name in layers] for solution in universe.solutions()), default=None)
     solution = solve_preferred(universe.problem())
     assert (best and dict(zip(layers, best, strict=True))) == (solution and universe.read(solution))
 
@@ -112,8 +112,8 @@ def test_solution_has_only_required_components() -> None:
             _needs("torch", "zlib", (0, 1), when_present=True),
         ),
     )
-    wanted = {"torch": 0, "apex": 1, "zlib": None, "rocm": None}
-    assert universe.read(solve_preferred(universe.problem()) or {}) == wanted
+    expected = {"torch": 0, "apex": 1, "zlib": None, "rocm": None}
+    assert universe.read(solve_preferred(universe.problem()) or {}) == expected
 
 
 def test_requested_component_is_newest_at_any_cost() -> None:

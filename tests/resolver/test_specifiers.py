@@ -64,7 +64,7 @@ def test_specifier_allows_same_versions_as_packaging(text: str, versions: list[s
     event("left to packaging" if specifier.other is not None else "plain")
     allowed = {version: known.contains(Version(version), prereleases=True) for version in versions}
     assert {version: specifier.allows(version) for version in versions} == allowed
-    masks = {version: 1 << place for place, version in enumerate(versions)} | {"ubuntu.sif": 1 << 60}
+    masks = {version: 1 << number for number, version in enumerate(versions)} | {"ubuntu.sif": 1 << 60}
     assert Versions(masks).allowed_by(specifier) == sum(
         masks[version] for version in versions if allowed[version]
     )
@@ -132,9 +132,9 @@ SLOW = {"packaging.specifiers", "packaging.requirements", "dataclasses", "subpro
 
 
 def test_resolve_does_not_import_slow_modules(tmp_path: Path) -> None:
-    asked = ["resolve", "torch>=2.4", "apex", "--site", "lumi-g", "--date", "2026-03-01", "--quiet"]
+    arguments = ["resolve", "torch>=2.4", "apex", "--site", "lumi-g", "--date", "2026-03-01", "--quiet"]
     code = (
-        f"import sys; from matrix.cli import main; code = main({asked});"
+        f"import sys; from matrix.cli import main; code = main({arguments});"
         f"print(*sorted({SLOW} & sys.modules.keys()), file=sys.stderr); sys.exit(code)"
     )
     own = {

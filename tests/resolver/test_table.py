@@ -21,7 +21,7 @@ from resolver.facts.loading import load_uncached
 from resolver.model import Conflict, Prefer, Request, Resolution, Support
 from resolver.resolve import resolve
 from resolver.table import COMBINATION, Cell, Column, Row, Table, available_packages, request_of_cell
-from tests.resolver.asking import ask
+from tests.resolver.solve_helpers import ask
 from tests.resolver.solving import solve
 from tests.resolver.universe import EXAMPLES
 
@@ -57,7 +57,8 @@ TINY = "schema = 1\n" + "".join(
         _rows("gfx", 'target = "gfx90a"'),
         _rows("python", 'version = "3.11"', 'version = "3.12"'),
         _rows(
-            "rocm", *(f'version = "{one}"\ngfx = ["gfx90a"]' for one in ("5.7.1", "6.2.4", "6.3.1", "6.4.0"))
+            "rocm",
+            *(f'version = "{version}"\ngfx = ["gfx90a"]' for version in ("5.7.1", "6.2.4", "6.3.1", "6.4.0")),
         ),
         _rows("driver", 'version = "6.3"\nsupports = ["6.2", "6.3", "6.4"]\nunsupported = ["7.0"]'),
         _rows("site", 'name = "hill"\ntitle = "Hill"\nbackend = "rocm"\ngfx = ["gfx90a"]'),
@@ -74,8 +75,8 @@ TINY = "schema = 1\n" + "".join(
         _rows(
             "site-image",
             *(
-                f'site = "hill"\nimage = "{one}.sif"'
-                for one in ("one", "other", "older-system", "older-rocm", "risky")
+                f'site = "hill"\nimage = "{image}.sif"'
+                for image in ("one", "other", "older-system", "older-rocm", "risky")
             ),
         ),
         _rows(
@@ -87,7 +88,7 @@ TINY = "schema = 1\n" + "".join(
             _torch("2.1.2", "5.7", '["3.11"]'),
             _torch("2.10.0", "7.0", '["3.12"]'),
         ),
-        _rows("package", *(f'name = "{one}"\ntitle = "x"' for one in ("built", "ready", "upper", "zone"))),
+        _rows("package", *(f'name = "{name}"\ntitle = "x"' for name in ("built", "ready", "upper", "zone"))),
         _rows(
             "release",
             _sdist("built", "2.0"),
@@ -168,11 +169,11 @@ CHOICES: tuple[Prefer, ...] = ("newest", "oldest", "proven")
 
 
 @pytest.mark.parametrize(("support", "prefer"), list(product(LEVELS, CHOICES)))
-@pytest.mark.parametrize("wanted", ["", "zone upper built>=1.5 ready", "built torch<2.9 rocm"])
+@pytest.mark.parametrize("requirements", ["", "zone upper built>=1.5 ready", "built torch<2.9 rocm"])
 def test_cells_of_tiny_catalog_equal_resolve(
-    tiny: Catalog, wanted: str, support: Support, prefer: Prefer
+    tiny: Catalog, requirements: str, support: Support, prefer: Prefer
 ) -> None:
-    table = Table(tiny, ask(tiny, wanted, site="hill", support=support, prefer=prefer), together=True)
+    table = Table(tiny, ask(tiny, requirements, site="hill", support=support, prefer=prefer), together=True)
     cells = _all(table)
     for row, column in cells:
         for image in row.images or ("",):
@@ -185,9 +186,9 @@ def test_cells_of_tiny_catalog_equal_resolve(
 def test_rows_are_exactly_the_resolvable_ones(tiny: Catalog, limits: str) -> None:
     request = ask(tiny, limits, site="hill")
     rows = list(Table(tiny, request).rows())
-    found = [(image, row.torch, row.python) for row in rows for image in row.images or ("",)]
-    assert len(set(found)) == len(found)
-    wanted = set()
+    actual = [(image, row.torch, row.python) for row in rows for image in row.images or ("",)]
+    assert len(set(actual)) == len(actual)
+    expected = set()
     for torch, python in product(tiny.torch, tiny.python):
         fitting = {
             image
@@ -196,15 +197,15 @@ def test_rows_are_exactly_the_resolvable_ones(tiny: Catalog, limits: str) -> Non
         }
         if not fitting and _resolves(tiny, request, torch, python, ""):
             fitting = {""}
-        wanted |= {(image, torch, python) for image in fitting}
-    assert set(found) == wanted
+        expected |= {(image, torch, python) for image in fitting}
+    assert set(actual) == expected
 
 
 def _resolves(catalog: Catalog, request: Request, torch: str, python: str, image: str) -> bool:
     own = ask(catalog, f"torch=={torch} python=={python}" + " base-image" * bool(image), site="hill")
     target = replace(request.target, base_image=image or None)
-    asked = replace(request, target=target, requirements=(*request.requirements, *own.requirements))
-    return solve(compile_problem(catalog, asked)) is not None
+    narrowed = replace(request, target=target, requirements=(*request.requirements, *own.requirements))
+    return solve(compile_problem(catalog, narrowed)) is not None
 
 
 def test_images_share_row_if_interchangeable(tiny: Catalog) -> None:
@@ -227,9 +228,9 @@ def test_rows_at_own_risk_come_last(tiny: Catalog) -> None:
     assert {row.rocm for row in rows if row.verdict == "at-own-risk"} == {"5.7.1"}
 
 
-def _cell(table: Table, column: str, **wanted: object) -> Cell:
+def _cell(table: Table, column: str, **fields: object) -> Cell:
     (row,) = (
-        row for row in table.rows() if all(getattr(row, name) == value for name, value in wanted.items())
+        row for row in table.rows() if all(getattr(row, name) == value for name, value in fields.items())
     )
     return row.cells[column]
 
@@ -253,8 +254,8 @@ REFUSALS = [
 def test_refusal_names_deciding_components(
     tiny: Catalog, case: tuple[str, tuple[str, ...], str, str, str]
 ) -> None:
-    wanted, images, torch, python, reason = case
-    table = Table(tiny, ask(tiny, wanted, site="hill"))
+    requirements, images, torch, python, reason = case
+    table = Table(tiny, ask(tiny, requirements, site="hill"))
     (column,) = table.columns
     assert _cell(table, column.name, images=images, torch=torch, python=python).refused == reason
 
@@ -263,8 +264,8 @@ def test_refusal_names_support(tiny: Catalog) -> None:
     table = Table(tiny, ask(tiny, "built==1.0", site="hill", support="documented"))
     assert {row.cells["built"].refused for row in table.rows() if row.cells["built"].refused} == {"support"}
     trusting = Table(tiny, ask(tiny, "built==1.0", site="hill"))
-    found = [pick.support for row in trusting.rows() for pick in row.cells["built"].picks]
-    assert set(found) == {"inferred"}
+    support = [pick.support for row in trusting.rows() for pick in row.cells["built"].picks]
+    assert set(support) == {"inferred"}
 
 
 def test_refusal_names_combination(tiny: Catalog) -> None:
@@ -297,8 +298,8 @@ def test_refused_rows_have_reasons(tiny: Catalog) -> None:
         ("2.8.0+rocm6.4", "3.12"): "python",
         ("2.1.2+rocm5.7", "3.12"): "python",
     }
-    found = {(row.torch, row.python) for row in rows}
-    assert found == set(product(tiny.torch, tiny.python))
+    pairs = {(row.torch, row.python) for row in rows}
+    assert pairs == set(product(tiny.torch, tiny.python))
 
 
 def test_unknown_column_is_bad_input(tiny: Catalog) -> None:
@@ -311,19 +312,19 @@ def test_unknown_column_is_bad_input(tiny: Catalog) -> None:
 
 
 def test_rows_are_computed_lazily(tiny: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[str] = []
+    steps: list[str] = []
     real = resolving.pick_of
 
     def counting(*args: object) -> object:
-        asked.append("")
+        steps.append("")
         return real(*args)  # type: ignore[arg-type]
 
     monkeypatch.setattr(table_module, "pick_of", counting)
     rows = Table(tiny, ask(tiny, "", site="hill")).rows()
     next(rows)
-    after_one = len(asked)
+    after_one = len(steps)
     list(rows)
-    assert 0 < after_one < len(asked) / 2
+    assert 0 < after_one < len(steps) / 2
 
 
 SITES = {

@@ -32,7 +32,7 @@ Assignment = dict[str, int | None]
 Subset = frozenset[int]
 SUBSETS = {
     size: st.sampled_from(
-        [frozenset(one) for count in range(size + 1) for one in combinations(range(size), count)]
+        [frozenset(subset) for count in range(size + 1) for subset in combinations(range(size), count)]
     )
     for size in range(1, MOST_VERSIONS + 1)
 }
@@ -73,22 +73,28 @@ class Universe:
         }
         demands = [
             Demand(
-                one, one.mask(limit.allowed) | (ABSENT if limit.optional else 0), str(limit), "fact", "here"
+                variable,
+                variable.mask(limit.allowed) | (ABSENT if limit.optional else 0),
+                str(limit),
+                "fact",
+                "here",
             )
             for limit in self.limits
-            for one in [variables[limit.name]]
+            for variable in [variables[limit.name]]
         ]
         relations = []
         for link in self.links:
             subject, target = variables[link.subject], variables[link.object]
-            rows = [Row(subject.mask(ones), target.mask(others), FACT) for ones, others in link.rows]
+            rows = [
+                Row(subject.mask(subjects), target.mask(objects), FACT) for subjects, objects in link.rows
+            ]
             relations.append(Relation(subject, target, "run", rows, when_present=link.when_present))
         return Problem(variables, demands, relations)
 
     def holds(self, chosen: Assignment) -> bool:
         """Return whether an assignment satisfies all limits and links."""
-        return all(_limit_holds(one, chosen) for one in self.limits) and all(
-            _link_holds(one, chosen) for one in self.links
+        return all(_limit_holds(limit, chosen) for limit in self.limits) and all(
+            _link_holds(link, chosen) for link in self.links
         )
 
     def solutions(self) -> Iterator[Assignment]:
@@ -164,7 +170,7 @@ def random_universe(seed: int, *, components: int = 8, candidates: int = 6, cycl
     sizes = {name: chance.randint(2, candidates) for name in names}
 
     def some(name: str, share: float) -> Subset:
-        return frozenset(one for one in range(sizes[name]) if chance.random() < share)
+        return frozenset(number for number in range(sizes[name]) if chance.random() < share)
 
     limits = [
         Limit(name, some(name, 0.8), chance.random() < 0.2) for name in chance.choices(names, k=components)

@@ -76,12 +76,12 @@ class Slurm:
     def ended(self, number: str, *, patience: float = 300.0) -> dict[str, str]:
         """Wait until a job has ended; return its fields."""
         until = time.monotonic() + patience
-        while (said := self.job(number))["JobState"] not in _ENDED:
+        while (record := self.job(number))["JobState"] not in _ENDED:
             if time.monotonic() > until:
-                msg = f"Job {number} has not ended in {patience:g} s: {said}"
+                msg = f"Job {number} has not ended in {patience:g} s: {record}"
                 raise RigError(msg)
             time.sleep(0.2)
-        return said
+        return record
 
 
 @contextmanager
@@ -137,7 +137,7 @@ def _path() -> str:
 def _free_ports(count: int) -> list[int]:
     with ExitStack() as stack:
         taken = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
-        return [int(one.getsockname()[1]) for one in taken]
+        return [int(listener.getsockname()[1]) for listener in taken]
 
 
 @contextmanager

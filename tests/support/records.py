@@ -7,23 +7,23 @@ from typing import Any
 
 def inputs_of(record: dict[str, Any]) -> dict[str, Any]:
     """Return the inputs of the build key."""
-    found = record["predicate"]["buildDefinition"]["internalParameters"]["inputs"]
-    assert isinstance(found, dict)
-    return found
+    inputs = record["predicate"]["buildDefinition"]["internalParameters"]["inputs"]
+    assert isinstance(inputs, dict)
+    return inputs
 
 
 def materials_of(record: dict[str, Any]) -> list[dict[str, Any]]:
     """Return what the wheel was built from: source, torch, base image, build requirements."""
-    found = record["predicate"]["buildDefinition"]["resolvedDependencies"]
-    assert isinstance(found, list)
-    return found
+    materials = record["predicate"]["buildDefinition"]["resolvedDependencies"]
+    assert isinstance(materials, list)
+    return materials
 
 
 def results_of(record: dict[str, Any]) -> dict[str, Any]:
     """Return the findings on the wheel."""
     products = record["predicate"]["runDetails"]["byproducts"]
-    said = {one["name"]: one["annotations"] for one in products}
-    return {name: one["result"] for name, one in said.items() if one["role"] == "result"}
+    annotations = {product["name"]: product["annotations"] for product in products}
+    return {name: product["result"] for name, product in annotations.items() if product["role"] == "result"}
 
 
 def record_of(build_key: str) -> dict[str, Any]:

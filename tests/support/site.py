@@ -60,9 +60,9 @@ class Site:
 
     def audit(self, wheel: Path, *more: str) -> dict[str, Any]:
         done = self.matrix("audit", str(wheel), *more, "--format", "json")
-        (one,) = json.loads(done.stdout)["wheels"]
-        assert isinstance(one, dict)
-        return one
+        (row,) = json.loads(done.stdout)["wheels"]
+        assert isinstance(row, dict)
+        return row
 
     def statement(self) -> dict[str, Any]:
         (path,) = (self.index / "provenance").iterdir()

@@ -16,7 +16,7 @@ from resolver.versions import parse_specifier
 
 def ask(
     catalog: Catalog,
-    wanted: str,
+    requirements: str,
     *,
     site: str = "lumi-g",
     day: str = "2026-03-01",
@@ -44,7 +44,7 @@ def ask(
         python=python,
         glibc=glibc,
     )
-    return Request(target, tuple(map(requirement, wanted.split())), support, prefer)
+    return Request(target, tuple(map(requirement, requirements.split())), support, prefer)
 
 
 def requirement(text: str) -> Requirement:
