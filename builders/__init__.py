@@ -1,1 +1,1 @@
-"""Makes wheels and proves them: a lock becomes wheels in an index. All side effects live here."""
+"""Builds, checks and publishes wheels. All side effects are in this package."""

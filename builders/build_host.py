@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class BuildHost:
-    """A runtime with the Python to build for, and what else a build needs to know of it."""
+    """A runtime with the Python to build for, and the other properties that a build uses."""
 
     runtime: Runtime
     python: TargetPython

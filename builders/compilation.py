@@ -94,7 +94,7 @@ def build_view(
     source: Path,
     variables: Mapping[str, str],
 ) -> View:
-    """Return what the build sees: its environment, its directory, and the shims first on PATH.
+    """Return the view of the build: its environment, its directory, and the shims first on PATH.
 
     Parameters and errors are those of `compile_wheel`.
     """

@@ -1,6 +1,6 @@
 """Check what this machine has: hardware, container engines, Slurm, disk, network, Pythons, compiler.
 
-Nothing here is an error: what is missing is a warning that names the consequence.
+Nothing here is an error: a missing tool is a warning that names the consequence.
 """
 
 from __future__ import annotations

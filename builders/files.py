@@ -54,7 +54,7 @@ def atomic_path(target: Path) -> Iterator[Path]:
 
 
 def link_exclusively(temporary: Path, target: Path) -> bool:
-    """Give a finished file its final name; return False if the name exists already.
+    """Rename a finished file to its final name; return False if the name exists already.
 
     A hard link fails if the name exists, even if another machine creates it at the same moment. On file
     systems without hard links, the name is checked just before the rename.

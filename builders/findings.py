@@ -21,11 +21,11 @@ class Finding(msgspec.Struct, frozen=True):
     """Stable name of the kind of finding, such as ``gfx-missing``."""
     severity: Severity
     message: str
-    """What was found and what follows from it."""
+    """The problem and its consequence."""
     fix: str = ""
-    """What to do next; empty when nothing needs doing."""
+    """What to do next; empty if no action is needed."""
     evidence: dict[str, Any] = {}
-    """Where it was found and the values that show it: ``member``, ``line``, ``path`` and the like."""
+    """The location and the values that show the problem: ``member``, ``line``, ``path`` and the like."""
 
     def __str__(self) -> str:
         """Message and fix in one line."""

@@ -1,4 +1,4 @@
-"""What the host has: Pythons, compilers, cores and memory, and how to install what is missing."""
+"""The host's Pythons, compilers, cores and memory, and how to install missing tools."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def compiler_identity() -> str:
 
 
 def missing_tools(python: Path, *, compile_cxx: bool = True) -> list[MissingTool]:
-    """Return what a build with this interpreter needs and the host does not have."""
+    """Return the tools that a build with this interpreter needs and that are missing on the host."""
     missing = []
     answers = output_of([str(python), "-c", _PROBE]).split()[-2:]
     headers, venv = answers[:1] == ["True"], answers[1:] == ["True"]

@@ -83,14 +83,14 @@ class PinnedRequirements:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Labels:
-    """What to write into a wheel."""
+    """The metadata to write into a wheel."""
 
     version: str
     """With its label, such as ``0.19.8+cpu.torch2.13.0``."""
     platform: str
     """Platform tag from an audit, such as ``manylinux_2_35_x86_64``; ``any`` for a pure wheel."""
     build_number: int | None = None
-    """Build tag (PEP 427) that tells a rebuild from the wheel before it."""
+    """Build tag (PEP 427) that distinguishes a rebuild from the previous wheel."""
     pins: tuple[Pin, ...] = ()
     """Distributions to require in the version that it was built against (`runtime_pins`)."""
     pin_style: PinStyle = "exact"
@@ -170,7 +170,7 @@ def pin_requirements(
 
 
 def _pin(text: str, pins: Mapping[str, Pin], pin_style: PinStyle) -> tuple[str, str]:
-    """Return what a requirement becomes, and why; no reason if it stays."""
+    """Return the requirement after pinning, and the reason; no reason if it is unchanged."""
     requirement = _parse(text)
     if requirement is None:
         return text, ""
@@ -238,7 +238,7 @@ def label_wheel(raw: Path, labels: Labels, directory: Path) -> Labelled:
 
 
 class _Relabelling:
-    """The relabelling of one wheel."""
+    """Relabels one wheel."""
 
     def __init__(self, wheel: WheelReader, file: str, labels: Labels) -> None:
         self._wheel, self._labels = wheel, labels

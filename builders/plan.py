@@ -118,7 +118,7 @@ class Task:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What the user should know before the build starts."""
+        """Notes for the user before the build starts."""
         hours = self.recipe.core_hours
         if not hours:
             return ()

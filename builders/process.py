@@ -30,7 +30,7 @@ _PASSED_VARIABLES = (
     "SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE",
     "http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY",
 )  # fmt: skip
-"""What a build sees of the caller's environment. It must not see PYTHONPATH, CFLAGS and the like."""
+"""Variables of the caller that a build sees. It must not see PYTHONPATH, CFLAGS and the like."""
 
 _ERROR = re.compile(
     r"(?i:\berror:)|fatal error|\w(Error|Exception)\b:|undefined (reference|symbol)|cannot find -l"
@@ -122,7 +122,7 @@ def run(
 
 @contextmanager
 def _with_reaper() -> Iterator[Callable[[int], None]]:
-    """Start a reaper; yield the function that tells it the session to end if `matrix` dies."""
+    """Start a reaper; yield the function that passes it the session to end if `matrix` dies."""
     with subprocess.Popen(
         [sys.executable, "-I", "-S", reaper.__file__],
         stdin=subprocess.PIPE,
@@ -234,7 +234,7 @@ def _end_with_parent() -> None:
 
 
 def output_of(command: Sequence[str], *, env: Mapping[str, str] | None = None) -> str:
-    """Return what a quick program prints, or an empty string if it fails."""
+    """Return the output of a quick program, or an empty string if it fails."""
     try:
         return subprocess.run(command, check=True, capture_output=True, text=True, timeout=60, env=env).stdout
     except (OSError, subprocess.SubprocessError):
@@ -242,7 +242,7 @@ def output_of(command: Sequence[str], *, env: Mapping[str, str] | None = None) -
 
 
 def bytes_of(command: Sequence[str], *, env: Mapping[str, str] | None = None) -> bytes | None:
-    """Return what a program prints as bytes, or None if it fails."""
+    """Return the output of a program as bytes, or None if it fails."""
     try:
         return subprocess.run(command, check=True, capture_output=True, env=env).stdout
     except (OSError, subprocess.SubprocessError):
@@ -255,7 +255,7 @@ def log_size(log: Path) -> int:
 
 
 def read_since(log: Path, start: int) -> str:
-    """Return what was added to a log since `log_size` returned `start`."""
+    """Return the text added to a log since `log_size` returned `start`."""
     with log.open("rb") as source:
         source.seek(start)
         return source.read().decode(errors="replace")

@@ -1,4 +1,4 @@
-"""What a wheel was made from: a bill of materials inside the wheel, and a provenance statement next to it.
+"""The inputs of a wheel: a bill of materials inside the wheel, and a provenance statement next to it.
 
 `materials_of` lists everything that was fetched for the build. `sbom` writes it as CycloneDX 1.6 for
 ``.dist-info/sboms`` (PEP 770); `statement` writes it as an in-toto statement v1 with SLSA's predicate
@@ -237,7 +237,7 @@ def sbom(task: Task, materials: Iterable[Descriptor], *, program: str) -> bytes:
     task
         The wheel to build.
     materials
-        What it was made from.
+        The inputs of its build.
     program
         Version of this program.
     """
@@ -366,9 +366,9 @@ def _wheel_component(material: Descriptor, role: str) -> Component:
 
 
 def _formula(task: Task, by_role: Mapping[str, list[Descriptor]]) -> dict[str, Any]:
-    """Return the formulation: what was present when the wheel was built.
+    """Return the formulation: the components that were present when the wheel was built.
 
-    cyclonedx-python-lib has no class for it, so the components of another document are taken.
+    cyclonedx-python-lib has no class for it, so the components of another document are used.
     """
     from cyclonedx.model.bom import Bom
     from cyclonedx.model.component import ComponentType
@@ -425,7 +425,7 @@ def statement(
     task
         The wheel that was built.
     materials
-        What it was made from.
+        The inputs of its build.
     run
         The run that built it.
     wheel, sha256

@@ -1,4 +1,4 @@
-"""One build, straight down the page: fetch, prepare, build, check, label, publish."""
+"""One build, step by step: fetch, prepare, build, check, label, publish."""
 
 from __future__ import annotations
 
@@ -47,12 +47,12 @@ if TYPE_CHECKING:
     from resolver.reporter import Reporter
 
 _BEFORE_LABELLING = {"no-label", "plain-platform-tag", "torch-not-pinned"}
-"""Findings in every wheel that a build backend makes. Labelling removes their cause."""
+"""Findings in every wheel that a build backend produces. Labelling removes their cause."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a build may use; None means what the machine allows."""
+    """Limits of a build; None means the limits of the machine."""
 
     jobs: int | None = None
     memory: float | None = None
@@ -310,7 +310,7 @@ def _details(diagnosis: Sequence[Finding]) -> dict[str, Any]:
 
 
 def _expected(task: Task, layers: Layers) -> Expected:
-    """Return what the wheel is compared with: what was requested, and what it will run with."""
+    """Return the values to compare the wheel with: the request, and the libraries it will run with."""
     torch = None
     if layers.torch is not None:
         directory = layers.torch.packages / "torch" / "lib"
@@ -328,7 +328,8 @@ def _expected(task: Task, layers: Layers) -> Expected:
 def silent_failures(log: Path, context: Context) -> list[Finding]:
     """Return the failures that the log of a successful build shows.
 
-    Some show nowhere else: the wave size that was compiled in is visible in the compiler's options only.
+    Some are visible nowhere else: the wave size that was compiled in is visible in the compiler's options
+    only.
     """
     return [
         msgspec.structs.replace(finding, id=f"log-{finding.id}", fix="")
@@ -337,7 +338,7 @@ def silent_failures(log: Path, context: Context) -> list[Finding]:
 
 
 def diagnosis_context(task: Task) -> Context:
-    """Return what is known about a build besides its log."""
+    """Return the facts about a build that are not in its log."""
     build_host = task.build_host
     return Context(
         package=task.pick.name,
@@ -352,7 +353,7 @@ def diagnosis_context(task: Task) -> Context:
 
 
 def requirements_of(task: Task) -> tuple[str | None, list[str]]:
-    """Return what to install to build and check: torch at the version of the lock, and everything else."""
+    """Return the requirements to build and check: torch at the version of the lock, and everything else."""
     requirements = dict.fromkeys([*task.recipe.declared, *task.recipe.undeclared, FRONTEND])
     torch = None
     if task.torch is not None and (task.needs_torch or "torch" in requirements):

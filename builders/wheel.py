@@ -1,7 +1,7 @@
-"""Read and write wheels: the one place that opens them as zip files.
+"""Read and write wheels: the only module that opens them as zip files.
 
-Wheels come from strangers. What would fill memory or disk is refused before it is read, no member is
-written under a name of its own, and each member is compared with its size and checksum.
+Wheels are untrusted input. A file that would fill memory or disk is rejected before it is read, no member is
+written under its own name, and each member is compared with its size and checksum.
 """
 
 from __future__ import annotations
@@ -139,8 +139,8 @@ class WheelReader:
         Raises
         ------
         DamagedError
-            The member cannot be read, or its size or checksum is wrong. What was yielded before is not
-            to be used then.
+            The member cannot be read, or its size or checksum is wrong. Chunks that were yielded before must
+            be discarded.
         """
         if info.flag_bits & 1:
             msg = "is encrypted"
@@ -224,7 +224,7 @@ class WheelReader:
 
 
 class _LimitedFile(io.FileIO):
-    """A file that `zipfile` reads no huge directory from, and nothing before its beginning."""
+    """A file from which `zipfile` can read no huge directory, and nothing before the start."""
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
         if whence == io.SEEK_SET and offset < 0:
@@ -263,7 +263,7 @@ def is_special(info: zipfile.ZipInfo) -> bool:
 
 
 def overlapping(members: Sequence[zipfile.ZipInfo]) -> Iterator[tuple[str, str]]:
-    """Yield each two members of which the second begins inside the first."""
+    """Yield each pair of members of which the second begins inside the first."""
     ordered = sorted(members, key=lambda info: info.header_offset)
     for first, second in pairwise(ordered):
         least = first.header_offset + 30 + len(first.filename.encode()) + first.compress_size

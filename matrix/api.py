@@ -90,7 +90,7 @@ def resolve(
 
 
 def resolve_settings(settings: Settings, catalog: Catalog, today: datetime.date) -> Resolution | Conflict:
-    """Resolve what settings ask for, with a catalog that is already loaded."""
+    """Resolve the request that settings describe, with a catalog that is already loaded."""
     from matrix.request import make_request
     from resolver.resolve import resolve as solve
 

@@ -39,7 +39,7 @@ def commands() -> dict[str, Path]:
 
 
 class _Parser(argparse.ArgumentParser):
-    """An argument parser that raises `UsageError` and suggests what was probably meant."""
+    """An argument parser that raises `UsageError` and suggests the likely correction."""
 
     def error(self, message: str) -> NoReturn:
         hint = ""

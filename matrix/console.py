@@ -76,12 +76,12 @@ class Console(Reporter):
             print(f"  {elapsed:7.1f} s  {message}", file=sys.stderr, flush=True)
 
     def warning(self, message: str) -> None:
-        """Print what the user should know, even in quiet mode."""
+        """Print a warning, even in quiet mode."""
         self._log("WARNING", message)
         print(_coloured("33", "warning:", sys.stderr), message, file=sys.stderr, flush=True)
 
     def error(self, message: str, hint: str = "") -> None:
-        """Print what failed and what to do next."""
+        """Print an error and its hint."""
         self._log("ERROR", f"{message} {hint}".rstrip())
         print(_coloured("31", "error:", sys.stderr), message, file=sys.stderr)
         if hint:

@@ -1,4 +1,4 @@
-"""What a command works with: its options, and what they lead to."""
+"""The input of a command: its options, and the objects created from them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Context:
-    """The options of a command and what they lead to, each read once and only when it is needed."""
+    """The options of a command and the objects created from them, each once and only when needed."""
 
     def __init__(self, args: argparse.Namespace, console: Console) -> None:
         self.args = args
@@ -57,13 +57,13 @@ class Context:
         return bool(self.args.format == "json")
 
     def request(self) -> Request:
-        """Return what the settings ask for."""
+        """Return the request that the settings describe."""
         from matrix.request import make_request
 
         return make_request(self.settings, self.catalog_with_image, self.today)
 
     def resolve(self) -> Resolution | Conflict:
-        """Resolve what the settings ask for."""
+        """Resolve the request that the settings describe."""
         from matrix.api import resolve_settings
 
         return resolve_settings(self.settings, self.catalog, self.today)

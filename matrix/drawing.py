@@ -71,7 +71,7 @@ class Lines(NamedTuple):
 BOX = Lines("├── ", "└── ", "├╌╌ ", "└╌╌ ", "│   ", "    ")
 ASCII = Lines("|-- ", "`-- ", "|.. ", "`.. ", "|   ", "    ")
 BOX_CHARACTERS = "".join(BOX)
-"""What the encoding of the output must contain for `BOX`."""
+"""Characters that the encoding of the output must have for `BOX`."""
 
 
 def draw_text(graph: DiGraph[str], title: str, lines: Lines = BOX) -> str:

@@ -124,7 +124,7 @@ def add_format(parser: argparse._ActionsContainer, formats: tuple[str, ...] = ("
 
 
 def add_names(parser: argparse.ArgumentParser, dest: str, *, metavar: str, help: str) -> None:  # noqa: A002
-    """Add a list of names, which may stand before, between and after the options."""
+    """Add a list of names, which are accepted before, between and after the options."""
     parser.add_argument(dest, nargs="*", metavar=metavar, help=help)
     parser.set_defaults(names_dest=dest)
 

@@ -40,7 +40,7 @@ class InstalledDist(NamedTuple):
 
 
 def read_preinstalled(source: str, catalog: Catalog) -> Preinstalled:
-    """Return what ``--keep-installed`` names: the content of a file, or that of the chosen base image.
+    """Return the distributions that ``--keep-installed`` names, in a file or in the base image.
 
     Raises
     ------

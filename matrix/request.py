@@ -25,7 +25,7 @@ DEFAULT_REQUIREMENTS = {
     "rocm": ("torch", "apex", "deepspeed", "flash-attn", "bitsandbytes"),
     "cpu": ("torch", "deepspeed"),
 }
-"""What is resolved when nothing is required, by backend."""
+"""Default requirements, by backend."""
 
 
 def make_request(settings: Settings, catalog: Catalog, today: datetime.date) -> Request:

@@ -1,4 +1,4 @@
-"""Resolutions and conflicts as text and JSON, and the last conflict, kept for ``matrix explain``."""
+"""Resolutions and conflicts as text and JSON, and the last conflict, saved for ``matrix explain``."""
 
 from __future__ import annotations
 

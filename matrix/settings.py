@@ -1,4 +1,4 @@
-"""What ``matrix.toml`` and the options ask for, before names and versions are checked."""
+"""The settings in ``matrix.toml`` and in options, before names and versions are checked."""
 
 from __future__ import annotations
 

@@ -169,7 +169,7 @@ def _without_gfx(request: Request, *, gfx: str) -> Request:
 
 
 def _at_site(request: Request, *, name: str, catalog: Catalog) -> Request:
-    """Request another site on the same day, without what the request says about its own machine."""
+    """Request another site on the same day, without the properties of the original machine."""
     site = catalog.site[name]
     target = replace(
         request.target,

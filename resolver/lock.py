@@ -1,6 +1,6 @@
 """`matrix.lock`: a resolution as TOML, with a digest of its content at the end.
 
-The same resolution always gives the same bytes. A lock that was edited or cut short is refused: its
+The same resolution always gives the same bytes. A lock that was edited or cut short is rejected: its
 facts, versions and hashes belong together, and only the resolver may change them. The digest covers
 the data rather than the bytes, so that line ends and comments may change in editors and version control.
 """
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 _HEAD = "# Written by `matrix resolve`. To change it, change the request and resolve again.\n"
 _INTEGRITY = "integrity"
-"""The table that holds the digest of everything else."""
+"""The table with the digest of everything else."""
 _AGAIN = "Write it again with: matrix resolve"
 
 
@@ -82,7 +82,7 @@ def _typed(value: object) -> object:
 
 
 def read_lock(path: Path) -> Resolution:
-    """Return the resolution that a lock file holds.
+    """Read the resolution in a lock file.
 
     Raises
     ------

@@ -23,7 +23,7 @@ Prefer = Literal["newest", "proven", "oldest"]
 Verdict = Literal["supported", "at-own-risk"]
 
 SCHEMA = 1
-"""Version of the lock and of the JSON documents that hold the same structs."""
+"""Version of the lock and of the JSON documents that contain the same structs."""
 
 PLATFORM = ("backend", "gfx", "kernel-driver", "rocm", "base-image", "glibc", "python")
 """Names of the platform components."""
@@ -89,7 +89,7 @@ def _key(version: str, variant: str) -> str:
 
 
 class Requirement:
-    """A component that was asked for. Equality, hash and the encoded form are those of its text."""
+    """A requested component. Equality, hash and the encoded form are those of its text."""
 
     __slots__ = ("name", "specifier", "text", "variant")
 
@@ -115,9 +115,9 @@ class Requirement:
 
 
 class Target(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The platform: in a request what was asked for, in a resolution all that was chosen.
+    """The platform: the requested parts in a request, all chosen parts in a resolution.
 
-    None means "not asked for" in a request, and "there is none" in a resolution.
+    None means "not requested" in a request, and "there is none" in a resolution.
     """
 
     site: str
@@ -135,7 +135,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 IMAGE = "image"
-"""The value of `Preinstalled.source` if the catalog lists what the chosen base image holds."""
+"""The value of `Preinstalled.source` if the catalog lists the content of the chosen base image."""
 
 
 class Preinstalled(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -226,7 +226,7 @@ class BaseImage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     path: str = ""
     digest: str = ""
     dockerhash: str = ""
-    """First digits of the digest of the image that it was made from."""
+    """First digits of the digest of the image that it was built from."""
     libstdcxx: str = ""
     """GCC release of its libstdc++, if known."""
 
@@ -236,7 +236,7 @@ class DriverWindow(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rena
 
     since: date
     until: date | None = None
-    """The first day on which it no longer holds."""
+    """The first day after the range."""
     package: str = ""
     """The driver package as the site names it."""
     source: str = ""

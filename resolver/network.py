@@ -34,7 +34,7 @@ _MAX_CACHED_REVISIONS = 250
 """Revisions cached for each relation; limits memory."""
 
 _CHOICE = -1
-"""Stands for the relation in a record where the search dropped candidates to try one of them."""
+"""Used instead of a relation in records where the search dropped candidates to try one of them."""
 
 
 class Proof:

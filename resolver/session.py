@@ -1,4 +1,4 @@
-"""Every question about one problem: what is left, which solution is preferred, and why there is none.
+"""Questions about one problem: the candidates left, the preferred solution, why there is none.
 
 resolvelib is asked for the first solution. It finds most in a few rounds, because arc consistency leaves
 little to take back. Its "no" proves nothing: when it jumps back over several choices it can miss solutions.

@@ -1,4 +1,4 @@
-"""What a wheel contains, and what it is compared with."""
+"""The contents of a wheel, and the values to compare them with."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ _HARMLESS: Mapping[str, tuple[Severity, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """What a wheel is compared with; what is not given is not compared."""
+    """The values to compare a wheel with; missing values are not compared."""
 
     architectures: tuple[str, ...] = ()
     """GPU architectures that it must contain code for, each and no other."""
@@ -65,7 +65,7 @@ class Expected:
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """What a wheel contains, as far as it was read."""
+    """The contents of a wheel, as far as they were read."""
 
     file: str
     name: str
@@ -78,7 +78,7 @@ class Contents:
     dist_info: str
     """The one that METADATA, WHEEL and RECORD are read from; empty if there is none."""
     too_large: Mapping[str, int]
-    """METADATA, WHEEL or RECORD to its bytes where that is more than any real one has."""
+    """METADATA, WHEEL or RECORD to its size in bytes, if that is more than any real one has."""
     digests: Mapping[str, bytes] = field(default_factory=dict)
     """Member to the SHA-256 of its content."""
     texts: Mapping[str, bytes] = field(default_factory=dict)
@@ -126,7 +126,7 @@ def matches_any(name: str, patterns: Iterable[str]) -> bool:
 
 
 def read_contents(file: str, wheel: WheelReader) -> tuple[Contents, list[Finding]]:
-    """Read a wheel; damaged members are findings."""
+    """Read a wheel; damaged members are reported as findings."""
     reading = _Reading(wheel)
     for info in wheel.members:
         if not info.is_dir():
@@ -149,7 +149,7 @@ def read_contents(file: str, wheel: WheelReader) -> tuple[Contents, list[Finding
 
 
 class _Reading:
-    """The reading of one wheel, member by member."""
+    """Reads one wheel, member by member."""
 
     def __init__(self, wheel: WheelReader) -> None:
         self._wheel = wheel

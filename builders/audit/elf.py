@@ -42,7 +42,7 @@ _LOADER_TABLES = {
 _SYMBOL = {64: struct.Struct("<IBBHQQ"), 32: struct.Struct("<IIIBBH")}
 """Class of an ELF file to the layout of a symbol; the offset of its name comes first."""
 _INFO_AND_SECTION = {64: (1, 3), 32: (3, 5)}
-"""Where binding and section are in that layout."""
+"""Positions of binding and section in that layout."""
 _UNDEFINED = 0
 _WEAK = 2
 _OF_TORCH = re.compile(
@@ -61,7 +61,7 @@ class Symbols(NamedTuple):
 
 
 class Section(NamedTuple):
-    """Where a section is in its file, in bytes."""
+    """Position and size of a section in its file, in bytes."""
 
     start: int
     size: int
@@ -123,7 +123,7 @@ def read_object(path: str, data: mmap.mmap | bytes) -> SharedObject:
 
 
 class _CountedReader(io.RawIOBase):
-    """A stream that stops a parser which a damaged file makes read for ever."""
+    """A stream that limits how much a parser can read: a damaged file could make it read forever."""
 
     def __init__(self, data: mmap.mmap | bytes) -> None:
         self._data = data

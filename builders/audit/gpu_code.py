@@ -1,7 +1,7 @@
 """Read GPU code: code objects, offload bundles, and the section that holds the bundles.
 
-``.hip_fatbin`` holds one offload bundle for each translation unit: a table of entries, one for each GPU
-architecture, and the code behind it. A plain bundle begins with ``__CLANG_OFFLOAD_BUNDLE__``, a compressed
+``.hip_fatbin`` contains one offload bundle for each translation unit: a table of entries, one for each GPU
+architecture, followed by the code. A plain bundle begins with ``__CLANG_OFFLOAD_BUNDLE__``, a compressed
 one with ``CCOB``. Layouts: clang's ``docs/ClangOffloadBundler.rst`` and LLVM's ``docs/AMDGPUUsage.rst``.
 Every number read is checked before it is used.
 """
@@ -105,7 +105,7 @@ class CodeObject:
 
 
 class Problem(NamedTuple):
-    """What is wrong at one offset of a section."""
+    """A problem at one offset of a section."""
 
     id: str
     text: str
@@ -136,8 +136,7 @@ def read_code_objects(data: Content, start: int, size: int) -> tuple[list[CodeOb
     Returns
     -------
     tuple
-        The code objects in their order, and what cannot be read or contradicts itself. After damage the
-        reading continues with the next bundle.
+        The code objects in order, and the problems. After damage, reading continues with the next bundle.
     """
     section = _Section(data, start, min(start + size, len(data)))
     section.read()
@@ -160,7 +159,7 @@ def code_object_name(data: Buffer, offset: int = 0) -> str | None:
 
 @dataclass(slots=True)
 class _Section:
-    """The reading of one section, from bundle to bundle."""
+    """Reads one section, bundle by bundle."""
 
     data: Content
     start: int
@@ -259,7 +258,7 @@ class _Section:
         Yields
         ------
         tuple
-            What it unpacks to, until that is more than so many bytes, and where the payload ends.
+            The unpacked content, up to a limit in bytes, and the position where the payload ends.
         """
         decompressor: _Decompressor = _Inflater() if compression == "zlib" else zstd.ZstdDecompressor()
         at, size = start, 0
@@ -354,7 +353,7 @@ def _whole(data: Buffer, at: int, size: int, end: int) -> bytes:
 
 
 def _disagreement(expected: str, data: Buffer, offset: int, size: int) -> str:
-    """Compare the name of an entry with its object; return what is wrong as a clause."""
+    """Compare the name of an entry with its object; return the problem as a clause."""
     if data[offset : offset + 4] == b"BC\xc0\xde":
         return "holds LLVM bitcode, which GPUs do not run"
     actual = code_object_name(data, offset) if size >= _ELF_HEADER.size else None

@@ -1,4 +1,4 @@
-"""The checks of what shared objects need: libraries, symbol versions, torch's symbols, search paths."""
+"""Checks of the requirements of shared objects: libraries, symbol versions, torch's symbols, search paths."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def _compare_glibc_with_tag(
 def _compare_runtime_with_tag(
     contents: Contents, family: str, version: str, evidence: dict[str, str]
 ) -> Iterator[Finding]:
-    """Compare what is needed of the compiler's libraries with the systems of the platform tag."""
+    """Compare the needed versions of the compiler's libraries with the platform tag's systems."""
     library = _COMPILER_LIBRARIES[family]
     if any(PurePosixPath(info.filename).name.startswith(library) for info in contents.members):
         return

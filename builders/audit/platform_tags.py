@@ -1,4 +1,4 @@
-"""Platform tags: what a tag promises, and which tag a wheel deserves."""
+"""Platform tags: what a tag promises, and which tag a wheel qualifies for."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The checks of what recipes and projects promise: shared objects, ops, and computed library names.
+"""Checks of the promises of recipes and projects: shared objects, ops, and computed library names.
 
-DeepSpeed and Apex write ``git_version_info_installed.py`` beside their package: which ops were compiled,
+DeepSpeed and Apex write ``git_version_info_installed.py`` next to their package: which ops were compiled,
 and with DeepSpeed for which accelerator and torch. ``ds_report`` and the loading of ops rely on it. The
 file is read as literals and never run. Names of ops and of the variables that request them:
 ``op_builder/*.py`` of deepspeedai/DeepSpeed 0.19.8 and of ROCm/apex, setup.py of both.
@@ -44,7 +44,7 @@ _OTHER_NAMES = {
     "fused_rope": "fused_rotary_positional_embedding",
     "nccl_allocator": "_apex_nccl_allocator",
 }
-"""Ops that have another name than their variable."""
+"""Ops whose name differs from that of their variable."""
 _YES = {"1", "true", "on", "yes"}
 _FIRST_WITH_RULE = Version("0.47")
 _FIRST_WITH_FALLBACK = Version("0.50")

@@ -1,4 +1,4 @@
-"""What a wheel runs beside: torch, the libraries of the base image, a conda environment.
+"""The libraries that a wheel runs with: those of torch, the base image and a conda environment.
 
 Their files are read here, or the facts that an inspection of the image reported; the checks compare a
 wheel with them.
@@ -37,7 +37,7 @@ _IMAGE_HINT = "Write it with: matrix doctor --base-image IMAGE --format json"
 
 @dataclass(frozen=True, slots=True)
 class Torch:
-    """The torch that a wheel is for; what is unknown is not compared."""
+    """The torch that a wheel is for; unknown values are not compared."""
 
     version: str = ""
     rocm: str = ""
@@ -59,7 +59,7 @@ class Provider:
     libraries: frozenset[str] | None = None
     """Sonames that its loader finds; None if unknown."""
     is_image: bool = True
-    """Whether nothing lies below it; an environment runs in an image that may have more."""
+    """Whether no other layer is below it; an environment runs in an image that may have more."""
 
 
 def read_torch(directory: Path) -> Torch:

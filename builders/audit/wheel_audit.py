@@ -1,4 +1,4 @@
-"""Audit a wheel: read it once, then run every check on what was read."""
+"""Audit a wheel: read it once, then run every check on its contents."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ class WheelAudit:
 
     @cached_property
     def platform_tag(self) -> str:
-        """The platform tag that the wheel deserves; auditwheel unpacks the wheel to find it."""
+        """The platform tag that the wheel qualifies for; auditwheel unpacks the wheel to find it."""
         return platform_tag(self.path)
 
     def report(self) -> Report:

@@ -1,4 +1,4 @@
-"""What every container gets: variables, mounts, and a /tmp of its own.
+"""The variables, mounts and private /tmp of every container.
 
 A shell in the container sets the variables: runtimes differ in how they take them, and in whether they
 keep the image's PATH.
@@ -96,8 +96,8 @@ def binds(view: View) -> list[Bind]:
 class TemporaryDirectory:
     """The directory that is /tmp and /var/tmp in a container.
 
-    It is removed with its owner. After a kill the next run removes it: as long as its owner lives, the
-    lock file beside it is locked.
+    It is removed with its owner. After a kill the next run removes it: as long as its owner lives, the lock
+    file next to it is locked.
 
     Parameters
     ----------
@@ -146,7 +146,7 @@ def _remove_abandoned(parent: Path) -> None:
 
 
 def _lock(root: Path) -> IO[str] | None:
-    """Lock the file beside a directory until it is closed; return None if another process holds it."""
+    """Lock the file next to a directory until it is closed; return None if another process holds it."""
     handle = root.with_suffix(".lock").open("w")
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)

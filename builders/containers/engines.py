@@ -134,7 +134,7 @@ class ApptainerRuntime:
 
     @cached_property
     def _privileges(self) -> tuple[str, ...]:
-        """Options that take root's capabilities away.
+        """Options that drop root's capabilities.
 
         By default the engine passes them on, and fails where root, in a container of its own, does not
         have all of them.

@@ -55,7 +55,7 @@ class ImagePython(msgspec.Struct, frozen=True, kw_only=True):
     version: str
     prefix: str
     base: str
-    """Prefix of the Python that a virtual environment was made from; otherwise its own."""
+    """Prefix of the Python that a virtual environment was created from; otherwise its own."""
     headers: bool
     venv: bool
     """Whether it can create virtual environments with pip."""
@@ -71,7 +71,7 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ImageFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """What a base image contains. Strings and lists are empty for what it does not contain."""
+    """The contents of a base image. Values of missing parts are empty."""
 
     name: str
     path: str
@@ -112,7 +112,7 @@ class ImageFacts(msgspec.Struct, frozen=True, kw_only=True):
         return {python.path: python.holds["torch"] for python in self.pythons if "torch" in python.holds}
 
     def missing_tools(self, *, rocm: bool = True) -> list[str]:
-        """Return what a build needs and the image does not have.
+        """Return the requirements of a build that the image does not meet.
 
         Parameters
         ----------
@@ -141,7 +141,7 @@ class ImageFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def with_inspected_image(catalog: Catalog, given: str | None, name: str = "") -> Catalog:
-    """Return the catalog with what a base image of this machine contains; the catalog itself stays as it is.
+    """Return the catalog with the contents of a base image of this machine added.
 
     The row takes precedence over a row of the same name. The name of an image, and the path of one that
     is not on this machine, add nothing.
@@ -238,7 +238,7 @@ def _cache_file(image: Image) -> Path:
 def as_row(facts: ImageFacts, catalog: Catalog) -> schema.Image:
     """Return an inspected image as a row of the catalog.
 
-    What only documents say, such as the MPI it is for, comes from a row of the same name.
+    Facts that only documents state, such as its MPI, are copied from a row of the same name.
     """
     documented = catalog.image.get(facts.name)
     return schema.Image(

@@ -42,7 +42,7 @@ class Bind:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """What a program sees of the host, and its environment."""
+    """The parts of the host that a program sees, and its environment."""
 
     env: Mapping[str, str] = field(default_factory=dict)
     """Variables set in addition to the runtime's own."""
@@ -115,7 +115,7 @@ def run_in(runtime: Runtime, command: Sequence[str], view: View, *, what: str, l
 
 
 def output_in(runtime: Runtime, command: Sequence[str], view: View | None = None) -> str:
-    """Return what a program prints in a runtime, or an empty string if it fails."""
+    """Return the output of a program in a runtime, or an empty string if it fails."""
     line, env = runtime.command(command, view or View())
     return output_of(line, env=env)
 

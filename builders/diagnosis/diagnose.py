@@ -26,7 +26,7 @@ _COLOURS = re.compile(rb"\x1b\[[0-9;]*[A-Za-z]")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Context:
-    """What is known about a build besides its log; empty or None means unknown."""
+    """Facts about a build that are not in its log; empty or None means unknown."""
 
     package: str = ""
     version: str = ""
@@ -161,7 +161,7 @@ def _finding(row: Failure, lines: list[Sighting]) -> Finding:
 
 
 def diagnosis_text(diagnosis: Sequence[Finding], *, sources: bool = False) -> str:
-    """Return a diagnosis as text, with the sources of the known failures if wanted."""
+    """Return a diagnosis as text, optionally with the sources of the known failures."""
     return "\n\n".join(_text(finding, sources=sources) for finding in diagnosis)
 
 

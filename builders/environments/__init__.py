@@ -1,4 +1,4 @@
-"""Environments that wheels are built and tried in: the target's Python, with torch and build requirements.
+"""Environments that wheels are built and tested in: the target's Python, with torch and build requirements.
 
 `python` finds the interpreter. `wheelhouse` downloads wheels and is the only step that uses the network.
 `layers` installs them once into shared read-only directories and creates environments on top of these.

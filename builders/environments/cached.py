@@ -1,6 +1,6 @@
-"""Directories of the cache that are built once and shared: complete, or not there.
+"""Directories of the cache that are built once and shared: complete or absent.
 
-A marker file, written last, says that a directory is complete. A directory without one was left by a
+A marker file, written last, marks a directory as complete. A directory without one was left by a
 killed process; it is removed and built again. Complete directories are read-only. They need neither a
 lock nor a writable cache, so a site can share its cache.
 """
@@ -26,7 +26,7 @@ _WRITE = stat.S_IWUSR | stat.S_IWGRP | stat.S_IWOTH
 
 
 def digest(*parts: Any) -> str:  # noqa: ANN401  any JSON value
-    """Return a name for a cached directory or file, made from everything that determines its content."""
+    """Return a name for a cached directory or file, derived from everything that determines its content."""
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:20]
 
 

@@ -84,7 +84,7 @@ class BuildEnvironment:
     path: tuple[Path, ...]
     """Directories for PATH: its own programs first, then those of its layers."""
     binds: tuple[Bind, ...]
-    """What it needs of this machine: its Python and its layers, read-only, and itself."""
+    """The files of this machine that it needs: its Python and its layers, read-only, and itself."""
     installed: dict[str, str]
     """Name and version of every distribution that its Python can import."""
     wheels: dict[str, str]
@@ -97,7 +97,7 @@ class BuildEnvironment:
 
     @property
     def view(self) -> View:
-        """The least that a program running in it sees; the network is off."""
+        """The minimal view of a program that runs in it; the network is off."""
         return View(env={**QUIET, "VIRTUAL_ENV": str(self.root)}, path=self.path, binds=self.binds)
 
 
@@ -217,7 +217,7 @@ def make_environment(
     root: Path,
     log: Path,
 ) -> BuildEnvironment:
-    """Create an environment on top of layers, to build in or to try wheels in.
+    """Create an environment on top of layers, to build in or to test wheels in.
 
     Parameters
     ----------
@@ -253,7 +253,7 @@ def _create(
 ) -> dict[str, str]:
     """Create an environment without pip, install wheel files, and return all distributions it sees.
 
-    Byte compilation takes long and pays only for what is used often.
+    Byte compilation is slow and pays off only for files that are used often.
     """
     root.mkdir(parents=True, exist_ok=True)
     binds = [Bind(layer.root) for layer in layers]

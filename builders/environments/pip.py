@@ -3,8 +3,8 @@
 pip reads configuration files and variables (pip's documentation, "Configuration": files in the order
 global, user, site, then ``PIP_CONFIG_FILE``; sections ``[global]`` and that of the command; variables
 take precedence over files). A base image does not contain these files, or contains its own. So they are
-read here. Settings that say where packages come from are passed on as variables, and local directories
-and files that they name are bound into the image. Settings that say where packages are installed or how
+read here. Settings that define where packages come from are passed on as variables, and local directories
+and files that they name are bound into the image. Settings that define where packages are installed or how
 they are built are not passed on.
 """
 
@@ -141,7 +141,7 @@ def is_reachable(url: str, *, timeout: float = 5.0) -> bool:
 
 
 def find_links_directories() -> list[Path]:
-    """Return the local directories that pip is configured to look into (``find-links``)."""
+    """Return the local directories that pip is configured to search (``find-links``)."""
     words = (_read_files() | _read_environment()).get("find-links", "").split()
     paths = (_local_path(_absolute(word)) for word in words)
     return [path for path in paths if path is not None and path.is_dir()]

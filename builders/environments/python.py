@@ -2,7 +2,7 @@
 
 A base image may not contain the required Python. Then a Python of this machine is bound into the image
 at the same path: one that the user names (a conda prefix, or a virtual environment for the Python it was
-made from), or one that uv manages.
+created from), or one that uv manages.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class TargetPython:
     where: str
     """``host``, ``image``, ``given`` or ``uv``."""
     binds: tuple[Bind, ...] = ()
-    """What it needs of this machine."""
+    """The files of this machine that it needs."""
 
     @property
     def minor(self) -> str:
@@ -108,7 +108,7 @@ class TargetPython:
         return Path("lib", f"python{self.minor}{'t' if self.abi.endswith('t') else ''}", "site-packages")
 
     def key(self, runtime: Runtime) -> str:
-        """Return a digest of interpreter and runtime, for everything that is made with them."""
+        """Return a digest of interpreter and runtime, for everything that depends on them."""
         image = runtime.image.sha256 if runtime.image else "host"
         return digest(image, str(self.path), self.build, self.glibc, self.machine)
 
@@ -148,7 +148,7 @@ def find_python(
 
 
 def python_view(python: TargetPython, *, binds: Sequence[Bind] = (), network: bool = False) -> View:
-    """Return what a target Python sees: itself, the binds, and no Python settings of the image."""
+    """Return the view of a target Python: itself, the binds, and no Python settings of the image."""
     return View(env=QUIET, binds=(*python.binds, *binds), network=network)
 
 

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from resolver.reporter import Reporter
 
 CUDA_PREFIXES = ("nvidia-", "cuda-")
-"""How the names of distributions begin that contain CUDA."""
+"""Prefixes of the names of distributions that contain CUDA."""
 UNREACHABLE = re.compile(
     "NewConnectionError|NameResolutionError|ConnectTimeoutError|ReadTimeoutError|ProxyError|SSLError"
     "|connection error:|error sending request|dns error|Failed to fetch"
@@ -82,7 +82,7 @@ class Wheelhouse(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     wheels: tuple[Wheel, ...]
     """By name."""
     depends_on_base: bool = False
-    """Whether the requirements depend on a constraint; `wheels` then lacks those of the constraints."""
+    """Whether the requirements depend on a constraint; `wheels` then excludes those."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,7 +220,7 @@ def _read(manifest: Path) -> Wheelhouse | None:
 
 
 def _is_outdated(house: Wheelhouse) -> bool:
-    """Return whether a local directory that pip looks into has another file for one of the wheels.
+    """Return whether a local directory that pip searches has another file for one of the wheels.
 
     Files on an index never change; in a user's directory the same version is built again and again.
     """

@@ -1,7 +1,7 @@
 """Maintenance of an index: check and repair it, remove, yank and prune wheels, pack it into one file.
 
-Damage is reported as `Finding`. Its evidence has ``path``, relative to the index, and ``repaired``: what
-was done about it, empty if nothing was.
+Damage is reported as `Finding`. Its evidence has ``path``, relative to the index, and ``repaired``: the
+repair, empty if there was none.
 """
 
 from __future__ import annotations

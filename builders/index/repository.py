@@ -231,7 +231,7 @@ class Index:
         return sorted(name for name in names if not name.startswith(".") and name not in {PAGE, JSON_PAGE})
 
     def _state(self, project: str, without: Collection[str] = ()) -> _State:
-        """Return what a project's pages depend on, other than the content of its wheels."""
+        """Return the inputs of a project's pages, except the content of its wheels."""
         names = self.wheel_names(project)
         if without:
             names = [name for name in names if name not in without]

@@ -29,7 +29,7 @@ _LONGEST = 200  # characters of the output that are shown
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of a part of the probe; `error` is empty on success."""
+    """The outcome of one part of the probe; `error` is empty on success."""
 
     error: str = ""
     """Class of the exception, ``signal N``, ``exit code N``, ``missing`` or ``timeout``."""
@@ -52,7 +52,7 @@ class LoadReply(Outcome, frozen=True):
     file: str = ""
     """The file that was loaded."""
     values: dict[str, str] = {}
-    """The attributes that were asked for."""
+    """The requested attributes."""
     borrowed: list[str] = []
     """Distributions that were only lent to the probe, and that it used."""
 
@@ -72,7 +72,7 @@ class TorchReply(Outcome, frozen=True):
     hip: str = ""
     cuda: str = ""
     gpus: list[Gpu] = []
-    """GPUs that multiplied two matrices; empty if that was not asked for."""
+    """GPUs that multiplied two matrices; empty if that was not requested."""
     borrowed: list[str] = []
     """Lent distributions that torch, or the start of Python, used."""
 
@@ -88,7 +88,7 @@ class WheelMetadata(msgspec.Struct, frozen=True):
 
 
 class OpTable(Outcome, frozen=True):
-    """The ops that a build wrote down."""
+    """The ops that a build recorded."""
 
     installed: dict[str, bool] = {}
     accelerator: str = ""
@@ -164,7 +164,7 @@ _Reply = TypeVar("_Reply", WheelReply, EnvironmentReply)
 
 
 class Probe:
-    """An environment that can be asked.
+    """An environment that can be probed.
 
     Parameters
     ----------
@@ -286,7 +286,7 @@ def parse_reply(output: str, kind: type[_Reply]) -> _Reply:
 
 
 def user_packages(base: Path, minor: str) -> dict[str, str]:
-    """Return what a user installed for a Python with ``pip install --user``: name to version.
+    """Return the distributions installed with ``pip install --user``: name to version.
 
     Parameters
     ----------

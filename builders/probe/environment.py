@@ -1,6 +1,6 @@
 """Judge the reply about a finished environment, in a container or on the host, against its lock.
 
-What could not be judged is a warning, never a pass. Without a GPU nothing is said about kernels.
+A check that could not be done is a warning, never a pass. Without a GPU, kernels are not judged.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from resolver.requirements import normalize_name
 from resolver.versions import minor, sort_key
 
 NOT_JUDGED = "not-judged"
-"""Part of the id of every finding that says that something could not be judged."""
+"""Part of the id of every finding about something that could not be judged."""
 _LIBRARIES = (
     "librccl", "libstdc++", "libgcc_s", "libamdhip64", "libhsa-runtime64", "libMIOpen", "librocblas",
 )  # fmt: skip

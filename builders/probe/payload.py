@@ -196,7 +196,7 @@ def object_part(path: str) -> dict[str, Any]:
 
 
 def op_table(files: dict[str, str], name: str) -> dict[str, Any] | None:
-    """Read the ops that a build wrote down, without executing the file."""
+    """Read the ops that a build recorded, without executing the file."""
     if not name:
         return None
     if name not in files:
@@ -220,7 +220,7 @@ def op_table(files: dict[str, str], name: str) -> dict[str, Any] | None:
 
 
 def torch_part(value: dict[str, Any]) -> dict[str, Any]:
-    """Return torch's version and what it is built for; let each GPU multiply two matrices if asked."""
+    """Return torch's version and what it is built for; let each GPU multiply two matrices if requested."""
     lent = value["lent"]
     try:
         import torch
@@ -256,7 +256,7 @@ def test_gpu(torch: Any, number: int) -> dict[str, str]:  # noqa: ANN401  a modu
 
 
 def environment_reply(question: dict[str, Any]) -> dict[str, Any]:
-    """Return what is installed and what loads; the keys are those of `EnvironmentReply`."""
+    """Return installed distributions and loaded libraries; the keys are those of `EnvironmentReply`."""
     return {
         "python": platform.python_version(),
         "executable": sys.executable,

@@ -1,6 +1,6 @@
 """Judge the reply about an installed wheel.
 
-A node that builds has no GPU. What fails for that reason says nothing about the wheel: it is *not judged*,
+A node that builds has no GPU. A failure for that reason says nothing about the wheel: it is *not judged*,
 which is a warning and never a pass. The same holds for a module that is required and was not installed.
 """
 
@@ -39,8 +39,8 @@ def judge_wheel(reply: WheelReply, recipe: Recipe, *, complete: bool = False) ->
     Returns
     -------
     list of Finding
-        ``error`` for a broken promise, ``warning`` for what could not be judged, ``info`` for a promise
-        that was kept.
+        ``error`` for a broken promise, ``warning`` for a promise that could not be judged, ``info`` for a
+        promise that was kept.
     """
     if reply.distribution is None:
         message = f"{recipe.package} is not installed in the environment that was probed."

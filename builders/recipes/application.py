@@ -28,7 +28,7 @@ _HIP_FLAG_VARIABLES = ("HIPFLAGS", "HIPCC_COMPILE_FLAGS_APPEND")
 
 @dataclass(frozen=True, slots=True)
 class AppliedRecipe:
-    """Everything that one build is run with."""
+    """All settings of one build."""
 
     environment: Mapping[str, str]
     """Variables set in addition to the clean environment of the runtime."""
@@ -47,7 +47,7 @@ class AppliedRecipe:
 
 
 def apply_recipe(task: Task, *, jobs: int = 1, prefix_map: Mapping[str, str] | None = None) -> AppliedRecipe:
-    """Return everything that a build is run with, so that nothing depends on the machine that builds.
+    """Return all settings of a build, so that nothing depends on the machine that builds.
 
     Parameters
     ----------

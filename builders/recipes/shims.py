@@ -1,4 +1,4 @@
-"""Shims: scripts in place of programs that inspect the machine, which answer for the machine that will run.
+"""Shims: scripts that replace programs that inspect the machine, and report the target machine instead.
 
 A node that builds has no GPU, or another one than the wheel is for. These programs inspect it:
 

@@ -5,7 +5,7 @@ do not serve a commit by its hash are asked for all branches and tags. Submodule
 way, at the commits that the outer tree names. git checks every object against its hash when it is
 fetched; ``git fsck`` checks a cached repository again before it is used.
 
-A checkout is made from the cached repositories directly (``git read-tree -u``). So it needs no network,
+A checkout is written from the cached repositories directly (``git read-tree -u``). So it needs no network,
 and the source has no ``.git``: Apex and setuptools-scm would put what they find there into the wheel,
 and flash-attn would try to fetch its submodules. `git submodule update` would clone each submodule once
 more for every build and leave such a ``.git``.

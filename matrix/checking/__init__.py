@@ -1,1 +1,1 @@
-"""What pip, conda and cotainr do with an environment or requirements file."""
+"""How pip, conda and cotainr read an environment or requirements file."""

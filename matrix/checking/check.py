@@ -24,7 +24,7 @@ _MOST_ROUNDS = 50
 
 
 def check(document: Document, expected: Expected) -> list[Finding]:
-    """Return what is wrong with a file, in the order of its lines."""
+    """Return the findings in a file, ordered by line."""
     findings = [finding for rule in _CHECKS for finding in rule(document, expected)]
     return in_order([*document.findings, *findings], document.name)
 

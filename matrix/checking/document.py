@@ -48,7 +48,7 @@ _COMMENT = re.compile(r"\s+#.*$")
 _STRUCTURAL = {"several-pip-sections", "pip-not-listed"}
 """Findings whose correction changes more than one entry."""
 _COMMENTED_OUT = "commented-out "
-"""How an item of the tree begins that is written as a comment."""
+"""Prefix of an item of the tree that is written as a comment."""
 _COMMENTED_OUT_LINE = re.compile(
     rf"(?m)^(?P<indent>\s*)- (?P<quote>['\"]?){_COMMENTED_OUT}(?P<text>.*)(?P=quote)(?P<behind>.*)$"
 )
@@ -60,7 +60,7 @@ class Entry:
     """One line for pip, or one dependency for conda."""
 
     line: int
-    """Where it begins, counted from 1."""
+    """The line on which it begins, from 1."""
     text: str
     """What pip or conda reads, without comment."""
     editable: bool = True
@@ -90,11 +90,11 @@ class Document:
     lines: list[str]
     """The lines with their line breaks."""
     entries: list[Entry] = field(default_factory=list)
-    """What pip reads, in its order."""
+    """The entries that pip reads, in order."""
     conda: list[Entry] = field(default_factory=list)
     """What conda reads."""
     findings: list[Finding] = field(default_factory=list)
-    """What is wrong with the structure of the file."""
+    """Problems in the structure of the file."""
     has_pip_section: bool = True
     editable: bool = True
 
@@ -107,7 +107,7 @@ class Document:
     def corrected(self, findings: Iterable[Finding]) -> str:
         """Return the file with corrections; the document must not be used afterwards.
 
-        Of several corrections of one entry, or that insert the same lines, only the first is made.
+        Of several corrections of one entry, or that insert the same lines, only the first is applied.
         """
         entries = {(entry.line, entry.text): entry for entry in reversed(self._entries())}
         chosen: list[tuple[Entry, Sequence[str]]] = []
@@ -127,7 +127,7 @@ class Document:
         return self._text()
 
     def _restructure(self, rules: set[str]) -> None:
-        """Correct what is about more than one entry."""
+        """Apply the corrections that affect more than one entry."""
 
     def _entries(self) -> list[Entry]:
         return self.entries

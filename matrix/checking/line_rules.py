@@ -42,7 +42,7 @@ _COMMAND_LINE_FLAGS = {
 """Options of pip's command line without a value: a word after one of them is a requirement."""
 _ISOLATION = re.compile(r"build.isolation")
 _VISIBLE = ("/tmp/", "/var/tmp/", "/mnt/", "/srv/", "/media/")  # noqa: S108
-"""What cotainr's container shows of the machine, and where base images have directories to bind to."""
+"""Directories that cotainr's container shows, and those of base images to bind to."""
 _PATH_OPTIONS = (*INDEX_OPTIONS, "--find-links", "--constraint", "--requirement")
 _CONDA_NAME = re.compile(r"(?:[\w./-]+::)?([A-Za-z0-9_.-]+)")
 _CONDA_TORCH = {"torch", "pytorch", "pytorch-gpu", "torchvision", "torchaudio"}

@@ -40,7 +40,7 @@ _PIN = "Pin the exact version with its label. `matrix env --for cotainr` writes 
 
 
 def torch_index(url: str) -> str:
-    """Return what the wheels of one of PyTorch's indexes are built for; empty for any other index.
+    """Return the platform of one of PyTorch's indexes; empty for any other index.
 
     Examples
     --------
@@ -82,7 +82,7 @@ class Indexes:
         self.only_binary: set[str] = set()
         """Normalised names that pip must not build; ``:all:`` for all."""
         self.no_binary: dict[str, Entry] = {}
-        """Normalised names that pip must build, to the line that says so."""
+        """Normalised names that pip must build, to the line that requires it."""
         for entry in document.entries:
             line = entry.pip
             if line.requirement_text:

@@ -1,4 +1,4 @@
-"""pip's own answer to a file, before cotainr hides it.
+"""pip's own result for a file, which cotainr would hide.
 
 pip resolves the lines for the target's Python with ``--dry-run``. Nothing is built, so lines that pip would
 have to build are left out and listed. When pip cannot be run or cannot reach an index, the result is
@@ -82,7 +82,7 @@ def preflight(document: Document, expected: Expected, *, seconds: float) -> Pref
     expected
         What the file is checked against.
     seconds
-        How long pip may take.
+        Time limit for pip.
     """
     if any(finding.id in _UNREADABLE_BY_CONDA for finding in document.findings):
         return _not_run("conda stops before it starts pip")
@@ -204,7 +204,7 @@ def _environment(expected: Expected) -> dict[str, str]:
 
 
 def _failed(output: str, details: str, code: int, expected: Expected) -> Preflight:
-    """Return what a failure of pip means.
+    """Explain a failure of pip.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""What a file is checked against: a site on a day, a base image, or a lock."""
+"""The target that a file is checked against: a site on a day, a base image, or a lock."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Expected:
     because: str = ""
     """Why these releases fit, as a clause."""
     against: str = ""
-    """What is checked against, in a few words."""
+    """The target in a few words."""
     gfx: tuple[str, ...] = ()
     pins: Mapping[str, str] = field(default_factory=dict)
     """Exact versions of the lock by name."""
@@ -69,7 +69,7 @@ class Expected:
 def expect_request(
     request: Request, catalog: Catalog, consumer: Consumer, index: Path = INDEX_DIRECTORY
 ) -> Expected:
-    """Return what fits a target.
+    """Return the versions that fit a target.
 
     Raises
     ------
@@ -116,7 +116,7 @@ def _supported_rocm(request: Request, catalog: Catalog) -> tuple[tuple[str, ...]
 def expect_lock(
     lock: Resolution, name: str, catalog: Catalog, consumer: Consumer, index: Path = INDEX_DIRECTORY
 ) -> Expected:
-    """Return what fits a lock: exactly its versions."""
+    """Return the versions that fit a lock: exactly its own."""
     rocm, image = lock.version_of("rocm"), catalog.image.get(lock.version_of("base-image"))
     return Expected(
         catalog=catalog,

@@ -1,1 +1,1 @@
-"""One module a command, each thin."""
+"""The commands: one thin module for each."""

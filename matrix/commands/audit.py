@@ -85,7 +85,7 @@ def execute(context: Context) -> int:
 
 
 def _providers(args: argparse.Namespace) -> tuple[Provider, ...]:
-    """Return what the wheels will run in, from files and options; options take precedence."""
+    """Return the libraries that the wheels will run with, from files and options; options take precedence."""
     versions = {name: version for name in _VERSIONS if (version := getattr(args, name))}
     providers = []
     if args.base_image_facts:

@@ -97,7 +97,7 @@ def _positive(text: str) -> int:
 
 
 class WheelResult(msgspec.Struct, omit_defaults=True):
-    """What happened to one wheel of the lock. JSON output is this struct, encoded."""
+    """The outcome for one wheel of the lock. JSON output is this struct, encoded."""
 
     name: str
     version: str
@@ -113,7 +113,7 @@ class WheelResult(msgspec.Struct, omit_defaults=True):
 
 
 class BuildResult(msgspec.Struct):
-    """What the command prints as JSON."""
+    """The JSON output of the command."""
 
     schema: int
     index: str

@@ -1,4 +1,4 @@
-"""``matrix graph``: what each distribution of a lock requires to run and to be built."""
+"""``matrix graph``: the requirements of each distribution in a lock, to run and to build."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``matrix index``: what is in the local index, whether it is whole, and who may read it."""
+"""``matrix index``: list, check, maintain and serve the local index."""
 
 from __future__ import annotations
 

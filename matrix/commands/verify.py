@@ -150,7 +150,7 @@ def _verify(
 
 
 def _built_recipes(lock: Resolution | None, catalog: Catalog) -> list[Recipe]:
-    """Return the recipes of what the lock builds."""
+    """Return the recipes of the distributions that the lock builds."""
     recipes = []
     for pick in lock.built() if lock else ():
         release = catalog.release.get((pick.name, pick.version, pick.variant))

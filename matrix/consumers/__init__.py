@@ -31,7 +31,7 @@ class Consumer:
     emit: Callable[[Installation, Layout], list[File]]
     """Returns the main file, then the others."""
     check: Callable[[Installation, Layout], list[Finding]] = _no_findings
-    """Returns what the user should know about the files."""
+    """Returns notes for the user about the files."""
     supports_hashes: bool = False
     hashes_hint: str = ""
     """Why ``--hashes`` does not work, or what to do instead."""

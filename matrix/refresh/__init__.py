@@ -17,7 +17,7 @@ class CatalogUpdate(msgspec.Struct):
     rows: list[schema.Row] = []
     """In the order in which they are written."""
     remarks: list[str] = []
-    """Sentences about what a person must decide: a changed hash, a release without a recipe."""
+    """Decisions that a person must make, as sentences: a changed hash, a release without a recipe."""
     unreachable: list[str] = []
     """Pages that could not be fetched, each as ``PAGE: REASON.``"""
 

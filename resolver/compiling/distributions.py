@@ -1,4 +1,4 @@
-"""Distributions: torch with what is tied to its wheels, and extension packages.
+"""Distributions: torch, the distributions tied to its wheels, and extension packages.
 
 Published wheels of torch come before source builds, whatever their versions: compiling torch takes hours,
 so it is the last resort.
@@ -251,7 +251,7 @@ def _requirement_fact(name: str, row: schema.Requires) -> Fact:
 
 
 def _relate_to_build_requirements(builder: ProblemBuilder, name: str, masks: _ReleaseMasks) -> None:
-    """Relate what is built to a base image with ROCm, and to the torch that it is compiled against."""
+    """Relate built distributions to a base image with ROCm, and to the torch they are compiled against."""
     images = builder.catalog.image
 
     def has_rocm(image: Candidate) -> bool:

@@ -3,7 +3,7 @@
 A combination of two components is one relation. A combination of more gets a component of its own with
 one version for each way to avoid it ("without apex"). Every component inside its bad versions rules out
 its own way, so if all are inside, none is left. The component that is rarest among requests brings it in,
-so that no other problem has to carry it.
+so that most problems do not contain it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Platform components: what pip does not install."""
+"""Platform components, which pip does not install."""
 
 from __future__ import annotations
 
@@ -172,7 +172,7 @@ def _system_of(image: schema.Image) -> str:
 
 
 def _glibc_note(image: schema.Image) -> str:
-    """Return how the glibc of an image is known, unless the image was inspected."""
+    """Return the source of an image's glibc version; empty if the image was inspected."""
     return "" if image.source.startswith(schema.INSPECTED) else _GLIBC_OF_RELEASE
 
 

@@ -41,7 +41,7 @@ class InstalledVersion(msgspec.Struct, frozen=True):
     requires_as: int
     """The candidates whose requirements it has."""
     accepted_as: int
-    """The candidates in whose place others accept it."""
+    """The candidates that it can replace for other distributions."""
 
 
 _Installed = tuple[str, list[InstalledVersion]]
@@ -170,7 +170,7 @@ def extend(
     subject, target
         Installed versions of both components.
     request
-        Says what is installed.
+        Lists the installed distributions.
     forbids
         Whether the relation only excludes combinations.
     """
@@ -245,7 +245,7 @@ def compile_preinstalled(builder: ProblemBuilder) -> None:
 
 
 def _demand_by_label(builder: ProblemBuilder, version: str, source: str) -> None:
-    """Add what the version of an installed torch says, if it matches no torch of the catalog.
+    """Add the constraints that an installed version of torch implies, if the catalog has no such torch.
 
     The label names what it was built for (``+rocm6.4``, ``+cu121``, ``+cpu``). The Pythons are those that
     a torch of the same public version is published for, unless the installed Python is listed.
@@ -292,9 +292,7 @@ def _platform(builder: ProblemBuilder, name: str, version: str, preinstalled: Pr
 def _keep_image_content(builder: ProblemBuilder) -> None:
     """Tie the content of a base image to the choice of that image."""
     if builder.target.backend != "rocm":
-        msg = (
-            "--preinstalled-installed image keeps the content of a base image, and the CPU backend has none."
-        )
+        msg = "--keep-installed image keeps the content of a base image, and the CPU backend has none."
         raise UsageError(msg, hint="Name a file instead: pip list > installed.txt")
     images = _inspected_images(builder.catalog, builder.target)
     known = any_candidate if builder.target.base_image else version_in([row.name for row in images])

@@ -61,7 +61,7 @@ class Catalog(msgspec.Struct, frozen=True, dict=True):
         )
 
     def with_image(self, row: schema.Image) -> Catalog:
-        """Return a catalog with this base image in addition, instead of any other of its name."""
+        """Return a catalog with this base image added; it replaces one of the same name."""
         return msgspec.structs.replace(self, image={**self.image, row.name: row})
 
     def of_kind(self, kind: str) -> list[schema.Row]:
@@ -110,7 +110,7 @@ def applies(row: schema.Requires | schema.Recipe, release: schema.Release) -> bo
 
 
 def recipe_for(catalog: Catalog, release: schema.Release, backend: str) -> schema.Recipe | None:
-    """Return the recipe that builds a release for a backend; of several the last one counts."""
+    """Return the recipe that builds a release for a backend; the last one if several match."""
     recipes = catalog.recipes_of(release.package)
     return next((row for row in reversed(recipes) if row.backend == backend and applies(row, release)), None)
 

@@ -4,11 +4,11 @@ Every command that needs facts imports this module first, so it imports little: 
 are imported only if a file changed since the compiled form was written. Paths are plain text here,
 because importing pathlib takes longer than reading the rows.
 
-The compiled form holds the validated and merged rows, with the time and size of every source file. It
+The compiled form contains the validated and merged rows, with the time and size of every source file. It
 is rewritten when one of them, or the schema, changes. It is a cache: a missing, damaged or unwritable
 one costs only time.
 
-All paths are resolved when they enter: two spellings of a path are one file, and the rows name their
+All paths are resolved on entry: two spellings of a path are one file, and the rows name their
 file independently of the working directory.
 """
 

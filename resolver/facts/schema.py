@@ -6,7 +6,7 @@ files have one subject each. Every row has a `status` and a `source`:
 ``documented``
     stated by the makers: in a support table, in package metadata, on a release page;
 ``observed``
-    seen by someone who ran or opened it, and recorded;
+    seen in a run or in a file, and recorded;
 ``inferred``
     derived from other facts, which the note names.
 """
@@ -155,11 +155,11 @@ class Torch(Row, frozen=True, kw_only=True):
 
 
 INSPECTED = "inspection of "
-"""Prefix of the source of a row that an image inspection made."""
+"""Prefix of the source of a row that an image inspection created."""
 
 
 class Image(Row, frozen=True, kw_only=True):
-    """A base image in which extensions are compiled and containers are made."""
+    """A base image in which extensions are compiled and on which containers are built."""
 
     name: str
     rocm: str = ""
@@ -175,7 +175,7 @@ class Image(Row, frozen=True, kw_only=True):
     digest: str = ""
     """``sha256:...`` of the image, if published."""
     dockerhash: str = ""
-    """First digits of the digest of the image it was made from, if published."""
+    """First digits of the digest of the image it was built from, if published."""
     compilers: tuple[str, ...] = ()
     """Names of the host C and C++ compilers."""
     python: tuple[str, ...] = ()

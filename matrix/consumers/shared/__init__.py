@@ -1,1 +1,1 @@
-"""What the consumers share: the installation, the files, requirement lines and shell scripts."""
+"""Shared by the consumers: the installation, the files, requirement lines and shell scripts."""

@@ -1,4 +1,4 @@
-"""The files of a consumer: the main file, and others beside it."""
+"""The files of a consumer: the main file, and others next to it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a lock installs, as every consumer needs it."""
+"""The installation that a lock describes, as every consumer needs it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Installation:
-    """What a lock installs.
+    """The installation that a lock describes.
 
     Parameters
     ----------
@@ -60,17 +60,17 @@ class Installation:
 
     @cached_property
     def installed(self) -> list[Distribution]:
-        """What pip installs, in install order."""
+        """The distributions that pip installs, in install order."""
         return [pick for pick in self.lock.distributions if pick.origin != "preinstalled"]
 
     @cached_property
     def preinstalled(self) -> list[Distribution]:
-        """What the base image holds and the lock keeps."""
+        """The distributions of the base image that the lock keeps."""
         return [pick for pick in self.lock.distributions if pick.origin == "preinstalled"]
 
     @property
     def built(self) -> list[Distribution]:
-        """What must be in our index."""
+        """The distributions that must be in our index."""
         return [pick for pick in self.installed if pick.origin == "build"]
 
     @property
@@ -85,7 +85,7 @@ class Installation:
 
     @cached_property
     def on_top(self) -> list[Distribution]:
-        """What is installed on top of the base image: without what only its own packages need."""
+        """Distributions to install on top of the base image, without those that only its packages need."""
         return [pick for pick in self.installed if pick.name not in self.needed_by_preinstalled]
 
     @cached_property

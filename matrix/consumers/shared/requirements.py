@@ -107,7 +107,7 @@ def environment_file(
 
 
 def preinstalled_note(installation: Installation) -> list[str]:
-    """Return a note that lists what is not installed because the base image holds it."""
+    """Return a note that lists the distributions that the base image already has."""
     names = ", ".join(map(pin, installation.preinstalled))
     return [f"Not installed, because the base image already has it: {names}"] if names else []
 

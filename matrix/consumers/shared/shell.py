@@ -87,7 +87,7 @@ def installed_check(installed: Sequence[Distribution], preinstalled: Sequence[Di
     Parameters
     ----------
     preinstalled
-        What must still be there; a version without a label allows any label.
+        Distributions that must still be installed; a version without a label allows any label.
     """
     pinned = {pick.name: pick.pinned for pick in (*installed, *preinstalled)}
     return fill("check.py.txt", pinned=json.dumps(pinned, indent=4))
