@@ -141,7 +141,7 @@ def _traps(functions: Sequence[str], data: Sequence[str] = ()) -> str:
 
 
 def _rename(tree: Path) -> str:
-    """Return it a ROCm wheel's version, and let it look like a HIP build on a machine without GPU."""
+    """Give it a ROCm wheel's version, and make it look like a HIP build on a machine without GPU."""
     module = tree / "torch" / "version.py"
     text = module.read_text()
     found = re.search(r"__version__ = '([^+]+)\+cpu'", text)
