@@ -56,4 +56,4 @@ def test_its_torch_says_that_it_is_for_rocm(rig: Rig) -> None:
 def test_the_program_runs_as_its_user(rig: Rig) -> None:
     work = rig.work()
     done = rig.matrix("--version", cwd=work)
-    assert (done.returncode, done.stderr[:7]) == (0, "matrix "), done.stderr
+    assert (done.returncode, done.stdout[:7]) == (0, "matrix "), done.stderr
