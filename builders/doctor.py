@@ -69,7 +69,7 @@ def check_driver(reported: str, catalog: Catalog) -> Finding:
     """
     if not reported:
         message = "No AMD kernel driver reports its version. Wheels can be built, but nothing runs on a GPU."
-        fix = "On a login node do nothing: the catalog has the site's driver. Elsewhere use --driver."
+        fix = "On a login node, ignore this: the catalog has the site's driver. Elsewhere, use --driver."
         return Finding("kernel-driver", "warning", message, fix)
     try:
         line = identify_driver(reported, catalog)
@@ -87,7 +87,9 @@ def check_gpus(topology: Path = _TOPOLOGY) -> Finding:
     """Check which AMD GPUs this machine has."""
     gpus = count_gpus(topology)
     if not gpus:
-        message = "No AMD GPU. Wheels can be built; checks that need a GPU are reported as not judged."
+        message = (
+            "No AMD GPU was found. Wheels can be built; checks that need a GPU are reported as not judged."
+        )
         return Finding("gpus", "warning", message)
     listed = ", ".join(f"{number} x {architecture}" for architecture, number in sorted(gpus.items()))
     return Finding("gpus", "info", listed, evidence=dict(gpus))
@@ -178,7 +180,9 @@ def check_slurm() -> Finding:
     names = output_of(["sinfo", "--noheader", "--format", "%R"]).split()
     evidence = {"version": match[0], "partitions": names}
     if not names:
-        return Finding("slurm", "warning", f"Slurm {match[0]}. Its controller does not answer.", "", evidence)
+        return Finding(
+            "slurm", "warning", f"Slurm {match[0]}. Its controller does not respond.", "", evidence
+        )
     message = f"Slurm {match[0]}, partitions {join_words(names, most=8, joiner='and')}"
     return Finding("slurm", "info", message, evidence=evidence)
 
@@ -240,8 +244,8 @@ def check_compiler() -> Finding:
 def check_network(what: str, url: str) -> Finding:
     """Check whether a server answers."""
     if is_reachable(url):
-        return Finding(f"network-{what}", "info", f"{url} answers", evidence={"url": url})
-    message = f"{url} does not answer. What is not in the cache cannot be downloaded from here."
+        return Finding(f"network-{what}", "info", f"{url} responds", evidence={"url": url})
+    message = f"{url} does not respond. Files that are not in the cache cannot be downloaded from here."
     fix = (
         "Run `matrix fetch` where there is a network, with the same XDG_CACHE_HOME, then build with "
         "--offline; or set a mirror in matrix.toml."

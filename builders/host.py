@@ -143,7 +143,7 @@ def require_for_build(python: Path, *, compile_cxx: bool = True) -> None:
     missing = missing_tools(python, compile_cxx=compile_cxx)
     if missing:
         listed = "".join(f"\n  - {tool}" for tool in missing)
-        msg = f"This host lacks tools that the build needs. Nothing was started.{listed}"
+        msg = f"Tools that the build needs are missing on this host. Nothing was started.{listed}"
         raise EnvironmentLacksError(msg)
 
 

@@ -391,7 +391,7 @@ def _regular_members(wheel: WheelReader) -> dict[str, zipfile.ZipInfo]:
         elif is_special(info):
             why = "is a link or a device, which wheels must not contain"
         elif name in members:
-            why = "is in it twice"
+            why = "is in the wheel twice"
         if why:
             msg = f"{name} {why}"
             raise DamagedError(msg)

@@ -160,7 +160,7 @@ class WheelReader:
             msg = f"cannot be unpacked ({str(error) or type(error).__name__})"
             raise DamagedError(msg) from None
         if size != info.file_size:
-            msg = f"does not have the {info.file_size} bytes that the wheel's directory says"
+            msg = f"does not have the {info.file_size} bytes that the wheel's directory states"
             raise DamagedError(msg)
         if checksum != info.CRC:
             msg = "does not match its checksum"
@@ -183,7 +183,7 @@ class WheelReader:
                     data = inflater.unconsumed_tail
             yield inflater.flush()
             if not inflater.eof or inflater.unused_data or data:
-                msg = "its compressed data ends too early or is followed by something"
+                msg = "its compressed data ends too early or is followed by other data"
                 raise ValueError(msg)
 
     def sha256(self, info: zipfile.ZipInfo, sink: BinaryIO | None = None) -> bytes:

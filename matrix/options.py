@@ -13,7 +13,7 @@ from builders.constants import INDEX_DIRECTORY, LOCK_FILE
 from resolver.versions import shorten
 
 EXIT_CODES = (
-    "exit codes: 0 success, 1 the answer is no, 2 bad usage or input, 3 the environment lacks something,\n"
+    "exit codes: 0 success, 1 the answer is no, 2 bad usage or input, 3 a tool or the network is missing,\n"
     "70 internal error, 130 interrupted"
 )
 _ARCHITECTURE_FLAG = re.compile(r"--(gfx\d+[0-9a-z-]*)")

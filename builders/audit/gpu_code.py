@@ -175,7 +175,7 @@ class _Section:
         at = self._skip_zeros(self.start)
         while at < self.end and len(self.problems) < _MOST_PROBLEMS:
             if len(self.objects) > _MOST_OBJECTS:
-                text = f"there are more than {_MOST_OBJECTS} code objects, and the rest is not read"
+                text = f"there are more than {_MOST_OBJECTS} code objects; the rest was not read"
                 self._problem("fatbin-damaged", text, at)
                 return
             try:
@@ -189,7 +189,7 @@ class _Section:
             if isinstance(self.data, mmap.mmap):
                 self.data.madvise(mmap.MADV_DONTNEED)  # or all pages that were read stay in memory
         if self.names_only:
-            text = "bundles that would unpack to more than 1 GiB together were only read for their names"
+            text = "only the entry names were read, because the bundles would unpack to more than 1 GiB"
             self._problem("names-only", text, self.start)
 
     def _problem(self, name: str, text: str, at: int) -> None:
@@ -233,12 +233,12 @@ class _Section:
             raise DamagedError(msg)
         compare = promised <= _MOST_COMPARED - self.unpacked
         if not length and not compare:
-            msg = f"a compressed bundle that does not say its length would unpack to {promised} bytes"
+            msg = f"a compressed bundle that does not state its length would unpack to {promised} bytes"
             raise _UnreadError(msg)
         most = promised if compare else min(promised, _LARGEST_TABLE)
         with self._decompressed(payload, end, compression, most) as (data, consumed):
             if compare and len(data) > promised:
-                msg = "a compressed bundle unpacks to more than it says"
+                msg = "a compressed bundle unpacks to more than its header states"
                 raise DamagedError(msg)
             entries, _ = _read_table(data, 0, promised)
             self._add(entries, at, compression)
@@ -317,7 +317,7 @@ def _read_table(data: Buffer, base: int, size: int) -> tuple[list[_Entry], int]:
     """Read the table of a plain bundle: its entries for GPUs by their offset, and the bundle's length."""
     end = base + size
     if data[base : min(base + len(_PLAIN), end)] != _PLAIN:
-        msg = "what a bundle unpacks to is not an offload bundle"
+        msg = "the content of a compressed bundle is not an offload bundle"
         raise DamagedError(msg)
     (count,) = _unpack("<Q", data, base + 24, end)
     if not 0 < count <= _MOST_ENTRIES:
@@ -355,14 +355,14 @@ def _whole(data: Buffer, at: int, size: int, end: int) -> bytes:
 def _disagreement(expected: str, data: Buffer, offset: int, size: int) -> str:
     """Compare the name of an entry with its object; return the problem as a clause."""
     if data[offset : offset + 4] == b"BC\xc0\xde":
-        return "holds LLVM bitcode, which GPUs do not run"
+        return "contains LLVM bitcode, which GPUs cannot run"
     actual = code_object_name(data, offset) if size >= _ELF_HEADER.size else None
     if actual is None:
-        return "does not hold an AMDGPU code object"
+        return "does not contain an AMDGPU code object"
     if actual != expected:
-        return f"holds code for {actual}"
+        return f"contains code for {actual}"
     noted = _noted_name(data, offset, size)
-    return f"holds a note for {noted}" if noted and noted != expected else ""
+    return f"has a metadata note for {noted}" if noted and noted != expected else ""
 
 
 class _Metadata(msgspec.Struct):

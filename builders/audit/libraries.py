@@ -119,7 +119,7 @@ def check_libraries(contents: Contents, expected: Expected) -> Iterator[Finding]
         missing = [name for name in item.needed if name not in provided and not matches_any(name, _SYSTEM)]
         others = [name for name in missing if matches_any(name, OTHER_BACKENDS)]
         if others:
-            text = f"{item.path} needs {', '.join(others)}, for GPUs of other makers."
+            text = f"{item.path} needs {', '.join(others)}, for GPUs of other vendors."
             evidence = {"member": item.path, "library": " ".join(others)}
             yield Finding("need-of-other-backend", "info", text, "", evidence)
         missing = [name for name in missing if name not in others]
@@ -141,7 +141,7 @@ def _knows_image(expected: Expected) -> bool:
 
 def _missing_of_torch(item: SharedObject, libraries: list[str], expected: Expected) -> Iterator[Finding]:
     if libraries and _knows_torch(expected):
-        text = f"{item.path} needs {', '.join(libraries)}, which should come with torch but is not in it."
+        text = f"{item.path} needs {', '.join(libraries)}, which torch should contain but does not."
         evidence = {"member": item.path, "library": " ".join(libraries)}
         yield Finding("need-not-provided", "error", text, _FOR_THIS_TORCH, evidence)
 
@@ -213,12 +213,12 @@ def check_search_paths(contents: Contents, expected: Expected) -> Iterator[Findi
         kinds: list[tuple[str, Severity, list[str], str]] = [
             ("rpath-rocm", severity, rocm, "which bypasses the ROCm that torch provides"),
             ("rpath-build", severity, build, "which belongs to the machine that built it"),
-            ("rpath-python", "warning", of_python, "as the Python that built it does by its own flags"),
+            ("rpath-python", "warning", of_python, "which the Python that built it adds"),
         ]
         for name, how, paths, why in kinds:
             if paths:
                 listed = ", ".join(dict.fromkeys(paths))
-                text = f"{item.path} searches libraries in {listed}, {why}."
+                text = f"{item.path} searches for libraries in {listed}, {why}."
                 yield Finding(name, how, text, fix, {"member": item.path, "path": listed})
 
 

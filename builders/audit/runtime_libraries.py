@@ -88,7 +88,7 @@ def read_torch(directory: Path) -> Torch:
         if path.name.startswith(_LIBRARIES_WITH_SYMBOLS):
             exports = (exports or set()) | library.symbols.exports
     if exports is None:
-        msg = f"{directory} does not contain a library of torch."
+        msg = f"{directory} contains no torch library."
         raise UsageError(msg, hint=_TORCH_HINT)
     version, rocm = _torch_version(directory.parent / "version.py")
     return Torch(version, rocm, frozenset(libraries), frozenset(exports))

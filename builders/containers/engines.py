@@ -71,7 +71,7 @@ def choose_runtime(kind: str | None, image: Image | None, *, tmp: Path | None = 
 def _require(form: Form, forms: Sequence[str], image: Image, runtime: str, other: str) -> None:
     if form not in forms:
         msg = f"{runtime} cannot run {image.path}: it is {'an' if form == 'archive' else 'a'} {form} file."
-        raise UsageError(msg, hint=f"--in {other} runs it.")
+        raise UsageError(msg, hint=f"Use --in {other}.")
 
 
 def _installed(names: Sequence[str]) -> bool:
@@ -223,7 +223,7 @@ class PodmanRuntime:
         if form == "archive":
             return (f"{_transport(self.image.path)}:{self.image.path}",)
         msg = f"podman cannot run {self.image.path}: it is a {form} file."
-        raise UsageError(msg, hint="--in apptainer runs it.")
+        raise UsageError(msg, hint="Use --in apptainer.")
 
     def _works(self, options: tuple[str, ...]) -> bool:
         line = self._line(["cat", "/proc/net/dev"], View(), options)

@@ -66,7 +66,7 @@ def compile_pattern(text: str) -> Pattern:
         msg = f"{text!r} is not a valid regular expression: {error}"
         raise PatternError(msg) from None
     if expression.flags & (re.IGNORECASE | re.VERBOSE):
-        msg = f"{text!r} sets flags, which patterns must not"
+        msg = f"{text!r} sets flags, but patterns must not set any"
         raise PatternError(msg)
     plain = max(_plain_runs(text), key=len, default="")
     if len(plain) < _MINIMUM:
@@ -273,7 +273,7 @@ def _check(row: Failure, rows: tuple[Failure, ...], patterns: dict[str, Pattern]
         msg = "the id is not unique"
         raise PatternError(msg)
     if not (row.any or row.findings or row.exit_code):
-        msg = "it needs any, findings or exit-code to be recognised"
+        msg = "it has none of the keys any, findings and exit-code"
         raise PatternError(msg)
     if unknown := set(row.hides) - set(ids):
         msg = f"it hides {', '.join(sorted(unknown))}, which is not a failure"

@@ -236,7 +236,7 @@ def _try(
     if not f"{reply.version}.".startswith(f"{version}."):
         return f"it is Python {reply.version}"
     if missing:
-        return f"it lacks {' and '.join(missing)}"
+        return f"it is missing {' and '.join(missing)}"
     return TargetPython(
         Path(reply.path),
         Path(reply.prefix),

@@ -183,7 +183,9 @@ def _check_leftovers(index: Index, *, repair: bool) -> Iterator[Finding]:
     for folder in (index.simple, index.provenance):
         for path in sorted(folder.rglob(f"{TEMPORARY_PREFIX}*")) if folder.is_dir() else []:
             if path.is_file() and path.stat().st_mtime < old:
-                yield _unneeded(index, "leftover", path, "was left by a killed writer", repair=repair)
+                yield _unneeded(
+                    index, "leftover", path, "was left behind by a process that was killed", repair=repair
+                )
     names = {path.name for project in index.project_directories() for path in index.wheels(project)}
     for path in sorted(index.provenance.glob("*.json")) if index.provenance.is_dir() else []:
         wheel = path.name.rpartition(".json")[0].rpartition(".")[0]

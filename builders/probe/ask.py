@@ -206,7 +206,7 @@ class Probe:
             return self._ask(environment_question(modules), {}, EnvironmentReply)
         except MatrixError:
             if self._python_is_wrong():
-                msg = f"{self._python} is not a Python that runs."
+                msg = f"{self._python} is not a working Python."
                 raise UsageError(msg, hint=_NO_PYTHON) from None
             raise
 

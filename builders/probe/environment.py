@@ -174,7 +174,7 @@ def _gpus(reply: EnvironmentReply, lock: Resolution | None, *, need_gpu: bool) -
     if lock is not None and lock.target.backend == "cpu":
         return
     if reply.torch.error:
-        message = f"torch does not import: {reply.torch.failure}"
+        message = f"torch cannot be imported: {reply.torch.failure}"
         fix = "Check that its libraries and Python match the lock."
         yield Finding("verify-torch-failed", "error", message, fix)
         return

@@ -463,7 +463,7 @@ class _CondaReader:
             if channel in {"defaults", "anaconda", "main"}:
                 message = (
                     "Larger organisations need a licence for Anaconda's channel, and its packages do not mix "
-                    "well with those of conda-forge, which cotainr's conda comes from."
+                    "well with those of conda-forge, which cotainr uses."
                 )
                 self._add(
                     "defaults-channel", channels.lc.item(position)[0] + 1, message, corrected=["conda-forge"]

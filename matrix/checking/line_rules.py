@@ -97,7 +97,7 @@ def _unknown_option(entry: Entry, flag: str) -> Finding:
     message = f"pip accepts {flag} on its command line only; in a file it stops with: no such option: {flag}."
     fix = ""
     if _ISOLATION.search(flag):
-        message += " No line of a file switches build isolation off."
+        message += " No line in a file can switch off build isolation."
         fix = (
             "Install wheels that are already built: `matrix build-wheels` builds them and an index for them."
         )

@@ -125,7 +125,7 @@ def expect_lock(
         rocm=(minor(rocm),) if rocm else (),
         exact=True,
         because=f"{name} has ROCm {rocm}" if rocm else "",
-        against=f"{name}, for {lock.target.site} on {lock.target.date}",
+        against=f"{name} (for {lock.target.site} on {lock.target.date})",
         gfx=lock.target.gfx,
         pins={pick.name: pick.pinned for pick in lock.distributions if pick.origin != "preinstalled"},
         python=lock.version_of("python"),

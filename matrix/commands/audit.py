@@ -1,4 +1,4 @@
-"""``matrix audit``: check what is inside wheels."""
+"""``matrix audit``: check the contents of wheels."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _VERSIONS = {
     "glibcxx": "newest GLIBCXX version of libstdc++, such as 3.4.28,",
     "cxxabi": "newest CXXABI version of libstdc++, such as 1.3.12,",
 }
-SUMMARY = "check what is inside wheels"
+SUMMARY = "check the contents of wheels"
 EXAMPLE = "matrix audit --gfx90a index/simple/apex/*.whl"
 
 

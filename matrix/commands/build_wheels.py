@@ -1,4 +1,4 @@
-"""``matrix build-wheels``: build what the lock needs and the index lacks, check it, publish it."""
+"""``matrix build-wheels``: build, check and publish the wheels of a lock that the index does not have."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ if TYPE_CHECKING:
     from resolver.facts.catalog import Catalog
     from resolver.model import Resolution
 
-SUMMARY = "build what the lock needs and the index lacks, check it, publish it"
+SUMMARY = "build, check and publish the wheels that the lock needs and the index does not have"
 EXAMPLE = "matrix build-wheels --backend cpu --index index"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
-    add_names(parser, "names", metavar="NAME", help="only these (default: all that the lock builds)")
+    add_names(parser, "names", metavar="NAME", help="build only these (default: everything the lock builds)")
     add_lock(parser)
     add_index(parser)
     add_build_host_options(parser)
@@ -194,7 +194,7 @@ def _planned(task: Task, index: Index) -> WheelResult:
     else:
         state = "to build"
         others = [path.name for path in index.wheels(task.pick.name)]
-        why = f"the inputs changed since {others[-1]}" if others else "the index has no wheel of it"
+        why = f"the inputs changed since {others[-1]}" if others else "the index has no wheel for it"
     return WheelResult(
         name=task.pick.name,
         version=task.pick.pinned,

@@ -42,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--in",
         dest="where",
         choices=("apptainer", "podman"),
-        help="what runs the image (default: what is installed)",
+        help="the runtime for the image (default: the installed one)",
     )
     add_index(parser)
     add_catalog(parser)

@@ -102,7 +102,7 @@ def execute(context: Context) -> int:
         console.data(files[0].text.rstrip())
         if files[1:]:
             names = ", ".join(file.name for file in files[1:])
-            console.info(f"It needs these files beside it: {names}. -o DIR writes all of them.")
+            console.info(f"It needs these files in the same directory: {names}. -o DIR writes all of them.")
         return 0
     for path in write_files(files, folder, named=not args.output.is_dir()):
         console.info(f"Wrote {path}")
@@ -150,7 +150,7 @@ def _with_closure(
         raise UsageError(msg, hint="Resolve without --keep-installed, or omit --hashes.")
     if missing:
         names = ", ".join(map(pin, missing))
-        msg = f"The index {layout.index} lacks {names}, so their hashes are unknown."
+        msg = f"The index {layout.index} does not contain {names}, so their hashes are unknown."
         raise MatrixError(msg, hint="Build them with `matrix build-wheels`.")
     # This machine sees the index by its path, wherever the consumer sees it.
     url = (layout.index / "simple").as_uri()

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from resolver.facts.catalog import Catalog
     from resolver.model import Distribution, Resolution
 
-SUMMARY = "download everything the builds need into the cache, hash-checked"
+SUMMARY = "download everything the builds need into the cache and check its hashes"
 EXAMPLE = "matrix fetch --lock matrix.lock && matrix build-wheels --offline"
 _STEP = 1024
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
@@ -32,7 +32,7 @@ _BUILD_WHEELS = "wheels of torch and the build requirements"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
-    add_names(parser, "names", metavar="NAME", help="fetch only these (default: all that the lock builds)")
+    add_names(parser, "names", metavar="NAME", help="fetch only these (default: everything the lock builds)")
     add_lock(parser)
     parser.add_argument(
         "--only-sources", action="store_true", help="do not fetch torch and the build requirements"

@@ -50,7 +50,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--lock", metavar="FILE", type=Path, action="append", help="keep what this lock pins (repeatable)"
     )
     made["prune"].add_argument(
-        "--older-than", metavar="DAYS", type=_days, help="remove only wheels published longer ago"
+        "--older-than",
+        metavar="DAYS",
+        type=_days,
+        help="remove only wheels published more than DAYS days ago",
     )
     made["yank"].add_argument("what", nargs="+", metavar="WHEEL", help=_WHAT)
     made["yank"].add_argument("--reason", default="", help="the reason, in one sentence")

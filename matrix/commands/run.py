@@ -90,7 +90,7 @@ def execute(context: Context) -> int:
                 )
                 fill_folder(os.environ, folder, args.keep)
             changes += container_changes(os.environ, folder, args.keep)
-        console.info(f"The index {index.root} by {choice.route}: {choice.reason}.")
+        console.info(f"Index {index.root}, route {choice.route}: {choice.reason}.")
         for change in changes:
             console.info(f"  {change}")
         for warning in kept_warnings(os.environ):

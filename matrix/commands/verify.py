@@ -64,7 +64,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--in",
         dest="where",
         choices=("apptainer", "podman"),
-        help="what runs the image (default: what is installed)",
+        help="the runtime for the image (default: the installed one)",
     )
     add_catalog(parser)
     parser.add_argument("--need-gpu", action="store_true", help="fail if torch sees no GPU")

@@ -60,7 +60,9 @@ def _emit(installation: Installation, layout: Layout) -> list[File]:
     missing = [pick for pick in installation.built if not _built_wheels(index, pick)]
     if missing:
         names = ", ".join(f"{pick.name} {pick.pinned}" for pick in missing)
-        msg = f"pylock.toml lists files with their hashes, and the index {index.root} lacks {names}."
+        msg = (
+            f"pylock.toml lists files with their hashes, but the index {index.root} does not contain {names}."
+        )
         raise MatrixError(msg, hint="Build them with `matrix build-wheels`.")
     packages = [
         _built(pick, index, layout) if pick.origin == "build" else _published(pick, installation.python)

@@ -274,9 +274,7 @@ def _relate_to_build_requirements(builder: ProblemBuilder, name: str, masks: _Re
             if standard not in standards:
                 standards[standard] = _torch_for_standard(builder, standard)
             allowed, newest = standards[standard]
-            text = (
-                f"{candidate} is compiled as C++{standard}, which the headers of torch allow up to {newest}"
-            )
+            text = f"{candidate} is compiled as C++{standard}, which torch supports up to {newest}"
             in_standard.append(Clause(this, allowed, Fact.of(recipe, text), build_only=True))
     if builder.target.backend == "rocm":
         builder.relate(name, "base-image", in_image, build=True)

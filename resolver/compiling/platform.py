@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from resolver.model import Origin
 
 _BACKENDS = ("rocm", "cpu")
-_GLIBC_OF_RELEASE = "Not read from an image: the glibc of the distribution release."
+_GLIBC_OF_RELEASE = "Not read from the image: it is the glibc of that Linux release."
 
 
 def compile_platform(builder: ProblemBuilder) -> None:
@@ -178,7 +178,7 @@ def _glibc_note(image: schema.Image) -> str:
 
 def _add_glibc(builder: ProblemBuilder) -> None:
     facts = {
-        row.glibc: Fact.of(row, f"glibc {row.glibc} is that of {row.os}", note=_glibc_note(row))
+        row.glibc: Fact.of(row, f"glibc {row.glibc} is the version in {row.os}", note=_glibc_note(row))
         for row in builder.catalog.image.values()
         if row.glibc
     }

@@ -284,7 +284,7 @@ def _platform(builder: ProblemBuilder, name: str, version: str, preinstalled: Pr
     ]
     versions = versions or [candidate for candidate in known if name == "rocm" and minor(candidate) == line]
     if not versions:
-        msg = f"{preinstalled.source} lists {name} {version}, which the catalog does not know."
+        msg = f"{preinstalled.source} lists {name} {version}, which is not in the catalog."
         raise UsageError(msg, hint=f"Known: {join_words(known, most=12, joiner='and')}.")
     return versions
 

@@ -139,7 +139,7 @@ class TestSlurm:
         put(programs, "sinfo", "exit 1")
         finding = check_slurm()
         assert finding.severity == "warning"
-        assert "does not answer" in finding.message
+        assert "does not respond" in finding.message
 
 
 class TestDisk:

@@ -96,12 +96,12 @@ def test_entry_id_spellings(entry: str) -> None:
 @pytest.mark.parametrize(
     ("entry", "content", "message"),
     [
-        ("gfx942", code_object("gfx90a", noted="gfx942"), "holds code for gfx90a"),
-        ("gfx90a", code_object("gfx90a", xnack="xnack+"), "holds code for gfx90a:xnack+"),
-        ("gfx90a:xnack-", code_object("gfx90a"), "holds code for gfx90a"),
+        ("gfx942", code_object("gfx90a", noted="gfx942"), "contains code for gfx90a"),
+        ("gfx90a", code_object("gfx90a", xnack="xnack+"), "contains code for gfx90a:xnack+"),
+        ("gfx90a:xnack-", code_object("gfx90a"), "contains code for gfx90a"),
         ("gfx90a", code_object("gfx90a", noted="gfx942"), "a note for gfx942"),
         ("gfx90a", b"BC\xc0\xde" + bytes(100), "bitcode"),
-        ("gfx90a", b"\x7fELF", "does not hold an AMDGPU code object"),
+        ("gfx90a", b"\x7fELF", "does not contain an AMDGPU code object"),
     ],
 )
 def test_entry_with_wrong_name_is_reported(entry: str, content: bytes, message: str) -> None:
@@ -180,7 +180,7 @@ def test_huge_bundle_without_length_is_not_read(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(gpu_code, "_MOST_COMPARED", 1000)
     objects, problems = read(section)
     assert [finding.id for finding in problems] == ["bundle-not-read", "names-only"]
-    assert "does not say its length" in problems[0].text
+    assert "does not state its length" in problems[0].text
     assert [code.name for code in objects] == ["gfx942"]
 
 

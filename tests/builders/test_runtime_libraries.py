@@ -79,7 +79,7 @@ def test_read_torch_returns_libraries_and_symbols(torch_lib: Path) -> None:
 def test_read_torch_without_torch_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="no directory"):
         read_torch(tmp_path / "gone")
-    with pytest.raises(UsageError, match="does not contain a library of torch"):
+    with pytest.raises(UsageError, match="contains no torch library"):
         read_torch(tmp_path)
 
 

@@ -296,5 +296,5 @@ def test_dry_run_builds_nothing(tiny: MakeSite) -> None:
     site = tiny()
     done = site.build("--dry-run")
     assert done.returncode == 0, done.stderr
-    assert "to build: the index has no wheel of it" in done.stdout
+    assert "to build: the index has no wheel for it" in done.stdout
     assert not site.index.exists()

@@ -105,7 +105,7 @@ def test_image_options_are_compared(capsys: Capture) -> None:
         ("{wheel} --base-image-facts nowhere.json", "nowhere.json"),
         ("{wheel} --conda nowhere", "nowhere"),
         ("{wheel} --torch-lib nowhere", "nowhere"),
-        ("{wheel} --torch-lib .", "does not contain a library of torch"),
+        ("{wheel} --torch-lib .", "contains no torch library"),
         ("{wheel} --package deepsped", "Did you mean deepspeed?"),
         ("{wheel} --package deepspeed", "no recipe for deepspeed 1.0"),
         ("", "WHEEL"),

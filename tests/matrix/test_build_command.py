@@ -73,7 +73,7 @@ def test_dry_run_gives_reason_and_writes_nothing(capsys: Capture, tmp_path: Path
     assert main(["build-wheels", "deepspeed", "--backend", "cpu", "--dry-run", "--format", "json"]) == 0
     (wheel,) = json.loads(capsys.readouterr().out)["wheels"]
     assert (wheel["name"], wheel["state"]) == ("deepspeed", "to build")
-    assert "the index has no wheel of it" in wheel["why"]
+    assert "the index has no wheel for it" in wheel["why"]
     assert left_behind(tmp_path) == []
 
 

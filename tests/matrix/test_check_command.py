@@ -167,7 +167,7 @@ def test_fix_writes_versions_of_lock(capsys: Capture) -> None:
         == 0
     )
     document = json.loads(capsys.readouterr().out)
-    assert document["against"].startswith("matrix.lock, for lumi-g on 2026-03-01")
+    assert document["against"].startswith("matrix.lock (for lumi-g on 2026-03-01)")
     lines = Path("env.yml").read_text().splitlines()
     assert lines[2] == "  - python=3.12 # old"
     assert lines[6] == f"      - {pins['torch']} # here"
@@ -277,7 +277,7 @@ def test_lock_beside_file_is_used(capsys: Capture) -> None:
     assert main(["check", "work/env.yml", "--no-preflight"]) == 0
     output = capsys.readouterr()
     assert output.out == ""
-    assert "Checked against work/matrix.lock, for lumi-g on 2025-01-15" in output.err
+    assert "Checked against work/matrix.lock (for lumi-g on 2025-01-15)" in output.err
     main(["check", "work/env.yml", "--no-preflight", "--date", "2026-03-01"])
     assert "Checked against lumi-g on 2026-03-01" in capsys.readouterr().err
 

@@ -49,7 +49,7 @@ def test_empty_environment_is_defective(capsys: Capture, python: str) -> None:
 def test_text_without_lock(capsys: Capture, python: str) -> None:
     assert main(["verify", "--python", python]) == 1
     out = capsys.readouterr().out
-    assert "torch does not import" in out
+    assert "torch cannot be imported" in out
     assert "[verify-pins-not-judged]" in out
     assert out.splitlines()[-1].startswith("1 error. Not judged: ")
 
@@ -85,8 +85,8 @@ def test_verify_script_without_slurm_is_kept(capsys: Capture, tmp_path: Path, mo
         (["--account", "p"], 2, "--account requires --gpu"),
         (["--time", "01:00:00"], 2, "--time requires --gpu"),
         (["-o", "other.sbatch"], 2, "--output requires --gpu"),
-        (["--python", "/none"], 2, "/none is not a Python that runs.\n  Name the Python with --python"),
-        (["--python", "/bin/true"], 2, "/bin/true is not a Python"),
+        (["--python", "/none"], 2, "/none is not a working Python.\n  Name the Python with --python"),
+        (["--python", "/bin/true"], 2, "/bin/true is not a working Python"),
         (["--in", "podman", "--python", sys.executable], 2, "Name it with --image PATH"),
     ],
 )
