@@ -300,7 +300,7 @@ def test_crash_of_torch_loses_only_its_own_reply(tmp_path: Path, environment: Pa
 
 
 def test_missing_python_and_damaged_reply(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="is not a Python that runs") as caught:
+    with pytest.raises(UsageError, match="is not a working Python") as caught:
         probe(tmp_path, tmp_path / "none").ask_environment([])
     assert "--python" in caught.value.hint
     with pytest.raises(ProbeError, match="Its last output was: hello"):
