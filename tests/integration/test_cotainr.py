@@ -8,8 +8,12 @@ a GPU.
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import ssl
 import subprocess
+import tempfile
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -99,6 +103,16 @@ class Project:
         command += ["--conda-env", "env.yml", "--accept-licenses", "-v", "--no-color"]
         return self.matrix("run", *more, "--", *command, **given)
 
+    def build_script(self, *arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
+        """Run build.sh with cotainr on PATH."""
+        given = {
+            "PATH": f"{self.cotainr.parent}:/usr/local/bin:/usr/bin:/bin",
+            VARIABLE: str(self.cotainr.parents[1] / INSTALLER),
+            "APPTAINER_MKSQUASHFS_ARGS": "-comp zstd -Xcompression-level 1",
+            "PIP_RETRIES": "0",
+        }
+        return self.rig.run_as_user(["./build.sh", *arguments], cwd=self.work, env={**given, **env})
+
     def verify(self, sif: str, **env: str) -> tuple[int, dict[str, Any]]:
         """Verify the container; return exit code and answer."""
         done = self.matrix("verify", "--image", sif, "--format", "json", **env)
@@ -150,6 +164,22 @@ def project(rig: Rig, cotainr: Path) -> Project:
     good(rig.run_python("-c", PUBLISH, "index", *map(str, wheels), cwd=one.work))
     good(one.matrix("env", "--for", "cotainr", "-o", "env.yml"))
     return one
+
+
+@pytest.fixture
+def hidden_certificates(rig: Rig) -> Iterator[Path]:
+    """Return a copy of this machine's certificates under a path that containers do not have."""
+    folder = Path(tempfile.mkdtemp(dir="/srv", prefix="rocm-matrix-"))
+    try:
+        folder.chmod(0o755)
+        file = folder / "certificates.pem"
+        shutil.copyfile(os.environ.get("SSL_CERT_FILE") or ssl.get_default_verify_paths().cafile or "", file)
+        file.chmod(0o644)
+        inside = ["apptainer", "--silent", "exec", str(rig.image), "test", "-e", str(file)]
+        assert rig.run_as_user(inside).returncode == 1
+        yield file
+    finally:
+        shutil.rmtree(folder)
 
 
 def good(done: subprocess.CompletedProcess[str]) -> None:
@@ -219,3 +249,26 @@ def test_failed_build_keeps_exit_code(project: Project) -> None:
     assert bare.returncode != 0
     assert done.returncode == bare.returncode
     assert "no-such.sif" in done.stdout + done.stderr
+
+
+def test_build_script_replaces_container_after_success(project: Project, hidden_certificates: Path) -> None:
+    sif = project.work / "script.sif"
+    sif.write_text("the container of last time")
+    shutil.copystat(project.work / "env.yml", sif)
+    subprocess.run(["chown", "--reference", str(project.work), str(sif)], check=True)
+    before = {path.name for path in project.work.iterdir()}
+    failed = project.build_script("script.sif", **{VARIABLE: "/nowhere"})
+    assert failed.returncode not in {0, 3}, failed.stderr
+    assert sif.read_text() == "the container of last time"
+    assert {path.name for path in project.work.iterdir()} == before
+    variables = ("PIP_CERT", "REQUESTS_CA_BUNDLE", "SSL_CERT_FILE")
+    certificates = dict.fromkeys(variables, str(hidden_certificates))
+    done = project.build_script("script.sif", "-v", "--no-color", **certificates)
+    output = done.stdout + done.stderr
+    assert done.returncode == 0, output[-4000:]
+    assert "3 distributions match the lock." in done.stdout
+    assert done.stdout.endswith("Built ./script.sif\n")
+    assert str(hidden_certificates) not in output
+    assert {path.name for path in project.work.iterdir()} == before
+    code, answer = project.verify("script.sif")
+    assert (code, answer["verdict"]) == (0, "sound"), answer["findings"]
