@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 import ssl
 import subprocess
@@ -23,7 +24,7 @@ from wheel.wheelfile import WheelFile
 
 from resolver.lock import read_lock
 from tests.rig.rig import HERE as RIG
-from tests.rig.rig import Rig
+from tests.rig.rig import PROJECT, Rig
 from tests.rig.standin_download import VARIABLE
 
 pytestmark = pytest.mark.integration
@@ -272,3 +273,36 @@ def test_build_script_replaces_container_after_success(project: Project, hidden_
     assert {path.name for path in project.work.iterdir()} == before
     code, answer = project.verify("script.sif")
     assert (code, answer["verdict"]) == (0, "sound"), answer["findings"]
+
+
+def readme_commands() -> list[list[str]]:
+    """Return the commands of the README's block about GPUs."""
+    section = (PROJECT / "README.md").read_text().partition("### Build for a GPU\n")[2]
+    return [shlex.split(line, comments=True) for line in section.split("```")[1].strip().splitlines()]
+
+
+def test_readme_gpu_block_builds_verified_container(rig: Rig, cotainr: Path) -> None:
+    """Run the README's commands, with the rig's image, driver and Python, and with one of DeepSpeed's ops."""
+    user = Project(rig, rig.work(), cotainr)
+    links = rig.work()
+    shutil.copy(rig.torch, links)
+    env = {"PIP_FIND_LINKS": str(links), "PIP_RETRIES": "0"}
+    commands = readme_commands()
+    assert [command[:2] for command in commands] == [
+        ["matrix", name] for name in ("resolve", "fetch", "build-wheels", "env")
+    ]
+    resolve, *others = (
+        [str(rig.image) if word.endswith(".sif") else word for word in command[1:]] for command in commands
+    )
+    good(user.matrix(*resolve, "--driver", "30.30", "--python", "3.11", **env))
+    picks = read_lock(user.work / "matrix.lock").picks
+    triton = next(pick for pick in picks if pick.name.startswith("triton"))
+    empty = user.work / "triton.py"
+    empty.write_text('"""A stand-in for triton, with nothing in it."""\n')
+    wheel(links, triton.name, triton.pinned, "py3-none-any", empty)
+    for command in others:
+        more = ["--ops", "deepspeed:fused_adam"] if command[0] == "build-wheels" else []
+        good(user.matrix(*command, *more, **env))
+    good(user.build_script(**env))
+    done = user.matrix("verify", "--image", "container.sif")
+    assert done.returncode == 0, done.stdout + done.stderr
