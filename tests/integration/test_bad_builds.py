@@ -203,7 +203,7 @@ def test_image_without_python_of_lock_exits_3(tiny: MakeSite) -> None:
     site = tiny()
     site.resolve("--python", "3.12")
     output = refused(site, 3)
-    assert "Python 3.12 is needed" in output
+    assert "Python 3.12 is required" in output
     assert "uv python install 3.12" in output
 
 
