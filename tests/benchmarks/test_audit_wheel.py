@@ -11,6 +11,7 @@ from benchmarks.audit import TARGETS, made_up, write
 from builders.audit import Expected, audit_wheel
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("compressed", [False, True])
 def test_benchmark_wheel_is_sound(tmp_path: Path, *, compressed: bool) -> None:
     wheel = write(tmp_path, made_up(compressed=compressed), 4)

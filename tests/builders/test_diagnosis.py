@@ -260,6 +260,7 @@ class Endless:
         return self.last if self.left == 0 else b""
 
 
+@pytest.mark.slow
 def test_long_log_is_read_in_chunks() -> None:
     source = Endless(6, b"OSError: [Errno 28] No space left on device\n")
     (finding,) = diagnose_stream(source)

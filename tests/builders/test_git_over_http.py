@@ -58,6 +58,7 @@ def test_commit_and_submodule_are_fetched_without_history(
     assert served.asked == before
 
 
+@pytest.mark.slow
 def test_netrc_login_is_used_and_no_password_prompted(
     repositories: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

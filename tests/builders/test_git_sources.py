@@ -135,6 +135,7 @@ def test_submodule_shared_by_two_sources_is_fetched_once(made: Repositories) -> 
     assert len(list((cache_root() / "git").glob("*.git"))) == 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", ["changed", "cut", "gone"])
 def test_damaged_repository_is_removed_and_fetched_again(
     made: Repositories, tmp_path: Path, damage: str

@@ -75,6 +75,7 @@ def test_bundles_of_clang_are_read(name: str, packing: str) -> None:
     ]
 
 
+@pytest.mark.slow
 def test_highly_compressed_bundle_is_read() -> None:
     """The decompressor may return nothing several times before it returns data."""
     big = plain([HOST, (GFX90A[0], code_object(size=30_000_000)), GFX942])
@@ -216,6 +217,7 @@ def test_object_with_any_bytes_is_read(data: bytes, at: int, packing: int) -> No
     assert len(objects) <= 4
 
 
+@pytest.mark.slow
 @given(
     st.lists(
         st.tuples(

@@ -76,6 +76,7 @@ def wheel_bytes(real: bytes) -> bytes:
     return sink.getvalue()
 
 
+@pytest.mark.slow
 @quick
 @given(changes=changes_of(0))
 def test_changed_wheel_gives_verdict_or_error(
@@ -95,6 +96,7 @@ def test_changed_wheel_gives_verdict_or_error(
     assert text in {"sound", "defective"} or "not a valid wheel" in text
 
 
+@pytest.mark.slow
 @quick
 @given(
     changes=st.lists(st.tuples(st.floats(0, 1), st.binary(min_size=1, max_size=8)), min_size=1, max_size=4)
@@ -248,6 +250,7 @@ def test_large_metadata_is_not_read(make_wheel: MakeWheel, text: str) -> None:
     assert text not in report.contents.texts
 
 
+@pytest.mark.slow
 def test_requirements_after_ten_thousand_are_ignored(make_wheel: MakeWheel) -> None:
     head = b"Metadata-Version: 2.1\nName: tiny\nVersion: 1.0\n"
     wheel = with_texts(make_wheel(), METADATA=head + b"Requires-Dist: a\n" * 20_000)

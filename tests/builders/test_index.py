@@ -345,6 +345,7 @@ class Watcher(threading.Thread):
                 self.faults.append(f"{page} names {row['filename']}, which is not there")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("seed", "publishing", "reading"),
     [(1, 6, 1), (2, 6, 1), pytest.param(3, 16, 4, marks=pytest.mark.integration)],

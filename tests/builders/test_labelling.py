@@ -437,6 +437,7 @@ def test_bzip2_member_is_rejected(source: Path, tmp_path: Path) -> None:
         label(made, tmp_path / "out")
 
 
+@pytest.mark.slow
 def test_bomb_is_rejected_before_unpacking(source: Path, tmp_path: Path) -> None:
     with (
         zipfile.ZipFile(source, "a", compression=zipfile.ZIP_DEFLATED) as archive,
@@ -559,6 +560,7 @@ def test_other_file_is_rejected(tmp_path: Path) -> None:
         label(named, tmp_path / "out")
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_damaged_wheel_is_rejected_or_unchanged(source: Path, tmp_path: Path, data: st.DataObject) -> None:

@@ -93,6 +93,7 @@ def test_patches_apply_in_order_and_are_part_of_identity(tmp_path: Path) -> None
     assert {path.name for path in (tmp_path / "out").iterdir()} == {"tiny-1.0"}
 
 
+@pytest.mark.slow
 def test_repository_around_source_is_ignored(tmp_path: Path) -> None:
     """Inside a repository, ``git apply`` skips files that are not in it, and succeeds."""
     commit(tmp_path, {"README": "a user's own repository"})
@@ -115,6 +116,7 @@ def test_patch_that_does_not_apply_changes_nothing(tmp_path: Path, text: str) ->
     assert not list(tmp_path.rglob("new.h"))
 
 
+@pytest.mark.slow
 def test_changed_or_removed_patch_is_an_error(tmp_path: Path) -> None:
     catalog = overlay(tmp_path / "facts", FIX)
     pick = locked(catalog)

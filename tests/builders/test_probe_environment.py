@@ -356,6 +356,7 @@ def test_partition_with_lowest_sufficient_limit(site: str, time: str, partition:
     assert partition_for(load(), site, hours_of(time)) == partition
 
 
+@pytest.mark.slow
 def test_missing_partition_and_invalid_time() -> None:
     with pytest.raises(UsageError, match="no GPU partition of lumi-c"):
         partition_for(load(), "lumi-c", 0.25)

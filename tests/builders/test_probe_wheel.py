@@ -246,6 +246,7 @@ def run_probe(site: Path, wheel_recipe: Recipe, lent: str = "") -> WheelReply:
     return parse_reply(done.stdout, WheelReply)
 
 
+@pytest.mark.slow
 def test_script_replies_despite_a_crash(site: Path) -> None:
     wants = recipe(imports=("tiny", "tiny.breaks", "tiny.needs"), attributes={"tiny:KIND": "ROCm"})
     result = run_probe(site, wants)
@@ -265,6 +266,7 @@ def test_script_replies_despite_a_crash(site: Path) -> None:
     ]
 
 
+@pytest.mark.slow
 def test_script_reads_op_table_without_executing_it(site: Path) -> None:
     result = run_probe(site, recipe(op_table="tiny/table.py"))
     assert result.op_table == OpTable({"a": True, "b": False}, "cuda", "2.9")
@@ -276,6 +278,7 @@ def test_script_reads_op_table_without_executing_it(site: Path) -> None:
     assert gone.op_table.error == "missing"
 
 
+@pytest.mark.slow
 def test_script_loads_objects(site: Path, compile_object: Callable[..., Path]) -> None:
     (site / "torch.py").write_text(STAND_IN)
     good = compile_object("libgood.so", "int reply(void) { return 42; }\n")
@@ -300,6 +303,7 @@ def test_script_loads_objects(site: Path, compile_object: Callable[..., Path]) -
     assert "undefined symbol: no_such_function" in result.objects[1].text
 
 
+@pytest.mark.slow
 def test_script_lists_borrowed_distributions(site: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     lent = tmp_path_factory.mktemp("lent")
     for name in ("used", "idle"):
@@ -316,6 +320,7 @@ def test_script_lists_borrowed_distributions(site: Path, tmp_path_factory: pytes
     assert run_probe(site, recipe(imports=("tiny",)), "").imports[0].missing == "used"
 
 
+@pytest.mark.slow
 def test_script_imports_extension_after_torch(site: Path, compile_object: Callable[..., Path]) -> None:
     """``import causal_conv1d_cuda`` alone does not find libc10.so."""
     (site / "torch.py").write_text(STAND_IN)

@@ -38,6 +38,7 @@ def test_log_has_command_and_output(tmp_path: Path) -> None:
     assert lines[-1] == str(tmp_path)
 
 
+@pytest.mark.slow
 def test_run_past_timeout_ends_program_and_its_children(tmp_path: Path) -> None:
     log, child = tmp_path / "one.log", tmp_path / "child"
     start = "import subprocess, time; p = subprocess.Popen(['sleep', '600'])"

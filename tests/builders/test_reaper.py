@@ -58,6 +58,7 @@ def test_end_session_accepts_a_session_that_is_gone() -> None:
     assert members(process.pid) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("trap", ["", "trap : TERM; "])
 def test_reaper_ends_session_when_its_input_ends(tmp_path: Path, trap: str) -> None:
     pid = tmp_path / "pid"

@@ -261,6 +261,7 @@ fetch_sdist("tiny", Sdist(*sys.argv[1:]))
 """
 
 
+@pytest.mark.slow
 def test_killed_download_leaves_no_file(index: LocalIndex) -> None:
     pin = index.add(DATA)
     index.go_on.clear()

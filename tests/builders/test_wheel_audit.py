@@ -418,6 +418,7 @@ def test_link_in_wheel_is_an_error(make_wheel: MakeWheel) -> None:
     assert "link" in ids(audit_wheel(wheel))
 
 
+@pytest.mark.slow
 def test_zip_bomb_is_rejected(make_wheel: MakeWheel) -> None:
     wheel = make_wheel()
     with zipfile.ZipFile(wheel, "a", zipfile.ZIP_DEFLATED) as sink, sink.open("bomb", "w") as member:
@@ -440,6 +441,7 @@ def test_file_that_is_not_a_wheel_is_rejected(make_wheel: MakeWheel, tmp_path: P
         audit_wheel(tmp_path / "gone-1.0-py3-none-any.whl")
 
 
+@pytest.mark.slow
 def test_pipe_is_rejected_before_it_is_opened(tmp_path: Path) -> None:
     """Nobody writes to it, so opening it would wait for ever; a run of its own can be ended then."""
     pipe = tmp_path / "tiny-1.0-py3-none-any.whl"
@@ -463,6 +465,7 @@ def test_damaged_object_is_a_finding(make_wheel: MakeWheel, with_code: WithCode)
     assert ids(audit_wheel(make_wheel(files={OP: absurd}, tags=TAGS, folder="absurd"))) == ["not-elf"]
 
 
+@pytest.mark.slow
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=60)
 @given(at=st.integers(0, 30_000), data=st.binary(min_size=1, max_size=16))
 def test_object_with_any_bytes_gets_verdict(

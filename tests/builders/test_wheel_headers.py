@@ -39,6 +39,7 @@ def files(draw: st.DrawFn) -> bytes:
     return "".join([*lines, description]).encode("utf-8", "surrogatepass")
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(st.binary(max_size=200) | files())
 @example(b"Name: x\r\rVersion: 1\n")
@@ -50,6 +51,7 @@ def test_edit_without_changes_keeps_headers_and_description(data: bytes) -> None
     assert edit_headers(edited, {}) == edited
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(files(), st.lists(st.sampled_from(["1.0", "torch==2.9.1+rocm6.4", "\xe9"]), max_size=3), NAMES)
 def test_edit_replaces_values_and_keeps_the_rest(data: bytes, values: list[str], name: str) -> None:

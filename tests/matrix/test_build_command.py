@@ -97,6 +97,7 @@ def test_missing_compiler_is_reported_first(
     assert left_behind(tmp_path / "cache") == []
 
 
+@pytest.mark.slow
 def test_offline_without_source_exits_3(capsys: Capture) -> None:
     assert main(["build-wheels", "deepspeed", "--backend", "cpu", "--offline"]) == 3
     assert "deepspeed-0.19.8.tar.gz is not in the cache" in capsys.readouterr().err

@@ -145,6 +145,7 @@ def update(capsys: Capture, *arguments: str, code: int = 0) -> dict[str, Any]:
 # PyPI.
 
 
+@pytest.mark.slow
 def test_new_release_is_written_only_with_apply(sources: Sources, capsys: Capture, catalog: Catalog) -> None:
     known = [as_file(release) for release in catalog.releases_of("deepspeed") if release.sdist]
     sources.project("deepspeed", [*known, sdist("deepspeed", "99.1.0")])
@@ -171,6 +172,7 @@ def own_package(path: Path, sources: Sources, *rows: str) -> None:
     sources.project("newext", [sdist("newext", "1.0"), sdist("newext", "1.1")])
 
 
+@pytest.mark.slow
 def test_requirements_of_new_release_are_inferred(sources: Sources, capsys: Capture, tmp_path: Path) -> None:
     facts = tmp_path / "facts.toml"
     own_package(
@@ -194,6 +196,7 @@ def test_new_release_without_recipe_is_a_remark(sources: Sources, capsys: Captur
     assert "no recipe for it" in shown["remarks"][0]
 
 
+@pytest.mark.slow
 def test_changed_hash_and_yanked_release_are_reported(
     sources: Sources, capsys: Capture, catalog: Catalog
 ) -> None:
@@ -259,6 +262,7 @@ def torch_index(sources: Sources) -> Sources:
     return sources
 
 
+@pytest.mark.slow
 def test_new_torch_is_read_from_wheel_metadata(torch_index: Sources, capsys: Capture) -> None:
     del torch_index
     update(capsys, "--source", "torch", "--apply")
@@ -273,6 +277,7 @@ def test_new_torch_is_read_from_wheel_metadata(torch_index: Sources, capsys: Cap
     assert "has not been checked" in row.note
 
 
+@pytest.mark.slow
 def test_missing_torch_index_is_not_an_error(sources: Sources, capsys: Capture) -> None:
     shown = update(capsys, "--source", "torch")
     assert (shown["rows"], shown["unreachable"]) == (0, [])
@@ -310,6 +315,7 @@ def test_read_matrix_ignores_markup_notes_and_gaps() -> None:
         assert read_matrix(text) == {}
 
 
+@pytest.mark.slow
 def test_matrix_adds_releases_and_keeps_driver_table(
     sources: Sources, capsys: Capture, catalog: Catalog
 ) -> None:
@@ -363,6 +369,7 @@ def test_offline_update_changes_nothing(
     assert sources.requests == []
 
 
+@pytest.mark.slow
 def test_unreachable_host_is_tried_once(
     torch_index: Sources, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -379,6 +386,7 @@ def test_page_of_no_index_is_reported(sources: Sources, capsys: Capture) -> None
     assert "is not a page of a package index" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_update_keeps_existing_text(sources: Sources, capsys: Capture, catalog: Catalog) -> None:
     known = [as_file(release) for release in catalog.releases_of("deepspeed") if release.sdist]
     sources.project("deepspeed", [*known, sdist("deepspeed", "99.1.0")])
@@ -393,6 +401,7 @@ def test_update_keeps_existing_text(sources: Sources, capsys: Capture, catalog: 
     assert mine.read_text() == "schema = 1\nrocm = 5\n"
 
 
+@pytest.mark.slow
 def test_killed_update_continues_from_its_cache(sources: Sources, tmp_path: Path, catalog: Catalog) -> None:
     for name in ("deepspeed", "horovod"):
         known = [as_file(release) for release in catalog.releases_of(name) if release.sdist]
@@ -422,6 +431,7 @@ def test_killed_update_continues_from_its_cache(sources: Sources, tmp_path: Path
 # Writing rows.
 
 
+@pytest.mark.slow
 def test_shipped_rows_survive_writing_and_reading(catalog: Catalog, tmp_path: Path) -> None:
     path = tmp_path / "all.toml"
     path.write_text(with_rows("", catalog.rows()))

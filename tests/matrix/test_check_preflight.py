@@ -94,6 +94,7 @@ def test_missing_wheel_is_unclear_unless_package_is_known(
     assert (ended, output["outcome"]) == (code, outcome)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("output", "code"),
     [

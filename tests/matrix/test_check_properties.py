@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 from functools import cache
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -97,6 +98,7 @@ def test_check_of_any_text_ends_normally(text: str, name: str) -> None:
         assert 1 <= finding.evidence["line"] <= len(document.lines)
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(_LINES, _ENDS)
 def test_fixed_requirements_need_no_fix(lines: list[str], end: str) -> None:
@@ -107,6 +109,7 @@ def test_fixed_requirements_need_no_fix(lines: list[str], end: str) -> None:
     assert new.count("\n") >= text.count("\n")
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(_LINES, _ENDS)
 def test_fixed_environment_file_stays_valid(lines: list[str], end: str) -> None:
@@ -122,6 +125,7 @@ def test_fixed_environment_file_stays_valid(lines: list[str], end: str) -> None:
     assert end == "\n" or new.count("\n") == new.count("\r\n")
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(_LINES)
 def test_lines_without_findings_stay(lines: list[str]) -> None:

@@ -83,6 +83,7 @@ def test_version_imports_nothing_else() -> None:
     assert done.stdout == f"matrix {matrix.__version__}\n"
 
 
+@pytest.mark.slow
 def test_debug_writes_a_log_and_names_it_on_failure(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:

@@ -273,6 +273,7 @@ def test_script_reports_missing_parts_before_build(scripted: Path) -> None:
     assert not (scripted / "said.txt").exists()  # cotainr was never started
 
 
+@pytest.mark.slow
 def test_script_checks_digest_of_base_image(scripted: Path) -> None:
     image = scripted / "base image.sif"
     lock = read_lock(Path("matrix.lock"))

@@ -41,6 +41,7 @@ def _check(drawn: Drawn, graph: DiGraph[str], box: str) -> None:
     assert undeclared == sum(not edge.declared for edge in edges_of_graph(graph))
 
 
+@pytest.mark.slow
 @EXAMPLES
 @given(locks())
 def test_dot_has_every_node_and_edge_once(lock: Resolution) -> None:
@@ -48,6 +49,7 @@ def test_dot_has_every_node_and_edge_once(lock: Resolution) -> None:
     _check(read_dot(draw_dot(graph, "a title")), graph, "cluster_")
 
 
+@pytest.mark.slow
 @EXAMPLES
 @given(locks())
 def test_mermaid_has_every_node_and_edge_once(lock: Resolution) -> None:
@@ -102,6 +104,7 @@ def test_svg_without_graphviz_names_package(monkeypatch: pytest.MonkeyPatch) -> 
 LINE = re.compile(r"(\d+) *\|(?P<below>(?:│   |    )*)(?:[├└](?P<line>──|╌╌) )?(?P<rest>\S.*)")
 
 
+@pytest.mark.slow
 @EXAMPLES
 @given(locks())
 def test_tree_has_every_edge_and_subtree_once(lock: Resolution) -> None:
@@ -146,6 +149,7 @@ def test_ascii_tree_equals_box_tree(lock: Resolution) -> None:
     assert plain == draw_text(graph, "t", BOX).translate(table)
 
 
+@pytest.mark.slow
 @FEWER
 @given(locks((*PLAIN[:3], *ODD)))
 def test_order_of_edges_does_not_change_drawings(lock: Resolution) -> None:

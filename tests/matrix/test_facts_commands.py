@@ -23,6 +23,7 @@ def _in_an_empty_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.delenv("MATRIX_SITE", raising=False)
 
 
+@pytest.mark.slow
 def test_list_counts_rows(capsys: Capture) -> None:
     assert main(["catalog", "list", "--format", "json"]) == 0
     kinds = json.loads(capsys.readouterr().out)["kinds"]
@@ -62,6 +63,7 @@ def test_check_accepts_a_valid_file(capsys: Capture, tmp_path: Path) -> None:
     assert "Rows: 1, files: 1." in capsys.readouterr().out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("text", "message"),
     [

@@ -112,18 +112,21 @@ def test_explain_uses_the_locked_image(capsys: Capture) -> None:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("image")
 def test_conflict_cites_content_of_image(capsys: Capture) -> None:
     answer = run(capsys, "resolve", *ASKED, "--rocm", "6.3", "--base-image", "mine.sif", code=1)
     assert any(item["text"] == "mine contains ROCm 6.2.4" for item in answer["core"])
 
 
+@pytest.mark.slow
 def test_inspected_image_is_not_remembered_by_name(image: Path, capsys: Capture) -> None:
     run(capsys, "resolve", *ASKED, "--base-image", str(image))
     answer = run(capsys, "resolve", *ASKED, "--base-image", "mine", code=2)
     assert "'mine'" in answer["message"]
 
 
+@pytest.mark.slow
 def test_fetch_accepts_image_that_has_moved(
     image: Path, capsys: Capture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -175,6 +175,7 @@ def test_index_commands_survive_broken_link(index: Index, capsys: Capture) -> No
     assert "not a regular file" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_index_serve_stops_on_signal(index: Index, number: signal.Signals) -> None:
     program = "import sys; from matrix.cli import main; sys.exit(main())"

@@ -138,6 +138,7 @@ NAMES = st.from_regex(r"[a-z][a-z0-9]{0,8}", fullmatch=True)
 VERSIONS = st.from_regex(r"[0-9]{1,2}(\.[0-9]{1,2}){1,2}(\+rocm[0-9]\.[0-9])?", fullmatch=True)
 
 
+@pytest.mark.slow
 @given(installed=st.dictionaries(NAMES, VERSIONS, min_size=1, max_size=6))
 @EXAMPLES
 def test_pip_list_formats_agree_for_any_list(installed: dict[str, str]) -> None:

@@ -73,6 +73,7 @@ def python(code: str) -> list[str]:
     return ["--", sys.executable, "-c", code]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("index")
 def test_exit_code_arguments_and_stdin_pass_through(tmp_path: Path) -> None:
     code = "import sys; print(sys.argv[1:], sys.stdin.read()); print('err', file=sys.stderr); sys.exit(7)"
@@ -83,6 +84,7 @@ def test_exit_code_arguments_and_stdin_pass_through(tmp_path: Path) -> None:
     assert err.splitlines()[-1] == "err"
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("index")
 def test_killed_command_exits_as_in_shell(tmp_path: Path) -> None:
     with started(tmp_path, *python("import os; os.kill(os.getpid(), 9)")) as process:
@@ -90,6 +92,7 @@ def test_killed_command_exits_as_in_shell(tmp_path: Path) -> None:
     assert process.returncode == 137
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("index")
 def test_index_is_served_while_command_runs(tmp_path: Path) -> None:
     code = """
@@ -130,6 +133,7 @@ def test_signal_is_passed_to_command(tmp_path: Path, number: signal.Signals) -> 
     assert (process.returncode, out) == (5, f"got {int(number)}\n")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("index")
 def test_kill_ends_server_and_command(tmp_path: Path) -> None:
     with started(tmp_path, *python(WAITS)) as process:
@@ -149,6 +153,7 @@ def test_kill_ends_server_and_command(tmp_path: Path) -> None:
         requests.get(url, timeout=5)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("index")
 def test_command_in_terminal_gets_one_interrupt(tmp_path: Path) -> None:
     code = """

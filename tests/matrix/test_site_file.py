@@ -139,6 +139,7 @@ def test_missing_site_file_and_unknown_site_are_named(capsys: Capture) -> None:
     assert "Did you mean lumi-g" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_commands_use_the_site_file_of_the_lock(
     capsys: Capture, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

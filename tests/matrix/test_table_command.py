@@ -68,6 +68,7 @@ def test_limits_select_rows(capsys: Capture) -> None:
     assert not any(row["torch"].startswith("2.7") for row in rows)
 
 
+@pytest.mark.slow
 def test_cell_equals_resolve(capsys: Capture) -> None:
     rows = run_json(capsys, *ASKED)["rows"]
     for row in rows[:: len(rows) // 6]:
@@ -252,6 +253,7 @@ def test_reasons_add_core_to_json_and_html(capsys: Capture) -> None:
     assert all(text in title for text in texts)
 
 
+@pytest.mark.slow
 def test_text_fits_width(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
     wide = run(capsys, "table", "torch>=2.9", *ON_LUMI)
     monkeypatch.setenv("COLUMNS", "100")
@@ -308,6 +310,7 @@ def test_together_adds_column(capsys: Capture) -> None:
     assert cells["apex+deepspeed"]["picks"] == {name: cells[name] for name in ("apex", "deepspeed")}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["table", "csv", "json", "html"])
 def test_output_is_deterministic(capsys: Capture, form: str) -> None:
     once = run(capsys, *ASKED, "--format", form)
@@ -386,6 +389,7 @@ def test_rows_are_written_one_by_one(small: tuple[Catalog, Table], form: str) ->
     assert steps == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["table", "csv", "json", "html"])
 def test_closed_pipe_ends_quietly(form: str, tmp_path: Path) -> None:
     root = str(Path(__file__).parents[2])

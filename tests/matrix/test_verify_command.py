@@ -35,6 +35,7 @@ def resolved(capsys: Capture, *more: str) -> None:
     capsys.readouterr()
 
 
+@pytest.mark.slow
 def test_empty_environment_is_defective(capsys: Capture, python: str) -> None:
     resolved(capsys)
     assert main(["verify", "--python", python, "--format", "json"]) == 1

@@ -76,6 +76,7 @@ def test_torch_wheels_name_known_rocm_releases(catalog: Catalog) -> None:
     assert needed - lines <= {"5.1"}
 
 
+@pytest.mark.slow
 def test_picks_of_tier_1_sets_are_candidates(catalog: Catalog) -> None:
     for proven in [row for row in catalog.proven.values() if row.tier == 1]:
         requirements = " ".join(name for name in proven.picks if name != "base-image")
@@ -215,6 +216,7 @@ def test_overlay_replaces_and_adds_rows(catalog: Catalog, overlay: Overlay) -> N
     assert again.torch == catalog.torch
 
 
+@pytest.mark.slow
 def test_last_overlay_wins_and_directories_are_read(tmp_path: Path, catalog: Catalog) -> None:
     for name, driver in (("a/x.toml", "6.3"), ("a/deep/y.toml", "6.4"), ("b/z.toml", "6.3")):
         path = tmp_path / name
@@ -351,6 +353,7 @@ BAD_ROWS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("rows", "words", "hint"), BAD_ROWS.values(), ids=BAD_ROWS)
 def test_invalid_row_is_rejected_with_location_and_hint(
     rows: str, words: list[str], hint: str, overlay: Overlay
@@ -376,6 +379,7 @@ BAD_VALUES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rows", BAD_VALUES.values(), ids=BAD_VALUES)
 def test_invalid_value_is_rejected_on_load(rows: str, overlay: Overlay) -> None:
     with pytest.raises(CatalogError, match="abc"):
@@ -440,6 +444,7 @@ def test_oversized_file_is_rejected(overlay: Overlay, monkeypatch: pytest.Monkey
         read_file(path)
 
 
+@pytest.mark.slow
 def test_invalid_overlay_leaves_catalog_unchanged(catalog: Catalog, overlay: Overlay) -> None:
     with pytest.raises(CatalogError):
         load([overlay(ROCM.format("6.9.0") + ROCM.format("six"))])

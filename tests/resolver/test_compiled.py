@@ -26,6 +26,7 @@ def cache(tmp_path: Path) -> Path:
     return tmp_path / "cache"
 
 
+@pytest.mark.slow
 def test_compiled_form_has_the_same_rows(cache: Path, overlay: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fresh = load([overlay])
     assert load([overlay], cache=cache) == fresh
@@ -33,6 +34,7 @@ def test_compiled_form_has_the_same_rows(cache: Path, overlay: Path, monkeypatch
     assert load([overlay], cache=cache) == fresh
 
 
+@pytest.mark.slow
 def test_changed_file_is_read_again(cache: Path, overlay: Path) -> None:
     assert "6.9.0" in load([overlay], cache=cache).rocm
     overlay.write_text(OVERLAY.replace("6.9.0", "6.9.1"))
@@ -41,11 +43,13 @@ def test_changed_file_is_read_again(cache: Path, overlay: Path) -> None:
     assert "6.9.0" not in rocm
 
 
+@pytest.mark.slow
 def test_other_files_have_their_own_compiled_form(cache: Path, overlay: Path) -> None:
     assert "6.9.0" in load([overlay], cache=cache).rocm
     assert "6.9.0" not in load(cache=cache).rocm
 
 
+@pytest.mark.slow
 def test_broken_or_missing_file_fails_with_compiled_form(cache: Path, overlay: Path) -> None:
     load([overlay], cache=cache)
     overlay.write_text(OVERLAY.replace("version", "versoin"))
@@ -56,6 +60,7 @@ def test_broken_or_missing_file_fails_with_compiled_form(cache: Path, overlay: P
         load([overlay], cache=cache)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", [b"", b"\x00", b"\x92\x90\x90", b"no such form"])
 def test_damaged_compiled_form_is_ignored(cache: Path, overlay: Path, damage: bytes) -> None:
     fresh = load([overlay], cache=cache)
@@ -83,6 +88,7 @@ def test_reserved_key_is_rejected(overlay: Path) -> None:
         load([overlay])
 
 
+@pytest.mark.slow
 def test_new_modification_time_rewrites_compiled_form(cache: Path, overlay: Path) -> None:
     load([overlay], cache=cache)
     (stored,) = cache.iterdir()

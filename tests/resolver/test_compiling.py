@@ -256,6 +256,7 @@ def test_candidates_are_in_order_of_preference(prefer: Prefer, catalog: Catalog)
     assert apex == ["", "e37ed12"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("support", "floor"), [("documented", 2), ("observed", 1)])
 def test_picks_meet_requested_support(support: Support, floor: int, catalog: Catalog) -> None:
     rank = {"documented": 2, "observed": 1, "inferred": 0}

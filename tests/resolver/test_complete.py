@@ -52,6 +52,7 @@ def random_problem(catalog: Catalog, seed: int) -> Problem | None:
         return None
 
 
+@pytest.mark.slow
 def test_resolver_agrees_with_judge_on_catalog(catalog: Catalog) -> None:
     solvable = 0
     problems = {seed: problem for seed in SEEDS if (problem := random_problem(catalog, seed)) is not None}

@@ -38,6 +38,7 @@ def _part(universe: Universe, problem: Problem, core: tuple[list[Demand], list[R
     ]
 
 
+@pytest.mark.slow
 @EXAMPLES
 @given(universes().filter(lambda universe: not universe.solvable()))
 def test_core_is_minimal(universe: Universe) -> None:
@@ -48,6 +49,7 @@ def test_core_is_minimal(universe: Universe) -> None:
     assert [smaller for smaller in fewer if not smaller.solvable()] == []
 
 
+@pytest.mark.slow
 @EXAMPLES
 @given(universes().filter(lambda universe: not universe.solvable()))
 def test_minimal_demands_are_minimal(
@@ -61,6 +63,7 @@ def test_minimal_demands_are_minimal(
         assert solve(restricted(problem, rest, problem.relations)) is not None
 
 
+@pytest.mark.slow
 @EXAMPLES
 @given(
     universes().filter(lambda universe: not universe.solvable()),
@@ -209,6 +212,7 @@ PAIRS = st.tuples(
 )
 
 
+@pytest.mark.slow
 @EXAMPLES
 @given(PAIRS)
 @example(({"vllm", "aiter", "python==3.14"}, "2026-06-01", "gfx90a"))
@@ -389,6 +393,7 @@ def test_suggestions_only_name_architectures_of_a_site(requirements: str, catalo
         assert set(gfx.split(",")) <= set(catalog.site[site].gfx)
 
 
+@pytest.mark.slow
 @EXAMPLES
 @given(
     st.sets(

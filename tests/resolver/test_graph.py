@@ -28,6 +28,7 @@ def test_graph_has_every_distribution_and_edge_once(lock: Resolution) -> None:
     assert len(edges_of_graph(graph)) == len(lock.edges)
 
 
+@pytest.mark.slow
 @EXAMPLES
 @given(locks())
 def test_generation_is_one_more_than_highest_need(lock: Resolution) -> None:
@@ -48,6 +49,7 @@ def test_roots_need_everything(lock: Resolution) -> None:
     assert set(with_needs(graph, roots(graph))) == set(graph)
 
 
+@pytest.mark.slow
 @EXAMPLES
 @given(locks(), st.data())
 def test_part_has_all_needs_and_keeps_generations(lock: Resolution, data: st.DataObject) -> None:

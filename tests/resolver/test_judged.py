@@ -18,6 +18,7 @@ from tests.resolver.universe import EXAMPLES, FEWER, Limit, Universe, random_uni
 SEEDS = range(150)
 
 
+@pytest.mark.slow
 @EXAMPLES
 @given(universes(cycles=True))
 def test_judge_agrees_with_brute_force(universe: Universe) -> None:
@@ -97,6 +98,7 @@ def _by_deletion(universe: Universe, problem: Problem) -> list[Demand | Relation
     return core
 
 
+@pytest.mark.slow
 @FEWER
 @given(universes(cycles=True).filter(lambda universe: not universe.solvable()))
 def test_core_equals_plain_deletion(universe: Universe) -> None:

@@ -119,6 +119,7 @@ def _on_rocm(catalog: Catalog) -> list[tuple[str, ...]]:
     ]
 
 
+@pytest.mark.slow
 def test_requirements_widen_in_a_layer_and_replace_across(tmp_path: Path) -> None:
     lower = write(tmp_path / "a.toml", APEX_ON_ROCM.format("==6.1.*") + APEX_ON_ROCM.format("==6.2.*"))
     upper = write(tmp_path / "b.toml", APEX_ON_ROCM.format("==6.4.*"))

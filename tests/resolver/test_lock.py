@@ -127,6 +127,7 @@ def test_built_distributions_are_in_install_order(catalog: Catalog) -> None:
     assert [pick.name for pick in turned.built()] == ["flash-attn", "apex", "deepspeed"]
 
 
+@pytest.mark.slow
 def test_lock_bytes_are_the_same_in_every_process(catalog: Catalog) -> None:
     """Strings hash differently in every process; three of them must agree with this one."""
     program = (

@@ -81,6 +81,7 @@ def locked(request: Request) -> Resolution:
     return answer
 
 
+@pytest.mark.slow
 @given(request=requests())
 @settings(IN_A_FOLDER, max_examples=20)
 def test_generated_lock_reads_back_equal(request: Request, tmp_path: Path) -> None:
@@ -122,6 +123,7 @@ def another(value: Any, more: str) -> Any:
     return value[1:] + more if value[1:] + more != value else value + "x"
 
 
+@pytest.mark.slow
 @given(data=st.data())
 @IN_A_FOLDER
 def test_lock_with_changed_value_is_rejected(data: st.DataObject, text: str, tmp_path: Path) -> None:
@@ -142,6 +144,7 @@ def test_lock_with_changed_value_is_rejected(data: st.DataObject, text: str, tmp
         read_lock(file)
 
 
+@pytest.mark.slow
 @given(data=st.data())
 @settings(IN_A_FOLDER, max_examples=150)
 def test_changed_character_is_refused_or_harmless(data: st.DataObject, text: str, tmp_path: Path) -> None:

@@ -211,6 +211,7 @@ def test_list_without_image_causes_warning(catalog: Catalog) -> None:
     assert pick_of(answer, "python").version == "3.12"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "kept",
     [

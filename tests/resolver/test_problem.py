@@ -45,6 +45,7 @@ def test_relation_table_merges_rows() -> None:
     assert needs.rows_between(1, 2) == needs.rows_between(3, 1) == []
 
 
+@pytest.mark.slow
 @EXAMPLES
 @given(universes(cycles=True))
 def test_propagation_keeps_candidates_of_solutions(universe: Universe) -> None:
@@ -59,6 +60,7 @@ def test_propagation_keeps_candidates_of_solutions(universe: Universe) -> None:
             assert domains[name] & (ABSENT if value is None else 1 << (value + 1))
 
 
+@pytest.mark.slow
 @EXAMPLES
 @given(universes(cycles=True))
 def test_propagated_candidates_have_partners(universe: Universe) -> None:

@@ -17,6 +17,7 @@ def _picked(catalog: Catalog, request: Request) -> dict[str, str]:
     return {pick.name: pick.key for pick in answer.picks}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("requirements", "name"),
     [("apex", "torch"), ("flash-attn", "torch"), ("torch", "rocm"), ("apex", "python")],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 
 from resolver.problem import Demand, Problem, Relation, Row, Variable
@@ -9,6 +10,7 @@ from tests.resolver.solving import solve_preferred
 from tests.resolver.universe import EXAMPLES, FACT, Universe, candidate, universes
 
 
+@pytest.mark.slow
 @EXAMPLES
 @given(universes())
 def test_preferred_solution_is_best_by_component(universe: Universe) -> None:

@@ -32,6 +32,7 @@ def _needs(subject: str, target: str, *rows: tuple[int, int], when_present: bool
     return Link(subject, target, tuple((_set(left), _set(right)) for left, right in rows), when_present)
 
 
+@pytest.mark.slow
 @EXAMPLES
 @given(universes())
 def test_search_finds_solution_iff_one_exists(universe: Universe) -> None:
@@ -61,6 +62,7 @@ LEFT_BEHIND = Universe(
 """The first apex brings in two components that require each other, and the other apex."""
 
 
+@pytest.mark.slow
 @EXAMPLES
 @given(universes(cycles=True))
 @example(EACH_OTHER)
@@ -72,6 +74,7 @@ def test_search_finds_solution_iff_one_exists_with_cycles(universe: Universe) ->
         assert universe.holds(universe.read(solution))
 
 
+@pytest.mark.slow
 @FEWER
 @given(universes(), st.randoms(use_true_random=False))
 def test_order_of_facts_does_not_matter(universe: Universe, chance: random.Random) -> None:
@@ -82,6 +85,7 @@ def test_order_of_facts_does_not_matter(universe: Universe, chance: random.Rando
     assert (solve(universe.problem()) is None) == (solve(shuffled.problem()) is None)
 
 
+@pytest.mark.slow
 @FEWER
 @given(universes())
 def test_preferred_solution_is_deterministic(universe: Universe) -> None:
@@ -92,6 +96,7 @@ def test_preferred_solution_is_deterministic(universe: Universe) -> None:
     assert solution is None or universe.holds(universe.read(solution))
 
 
+@pytest.mark.slow
 @EXAMPLES
 @given(universes())
 def test_preferred_solution_is_best_by_layer(universe: Universe) -> None:

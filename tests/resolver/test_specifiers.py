@@ -131,6 +131,7 @@ SLOW = {"packaging.specifiers", "packaging.requirements", "dataclasses", "subpro
 """`packaging.specifiers` imports half of the standard library, `dataclasses` imports `inspect`."""
 
 
+@pytest.mark.slow
 def test_resolve_does_not_import_slow_modules(tmp_path: Path) -> None:
     arguments = ["resolve", "torch>=2.4", "apex", "--site", "lumi-g", "--date", "2026-03-01", "--quiet"]
     code = (

@@ -352,6 +352,7 @@ def real(request: pytest.FixtureRequest, catalog: Catalog) -> Whole:
     return Whole(table, list(table.rows()))
 
 
+@pytest.mark.slow
 @settings(EXAMPLES, max_examples=40)
 @given(seed=st.integers(0, 2**32))
 def test_cells_of_shipped_catalog_equal_resolve(real: Whole, seed: int) -> None:
@@ -360,6 +361,7 @@ def test_cells_of_shipped_catalog_equal_resolve(real: Whole, seed: int) -> None:
     _check(real.table, row, draw.choice(real.table.columns), draw.choice(row.images or ("",)))
 
 
+@pytest.mark.slow
 def test_other_columns_do_not_change_cells(catalog: Catalog) -> None:
     """Other columns of the same problem make no difference."""
     whole = {
