@@ -168,7 +168,7 @@ def test_compile_error_names_cause_and_changes_nothing(
     (log,) = (index.state / "logs").iterdir()
     assert f"Log: {log}" in lines
     assert caught.value.message.count(str(log)) == 1
-    assert "What this is: A header of ROCm is missing: hip/not_there.h." in lines
+    assert "What happened: A ROCm header is missing: hip/not_there.h." in lines
     (finding,) = caught.value.findings
     assert finding.id == "rocm-header-missing"
     assert "hip/not_there.h" in finding.evidence["text"][0]["text"]
