@@ -22,6 +22,7 @@ from builders.containers.runtime import HostRuntime, View, run_in
 from builders.environments.pip import ensure_pip, is_reachable, pip_environment, pip_settings
 from builders.environments.python import find_python
 from builders.environments.wheelhouse import CUDA_PREFIXES, UNREACHABLE
+from builders.glibc_tags import platform_tags
 from builders.process import clean_environment, log_size, read_since, run
 from builders.sources import index_url, without_password
 from resolver.errors import CommandError, EnvironmentLacksError, MatrixError
@@ -34,8 +35,6 @@ if TYPE_CHECKING:
 
 _WHAT = "Resolving the pinned requirements and their dependencies"
 _INDEX_OPTION = "--extra-index-url"
-_OLDEST_GLIBC = 5  # minor version of manylinux1
-_LEGACY_TAGS = {17: "manylinux2014", 12: "manylinux2010", 5: "manylinux1"}
 _UV_GLIBC = (17, 28, *range(31, 41))
 """glibc minor versions that ``uv pip compile --python-platform`` accepts. Source: its help, uv 0.13."""
 _PIN = re.compile(r"^([A-Za-z0-9._-]+)==([^\s;\\]+)")
@@ -133,25 +132,6 @@ def _resolve(
         return _resolve_with_uv(uv, lines, python, glibc, log)
     reporter.step(f"resolve with the pip of {interpreter.path}")
     return _resolve_with_pip(interpreter, lines, glibc, log)
-
-
-def platform_tags(glibc: str, machine: str = "x86_64") -> list[str]:
-    """Return the platform tags of wheels that run with a glibc (PEP 600), newest first.
-
-    `packaging.tags` knows only the tags of the machine it runs on.
-
-    Examples
-    --------
-    >>> platform_tags("2.18")[:3]
-    ['manylinux_2_18_x86_64', 'manylinux_2_17_x86_64', 'manylinux2014_x86_64']
-    """
-    newest = int(glibc.split(".")[1])
-    tags = []
-    for number in range(newest, _OLDEST_GLIBC - 1, -1):
-        tags.append(f"manylinux_2_{number}_{machine}")
-        if number in _LEGACY_TAGS:
-            tags.append(f"{_LEGACY_TAGS[number]}_{machine}")
-    return [*tags, f"linux_{machine}"]
 
 
 def _reachable_lines(lines: Sequence[str], reporter: Reporter) -> tuple[list[str], list[str]]:

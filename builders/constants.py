@@ -6,6 +6,12 @@ from pathlib import Path
 
 LOCK_FILE = Path("matrix.lock")
 INDEX_DIRECTORY = Path("index")
+CERTIFICATE_VARIABLES = (
+    "SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "PIP_CERT", "GIT_SSL_CAINFO",
+)  # fmt: skip
+"""Variables that name a file of certificates."""
+BIND_SEPARATORS = frozenset(":,\\\n")
+"""Characters that end a path in a bind specification of a container runtime."""
 MOUNTED_INDEX = "file:///mnt/simple"
 """The index as a build inside a container sees it."""
 TRITON_NAMES = ("triton", "triton-rocm", "pytorch-triton", "pytorch-triton-rocm")

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from builders.audit import WheelAudit
     from builders.index import Index
     from builders.plan import Task
-    from builders.task import Limits
     from resolver.facts.catalog import Catalog
     from resolver.model import Conflict, Resolution
 
@@ -72,6 +71,8 @@ def resolve(
     EnvironmentLacksError
         `base_image` is a file that cannot be inspected on this machine.
     """
+    from builders.containers.inspection import with_inspected_image
+
     settings = Settings(
         requirements=list(requirements),
         site=site,
@@ -86,7 +87,8 @@ def resolve(
         prefer=prefer,
         catalog=list(map(str, catalog)),
     )
-    return resolve_settings(settings, load_catalog(settings), datetime.datetime.now(tz=datetime.UTC).date())
+    today = datetime.datetime.now(tz=datetime.UTC).date()
+    return resolve_settings(settings, with_inspected_image(load_catalog(settings), base_image), today)
 
 
 def resolve_settings(settings: Settings, catalog: Catalog, today: datetime.date) -> Resolution | Conflict:
@@ -94,10 +96,6 @@ def resolve_settings(settings: Settings, catalog: Catalog, today: datetime.date)
     from matrix.request import make_request
     from resolver.resolve import resolve as solve
 
-    if settings.base_image:
-        from builders.containers.inspection import with_inspected_image
-
-        catalog = with_inspected_image(catalog, settings.base_image)
     return solve(catalog, make_request(settings, catalog, today))
 
 
@@ -173,7 +171,7 @@ def build(
     """
     from builders.build_host import find_build_host
     from builders.plan import plan
-    from builders.task import Limits
+    from builders.task import Limits, build_wheel
 
     names = list(names)
     if not resolution.built(names):
@@ -183,17 +181,23 @@ def build(
     build_host = find_build_host(resolution, kind=runtime, image=base_image, python=python, cpu=cpu)
     tasks = plan(resolution, catalog, index, build_host, names)
     limits = Limits(jobs, memory, offline)
-    return [task.wheel or build_task(task, index, limits, reporter) for task in tasks]
+    check_build_hosts(task for task in tasks if task.wheel is None)
+    return [task.wheel or build_wheel(task, index, limits, reporter) for task in tasks]
 
 
-def build_task(task: Task, index: Index, limits: Limits, reporter: Reporter) -> Path:
-    """Build, check and publish one wheel."""
+def check_build_hosts(tasks: Iterable[Task]) -> None:
+    """Check that the host can build the tasks that are built on it, before the first one starts.
+
+    Raises
+    ------
+    EnvironmentLacksError
+        Tools are missing.
+    """
     from builders.host import require_for_build
-    from builders.task import build_wheel
 
-    if task.build_host.runtime.image is None:
-        require_for_build(task.build_host.python.path)
-    return build_wheel(task, index, limits, reporter)
+    for build_host in {id(task.build_host): task.build_host for task in tasks}.values():
+        if build_host.runtime.image is None:
+            require_for_build(build_host.python.path)
 
 
 def audit_wheel(wheel: str | Path) -> WheelAudit:

@@ -11,12 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING
 
+from builders.constants import CERTIFICATE_VARIABLES
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
 VISIBLE = (PurePath("/tmp"), PurePath("/var/tmp"))  # noqa: S108
 """The only directories of this machine that a container sees while cotainr builds it."""
-CERTIFICATES = ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "PIP_CERT", "GIT_SSL_CAINFO")
 BUILDERS = ("cotainr", "apptainer", "singularity")
 """Programs that build a container."""
 _BINDING = ("SINGULARITY_BIND", "SINGULARITY_BINDPATH", "APPTAINER_BIND", "APPTAINER_BINDPATH")
@@ -142,7 +143,7 @@ def container_changes(env: Mapping[str, str], folder: Path, keep: Iterable[str] 
 def _hidden_certificates(env: Mapping[str, str], kept: set[str]) -> list[str]:
     return [
         name
-        for name in CERTIFICATES
+        for name in CERTIFICATE_VARIABLES
         if env.get(name) and name not in kept
         if Path(env[name]).is_file() and not is_visible(str(Path(env[name]).resolve()))
     ]

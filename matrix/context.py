@@ -51,11 +51,6 @@ class Context:
         """The day in UTC."""
         return datetime.datetime.now(tz=datetime.UTC).date()
 
-    @property
-    def as_json(self) -> bool:
-        """Whether the result is one JSON document."""
-        return bool(self.args.format == "json")
-
     def request(self) -> Request:
         """Return the request that the settings describe."""
         from matrix.request import make_request
@@ -66,7 +61,7 @@ class Context:
         """Resolve the request that the settings describe."""
         from matrix.api import resolve_settings
 
-        return resolve_settings(self.settings, self.catalog, self.today)
+        return resolve_settings(self.settings, self.catalog_with_image, self.today)
 
     @property
     def lock_path(self) -> Path:

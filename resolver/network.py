@@ -141,10 +141,6 @@ class Network:
         for link, ends in enumerate(self._ends):
             for end in dict.fromkeys(ends):
                 self._touching[end].append(link)
-        self._favours = {
-            self.number[name]: (self.number[favour.other], favour.first)
-            for name, favour in problem.favours.items()
-        }
         self._preferences = {
             self.number[name]: (self.number[preference.other], preference.first)
             for name, preference in problem.preferences.items()

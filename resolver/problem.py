@@ -152,15 +152,6 @@ class Demand(msgspec.Struct, eq=False):
     """It limits the target, which a site often sets, not what the user wants to install."""
 
 
-class Favour(msgspec.Struct, frozen=True):
-    """Candidates of a component that come first once another component is chosen."""
-
-    other: str
-    """The other component: for Python the base image."""
-    first: dict[int, int]
-    """Bit number of the other's candidate to the mask of the candidates that come first."""
-
-
 class Preference(msgspec.Struct, frozen=True):
     """Candidates of a component that come first once another component is chosen."""
 
@@ -178,8 +169,6 @@ class Problem(msgspec.Struct, eq=False):
     relations: list[Relation]
     preferences: dict[str, Preference] = {}
     """By component."""
-    favours: dict[str, Favour] = {}
-    """For a component, candidates that come first depending on another component."""
 
 
 def bits(mask: int) -> Iterator[int]:

@@ -68,17 +68,6 @@ def minor(version: str) -> str:
     return f"{parsed.major}.{parsed.minor}"
 
 
-def abi_tag(python: str) -> str:
-    """Return the ABI tag of a CPython minor.
-
-    Examples
-    --------
-    >>> abi_tag("3.12"), abi_tag("")
-    ('cp312', '')
-    """
-    return f"cp{python.replace('.', '')}" if python else ""
-
-
 @lru_cache(maxsize=4096)
 def parse_specifier(text: str) -> Specifier:
     """Parse a version specifier; a bare version means that version and its patch releases.

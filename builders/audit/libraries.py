@@ -13,10 +13,10 @@ from builders.audit.platform_tags import (
     ROCM_LIBRARIES,
     TORCH_LIBRARIES,
     policies,
-    promised_glibc,
     promised_versions,
 )
 from builders.findings import Finding
+from builders.glibc_tags import promised_glibc
 from builders.process import output_of
 from resolver.label import names_torch
 

@@ -9,8 +9,9 @@ from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
 from builders.audit.contents import first_of
-from builders.audit.platform_tags import MACHINES, machine_of_tag
+from builders.audit.platform_tags import MACHINES
 from builders.findings import Finding
+from builders.glibc_tags import machine_of_tag
 from builders.wheel import (
     LARGEST_METADATA,
     DamagedError,

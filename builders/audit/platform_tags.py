@@ -8,6 +8,7 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from builders.audit.elf import version_key
+from builders.glibc_tags import machine_of_tag, promised_glibc
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -24,24 +25,6 @@ ROCM_LIBRARIES = (
 )  # fmt: skip
 """Libraries of ROCm that come with torch's ROCm wheel or the base image."""
 _NUMBER = re.compile(r"\d+(?:\.\d+)*")
-_LEGACY = {"manylinux1": "2.5", "manylinux2010": "2.12", "manylinux2014": "2.17"}
-_PLATFORM = re.compile(r"(?P<kind>manylinux\d*|linux|musllinux)(?:_(?P<glibc>\d+_\d+))?_(?P<machine>.+)")
-
-
-def promised_glibc(platform_tag: str) -> str:
-    """Return the oldest glibc that a platform tag promises to run on; empty if there is no promise.
-
-    Examples
-    --------
-    >>> promised_glibc("manylinux_2_28_x86_64"), promised_glibc("manylinux2014_x86_64")
-    ('2.28', '2.17')
-    >>> promised_glibc("linux_x86_64")
-    ''
-    """
-    match = _PLATFORM.fullmatch(platform_tag)
-    if not match or not match["kind"].startswith("manylinux"):
-        return ""
-    return (match["glibc"] or "").replace("_", ".") or _LEGACY.get(match["kind"], "")
 
 
 def promised_versions(platform_tag: str) -> Mapping[str, str]:
@@ -83,12 +66,6 @@ def policies(machine: str) -> tuple[Policy, ...]:
     if machine not in {architecture.value for architecture in Architecture}:
         return ()
     return tuple(WheelPolicies(libc=Libc.GLIBC, arch=Architecture(machine)))
-
-
-def machine_of_tag(platform_tag: str) -> str:
-    """Return the machine of a platform tag for Linux, such as ``x86_64``; empty for another tag."""
-    match = _PLATFORM.fullmatch(platform_tag)
-    return match["machine"] if match else ""
 
 
 def platform_tag(wheel: Path) -> str:

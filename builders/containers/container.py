@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import IO
 
 from builders.cache import cache_root
+from builders.constants import BIND_SEPARATORS, CERTIFICATE_VARIABLES
 from builders.containers.runtime import Bind, View
 from resolver.errors import UsageError
 
@@ -31,7 +32,6 @@ _FIXED = {
     "PYTHONDONTWRITEBYTECODE": "1",
 }
 _PROXIES = ("http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY")
-_BUNDLE_VARIABLES = ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "PIP_CERT", "GIT_SSL_CAINFO")
 _BUNDLES = (
     "/etc/ssl/certs/ca-certificates.crt",  # Debian, Ubuntu
     "/var/lib/ca-certificates/ca-bundle.pem",  # SUSE
@@ -40,7 +40,6 @@ _BUNDLES = (
 _AS_FIRST = """trap 'kill -TERM -1; exit 143' TERM INT HUP
 "$@" &
 wait $!"""
-_SEPARATORS = set(":,\\\n")  # runtimes take these as the end of a path
 
 
 def script(view: View, *, first_process: bool = False) -> str:
@@ -80,7 +79,7 @@ def binds(view: View) -> list[Bind]:
         requested += [Bind(path) for path in (ca_bundle(),) if path]
     by_path: dict[Path, Bind] = {}
     for bind in requested:
-        if _SEPARATORS & {*str(bind.path), *str(bind.inside)}:
+        if BIND_SEPARATORS & {*str(bind.path), *str(bind.inside)}:
             msg = f"{str(bind.path)!r} cannot be bound into a container: its name contains one of : , \\"
             raise UsageError(msg, hint="Work in a directory without these characters.")
         if not bind.path.exists():
@@ -183,4 +182,4 @@ def _network_variables() -> Mapping[str, str]:
     """Return the variables of proxies and certificates; many images have no certificates of their own."""
     proxies = {name: os.environ[name] for name in _PROXIES if name in os.environ}
     bundle = ca_bundle()
-    return proxies | (dict.fromkeys(_BUNDLE_VARIABLES, str(bundle)) if bundle else {})
+    return proxies | (dict.fromkeys(CERTIFICATE_VARIABLES, str(bundle)) if bundle else {})

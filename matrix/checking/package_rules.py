@@ -11,10 +11,10 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from builders.constants import MOUNTED_INDEX, TRITON_NAMES
+from builders.glibc_tags import too_new_glibc
 from builders.host import glibc_version
 from matrix.checking.pip_line import PipLine
 from matrix.checking.rules import finding
-from matrix.wheel_tags import too_new_glibc
 from resolver.facts.catalog import applies
 from resolver.versions import is_version, join_words, minor, satisfies
 

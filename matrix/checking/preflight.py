@@ -21,6 +21,7 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from builders.constants import MOUNTED_INDEX, TRITON_NAMES
+from builders.glibc_tags import platform_tags
 from builders.host import running_python
 from builders.process import output_of, run
 from matrix.checking.package_rules import TORCH_FAMILY
@@ -37,7 +38,6 @@ Outcome = Literal["passed", "refused", "unclear", "not-run"]
 _OLDEST_PIP = Version("22.3")
 _GLIBC = "2.39"
 """The glibc of the newest base image in use, for an unknown image: pip skips the fewest wheels with it."""
-_OLDEST_GLIBC_MINOR = 5  # manylinux1
 _NOISE = re.compile(
     r"\s*(\$ |Looking in|Collecting|Obtaining|Downloading|Using cached|Would install|Requirement already|━"
     r"|-+$|Processing|Reading|Preparing|Discarding|\[notice\]|DEPRECATION)"
@@ -182,14 +182,11 @@ def _find_pip(python: str) -> tuple[str, str, str] | None:
 
 
 def _options(work: Path, python: str, glibc: str) -> list[str]:
-    minors = range(int(glibc.split(".")[1]), _OLDEST_GLIBC_MINOR - 1, -1)
-    legacy = ("manylinux2014_x86_64", "manylinux2010_x86_64", "manylinux1_x86_64", "linux_x86_64")
-    platforms = [*(f"manylinux_2_{minor}_x86_64" for minor in minors), *legacy]
     return [
         *("-m", "pip", "install", "--dry-run", "--ignore-installed", "--no-input", "--no-color"),
         *("--disable-pip-version-check", "--only-binary", ":all:", "--retries", "1", "--timeout", "15"),
         *("--python-version", python, "--implementation", "cp"),
-        *(f"--platform={platform}" for platform in platforms),
+        *(f"--platform={platform}" for platform in platform_tags(glibc)),
         *("--target", str(work / "nowhere"), "--log", str(work / "pip.log")),
         *("-r", str(work / "requirements.txt")),
     ]

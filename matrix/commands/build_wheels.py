@@ -9,11 +9,11 @@ import msgspec
 
 from builders.build_host import BuildHost, find_build_host
 from builders.containers.image import with_cached_digest
-from builders.files import write_atomic
 from builders.findings import Finding
 from builders.index import Index
 from builders.plan import plan
 from builders.task import Limits
+from matrix.api import check_build_hosts, write_lock
 from matrix.locking import same_target
 from matrix.options import (
     add_build_host_options,
@@ -22,11 +22,11 @@ from matrix.options import (
     add_lock,
     add_names,
     add_target_options,
+    positive,
 )
 from matrix.request import check_names
 from matrix.resolution_text import show_conflict
 from resolver.errors import EnvironmentLacksError, MatrixError
-from resolver.lock import dumps
 from resolver.model import Conflict
 from resolver.versions import shorten
 
@@ -67,10 +67,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--jobs",
         metavar="N",
-        type=_positive,
+        type=positive,
         help="parallel compile jobs (default: as many as cores and memory allow)",
     )
-    parser.add_argument("--memory", metavar="GIB", type=_positive, help="memory that a build may use")
+    parser.add_argument("--memory", metavar="GIB", type=positive, help="memory that a build may use")
     parser.add_argument("--offline", action="store_true", help="use sources and wheels from the cache only")
     parser.add_argument("--keep-going", action="store_true", help="continue when a wheel fails")
     parser.add_argument(
@@ -87,13 +87,6 @@ def _ops(text: str) -> tuple[str, list[str]]:
         return name.strip(), ops
     msg = f"{shorten(text)!r} names no ops; write NAME:OP,OP, such as deepspeed:fused_adam,cpu_adam"
     raise argparse.ArgumentTypeError(msg)
-
-
-def _positive(text: str) -> int:
-    if not (text.isdecimal() and int(text) > 0):
-        msg = f"{shorten(text)!r} is not a positive integer"
-        raise argparse.ArgumentTypeError(msg)
-    return int(text)
 
 
 class WheelResult(msgspec.Struct, omit_defaults=True):
@@ -163,11 +156,11 @@ def _lock(context: Context, names: Sequence[str]) -> tuple[Resolution | None, Ca
         context.settings.requirements = list(names)
     answer = context.resolve()
     if isinstance(answer, Conflict):
-        show_conflict(answer, console, as_json=context.as_json)
+        show_conflict(answer, console, as_json=args.format == "json")
         return None, catalog
     lock = with_cached_digest(answer)
     if not args.dry_run:
-        write_atomic(args.lock, dumps(lock))
+        write_lock(lock, args.lock)
         console.info(f"There was no lock; resolved and wrote {args.lock}.")
     return lock, catalog
 
@@ -210,14 +203,11 @@ def _build(
     tasks: Sequence[Task], wheels: Sequence[WheelResult], index: Index, limits: Limits, context: Context
 ) -> int:
     """Build the wheels that the index lacks, record the results, and return the exit code."""
-    from builders.host import require_for_build
     from builders.task import build_wheel
 
     console = context.console
     missing = [(task, wheel) for task, wheel in zip(tasks, wheels, strict=True) if task.wheel is None]
-    for build_host in {id(task.build_host): task.build_host for task, _ in missing}.values():
-        if build_host.runtime.image is None:
-            require_for_build(build_host.python.path)
+    check_build_hosts(task for task, _ in missing)
     exit_code = 0
     for task, wheel in missing:
         console.info(f"{task.title}")
@@ -238,7 +228,7 @@ def _build(
 
 def _print(result: BuildResult, index: Index, context: Context) -> None:
     console = context.console
-    if context.as_json:
+    if context.args.format == "json":
         console.document(msgspec.to_builtins(result))
         return
     for wheel in result.wheels:

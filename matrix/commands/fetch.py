@@ -75,7 +75,7 @@ def execute(context: Context) -> int:
         console.warning(warning)
     for item in result.missing:
         console.error(f"{item.name} {item.version}: {item.message}", item.hint)
-    if context.as_json:
+    if args.format == "json":
         console.document(_document(result))
     else:
         console.data(_text(result))

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from builders.constants import LOCK_FILE
+from matrix.api import write_lock
 from matrix.options import add_format, add_names, add_target_options
 from matrix.resolution_text import forget_conflict, resolution_json, resolution_text, show_conflict
-from resolver.lock import dumps
 from resolver.model import Conflict
 
 if TYPE_CHECKING:
@@ -52,17 +52,13 @@ def execute(context: Context) -> int:
     """Run the command."""
     args, console = context.args, context.console
     answer = context.resolve()
-    as_json = args.format == "json"
     if isinstance(answer, Conflict):
-        show_conflict(answer, console, as_json=as_json)
+        show_conflict(answer, console, as_json=args.format == "json")
         return 1
     forget_conflict()
     if not args.no_lock:  # before printing, because a closed pipe ends the program
-        from builders.containers.image import with_cached_digest
-        from builders.files import write_atomic
-
-        write_atomic(args.output, dumps(with_cached_digest(answer)))
-    if as_json:
+        write_lock(answer, args.output)
+    if args.format == "json":
         console.document(resolution_json(answer))
     else:
         level = console.verbosity

@@ -11,7 +11,7 @@ from contextlib import ExitStack, closing
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from builders.constants import MOUNTED_INDEX
+from builders.constants import BIND_SEPARATORS, MOUNTED_INDEX
 from builders.index import Index
 from builders.process import run_in_foreground
 from matrix.container_variables import (
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 
 SUMMARY = "run a command, such as cotainr, so that it can use the index"
 EXAMPLE = "matrix run -- cotainr build my.sif --base-image rocm.sif --conda-env env.yml --accept-licenses"
-_BIND_SEPARATORS = set(":,\\\n")  # end a path in a bind specification
 _MOUNT = PurePath("/mnt")
 _OTHER_NODE = ("srun", "salloc", "sbatch")
 _IMAGE_OPTION = "--base-image"
@@ -120,7 +119,7 @@ def _require(command: list[str], index: Index) -> None:
 def _bindable(root: Path) -> str:
     """Return the real path of the index; another machine or a container may not have its links."""
     real = str(root.resolve())
-    if _BIND_SEPARATORS & set(real):
+    if BIND_SEPARATORS & set(real):
         msg = f"{real!r} cannot be bound into a container, because the path contains one of : , \\"
         raise UsageError(msg, hint="Move or link the index to another path, or use --route loopback.")
     return real

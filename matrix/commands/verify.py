@@ -99,7 +99,7 @@ def execute(context: Context) -> int:
     _reject_job_options(args)
     reply, findings = _verify(args, lock, catalog)
     verdict = "defective" if any(finding.severity == "error" for finding in findings) else "sound"
-    if context.as_json:
+    if args.format == "json":
         console.document(_document(args.image, reply, findings, verdict))
     else:
         _show(args.image, reply, findings, console)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from builders.findings import Finding
+from builders.glibc_tags import too_new_glibc
 from builders.host import glibc_version
 from builders.index import Index
 from matrix.consumers import Consumer
@@ -14,7 +15,6 @@ from matrix.consumers.shared.requirements import (
     requirement_lines,
     requirements_file,
 )
-from matrix.wheel_tags import too_new_glibc
 
 if TYPE_CHECKING:
     from matrix.consumers.shared.files import File, Layout

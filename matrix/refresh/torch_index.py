@@ -15,6 +15,7 @@ from packaging.version import Version
 
 from matrix.refresh import CatalogUpdate
 from matrix.refresh.client import files_by_version
+from resolver.compiling.clauses import PAIRED_WITH_TORCH
 from resolver.errors import EnvironmentLacksError
 from resolver.facts import schema
 from resolver.versions import minor, sort_key
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
 
 _BASE = "https://download.pytorch.org/whl"
 _NOTE = "GPU architectures copied from torch {like}; the content of this wheel has not been checked."
-_PAIRED = ("torchvision", "torchaudio")
 
 
 def find_updates(catalog: Catalog, client: Client) -> CatalogUpdate:
@@ -163,9 +163,9 @@ def _glibc(tag: str) -> str:
 
 def _pairs(catalog: Catalog, index: str, client: Client) -> dict[tuple[str, str], str]:
     """Return the new torchvision and torchaudio versions of an index by name and torch version."""
-    known = {getattr(row, name) for row in catalog.torch.values() for name in _PAIRED}
+    known = {getattr(row, name) for row in catalog.torch.values() for name in PAIRED_WITH_TORCH}
     pairs = {}
-    for name in _PAIRED:
+    for name in PAIRED_WITH_TORCH:
         page = client.project_page(index, name)
         for version, wheels in files_by_version(page, {"wheel"}).items() if page else ():
             linux = [wheel for wheel in wheels if _is_linux(wheel.filename)]

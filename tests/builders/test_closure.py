@@ -8,7 +8,8 @@ import msgspec
 import pytest
 
 from builders import closure
-from builders.closure import ResolvedWheel, platform_tags
+from builders.closure import ResolvedWheel
+from builders.glibc_tags import platform_tags
 from resolver.errors import CommandError, EnvironmentLacksError, MatrixError
 from tests.support.recorder import Recorder
 

@@ -14,9 +14,10 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
+from builders.constants import CERTIFICATE_VARIABLES
 from builders.index import Index
 from matrix.cli import main
-from matrix.container_variables import CERTIFICATES, DISTURBING, applied, container_changes, unset_changes
+from matrix.container_variables import DISTURBING, applied, container_changes, unset_changes
 from resolver.lock import dumps, read_lock
 from resolver.model import BaseImage
 from tests.support.locks import with_image
@@ -205,7 +206,7 @@ def test_certificates_reach_container_as_copies(scripted: Path, variable: str) -
 
 
 def test_build_script_and_run_change_same_variables(scripted: Path) -> None:
-    changed = dict.fromkeys((*DISTURBING, *CERTIFICATES, "TMPDIR", "TMP"), os.__file__)
+    changed = dict.fromkeys((*DISTURBING, *CERTIFICATE_VARIABLES, "TMPDIR", "TMP"), os.__file__)
     changes = [*unset_changes(changed), *container_changes(changed, Path("/tmp/x"))]
     expected = applied(changed, changes)
     base = str(scripted / "base image.sif")
@@ -214,7 +215,7 @@ def test_build_script_and_run_change_same_variables(scripted: Path) -> None:
     env = dict(line.split("=", 1) for line in lines if "=" in line)
     bound = {"SINGULARITY_BIND", "APPTAINER_BIND"}
     assert {name for name in changed if name in env} - bound == {name for name in changed if name in expected}
-    for name in CERTIFICATES:
+    for name in CERTIFICATE_VARIABLES:
         assert Path(env[name]).name == Path(expected[name]).name
 
 

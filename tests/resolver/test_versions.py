@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import doctest
-import importlib
-import pkgutil
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-import resolver
 from resolver.errors import UsageError
 from resolver.versions import allows, join_words, minor, newest_first, parse_specifier, shorten, sort_key
 from tests.resolver.universe import EXAMPLES
@@ -125,16 +121,3 @@ def test_join_words_uses_length_and_joiner() -> None:
 def test_shorten_cuts_a_long_text() -> None:
     assert shorten("x" * 80) == "x" * 80
     assert shorten("x" * 81) == "x" * 80 + "... (81 characters)"
-
-
-def test_docstring_examples_are_correct() -> None:
-    names = [module.name for module in pkgutil.walk_packages(resolver.__path__, "resolver.")]
-    results = {name: doctest.testmod(importlib.import_module(name)) for name in names}
-    assert {name for name, result in results.items() if result.failed} == set()
-    assert {name for name, result in results.items() if result.attempted} >= {
-        "resolver.errors",
-        "resolver.label",
-        "resolver.order",
-        "resolver.problem",
-        "resolver.versions",
-    }

@@ -8,8 +8,9 @@ from importlib.resources import files
 from shlex import quote
 from typing import TYPE_CHECKING
 
+from builders.constants import CERTIFICATE_VARIABLES
 from matrix.consumers.shared.files import MARK
-from matrix.container_variables import CERTIFICATES, DISTURBING, VISIBLE
+from matrix.container_variables import DISTURBING, VISIBLE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -50,7 +51,7 @@ def container_environment() -> str:
         "environment_of_container.sh",
         runtime=fill("runtime.sh"),
         unset=" ".join(DISTURBING),
-        certificates=" ".join(CERTIFICATES),
+        certificates=" ".join(CERTIFICATE_VARIABLES),
         visible=" | ".join(f"{path}/*" for path in VISIBLE),
         temporary=str(VISIBLE[0]),
     )

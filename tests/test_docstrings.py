@@ -1,0 +1,27 @@
+"""The examples in the docstrings of all packages."""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+import pkgutil
+
+import pytest
+
+
+@pytest.mark.parametrize(
+    ("package", "examples"),
+    [
+        ("resolver", {"errors", "label", "order", "problem", "versions"}),
+        ("builders", {"glibc_tags", "diagnosis.known"}),
+        ("matrix", {"options", "render"}),
+    ],
+)
+def test_docstring_examples_are_correct(package: str, examples: set[str]) -> None:
+    path = importlib.import_module(package).__path__
+    names = [module.name for module in pkgutil.walk_packages(path, f"{package}.")]
+    results = {name: doctest.testmod(importlib.import_module(name)) for name in names}
+    assert {name for name, result in results.items() if result.failed} == set()
+    assert {name for name, result in results.items() if result.attempted} >= {
+        f"{package}.{name}" for name in examples
+    }
