@@ -116,7 +116,7 @@ class InstalledDist(msgspec.Struct, frozen=True):
     """The directory that contains it."""
 
 
-class Symbols(msgspec.Struct, frozen=True):
+class LibStdCxx(msgspec.Struct, frozen=True):
     """A libstdc++ and the newest ``GLIBCXX`` version that it defines; empty if there is none."""
 
     path: str = ""
@@ -144,7 +144,7 @@ class Libraries(Outcome, frozen=True):
     objects: list[str] = []
     errors: dict[str, str] = {}
     """Module to its import error."""
-    libstdcxx: list[Symbols] = []
+    libstdcxx: list[LibStdCxx] = []
 
 
 class EnvironmentReply(msgspec.Struct, frozen=True, kw_only=True):
@@ -155,7 +155,7 @@ class EnvironmentReply(msgspec.Struct, frozen=True, kw_only=True):
     distributions: list[InstalledDist]
     pip_check: PipCheck
     user_site: UserSite
-    system_libstdcxx: Symbols
+    system_libstdcxx: LibStdCxx
     libraries: Libraries
     torch: TorchReply
 

@@ -81,6 +81,34 @@ class Entry:
         return PipLine(self.text)
 
 
+def finding(
+    rule: str,
+    entry: Entry,
+    message: str,
+    *,
+    corrected: Iterable[str] = (),
+    fixable: bool = False,
+    fix: str = "",
+) -> Finding:
+    """Return a finding about an entry of the file.
+
+    Parameters
+    ----------
+    rule
+        A key of `RULES`.
+    corrected
+        Lines that replace the entry; a line that starts with ``#`` comments it out.
+    fixable
+        Whether `corrected` is the only sensible correction, so that ``--fix`` may write it.
+    """
+    corrected = tuple(corrected)
+    # A list in flow style, [a, b], has no room for a comment.
+    possible = entry.editable and not (entry.in_flow and any(text.startswith("#") for text in corrected))
+    return finding_at(
+        rule, entry.line, entry.text, message, corrected=corrected, fixable=fixable and possible, fix=fix
+    )
+
+
 @dataclass(kw_only=True)
 class Document:
     """A requirements file. `CondaDocument` is the other kind."""

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from packaging.requirements import Requirement
 
 from builders.constants import MOUNTED_INDEX
+from matrix.checking.document import finding
 from matrix.checking.pip_line import (
     INDEX_OPTIONS,
     ISOLATION_VARIABLE,
@@ -18,7 +19,6 @@ from matrix.checking.pip_line import (
     is_location,
     parse_requirement,
 )
-from matrix.checking.rules import finding
 from resolver.versions import bounds_cross, is_version, parse_specifier
 
 if TYPE_CHECKING:

@@ -13,8 +13,8 @@ from packaging.version import Version
 from builders.constants import MOUNTED_INDEX, TRITON_NAMES
 from builders.glibc_tags import too_new_glibc
 from builders.host import glibc_version
+from matrix.checking.document import finding
 from matrix.checking.pip_line import PipLine
-from matrix.checking.rules import finding
 from resolver.facts.catalog import applies
 from resolver.versions import is_version, join_words, minor, satisfies
 

@@ -11,8 +11,6 @@ from builders.findings import SEVERITIES, Finding, Severity
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from matrix.checking.document import Entry
-
 
 class Rule(NamedTuple):
     """One kind of finding: how bad it is, what is wrong, and why that matters."""
@@ -176,34 +174,6 @@ RULES: dict[str, Rule] = {
     ),
 }
 """Every kind of finding by its id. docs/checking.md shows the same table."""
-
-
-def finding(
-    rule: str,
-    entry: Entry,
-    message: str,
-    *,
-    corrected: Iterable[str] = (),
-    fixable: bool = False,
-    fix: str = "",
-) -> Finding:
-    """Return a finding about an entry of the file.
-
-    Parameters
-    ----------
-    rule
-        A key of `RULES`.
-    corrected
-        Lines that replace the entry; a line that starts with ``#`` comments it out.
-    fixable
-        Whether `corrected` is the only sensible correction, so that ``--fix`` may write it.
-    """
-    corrected = tuple(corrected)
-    # A list in flow style, [a, b], has no room for a comment.
-    possible = entry.editable and not (entry.in_flow and any(text.startswith("#") for text in corrected))
-    return finding_at(
-        rule, entry.line, entry.text, message, corrected=corrected, fixable=fixable and possible, fix=fix
-    )
 
 
 def finding_at(

@@ -20,10 +20,10 @@ from builders.probe.ask import (
     Gpu,
     InstalledDist,
     Libraries,
+    LibStdCxx,
     LoadReply,
     PipCheck,
     Probe,
-    Symbols,
     TorchReply,
     UserSite,
     WheelMetadata,
@@ -67,7 +67,7 @@ def reply(**fields: Any) -> EnvironmentReply:
         "distributions": [InstalledDist("torch", TORCH, SITE), InstalledDist("my-ext", "1.0+x", SITE)],
         "pip_check": PipCheck(0, ["No broken requirements found."]),
         "user_site": UserSite("3.11"),
-        "system_libstdcxx": Symbols("/usr/lib64/libstdc++.so.6", "3.4.33"),
+        "system_libstdcxx": LibStdCxx("/usr/lib64/libstdc++.so.6", "3.4.33"),
         "libraries": Libraries(),
         "torch": HIP,
     }
@@ -193,7 +193,7 @@ def test_libraries_report_their_path() -> None:
         "/opt/env/lib/librccl-net.so",
         "/opt/env/lib/libMIOpen-3f1a2b3c.so.1",
     ]
-    older = [Symbols("/opt/env/lib/libstdc++.so.6.0.30", "3.4.30")]
+    older = [LibStdCxx("/opt/env/lib/libstdc++.so.6.0.30", "3.4.30")]
     findings = judge_environment(reply(libraries=Libraries(objects, {}, older)), lock(), {}, need_gpu=False)
     loads = {
         finding.evidence["library"]: finding.evidence["member"]
@@ -210,7 +210,7 @@ def test_libraries_report_their_path() -> None:
 
 
 def test_newer_libstdcxx_has_no_finding() -> None:
-    newer = Libraries([], {}, [Symbols("/opt/env/lib/libstdc++.so.6", "3.4.34")])
+    newer = Libraries([], {}, [LibStdCxx("/opt/env/lib/libstdc++.so.6", "3.4.34")])
     assert "verify-libstdcxx-older" not in findings_of(reply(libraries=newer))
 
 

@@ -213,7 +213,7 @@ def test_cotainr_builds_container_with_working_extension(project: Project, route
     done = project.build(sif, *(["--route", route] if route == "loopback" else []))
     output = done.stdout + done.stderr
     assert done.returncode == 0, output[-4000:]
-    assert f"by {route}:" in output
+    assert f"route {route}:" in output
     for name in ("SINGULARITY_BIND", "SINGULARITYENV_PYTHONPATH", "TMPDIR", "PIP_USER"):
         assert f"unset {name}:" in output
     code, answer = project.verify(sif)
