@@ -30,7 +30,7 @@ NOT_WRITABLE = frozenset({errno.EACCES, errno.EIO, errno.ENOTDIR, errno.EPERM, e
 _CACHE_HINT = "Free some space, or set XDG_CACHE_HOME to a directory that is writable and has more."
 _DISK_FULL_DIAGNOSES = {"disk-full", "quota"}
 """Ids in `builders.diagnosis` of a build whose own programs ran out of disk space."""
-_LEAST_FREE = 64 << 20  # bytes; a program that fails with less free space probably failed because of it
+_LEAST_FREE = 1 << 20  # bytes; a program that fails with less free space failed because of it
 _UNUSABLE_NAMES = {
     errno.EISDIR: "is a directory, not a file",
     errno.ENAMETOOLONG: "is too long for a file name",
@@ -148,7 +148,7 @@ def _explain_command_error(
     error: CommandError, directory: Path, label: str, hint: str
 ) -> EnvironmentLacksError | None:
     output = "\n".join(error.lines)
-    # Some programs, such as ensurepip, only report that they failed.
+    # Some programs only report that they failed.
     if (
         error.code == -signal.SIGXFSZ
         or _DISK_FULL_TEXT.search(output)

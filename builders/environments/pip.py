@@ -70,10 +70,15 @@ def ensure_pip(runtime: Runtime, python: TargetPython, *, log: Path) -> Path:
 
     def build() -> None:
         view = python_view(python, binds=[Bind(root, writable=True)])
-        command = [str(python.path), "-m", "venv", str(root)]
+        # Two commands, because venv hides what ensurepip prints, such as that the disk is full.
+        commands = [
+            [str(python.path), "-m", "venv", "--without-pip", str(root)],
+            [str(root / "bin" / "python"), "-m", "ensurepip", "--upgrade", "--default-pip"],
+        ]
         try:
             with explain_cache_errors():
-                run_in(runtime, command, view, what=f"Creating an environment with {python.path}", log=log)
+                for command in commands:
+                    run_in(runtime, command, view, what=f"Installing pip with {python.path}", log=log)
         except CommandError as error:
             hint = f"Check that this works: {python.path} -m ensurepip --version"
             raise EnvironmentLacksError(error.message, hint=hint) from None
