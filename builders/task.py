@@ -215,7 +215,10 @@ class _Build:
         self._reject(wheel, silent_failures(self.log, diagnosis_context(self.task)))
         probe = judge_wheel(self._probe(wheel, layers), self.task.recipe)
         self._reject(wheel, [finding for finding in probe if finding.severity == "error"])
-        return audit, [*(one for one in audit.findings if one.id not in _BEFORE_LABELLING), *probe]
+        return audit, [
+            *(finding for finding in audit.findings if finding.id not in _BEFORE_LABELLING),
+            *probe,
+        ]
 
     def _probe(self, wheel: Path, layers: Layers) -> WheelReply:
         """Install the wheel next to its torch and run the probe there.

@@ -112,7 +112,7 @@ class WheelReader:
     @property
     def dist_info(self) -> str:
         """The directory with METADATA, WHEEL and RECORD; empty if there is none."""
-        own = [one for one in self.dist_infos if is_dist_info_of(one, self.name, str(self.version))]
+        own = [name for name in self.dist_infos if is_dist_info_of(name, self.name, str(self.version))]
         return next(iter(own + self.dist_infos), "")
 
     def metadata_member(self, name: str) -> zipfile.ZipInfo | None:

@@ -34,7 +34,7 @@ def check_architectures(contents: Contents, expected: Expected) -> Iterator[Find
         yield Finding("no-gpu-code", "error", text, fix)
         return
     for path, code in sorted(contents.code.items()):
-        yield from _compare_member(path, {one.name: one.architecture for one in code}, requested)
+        yield from _compare_member(path, {item.name: item.architecture for item in code}, requested)
     cuda = [item.path for item in contents.objects if item.has_cuda_code]
     if cuda:
         text = f"{first_of(cuda)} contains code for NVIDIA GPUs."
@@ -62,7 +62,7 @@ def _compare_member(path: str, code: Mapping[str, str], requested: tuple[str, ..
 def check_label(contents: Contents, expected: Expected) -> Iterator[Finding]:
     """Compare the local version label with the GPU code."""
     label = Version(contents.version).local
-    present = sorted({one.architecture for code in contents.code.values() for one in code})
+    present = sorted({item.architecture for code in contents.code.values() for item in code})
     if label is None:
         if present:
             text = "The version has no local label that names its ROCm, torch and GPU architectures."

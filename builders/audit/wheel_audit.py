@@ -110,7 +110,7 @@ class WheelAudit:
             contents.name,
             contents.version,
             [str(tag) for tag in contents.tags],
-            {path: sorted({one.name for one in code}) for path, code in sorted(contents.code.items())},
+            {path: sorted({item.name for item in code}) for path, code in sorted(contents.code.items())},
             {item.path: Needs(item.needed, dict(item.versions)) for item in contents.objects},
             dict(sorted(table.ops.items())) if table else None,
             self.findings,

@@ -85,7 +85,9 @@ def _is_new(version: str, catalog: Catalog) -> bool:
         return False
     label = parsed.local.split(".")[0]
     known = [
-        Version(one).release for one in catalog.torch if (Version(one).local or "").split(".")[0] == label
+        Version(known_version).release
+        for known_version in catalog.torch
+        if (Version(known_version).local or "").split(".")[0] == label
     ]
     return not known or parsed.release >= max(known)
 

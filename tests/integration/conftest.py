@@ -57,7 +57,7 @@ def http_url(built: Built) -> Iterator[str]:
 
 class _Quiet(http.server.SimpleHTTPRequestHandler):
     def log_message(self, *_: object) -> None:
-        """Say nothing."""
+        """Ignore log messages."""
 
 
 @pytest.fixture

@@ -55,7 +55,7 @@ def compiled(rig: Rig) -> Path:
 
 
 def said_by_objdump(text: str) -> list[str]:
-    """Give the targets that llvm-objdump names, the host's entries left out, in order of name."""
+    """Return the GPU architectures that llvm-objdump lists, sorted."""
     return sorted(re.findall(r"(?:amdgcn-amd-amdhsa-[a-z]*-)((?:gfx)[0-9a-z:+-]+)", text))
 
 

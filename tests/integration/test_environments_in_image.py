@@ -50,7 +50,7 @@ print("answer " + json.dumps({
 
 @pytest.fixture(scope="session")
 def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Give one cache to all tests here: torch's layer takes most of a minute."""
+    """Use one cache for all tests here, because creating the layer of torch takes most of a minute."""
     return tmp_path_factory.mktemp("rig-cache")
 
 

@@ -71,7 +71,7 @@ def address(request: pytest.FixtureRequest, index: Index) -> Iterator[str]:
 
 
 def links(browser: Chrome) -> dict[str, str]:
-    """Give the text of every link on the page, and where the browser says that it leads."""
+    """Return the text of every link on the page, and the URL that the browser resolves it to."""
     return {one.text: str(one.get_attribute("href")) for one in browser.find_elements(By.TAG_NAME, "a")}
 
 
