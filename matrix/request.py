@@ -54,8 +54,8 @@ def make_request(settings: Settings, catalog: Catalog, today: datetime.date) -> 
     return Request(
         target,
         tuple(requirements),
-        settings.support or "any",
-        settings.prefer or "newest",
+        support=settings.support or "any",
+        prefer=settings.prefer or "newest",
         site_file=site_file(settings.site),
         catalogs=tuple(settings.catalog),
         preinstalled=preinstalled,

@@ -123,7 +123,7 @@ def _last_day(catalog: Catalog, window: Window) -> date:
 
 
 def _free(requirement: Requirement) -> Change:
-    freed = Requirement(requirement.name, None, requirement.name, requirement.variant)
+    freed = Requirement(requirement.name, None, requirement.name, requirement.extras)
 
     def apply(request: Request) -> Request:
         others = (freed if other == requirement else other for other in request.requirements)

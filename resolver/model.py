@@ -9,6 +9,7 @@ import msgspec
 
 from resolver.errors import UsageError, did_you_mean
 from resolver.facts.schema import Backend, EdgeKind, Git, Patch, Sdist, Status
+from resolver.indexes import File
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -91,15 +92,28 @@ def _key(version: str, variant: str) -> str:
 class Requirement:
     """A requested component. Equality, hash and the encoded form are those of its text."""
 
-    __slots__ = ("name", "specifier", "text", "variant")
+    __slots__ = ("extras", "marker", "name", "specifier", "text", "url")
 
-    def __init__(self, name: str, specifier: Specifier | None, text: str, variant: str = "") -> None:
+    def __init__(
+        self,
+        name: str,
+        specifier: Specifier | None,
+        text: str,
+        extras: tuple[str, ...] = (),
+        *,
+        url: str = "",
+        marker: str = "",
+    ) -> None:
         self.name = name
         self.specifier = specifier
         self.text = text
         """As the user wrote it."""
-        self.variant = variant
-        """The only acceptable variant, as in ``flash-attn[triton]``; empty for any."""
+        self.extras = extras
+        """The names in brackets, normalized and sorted: extras, or a variant as in ``flash-attn[triton]``."""
+        self.url = url
+        """The direct reference (``name @ URL``), if any."""
+        self.marker = marker
+        """The environment marker, if any."""
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Requirement) and (self.name, self.text) == (other.name, other.text)
@@ -155,6 +169,10 @@ class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     target: Target
     requirements: tuple[Requirement, ...] = ()
+    constraints: tuple[Requirement, ...] = ()
+    """Limits on distributions that something else requires (``pip install -c``)."""
+    overrides: tuple[Requirement, ...] = ()
+    """Requirements that replace all others on the same distribution (``uv pip compile --override``)."""
     support: Support = "any"
     prefer: Prefer = "newest"
     site_file: str = ""
@@ -184,6 +202,10 @@ class Distribution(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     wheel: Sdist | None = None
     patches: tuple[Patch, ...] = ()
     """Changes to the source. The files are next to the catalog file that lists them."""
+    files: tuple[File, ...] = ()
+    """What pip may install it from on the target: its wheels there, or its sdist if it has no wheel."""
+    extras: tuple[str, ...] = ()
+    """The extras that something requires, normalized and sorted."""
     facts: tuple[Fact, ...] = ()
 
     @property
@@ -262,6 +284,8 @@ class Resolution(
     order: tuple[tuple[str, ...], ...] = ()
     """Install order: each group needs only members of earlier groups."""
     edges: tuple[Edge, ...] = ()
+    left_open: tuple[str, ...] = ()
+    """Requirements that are not locked, because no index was asked: pip will choose their versions."""
     warnings: tuple[str, ...] = ()
 
     def pick(self, name: str) -> Distribution | None:

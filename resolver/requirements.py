@@ -61,12 +61,10 @@ def exact_requirement(requirement: str) -> tuple[str, str] | None:
 def parse_requirement(text: str) -> Requirement:
     """Parse a requirement of the user, such as ``torch>=2.4``, ``rocm==6.2.*`` or ``flash-attn[triton]``.
 
-    The text in brackets is the variant of a release, not an extra: pip handles extras.
-
     Raises
     ------
     UsageError
-        The text is invalid, or has a part that matrix does not resolve.
+        The text is invalid.
 
     Examples
     --------
@@ -95,12 +93,12 @@ def _parse_with_packaging(text: str) -> Requirement:
         raise UsageError(
             msg, hint="Write a name, or a name and versions: apex, torch>=2.4, rocm==6.2.*"
         ) from None
-    if len(parsed.extras) > 1:
-        msg = f"{shorten(text)!r} names more than one variant."
-        raise UsageError(msg, hint="Name one variant of the catalog's releases in the brackets.")
-    for part, value in (("a marker", parsed.marker), ("a URL", parsed.url)):
-        if value:
-            msg = f"{shorten(text)!r} has {part}, which matrix does not resolve."
-            raise UsageError(msg, hint="Remove it here and add it to the environment file.")
     specifier = parse_specifier(str(parsed.specifier)) if str(parsed.specifier) else None
-    return Requirement(normalize_name(parsed.name), specifier, text.strip(), next(iter(parsed.extras), ""))
+    return Requirement(
+        normalize_name(parsed.name),
+        specifier,
+        text.strip(),
+        tuple(sorted(map(normalize_name, parsed.extras))),
+        url=parsed.url or "",
+        marker=str(parsed.marker or ""),
+    )

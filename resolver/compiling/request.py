@@ -87,6 +87,10 @@ def _demand_images(builder: ProblemBuilder) -> None:
 
 
 def _demand_requirement(builder: ProblemBuilder, requirement: Requirement) -> None:
+    for part, value in (("a marker", requirement.marker), ("a URL", requirement.url)):
+        if value:
+            msg = f"{shorten(requirement.text)!r} has {part}, which matrix does not resolve."
+            raise UsageError(msg, hint="Remove it here and add it to the environment file.")
     variable = builder.variables.get(requirement.name)
     if variable is None:
         known = {*builder.variables, *builder.catalog.package, *PAIRED_WITH_TORCH}
@@ -113,16 +117,20 @@ def _allowed(requirement: Requirement, candidates: Sequence[Candidate]) -> Calla
         No release has that variant.
     """
     versions = allowed_by([str(requirement.specifier)] if requirement.specifier is not None else [])
-    if not requirement.variant:
+    if not requirement.extras:
         return versions
+    if len(requirement.extras) > 1:
+        msg = f"{shorten(requirement.text)!r} names more than one variant."
+        raise UsageError(msg, hint="Name one variant of the catalog's releases in the brackets.")
+    variant = requirement.extras[0]
     known = sorted({candidate.variant for candidate in candidates} - {""}, key=_names_before_commits)
-    if requirement.variant not in known:
-        msg = f"{requirement.name} has no variant {shorten(requirement.variant)!r}."
+    if variant not in known:
+        msg = f"{requirement.name} has no variant {shorten(variant)!r}."
         if known:
-            raise UsageError(msg, hint=did_you_mean(requirement.variant, known))
+            raise UsageError(msg, hint=did_you_mean(variant, known))
         hint = "matrix does not resolve extras. Leave the extra out here, and add it in the environment file."
         raise UsageError(msg, hint=hint)
-    return lambda candidate: candidate.variant == requirement.variant and versions(candidate)
+    return lambda candidate: candidate.variant == variant and versions(candidate)
 
 
 def _names_before_commits(variant: str) -> tuple[bool, str]:

@@ -5,13 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from datetime import date
 
-from packaging.requirements import Requirement as Pep508
-from packaging.utils import canonicalize_name
-
 from resolver.facts.catalog import Catalog
 from resolver.facts.schema import Backend
 from resolver.model import Prefer, Request, Requirement, Support, Target
-from resolver.versions import parse_specifier
+from resolver.requirements import parse_requirement
 
 
 def ask(
@@ -44,14 +41,12 @@ def ask(
         python=python,
         glibc=glibc,
     )
-    return Request(target, tuple(map(requirement, requirements.split())), support, prefer)
+    return Request(target, tuple(map(requirement, requirements.split())), support=support, prefer=prefer)
 
 
 def requirement(text: str) -> Requirement:
     """Parse one requirement."""
-    parsed = Pep508(text)
-    specifier = parse_specifier(str(parsed.specifier)) if str(parsed.specifier) else None
-    return Requirement(canonicalize_name(parsed.name), specifier, text, ",".join(parsed.extras))
+    return parse_requirement(text)
 
 
 def again(catalog: Catalog, request: Request, arguments: Iterable[str]) -> Request:

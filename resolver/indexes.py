@@ -1,0 +1,116 @@
+"""What package indexes know, as the resolver reads it; `builders.index_client` fetches it.
+
+The resolver has no network access of its own. It receives a `PackageIndexes` and asks it for projects
+and for the metadata of files, only when it considers a candidate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import msgspec
+
+
+class File(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, gc=False):
+    """A file that an index offers: a wheel or an sdist."""
+
+    name: str
+    url: str
+    sha256: str = ""
+    """Hexadecimal; empty if the index has no SHA-256 of it."""
+    size: int = 0
+    """In bytes; 0 if the index does not say."""
+    index: str = ""
+    """URL of the index, without user and password."""
+    requires_python: str = ""
+    uploaded: str = ""
+    """Time of the upload (PEP 700) in ISO 8601, UTC; empty if the index does not say."""
+    yanked: str | None = None
+    """The reason (PEP 592), perhaps empty; None if the file is not yanked."""
+    has_metadata: bool = False
+    """Whether the index serves its metadata (PEP 658)."""
+
+
+class Release(Protocol):
+    """One version of a project with its files."""
+
+    @property
+    def version(self) -> str:
+        """The version as the files name it."""
+
+    @property
+    def files(self) -> Sequence[File]:
+        """Its wheels and sdists, over all indexes that have them, wheels first; without invalid names."""
+
+
+class Project(Protocol):
+    """A project on one or more indexes."""
+
+    @property
+    def name(self) -> str:
+        """Its normalized name."""
+
+    @property
+    def releases(self) -> Sequence[Release]:
+        """All releases with a valid version, the newest first."""
+
+    @property
+    def status(self) -> str:
+        """Its status (PEP 792), such as ``archived``; ``active`` if the index does not say."""
+
+
+class Metadata(msgspec.Struct, frozen=True, gc=False):
+    """The core metadata of a distribution, as far as resolving needs it."""
+
+    name: str
+    version: str
+    requires: tuple[str, ...] = ()
+    """The values of Requires-Dist."""
+    extras: tuple[str, ...] = ()
+    """Normalized names of the extras that it provides."""
+    requires_python: str = ""
+    source: str = ""
+    """Where it was read: ``its metadata file``, ``its wheel`` or ``its sdist``."""
+
+
+class PackageIndexes(Protocol):
+    """The configured package indexes. All methods may be called from several threads."""
+
+    @property
+    def urls(self) -> tuple[str, ...]:
+        """The indexes in the order of preference, without user and password."""
+
+    def project(self, name: str) -> Project | None:
+        """Return a project with the releases of all indexes, or None if no index has it.
+
+        Raises
+        ------
+        EnvironmentLacksError
+            An index cannot be reached, or replies with an error, and the cache cannot answer.
+        SourceError
+            A page is broken; the error names index and project.
+        """
+
+    def metadata(self, files: Sequence[File]) -> Metadata | None:
+        """Return the metadata of a release, from the first of its files that has some without running code.
+
+        In this order: the metadata file of a wheel (PEP 658), the wheel itself by range requests, the
+        PKG-INFO of an sdist if it is static (PEP 643). None if there is none of these.
+
+        Raises
+        ------
+        EnvironmentLacksError
+            An index cannot be reached, and the cache cannot answer.
+        SourceError
+            The metadata is broken, or contradicts the file; the error names index, project and file.
+        """
+
+    def is_cached(self, name: str) -> bool:
+        """Return whether `project` would answer without the network."""
+
+    def submit(self, work: Callable[[], object]) -> None:
+        """Do some work in a thread of the pool, to have answers in the cache before they are needed.
+
+        Errors of the work are ignored: whoever asks again receives them.
+        """
