@@ -57,6 +57,13 @@ class DamagedError(Exception):
 class WheelReader:
     """A wheel, opened for reading. Use it as a context manager.
 
+    Parameters
+    ----------
+    path
+        The wheel.
+    file
+        Its content if it is elsewhere, such as on a server; then only the name of the path counts.
+
     Raises
     ------
     DamagedError
@@ -74,22 +81,18 @@ class WheelReader:
     members: tuple[zipfile.ZipInfo, ...]
     """All members, directories included."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, file: BinaryIO | None = None) -> None:
         try:
             self.name, self.version, _, tags = parse_wheel_filename(path.name)
         except InvalidWheelFilename:
             msg = "its name is not of the form NAME-VERSION-PYTHON-ABI-PLATFORM.whl"
             raise DamagedError(msg) from None
         self.tags = tuple(sorted(tags, key=str))
-        mode = path.stat().st_mode
-        if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):  # opening a named pipe would wait for ever
-            msg = "it is not a regular file"
-            raise DamagedError(msg)
-        self._file = _LimitedFile(path, "rb")
+        self._file = file or _open(path)
         try:
             self._archive = zipfile.ZipFile(self._file)
             self.members = tuple(self._archive.infolist())
-            _check_directory(self.members, path.stat().st_size)
+            _check_directory(self.members, self._file.seek(0, io.SEEK_END))
         except (zipfile.BadZipFile, NotImplementedError, ValueError, OverflowError) as error:
             self._file.close()
             raise DamagedError(str(error).rstrip(".")) from None
@@ -221,6 +224,14 @@ class WheelReader:
                 return
             with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
                 yield content, digest
+
+
+def _open(path: Path) -> BinaryIO:
+    mode = path.stat().st_mode
+    if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):  # opening a named pipe would wait for ever
+        msg = "it is not a regular file"
+        raise DamagedError(msg)
+    return cast("BinaryIO", _LimitedFile(path, "rb"))
 
 
 class _LimitedFile(io.FileIO):

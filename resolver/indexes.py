@@ -22,7 +22,7 @@ class File(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_default
     size: int = 0
     """In bytes; 0 if the index does not say."""
     index: str = ""
-    """URL of the index, without user and password."""
+    """URL of the index, as in `PackageIndexes.urls`."""
     requires_python: str = ""
     uploaded: str = ""
     """Time of the upload (PEP 700) in ISO 8601, UTC; empty if the index does not say."""
@@ -30,6 +30,8 @@ class File(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_default
     """The reason (PEP 592), perhaps empty; None if the file is not yanked."""
     has_metadata: bool = False
     """Whether the index serves its metadata (PEP 658)."""
+    metadata_sha256: str = ""
+    """Hash of that metadata, hexadecimal; empty if the index does not say."""
 
 
 class Release(Protocol):
@@ -72,6 +74,8 @@ class Metadata(msgspec.Struct, frozen=True, gc=False):
     requires_python: str = ""
     source: str = ""
     """Where it was read: ``its metadata file``, ``its wheel`` or ``its sdist``."""
+    dynamic: bool = False
+    """Whether building may change it: it was read from an sdist whose metadata is not static (PEP 643)."""
 
 
 class PackageIndexes(Protocol):
@@ -79,7 +83,7 @@ class PackageIndexes(Protocol):
 
     @property
     def urls(self) -> tuple[str, ...]:
-        """The indexes in the order of preference, without user and password."""
+        """The indexes in the order of preference, without user, password and slash at the end."""
 
     def project(self, name: str) -> Project | None:
         """Return a project with the releases of all indexes, or None if no index has it.
@@ -92,11 +96,16 @@ class PackageIndexes(Protocol):
             A page is broken; the error names index and project.
         """
 
-    def metadata(self, files: Sequence[File]) -> Metadata | None:
+    def metadata(self, files: Sequence[File], *, allow_dynamic: bool = False) -> Metadata | None:
         """Return the metadata of a release, from the first of its files that has some without running code.
 
         In this order: the metadata file of a wheel (PEP 658), the wheel itself by range requests, the
         PKG-INFO of an sdist if it is static (PEP 643). None if there is none of these.
+
+        Parameters
+        ----------
+        allow_dynamic
+            Whether the PKG-INFO of an sdist is used even if building may change it.
 
         Raises
         ------
@@ -107,7 +116,7 @@ class PackageIndexes(Protocol):
         """
 
     def is_cached(self, name: str) -> bool:
-        """Return whether `project` would answer without the network."""
+        """Return whether `project` would answer without a request over the network."""
 
     def submit(self, work: Callable[[], object]) -> None:
         """Do some work in a thread of the pool, to have answers in the cache before they are needed.

@@ -1,16 +1,13 @@
 """pip for a target Python, and the user's pip configuration.
 
-pip reads configuration files and variables (pip's documentation, "Configuration": files in the order
-global, user, site, then ``PIP_CONFIG_FILE``; sections ``[global]`` and that of the command; variables
-take precedence over files). A base image does not contain these files, or contains its own. So they are
-read here. Settings that define where packages come from are passed on as variables, and local directories
-and files that they name are bound into the image. Settings that define where packages are installed or how
-they are built are not passed on.
+A base image does not contain pip's configuration files, or contains its own. So those of the user are read
+here. Settings that define where packages come from are passed on as variables, and local directories and
+files that they name are bound into the image. Settings that define where packages are installed or how they
+are built are not passed on.
 """
 
 from __future__ import annotations
 
-import configparser
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,26 +19,20 @@ from builders.containers.runtime import Bind, run_in
 from builders.environments.cached import ensure_cached
 from builders.environments.python import python_view
 from builders.io_errors import explain_cache_errors
+from builders.pip_configuration import pip_configuration, variable_of
 from builders.process import clean_environment
-from resolver.errors import CommandError, EnvironmentLacksError, UsageError
+from resolver.errors import CommandError, EnvironmentLacksError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Mapping
 
     from builders.containers.runtime import Runtime
     from builders.environments.python import TargetPython
 
-_PASSED_ON = (
-    "index-url", "extra-index-url", "no-index", "find-links", "trusted-host", "proxy", "cert", "client-cert",
-    "keyring-provider", "timeout", "default-timeout", "retries", "resume-retries", "constraint", "pre",
-    "prefer-binary", "use-feature", "use-deprecated",
-)  # fmt: skip
 _NOT_PASSED_ON = (
     "PIP_TARGET", "PIP_PREFIX", "PIP_USER", "PIP_ROOT", "PIP_REQUIRE_VIRTUALENV", "PIP_PYTHON",
 )  # fmt: skip
 """Variables that change what pip installs or where, rather than where packages come from."""
-_SYSTEM_FILE = Path("/etc/pip.conf")
-_SECTIONS = ("global", "install", "download")  # later ones take precedence
 _URLS = {"index-url", "extra-index-url"}
 _PATHS = {"find-links", "cert", "client-cert", "constraint"} | _URLS
 
@@ -102,7 +93,7 @@ def pip_settings(mirrored: Callable[[str], str] = str, *, default_index: str = "
     UsageError
         A configuration file cannot be read.
     """
-    values = _read_files() | _read_environment()
+    values = pip_configuration()
     if default_index and "index-url" not in values and mirrored(default_index) != default_index:
         values["index-url"] = default_index
     binds: dict[Path, Bind] = {}
@@ -112,7 +103,7 @@ def pip_settings(mirrored: Callable[[str], str] = str, *, default_index: str = "
         if name in _PATHS:
             words = [_absolute(word) for word in words]
             binds |= {path: Bind(path) for path in map(_local_path, words) if path is not None}
-        env[_variable(name)] = " ".join(words)
+        env[variable_of(name)] = " ".join(words)
     netrc = Path(os.environ.get("NETRC") or Path.home() / ".netrc")
     if netrc.is_file():
         env["NETRC"] = str(netrc)
@@ -147,7 +138,7 @@ def is_reachable(url: str, *, timeout: float = 5.0) -> bool:
 
 def find_links_directories() -> list[Path]:
     """Return the local directories that pip is configured to search (``find-links``)."""
-    words = (_read_files() | _read_environment()).get("find-links", "").split()
+    words = (pip_configuration()).get("find-links", "").split()
     paths = (_local_path(_absolute(word)) for word in words)
     return [path for path in paths if path is not None and path.is_dir()]
 
@@ -156,50 +147,6 @@ def local_bind(url: str) -> Bind | None:
     """Return the bind that makes a local index or list of links visible; None for a URL of a server."""
     path = _local_path(_absolute(url))
     return Bind(path) if path is not None else None
-
-
-def _variable(name: str) -> str:
-    return f"PIP_{name.upper().replace('-', '_')}"
-
-
-def _read_environment() -> dict[str, str]:
-    values = {name: os.environ.get(_variable(name), "") for name in _PASSED_ON}
-    return {name: text for name, text in values.items() if text}
-
-
-def _read_files() -> dict[str, str]:
-    values: dict[str, str] = {}
-    for path in _files():
-        parser = configparser.RawConfigParser()
-        try:
-            parser.read_string(path.read_text(encoding="utf-8"))
-        except (OSError, UnicodeDecodeError, configparser.Error) as error:
-            reason = str(error).splitlines()[0]
-            msg = f"Cannot read pip's configuration {path}: {reason}"
-            raise UsageError(msg, hint="`pip config debug` lists the files that pip reads.") from None
-        for section in filter(parser.has_section, _SECTIONS):
-            for key, text in parser.items(section):
-                name = key.lower().replace("_", "-").removeprefix("--")
-                if name in _PASSED_ON:
-                    values[name] = text
-    return values
-
-
-def _files() -> Iterator[Path]:
-    """Yield the configuration files that exist; later ones take precedence."""
-    own_file = os.environ.get("PIP_CONFIG_FILE", "")
-    if own_file == os.devnull:
-        return
-    home = Path.home()
-    system = os.environ.get("XDG_CONFIG_DIRS") or "/etc/xdg"
-    paths = [Path(folder, "pip", "pip.conf") for folder in system.split(os.pathsep) if folder]
-    paths += [_SYSTEM_FILE, home / ".pip" / "pip.conf"]
-    paths.append(Path(os.environ.get("XDG_CONFIG_HOME") or home / ".config", "pip", "pip.conf"))
-    if os.environ.get("VIRTUAL_ENV"):
-        paths.append(Path(os.environ["VIRTUAL_ENV"], "pip.conf"))
-    if own_file:
-        paths.append(Path(own_file))
-    yield from (path for path in paths if path.is_file())
 
 
 def _absolute(word: str) -> str:

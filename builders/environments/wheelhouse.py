@@ -36,6 +36,7 @@ from builders.environments.pip import (
 from builders.environments.python import python_view
 from builders.files import exclusive_lock, sha256_of, write_atomic
 from builders.io_errors import explain_cache_errors
+from builders.pip_configuration import public_index
 from builders.process import log_size, read_since
 from builders.sources.urls import without_password
 from resolver.errors import CommandError, EnvironmentLacksError, UsageError
@@ -269,7 +270,7 @@ def _download(
         else:
             unreachable.append(without_password(url))
             options.reporter.step(f"{unreachable[-1]} is not reachable; pip uses its configured indexes only")
-    settings = pip_settings(options.mirrored, default_index=_public_index())
+    settings = pip_settings(options.mirrored, default_index=public_index())
     view = python_view(python, binds=[*settings.binds, *binds], network=True)
     own = {"PIP_CACHE_DIR": str(part / "pip"), "TMPDIR": str(part / "tmp")}
     view = View(env={**view.env, **settings.env, **own}, binds=view.binds, network=True)
@@ -321,10 +322,3 @@ def _check(files: Sequence[Path], requested: Sequence[str], pinned: Sequence[str
         if name == "torch" and name not in names:
             msg = f"{', '.join(requested)} would install {file.name}, but no torch is pinned."
             raise EnvironmentLacksError(msg, hint="Add torch to the recipe's build requirements.")
-
-
-def _public_index() -> str:
-    """Return the index that pip uses by default."""
-    import pypi_simple
-
-    return str(pypi_simple.PYPI_SIMPLE_ENDPOINT)

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import ast
 import lzma
-import os
 import shutil
 import sys
 import tempfile
 import zlib
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import unquote, urlsplit
 
 from builders.cache import cache_root
 from builders.files import TEMPORARY_PREFIX, atomic_path, sha256_of
 from builders.io_errors import explain_cache_errors, explain_io_errors
-from builders.process import output_of
-from builders.sources.urls import NETWORK_HINT, OFFLINE_HINT, mirrored, without_password
+from builders.pip_configuration import configured_index, pip_configuration
+from builders.sources.urls import NETWORK_HINT, OFFLINE_HINT, local_path, mirrored, without_password
 from resolver.errors import EnvironmentLacksError, HashMismatchError, MatrixError, SourceError
 
 if sys.version_info >= (3, 12):
@@ -88,23 +85,14 @@ def sdist_path(pin: Sdist) -> Path:
 
 
 def index_url() -> str:
-    """Return the package index that pip is configured to use, or the public one."""
-    configured = os.environ.get("PIP_INDEX_URL", "").strip() or _index_in_configuration()
-    if configured:
-        return configured
-    import pypi_simple
+    """Return the package index that pip is configured to use, or the public one.
 
-    return str(pypi_simple.PYPI_SIMPLE_ENDPOINT)
-
-
-def _index_in_configuration() -> str:
-    """Let pip read its configuration files; a setting for ``install`` takes precedence."""
-    settings = {}
-    for line in output_of([sys.executable, "-m", "pip", "config", "list"]).splitlines():
-        name, _, value = line.partition("=")
-        if name in {"global.index-url", "install.index-url"}:
-            settings[name] = str(ast.literal_eval(value))
-    return (settings.get("install.index-url") or settings.get("global.index-url") or "").strip()
+    Raises
+    ------
+    UsageError
+        A configuration file of pip cannot be read.
+    """
+    return configured_index(pip_configuration())
 
 
 def project_page(project: str, index: str) -> ProjectPage:
@@ -120,7 +108,7 @@ def project_page(project: str, index: str) -> ProjectPage:
     import pypi_simple
     import requests
 
-    folder = _local_path(index)
+    folder = local_path(index)
     if folder is not None:
         return _local_page(project, folder)
     try:
@@ -134,12 +122,6 @@ def project_page(project: str, index: str) -> ProjectPage:
         raise SourceError(msg, hint="Check pip's setting of index-url.") from None
     except requests.RequestException as error:
         raise _network_error(index, error) from None
-
-
-def _local_path(url: str) -> Path | None:
-    """Return the path of a ``file`` URL."""
-    parts = urlsplit(url)
-    return Path(unquote(parts.path)) if parts.scheme == "file" else None
 
 
 def _local_page(project: str, index: Path) -> ProjectPage:
@@ -168,7 +150,7 @@ def _download(url: str, target: Path) -> None:
     import requests
     import urllib3
 
-    path = _local_path(url)
+    path = local_path(url)
     if path is not None:
         try:
             shutil.copyfile(path, target)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 from resolver.errors import UsageError
 
@@ -84,3 +85,10 @@ def without_password(url: str) -> str:
     if parts.hostname and "@" in parts.netloc:
         return url.replace(parts.netloc, parts.netloc.rpartition("@")[2])
     return url
+
+
+def local_path(url: str) -> Path | None:
+    """Return the path of a ``file`` URL; None for other URLs."""
+    if not url.startswith("file:"):
+        return None
+    return Path(unquote(urlsplit(url).path))

@@ -8,7 +8,7 @@ was killed loses no page that it already had.
 from __future__ import annotations
 
 import time
-from importlib.metadata import PackageNotFoundError, version
+from functools import partial
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
@@ -16,18 +16,16 @@ import pypi_simple
 import requests
 from cachecontrol.adapter import CacheControlAdapter
 from cachecontrol.caches import FileCache
-from urllib3.util import Retry
 
 from builders.sources.urls import mirrored
+from builders.web import MISSING, TIMEOUT, failure_reason, new_session
 from resolver.errors import EnvironmentLacksError
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
     from pathlib import Path
 
-_TIMEOUT = (10, 60)  # seconds to connect, and between two packets
 _PAUSE = 0.1  # seconds between two requests
-_MISSING = {404, 410}
 
 
 class Client:
@@ -48,18 +46,7 @@ class Client:
 
     def __init__(self, cache: Path, mirrors: Mapping[str, str] | None = None) -> None:
         self._mirrors = dict(mirrors or {})
-        self._session = requests.Session()
-        self._session.headers["User-Agent"] = _user_agent()
-        retry = Retry(
-            total=3,
-            connect=1,
-            backoff_factor=1,
-            status_forcelist=(429, 500, 502, 503, 504),
-            respect_retry_after_header=True,
-            raise_on_status=False,
-        )
-        for scheme in ("https://", "http://"):
-            self._session.mount(scheme, CacheControlAdapter(FileCache(cache), max_retries=retry))
+        self._session = new_session("catalog update", partial(CacheControlAdapter, FileCache(cache)))
         self._unreachable: dict[str, str] = {}  # host to reason, so that each host is tried only once
         self.fetched = 0
         self.unchanged = 0
@@ -79,15 +66,15 @@ class Client:
                 time.sleep(_PAUSE)
             self.fetched += 1
             try:
-                response = self._session.get(url, headers={"Accept": accept}, timeout=_TIMEOUT)
+                response = self._session.get(url, headers={"Accept": accept}, timeout=TIMEOUT)
             except requests.RequestException as error:
-                self._unreachable[host] = _reason(error)
+                self._unreachable[host] = failure_reason(error)
             else:
                 self.unchanged += getattr(response, "from_cache", False)
                 response.encoding = "utf-8"
                 if response.ok:
                     return response
-                if response.status_code in _MISSING:
+                if response.status_code in MISSING:
                     return None
                 self._unreachable[host] = f"status {response.status_code} {response.reason}"
         raise EnvironmentLacksError(f"{host} could not be reached: {self._unreachable[host]}.")
@@ -119,20 +106,3 @@ def files_by_version(
         if file.version and file.package_type in kinds:
             by_version.setdefault(file.version, []).append(file)
     return by_version
-
-
-def _user_agent() -> str:
-    try:
-        return f"rocm-matrix/{version('rocm-matrix')} (catalog update)"
-    except PackageNotFoundError:
-        return "rocm-matrix (catalog update)"
-
-
-def _reason(error: Exception) -> str:
-    if isinstance(error, requests.Timeout):
-        return "timeout"
-    if isinstance(error, requests.exceptions.SSLError):
-        return "its certificate was not accepted"
-    if isinstance(error, requests.ConnectionError):
-        return "no connection"
-    return str(error) or type(error).__name__

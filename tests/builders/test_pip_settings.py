@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from builders import pip_configuration
 from builders.containers.runtime import Bind
-from builders.environments import pip as pip_module
 from builders.environments.pip import is_reachable, local_bind, pip_environment, pip_settings
 from resolver.errors import UsageError
 
@@ -24,7 +24,7 @@ def _no_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     monkeypatch.setenv("XDG_CONFIG_DIRS", str(tmp_path / "all"))
     monkeypatch.setenv("PIP_CONFIG_FILE", str(tmp_path / "named.conf"))
-    monkeypatch.setattr(pip_module, "_SYSTEM_FILE", tmp_path / "pip.conf")
+    monkeypatch.setattr(pip_configuration, "_SYSTEM_FILE", tmp_path / "pip.conf")
 
 
 def write(path: Path, text: str) -> None:

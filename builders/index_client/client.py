@@ -1,0 +1,505 @@
+"""The configured package indexes over HTTP and from directories, with a cache on disk.
+
+Pages are used without a request while they are fresh, and afterwards requested under a condition if the
+server sent a validator. Metadata never changes, so it is requested once. Cached files are replaced
+atomically, and a damaged one counts as missing, so several processes may share a cache.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import threading
+import time
+from bisect import bisect_left
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from functools import cached_property, lru_cache
+from pathlib import Path
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, Generic, TypeVar
+from urllib.parse import urlsplit
+
+import msgspec
+from packaging.utils import canonicalize_name
+from packaging.version import Version
+
+from builders.cache import cache_root
+from builders.files import temporary_sibling
+from builders.index_client import pages
+from builders.index_client.pages import Page, PageError
+from builders.io_errors import explain_cache_errors
+from builders.sources.urls import NETWORK_HINT, OFFLINE_HINT, local_path, mirrored, without_password
+from resolver.errors import EnvironmentLacksError, MatrixError, SourceError
+from resolver.indexes import File, Metadata
+from resolver.reporter import SILENT
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+    import requests
+
+    from builders.index_client.transport import Transport
+    from resolver.indexes import Project, Release
+    from resolver.reporter import Reporter
+
+FRESH_FOR = 600.0  # seconds
+_FORMAT = "v1"
+_THREADS = 16
+_MISSING = {404, 410}
+_HIDES_MISSING = "download.pytorch.org"
+"""Replies 403 for projects that it does not have. uv makes the same exception."""
+_HTML, _JSON = "text/html", "application/json"
+_LOCAL_PAGES = {"index.json": _JSON, "index.html": _HTML}
+"""Files of a project in a directory, in order of preference."""
+
+_metadata_encoder = msgspec.msgpack.Encoder()
+_metadata_decoder = msgspec.msgpack.Decoder(Metadata)
+
+T = TypeVar("T")
+
+
+class IndexClient:
+    """Fetch projects and metadata from package indexes: a `resolver.indexes.PackageIndexes`.
+
+    All indexes that have a project are merged, as pip does; of files with the same name, that of the first
+    index is used. An index that replies with an error other than "not found" stops the resolution, because
+    the answer could otherwise depend on its state: so does uv, where pip ignores such an index. The one
+    exception is a 403 of PyTorch's index, which means that it does not have the project.
+
+    Parameters
+    ----------
+    indexes
+        URLs of indexes in order of preference; ``file`` URLs for directories.
+    find_links
+        Directories with files and URLs of pages with links, as for pip's option of that name.
+    cache
+        Directory of the cache.
+    mirrors
+        URL prefix to the prefix that replaces it; the longest match wins.
+    offline
+        Whether only the cache and directories are used. Cached pages of any age are then used.
+    fresh_for
+        For how many seconds a page is used without a request.
+    reporter
+        Receives a warning when old pages are used.
+    """
+
+    def __init__(
+        self,
+        indexes: Sequence[str],
+        *,
+        find_links: Sequence[str] = (),
+        cache: Path | None = None,
+        mirrors: Mapping[str, str] | None = None,
+        offline: bool = False,
+        fresh_for: float = FRESH_FOR,
+        reporter: Reporter = SILENT,
+    ) -> None:
+        self._mirrors = dict(mirrors or {})
+        self._login_urls = (*indexes, *find_links)
+        self._indexes = _shown(indexes)
+        self._links = _shown(find_links)
+        self._cache = (cache or cache_root() / "indexes") / _FORMAT
+        self._offline = offline
+        self._fresh_for = fresh_for
+        self._reporter = reporter
+        self._warned = False
+        self._projects: _Once[Project | None] = _Once()
+        self._link_pages: _Once[dict[str, list[File]]] = _Once()
+        self._metadata: _Once[Metadata | None] = _Once()
+        self._queue: SimpleQueue[Callable[[], object]] = SimpleQueue()
+        self._threads = 0
+        self._lock = threading.Lock()
+
+    @property
+    def urls(self) -> tuple[str, ...]:
+        """The indexes in the order of preference, and then the places with links."""
+        return (*self._indexes, *self._links)
+
+    def project(self, name: str) -> Project | None:
+        """Return a project with the releases of all indexes, or None if no index has it.
+
+        Raises
+        ------
+        EnvironmentLacksError
+            An index cannot be reached, or replies with an error, and the cache cannot answer.
+        SourceError
+            A page is broken; the error names index and project.
+        """
+        name = canonicalize_name(name)
+        return self._projects.get(name, lambda: self._load_project(name))
+
+    def metadata(self, files: Sequence[File], *, allow_dynamic: bool = False) -> Metadata | None:
+        """Return the metadata of a release, from the first of its files that has some without running code.
+
+        Parameters
+        ----------
+        allow_dynamic
+            Whether the PKG-INFO of an sdist is used even if building may change it.
+
+        Raises
+        ------
+        EnvironmentLacksError
+            An index cannot be reached, and the cache cannot answer.
+        SourceError
+            The metadata is broken, or contradicts the file; the error names index, project and file.
+        """
+        for file in _candidates(files):
+            found = self._metadata.get(file.url, lambda file=file: self._load_metadata(file))  # type: ignore[misc]
+            if found is not None and (allow_dynamic or not found.dynamic):
+                return found
+        return None
+
+    def is_cached(self, name: str) -> bool:
+        """Return whether `project` would answer without a request over the network."""
+        name = canonicalize_name(name)
+        remote = [(index, name) for index in self._indexes] + [(links, "") for links in self._links]
+        return all(
+            self._local(url) is not None or self._is_usable(self._page_path(url, project))
+            for url, project in remote
+        )
+
+    def submit(self, work: Callable[[], object]) -> None:
+        """Do some work in one of 16 threads, which do not keep the process alive. Its errors are ignored."""
+        with self._lock:
+            if self._threads < _THREADS:
+                self._threads += 1
+                threading.Thread(target=self._work, name="package indexes", daemon=True).start()
+        self._queue.put(work)
+
+    def _work(self) -> None:
+        while True:
+            work = self._queue.get()
+            try:
+                work()
+            except Exception:  # noqa: BLE001, S112  whoever asks again receives it
+                continue
+
+    def _load_project(self, name: str) -> Project | None:
+        found = [page for index in self._indexes if (page := self._page(index, name)).exists]
+        for links in self._links:
+            versions, packed = pages.releases(name, self._link_page(links).get(name, ()))
+            if versions:
+                found.append(Page(links, exists=True, versions=versions, packed=packed))
+        return _Project(name, found) if found else None
+
+    def _page(self, index: str, name: str) -> Page:
+        """Return the page of a project on an index."""
+        url = f"{index}/{name}/"
+        folder = self._local(url)
+        if folder is not None:
+            return self._local_page(folder, index, name)
+
+        def build(content: bytes, kind: str, location: str, page: Page) -> None:
+            files, page.status = pages.parse(content, kind, location, index)
+            page.versions, page.packed = pages.releases(name, files)
+
+        return self._cached_page(url, self._page_path(index, name), index, name, build)
+
+    def _link_page(self, url: str) -> dict[str, list[File]]:
+        """Return the files of a place with links, by the project that they may belong to."""
+        return self._link_pages.get(url, lambda: self._load_links(url))
+
+    def _load_links(self, url: str) -> dict[str, list[File]]:
+        local = self._local(url)
+        files: Iterable[File]
+        if local is not None:
+            files = _files_at(local, url)
+        else:
+
+            def build(content: bytes, kind: str, location: str, page: Page) -> None:
+                found, page.status = pages.parse(content, kind, location, url)
+                page.versions, page.packed = [""], [memoryview(msgspec.msgpack.encode(found))]
+
+            page = self._cached_page(url, self._page_path(url, ""), url, "", build)
+            files = pages.unpack(page.packed[0]) if page.packed else ()
+        by_project: dict[str, list[File]] = {}
+        for file in files:
+            for project in pages.projects_in(file.name):
+                by_project.setdefault(project, []).append(file)
+        return by_project
+
+    def _local_page(self, folder: Path, index: str, name: str) -> Page:
+        """Read the page of a project in a directory; the cache has it until its file changes."""
+        for file, kind in _LOCAL_PAGES.items():
+            path = folder / file
+            validator = _changed(path)
+            if not validator:
+                continue
+            stored = self._page_path(index, name)
+            page = _read_page(stored, path.as_uri())
+            if page is None or page.etag != validator:
+                page = Page(path.as_uri(), etag=validator, exists=True)
+                with _broken_page(index, name):
+                    files, page.status = pages.parse(path.read_bytes(), kind, page.url, index)
+                page.versions, page.packed = pages.releases(name, files)
+                _write(stored, pages.encode(page))
+            return page
+        return Page(index)
+
+    def _cached_page(
+        self, url: str, path: Path, index: str, name: str, build: Callable[[bytes, str, str, Page], None]
+    ) -> Page:
+        """Return a page from the cache if that may be used, else from its server.
+
+        Parameters
+        ----------
+        build
+            Fills a page from its content, content type and final URL.
+        """
+        page = _read_page(path, url)
+        if page is not None and self._is_usable(path):
+            self._warn_if_old(path)
+            return page
+        if self._offline:
+            what = f"project {name}" if name else "links"
+            msg = f"The {what} on {index} is not in the cache, and --offline is set."
+            raise EnvironmentLacksError(msg, hint=OFFLINE_HINT)
+        headers = {"Accept": pages.ACCEPT}
+        if page is not None and page.etag:
+            headers["If-None-Match"] = page.etag
+        if page is not None and page.modified:
+            headers["If-Modified-Since"] = page.modified
+        reply = self._get(url, headers, index, name, is_cached=page is not None)
+        if reply.status_code == 304 and page is not None:  # noqa: PLR2004  unchanged
+            os.utime(path)
+            return page
+        page = Page(url, reply.headers.get("ETag", ""), reply.headers.get("Last-Modified", ""))
+        page.exists = reply.ok
+        if page.exists:
+            with _broken_page(index, name):
+                kind = reply.headers.get("Content-Type", "")
+                build(reply.content, kind, without_password(reply.url), page)
+        _write(path, pages.encode(page))
+        return page
+
+    def _get(
+        self, url: str, headers: Mapping[str, str], index: str, name: str, *, is_cached: bool
+    ) -> requests.Response:
+        """Return a reply that is a page, says that it did not change, or that the index does not have it."""
+        from builders.index_client.transport import RequestError
+
+        where = f"The index {index}" + (f" could not be asked for {name}" if name else "could not be read")
+        hint = NETWORK_HINT
+        if is_cached:
+            hint += " --offline uses the page in the cache, which is older."
+        try:
+            reply = self._transport.get(url, headers)
+        except RequestError as error:
+            raise EnvironmentLacksError(f"{where}: {error}.", hint=hint) from None
+        code = reply.status_code
+        hidden = code == 403 and urlsplit(url).hostname == _HIDES_MISSING  # noqa: PLR2004
+        if reply.ok or code in _MISSING or hidden:
+            return reply
+        if code in {401, 403}:
+            hint = "Put user and password into ~/.netrc, keyring or the URL, or do not configure this index."
+        msg = f"{where}: it replied {code} {reply.reason or ''}".rstrip()
+        raise EnvironmentLacksError(f"{msg}.", hint=hint)
+
+    def _load_metadata(self, file: File) -> Metadata | None:
+        local = self._local(file.url)
+        identity = file.sha256 or (file.url if local is None else f"{file.url} {_changed(local)}")
+        key = hashlib.sha256(identity.encode()).hexdigest()
+        path = self._cache / "metadata" / key[:2] / f"{key}.msgpack"
+        try:
+            cached = _metadata_decoder.decode(path.read_bytes())
+        except (OSError, msgspec.DecodeError, UnicodeDecodeError):
+            cached = None
+        if cached is not None and pages.version_in(file.name, cached.name) is not None:
+            return cached
+        if local is None and self._offline:
+            msg = f"The metadata of {file.name} on {file.index} is not in the cache, and --offline is set."
+            raise EnvironmentLacksError(msg, hint=OFFLINE_HINT)
+        from builders.index_client.metadata import read
+
+        found = read(file, local, self._transport)
+        if found is not None:
+            _write(path, _metadata_encoder.encode(found))
+        return found
+
+    @cached_property
+    def _transport(self) -> Transport:
+        from builders.index_client.transport import Transport
+
+        return Transport(self._login_urls, self._mirrors)
+
+    def _local(self, url: str) -> Path | None:
+        return local_path(mirrored(url, self._mirrors))
+
+    def _page_path(self, index: str, name: str) -> Path:
+        host = urlsplit(index).hostname or "local"
+        key = hashlib.sha256(mirrored(index, self._mirrors).encode()).hexdigest()
+        return self._cache / "pages" / f"{host}-{key[:16]}" / f"{name or 'links'}.msgpack"
+
+    def _is_usable(self, path: Path) -> bool:
+        """Return whether a cached page may be used without a request."""
+        age = _age(path)
+        return age is not None and (self._offline or age < self._fresh_for)
+
+    def _warn_if_old(self, path: Path) -> None:
+        age = _age(path) or 0.0
+        if age < self._fresh_for or self._warned:
+            return
+        self._warned = True
+        day = datetime.fromtimestamp(time.time() - age, UTC).strftime("%Y-%m-%d %H:%M UTC")
+        self._reporter.warning(
+            f"--offline uses pages of package indexes from the cache, that of {path.stem} as of {day}. "
+            "Newer releases are not considered."
+        )
+
+
+class _Release:
+    """A version with its files on one or more indexes, which are decoded when they are needed."""
+
+    __slots__ = ("_files", "_packed", "version")
+
+    def __init__(self, version: str, packed: tuple[memoryview, ...]) -> None:
+        self.version = version
+        self._packed = packed
+        self._files: tuple[File, ...] | None = None
+
+    @property
+    def files(self) -> tuple[File, ...]:
+        if self._files is None:
+            self._files = pages.unpack(self._packed[0])
+            if len(self._packed) > 1:
+                by_name: dict[str, File] = {}
+                for packed in self._packed:
+                    for file in pages.unpack(packed):
+                        by_name.setdefault(file.name, file)
+                self._files = tuple(sorted(by_name.values(), key=lambda file: not file.name.endswith(".whl")))
+        return self._files
+
+
+class _Project:
+    """A project on one or more indexes."""
+
+    def __init__(self, name: str, found: Sequence[Page]) -> None:
+        self.name = name
+        self.status = next((page.status for page in found if page.status != pages.ACTIVE), pages.ACTIVE)
+        self._pages = found
+
+    @cached_property
+    def releases(self) -> Sequence[Release]:
+        if len(self._pages) > 1:
+            return _merge(self._pages)
+        return list(map(_Release, self._pages[0].versions, zip(self._pages[0].packed)))
+
+
+class _Once(Generic[T]):
+    """Answers that are computed once, also if several threads ask; errors are answers, too."""
+
+    def __init__(self) -> None:
+        self._locks: dict[str, threading.Lock] = {}
+        self._answers: dict[str, T | MatrixError] = {}
+
+    def get(self, key: str, compute: Callable[[], T]) -> T:
+        if key not in self._answers:
+            with self._locks.setdefault(key, threading.Lock()):
+                if key not in self._answers:
+                    try:
+                        self._answers[key] = compute()
+                    except MatrixError as error:
+                        self._answers[key] = error
+        answer = self._answers[key]
+        if isinstance(answer, MatrixError):
+            raise answer
+        return answer
+
+
+def _merge(found: Sequence[Page]) -> list[Release]:
+    """Return the releases of all pages, the newest first; each page is in that order already."""
+    order = max((page.versions for page in found), key=len)[::-1]
+    packed: dict[str, list[memoryview]] = {version: [] for version in order}
+    for page in found:
+        for version, files in zip(page.versions, page.packed, strict=True):
+            if version not in packed:
+                packed[version] = []
+                at = bisect_left(order, _parsed(version), key=_parsed)
+                if at < len(order) and _parsed(order[at]) == _parsed(version):  # spelled differently
+                    packed[version] = packed[order[at]]
+                else:
+                    order.insert(at, version)
+            packed[version].append(files)
+    return [_Release(version, tuple(packed[version])) for version in reversed(order)]
+
+
+@lru_cache(maxsize=10_000)
+def _parsed(version: str) -> Version:
+    return Version(version)
+
+
+def _candidates(files: Sequence[File]) -> list[File]:
+    """Return the files to read metadata from: one of each kind, the cheapest first."""
+    wheels = [file for file in files if file.name.endswith(".whl")]
+    sdists = [file for file in files if not file.name.endswith(".whl")]
+    offered = [file for file in files if file.has_metadata]
+    return list(dict.fromkeys([*offered[:1], *wheels[:1], *sdists[:1]]))
+
+
+def _files_at(place: Path, url: str) -> list[File]:
+    """Return the files of a directory, or those that an HTML file links to."""
+    try:
+        if place.is_dir():
+            return [
+                File(path.name, path.as_uri(), size=path.stat().st_size, index=url)
+                for path in sorted(place.iterdir())
+                if path.is_file()
+            ]
+        with _broken_page(url, ""):
+            return pages.parse(place.read_bytes(), _HTML, place.as_uri(), url)[0]
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        msg = f"{place}, which is configured as a place with links, cannot be read: {error.strerror}."
+        raise EnvironmentLacksError(
+            msg, hint="Change its permissions, or pip's setting of find-links."
+        ) from None
+
+
+@contextmanager
+def _broken_page(index: str, name: str) -> Iterator[None]:
+    """Raise `SourceError` if a page cannot be parsed or read."""
+    try:
+        yield
+    except (PageError, PermissionError, IsADirectoryError) as error:
+        page = f"The page of {name} on {index}" if name else f"The page {index}"
+        hint = "Check that this is the URL of a package index (PEP 503); it often ends with /simple."
+        raise SourceError(f"{page} cannot be used: {error}.", hint=hint) from None
+
+
+def _age(path: Path) -> float | None:
+    """Return the seconds since a file was written; None if it does not exist."""
+    try:
+        return abs(time.time() - path.stat().st_mtime)
+    except OSError:
+        return None
+
+
+def _changed(path: Path) -> str:
+    """Return what changes when a file does; empty if it cannot be read."""
+    try:
+        status = path.stat()
+    except OSError:
+        return ""
+    return f"{status.st_size} {status.st_mtime_ns}"
+
+
+def _read_page(path: Path, url: str) -> Page | None:
+    try:
+        page = pages.decode(path.read_bytes())
+    except OSError:
+        return None
+    return page if page is not None and page.url == url else None
+
+
+def _write(path: Path, data: bytes) -> None:
+    """Replace a cached file; it is not flushed to disk, because a damaged file counts as missing."""
+    with explain_cache_errors(), temporary_sibling(path) as temporary:
+        temporary.write_bytes(data)
+        temporary.replace(path)
+
+
+def _shown(urls: Sequence[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(without_password(url).rstrip("/") for url in urls))

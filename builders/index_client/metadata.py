@@ -1,0 +1,216 @@
+"""Core metadata of distributions, from a metadata file, a wheel or an sdist; no code is run."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import sys
+import tempfile
+import zipfile
+import zlib
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, BinaryIO, cast
+
+from packaging.utils import canonicalize_name
+from packaging.version import InvalidVersion, Version
+
+from builders.index_client.pages import projects_in, version_in
+from builders.index_client.transport import RequestError, TooLargeReplyError
+from builders.sources.urls import NETWORK_HINT, without_password
+from builders.wheel import LARGEST_METADATA, DamagedError, WheelReader
+from resolver.errors import EnvironmentLacksError, SourceError
+from resolver.indexes import Metadata
+
+if sys.version_info >= (3, 12):
+    import tarfile
+else:  # Python 3.11.0 to 3.11.3 have no extraction filters
+    import backports.tarfile as tarfile  # noqa: PLR0402  has no types, so it is no attribute
+
+if TYPE_CHECKING:
+    from builders.index_client.transport import Transport
+    from resolver.indexes import File
+
+_LARGEST_SDIST = 100_000_000  # bytes of an sdist that is downloaded to read its metadata
+_BLANK_LINE = re.compile(rb"\r?\n\r?\n")
+_RELEVANT = {"requires-dist", "provides-extra", "requires-python"}
+_STATIC_SINCE = (2, 2)  # PEP 643
+
+
+def read(file: File, local: Path | None, transport: Transport) -> Metadata | None:
+    """Read the metadata of a file without running its code; None if it has none that can be read so.
+
+    Parameters
+    ----------
+    local
+        The file itself if it is on this machine.
+
+    Raises
+    ------
+    EnvironmentLacksError
+        The server cannot be reached.
+    SourceError
+        The server does not have the file, or its metadata is broken or contradicts its name.
+    """
+    where = f"{file.name} ({projects_in(file.name)[0]} on {file.index})"
+    hint = "Exclude this version, or tell the owners of the index."
+    try:
+        return _read_local(file, local) if local is not None else _read_remote(file, transport)
+    except DamagedError as error:
+        raise SourceError(f"The metadata of {where} cannot be used: {error}.", hint=hint) from None
+    except RequestError as error:
+        msg = f"The metadata of {where} could not be fetched from {without_password(file.url)}: {error}."
+        if error.status:
+            raise SourceError(msg, hint=hint) from None
+        raise EnvironmentLacksError(msg, hint=NETWORK_HINT) from None
+    except OSError as error:
+        reason = error.strerror or type(error).__name__
+        raise SourceError(f"The metadata of {where} cannot be read: {reason}.", hint=hint) from None
+
+
+def _read_local(file: File, path: Path) -> Metadata | None:
+    if file.name.endswith(".whl"):
+        return from_wheel(path)
+    with path.open("rb") as content:
+        return from_sdist(file.name, content)
+
+
+def _read_remote(file: File, transport: Transport) -> Metadata | None:
+    if file.has_metadata:
+        return _metadata_file(file, transport)
+    if file.name.endswith(".whl"):
+        remote = transport.remote_file(file.url)
+        return None if remote is None else from_wheel(Path(file.name), cast("BinaryIO", remote))
+    return _remote_sdist(file, transport)
+
+
+def _metadata_file(file: File, transport: Transport) -> Metadata:
+    content = b"".join(transport.download(f"{file.url}.metadata", LARGEST_METADATA))
+    actual = hashlib.sha256(content).hexdigest()
+    if file.metadata_sha256 and actual != file.metadata_sha256:
+        msg = f"its metadata file has the sha256 {actual}, but the index says {file.metadata_sha256}"
+        raise DamagedError(msg)
+    return parse(content, file.name, "its metadata file")
+
+
+def _remote_sdist(file: File, transport: Transport) -> Metadata | None:
+    if file.size > _LARGEST_SDIST:
+        return None
+    digest = hashlib.sha256()
+    with tempfile.TemporaryFile(prefix="matrix-") as content:
+        try:
+            for chunk in transport.download(file.url, _LARGEST_SDIST):
+                digest.update(chunk)
+                content.write(chunk)
+        except TooLargeReplyError:
+            return None
+        if file.sha256 and digest.hexdigest() != file.sha256:
+            msg = f"the file has the sha256 {digest.hexdigest()}, but the index says {file.sha256}"
+            raise DamagedError(msg)
+        content.seek(0)
+        return from_sdist(file.name, cast("BinaryIO", content))
+
+
+def parse(text: bytes, filename: str, source: str) -> Metadata:
+    """Parse core metadata, and compare it with the name of the file that it describes.
+
+    Raises
+    ------
+    DamagedError
+        It is not core metadata, or contradicts the name of the file.
+    """
+    from packaging.metadata import parse_email
+
+    blank = _BLANK_LINE.search(text)
+    raw, _ = parse_email(text[: blank.start() + 1] if blank else text)
+    name, version = raw.get("name", ""), raw.get("version", "")
+    if not name or not version:
+        msg = f"{source} has no name or no version"
+        raise DamagedError(msg)
+    expected = version_in(filename, canonicalize_name(name))
+    if expected is None or not _is_same(expected, version):
+        msg = f"{source} is that of {name} {version}"
+        raise DamagedError(msg)
+    return Metadata(
+        name=canonicalize_name(name),
+        version=version,
+        requires=tuple(raw.get("requires_dist", ())),
+        extras=tuple(dict.fromkeys(canonicalize_name(extra) for extra in raw.get("provides_extra", ()))),
+        requires_python=raw.get("requires_python", ""),
+        source=source,
+        dynamic=not filename.endswith(".whl")
+        and not _is_static(raw.get("metadata_version", ""), raw.get("dynamic", [])),
+    )
+
+
+def from_wheel(path: Path, file: BinaryIO | None = None) -> Metadata:
+    """Read the metadata inside a wheel.
+
+    Parameters
+    ----------
+    file
+        The content of the wheel if it is not a local file.
+
+    Raises
+    ------
+    DamagedError
+        The file is not a wheel, or its metadata contradicts its name.
+    """
+    with WheelReader(path, file) as wheel:
+        member = wheel.metadata_member("METADATA")
+        if member is None or member.file_size > LARGEST_METADATA:
+            msg = "it has no METADATA file of a usual size"
+            raise DamagedError(msg)
+        return parse(wheel.read(member), path.name, "its wheel")
+
+
+def from_sdist(filename: str, content: BinaryIO) -> Metadata | None:
+    """Read the PKG-INFO of an sdist; return None if it has none.
+
+    Raises
+    ------
+    DamagedError
+        The file is not an archive, or its metadata contradicts its name.
+    """
+    try:
+        text = _pkg_info_in_zip(content) if filename.endswith(".zip") else _pkg_info_in_tar(content)
+    except (tarfile.TarError, zipfile.BadZipFile, zlib.error, EOFError, OSError, ValueError) as error:
+        msg = f"its archive cannot be read ({error})"
+        raise DamagedError(msg) from None
+    return None if text is None else parse(text, filename, "its sdist")
+
+
+def _pkg_info_in_tar(content: BinaryIO) -> bytes | None:
+    with tarfile.open(fileobj=content, mode="r|*") as archive:
+        for member in archive:
+            if _is_pkg_info(member.name) and member.isfile() and member.size <= LARGEST_METADATA:
+                return bytes(archive.extractfile(member).read())
+    return None
+
+
+def _pkg_info_in_zip(content: BinaryIO) -> bytes | None:
+    with zipfile.ZipFile(content) as archive:
+        for info in archive.infolist():
+            if _is_pkg_info(info.filename) and info.file_size <= LARGEST_METADATA:
+                return archive.read(info)
+    return None
+
+
+def _is_pkg_info(member: str) -> bool:
+    parts = PurePosixPath(member).parts
+    return len(parts) == 2 and parts[1] == "PKG-INFO"  # noqa: PLR2004  the top directory and the file
+
+
+def _is_same(expected: str, version: str) -> bool:
+    try:
+        return Version(expected) == Version(version)
+    except InvalidVersion:
+        return False
+
+
+def _is_static(version: str, dynamic: list[str]) -> bool:
+    """Return whether the requirements in a PKG-INFO are those of every wheel built from the sdist."""
+    try:
+        known = tuple(int(part) for part in version.split("."))
+    except ValueError:
+        return False
+    return known >= _STATIC_SINCE and _RELEVANT.isdisjoint(field.lower() for field in dynamic)

@@ -1,0 +1,241 @@
+"""Requests to package indexes: credentials, hosts that are down, and ranges of remote files."""
+
+from __future__ import annotations
+
+import io
+from importlib import import_module
+from typing import TYPE_CHECKING
+from urllib.parse import unquote, urlsplit
+
+import requests
+import requests.auth
+import urllib3
+
+from builders.sources.urls import mirrored, without_password
+from builders.web import TIMEOUT, failure_reason, new_session
+from builders.wheel import DamagedError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+_TAIL = 1 << 17  # bytes; holds the directory and the metadata of most wheels
+_AT_LEAST = 1 << 16  # bytes of a later request
+_LARGEST_RANGE = 1 << 24  # bytes; the directory of torch has 2 MB
+_LARGEST_WHOLE = 50_000_000  # bytes of a wheel that is downloaded to read its metadata
+_CHUNK = 1 << 18
+
+
+class RequestError(Exception):
+    """A request failed; the message is a clause without a full stop.
+
+    Attributes
+    ----------
+    status
+        Status code of the reply; 0 if there was none.
+    """
+
+    def __init__(self, reason: str, status: int = 0) -> None:
+        super().__init__(reason)
+        self.status = status
+
+
+class Transport:
+    """Send requests to package indexes; may be used by several threads.
+
+    Parameters
+    ----------
+    indexes
+        URLs whose user and password are used for every file on their host.
+    """
+
+    def __init__(self, indexes: Iterable[str], mirrors: Mapping[str, str]) -> None:
+        self._mirrors = mirrors
+        self._session = new_session("resolve")
+        self._session.auth = self._credentials = _Credentials([*indexes, *mirrors.values()])
+        self._down: dict[str, str] = {}
+
+    def get(self, url: str, headers: Mapping[str, str], *, stream: bool = False) -> requests.Response:
+        """Return a reply, whatever its status code.
+
+        Raises
+        ------
+        RequestError
+            There was no reply. The host is not asked again if it cannot be reached at all.
+        """
+        url = without_password(mirrored(url, self._mirrors))
+        host = urlsplit(url).netloc
+        if host in self._down:
+            raise RequestError(self._down[host])
+        try:
+            response = self._session.get(url, headers=dict(headers), timeout=TIMEOUT, stream=stream)
+            if response.status_code == requests.codes.unauthorized and self._credentials.ask_keyring(url):
+                response.close()
+                response = self._session.get(url, headers=dict(headers), timeout=TIMEOUT, stream=stream)
+        except requests.RequestException as error:
+            reason = failure_reason(error)
+            if isinstance(error, requests.ConnectionError) and not isinstance(error, requests.ReadTimeout):
+                self._down[host] = reason
+            raise RequestError(reason) from None
+        return response
+
+    def download(self, url: str, limit: int) -> Iterator[bytes]:
+        """Yield a file in chunks.
+
+        Raises
+        ------
+        RequestError
+            The server does not have it, or sends more than `limit` bytes.
+        """
+        with self.get(url, {"Accept-Encoding": "identity"}, stream=True) as response:
+            _check_status(response)
+            yield from _chunks(response, limit)
+
+    def remote_file(self, url: str) -> io.BufferedReader | io.BytesIO | None:
+        """Return a remote file of which only the parts that are read are downloaded.
+
+        If the server does not support ranges, the file is downloaded; None if it is too large for that.
+
+        Raises
+        ------
+        RequestError
+            The server does not have it.
+        """
+        headers = {"Accept-Encoding": "identity", "Range": f"bytes=-{_TAIL}"}
+        with self.get(url, headers, stream=True) as response:
+            if response.status_code == requests.codes.partial_content:
+                total = response.headers.get("Content-Range", "").rpartition("/")[2]
+                if total.isdigit():
+                    tail = b"".join(_chunks(response, _TAIL))
+                    return io.BufferedReader(_RemoteFile(self, url, int(total), tail), _AT_LEAST)
+            if response.status_code in {requests.codes.requested_range_not_satisfiable, 501}:
+                return self._whole(url)
+            _check_status(response)
+            if int(response.headers.get("Content-Length", "0")) > _LARGEST_WHOLE:
+                return None
+            return io.BytesIO(b"".join(_chunks(response, _LARGEST_WHOLE)))
+
+    def _whole(self, url: str) -> io.BytesIO | None:
+        try:
+            return io.BytesIO(b"".join(self.download(url, _LARGEST_WHOLE)))
+        except TooLargeReplyError:
+            return None
+
+    def read_range(self, url: str, start: int, end: int) -> bytes:
+        """Return the bytes from `start` to before `end`."""
+        headers = {"Accept-Encoding": "identity", "Range": f"bytes={start}-{end - 1}"}
+        with self.get(url, headers, stream=True) as response:
+            _check_status(response)
+            if response.status_code != requests.codes.partial_content:
+                msg = "the server stopped sending ranges"
+                raise RequestError(msg)
+            data = b"".join(_chunks(response, end - start))
+        if len(data) != end - start:
+            msg = "the server sent another range than requested"
+            raise RequestError(msg)
+        return data
+
+
+class TooLargeReplyError(RequestError):
+    """A reply is larger than allowed."""
+
+
+class _RemoteFile(io.RawIOBase):
+    """A remote file whose end is known; other parts are fetched when they are read."""
+
+    def __init__(self, transport: Transport, url: str, size: int, tail: bytes) -> None:
+        self._transport = transport
+        self._url = url
+        self._size = size
+        self._tail = tail
+        self._position = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        start = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._size}[whence]
+        if start + offset < 0:
+            msg = "its directory points outside of it"
+            raise DamagedError(msg)
+        self._position = start + offset
+        return self._position
+
+    def tell(self) -> int:
+        return self._position
+
+    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
+        start, end = self._position, min(self._position + len(buffer), self._size)
+        if start >= end:
+            return 0
+        if end - start > _LARGEST_RANGE:
+            msg = f"its directory would have {end - start} bytes"
+            raise DamagedError(msg)
+        known = self._size - len(self._tail)
+        if start >= known:
+            data = self._tail[start - known : end - known]
+        else:
+            data = self._transport.read_range(self._url, start, min(end, known))
+        buffer[: len(data)] = data
+        self._position += len(data)
+        return len(data)
+
+
+class _Credentials(requests.auth.AuthBase):
+    """User and password from the URLs of indexes, from netrc, or from keyring if it is installed."""
+
+    def __init__(self, urls: Iterable[str]) -> None:
+        self._known: dict[str, tuple[str, str]] = {}
+        self._users: dict[str, str] = {}
+        for url in urls:
+            parts = urlsplit(url)
+            host = parts.netloc.rpartition("@")[2]
+            if parts.username and parts.password is not None:
+                self._known.setdefault(host, (unquote(parts.username), unquote(parts.password)))
+            elif parts.username:
+                self._users.setdefault(host, unquote(parts.username))
+
+    def __call__(self, request: requests.PreparedRequest) -> requests.PreparedRequest:
+        url = request.url or ""
+        login = self._known.get(urlsplit(url).netloc) or requests.utils.get_netrc_auth(url)
+        if login is not None:
+            requests.auth.HTTPBasicAuth(*login)(request)
+        return request
+
+    def ask_keyring(self, url: str) -> bool:
+        """Look for a password of a server that asked for one; return whether there is one to try."""
+        host = urlsplit(url).netloc
+        if host in self._known:
+            return False
+        try:
+            keyring = import_module("keyring")  # not a dependency, as for pip
+        except ImportError:
+            return False
+        user = self._users.get(host)
+        for service in (url, host):
+            login = keyring.get_credential(service, user)
+            if login is not None and login.password is not None:
+                self._known[host] = (login.username or user or "", login.password)
+                return True
+        return False
+
+
+def _check_status(response: requests.Response) -> None:
+    if not response.ok:
+        reason = f"the server replied {response.status_code} {response.reason or ''}".rstrip()
+        raise RequestError(reason, response.status_code)
+
+
+def _chunks(response: requests.Response, limit: int) -> Iterator[bytes]:
+    """Yield the body as it was sent, even if the server declares .tar.gz as an encoding."""
+    size = 0
+    try:
+        for chunk in response.raw.stream(_CHUNK, decode_content=False):
+            size += len(chunk)
+            if size > limit:
+                raise TooLargeReplyError(f"the server sent more than {limit} bytes")
+            yield chunk
+    except (urllib3.exceptions.HTTPError, OSError) as error:
+        raise RequestError(f"the download was interrupted ({type(error).__name__})") from None

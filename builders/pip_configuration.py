@@ -1,0 +1,145 @@
+"""The user's pip configuration: which indexes, proxies and certificates to use.
+
+pip reads configuration files and variables (pip's documentation, "Configuration": files in the order
+global, user, site, then ``PIP_CONFIG_FILE``; sections ``[global]`` and that of the command; variables
+take precedence over files).
+"""
+
+from __future__ import annotations
+
+import configparser
+import os
+import re
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from resolver.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+_PASSED_ON = (
+    "index-url", "extra-index-url", "no-index", "find-links", "trusted-host", "proxy", "cert", "client-cert",
+    "keyring-provider", "timeout", "default-timeout", "retries", "resume-retries", "constraint", "pre",
+    "prefer-binary", "use-feature", "use-deprecated",
+)  # fmt: skip
+_SYSTEM_FILE = Path("/etc/pip.conf")
+_SECTIONS = ("global", "install", "download")  # later ones take precedence
+_CONSTANT = re.compile(r'^PYPI_SIMPLE_ENDPOINT\b[^=\n]*= *"([^"]+)"', re.MULTILINE)
+_NO = {"", "0", "false", "f", "no", "n", "off"}
+
+
+class PackageSources(NamedTuple):
+    """Where packages come from, in order of preference."""
+
+    indexes: tuple[str, ...]
+    """URLs of package indexes."""
+    find_links: tuple[str, ...]
+    """URLs of directories and of pages with links."""
+
+
+def package_sources(index_url: str = "", extra_index_urls: Sequence[str] = ()) -> PackageSources:
+    """Return the indexes and places with links that pip would use with these options.
+
+    Parameters
+    ----------
+    index_url
+        Replaces pip's setting ``index-url``.
+    extra_index_urls
+        Are added to pip's setting ``extra-index-url``.
+
+    Raises
+    ------
+    UsageError
+        A configuration file cannot be read.
+    """
+    settings = pip_configuration()
+    indexes = []
+    if index_url or settings.get("no-index", "").lower() in _NO:
+        indexes = [index_url or configured_index(settings), *settings.get("extra-index-url", "").split()]
+    indexes += extra_index_urls
+    links = settings.get("find-links", "").split()
+    return PackageSources(*(tuple(dict.fromkeys(map(_url, words))) for words in (indexes, links)))
+
+
+def configured_index(settings: Mapping[str, str]) -> str:
+    """Return the package index of a pip configuration, or the public one."""
+    if "index-url" in settings:
+        return settings["index-url"]
+    return public_index()
+
+
+def public_index() -> str:
+    """Return the index that pip uses if none is configured: a constant of pypi-simple.
+
+    It is read from the source, because the import takes longer than resolving from the cache.
+    """
+    spec = find_spec("pypi_simple")
+    if spec is not None and spec.origin is not None:
+        found = _CONSTANT.search(Path(spec.origin).read_text(encoding="utf-8"))
+        if found:
+            return found[1]
+    import pypi_simple
+
+    return str(pypi_simple.PYPI_SIMPLE_ENDPOINT)
+
+
+def pip_configuration() -> dict[str, str]:
+    """Return the settings that define where packages come from.
+
+    Raises
+    ------
+    UsageError
+        A configuration file cannot be read.
+    """
+    return _read_files() | _read_environment()
+
+
+def variable_of(name: str) -> str:
+    """Return the variable that has a setting of pip."""
+    return f"PIP_{name.upper().replace('-', '_')}"
+
+
+def _read_environment() -> dict[str, str]:
+    values = {name: os.environ.get(variable_of(name), "").strip() for name in _PASSED_ON}
+    return {name: text for name, text in values.items() if text}
+
+
+def _read_files() -> dict[str, str]:
+    values: dict[str, str] = {}
+    for path in _files():
+        parser = configparser.RawConfigParser()
+        try:
+            parser.read_string(path.read_text(encoding="utf-8"))
+        except (OSError, UnicodeDecodeError, configparser.Error) as error:
+            reason = str(error).splitlines()[0]
+            msg = f"Cannot read pip's configuration {path}: {reason}"
+            raise UsageError(msg, hint="`pip config debug` lists the files that pip reads.") from None
+        for section in filter(parser.has_section, _SECTIONS):
+            for key, text in parser.items(section):
+                name = key.lower().replace("_", "-").removeprefix("--")
+                if name in _PASSED_ON:
+                    values[name] = text
+    return values
+
+
+def _files() -> Iterator[Path]:
+    """Yield the configuration files that exist; later ones take precedence."""
+    own_file = os.environ.get("PIP_CONFIG_FILE", "")
+    if own_file == os.devnull:
+        return
+    home = Path.home()
+    system = os.environ.get("XDG_CONFIG_DIRS") or "/etc/xdg"
+    paths = [Path(folder, "pip", "pip.conf") for folder in system.split(os.pathsep) if folder]
+    paths += [_SYSTEM_FILE, home / ".pip" / "pip.conf"]
+    paths.append(Path(os.environ.get("XDG_CONFIG_HOME") or home / ".config", "pip", "pip.conf"))
+    if os.environ.get("VIRTUAL_ENV"):
+        paths.append(Path(os.environ["VIRTUAL_ENV"], "pip.conf"))
+    if own_file:
+        paths.append(Path(own_file))
+    yield from (path for path in paths if path.is_file())
+
+
+def _url(word: str) -> str:
+    return word if "://" in word else Path(word).expanduser().absolute().as_uri()
