@@ -1,0 +1,150 @@
+"""Package indexes from a dictionary: stand in for `builders.index_client` and the servers behind it."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+from packaging.utils import canonicalize_name
+from packaging.version import Version
+
+from resolver.errors import EnvironmentLacksError
+from resolver.indexes import File, Metadata
+
+URL = "https://index.example/simple"
+"""The only index, unless a `FakeIndexes` names others."""
+
+
+class FakeRelease(msgspec.Struct, frozen=True, kw_only=True):
+    """A release of a project: its metadata and its files."""
+
+    requires: Sequence[str] = ()
+    """Values of Requires-Dist."""
+    extras: Sequence[str] = ()
+    requires_python: str = ""
+    wheels: Sequence[str] = ("py3-none-any",)
+    """Tags of its wheels, such as ``cp312-cp312-manylinux_2_28_x86_64``."""
+    sdist: bool = False
+    static: bool = True
+    """Whether the metadata of the sdist is static (PEP 643)."""
+    yanked: str | None = None
+    uploaded: str = ""
+    hashed: bool = True
+    """Whether the index has hashes of its files."""
+    index: str = URL
+
+    def files(self, name: str, version: str) -> tuple[File, ...]:
+        """Return its files, wheels first."""
+        stem = f"{name.replace('-', '_')}-{version}"
+        names = [f"{stem}-{tag}.whl" for tag in self.wheels] + [f"{stem}.tar.gz"] * self.sdist
+        return tuple(
+            File(
+                name=file,
+                url=f"{self.index}/{name}/{file}",
+                sha256=hashlib.sha256(file.encode()).hexdigest() if self.hashed else "",
+                size=1000,
+                index=self.index,
+                requires_python=self.requires_python,
+                uploaded=self.uploaded,
+                yanked=self.yanked,
+                has_metadata=file.endswith(".whl"),
+            )
+            for file in names
+        )
+
+
+class FakeIndexes:
+    """Package indexes (`resolver.indexes.PackageIndexes`) that record what they are asked.
+
+    Parameters
+    ----------
+    projects
+        Name to version to its release; a list of requirements stands for a release with one pure wheel.
+    urls
+        The URLs of the indexes.
+    unreachable
+        Names of projects for which no index can be reached.
+    statuses
+        Name to the status of the project (PEP 792).
+
+    Examples
+    --------
+    >>> indexes = FakeIndexes({"lightning": {"2.0.1": ["torch<2.2"], "2.1.0": FakeRelease(sdist=True)}})
+    >>> [release.version for release in indexes.project("lightning").releases]
+    ['2.1.0', '2.0.1']
+    """
+
+    def __init__(
+        self,
+        projects: Mapping[str, Mapping[str, FakeRelease | Sequence[str]]],
+        *,
+        urls: Sequence[str] = (URL,),
+        unreachable: Sequence[str] = (),
+        statuses: Mapping[str, str] | None = None,
+    ) -> None:
+        self.urls = tuple(urls)
+        self.asked: list[str] = []
+        """The projects that were asked for, in this order."""
+        self.read: list[str] = []
+        """``name==version`` of the releases whose metadata was read, in this order."""
+        self._unreachable = {canonicalize_name(name) for name in unreachable}
+        self._projects: dict[str, _Project] = {}
+        self._releases: dict[str, tuple[str, str, FakeRelease]] = {}
+        for given, versions in projects.items():
+            name = canonicalize_name(given)
+            releases = []
+            for version in sorted(versions, key=Version, reverse=True):
+                found: Any = versions[version]
+                release = found if isinstance(found, FakeRelease) else FakeRelease(requires=tuple(found))
+                files = release.files(name, version)
+                self._releases |= {file.url: (name, version, release) for file in files}
+                releases.append(_Release(version, files))
+            self._projects[name] = _Project(name, tuple(releases), (statuses or {}).get(given, "active"))
+
+    def project(self, name: str) -> _Project | None:
+        """Return a project, or None if there is none of this name."""
+        name = canonicalize_name(name)
+        self.asked.append(name)
+        if name in self._unreachable:
+            msg = f"{self.urls[0]} cannot be reached for {name}: connection refused."
+            raise EnvironmentLacksError(msg, hint="Check the network.")
+        return self._projects.get(name)
+
+    def metadata(self, files: Sequence[File], *, allow_dynamic: bool = False) -> Metadata | None:
+        """Return the metadata of a wheel, or else of an sdist if it is static or may be dynamic."""
+        for file in files:
+            name, version, release = self._releases[file.url]
+            is_wheel = file.name.endswith(".whl")
+            if not (is_wheel or release.static or allow_dynamic):
+                continue
+            self.read.append(f"{name}=={version}")
+            return Metadata(
+                name=name,
+                version=version,
+                requires=tuple(release.requires),
+                extras=tuple(release.extras),
+                requires_python=release.requires_python,
+                source="its metadata file" if is_wheel else "its sdist",
+                dynamic=not is_wheel and not release.static,
+            )
+        return None
+
+    def is_cached(self, name: str) -> bool:
+        """Return whether `project` answers without a network: always, unless it cannot be reached."""
+        return canonicalize_name(name) not in self._unreachable
+
+    def submit(self, work: Callable[[], object]) -> None:
+        """Ignore work that would only fill the cache."""
+
+
+class _Release(msgspec.Struct, frozen=True):
+    version: str
+    files: tuple[File, ...]
+
+
+class _Project(msgspec.Struct, frozen=True):
+    name: str
+    releases: tuple[_Release, ...]
+    status: str
