@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from builders.audit import WheelAudit
     from builders.index import Index
     from builders.plan import Task
+    from matrix.inputs import Inputs
     from resolver.facts.catalog import Catalog
     from resolver.model import Conflict, Resolution
 
@@ -91,12 +92,14 @@ def resolve(
     return resolve_settings(settings, with_inspected_image(load_catalog(settings), base_image), today)
 
 
-def resolve_settings(settings: Settings, catalog: Catalog, today: datetime.date) -> Resolution | Conflict:
-    """Resolve the request that settings describe, with a catalog that is already loaded."""
+def resolve_settings(
+    settings: Settings, catalog: Catalog, today: datetime.date, inputs: Inputs | None = None
+) -> Resolution | Conflict:
+    """Resolve the request that settings describe, with a catalog and inputs that were already read."""
     from matrix.request import make_request
     from resolver.resolve import resolve as solve
 
-    return solve(catalog, make_request(settings, catalog, today))
+    return solve(catalog, make_request(settings, catalog, today, inputs))
 
 
 def read_lock(path: str | Path = "matrix.lock") -> Resolution:

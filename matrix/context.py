@@ -13,6 +13,7 @@ from matrix.console import Console
 from matrix.settings import Settings, load_catalog, merge, read_settings
 
 if TYPE_CHECKING:
+    from matrix.inputs import Inputs
     from resolver.facts.catalog import Catalog
     from resolver.model import Conflict, Request, Resolution
 
@@ -51,17 +52,27 @@ class Context:
         """The day in UTC."""
         return datetime.datetime.now(tz=datetime.UTC).date()
 
+    @cached_property
+    def inputs(self) -> Inputs:
+        """The requirements that the settings name, with those in files; prints warnings about the files."""
+        from matrix.inputs import read_inputs
+
+        inputs = read_inputs(self.settings)
+        for warning in inputs.warnings:
+            self.console.warning(warning)
+        return inputs
+
     def request(self) -> Request:
         """Return the request that the settings describe."""
         from matrix.request import make_request
 
-        return make_request(self.settings, self.catalog_with_image, self.today)
+        return make_request(self.settings, self.catalog_with_image, self.today, self.inputs)
 
     def resolve(self) -> Resolution | Conflict:
         """Resolve the request that the settings describe."""
         from matrix.api import resolve_settings
 
-        return resolve_settings(self.settings, self.catalog_with_image, self.today)
+        return resolve_settings(self.settings, self.catalog_with_image, self.today, self.inputs)
 
     @property
     def lock_path(self) -> Path:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from builders.constants import INDEX_DIRECTORY, LOCK_FILE
+from resolver.requirements import normalize_name, required_name
 from resolver.versions import shorten
 
 EXIT_CODES = (
@@ -58,6 +59,66 @@ def add_target_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_input_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options that name files with requirements."""
+    group = parser.add_argument_group("inputs")
+    files = (
+        ("-r", "--requirement", "requirement_files", "a pip requirements file (repeatable)"),
+        ("-c", "--constraint", "constraint_files", "a pip constraints file (repeatable)"),
+        (
+            "--override",
+            None,
+            "override_files",
+            "requirements that replace all others of these names",
+        ),
+    )
+    for *flags, dest, text in files:
+        group.add_argument(
+            *filter(None, flags), dest=dest, metavar="FILE", type=nonempty, action="append", help=text
+        )
+    group.add_argument(
+        "--env",
+        metavar="FILE",
+        type=nonempty,
+        help="a conda environment file: its pip section and its Python",
+    )
+    group.add_argument(
+        "--project", metavar="FILE|DIR", type=nonempty, help="the dependencies in a pyproject.toml"
+    )
+    group.add_argument(
+        "--extra",
+        dest="extras",
+        metavar="NAME",
+        type=nonempty,
+        action="append",
+        help="also the optional dependencies NAME of the project (repeatable)",
+    )
+    group.add_argument(
+        "--group",
+        dest="groups",
+        metavar="NAME",
+        type=nonempty,
+        action="append",
+        help="also the dependency group NAME of the project (repeatable)",
+    )
+
+
+def add_index_access(parser: argparse.ArgumentParser) -> None:
+    """Add the options that say which package indexes are asked, and whether."""
+    group = parser.add_argument_group("package indexes")
+    group.add_argument(
+        "--index-url", metavar="URL", type=nonempty, help="the package index (default: that of pip)"
+    )
+    group.add_argument(
+        "--extra-index-url",
+        metavar="URL",
+        type=nonempty,
+        action="append",
+        help="another package index (repeatable)",
+    )
+    group.add_argument("--offline", action="store_true", help="use the cache only")
+
+
 def add_site_options(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
     """Add the target options that name a site, a driver, GPU architectures or a base image."""
     group = parser.add_argument_group("target")
@@ -69,7 +130,11 @@ def add_site_options(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup
         "backend and for GPU architectures that lumi-g does not have)",
     )
     group.add_argument(
-        "--date", metavar="YYYY-MM-DD", type=_date, help="the site as of that day (default: today)"
+        "--date",
+        "--exclude-newer",
+        metavar="YYYY-MM-DD",
+        type=_date,
+        help="the site and the package indexes as of that day (default: today)",
     )
     group.add_argument("--backend", choices=("rocm", "cpu"), help="default: the site's")
     group.add_argument(
@@ -176,6 +241,14 @@ def nonempty(text: str) -> str:
         msg = "the value is empty"
         raise argparse.ArgumentTypeError(msg)
     return text
+
+
+def normalized_name(text: str) -> str:
+    """Normalize the name of a distribution."""
+    name = normalize_name(text)
+    if required_name(name) != name:
+        raise argparse.ArgumentTypeError(f"{shorten(text)!r} is not the name of a distribution")
+    return name
 
 
 def positive(text: str) -> int:

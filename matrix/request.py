@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from builders.containers.image import image_name
+from matrix.inputs import Inputs, read_inputs
 from matrix.settings import Settings, site_file
 from resolver.driver import identify_driver, lines_of_module, release_of_package
 from resolver.errors import UsageError, did_you_mean
@@ -28,8 +29,10 @@ DEFAULT_REQUIREMENTS = {
 """Default requirements, by backend."""
 
 
-def make_request(settings: Settings, catalog: Catalog, today: datetime.date) -> Request:
-    """Return the request that settings describe.
+def make_request(
+    settings: Settings, catalog: Catalog, today: datetime.date, inputs: Inputs | None = None
+) -> Request:
+    """Return the request that settings describe, with inputs that were already read.
 
     The catalog must have the content of a base image that is a file: see `Context.catalog_with_image`.
 
@@ -39,8 +42,10 @@ def make_request(settings: Settings, catalog: Catalog, today: datetime.date) -> 
         A name or a version is not valid; the hint suggests the likely one.
     """
     target = _target(settings, catalog, today)
-    texts = settings.requirements or DEFAULT_REQUIREMENTS[target.backend]
-    requirements = [parse_requirement(text) for text in texts]
+    inputs = inputs or read_inputs(settings)
+    requirements = list(inputs.requirements)
+    if not settings.has_requirements:
+        requirements += map(parse_requirement, DEFAULT_REQUIREMENTS[target.backend])
     for name in ("rocm", "python"):
         text = getattr(settings, name)
         if text:
@@ -54,6 +59,8 @@ def make_request(settings: Settings, catalog: Catalog, today: datetime.date) -> 
     return Request(
         target,
         tuple(requirements),
+        inputs.constraints,
+        inputs.overrides,
         support=settings.support or "any",
         prefer=settings.prefer or "newest",
         site_file=site_file(settings.site),

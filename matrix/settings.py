@@ -19,12 +19,33 @@ if TYPE_CHECKING:
 
 SITE_FACTS = Path("/etc/rocm-matrix")
 REQUEST_FILE = Path("matrix.toml")
+_SOURCES = ("requirements", "requirement_files", "env", "project")
+_OF_PROJECT = ("extras", "groups")
 
 
 class Settings(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, rename="kebab"):
     """The keys of ``matrix.toml``; options of the same name take precedence."""
 
     requirements: list[str] = []
+    requirement_files: list[str] = []
+    """Requirements files as pip reads them (``-r``)."""
+    env: str | None = None
+    """A conda environment file, whose pip section is resolved."""
+    project: str | None = None
+    """A ``pyproject.toml``, or the directory that contains it."""
+    extras: list[str] = []
+    """Extras of the project."""
+    groups: list[str] = []
+    """Dependency groups of the project."""
+    constraints: list[str] = []
+    constraint_files: list[str] = []
+    overrides: list[str] = []
+    override_files: list[str] = []
+    index_url: str | None = None
+    extra_index_url: list[str] = []
+    offline: bool = False
+    upgrade: tuple[str, ...] = ()
+    """Normalized names of what to upgrade in an existing lock."""
     site: str | None = None
     date: datetime.date | None = None
     backend: Literal["rocm", "cpu"] | None = None
@@ -40,6 +61,11 @@ class Settings(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, rename=
     """A file that lists the installed distributions to keep, or ``image``."""
     mirrors: dict[str, str] = {}
     """URL prefix to the prefix that replaces it."""
+
+    @property
+    def has_requirements(self) -> bool:
+        """Whether the user named any source of requirements."""
+        return any(getattr(self, name) for name in _SOURCES)
 
 
 def read_settings(path: Path = REQUEST_FILE) -> Settings:
@@ -82,12 +108,20 @@ def _parse(text: str, path: Path) -> Settings:
 
 
 def merge(settings: Settings, args: argparse.Namespace) -> Settings:
-    """Return the settings with the options of a command line in place of the keys they override."""
+    """Return the settings with the options of a command line in place of the keys they override.
+
+    A source of requirements on the command line replaces all sources of requirements in the settings.
+    """
     options = {
         field.name: value
         for field in msgspec.structs.fields(Settings)
-        if (value := getattr(args, field.name, None)) not in (None, [])
+        if (value := getattr(args, field.name, None)) not in (None, [], False)
     }
+    if "upgrade" in options:
+        options["upgrade"] = tuple(options["upgrade"])
+    if any(name in options for name in _SOURCES):
+        none = Settings()
+        options = {name: getattr(none, name) for name in (*_SOURCES, *_OF_PROJECT)} | options
     return msgspec.structs.replace(settings, **options)
 
 

@@ -88,7 +88,7 @@ def _parse_with_packaging(text: str) -> Requirement:
 
     try:
         parsed = Pep508(text)
-    except InvalidRequirement:
+    except (InvalidRequirement, RecursionError):
         msg = f"{shorten(text)!r} is not a valid requirement."
         raise UsageError(
             msg, hint="Write a name, or a name and versions: apex, torch>=2.4, rocm==6.2.*"

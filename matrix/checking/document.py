@@ -44,6 +44,8 @@ _KEYS = ("name", "dependencies", "prefix", "channels", "variables")
 _BUILD_VARIABLE = re.compile(
     r"(PIP|DS|UV|MAX|CMAKE|TORCH|PYTORCH|ROCM|HIP|HCC|GPU|APEX|FLASH|CUDA|FORCE)_|CC$|CXX$|\w*FLAGS$"
 )
+_CONDA_PIN = re.compile(r"(?:\S+::)?python(?:\s*={1,2}\s*|\s+)(\d+\.\d+)(\.[\d*]+)*(?:[\s=]\S*)?")
+"""A Python for conda, perhaps with channel and build: ``conda-forge::python=3.12.*=*_cpython``."""
 _COMMENT = re.compile(r"\s+#.*$")
 _STRUCTURAL = {"several-pip-sections", "pip-not-listed"}
 """Findings whose correction changes more than one entry."""
@@ -129,7 +131,7 @@ class Document:
     @property
     def python(self) -> str:
         """The CPython minor that the file pins; empty if it pins none."""
-        pins = (re.fullmatch(r"python\s*={1,2}\s*(\d+\.\d+)(\.[\d*]+)*", entry.text) for entry in self.conda)
+        pins = (_CONDA_PIN.fullmatch(entry.text) for entry in self.conda)
         return next((pin[1] for pin in pins if pin), "")
 
     def corrected(self, findings: Iterable[Finding]) -> str:
@@ -297,7 +299,18 @@ def read_document(text: str, name: str) -> Document:
     """
     ending = name.rpartition(".")[2].lower()
     conda = ending in {"yml", "yaml"} or (ending not in {"txt", "in"} and _CONDA_KEY.search(text) is not None)
-    return _CondaReader(text, name).read() if conda else read_requirements(text, name)
+    return read_conda(text, name) if conda else read_requirements(text, name)
+
+
+def read_conda(text: str, name: str) -> CondaDocument:
+    """Parse a conda environment file.
+
+    Raises
+    ------
+    UsageError
+        It cannot be parsed.
+    """
+    return _CondaReader(text, name).read()
 
 
 def read_requirements(text: str, name: str) -> Document:

@@ -53,20 +53,25 @@ _SEPARATE_LINES = "Put each on a line of its own."
 def check_lines(document: Document, _: Expected) -> Iterator[Finding]:
     """Check the form of every line that pip reads."""
     for entry in document.entries:
-        if "\t" in entry.text:
-            message = "pip splits this line at spaces only, so the words around the tab become one word."
-            yield _rewritten("tab", entry, message, [re.sub(r"\t+", " ", entry.text)])
-        elif entry.pip.error:
-            message = f"{entry.pip.error}: pip stops with an error."
-            yield finding("not-a-requirement", entry, message)
-        elif entry.pip.requirement_text:
-            yield from _check_requirement(entry)
-        else:
-            yield from _check_options(entry)
+        yield from check_line(entry)
         yield from _check_variables(entry)
         yield from _check_settings(entry)
     yield from _check_hashes(document)
     yield from _check_duplicates(document)
+
+
+def check_line(entry: Entry) -> Iterator[Finding]:
+    """Check that pip accepts a line and uses all of it."""
+    if "\t" in entry.text:
+        message = "pip splits this line at spaces only, so the words around the tab become one word."
+        yield _rewritten("tab", entry, message, [re.sub(r"\t+", " ", entry.text)])
+    elif entry.pip.error:
+        message = f"{entry.pip.error}: pip stops with an error."
+        yield finding("not-a-requirement", entry, message)
+    elif entry.pip.requirement_text:
+        yield from _check_requirement(entry)
+    else:
+        yield from _check_options(entry)
 
 
 def _rewritten(rule: str, entry: Entry, message: str, texts: Sequence[str], fix: str = "") -> Finding:
@@ -360,18 +365,11 @@ def check_conda(document: Document, expected: Expected) -> Iterator[Finding]:
         return
     entries: dict[str, Entry] = {}
     for entry in document.conda:
-        text = entry.text
-        if (
-            text.startswith("-")
-            or "+" in text.partition("#")[0]
-            or " @ " in text
-            or is_location(text.split("::")[-1])
-        ):
+        if is_pip_line(entry.text):
             message = "conda cannot parse this; only lines of the pip section go to pip."
             yield finding("pip-line-outside", entry, message, fix="Move it into the pip section.")
             continue
-        name = _CONDA_NAME.match(text)
-        key = name[1].lower() if name else ""
+        key = conda_name(entry.text)
         entries.setdefault(key, entry)
         if key in _CONDA_TORCH and expected.backend == "rocm":
             message = "conda's channels have torch for CUDA and for the CPU, but not for ROCm."
@@ -381,6 +379,29 @@ def check_conda(document: Document, expected: Expected) -> Iterator[Finding]:
             yield finding("conda-torch", entry, f"{key} is for NVIDIA GPUs; AMD GPUs cannot use it.")
     yield from _check_python(document, entries.get("python"), expected)
     yield from _check_pip(document, entries.get("pip"))
+
+
+def is_pip_line(text: str) -> bool:
+    """Return whether one of conda's dependencies is a line for pip."""
+    start = text.partition("#")[0]
+    return (
+        text.startswith("-")
+        or "+" in start
+        or " @ " in text
+        or is_location(text.rsplit("::", maxsplit=1)[-1])
+    )
+
+
+def conda_name(text: str) -> str:
+    """Return the name in one of conda's dependencies; empty if there is none.
+
+    Examples
+    --------
+    >>> conda_name("conda-forge::Numpy=1.26")
+    'numpy'
+    """
+    name = _CONDA_NAME.match(text)
+    return name[1].lower() if name else ""
 
 
 def _has_no_version(entry: Entry) -> bool:

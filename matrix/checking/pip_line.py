@@ -216,7 +216,7 @@ def parse_requirement(text: str) -> Requirement | None:
         return None
     try:
         return Requirement(text)
-    except InvalidRequirement:
+    except (InvalidRequirement, RecursionError):
         return None
 
 
@@ -227,8 +227,10 @@ def is_location(text: str) -> bool:
     --------
     >>> [is_location(word) for word in ("./a.whl", "git+https://host/x", "wheels/a.whl", "torch", "A=1")]
     [True, True, True, False, False]
+    >>> is_location("https://host/a.whl ; python_version > '3'")
+    True
     """
-    if " " in text and not text.startswith(("/", "./", "../")):
+    if " " in text and not text.startswith(("/", "./", "../")) and "://" not in text.partition(" ")[0]:
         return False
     start = text.partition("#")[0].lower()
     return "/" in start or start.startswith(".") or start.endswith((".whl", *_SOURCE_ARCHIVES))

@@ -152,7 +152,7 @@ def _lock(context: Context, names: Sequence[str]) -> tuple[Resolution | None, Ca
         same_target(context.lock, args, catalog)
         return context.lock, catalog
     catalog = context.catalog_with_image
-    if names and not context.settings.requirements:
+    if names and not context.settings.has_requirements:
         context.settings.requirements = list(names)
     answer = context.resolve()
     if isinstance(answer, Conflict):

@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING
 
 from builders.constants import LOCK_FILE
 from matrix.api import write_lock
-from matrix.options import add_format, add_names, add_target_options
+from matrix.options import (
+    add_format,
+    add_index_access,
+    add_input_options,
+    add_names,
+    add_target_options,
+    normalized_name,
+)
 from matrix.resolution_text import forget_conflict, resolution_json, resolution_text, show_conflict
 from resolver.model import Conflict
 
@@ -45,6 +52,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="keep installed distributions as they are: those listed in FILE (output of pip list or pip "
         "freeze), or those of the chosen base image",
     )
+    parser.add_argument(
+        "--upgrade",
+        metavar="NAME",
+        type=normalized_name,
+        action="append",
+        help="upgrade NAME in the existing lock, and change as little else as possible (repeatable)",
+    )
+    add_input_options(parser)
+    add_index_access(parser)
     add_target_options(parser)
 
 

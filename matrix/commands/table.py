@@ -60,7 +60,8 @@ def execute(context: Context) -> int:
         hint = "For one cell, run `matrix resolve` with its torch, Python and base image."
         raise UsageError(msg, hint=hint)
     settings = context.settings
-    settings.requirements = settings.requirements or ["torch"]
+    if not settings.has_requirements:
+        settings.requirements = ["torch"]
     if settings.keep_installed:
         console.warning("A table ignores --keep-installed: each cell is resolved for an empty environment.")
         settings.keep_installed = None

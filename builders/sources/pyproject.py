@@ -1,0 +1,228 @@
+"""What ``pyproject.toml`` says about a project without running its build backend (PEP 621, PEP 735)."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from resolver.errors import UsageError, did_you_mean
+from resolver.indexes import Metadata
+from resolver.requirements import normalize_name
+from resolver.specifiers import specifier_or_none
+from resolver.textfile import read_text
+from resolver.versions import is_version, join_words, shorten
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+    from pathlib import Path
+
+    from packaging.requirements import Requirement
+
+FILE = "pyproject.toml"
+_NEEDED = ("version", "dependencies", "optional-dependencies", "requires-python")
+Listed = tuple[str, "Requirement"]
+"""The key that lists a requirement, and the requirement."""
+
+
+class Project(msgspec.Struct, frozen=True, kw_only=True, rename="kebab"):
+    """The ``[project]`` table, as far as resolving needs it."""
+
+    name: str
+    version: str = ""
+    requires_python: str = ""
+    dependencies: tuple[str, ...] = ()
+    optional_dependencies: dict[str, tuple[str, ...]] = {}
+    dynamic: tuple[str, ...] = ()
+
+
+class PyProject(msgspec.Struct, frozen=True, kw_only=True, rename="kebab"):
+    """The tables of a ``pyproject.toml`` that matter for resolving."""
+
+    project: Project | None = None
+    dependency_groups: dict[str, list[Any]] = {}
+    tool: dict[str, Any] = {}
+
+
+def read_pyproject(path: Path) -> PyProject:
+    """Read a ``pyproject.toml``.
+
+    Raises
+    ------
+    UsageError
+        It cannot be read, is not valid TOML, or a value has the wrong type.
+    """
+    import tomllib
+
+    try:
+        return msgspec.convert(tomllib.loads(read_text(path)), PyProject)
+    except (tomllib.TOMLDecodeError, RecursionError, msgspec.ValidationError) as error:
+        msg = f"{path} is not a valid {FILE}: {error}."
+        raise UsageError(msg) from None
+
+
+def static_metadata(directory: Path) -> Metadata:
+    """Return the metadata of the project in a directory, if its ``pyproject.toml`` states all of it.
+
+    Raises
+    ------
+    UsageError
+        A part of it is dynamic, missing or invalid.
+    """
+    path = directory / FILE
+    if not path.exists():
+        others = [name for name in ("setup.py", "setup.cfg") if (directory / name).exists()]
+        if not others:
+            msg = f"{directory} is not a Python project: it has no {FILE}."
+            raise UsageError(msg, hint=f"Name a directory with a {FILE}, a wheel or an sdist.")
+        raise _not_static(directory, f"the project has only {join_words(others, joiner='and')}")
+    project = read_pyproject(path).project
+    if project is None:
+        raise _not_static(directory, f"its {FILE} has no [project] table")
+    dynamic = [key for key in project.dynamic if key in _NEEDED]
+    if dynamic or not project.version:
+        reason = f"{join_words(dynamic, joiner='and')} {'is' if len(dynamic) == 1 else 'are'} dynamic"
+        raise _not_static(directory, reason if dynamic else f"its {FILE} has no version")
+    if not is_version(project.version):
+        msg = f"{path}: project.version: {shorten(project.version)!r} is not a valid version (PEP 440)."
+        raise UsageError(msg)
+    requires = [str(requirement) for _, requirement in _dependencies(project, path)]
+    for extra in project.optional_dependencies:
+        marker = f'extra == "{normalize_name(extra)}"'
+        requires += [str(_with_marker(row, marker)) for _, row in _of_extra(project, path, extra)]
+    return Metadata(
+        normalize_name(project.name),
+        project.version,
+        tuple(requires),
+        tuple(map(normalize_name, project.optional_dependencies)),
+        project.requires_python,
+        f"its {FILE}",
+    )
+
+
+def _not_static(directory: Path, reason: str) -> UsageError:
+    hint = (
+        "matrix runs no build backend to resolve. State name, version and dependencies in [project]. Or "
+        f"build a wheel with `pip wheel --no-deps {directory}`, and name the wheel."
+    )
+    return UsageError(f"{directory} has no static metadata: {reason}.", hint=hint)
+
+
+def requirements_of(
+    document: PyProject, path: Path, extras: Sequence[str], groups: Sequence[str]
+) -> Iterator[tuple[str, str]]:
+    """Yield what a project requires, with some of its extras and dependency groups, each with its key.
+
+    Its ``requires-python`` becomes a requirement on ``python``. A requirement on the project itself with
+    extras, such as ``name[test]``, is replaced by what these require.
+
+    Raises
+    ------
+    UsageError
+        The file lacks an extra or a group, has an invalid requirement, or does not state its dependencies.
+    """
+    project = document.project
+    listed: list[Listed] = []
+    if project is None:
+        if extras or not groups:
+            msg = f"{path} has no [project] table, so it lists no dependencies."
+            hint = "Name a dependency group with --group." if document.dependency_groups else ""
+            raise UsageError(msg, hint=hint)
+    else:
+        _check_static(project, path)
+        if project.requires_python:
+            if specifier_or_none(project.requires_python) is None:
+                text = shorten(project.requires_python)
+                msg = f"{path}: project.requires-python: {text!r} is not a valid specifier (PEP 440)."
+                raise UsageError(msg, hint="Write it as >=3.10")
+            yield "project.requires-python", f"python{project.requires_python}"
+        listed += _dependencies(project, path)
+        for extra in extras:
+            listed += _of_extra(project, path, extra)
+    listed += _of_groups(document, path, groups)
+    for key, requirement in _without_self(listed, project, path):
+        yield key, str(requirement)
+
+
+def _check_static(project: Project, path: Path) -> None:
+    dynamic = [key for key in ("dependencies", "optional-dependencies") if key in project.dynamic]
+    if dynamic:
+        msg = f"{path}: project.{dynamic[0]} is dynamic: the build backend reads it from elsewhere."
+        raise UsageError(msg, hint="If it comes from a requirements file, name that file with -r.")
+
+
+def _dependencies(project: Project, path: Path) -> Iterator[Listed]:
+    return _parsed(project.dependencies, path, "project.dependencies")
+
+
+def _of_extra(project: Project, path: Path, extra: str) -> Iterator[Listed]:
+    for name, texts in project.optional_dependencies.items():
+        if normalize_name(name) == normalize_name(extra):
+            return _parsed(texts, path, f"project.optional-dependencies.{name}")
+    msg = f"{path} has no extra {shorten(extra)!r}."
+    hint = did_you_mean(extra, project.optional_dependencies) or "It has no optional dependencies."
+    raise UsageError(msg, hint=hint)
+
+
+def _of_groups(document: PyProject, path: Path, groups: Sequence[str]) -> Iterator[Listed]:
+    if not groups:
+        return
+    from packaging.dependency_groups import DependencyGroupResolver
+
+    known = {normalize_name(name) for name in document.dependency_groups}
+    for group in groups:
+        if normalize_name(group) not in known:
+            msg = f"{path} has no dependency group {shorten(group)!r}."
+            hint = did_you_mean(group, document.dependency_groups) or "It has no [dependency-groups]."
+            raise UsageError(msg, hint=hint)
+    try:
+        resolver = DependencyGroupResolver(document.dependency_groups)
+        for group in groups:
+            for requirement in resolver.resolve(group):
+                yield f"dependency-groups.{group}", requirement
+    except ExceptionGroup as problems:
+        reasons = "; ".join(shorten(str(problem), 200) for problem in problems.exceptions)
+        msg = f"{path}: [dependency-groups] is not valid: {reasons}."
+        raise UsageError(msg) from None
+    except RecursionError:
+        msg = f"{path}: [dependency-groups] is not valid: nested too deeply."
+        raise UsageError(msg) from None
+
+
+def _without_self(listed: Iterable[Listed], project: Project | None, path: Path) -> Iterator[Listed]:
+    """Replace requirements on the project itself by those of the extras that they name."""
+    queue = deque((key, requirement, frozenset[str]()) for key, requirement in listed)
+    done: set[tuple[str, frozenset[str]]] = set()
+    while queue:
+        key, requirement, markers = queue.popleft()
+        if project is None or normalize_name(requirement.name) != normalize_name(project.name):
+            for marker in sorted(markers):
+                _with_marker(requirement, marker)
+            yield key, requirement
+            continue
+        markers |= {str(requirement.marker)} if requirement.marker else set()
+        for extra in sorted(requirement.extras):
+            if (extra, markers) not in done:
+                done.add((extra, markers))
+                queue += [(name, row, markers) for name, row in _of_extra(project, path, extra)]
+
+
+def _with_marker(requirement: Requirement, marker: str) -> Requirement:
+    """Add a condition to the marker of a requirement."""
+    from packaging.markers import Marker
+
+    old = f"({requirement.marker}) and " if requirement.marker else ""
+    requirement.marker = Marker(f"{old}({marker})" if old else marker)
+    return requirement
+
+
+def _parsed(texts: Iterable[str], path: Path, key: str) -> Iterator[Listed]:
+    from packaging.requirements import InvalidRequirement, Requirement
+
+    for text in texts:
+        try:
+            yield key, Requirement(text)
+        except (InvalidRequirement, RecursionError):
+            msg = f"{path}: {key}: {shorten(text)!r} is not a valid requirement."
+            raise UsageError(msg, hint="Write a name, or a name and versions: torch>=2.4") from None

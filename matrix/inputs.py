@@ -1,0 +1,331 @@
+"""The requirements that a user states: on the command line, in ``matrix.toml`` and in files.
+
+`matrix.checking` parses the files. It is imported only when there is one, because that takes longer than most
+resolutions. What pip would use and `matrix` does not is an error or a warning with file and line.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import replace as replace_entry
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, get_args
+from urllib.parse import urlsplit
+
+import msgspec
+from msgspec.structs import replace
+
+from resolver.errors import UsageError
+from resolver.model import Requirement
+from resolver.requirements import normalize_name, parse_requirement
+from resolver.textfile import read_text
+from resolver.versions import join_words, shorten
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from matrix.checking.document import Document, Entry
+    from matrix.settings import Settings
+
+Kind = Literal["requirements", "constraints", "overrides"]
+_MOST_NESTED = 50
+"""Requirements files in requirements files."""
+_SPECIAL = re.compile(r"^[-.]|[/@]|\.(whl|zip|tgz|tar\.\w+)$")
+"""Finds options, paths, URLs and direct references."""
+_VARIABLE = re.compile(r"\$\{([A-Z0-9_]+)\}")
+_INDEX_SCHEMES = {"http", "https", "file"}
+_IGNORED = {
+    "--find-links": "To use local wheels, name each by its path, or add them to an index.",
+    "--no-index": "To resolve without network, use --offline.",
+    "--pre": "To allow pre-releases of a distribution, name one in its requirement, such as name>=2.0rc1.",
+}
+"""What to do instead of options that `matrix` ignores."""
+
+
+class Inputs(msgspec.Struct, frozen=True, kw_only=True):
+    """What the user requires, from all sources, in the order in which they were given."""
+
+    requirements: tuple[Requirement, ...] = ()
+    constraints: tuple[Requirement, ...] = ()
+    overrides: tuple[Requirement, ...] = ()
+    index_url: str | None = None
+    """The package index; None means that of pip's configuration."""
+    extra_index_urls: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+    """What the files say and `matrix` does not use."""
+
+
+def read_inputs(settings: Settings) -> Inputs:
+    """Read every source of requirements that the settings name.
+
+    Raises
+    ------
+    UsageError
+        A file cannot be read, or a line is not valid; the error names file and line.
+    """
+    if (settings.extras or settings.groups) and not settings.project:
+        msg = f"{'--extra' if settings.extras else '--group'} needs a project."
+        raise UsageError(msg, hint="Name its pyproject.toml with --project.")
+    reader = _Reader()
+    for url in filter(None, (settings.index_url, *settings.extra_index_url)):
+        _check_index(url, _Source())
+    reader.add("requirements", settings.requirements, settings.requirement_files)
+    if settings.env:
+        reader.add_environment(Path(settings.env))
+    if settings.project:
+        reader.add_project(Path(settings.project), settings.extras, settings.groups)
+    reader.add("constraints", settings.constraints, settings.constraint_files)
+    reader.add("overrides", settings.overrides, settings.override_files)
+    if settings.has_requirements and not reader.found["requirements"]:
+        files = filter(None, [*settings.requirement_files, settings.env, settings.project])
+        msg = f"There are no requirements in {join_words(list(files), joiner='and')}."
+        raise UsageError(msg, hint="Add one. Without any file or name, matrix resolves its default set.")
+    unique = {kind: tuple(dict.fromkeys(found)) for kind, found in reader.found.items()}
+    return Inputs(
+        requirements=unique["requirements"],
+        constraints=unique["constraints"],
+        overrides=unique["overrides"],
+        index_url=settings.index_url or reader.index_url,
+        extra_index_urls=tuple(dict.fromkeys([*settings.extra_index_url, *reader.extra_index_urls])),
+        warnings=tuple(reader.warnings),
+    )
+
+
+class _Source(msgspec.Struct, frozen=True):
+    """Where a requirement is written."""
+
+    file: str = ""
+    """Empty for the command line and ``matrix.toml``."""
+    line: int = 0
+    key: str = ""
+    directory: str = ""
+    """Where relative paths of projects and wheels begin. For pip it is the working directory, for conda that
+    of its file."""
+    chain: tuple[str, ...] = ()
+    """The real paths of the files that include each other, up to this one."""
+
+    def error(self, message: str, *, hint: str = "") -> UsageError:
+        """Return an error that begins with the place."""
+        return UsageError(self.text(message), hint=hint)
+
+    def text(self, message: str) -> str:
+        """Return a message that begins with the place."""
+        place = [self.file, *([str(self.line)] if self.line else []), *([f" {self.key}"] if self.key else [])]
+        return f"{':'.join(place)}: {message}" if self.file else message
+
+
+class _Reader:
+    """Collects requirements and index options from all sources."""
+
+    def __init__(self) -> None:
+        self.found: dict[Kind, list[Requirement]] = {kind: [] for kind in get_args(Kind)}
+        self.index_url: str | None = None
+        self.extra_index_urls: list[str] = []
+        self.warnings: list[str] = []
+        self._done: set[tuple[str, Kind]] = set()
+
+    def add(self, kind: Kind, texts: Iterable[str], files: Iterable[str]) -> None:
+        """Add requirements of the command line or of ``matrix.toml``, and requirements files."""
+        for text in texts:
+            if _SPECIAL.search(text.strip()):
+                from matrix.checking.document import read_requirements
+
+                self._add_document(read_requirements(text, ""), kind, _Source())
+            else:
+                self._append(parse_requirement(text), kind, _Source())
+        for file in files:
+            self._add_file(Path(file), kind, _Source())
+
+    def _add_file(self, path: Path, kind: Kind, parent: _Source) -> None:
+        from matrix.checking.document import read_requirements
+
+        real = os.path.realpath(path)
+        if real in parent.chain:
+            cycle = [*parent.chain[parent.chain.index(real) :], real]
+            listed = " -> ".join(os.path.relpath(file) for file in cycle)
+            raise parent.error(
+                f"these files include each other in a cycle: {listed}.", hint="Remove the line."
+            )
+        if len(parent.chain) >= _MOST_NESTED:
+            raise parent.error(f"requirements files are nested more than {_MOST_NESTED} levels deep.")
+        if (real, kind) in self._done:
+            return
+        self._done.add((real, kind))
+        option = {".yml": "--env", ".yaml": "--env", ".toml": "--project"}.get(path.suffix.lower())
+        if option:
+            raise parent.error(f"{path} is not a pip requirements file.", hint=f"Use {option} {path}")
+        try:
+            text = read_text(path, pipes=True)
+        except UsageError as error:
+            raise parent.error(error.message, hint=error.hint) from None
+        source = _Source(str(path), directory=parent.directory, chain=(*parent.chain, real))
+        self._add_document(read_requirements(text, str(path)), kind, source)
+
+    def add_environment(self, path: Path) -> None:
+        """Add the pip section of a conda environment file, and its Python."""
+        from matrix.checking.document import read_conda, read_file
+        from matrix.checking.line_rules import conda_name, is_pip_line
+
+        document = read_conda(read_file(path), str(path))
+        source = _Source(str(path), directory=str(path.parent), chain=(os.path.realpath(path),))
+        for finding in document.findings:
+            if finding.severity == "error":
+                hint = finding.fix or f"`matrix check {path}` shows how to correct it."
+                raise replace(source, line=finding.evidence["line"]).error(finding.message, hint=hint)
+        installed: dict[str, None] = {}
+        for entry in document.conda:
+            here = replace(source, line=entry.line)
+            name = conda_name(entry.text)
+            if is_pip_line(entry.text) or not name:
+                msg = f"{shorten(entry.text)!r} is not a conda package."
+                raise here.error(msg, hint="Requirements for pip belong in the pip section.")
+            if name == "python":
+                self.found["requirements"] += _python_requirement(document, entry, here)
+            elif name != "pip":
+                installed[name] = None
+        self._add_document(document, "requirements", source)
+        if installed:
+            self._report_conda(source, list(installed))
+
+    def _report_conda(self, source: _Source, names: Sequence[str]) -> None:
+        listed = join_words(names, most=20, joiner="and")
+        text = f"conda installs {listed}: matrix does not resolve conda packages."
+        required = {requirement.name for requirement in self.found["requirements"]}
+        both = [name for name in names if normalize_name(name) in required]
+        if both:
+            text += f" pip installs {join_words(both, most=20, joiner='and')}, too, over conda's files."
+        self.warnings.append(source.text(text))
+
+    def add_project(self, path: Path, extras: Sequence[str], groups: Sequence[str]) -> None:
+        """Add the dependencies in a ``pyproject.toml``."""
+        from builders.sources.pyproject import FILE, read_pyproject, requirements_of
+
+        path = path / FILE if path.is_dir() else path
+        document = read_pyproject(path)
+        source = _Source(str(path), directory=str(path.parent))
+        for key, text in requirements_of(document, path, extras, groups):
+            self._add_requirement(text, "requirements", replace(source, key=key))
+        uv = document.tool.get("uv")
+        for key in ("sources", "index", "constraint-dependencies", "override-dependencies"):
+            if isinstance(uv, dict) and key in uv:
+                self.warnings.append(source.text(f"matrix ignores {key} in [tool.uv]."))
+
+    def _add_document(self, document: Document, kind: Kind, source: _Source) -> None:
+        hashed: list[_Source] = []
+        for entry in document.entries:
+            here = replace(source, line=entry.line) if source.file else source
+            expanded = self._expanded(entry, here)
+            if expanded is not None:
+                _check_form(expanded, here)
+                self._add_entry(expanded, kind, here)
+                hashed += [here] if expanded.pip.values("--hash") else []
+        if hashed:
+            lines = "this line" if len(hashed) == 1 else f"this line and {len(hashed) - 1} more"
+            text = f"matrix does not use the hashes of {lines}. The lock records those that the index states."
+            self.warnings.append(hashed[0].text(text))
+
+    def _expanded(self, entry: Entry, source: _Source) -> Entry | None:
+        """Replace variables as pip does; return None for an index whose variable is not set."""
+        missing = [name for name in _VARIABLE.findall(entry.text) if name not in os.environ]
+        if missing and entry.text.startswith("--extra-index-url"):
+            self.warnings.append(
+                source.text(f"matrix ignores this index, because the variable {missing[0]} is not set.")
+            )
+            return None
+        if missing:
+            msg = f"the variable {missing[0]} is not set."
+            raise source.error(msg, hint="Set it in the environment, or remove the line.")
+        text = _VARIABLE.sub(lambda match: os.environ[match[1]], entry.text)
+        return entry if text == entry.text else replace_entry(entry, text=text)
+
+    def _add_entry(self, entry: Entry, kind: Kind, source: _Source) -> None:
+        line = entry.pip
+        if line.requirement_text:
+            self._add_requirement(line.requirement_text, kind, source)
+            for flag in dict.fromkeys(flag for flag, _ in line.options if flag != "--hash"):
+                self.warnings.append(source.text(f"matrix ignores {flag}."))
+            return
+        for flag, value in line.options:
+            if flag == "--editable" and kind == "constraints":
+                msg = "a constraint cannot be editable."
+                raise source.error(msg, hint="Write a name and versions.")
+            if flag == "--editable":
+                self._add_requirement(value, kind, source, editable=True)
+            elif flag in {"--requirement", "--constraint"}:
+                self._include(flag, value, kind, source)
+            elif flag in {"--index-url", "--extra-index-url"}:
+                self._add_index(flag, value, source)
+            else:
+                self.warnings.append(source.text(f"matrix ignores {flag}. {_IGNORED.get(flag, '')}".rstrip()))
+
+    def _include(self, flag: str, value: str, kind: Kind, source: _Source) -> None:
+        """Add a file that a file names, relative to that file."""
+        if "://" in value:
+            msg = f"matrix reads requirements files only from this machine, not {shorten(value)!r}."
+            raise source.error(msg, hint="Download the file and write its path.")
+        included: Kind = "constraints" if flag == "--constraint" else kind
+        if flag == "--requirement" and kind == "constraints":
+            included = "requirements"  # as pip does
+        self._add_file(Path(source.file).parent / value, included, source)
+
+    def _add_index(self, flag: str, url: str, source: _Source) -> None:
+        _check_index(url, source)
+        if flag == "--extra-index-url":
+            self.extra_index_urls.append(url)
+        else:
+            if self.index_url not in {None, url}:
+                self.warnings.append(source.text("--index-url replaces that of a line before."))
+            self.index_url = url
+
+    def _add_requirement(self, text: str, kind: Kind, source: _Source, *, editable: bool = False) -> None:
+        from matrix.direct_references import parse_line
+
+        try:
+            requirement = parse_line(text, source.directory, editable=editable)
+        except UsageError as error:
+            raise source.error(error.message, hint=error.hint) from None
+        self._append(requirement, kind, source)
+
+    def _append(self, requirement: Requirement, kind: Kind, source: _Source) -> None:
+        if kind == "constraints" and requirement.extras:
+            msg = f"the constraint {shorten(requirement.text)!r} has extras, which pip rejects."
+            raise source.error(msg, hint="Write the name without brackets.")
+        self.found[kind].append(requirement)
+
+
+def _check_form(entry: Entry, source: _Source) -> None:
+    """Reject lines that pip rejects or misunderstands."""
+    from matrix.checking.line_rules import check_line
+
+    for finding in check_line(entry):
+        corrected = [text for text in finding.evidence["corrected"] if not text.startswith("#")]
+        hint = finding.fix or (f"Write: {'; '.join(map(shorten, corrected))}" if corrected else "")
+        raise source.error(f"{shorten(entry.text)!r}: {finding.message}", hint=hint)
+
+
+def _check_index(url: str, source: _Source) -> None:
+    from builders.sources.urls import without_password
+
+    try:
+        parts = urlsplit(url)
+        valid = parts.scheme in _INDEX_SCHEMES and (parts.scheme == "file" or bool(parts.hostname))
+    except ValueError:
+        valid = False
+    if not valid:
+        msg = f"{shorten(without_password(url) if '@' in url else url)!r} is not the URL of a package index."
+        raise source.error(msg, hint="Write https://HOST/PATH/ or file:///PATH/.")
+
+
+def _python_requirement(document: Document, entry: Entry, source: _Source) -> list[Requirement]:
+    """Return the Python of a conda environment as a requirement; of an exact version, its minor."""
+    if document.python:
+        return [parse_requirement(f"python=={document.python}.*")]
+    specifier = entry.text.partition("python")[2].strip()
+    if not specifier:
+        return []
+    try:
+        return [parse_requirement(f"python{specifier}")]
+    except UsageError:
+        msg = f"matrix cannot use {shorten(entry.text)!r}."
+        raise source.error(msg, hint="Write the Python as python=3.12 or python>=3.10,<3.13") from None
