@@ -12,7 +12,7 @@ import msgspec
 from builders.constants import TRITON_NAMES
 from builders.recipes.recipe import with_ops
 from builders.sources import patches_of
-from builders.sources.urls import without_password
+from builders.urls import without_password
 from resolver.errors import EnvironmentLacksError, LockError, UsageError, did_you_mean
 from resolver.facts.catalog import recipe_for
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from builders.sources.urls import without_password
+from builders.urls import without_password
 from resolver.errors import ProvenanceError
 
 if TYPE_CHECKING:

@@ -101,7 +101,7 @@ def _parse(text: str, path: Path) -> Settings:
     except msgspec.ValidationError as error:
         raise UsageError(f"{path}: {error}.") from None
     if settings.mirrors:
-        from builders.sources.urls import check_mirrors
+        from builders.urls import check_mirrors
 
         check_mirrors(settings.mirrors, where=str(path))
     return settings

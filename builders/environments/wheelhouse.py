@@ -38,7 +38,7 @@ from builders.files import exclusive_lock, sha256_of, write_atomic
 from builders.io_errors import explain_cache_errors
 from builders.pip_configuration import public_index
 from builders.process import log_size, read_since
-from builders.sources.urls import without_password
+from builders.urls import without_password
 from resolver.errors import CommandError, EnvironmentLacksError, UsageError
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from functools import cached_property, lru_cache
 from pathlib import Path
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 from urllib.parse import urlsplit
 
 import msgspec
@@ -25,11 +25,10 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from builders.cache import cache_root
-from builders.files import temporary_sibling
-from builders.index_client import pages
-from builders.index_client.pages import Page, PageError
-from builders.io_errors import explain_cache_errors
-from builders.sources.urls import NETWORK_HINT, OFFLINE_HINT, local_path, mirrored, without_password
+from builders.index_client import pages, stored
+from builders.index_client.pages import PageError
+from builders.index_client.stored import ACTIVE, Page, StoredPage
+from builders.urls import NETWORK_HINT, OFFLINE_HINT, local_path, mirrored, without_password
 from resolver.errors import EnvironmentLacksError, MatrixError, SourceError
 from resolver.indexes import File, Metadata
 from resolver.reporter import SILENT
@@ -42,6 +41,9 @@ if TYPE_CHECKING:
     from builders.index_client.transport import Transport
     from resolver.indexes import Project, Release
     from resolver.reporter import Reporter
+
+    Releases = Sequence[tuple[str, Sequence[File]]]
+    """Versions, the newest first, and the files of each."""
 
 FRESH_FOR = 600.0  # seconds
 _FORMAT = "v1"
@@ -104,6 +106,7 @@ class IndexClient:
         self._offline = offline
         self._fresh_for = fresh_for
         self._reporter = reporter
+        self._directories: dict[str, Path] = {}
         self._warned = False
         self._projects: _Once[Project | None] = _Once()
         self._link_pages: _Once[dict[str, list[File]]] = _Once()
@@ -177,25 +180,23 @@ class IndexClient:
                 continue
 
     def _load_project(self, name: str) -> Project | None:
-        found = [page for index in self._indexes if (page := self._page(index, name)).exists]
-        for links in self._links:
-            versions, packed = pages.releases(name, self._link_page(links).get(name, ()))
-            if versions:
-                found.append(Page(links, exists=True, versions=versions, packed=packed))
-        return _Project(name, found) if found else None
+        found: list[_Part] = [self._page(index, name) for index in self._indexes]
+        found += [_Links(pages.releases(name, self._link_page(url).get(name, ()))) for url in self._links]
+        present = [part for part in found if part.exists]
+        return _Project(name, present) if present else None
 
-    def _page(self, index: str, name: str) -> Page:
+    def _page(self, index: str, name: str) -> StoredPage:
         """Return the page of a project on an index."""
         url = f"{index}/{name}/"
         folder = self._local(url)
         if folder is not None:
             return self._local_page(folder, index, name)
 
-        def build(content: bytes, kind: str, location: str, page: Page) -> None:
-            files, page.status = pages.parse(content, kind, location, index)
-            page.versions, page.packed = pages.releases(name, files)
+        def parse(content: bytes, kind: str, location: str) -> tuple[Releases, str]:
+            files, status = pages.parse(content, kind, location, index)
+            return pages.releases(name, files), status
 
-        return self._cached_page(url, self._page_path(index, name), index, name, build)
+        return self._cached_page(url, self._page_path(index, name), index, name, parse)
 
     def _link_page(self, url: str) -> dict[str, list[File]]:
         """Return the files of a place with links, by the project that they may belong to."""
@@ -208,47 +209,51 @@ class IndexClient:
             files = _files_at(local, url)
         else:
 
-            def build(content: bytes, kind: str, location: str, page: Page) -> None:
-                found, page.status = pages.parse(content, kind, location, url)
-                page.versions, page.packed = [""], [memoryview(msgspec.msgpack.encode(found))]
+            def parse(content: bytes, kind: str, location: str) -> tuple[Releases, str]:
+                found, status = pages.parse(content, kind, location, url)
+                return [("", found)], status
 
-            page = self._cached_page(url, self._page_path(url, ""), url, "", build)
-            files = pages.unpack(page.packed[0]) if page.packed else ()
+            page = self._cached_page(url, self._page_path(url, ""), url, "", parse)
+            files = page.files(0) if page.exists else ()
         by_project: dict[str, list[File]] = {}
         for file in files:
             for project in pages.projects_in(file.name):
                 by_project.setdefault(project, []).append(file)
         return by_project
 
-    def _local_page(self, folder: Path, index: str, name: str) -> Page:
+    def _local_page(self, folder: Path, index: str, name: str) -> StoredPage:
         """Read the page of a project in a directory; the cache has it until its file changes."""
         for file, kind in _LOCAL_PAGES.items():
             path = folder / file
             validator = _changed(path)
             if not validator:
                 continue
-            stored = self._page_path(index, name)
-            page = _read_page(stored, path.as_uri())
+            target, url = self._page_path(index, name), path.as_uri()
+            page = stored.read(target, url)
             if page is None or page.etag != validator:
-                page = Page(path.as_uri(), etag=validator, exists=True)
                 with _broken_page(index, name):
-                    files, page.status = pages.parse(path.read_bytes(), kind, page.url, index)
-                page.versions, page.packed = pages.releases(name, files)
-                _write(stored, pages.encode(page))
+                    files, status = pages.parse(path.read_bytes(), kind, url, index)
+                header = Page(url, etag=validator, exists=True, status=status)
+                page = stored.write(target, header, pages.releases(name, files))
             return page
-        return Page(index)
+        return stored.NOTHING
 
     def _cached_page(
-        self, url: str, path: Path, index: str, name: str, build: Callable[[bytes, str, str, Page], None]
-    ) -> Page:
+        self,
+        url: str,
+        path: Path,
+        index: str,
+        name: str,
+        parse: Callable[[bytes, str, str], tuple[Releases, str]],
+    ) -> StoredPage:
         """Return a page from the cache if that may be used, else from its server.
 
         Parameters
         ----------
-        build
-            Fills a page from its content, content type and final URL.
+        parse
+            Returns the releases and the status for the content, content type and final URL of a page.
         """
-        page = _read_page(path, url)
+        page = stored.read(path, url)
         if page is not None and self._is_usable(path):
             self._warn_if_old(path)
             return page
@@ -265,14 +270,13 @@ class IndexClient:
         if reply.status_code == 304 and page is not None:  # noqa: PLR2004  unchanged
             os.utime(path)
             return page
-        page = Page(url, reply.headers.get("ETag", ""), reply.headers.get("Last-Modified", ""))
-        page.exists = reply.ok
-        if page.exists:
+        header = Page(url, reply.headers.get("ETag", ""), reply.headers.get("Last-Modified", ""), reply.ok)
+        releases: Releases = []
+        if reply.ok:
             with _broken_page(index, name):
                 kind = reply.headers.get("Content-Type", "")
-                build(reply.content, kind, without_password(reply.url), page)
-        _write(path, pages.encode(page))
-        return page
+                releases, header.status = parse(reply.content, kind, without_password(reply.url))
+        return stored.write(path, header, releases)
 
     def _get(
         self, url: str, headers: Mapping[str, str], index: str, name: str, *, is_cached: bool
@@ -315,7 +319,7 @@ class IndexClient:
 
         found = read(file, local, self._transport)
         if found is not None:
-            _write(path, _metadata_encoder.encode(found))
+            stored.replace(path, _metadata_encoder.encode(found))
         return found
 
     @cached_property
@@ -328,9 +332,11 @@ class IndexClient:
         return local_path(mirrored(url, self._mirrors))
 
     def _page_path(self, index: str, name: str) -> Path:
-        host = urlsplit(index).hostname or "local"
-        key = hashlib.sha256(mirrored(index, self._mirrors).encode()).hexdigest()
-        return self._cache / "pages" / f"{host}-{key[:16]}" / f"{name or 'links'}.msgpack"
+        if index not in self._directories:
+            host = urlsplit(index).hostname or "local"
+            key = hashlib.sha256(mirrored(index, self._mirrors).encode()).hexdigest()
+            self._directories[index] = self._cache / "pages" / f"{host}-{key[:16]}"
+        return self._directories[index] / f"{name or 'links'}.msgpack"
 
     def _is_usable(self, path: Path) -> bool:
         """Return whether a cached page may be used without a request."""
@@ -349,42 +355,83 @@ class IndexClient:
         )
 
 
-class _Release:
-    """A version with its files on one or more indexes, which are decoded when they are needed."""
-
-    __slots__ = ("_files", "_packed", "version")
-
-    def __init__(self, version: str, packed: tuple[memoryview, ...]) -> None:
-        self.version = version
-        self._packed = packed
-        self._files: tuple[File, ...] | None = None
+class _Part(Protocol):
+    """A project on one index, or at one place with links."""
 
     @property
-    def files(self) -> tuple[File, ...]:
+    def exists(self) -> bool: ...
+
+    @property
+    def status(self) -> str: ...
+
+    @property
+    def versions(self) -> Sequence[str]: ...
+
+    def files(self, number: int) -> Sequence[File]: ...
+
+
+class _Links:
+    """The releases of a project at a place with links."""
+
+    status = ACTIVE
+
+    def __init__(self, releases: Releases) -> None:
+        self.exists = bool(releases)
+        self.versions = [version for version, _ in releases]
+        self._files = [files for _, files in releases]
+
+    def files(self, number: int) -> Sequence[File]:
+        return self._files[number]
+
+
+class _Release:
+    """A version on one or more indexes; its files are read when they are needed.
+
+    Parameters
+    ----------
+    part, number
+        The first part that has the version, and the position of the version there.
+    """
+
+    __slots__ = ("_files", "_number", "_others", "_part", "version")
+
+    def __init__(self, version: str, part: _Part, number: int) -> None:
+        self.version = version
+        self._part = part
+        self._number = number
+        self._others: tuple[tuple[_Part, int], ...] = ()
+        self._files: Sequence[File] | None = None
+
+    @property
+    def files(self) -> Sequence[File]:
         if self._files is None:
-            self._files = pages.unpack(self._packed[0])
-            if len(self._packed) > 1:
-                by_name: dict[str, File] = {}
-                for packed in self._packed:
-                    for file in pages.unpack(packed):
+            self._files = self._part.files(self._number)
+            if self._others:
+                by_name = {file.name: file for file in self._files}
+                for part, number in self._others:
+                    for file in part.files(number):
                         by_name.setdefault(file.name, file)
                 self._files = tuple(sorted(by_name.values(), key=lambda file: not file.name.endswith(".whl")))
         return self._files
+
+    def add(self, part: _Part, number: int) -> None:
+        self._others = (*self._others, (part, number))
 
 
 class _Project:
     """A project on one or more indexes."""
 
-    def __init__(self, name: str, found: Sequence[Page]) -> None:
+    def __init__(self, name: str, parts: Sequence[_Part]) -> None:
         self.name = name
-        self.status = next((page.status for page in found if page.status != pages.ACTIVE), pages.ACTIVE)
-        self._pages = found
+        self.status = next((part.status for part in parts if part.status != ACTIVE), ACTIVE)
+        self._parts = parts
 
     @cached_property
     def releases(self) -> Sequence[Release]:
-        if len(self._pages) > 1:
-            return _merge(self._pages)
-        return list(map(_Release, self._pages[0].versions, zip(self._pages[0].packed)))
+        if len(self._parts) > 1:
+            return _merge(self._parts)
+        (part,) = self._parts
+        return [_Release(version, part, number) for number, version in enumerate(part.versions)]
 
 
 class _Once(Generic[T]):
@@ -408,21 +455,26 @@ class _Once(Generic[T]):
         return answer
 
 
-def _merge(found: Sequence[Page]) -> list[Release]:
-    """Return the releases of all pages, the newest first; each page is in that order already."""
-    order = max((page.versions for page in found), key=len)[::-1]
-    packed: dict[str, list[memoryview]] = {version: [] for version in order}
-    for page in found:
-        for version, files in zip(page.versions, page.packed, strict=True):
-            if version not in packed:
-                packed[version] = []
+def _merge(parts: Sequence[_Part]) -> list[Release]:
+    """Return the releases of all parts, the newest first; each part is in that order already."""
+    order = list(max(parts, key=lambda part: len(part.versions)).versions)[::-1]
+    in_order = set(order)
+    releases: dict[str, _Release] = {}
+    for part in parts:
+        for number, version in enumerate(part.versions):
+            spelling = version
+            if version not in in_order:
                 at = bisect_left(order, _parsed(version), key=_parsed)
-                if at < len(order) and _parsed(order[at]) == _parsed(version):  # spelled differently
-                    packed[version] = packed[order[at]]
+                if at < len(order) and _parsed(order[at]) == _parsed(version):
+                    spelling = order[at]
                 else:
                     order.insert(at, version)
-            packed[version].append(files)
-    return [_Release(version, tuple(packed[version])) for version in reversed(order)]
+                    in_order.add(version)
+            if spelling in releases:
+                releases[spelling].add(part, number)
+            else:
+                releases[spelling] = _Release(version, part, number)
+    return [releases[version] for version in reversed(order)]
 
 
 @lru_cache(maxsize=10_000)
@@ -484,21 +536,6 @@ def _changed(path: Path) -> str:
     except OSError:
         return ""
     return f"{status.st_size} {status.st_mtime_ns}"
-
-
-def _read_page(path: Path, url: str) -> Page | None:
-    try:
-        page = pages.decode(path.read_bytes())
-    except OSError:
-        return None
-    return page if page is not None and page.url == url else None
-
-
-def _write(path: Path, data: bytes) -> None:
-    """Replace a cached file; it is not flushed to disk, because a damaged file counts as missing."""
-    with explain_cache_errors(), temporary_sibling(path) as temporary:
-        temporary.write_bytes(data)
-        temporary.replace(path)
 
 
 def _shown(urls: Sequence[str]) -> tuple[str, ...]:

@@ -16,7 +16,7 @@ from packaging.version import InvalidVersion, Version
 
 from builders.index_client.pages import projects_in, version_in
 from builders.index_client.transport import RequestError, TooLargeReplyError
-from builders.sources.urls import NETWORK_HINT, without_password
+from builders.urls import NETWORK_HINT, without_password
 from builders.wheel import LARGEST_METADATA, DamagedError, WheelReader
 from resolver.errors import EnvironmentLacksError, SourceError
 from resolver.indexes import Metadata

@@ -1,9 +1,7 @@
-"""Pages of package indexes: parsed once, stored in a form that is read again quickly.
+"""Pages of package indexes, as servers send them.
 
 A page is JSON (PEP 691, PEP 700) or HTML (PEP 503), with the keys or attributes of PEP 592 (yanked),
-PEP 658 and PEP 714 (metadata files), PEP 792 (project status) and ``requires-python``. Some projects have
-thousands of files. So what is stored has the releases in their order, and the files of each release are
-decoded only when they are needed.
+PEP 658 and PEP 714 (metadata files), PEP 792 (project status) and ``requires-python``.
 """
 
 from __future__ import annotations
@@ -17,13 +15,13 @@ import msgspec
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
+from builders.index_client.stored import ACTIVE
 from resolver.indexes import File
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 ACCEPT = "application/vnd.pypi.simple.v1+json, application/vnd.pypi.simple.v1+html;q=0.2, text/html;q=0.01"
-ACTIVE = "active"
 _QUARANTINED = "quarantined"
 _SDIST_ENDINGS = (".tar.gz", ".zip", ".tgz", ".tar.bz2", ".tar.xz")
 _ANCHOR_START = re.compile(r"<(?:a[\s>]|base\s|!--)", re.IGNORECASE)
@@ -34,28 +32,6 @@ _META = re.compile(r"""<meta\s+name="pypi:([a-z-]+)"\s+content="([^"<>]*)"\s*/?>
 
 class PageError(ValueError):
     """A page cannot be used; the message is a clause without a full stop."""
-
-
-class Page(msgspec.Struct, array_like=True, gc=False):
-    """What is stored of a page."""
-
-    url: str
-    """What was requested, without user and password."""
-    etag: str = ""
-    modified: str = ""
-    """Validators for a conditional request (RFC 9110, section 13.1)."""
-    exists: bool = False
-    """Whether the index has the project."""
-    status: str = ACTIVE
-    versions: list[str] = []
-    """The newest first."""
-    packed: list[memoryview] = []
-    """The files of each version (`unpack`)."""
-
-
-_page_encoder = msgspec.msgpack.Encoder()
-_page_decoder = msgspec.msgpack.Decoder(Page)
-_files_decoder = msgspec.msgpack.Decoder(tuple[File, ...])
 
 
 class _Hashes(msgspec.Struct, frozen=True, gc=False):
@@ -92,25 +68,6 @@ class _JsonPage(msgspec.Struct, rename="kebab"):
 _json_decoder = msgspec.json.Decoder(_JsonPage)
 
 
-def encode(page: Page) -> bytes:
-    """Return the bytes to store."""
-    return _page_encoder.encode(page)
-
-
-def decode(data: bytes) -> Page | None:
-    """Parse stored bytes; None if they are damaged."""
-    try:
-        page = _page_decoder.decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        return None
-    return page if len(page.versions) == len(page.packed) else None
-
-
-def unpack(packed: memoryview) -> tuple[File, ...]:
-    """Return the files of a version, wheels first."""
-    return _files_decoder.decode(packed)
-
-
 def parse(content: bytes, content_type: str, url: str, index: str) -> tuple[list[File], str]:
     """Return the files on a page in its order, and the status of the project.
 
@@ -139,13 +96,13 @@ def parse(content: bytes, content_type: str, url: str, index: str) -> tuple[list
     return ([] if status == _QUARANTINED else files), status
 
 
-def releases(project: str, files: Iterable[File]) -> tuple[list[str], list[memoryview]]:
-    """Return the versions of a project, the newest first, and the packed files of each.
+def releases(project: str, files: Iterable[File]) -> list[tuple[str, list[File]]]:
+    """Return the versions of a project, the newest first, and the files of each, wheels first.
 
     Files of other projects, and those with an invalid name or version, are skipped.
     """
     versions: dict[str, Version | None] = {}
-    by_version: dict[Version, list[tuple[bool, str, File, str]]] = {}
+    by_version: dict[Version, list[tuple[File, str]]] = {}
     seen: set[str] = set()
     for file in files:
         text = version_in(file.name, project)
@@ -156,14 +113,13 @@ def releases(project: str, files: Iterable[File]) -> tuple[list[str], list[memor
             versions[text] = _version(text)
         version = versions[text]
         if version is not None:
-            row = (not file.name.endswith(".whl"), file.name, file, text)
-            by_version.setdefault(version, []).append(row)
-    names, packed = [], []
-    for version in sorted(by_version, reverse=True):
-        rows = sorted(by_version[version], key=lambda row: row[:2])
-        names.append(rows[0][3])
-        packed.append(memoryview(_page_encoder.encode([row[2] for row in rows])))
-    return names, packed
+            by_version.setdefault(version, []).append((file, text))
+    ordered = (sorted(by_version[version], key=_order) for version in sorted(by_version, reverse=True))
+    return [(rows[0][1], [file for file, _ in rows]) for rows in ordered]
+
+
+def _order(row: tuple[File, str]) -> tuple[bool, str]:
+    return not row[0].name.endswith(".whl"), row[0].name
 
 
 def version_in(filename: str, project: str) -> str | None:

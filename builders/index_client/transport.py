@@ -11,7 +11,7 @@ import requests
 import requests.auth
 import urllib3
 
-from builders.sources.urls import mirrored, without_password
+from builders.urls import mirrored, without_password
 from builders.web import TIMEOUT, failure_reason, new_session
 from builders.wheel import DamagedError
 

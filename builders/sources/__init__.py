@@ -3,7 +3,7 @@
 from builders.sources.fetch import FetchedItem, FetchResult, MissingItem, fetch_all
 from builders.sources.sdist import fetch_sdist, index_url, project_page, unpack_sdist
 from builders.sources.source import Source, obtain, patches_of
-from builders.sources.urls import check_mirrors, mirrored, without_password
+from builders.urls import check_mirrors, mirrored, without_password
 
 __all__ = [
     "FetchResult",

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 
 from builders.sources.source import obtain, patches_of
-from builders.sources.urls import without_password
+from builders.urls import without_password
 from resolver.errors import MatrixError
 from resolver.reporter import SILENT, Reporter
 

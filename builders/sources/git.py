@@ -30,7 +30,7 @@ from builders.cache import cache_root
 from builders.files import exclusive_lock, write_atomic
 from builders.io_errors import explain_cache_errors
 from builders.process import bytes_of, clean_environment, run
-from builders.sources.urls import NETWORK_HINT, OFFLINE_HINT, mirrored, without_password
+from builders.urls import NETWORK_HINT, OFFLINE_HINT, mirrored, without_password
 from resolver.errors import CommandError, EnvironmentLacksError, MatrixError, SourceError
 
 if TYPE_CHECKING:

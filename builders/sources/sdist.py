@@ -14,7 +14,7 @@ from builders.cache import cache_root
 from builders.files import TEMPORARY_PREFIX, atomic_path, sha256_of
 from builders.io_errors import explain_cache_errors, explain_io_errors
 from builders.pip_configuration import configured_index, pip_configuration
-from builders.sources.urls import NETWORK_HINT, OFFLINE_HINT, local_path, mirrored, without_password
+from builders.urls import NETWORK_HINT, OFFLINE_HINT, local_path, mirrored, without_password
 from resolver.errors import EnvironmentLacksError, HashMismatchError, MatrixError, SourceError
 
 if sys.version_info >= (3, 12):

@@ -10,7 +10,7 @@ from builders.files import sha256_of
 from builders.process import run
 from builders.sources.git import CachedCommit, fetch_git, git_environment, require_git
 from builders.sources.sdist import fetch_sdist, sdist_path, unpack_sdist
-from builders.sources.urls import without_password
+from builders.urls import without_password
 from resolver.errors import CommandError, HashMismatchError, SourceError
 
 if TYPE_CHECKING:

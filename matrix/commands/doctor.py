@@ -13,7 +13,7 @@ from builders.containers.image import find_image, image_name
 from builders.containers.inspection import inspect_image
 from builders.doctor import check_machine
 from builders.sources import index_url
-from builders.sources.urls import mirrored
+from builders.urls import mirrored
 from matrix.options import add_catalog, add_format, add_index
 from matrix.render import findings_text
 from resolver.errors import EnvironmentLacksError, UsageError, did_you_mean

@@ -17,7 +17,7 @@ import requests
 from cachecontrol.adapter import CacheControlAdapter
 from cachecontrol.caches import FileCache
 
-from builders.sources.urls import mirrored
+from builders.urls import mirrored
 from builders.web import MISSING, TIMEOUT, failure_reason, new_session
 from resolver.errors import EnvironmentLacksError
 

@@ -1,0 +1,143 @@
+"""Pages in the cache: the releases of a project in their order; their files are read when needed.
+
+A page has up to 10,000 files, of which resolving needs a few. So a cached page is a token, the length of
+the header, the header, and the packed files of each release. Reading it takes one read of its beginning.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from builders.files import temporary_sibling
+from builders.io_errors import explain_cache_errors
+from resolver.indexes import File
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+ACTIVE = "active"
+_TOKEN = 16  # random bytes at the beginning, by which a replaced file is recognized
+_START = _TOKEN + 4
+_FIRST_READ = 1 << 15  # bytes; holds most pages
+_WINDOW = 1 << 17  # bytes of a later read: a search goes from newer to older versions
+
+
+class Page(msgspec.Struct, array_like=True, gc=False):
+    """What is known of a page without its files."""
+
+    url: str
+    """What was requested, without user and password."""
+    etag: str = ""
+    modified: str = ""
+    """Validators for a conditional request (RFC 9110, section 13.1)."""
+    exists: bool = False
+    """Whether the index has the project."""
+    status: str = ACTIVE
+    versions: list[str] = []
+    """The newest first."""
+    sizes: list[int] = []
+    """The number of bytes of the packed files of each version."""
+
+
+_encoder = msgspec.msgpack.Encoder()
+_page_decoder = msgspec.msgpack.Decoder(Page)
+_files_decoder = msgspec.msgpack.Decoder(tuple[File, ...])
+
+
+class StoredPage:
+    """A page in the cache; the attributes are those of `Page`."""
+
+    __slots__ = (
+        "_head", "_page", "_path", "_start", "_window", "etag", "exists", "modified", "status", "versions",
+    )  # fmt: skip
+
+    def __init__(self, path: Path, head: bytes, page: Page, start: int) -> None:
+        self._path = path
+        self._head = head
+        self._page = page
+        self._start = start
+        self._window = (0, b"")
+        self.etag, self.modified = page.etag, page.modified
+        self.exists, self.status, self.versions = page.exists, page.status, page.versions
+
+    def files(self, number: int) -> tuple[File, ...]:
+        """Return the files of a version by its position in `Page.versions`, wheels first.
+
+        If another process replaced the page meanwhile, they are those of the new page, perhaps none.
+        """
+        start = self._start + sum(self._page.sizes[:number])
+        packed = self._read(start, start + self._page.sizes[number])
+        if packed is not None:
+            return _files_decoder.decode(packed)
+        version = self.versions[number]
+        other = read(self._path, self._page.url)
+        if other is None or version not in other.versions:
+            return ()
+        return other.files(other.versions.index(version))
+
+    def _read(self, start: int, end: int) -> bytes | None:
+        """Return a part of the stored page; None if it was replaced or removed."""
+        if end <= len(self._head):
+            return self._head[start:end]
+        offset, data = self._window
+        if not offset <= start <= end <= offset + len(data):
+            try:
+                with self._path.open("rb", buffering=0) as source:
+                    if source.read(_TOKEN) != self._head[:_TOKEN]:
+                        return None
+                    source.seek(start)
+                    data = source.read(max(end - start, _WINDOW))
+            except FileNotFoundError:
+                return None
+            offset = start
+            self._window = (offset, data)
+        return data[start - offset : end - offset]
+
+
+NOTHING = StoredPage(Path(), b"", Page(""), 0)
+"""A project that an index does not have."""
+
+
+def write(path: Path, page: Page, releases: Sequence[tuple[str, Sequence[File]]]) -> StoredPage:
+    """Replace a page in the cache; a damaged file counts as missing, so it is not flushed to disk.
+
+    Parameters
+    ----------
+    releases
+        The versions, the newest first, and the files of each, wheels first.
+    """
+    packed = [_encoder.encode(files) for _, files in releases]
+    page.versions = [version for version, _ in releases]
+    page.sizes = [len(data) for data in packed]
+    header = _encoder.encode(page)
+    content = b"".join([os.urandom(_TOKEN), len(header).to_bytes(4), header, *packed])
+    replace(path, content)
+    return StoredPage(path, content[:_FIRST_READ], page, _START + len(header))
+
+
+def read(path: Path, url: str) -> StoredPage | None:
+    """Return the cached page of a URL; None if there is none, or a damaged one."""
+    try:
+        with path.open("rb", buffering=0) as source:
+            head = source.read(_FIRST_READ)
+            start = _START + int.from_bytes(head[_TOKEN:_START])
+            if start > len(head):
+                head += source.read(start - len(head))
+            size = os.fstat(source.fileno()).st_size
+        page = _page_decoder.decode(memoryview(head)[_START:start])
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError):
+        return None
+    if page.url != url or len(page.versions) != len(page.sizes) or start + sum(page.sizes) != size:
+        return None
+    return StoredPage(path, head, page, start)
+
+
+def replace(path: Path, content: bytes) -> None:
+    """Replace a file of the cache atomically."""
+    with explain_cache_errors(), temporary_sibling(path) as temporary:
+        temporary.write_bytes(content)
+        temporary.replace(path)
