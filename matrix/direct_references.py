@@ -148,7 +148,7 @@ class _DirectReference:
         self._extras |= {extra.strip() for extra in text.split(",") if extra.strip()}
 
     def _fail(self, problem: str, hint: str = "") -> NoReturn:
-        from builders.sources.urls import without_password
+        from builders.urls import without_password
 
         try:
             shown = without_password(self._location)

@@ -305,7 +305,7 @@ def _check_form(entry: Entry, source: _Source) -> None:
 
 
 def _check_index(url: str, source: _Source) -> None:
-    from builders.sources.urls import without_password
+    from builders.urls import without_password
 
     try:
         parts = urlsplit(url)
