@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import html
 import re
+from functools import lru_cache
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urljoin
 
@@ -19,14 +20,14 @@ from builders.index_client.stored import ACTIVE
 from resolver.indexes import File
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable
 
 ACCEPT = "application/vnd.pypi.simple.v1+json, application/vnd.pypi.simple.v1+html;q=0.2, text/html;q=0.01"
 _QUARANTINED = "quarantined"
 _SDIST_ENDINGS = (".tar.gz", ".zip", ".tgz", ".tar.bz2", ".tar.xz")
+_ENDINGS = (".whl", *_SDIST_ENDINGS)
 _ANCHOR_START = re.compile(r"<(?:a[\s>]|base\s|!--)", re.IGNORECASE)
-_ANCHOR = re.compile(r"""<a\s+href="([^"<>]*)"((?:\s+[a-z-]+(?:="[^"<>]*")?)*)\s*>""")
-_ATTRIBUTE = re.compile(r"""([a-z-]+)(?:="([^"]*)")?""")
+_ANCHOR = re.compile(r'<a href="([^"<>]*)"([^<>]*)>')
 _META = re.compile(r"""<meta\s+name="pypi:([a-z-]+)"\s+content="([^"<>]*)"\s*/?>""", re.IGNORECASE)
 
 
@@ -227,34 +228,54 @@ def _parse_html(content: bytes, url: str, index: str) -> tuple[list[File], str]:
     anchors = _ANCHOR.findall(text)
     if len(anchors) != len(_ANCHOR_START.findall(text)):
         return _parse_unusual_html(text, url, index), meta.get("project-status", ACTIVE)
+    try:
+        return _usual_links(anchors, url, index), meta.get("project-status", ACTIVE)
+    except _UnusualError:
+        return _parse_unusual_html(text, url, index), meta.get("project-status", ACTIVE)
+
+
+def _usual_links(anchors: Iterable[tuple[str, str]], url: str, index: str) -> list[File]:
+    """Return the files of anchors of the form ``<a href="URL" NAME="VALUE" ...>``.
+
+    This is a tenth of the work of an HTML parser, which counts where pages have thousands of links.
+    """
     resolve = _Resolver(url)
+    unescape = lru_cache(html.unescape)
     files = []
     for link, rest in anchors:
         location, _, fragment = (html.unescape(link) if "&" in link else link).partition("#")
-        name = unquote(location.partition("?")[0].rpartition("/")[2])
-        if not name.endswith((".whl", *_SDIST_ENDINGS)):
+        name = location.partition("?")[0].rpartition("/")[2]
+        if "%" in name:
+            name = unquote(name)
+        if not name.endswith(_ENDINGS):
             continue
-        attributes: dict[str, str] = dict(_ATTRIBUTE.findall(rest)) if rest else {}
-        files.append(_html_file(name, resolve(location), fragment, attributes, index))
-    return files, meta.get("project-status", ACTIVE)
+        words = rest.split('"')
+        if words[-1].strip():
+            raise _UnusualError
+        attributes = dict(zip(words[:-1:2], words[1::2], strict=True))
+        get = attributes.get
+        requires = get(" data-requires-python=", "")
+        yanked = get(" data-yanked=")
+        metadata = get(" data-core-metadata=", get(" data-dist-info-metadata="))
+        files.append(
+            File(
+                name,
+                resolve(location),
+                _sha256(fragment),
+                0,
+                index,
+                unescape(requires) if "&" in requires else requires,
+                get(" data-upload-time=", ""),
+                None if yanked is None else html.unescape(yanked),
+                metadata is not None and metadata != "false",
+                _sha256(metadata) if metadata else "",
+            )
+        )
+    return files
 
 
-def _html_file(name: str, url: str, fragment: str, attributes: Mapping[str, str], index: str) -> File:
-    metadata = attributes.get("data-core-metadata", attributes.get("data-dist-info-metadata"))
-    yanked = attributes.get("data-yanked")
-    requires = attributes.get("data-requires-python", "")
-    return File(
-        name,
-        url,
-        _sha256(fragment),
-        0,
-        index,
-        html.unescape(requires) if "&" in requires else requires,
-        attributes.get("data-upload-time", ""),
-        None if yanked is None else html.unescape(yanked),
-        metadata is not None and metadata != "false",
-        _sha256(metadata or ""),
-    )
+class _UnusualError(Exception):
+    """A page is not written as indexes usually do."""
 
 
 def _parse_unusual_html(text: str, url: str, index: str) -> list[File]:
@@ -290,6 +311,8 @@ def _check_api(version: str) -> None:
 
 def _sha256(text: str) -> str:
     """Return the hash in ``sha256=...``."""
+    if text.startswith("sha256=") and "&" not in text:
+        return text[7:].lower()
     _, found, rest = text.partition("sha256=")
     return rest.partition("&")[0].lower() if found else ""
 
