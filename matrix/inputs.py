@@ -25,6 +25,7 @@ from resolver.versions import join_words, shorten
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from builders.pip_configuration import PackageSources
     from matrix.checking.document import Document, Entry
     from matrix.settings import Settings
 
@@ -34,10 +35,7 @@ _MOST_NESTED = 50
 _SPECIAL = re.compile(r"^[-.]|[/@]|\.(whl|zip|tgz|tar\.\w+)$")
 """Finds options, paths, URLs and direct references."""
 _VARIABLE = re.compile(r"\$\{([A-Z0-9_]+)\}")
-_INDEX_SCHEMES = {"http", "https", "file"}
 _IGNORED = {
-    "--find-links": "To use local wheels, name each by its path, or add them to an index.",
-    "--no-index": "To resolve without network, use --offline.",
     "--pre": "To allow pre-releases of a distribution, name one in its requirement, such as name>=2.0rc1.",
 }
 """What to do instead of options that `matrix` ignores."""
@@ -52,8 +50,20 @@ class Inputs(msgspec.Struct, frozen=True, kw_only=True):
     index_url: str | None = None
     """The package index; None means that of pip's configuration."""
     extra_index_urls: tuple[str, ...] = ()
+    find_links: tuple[str, ...] = ()
+    """URLs of directories and of pages with links."""
+    no_index: bool = False
+    """Whether a file says that no index is asked."""
     warnings: tuple[str, ...] = ()
     """What the files say and `matrix` does not use."""
+
+    def package_sources(self) -> PackageSources:
+        """Return the indexes and places with links to ask: those of the inputs, else those of pip."""
+        from builders.pip_configuration import PackageSources, package_sources
+
+        sources = package_sources(self.index_url or "", self.extra_index_urls)
+        indexes = () if self.no_index else sources.indexes
+        return PackageSources(indexes, tuple(dict.fromkeys([*self.find_links, *sources.find_links])))
 
 
 def read_inputs(settings: Settings) -> Inputs:
@@ -68,8 +78,8 @@ def read_inputs(settings: Settings) -> Inputs:
         msg = f"{'--extra' if settings.extras else '--group'} needs a project."
         raise UsageError(msg, hint="Name its pyproject.toml with --project.")
     reader = _Reader()
-    for url in filter(None, (settings.index_url, *settings.extra_index_url)):
-        _check_index(url, _Source())
+    index_url = _index_url(settings.index_url, _Source()) if settings.index_url else None
+    extra_index_urls = [_index_url(url, _Source()) for url in settings.extra_index_url]
     reader.add("requirements", settings.requirements, settings.requirement_files)
     if settings.env:
         reader.add_environment(Path(settings.env))
@@ -86,8 +96,10 @@ def read_inputs(settings: Settings) -> Inputs:
         requirements=unique["requirements"],
         constraints=unique["constraints"],
         overrides=unique["overrides"],
-        index_url=settings.index_url or reader.index_url,
-        extra_index_urls=tuple(dict.fromkeys([*settings.extra_index_url, *reader.extra_index_urls])),
+        index_url=index_url or reader.index_url,
+        extra_index_urls=tuple(dict.fromkeys([*extra_index_urls, *reader.extra_index_urls])),
+        find_links=tuple(dict.fromkeys(reader.find_links)),
+        no_index=reader.no_index,
         warnings=tuple(reader.warnings),
     )
 
@@ -122,6 +134,8 @@ class _Reader:
         self.found: dict[Kind, list[Requirement]] = {kind: [] for kind in get_args(Kind)}
         self.index_url: str | None = None
         self.extra_index_urls: list[str] = []
+        self.find_links: list[str] = []
+        self.no_index = False
         self.warnings: list[str] = []
         self._done: set[tuple[str, Kind]] = set()
 
@@ -254,7 +268,7 @@ class _Reader:
                 self._add_requirement(value, kind, source, editable=True)
             elif flag in {"--requirement", "--constraint"}:
                 self._include(flag, value, kind, source)
-            elif flag in {"--index-url", "--extra-index-url"}:
+            elif flag in {"--index-url", "--extra-index-url", "--find-links", "--no-index"}:
                 self._add_index(flag, value, source)
             else:
                 self.warnings.append(source.text(f"matrix ignores {flag}. {_IGNORED.get(flag, '')}".rstrip()))
@@ -270,9 +284,14 @@ class _Reader:
         self._add_file(Path(source.file).parent / value, included, source)
 
     def _add_index(self, flag: str, url: str, source: _Source) -> None:
-        _check_index(url, source)
+        if flag == "--no-index":
+            self.no_index = True
+            return
+        url = _index_url(url, source)
         if flag == "--extra-index-url":
             self.extra_index_urls.append(url)
+        elif flag == "--find-links":
+            self.find_links.append(url)
         else:
             if self.index_url not in {None, url}:
                 self.warnings.append(source.text("--index-url replaces that of a line before."))
@@ -304,17 +323,24 @@ def _check_form(entry: Entry, source: _Source) -> None:
         raise source.error(f"{shorten(entry.text)!r}: {finding.message}", hint=hint)
 
 
-def _check_index(url: str, source: _Source) -> None:
-    from builders.urls import without_password
-
+def _index_url(text: str, source: _Source) -> str:
+    """Return the URL of an index or a place with links; a path may be relative to the file, as for pip."""
+    if "://" not in text:
+        for folder in (os.path.dirname(source.file), ""):  # noqa: PTH120  accepts any text, as does the next
+            path = os.path.join(folder, text)  # noqa: PTH118
+            if os.path.exists(path):  # noqa: PTH110
+                return Path(path).absolute().as_uri()
     try:
-        parts = urlsplit(url)
-        valid = parts.scheme in _INDEX_SCHEMES and (parts.scheme == "file" or bool(parts.hostname))
+        parts = urlsplit(text)
+        if parts.scheme == "file" or (parts.scheme in {"http", "https"} and parts.hostname):
+            return text
+        from builders.urls import without_password
+
+        shown = without_password(text)
     except ValueError:
-        valid = False
-    if not valid:
-        msg = f"{shorten(without_password(url) if '@' in url else url)!r} is not the URL of a package index."
-        raise source.error(msg, hint="Write https://HOST/PATH/ or file:///PATH/.")
+        shown = text
+    msg = f"{shorten(shown)!r} is not the URL of a package index, nor an existing path."
+    raise source.error(msg, hint="Write https://HOST/PATH or file:///PATH")
 
 
 def _python_requirement(document: Document, entry: Entry, source: _Source) -> list[Requirement]:

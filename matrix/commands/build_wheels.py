@@ -138,7 +138,7 @@ def execute(context: Context) -> int:
             for warning in wheel.warnings:
                 console.warning(warning)
     else:
-        limits = Limits(args.jobs, args.memory, args.offline, context.settings.mirrors)
+        limits = Limits(args.jobs, args.memory, context.settings.offline, context.settings.mirrors)
         exit_code = _build(tasks, wheels, index, limits, context)
     _print(BuildResult(1, str(index.root), wheels), index, context)
     return exit_code

@@ -128,12 +128,30 @@ def test_index_option_takes_precedence_over_files() -> None:
 
 @pytest.mark.parametrize(
     "line",
-    ["--pre", "--find-links wheels", "--no-index", "--only-binary :all:", "apex --config-settings a=b"],
+    ["--pre", "--only-binary :all:", "--require-hashes", "apex --config-settings a=b"],
 )
 def test_ignored_option_gives_a_warning(line: str) -> None:
     (warning,) = read_file(f"torch\n{line}\n").warnings
     flag = next(word for word in line.split() if word.startswith("--"))
     assert warning.startswith(f"r.txt:2: matrix ignores {flag}.")
+
+
+def test_paths_of_indexes_and_links_are_relative_to_the_file(tmp_path: Path) -> None:
+    write("requirements/wheels/a-1-py3-none-any.whl", "")
+    write("index/simple/index.html", "")
+    text = "--no-index\n-f wheels\n--extra-index-url index/simple\n-f https://a.example/links\ntorch\n"
+    inputs = read_inputs(Settings(requirement_files=[write("requirements/r.txt", text)]))
+    root = tmp_path.as_uri()
+    assert inputs.extra_index_urls == (f"{root}/index/simple",)
+    assert inputs.find_links == (f"{root}/requirements/wheels", "https://a.example/links")
+    assert inputs.package_sources().indexes == ()
+    assert inputs.package_sources().find_links[:2] == inputs.find_links
+
+
+def test_package_sources_begin_with_the_index_of_the_inputs() -> None:
+    inputs = read_file("-i https://a.example/simple\n--extra-index-url https://b.example/simple\ntorch\n")
+    indexes = inputs.package_sources().indexes
+    assert (indexes[0], indexes[-1]) == ("https://a.example/simple", "https://b.example/simple")
 
 
 def test_hashes_are_reported_once() -> None:
