@@ -12,7 +12,9 @@ CERTIFICATE_VARIABLES = (
 """Variables that name a file of certificates."""
 BIND_SEPARATORS = frozenset(":,\\\n")
 """Characters that end a path in a bind specification of a container runtime."""
-MOUNTED_INDEX = "file:///mnt/simple"
+MOUNT_POINT = "/mnt"
+"""Where scripts bind a directory into a container; base images have it."""
+MOUNTED_INDEX = f"file://{MOUNT_POINT}/simple"
 """The index as a build inside a container sees it."""
 TRITON_NAMES = ("triton", "triton-rocm", "pytorch-triton", "pytorch-triton-rocm")
 """Distributions that install the import package ``triton``: two of them overwrite each other's files."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
+import shutil
 import tempfile
 from contextlib import contextmanager
 from pathlib import Path
@@ -68,6 +69,18 @@ def link_exclusively(temporary: Path, target: Path) -> bool:
             return False
         temporary.replace(target)
     return True
+
+
+def link_or_copy(source: Path, target: Path) -> None:
+    """Replace a file with a hard link to another one, or with a copy on another file system; atomic."""
+    with temporary_sibling(target) as temporary:
+        temporary.unlink()
+        try:
+            os.link(source, temporary)
+        except OSError:
+            shutil.copyfile(source, temporary)
+            finish(temporary)
+        temporary.replace(target)
 
 
 def write_atomic(target: Path, text: str | bytes) -> None:

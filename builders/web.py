@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 TIMEOUT = (10, 60)  # seconds to connect, and between two packets
 MISSING = frozenset({404, 410})
 """Status codes of a server that does not have a page."""
-_CONNECTIONS = 16  # to one host at the same time
+CONNECTIONS = 16  # to one host at the same time
 
 
 def new_session(purpose: str, adapter: Callable[..., HTTPAdapter] = HTTPAdapter) -> requests.Session:
@@ -38,7 +38,7 @@ def new_session(purpose: str, adapter: Callable[..., HTTPAdapter] = HTTPAdapter)
         respect_retry_after_header=True,
         raise_on_status=False,
     )
-    options: dict[str, Any] = {"max_retries": retry, "pool_maxsize": _CONNECTIONS, "pool_block": True}
+    options: dict[str, Any] = {"max_retries": retry, "pool_maxsize": CONNECTIONS, "pool_block": True}
     for scheme in ("https://", "http://"):
         session.mount(scheme, adapter(**options))
     return session

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from builders.findings import SEVERITIES, Finding
+
+if TYPE_CHECKING:
+    from resolver.model import Distribution
 
 _COLOURS = {"error": "31", "warning": "33", "info": "36"}
 
@@ -79,6 +82,29 @@ def count_text(findings: Sequence[Finding]) -> str:
         if counts[severity]
     ]
     return ", ".join(parts) or "no findings"
+
+
+def shortened(names: Iterable[str], *, most: int = 5) -> str:
+    """Join names for a sentence; of a long list, name the first ones and count the others.
+
+    Examples
+    --------
+    >>> shortened(["a", "b"]), shortened(["a", "b", "c", "d"], most=2)
+    ('a, b', 'a, b and 2 more')
+    """
+    names = list(names)
+    rest = len(names) - most
+    return ", ".join(names) if rest <= 1 else f"{', '.join(names[:most])} and {rest} more"
+
+
+def sdists_text(sdists: Sequence[Distribution]) -> str:
+    """Return a warning about distributions that have no wheel for the target; empty if there are none."""
+    if not sdists:
+        return ""
+    names = shortened(f"{pick.name} {pick.version}" for pick in sdists)
+    return (
+        f"No wheel for the target: {names}. pip will build from source, which needs the build requirements."
+    )
 
 
 def printable(text: str) -> str:

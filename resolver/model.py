@@ -218,6 +218,16 @@ class Distribution(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         """The version that a consumer pins."""
         return self.wheel_version or self.version
 
+    @property
+    def is_sdist(self) -> bool:
+        """Whether pip must build it on the target, because it has no wheel there."""
+        return bool(self.files) and not self.files[0].name.endswith(".whl")
+
+    @property
+    def direct_url(self) -> str:
+        """The URL of its file, if a direct reference (``name @ URL``) names it rather than an index."""
+        return self.files[0].url if self.files and not self.files[0].index else ""
+
     def __str__(self) -> str:
         return f"{self.name} {self.key}"
 
@@ -303,6 +313,12 @@ class Resolution(
         rank = {name: number for number, group in enumerate(self.order) for name in group}
         picks = (pick for pick in self.picks if pick.kind == "distribution")
         return sorted(picks, key=lambda pick: (rank.get(pick.name, len(rank)), pick.name))
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether it has every distribution of the environment, with the files that pip may install."""
+        published = [pick.files for pick in self.distributions if pick.origin == "published"]
+        return not self.left_open and any(published) and all(published)
 
     def built(self, names: Collection[str] = ()) -> list[Distribution]:
         """Return the distributions to build, in install order; only `names` if given.

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
 CUDA_PREFIXES = ("nvidia-", "cuda-")
 """Prefixes of the names of distributions that contain CUDA."""
-UNREACHABLE = re.compile(
+_UNREACHABLE = re.compile(
     "NewConnectionError|NameResolutionError|ConnectTimeoutError|ReadTimeoutError|ProxyError|SSLError"
     "|connection error:|error sending request|dns error|Failed to fetch"
 )
@@ -288,7 +288,7 @@ def _download(
 
 def _download_hint(log: Path, start: int, unreachable: Sequence[str]) -> str:
     output = read_since(log, max(start, log_size(log) - _LOG_TAIL))
-    failed = [line for line in output.splitlines() if UNREACHABLE.search(line)]
+    failed = [line for line in output.splitlines() if _UNREACHABLE.search(line)]
     hosts = [host for line in failed for host in _HOST.findall(line)]
     if failed and not hosts:
         hosts = ["a configured index"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 from importlib import import_module
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
@@ -87,8 +88,8 @@ class Transport:
             The server does not have it, or sends more than `limit` bytes.
         """
         with self.get(url, {"Accept-Encoding": "identity"}, stream=True) as response:
-            _check_status(response)
-            yield from _chunks(response, limit)
+            check_status(response)
+            yield from chunks(response, limit)
 
     def remote_file(self, url: str) -> io.BufferedReader | io.BytesIO | None:
         """Return a remote file of which only the parts that are read are downloaded.
@@ -105,14 +106,14 @@ class Transport:
             if response.status_code == requests.codes.partial_content:
                 total = response.headers.get("Content-Range", "").rpartition("/")[2]
                 if total.isdigit():
-                    tail = b"".join(_chunks(response, _TAIL))
+                    tail = b"".join(chunks(response, _TAIL))
                     return io.BufferedReader(_RemoteFile(self, url, int(total), tail), _AT_LEAST)
             if response.status_code in {requests.codes.requested_range_not_satisfiable, 501}:
                 return self._whole(url)
-            _check_status(response)
+            check_status(response)
             if int(response.headers.get("Content-Length", "0")) > _LARGEST_WHOLE:
                 return None
-            return io.BytesIO(b"".join(_chunks(response, _LARGEST_WHOLE)))
+            return io.BytesIO(b"".join(chunks(response, _LARGEST_WHOLE)))
 
     def _whole(self, url: str) -> io.BytesIO | None:
         try:
@@ -124,11 +125,11 @@ class Transport:
         """Return the bytes from `start` to before `end`."""
         headers = {"Accept-Encoding": "identity", "Range": f"bytes={start}-{end - 1}"}
         with self.get(url, headers, stream=True) as response:
-            _check_status(response)
+            check_status(response)
             if response.status_code != requests.codes.partial_content:
                 msg = "the server stopped sending ranges"
                 raise RequestError(msg)
-            data = b"".join(_chunks(response, end - start))
+            data = b"".join(chunks(response, end - start))
         if len(data) != end - start:
             msg = "the server sent another range than requested"
             raise RequestError(msg)
@@ -222,14 +223,21 @@ class _Credentials(requests.auth.AuthBase):
         return False
 
 
-def _check_status(response: requests.Response) -> None:
+def check_status(response: requests.Response) -> None:
+    """Raise `RequestError` unless the server sent what was requested."""
     if not response.ok:
         reason = f"the server replied {response.status_code} {response.reason or ''}".rstrip()
         raise RequestError(reason, response.status_code)
 
 
-def _chunks(response: requests.Response, limit: int) -> Iterator[bytes]:
-    """Yield the body as it was sent, even if the server declares .tar.gz as an encoding."""
+def chunks(response: requests.Response, limit: float = math.inf) -> Iterator[bytes]:
+    """Yield the body as it was sent, even if the server declares .tar.gz as an encoding.
+
+    Raises
+    ------
+    RequestError
+        The connection was interrupted, or the server sends more than `limit` bytes.
+    """
     size = 0
     try:
         for chunk in response.raw.stream(_CHUNK, decode_content=False):

@@ -1,6 +1,13 @@
 """Sources of wheels: fetched before a build, checked against their pin, unpacked and patched."""
 
-from builders.sources.fetch import FetchedItem, FetchResult, MissingItem, fetch_all
+from builders.sources.fetch import (
+    FetchedItem,
+    FetchResult,
+    MissingItem,
+    cached_file,
+    fetch_all,
+    fetch_published,
+)
 from builders.sources.sdist import fetch_sdist, index_url, project_page, unpack_sdist
 from builders.sources.source import Source, obtain, patches_of
 from builders.urls import check_mirrors, mirrored, without_password
@@ -10,8 +17,10 @@ __all__ = [
     "FetchedItem",
     "MissingItem",
     "Source",
+    "cached_file",
     "check_mirrors",
     "fetch_all",
+    "fetch_published",
     "fetch_sdist",
     "index_url",
     "mirrored",

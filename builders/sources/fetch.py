@@ -1,21 +1,29 @@
-"""Fetch everything that the builds of a lock need into the cache."""
+"""Fetch everything that a lock installs, and everything that its builds need, into the cache."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+import hashlib
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, Self
 
 import msgspec
 
+from builders.cache import cache_root
+from builders.sources.download import Downloads, check_hash, download
 from builders.sources.source import obtain, patches_of
-from builders.urls import without_password
-from resolver.errors import MatrixError
+from builders.urls import OFFLINE_HINT, without_password
+from resolver.errors import EnvironmentLacksError, MatrixError
 from resolver.reporter import SILENT, Reporter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from resolver.facts.catalog import Catalog
+    from resolver.indexes import File
     from resolver.model import Distribution, Resolution
+
+_LARGE = 50 * 2**20  # bytes of a file whose download is reported
 
 
 class FetchedItem(msgspec.Struct, frozen=True):
@@ -31,6 +39,7 @@ class FetchedItem(msgspec.Struct, frozen=True):
     """Size in the cache."""
     identity: str
     path: str
+    purpose: Literal["build", "install"] = "build"
 
 
 class MissingItem(msgspec.Struct, frozen=True):
@@ -57,10 +66,119 @@ class FetchResult(msgspec.Struct):
     missing: list[MissingItem] = []
     warnings: list[str] = []
 
+    def add(self, item: FetchedItem | MissingItem) -> None:
+        """Add an item to those in the cache or to those that are missing."""
+        if isinstance(item, MissingItem):
+            self.missing.append(item)
+        else:
+            self.sources.append(item)
+
+    def __iadd__(self, other: FetchResult) -> Self:
+        """Add all items of another result."""
+        self.sources += other.sources
+        self.missing += other.missing
+        self.warnings += other.warnings
+        return self
+
     @property
     def bytes_fetched(self) -> int:
         """Size of everything that was not in the cache before."""
         return sum(item.bytes for item in self.sources if item.state == "fetched")
+
+
+def cached_file(file: File) -> Path:
+    """Return the path of a file of a lock in the cache, whether or not it exists."""
+    key = file.sha256 or f"url-{hashlib.sha256(file.url.encode()).hexdigest()}"
+    return cache_root() / "wheels" / key / Path(file.name).name
+
+
+def fetch_file(file: File, downloads: Downloads, *, offline: bool = False) -> bool:
+    """Download a file of a lock into the cache unless it is there; return whether it was downloaded.
+
+    The hash of a cached file is checked again.
+
+    Raises
+    ------
+    HashMismatchError
+        The file has another hash than the lock.
+    SourceError
+        The index does not have the file any more.
+    EnvironmentLacksError
+        The network is missing, or the cache is not writable.
+    """
+    target = cached_file(file)
+    if target.exists():
+        if file.sha256:
+            check_hash(target, file.sha256, origin=f"the cache ({target.parent})")
+        return False
+    if offline:
+        msg = f"{file.name} is not in the cache, and --offline is set."
+        raise EnvironmentLacksError(msg, hint=OFFLINE_HINT)
+    download(file.url, target, file.sha256, downloads)
+    return True
+
+
+def fetch_published(
+    picks: Sequence[Distribution],
+    *,
+    mirrors: Mapping[str, str],
+    offline: bool = False,
+    reporter: Reporter = SILENT,
+) -> FetchResult:
+    """Fetch the file from which pip installs each published distribution, several at a time.
+
+    A file that cannot be fetched does not stop the others.
+
+    Parameters
+    ----------
+    picks
+        Distributions with files; of these, the first is fetched.
+    mirrors
+        Maps URL prefixes to their replacement.
+    offline
+        Only check whether everything is in the cache.
+    """
+    from builders.web import CONNECTIONS
+
+    downloads = Downloads(mirrors)
+
+    def fetch(pick: Distribution) -> FetchedItem | MissingItem:
+        file = pick.files[0]
+        if file.size >= _LARGE and not cached_file(file).exists():
+            reporter.step(f"{pick}: {file.name}, {file.size / 2**20:.0f} MiB")
+        try:
+            fetched = fetch_file(file, downloads, offline=offline)
+        except MatrixError as error:
+            return MissingItem.from_error(pick.name, pick.version, file.name, error)
+        path = cached_file(file)
+        return FetchedItem(
+            name=pick.name,
+            version=pick.version,
+            kind="sdist" if pick.is_sdist else "wheel",
+            origin=file.name,
+            state="fetched" if fetched else "cached",
+            bytes=path.stat().st_size,
+            identity=f"sha256:{file.sha256}" if file.sha256 else f"url:{without_password(file.url)}",
+            path=str(path),
+            purpose="install",
+        )
+
+    result = FetchResult()
+    with ThreadPoolExecutor(CONNECTIONS) as pool:
+        futures = [pool.submit(fetch, pick) for pick in picks]
+        try:
+            for future in futures:
+                result.add(future.result())
+        except BaseException:
+            downloads.stop.set()
+            pool.shutdown(cancel_futures=True)
+            raise
+    unhashed = [pick.files[0].name for pick in picks if not pick.files[0].sha256]
+    if unhashed:
+        result.warnings.append(
+            f"No index publishes a SHA-256 of {', '.join(unhashed)}, so nothing was compared."
+        )
+    return result
 
 
 def fetch_all(
@@ -122,8 +240,5 @@ def fetch_all(
             )
         )
     for item in fetch_wheels(lock, picks) if fetch_wheels else ():
-        if isinstance(item, MissingItem):
-            result.missing.append(item)
-        else:
-            result.sources.append(item)
+        result.add(item)
     return result

@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from builders.cache import cache_root
-from builders.files import TEMPORARY_PREFIX, atomic_path, sha256_of
-from builders.io_errors import explain_cache_errors, explain_io_errors
+from builders.files import TEMPORARY_PREFIX
+from builders.io_errors import explain_io_errors
 from builders.pip_configuration import configured_index, pip_configuration
+from builders.sources.download import MIRROR_HINT, Downloads, check_hash, download
 from builders.urls import NETWORK_HINT, OFFLINE_HINT, local_path, mirrored, without_password
-from resolver.errors import EnvironmentLacksError, HashMismatchError, MatrixError, SourceError
+from resolver.errors import EnvironmentLacksError, MatrixError, SourceError
 
 if sys.version_info >= (3, 12):
     import tarfile
@@ -25,15 +26,14 @@ else:  # Python 3.11.0 to 3.11.3 have no extraction filters
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    import requests
     from pypi_simple import ProjectPage
 
     from resolver.facts.schema import Sdist
 
 _TIMEOUT = (10, 60)  # seconds to connect, and between two packets
-_CHUNK = 2**18
 _ZIP = b"PK\3\4"
 _DAMAGED = (tarfile.TarError, zlib.error, lzma.LZMAError, EOFError, ValueError)
-_MIRROR_HINT = "It may have been removed. Another mirror may still have it."
 
 
 def fetch_sdist(
@@ -66,16 +66,14 @@ def fetch_sdist(
         raise SourceError(msg, hint="Correct the row in the catalog, and resolve again.")
     target = sdist_path(pin)
     if target.exists():
-        _check_hash(target, pin, origin=f"the cache ({target.parent})")
+        check_hash(target, pin.sha256, origin=f"the cache ({target.parent})")
         return target
     if offline:
         msg = f"{pin.file} is not in the cache, and --offline is set."
         raise EnvironmentLacksError(msg, hint=OFFLINE_HINT)
     mirrors = mirrors or {}
-    url = mirrored(_file_url(project, pin.file, mirrored(index_url(), mirrors)), mirrors)
-    with explain_cache_errors(), atomic_path(target) as temporary:
-        _download(url, temporary)
-        _check_hash(temporary, pin, origin=url, keep_as=target.with_name(f"{pin.file}.mismatch"))
+    url = _file_url(project, pin.file, mirrored(index_url(), mirrors))
+    download(url, target, pin.sha256, Downloads(mirrors))
     return target
 
 
@@ -143,60 +141,16 @@ def _file_url(project: str, file: str, index: str) -> str:
         if package.filename == file:
             return str(package.url)
     msg = f"The index {without_password(index)} does not have {file}."
-    raise SourceError(msg, hint=_MIRROR_HINT)
+    raise SourceError(msg, hint=MIRROR_HINT)
 
 
-def _download(url: str, target: Path) -> None:
+def _network_error(url: str, error: requests.RequestException) -> MatrixError:
     import requests
-    import urllib3
-
-    path = local_path(url)
-    if path is not None:
-        try:
-            shutil.copyfile(path, target)
-        except FileNotFoundError:
-            msg = f"The index or a mirror points to {path}, which does not exist."
-            raise SourceError(msg, hint="The mirror may be incomplete.") from None
-        return
-    # Some servers declare .tar.gz as an encoding; requests would decompress the file.
-    identity = {"Accept-Encoding": "identity"}
-    try:
-        with requests.get(url, stream=True, timeout=_TIMEOUT, headers=identity) as response:
-            response.raise_for_status()
-            with target.open("wb") as sink:
-                for chunk in response.raw.stream(_CHUNK, decode_content=False):
-                    sink.write(chunk)
-    except (requests.RequestException, urllib3.exceptions.HTTPError) as error:
-        raise _network_error(url, error) from None
-
-
-def _check_hash(path: Path, pin: Sdist, *, origin: str, keep_as: Path | None = None) -> None:
-    actual = sha256_of(path)
-    if actual == pin.sha256:
-        return
-    kept = keep_as or path.with_name(f"{path.name}.mismatch")
-    try:
-        path.replace(kept)
-    except OSError:  # a read-only cache
-        kept = path
-    msg = (
-        f"{pin.file} from {without_password(origin)} does not have the pinned hash; nothing was built.\n"
-        f"  expected sha256 {pin.sha256}\n  actual   sha256 {actual}\n  kept as  {kept}"
-    )
-    raise HashMismatchError(msg, hint="Find out why the file differs, then run the same command again.")
-
-
-def _network_error(url: str, error: Exception) -> MatrixError:
-    import requests
-    import urllib3
 
     shown = without_password(url)
     if isinstance(error, requests.HTTPError) and error.response is not None:
         msg = f"{shown} returned {error.response.status_code} {error.response.reason}."
-        return SourceError(msg, hint=_MIRROR_HINT)
-    if isinstance(error, urllib3.exceptions.HTTPError):
-        msg = f"The download of {shown} was interrupted."
-        return EnvironmentLacksError(msg, hint="Run the same command again.")
+        return SourceError(msg, hint=MIRROR_HINT)
     return EnvironmentLacksError(f"{shown} is not reachable: {type(error).__name__}.", hint=NETWORK_HINT)
 
 

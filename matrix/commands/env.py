@@ -5,28 +5,32 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING
 
 from builders.constants import MOUNTED_INDEX
+from builders.files import sha256_of
 from builders.index import Index
 from matrix.consumers import Consumer, consumer_names, load_consumer
-from matrix.consumers.shared.files import Layout, split, write_files
+from matrix.consumers.shared.files import Layout, files_in_wheelhouse, split, write_files
 from matrix.consumers.shared.installation import Installation, pin
 from matrix.locking import names_target, same_target
 from matrix.options import add_index, add_lock, add_target_options
+from matrix.render import sdists_text, shortened
 from resolver.errors import MatrixError, UsageError
-from resolver.versions import join_words
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from matrix.console import Console
+    from matrix.consumers.shared.files import File
     from matrix.context import Context
-    from resolver.model import Distribution
+    from resolver.model import Resolution
 
 _URL = re.compile(r"""(?:[a-z+]+://|(?=\$))(?:[^\s'"\\`$]|\$\{[A-Z0-9_]+\})+""")
 """A URL as the files can contain it: pip expands ``${VARIABLE}`` itself."""
+_DOWNLOAD = "pip download -r requirements.txt -d DIR"
 SUMMARY = "write the file that a consumer of the index reads"
 EXAMPLE = "matrix env --for cotainr -o env.yml"
 
@@ -52,16 +56,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--hashes",
         action="store_true",
-        help="list everything that will be installed, with hashes; pip or uv resolves the dependencies",
-    )
-    parser.add_argument(
-        "--python-from", metavar="PATH", type=Path, help="interpreter or prefix with which --hashes resolves"
+        help="list everything with the hashes of its files",
     )
     parser.add_argument(
         "--wheelhouse",
         metavar="DIR",
         type=Path,
-        help="for apptainer: a directory with all wheels, so that the build downloads nothing",
+        help="a directory with the files of everything (`matrix fetch --wheelhouse DIR`), which is used "
+        "instead of any index",
     )
     parser.add_argument(
         "-o",
@@ -83,85 +85,121 @@ def execute(context: Context) -> int:
         same_target(lock, args, context.catalog_of_lock())
     folder, main = split(args.output, consumer.file) if args.output else (Path(), consumer.file)
     index = Index(args.index)
-    layout = Layout(
-        main, index.root.resolve(), (args.index_url or "").rstrip("/"), folder, wheelhouse=args.wheelhouse
-    )
+    wheelhouse = args.wheelhouse.resolve() if args.wheelhouse else None
+    layout = Layout(main, index.root.resolve(), (args.index_url or "").rstrip("/"), folder, wheelhouse)
     installation = Installation(lock)
-    missing = _missing(installation, index)
+    wheels = _built_wheels(installation, index, args.wheelhouse)
     if args.hashes:
-        installation = _with_closure(installation, missing, args, layout, console)
+        installation = replace(installation, hashes=_hashes(installation, wheels, index))
     files = consumer.emit(installation, layout)
-    for pick in missing:
-        console.warning(
-            f"{pick.name} {pick.pinned} is not in {index.root} yet. Build it with `matrix build-wheels`."
-        )
+    for pick in installation.built:
+        if not wheels[pick.name]:
+            console.warning(
+                f"{pick.name} {pick.pinned} is not in {index.root} yet. Build it with `matrix build-wheels`."
+            )
     for finding in consumer.check(installation, layout):
         console.warning(str(finding))
+    if not installation.is_complete:
+        console.info(f"The lock leaves {_rest(lock)} to pip. To lock all, run `matrix resolve` with network.")
+    elif wheelhouse and (warning := sdists_text(installation.sdists)):
+        console.warning(warning)
+    _write(files, args.output, folder, console)
+    return 0
+
+
+def _write(files: Sequence[File], output: Path | None, folder: Path, console: Console) -> None:
+    """Write the files, or print the main one."""
     # A device or pipe, such as /dev/stdout, has no directory for other files.
-    if args.output is None or (args.output.exists() and not (args.output.is_file() or args.output.is_dir())):
+    if output is None or (output.exists() and not (output.is_file() or output.is_dir())):
         console.data(files[0].text.rstrip())
         if files[1:]:
             names = ", ".join(file.name for file in files[1:])
             console.info(f"It needs these files in the same directory: {names}. -o DIR writes all of them.")
-        return 0
-    for path in write_files(files, folder, named=not args.output.is_dir()):
+        return
+    for path in write_files(files, folder, named=not output.is_dir()):
         console.info(f"Wrote {path}")
-    return 0
 
 
 def _check_options(args: argparse.Namespace, consumer: Consumer) -> None:
     if args.index_url is not None and not _URL.fullmatch(args.index_url):
         msg = f"--index-url {args.index_url!r} is not a URL."
         raise UsageError(msg, hint="Example: https://wheels.example/simple, or file:///scratch/index/simple.")
-    if args.wheelhouse is not None and not consumer.supports_wheelhouse:
-        names = [name for name in consumer_names() if load_consumer(name).supports_wheelhouse]
-        msg = f"--wheelhouse works only with --for {join_words(names)}, not with --for {args.consumer}."
+    if args.wheelhouse is not None and args.index_url is not None:
+        msg = "--wheelhouse and --index-url exclude each other: with a wheelhouse no index is used."
         raise UsageError(msg)
     if args.hashes and not consumer.supports_hashes:
         msg = f"--hashes does not work with --for {args.consumer}."
         raise UsageError(msg, hint=consumer.hashes_hint)
-    if args.python_from is not None and not args.hashes:
-        msg = "--python-from works only with --hashes: it names the interpreter that resolves."
-        raise UsageError(msg, hint="To choose the Python of the lock, use `matrix resolve --python`.")
 
 
-def _missing(installation: Installation, index: Index) -> list[Distribution]:
-    return [
-        pick
+def _rest(lock: Resolution) -> str:
+    """Return what a lock that is not complete leaves to pip."""
+    count = len(lock.left_open)
+    return f"{count} requirement{'' if count == 1 else 's'}" if count else "other dependencies"
+
+
+def _built_wheels(installation: Installation, index: Index, wheelhouse: Path | None) -> dict[str, list[Path]]:
+    """Return the wheels of each distribution that we build, in the wheelhouse if there is one."""
+    if wheelhouse is not None:
+        files = _check_wheelhouse(wheelhouse, installation)
+        names = {pick.name: files.get(pick.name) for pick in installation.built}
+        return {project: [wheelhouse / name] if name else [] for project, name in names.items()}
+    return {
+        pick.name: [path for path in index.wheels(pick.name) if f"-{pick.pinned}-" in path.name]
         for pick in installation.built
-        if not any(f"-{pick.pinned}-" in path.name for path in index.wheels(pick.name))
-    ]
+    }
 
 
-def _with_closure(
-    installation: Installation,
-    missing: Sequence[Distribution],
-    args: argparse.Namespace,
-    layout: Layout,
-    console: Console,
-) -> Installation:
-    """Add everything that the pins require, as pip or uv resolves it."""
-    from builders.cache import cache_root
-    from builders.closure import resolve_closure
-    from matrix.consumers.shared.requirements import requirement_lines
+def _check_wheelhouse(wheelhouse: Path, installation: Installation) -> dict[str, str]:
+    """Return the name of the file of each distribution in the wheelhouse.
 
+    Raises
+    ------
+    MatrixError
+        There are no wheels, or the lock is complete and some of its files are missing.
+    """
+    complete = installation.is_complete
+    command = f"matrix fetch --wheelhouse {quote(str(wheelhouse))}" if complete else _DOWNLOAD
+    if not wheelhouse.is_dir() or not any(wheelhouse.glob("*.whl")):
+        msg = f"There are no wheels in {wheelhouse}."
+        raise MatrixError(msg, hint=f"Fill it with `{command}`.")
+    files = files_in_wheelhouse(wheelhouse, installation.on_top)
+    missing = [pick for pick in installation.on_top if pick.name not in files]
+    if missing and complete:
+        msg = f"The wheelhouse {wheelhouse} has no file for {shortened(map(pin, missing))}."
+        built = any(pick.origin == "build" for pick in missing)
+        first = "Build the wheels with `matrix build-wheels`, then fill it" if built else "Fill it"
+        raise MatrixError(msg, hint=f"{first} with `{command}`.")
+    return files
+
+
+def _hashes(
+    installation: Installation, wheels: Mapping[str, Sequence[Path]], index: Index
+) -> dict[str, tuple[str, ...]]:
+    """Return the SHA-256 of the files that may be installed, by distribution.
+
+    Raises
+    ------
+    UsageError
+        The lock does not have everything that will be installed.
+    MatrixError
+        A wheel is not built yet, or an index publishes no hash of a file.
+    """
     if installation.preinstalled:
         msg = "--hashes lists everything that is installed, but this lock keeps packages of the base image."
         raise UsageError(msg, hint="Resolve without --keep-installed, or omit --hashes.")
+    if not installation.is_complete:
+        rest = _rest(installation.lock)
+        msg = f"--hashes lists everything that is installed, but this lock leaves {rest} to pip."
+        raise UsageError(msg, hint="Run `matrix resolve` with network, or omit --hashes.")
+    missing = [pin(pick) for pick in installation.built if not wheels[pick.name]]
     if missing:
-        names = ", ".join(map(pin, missing))
-        msg = f"The index {layout.index} does not contain {names}, so their hashes are unknown."
+        msg = f"The index {index.root} does not contain {shortened(missing)}, so their hashes are unknown."
         raise MatrixError(msg, hint="Build them with `matrix build-wheels`.")
-    # This machine sees the index by its path, wherever the consumer sees it.
-    url = (layout.index / "simple").as_uri()
-    wheels = resolve_closure(
-        requirement_lines(installation, url),
-        python=installation.python,
-        log=cache_root() / "logs" / "hashes.log",
-        reporter=console,
-        given=args.python_from,
-        glibc=installation.lock.target.glibc or "",
-    )
-    rank = {pick.name: number for number, pick in enumerate(installation.installed)}
-    wheels.sort(key=lambda wheel: (rank.get(wheel.name, len(rank)), wheel.name))
-    return replace(installation, closure=tuple(wheels))
+    unknown = [file.name for pick in installation.installed for file in pick.files if not file.sha256]
+    if unknown:
+        msg = f"The index publishes no SHA-256 of {shortened(unknown)}."
+        raise MatrixError(msg, hint="Omit --hashes, or use an index that publishes hashes.")
+    built = {name: tuple(map(sha256_of, paths)) for name, paths in wheels.items()}
+    locked = {pick.name: tuple(file.sha256 for file in pick.files) for pick in installation.installed}
+    return {**locked, **built}

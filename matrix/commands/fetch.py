@@ -1,18 +1,30 @@
-"""``matrix fetch``: download everything the builds of a lock need, so that they need no network."""
+"""``matrix fetch``: download everything that a lock installs and that its builds need."""
 
 from __future__ import annotations
 
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from builders.cache import cache_root
-from builders.sources import FetchedItem, FetchResult, MissingItem, fetch_all
+from builders.files import link_or_copy
+from builders.index import Index
+from builders.io_errors import explain_io_errors
+from builders.sources import (
+    FetchedItem,
+    FetchResult,
+    MissingItem,
+    cached_file,
+    fetch_all,
+    fetch_published,
+)
 from matrix.locking import same_image
-from matrix.options import add_build_host_options, add_format, add_lock, add_names
+from matrix.options import add_build_host_options, add_format, add_index, add_lock, add_names
+from matrix.render import sdists_text, shortened
 from matrix.request import check_names
-from resolver.errors import MatrixError
+from resolver.errors import MatrixError, UsageError
 
 if TYPE_CHECKING:
     import argparse
@@ -23,8 +35,9 @@ if TYPE_CHECKING:
     from resolver.facts.catalog import Catalog
     from resolver.model import Distribution, Resolution
 
-SUMMARY = "download everything the builds need into the cache and check its hashes"
-EXAMPLE = "matrix fetch --lock matrix.lock && matrix build-wheels --offline"
+SUMMARY = "download everything the lock installs and its builds need, and check all hashes"
+EXAMPLE = "matrix fetch && matrix build-wheels --offline && matrix fetch --wheelhouse wheels"
+_MOST_ERRORS = 10
 _STEP = 1024
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 _BUILD_WHEELS = "wheels of torch and the build requirements"
@@ -32,11 +45,19 @@ _BUILD_WHEELS = "wheels of torch and the build requirements"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
-    add_names(parser, "names", metavar="NAME", help="fetch only these (default: everything the lock builds)")
+    add_names(parser, "names", metavar="NAME", help="fetch only these (default: everything)")
     add_lock(parser)
     parser.add_argument(
-        "--only-sources", action="store_true", help="do not fetch torch and the build requirements"
+        "--only-sources", action="store_true", help="fetch only the sources of what the lock builds"
     )
+    parser.add_argument(
+        "--wheelhouse",
+        metavar="DIR",
+        type=Path,
+        help="fetch only what pip installs, and put it into DIR together with our wheels of the index, for "
+        "`matrix env --wheelhouse DIR`",
+    )
+    add_index(parser)
     add_build_host_options(parser)
     parser.add_argument(
         "--base-image", metavar="NAME|PATH", help="use this base image instead of the path in the lock"
@@ -61,25 +82,72 @@ def execute(context: Context) -> int:
     lock = context.lock
     catalog = context.catalog_of_lock()
     same_image(lock, args, catalog)
-    wheels = partial(_fetch_wheels, catalog=catalog, mirrors=settings.mirrors, args=args, console=console)
-    result = fetch_all(
-        lock,
-        catalog,
-        names,
-        mirrors=settings.mirrors,
-        offline=args.offline,
-        fetch_wheels=None if args.only_sources else wheels,
-        reporter=console,
-    )
+    if args.wheelhouse is not None:
+        _check_wheelhouse_options(args, lock)
+    published = [pick for pick in lock.distributions if pick.origin == "published" and pick.files]
+    locked = [] if args.only_sources else [pick for pick in published if not names or pick.name in names]
+    result = fetch_published(locked, mirrors=settings.mirrors, offline=args.offline, reporter=console)
+    others = [name for name in names if name not in {pick.name for pick in published}]
+    if args.wheelhouse is None and (others or not names):
+        wheels = partial(_fetch_wheels, catalog=catalog, mirrors=settings.mirrors, args=args, console=console)
+        result += fetch_all(
+            lock,
+            catalog,
+            others,
+            mirrors=settings.mirrors,
+            offline=args.offline,
+            fetch_wheels=None if args.only_sources else wheels,
+            reporter=console,
+        )
+    if args.wheelhouse is not None:
+        built = lock.built(others) if others or not names else []
+        result.warnings += _fill_wheelhouse(args.wheelhouse, locked, built, Index(args.index))
+    if warning := sdists_text([pick for pick in locked if pick.is_sdist]):
+        result.warnings.append(warning)
     for warning in result.warnings:
         console.warning(warning)
-    for item in result.missing:
+    for item in result.missing[:_MOST_ERRORS]:
         console.error(f"{item.name} {item.version}: {item.message}", item.hint)
+    if len(result.missing) > _MOST_ERRORS:
+        console.error(f"{len(result.missing) - _MOST_ERRORS} more are missing; `--format json` lists them.")
     if args.format == "json":
         console.document(_document(result))
     else:
-        console.data(_text(result))
+        console.data(_text(result, every=console.verbosity > 0))
+        if args.wheelhouse is not None:
+            console.info(f"Wheelhouse: {args.wheelhouse}. Use it with `matrix env --wheelhouse DIR`.")
     return max((item.exit_code for item in result.missing), default=0)
+
+
+def _check_wheelhouse_options(args: argparse.Namespace, lock: Resolution) -> None:
+    if args.only_sources:
+        msg = "--wheelhouse and --only-sources exclude each other: pip does not install the sources."
+        raise UsageError(msg)
+    if not lock.is_complete:
+        msg = "The lock leaves requirements to pip, so a wheelhouse would not have everything."
+        raise UsageError(msg, hint="Run `matrix resolve` with network, which locks everything.")
+
+
+def _fill_wheelhouse(
+    folder: Path, locked: Sequence[Distribution], built: Sequence[Distribution], index: Index
+) -> list[str]:
+    """Put the files of the lock that exist into a directory; return warnings about wheels to build."""
+    paths = [path for pick in locked if (path := cached_file(pick.files[0])).exists()]
+    unbuilt = []
+    for pick in built:
+        wheels = [path for path in index.wheels(pick.name) if f"-{pick.pinned}-" in path.name]
+        paths += wheels
+        if not wheels:
+            unbuilt.append(pick.name)
+    with explain_io_errors(folder, hint="Free some space, or choose another directory."):
+        folder.mkdir(parents=True, exist_ok=True)
+        for path in paths:
+            link_or_copy(path, folder / path.name)
+    if not unbuilt:
+        return []
+    names = shortened(unbuilt)
+    message = f"The wheelhouse has no wheel of {names}, which {index.root} does not have yet."
+    return [f"{message} Build with `matrix build-wheels`, then run the same command again."]
 
 
 def _fetch_wheels(
@@ -93,7 +161,6 @@ def _fetch_wheels(
 ) -> Iterator[FetchedItem | MissingItem]:
     """Fetch torch and the build requirements, with the Python and in the base image of the lock."""
     from builders.build_host import find_build_host
-    from builders.index import Index
     from builders.plan import plan
     from builders.task import Limits, wheels_of
 
@@ -146,18 +213,26 @@ def _document(result: FetchResult) -> dict[str, object]:
     }
 
 
-def _text(result: FetchResult) -> str:
+def _text(result: FetchResult, *, every: bool) -> str:
+    """Return one line for each item; the files that pip installs have one line together unless `every`."""
     if not result.sources and not result.missing:
-        return "The lock builds nothing: there is nothing to fetch."
+        return "The lock builds nothing, and has no files: there is nothing to fetch."
+    installed = [item for item in result.sources if item.purpose == "install"]
     lines = [
         f"{item.name} {item.version}  {item.state}  {format_size(item.bytes)}  {item.origin}"
         for item in result.sources
+        if every or item.purpose == "build"
     ]
-    lines += [f"{item.name} {item.version}  missing  {item.origin}" for item in result.missing]
+    if installed and not every:
+        size = format_size(sum(item.bytes for item in installed))
+        what = "distributions" if len(installed) > 1 else "distribution"
+        lines.append(f"{len(installed)} {what} from package indexes  {size}  (-v lists them)")
+    missing = result.missing
+    lines += [f"{item.name} {item.version}  missing  {item.origin}" for item in missing[:_MOST_ERRORS]]
     fetched = sum(item.state == "fetched" for item in result.sources)
     lines.append(
         f"{fetched} fetched ({format_size(result.bytes_fetched)}), {len(result.sources) - fetched} cached, "
-        f"{len(result.missing)} missing. Cache: {cache_root()}"
+        f"{len(missing)} missing. Cache: {cache_root()}"
     )
     return "\n".join(lines)
 

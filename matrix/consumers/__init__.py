@@ -35,7 +35,6 @@ class Consumer:
     supports_hashes: bool = False
     hashes_hint: str = ""
     """Why ``--hashes`` does not work, or what to do instead."""
-    supports_wheelhouse: bool = False
 
 
 def consumer_names() -> list[str]:

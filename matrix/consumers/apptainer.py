@@ -12,7 +12,7 @@ from shlex import quote
 from typing import TYPE_CHECKING
 
 from matrix.consumers import Consumer
-from matrix.consumers.shared.files import MARK, File
+from matrix.consumers.shared.files import MARK, File, Source
 from matrix.consumers.shared.requirements import (
     IMAGE_HASHES_HINT,
     constraint_lines,
@@ -20,7 +20,7 @@ from matrix.consumers.shared.requirements import (
     requirement_lines,
 )
 from matrix.consumers.shared.shell import environment_steps
-from resolver.errors import MatrixError, UsageError
+from resolver.errors import UsageError
 
 if TYPE_CHECKING:
     from matrix.consumers.shared.files import Layout
@@ -83,21 +83,17 @@ def _emit(installation: Installation, layout: Layout) -> list[File]:
 
 def _sources(installation: Installation, layout: Layout) -> tuple[list[tuple[str, str]], list[str]]:
     """Return what is copied into the image, and the requirement lines that find it there."""
-    wheelhouse = layout.wheelhouse
-    if wheelhouse is not None:
-        if not wheelhouse.is_dir() or not any(wheelhouse.glob("*.whl")):
-            msg = f"There are no wheels in {wheelhouse}."
-            raise MatrixError(msg, hint="Download them with `pip download -r requirements.txt -d DIR`.")
+    chosen = installation.on_top
+    if layout.wheelhouse is not None:
         copy = f"{_FILES}/wheels"
-        lines = requirement_lines(installation, "", installation.on_top)
-        pinned = [line for line in lines if "--extra-index-url" not in line]
-        return [(str(wheelhouse.resolve()), copy)], ["--no-index", f"--find-links {copy}", *pinned]
+        source = Source(copy, is_wheelhouse=True)
+        return [(str(layout.wheelhouse), copy)], requirement_lines(installation, source, chosen)
     if layout.url:
-        return [], requirement_lines(installation, layout.url, installation.on_top)
+        return [], requirement_lines(installation, layout.local, chosen)
     # The pages of our projects are enough: pip does not read the page that lists all projects.
     simple = layout.index / "simple"
     copied = [(str(simple / pick.name), f"{_FILES}/simple/{pick.name}") for pick in installation.built]
-    return copied, requirement_lines(installation, f"file://{_FILES}/simple", installation.on_top)
+    return copied, requirement_lines(installation, Source(f"file://{_FILES}/simple"), chosen)
 
 
-CONSUMER = Consumer(file="container.def", emit=_emit, hashes_hint=IMAGE_HASHES_HINT, supports_wheelhouse=True)
+CONSUMER = Consumer(file="container.def", emit=_emit, hashes_hint=IMAGE_HASHES_HINT)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from shlex import quote
 from typing import TYPE_CHECKING
 
-from builders.constants import MOUNTED_INDEX
+from builders.constants import MOUNT_POINT
 from matrix.consumers import Consumer
 from matrix.consumers.shared.files import File
 from matrix.consumers.shared.requirements import environment_file, reject_preinstalled, requirement_lines
@@ -14,8 +14,8 @@ from matrix.consumers.shared.shell import (
     fill,
     head,
     image_checks,
-    index_checks,
     installed_check,
+    source_checks,
 )
 
 if TYPE_CHECKING:
@@ -27,12 +27,13 @@ SCRIPT = "build.sh"
 
 def _emit(installation: Installation, layout: Layout) -> list[File]:
     reject_preinstalled(installation, "conda environments")
-    url = layout.mounted_url
     image = f", on the base image {installation.image_path}" if installation.image_path else ""
     notes = [f"Build the container with: bash {SCRIPT}{image}"]
-    if url == MOUNTED_INDEX:
-        notes.append(f"{SCRIPT} binds the index {layout.index} to /mnt while cotainr builds.")
-    lines = requirement_lines(installation, url)
+    if not layout.url:
+        notes.append(
+            f"{SCRIPT} binds the {layout.what} {layout.bound} to {MOUNT_POINT} while cotainr builds."
+        )
+    lines = requirement_lines(installation, layout.mounted)
     return [
         environment_file(layout.main, installation, notes, "cotainr", lines),
         File(SCRIPT, _build_script(installation, layout), executable=True),
@@ -43,9 +44,11 @@ def _build_script(installation: Installation, layout: Layout) -> str:
     notes = [
         f"Usage: bash {SCRIPT} [CONTAINER.sif [more options of cotainr]]",
         *_site_hints(installation),
-        "Set MATRIX_INDEX or MATRIX_BASE_IMAGE if the index or the base image has moved.",
+        f"Set {layout.variable} or MATRIX_BASE_IMAGE if the {layout.what} or the base image has moved.",
     ]
-    bound = [index_checks(str(layout.index), installation.built), fill("bind.sh")] if not layout.url else []
+    source = source_checks(installation, layout)
+    bound = [source, fill("bind.sh")] if source else []
+    exports = [f"export {name}={value}" for name, value in installation.pip_variables.items()]
     text = fill(
         "build.sh",
         head=head(installation, "cotainr", SCRIPT, notes),
@@ -54,8 +57,8 @@ def _build_script(installation: Installation, layout: Layout) -> str:
         load=", on LUMI: module load LUMI cotainr"
         if installation.lock.target.site.startswith("lumi")
         else "",
-        checks="\n".join([image_checks(installation), *bound]),
-        check=installed_check(installation.installed),
+        checks="\n".join([image_checks(installation), *bound, *exports]),
+        check=installed_check(installation.installed, nothing_else=installation.is_complete),
     )
     return f"{text}\n"
 

@@ -31,10 +31,12 @@ _SPECIAL = "%$`\\{}\"',: "
 
 def _emit(installation: Installation, layout: Layout) -> list[File]:
     require_torch_of_image(installation, "easybuild")
-    if not layout.url and {*str(layout.index)} & {*_SPECIAL}:
-        msg = f"EasyBuild or the shell would change characters in the path of the index, {layout.index}."
-        raise UsageError(msg, hint="Move the index to a path that has only letters, digits, - _ . and /.")
-    bind = f"{layout.index}:{layout.index}:ro"
+    if not layout.url and {*str(layout.bound)} & {*_SPECIAL}:
+        what = f"the path of the {layout.what}, {layout.bound}"
+        msg = f"EasyBuild or the shell would change characters in {what}."
+        raise UsageError(msg, hint="Move it to a path that has only letters, digits, - _ . and /.")
+    bind = f"{layout.bound}:{layout.bound}:ro"
+    no_deps = "--no-deps " if installation.is_complete else ""
     lines = [
         f"# {installation.heading}; {MARK} --for easybuild`.",
         "# Copy these lines into the container's easyconfig, below local_singularity_bind, local_sif and",
@@ -42,14 +44,14 @@ def _emit(installation: Installation, layout: Layout) -> list[File]:
         "# The image already has these; constraints keep them: "
         + ", ".join(map(pin, installation.preinstalled)),
         'local_pip_requirements = """',
-        *requirement_lines(installation, layout.local_url, installation.on_top),
+        *requirement_lines(installation, layout.local, installation.on_top),
         "",
         '"""',
         'local_pip_constraints = """',
         *constraint_lines(installation, installation.on_top),
         "",
         '"""',
-        "# The index. It is not needed after the module is built.",
+        f"# The {layout.what}. It is not needed after the module is built.",
         f"local_matrix_bind = {'' if layout.url else bind!r}",
         "# A failing command stops the installation, which EasyBuild would not notice by itself.",
         "local_matrix_install = [",
@@ -60,7 +62,8 @@ def _emit(installation: Installation, layout: Layout) -> list[File]:
         "    + ' --bind %(installdir)s/user-software:/user-software'",
         "    + f' %(installdir)s/{local_sif} bash -c \\'source /runscripts/init-conda-venv && '",
         "    + 'cd /user-software/venv && PYTHONNOUSERSITE=1 PIP_NO_CACHE_DIR=1 '",
-        "    + 'python -m pip install -r requirements.txt -c constraints.txt || exit 1\\' || exit 1',",
+        f"    + 'python -m pip install {no_deps}'",
+        "    + '-r requirements.txt -c constraints.txt || exit 1\\' || exit 1',",
         "]",
     ]
     return [File(layout.main, "\n".join(lines) + "\n")]

@@ -24,12 +24,13 @@ if TYPE_CHECKING:
 def _emit(installation: Installation, layout: Layout) -> list[File]:
     """Return requirements that are complete by themselves, and constraints for later installs."""
     name = "constraints.txt"
+    no_deps = "--no-deps " if installation.is_complete else ""
     notes = [
-        f"Install with: python -m pip install -r {layout.main} -c {name}",
+        f"Install with: python -m pip install {no_deps}-r {layout.main} -c {name}",
         f"Keep these versions in later installs with: -c {name}",
         *preinstalled_note(installation),
     ]
-    lines = requirement_lines(installation, layout.local_url, installation.on_top)
+    lines = requirement_lines(installation, layout.local, installation.on_top)
     limits = constraint_lines(installation)
     return [
         requirements_file(layout.main, installation, lines, notes, "pip"),

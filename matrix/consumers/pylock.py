@@ -1,8 +1,8 @@
 """A lock as ``pylock.toml`` (PEP 751), which uv and other installers read.
 
 An installer of this file resolves nothing: it installs the listed files, and every file has a location and a
-hash. So our wheels must be in the index, and the wheels of other projects on their index pages. The file
-lists what the lock decides; it does not list the dependencies that the lock leaves to pip, and says so.
+hash. So our wheels must be in the index. The files of all others are in the lock; if it leaves dependencies
+to pip, the files of those that it has are taken from their index pages, and the file says what it lacks.
 
 Specification: https://packaging.python.org/en/latest/specifications/pylock-toml/
 """
@@ -10,6 +10,7 @@ Specification: https://packaging.python.org/en/latest/specifications/pylock-toml
 from __future__ import annotations
 
 import os
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote
@@ -18,21 +19,23 @@ from builders.files import sha256_of
 from builders.findings import Finding
 from builders.index import Index
 from matrix.consumers import Consumer
-from matrix.consumers.shared.files import File
+from matrix.consumers.shared.files import File, files_in_wheelhouse
 from matrix.consumers.shared.installation import pin
 from resolver.errors import MatrixError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from packaging.pylock import Package, PackageWheel
+    from packaging.pylock import Package, PackageArchive, PackageSdist, PackageWheel
 
     from matrix.consumers.shared.files import Layout
     from matrix.consumers.shared.installation import Installation
+    from resolver.indexes import File as LockedFile
     from resolver.model import Distribution
 
-_HEAD = (
-    "# Written by `matrix env --for pylock`. It lists what matrix.lock decides and nothing else:\n"
+_HEAD = "# Written by `matrix env --for pylock`.\n"
+_INCOMPLETE = (
+    "# It lists what matrix.lock decides and nothing else:\n"
     "# pip or uv must install the other dependencies of these distributions.\n"
 )
 
@@ -58,16 +61,24 @@ def _emit(installation: Installation, layout: Layout) -> list[File]:
         raise UsageError(msg, hint="Name it pylock.toml or pylock.NAME.toml.")
     index = Index(layout.index)
     missing = [pick for pick in installation.built if not _built_wheels(index, pick)]
-    if missing:
+    if missing and layout.wheelhouse is None:
         names = ", ".join(f"{pick.name} {pick.pinned}" for pick in missing)
         msg = (
             f"pylock.toml lists files with their hashes, but the index {index.root} does not contain {names}."
         )
         raise MatrixError(msg, hint="Build them with `matrix build-wheels`.")
-    packages = [
-        _built(pick, index, layout) if pick.origin == "build" else _published(pick, installation.python)
-        for pick in sorted(installation.installed, key=lambda pick: pick.name)
-    ]
+    folder = layout.wheelhouse
+    present = files_in_wheelhouse(folder, installation.installed) if folder else {}
+    packages = []
+    for pick in sorted(installation.installed, key=lambda pick: pick.name):
+        if folder and pick.name in present:
+            packages.append(_from_wheelhouse(pick, folder / present[pick.name], layout))
+        elif pick.origin == "build":
+            packages.append(_built(pick, index, layout))
+        elif pick.files:
+            packages.append(_locked(pick))
+        else:
+            packages.append(_published(pick, installation.python))
     lock = Pylock(
         lock_version=Version("1.0"),
         environments=[Marker("sys_platform == 'linux' and platform_machine == 'x86_64'")],
@@ -78,20 +89,21 @@ def _emit(installation: Installation, layout: Layout) -> list[File]:
     )
     lock.validate()
     text = tomli_w.dumps({key: _plain(value) for key, value in lock.to_dict().items()})
-    return [File(layout.main, _HEAD + text)]
+    return [File(layout.main, _HEAD + ("" if installation.is_complete else _INCOMPLETE) + text)]
 
 
 def _check(installation: Installation, _: Layout) -> list[Finding]:
-    message = (
-        "pylock.toml lists only what the lock decides. Other dependencies (such as sympy for torch) are not "
-        "in it."
-    )
+    messages = []
+    if not installation.is_complete:
+        messages.append(
+            "pylock.toml lists only what the lock decides. Other dependencies (such as sympy for torch) are "
+            "not in it."
+        )
     if installation.preinstalled:
         names = ", ".join(sorted(pick.name for pick in installation.preinstalled))
-        message += f" Also not in it, because the base image has them: {names}."
-    return [
-        Finding("pylock-incomplete", "warning", message, "After installing, run `pip check` to list them.")
-    ]
+        messages.append(f"Not in pylock.toml, because the base image has them: {names}.")
+    fix = "After installing, run `pip check` to list them."
+    return [Finding("pylock-incomplete", "warning", " ".join(messages), fix)] if messages else []
 
 
 def _table(installation: Installation) -> dict[str, object]:
@@ -104,7 +116,7 @@ def _table(installation: Installation) -> dict[str, object]:
         **({"gfx": list(target.gfx)} if target.gfx else {}),
         **({"base-image": target.base_image} if target.base_image else {}),
         **({"kept": list(map(pin, installation.preinstalled))} if installation.preinstalled else {}),
-        "complete": False,
+        "complete": installation.is_complete,
     }
 
 
@@ -130,6 +142,56 @@ def _built(pick: Distribution, index: Index, layout: Layout) -> Package:
     return _package(pick, wheels)
 
 
+def _from_wheelhouse(pick: Distribution, path: Path, layout: Layout) -> Package:
+    from packaging.pylock import PackageSdist, PackageWheel
+
+    relative = os.path.relpath(path, layout.folder.resolve())
+    digest = sha256_of(path)
+    locked = {file.sha256 for file in pick.files if file.name == path.name and file.sha256}
+    if locked and digest not in locked:
+        msg = f"{path} is not the file of the lock: the SHA-256 differs."
+        raise MatrixError(msg, hint="Remove it, and run `matrix fetch --wheelhouse` again.")
+    size, hashes = path.stat().st_size, {"sha256": digest}
+    if path.suffix == ".whl":
+        return _package(pick, [PackageWheel(name=path.name, path=relative, size=size, hashes=hashes)])
+    return _package(pick, [], sdist=PackageSdist(name=path.name, path=relative, size=size, hashes=hashes))
+
+
+def _locked(pick: Distribution) -> Package:
+    """Return the entry of a distribution whose files the lock has."""
+    from packaging.pylock import PackageArchive, PackageSdist, PackageWheel
+
+    unhashed = [file.name for file in pick.files if not file.sha256]
+    if unhashed:
+        msg = f"The index has no SHA-256 of {unhashed[0]}, and pylock.toml requires hashes."
+        raise MatrixError(msg, hint="`matrix env --for cotainr` needs no hashes.")
+    first = pick.files[0]
+    hashes = {"sha256": first.sha256}
+    if pick.direct_url:
+        archive = PackageArchive(url=first.url, size=first.size or None, hashes=hashes)
+        return _package(pick, [], archive=archive)
+    if pick.is_sdist:
+        sdist = PackageSdist(
+            name=first.name, url=first.url, size=first.size or None, upload_time=_time(first), hashes=hashes
+        )
+        return _package(pick, [], index=first.index, sdist=sdist)
+    wheels = [
+        PackageWheel(
+            name=file.name,
+            url=file.url,
+            size=file.size or None,
+            upload_time=_time(file),
+            hashes={"sha256": file.sha256},
+        )
+        for file in pick.files
+    ]
+    return _package(pick, wheels, index=first.index)
+
+
+def _time(file: LockedFile) -> datetime | None:
+    return datetime.fromisoformat(file.uploaded) if file.uploaded else None
+
+
 def _published(pick: Distribution, python: str) -> Package:
     from packaging.pylock import PackageWheel
 
@@ -151,13 +213,25 @@ def _published(pick: Distribution, python: str) -> Package:
     return _package(pick, wheels, index=usable[0].index)
 
 
-def _package(pick: Distribution, wheels: Sequence[PackageWheel], index: str | None = None) -> Package:
+def _package(
+    pick: Distribution,
+    wheels: Sequence[PackageWheel],
+    *,
+    index: str | None = None,
+    sdist: PackageSdist | None = None,
+    archive: PackageArchive | None = None,
+) -> Package:
     from packaging.pylock import Package
     from packaging.utils import canonicalize_name
     from packaging.version import Version
 
     return Package(
-        name=canonicalize_name(pick.name), version=Version(pick.pinned), index=index, wheels=list(wheels)
+        name=canonicalize_name(pick.name),
+        version=Version(pick.pinned),
+        index=index,
+        wheels=list(wheels) or None,
+        sdist=sdist,
+        archive=archive,
     )
 
 

@@ -25,8 +25,9 @@ _REQUIREMENTS = "req.txt"
 
 def _emit(installation: Installation, layout: Layout) -> list[File]:
     reject_preinstalled(installation, "conda environments")
-    notes = [f"conda-containerize new --prefix DIR {quote(layout.main)} -r {_REQUIREMENTS}"]
-    lines = requirement_lines(installation, layout.local_url)
+    variables = "".join(f"{name}={value} " for name, value in installation.pip_variables.items())
+    notes = [f"{variables}conda-containerize new --prefix DIR {quote(layout.main)} -r {_REQUIREMENTS}"]
+    lines = requirement_lines(installation, layout.local)
     about = ["Read by conda-containerize -r."]
     return [
         environment_file(layout.main, installation, notes, "tykky"),

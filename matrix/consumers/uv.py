@@ -25,18 +25,20 @@ if TYPE_CHECKING:
 
 OURS = "matrix"
 """Name of our index in the file."""
+_ENVIRONMENT = (
+    "sys_platform == 'linux' and platform_machine == 'x86_64' and platform_python_implementation == 'CPython'"
+)
 
 
 def _emit(installation: Installation, layout: Layout) -> list[File]:
     reject_preinstalled(installation, "uv's environments")
-    if "${" in layout.local_url:
-        msg = f"uv does not expand variables in the URL of an index: {layout.local_url}."
+    source = layout.local
+    if "${" in source.url:
+        msg = f"uv does not expand variables in the URL of an index: {source.url}."
         raise UsageError(msg, hint="Name the URL without variables: --index-url URL.")
-    names = _index_names(installation.indexes)
-    pinned = list(map(pin, installation.installed))
-    indexes = [(OURS, layout.local_url)] if installation.built else []
-    sources = {pick.name: OURS if pick.origin == "build" else names.get(pick.index)
-               for pick in installation.installed}  # fmt: skip
+    picks = installation.installed
+    pinned = list(map(pin, picks))
+    binary = [pick.name for pick in picks if wheel_only(pick)]
     lines = [
         f"# {installation.heading}; {MARK} --for uv`.",
         "# Install with: uv sync. For your own project, copy the dependencies and all of [tool.uv].",
@@ -48,19 +50,39 @@ def _emit(installation: Installation, layout: Layout) -> list[File]:
         "",
         "[tool.uv]",
         "package = false",
-        *_array("environments", ["sys_platform == 'linux' and platform_machine == 'x86_64'"]),
+        *_array("environments", [_ENVIRONMENT]),
         "# A missing wheel is an error; uv runs no setup.py.",
-        *_array("no-build-package", [pick.name for pick in installation.installed if wheel_only(pick)]),
+        *(
+            ["no-build = true"]
+            if installation.is_complete and len(binary) == len(picks)
+            else _array("no-build-package", binary)
+        ),
         "# These versions hold whatever a dependency requires.",
         *_array("override-dependencies", pinned),
-        "",
-        "[tool.uv.sources]",
-        *(f"{name} = {{ index = {json.dumps(index)} }}" for name, index in sources.items() if index),
+        *(
+            ["no-index = true", *_array("find-links", [source.url])]
+            if source.is_wheelhouse
+            else _sources(installation, source.url)
+        ),
     ]
-    for name, url in [*indexes, *((name, url) for url, name in names.items())]:
-        lines += ["", "[[tool.uv.index]]", f"name = {json.dumps(name)}", f"url = {json.dumps(url)}"]
-        lines.append("explicit = true")
     return [File(layout.main, "\n".join(lines) + "\n")]
+
+
+def _sources(installation: Installation, url: str) -> list[str]:
+    """Return the tables that bind each distribution to its index."""
+    names = _index_names(installation.indexes)
+    lines = ["", "[tool.uv.sources]"]
+    for pick in installation.installed:
+        index = OURS if pick.origin == "build" else names.get(pick.index)
+        if pick.direct_url:
+            lines.append(f"{pick.name} = {{ url = {json.dumps(pick.direct_url)} }}")
+        elif index:
+            lines.append(f"{pick.name} = {{ index = {json.dumps(index)} }}")
+    indexes = [(OURS, url)] if installation.built else []
+    for name, address in [*indexes, *((name, address) for address, name in names.items())]:
+        lines += ["", "[[tool.uv.index]]", f"name = {json.dumps(name)}", f"url = {json.dumps(address)}"]
+        lines.append("explicit = true")
+    return lines
 
 
 def _array(key: str, items: Sequence[str]) -> list[str]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from shlex import quote
 from typing import TYPE_CHECKING
 
+from builders.constants import MOUNT_POINT
 from matrix.consumers import Consumer
 from matrix.consumers.shared.files import File
 from matrix.consumers.shared.requirements import (
@@ -27,7 +28,7 @@ from matrix.consumers.shared.shell import (
     fill,
     head,
     image_checks,
-    index_checks,
+    source_checks,
 )
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ def _emit(installation: Installation, layout: Layout) -> list[File]:
         f"Create the environment with: bash {_MAKE}; pack it with: bash {_PACK}; use it with: bash {_RUN}",
         *preinstalled_note(installation),
     ]
-    lines = requirement_lines(installation, layout.mounted_url, installation.on_top)
+    lines = requirement_lines(installation, layout.mounted, installation.on_top)
     limits = constraint_lines(installation, installation.on_top)
     return [
         requirements_file(layout.main, installation, lines, notes, "venv"),
@@ -59,17 +60,17 @@ def _emit(installation: Installation, layout: Layout) -> list[File]:
 def _create(installation: Installation, layout: Layout) -> str:
     notes = [
         f"Usage: bash {_MAKE}",
-        "Set MATRIX_VENV to change the directory of the environment, and MATRIX_INDEX or MATRIX_BASE_IMAGE",
-        "if the index or the base image has moved.",
+        f"Set MATRIX_VENV to change the directory of the environment, and {layout.variable} or",
+        f"MATRIX_BASE_IMAGE if the {layout.what} or the base image has moved.",
     ]
-    bound = [index_checks(str(layout.index), installation.built)] if not layout.url else []
+    source = source_checks(installation, layout)
     text = fill(
         _MAKE,
         head=head(installation, "venv", _MAKE, notes),
         environment=container_environment(),
-        checks="\n".join([image_checks(installation), *bound]),
+        checks="\n".join(filter(None, [image_checks(installation), source])),
         main=quote(layout.main),
-        bind=' -B "$index:/mnt:ro"' if bound else "",
+        bind=f' -B "$index:{MOUNT_POINT}:ro"' if source else "",
         steps=environment_steps(installation, _PREFIX, f"{_PREFIX}-files"),
     )
     return f"{text}\n"

@@ -10,10 +10,10 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import builders.closure
 import pytest
 import uv
 
-import builders.closure
 from builders.host import running_python
 from builders.index import Index
 from builders.index.server import serving

@@ -316,8 +316,7 @@ def test_same_lock_gives_same_bytes(work: Path) -> None:
         ("venv --hashes", "depends on what the image already has"),
         ("uv --hashes", "uv lock"),
         ("pylock --hashes", "a hash for every file"),
-        ("pip --python-from /usr/bin/python3", "--python-from works only with --hashes"),
-        ("pip --wheelhouse x", "--for apptainer"),
+        ("pip --wheelhouse x --index-url https://x/simple", "exclude each other"),
         ("pip --index-url /scratch/index", "is not a URL"),
         ("cotainr --index-url https://x/$(reboot)", "is not a URL"),
     ],
@@ -335,11 +334,11 @@ def test_index_url_may_contain_variables_for_pip(work: Path) -> None:
         assert content("out.txt")[0] == f"--extra-index-url {url}"
 
 
-def test_hashes_need_the_wheels(work: Path, capsys: Capture) -> None:
-    assert env("pip", "--hashes", "-o", "out.txt") == 1
+def test_hashes_need_lock_with_everything(work: Path, capsys: Capture) -> None:
+    assert env("pip", "--hashes", "-o", "out.txt") == 2
     output = capsys.readouterr().err
-    assert f"does not contain apex==1.9.0{LABEL}" in output
-    assert "matrix build-wheels" in output
+    assert "leaves other dependencies to pip" in output
+    assert "`matrix resolve` with network" in output
     assert not (work / "out.txt").exists()
 
 

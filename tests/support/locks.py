@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import datetime
+import hashlib
+from pathlib import Path
 from typing import Any
 
 from msgspec.structs import replace
 
-from resolver.model import BaseImage, Distribution, Resolution
+from builders.host import running_python
+from resolver.indexes import File
+from resolver.model import BaseImage, Distribution, Request, Resolution, Target
+from resolver.requirements import parse_requirement
 
 
 def built_pick(name: str, **more: Any) -> Distribution:
@@ -51,3 +57,40 @@ def with_index(lock: Resolution, url: str, *names: str) -> Resolution:
     return replace(
         lock, picks=tuple(replace(pick, index=url) if pick.name in names else pick for pick in lock.picks)
     )
+
+
+def locked_pick(name: str, version: str, *files: File, **more: Any) -> Distribution:
+    """Return a published distribution with its files."""
+    return Distribution(
+        name=name,
+        version=version,
+        kind="distribution",
+        origin="published",
+        support="inferred",
+        verdict="supported",
+        files=files,
+        **more,
+    )
+
+
+def local_file(path: Path, *, index: str = "https://index.example/simple", **more: Any) -> File:
+    """Return a file of an index that is really on this machine."""
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    known = {"url": path.as_uri(), "sha256": digest, "size": path.stat().st_size, "index": index}
+    return File(path.name, **{**known, **more})
+
+
+def lock_of(*picks: Distribution, requested: tuple[str, ...] = (), **more: Any) -> Resolution:
+    """Return a lock for the CPU and the Python of this process."""
+    python = running_python()
+    target = Target(site="local", date=datetime.date(2026, 3, 1), backend="cpu", python=python, glibc="2.35")
+    interpreter = Distribution(
+        name="python",
+        version=python,
+        kind="platform",
+        origin="default",
+        support="documented",
+        verdict="supported",
+    )
+    request = Request(target, tuple(map(parse_requirement, requested or [pick.name for pick in picks])))
+    return Resolution(request=request, target=target, picks=(interpreter, *picks), **more)

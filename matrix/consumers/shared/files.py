@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from builders.constants import MOUNTED_INDEX
+from builders.constants import MOUNT_POINT, MOUNTED_INDEX
 from builders.files import write_atomic
 from resolver.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
+
+    from resolver.model import Distribution
 
 MARK = "written by `matrix env"
 """Is at the top of every file, and distinguishes ours from a user's file of the same name."""
@@ -28,6 +31,21 @@ class File:
 
 
 @dataclass(frozen=True, slots=True)
+class Source:
+    """Where pip finds wheels, as the consumer sees it."""
+
+    url: str
+    is_wheelhouse: bool = False
+    """Whether it is a directory with everything, so that no index is used."""
+
+    def options(self, indexes: Iterable[str]) -> list[str]:
+        """Return pip's options, for lines of their own; `indexes` are those of the lock."""
+        if self.is_wheelhouse:
+            return ["--no-index", f"--find-links {self.url}"]
+        return [f"--extra-index-url {url}" for url in dict.fromkeys([self.url, *indexes])]
+
+
+@dataclass(frozen=True, slots=True)
 class Layout:
     """Where the files are written, and where the index is."""
 
@@ -40,17 +58,56 @@ class Layout:
     folder: Path = Path()
     """The directory of the files."""
     wheelhouse: Path | None = None
-    """Directory with the wheels of everything that is installed; then nothing is downloaded."""
+    """Directory with the files of everything that is installed, with symbolic links resolved; then no index
+    is used."""
 
     @property
-    def local_url(self) -> str:
-        """URL of the index for consumers that see the file systems of this machine."""
-        return self.url or (self.index / "simple").as_uri()
+    def bound(self) -> Path:
+        """The directory that scripts bind into a container."""
+        return self.wheelhouse or self.index
 
     @property
-    def mounted_url(self) -> str:
-        """URL of the index for consumers that see it bound into a container."""
-        return self.url or MOUNTED_INDEX
+    def what(self) -> str:
+        """What that directory is."""
+        return "wheelhouse" if self.wheelhouse else "index"
+
+    @property
+    def variable(self) -> str:
+        """The variable with which users name that directory if it has moved."""
+        return f"MATRIX_{self.what.upper()}"
+
+    @property
+    def local(self) -> Source:
+        """The source for consumers that see the file systems of this machine."""
+        if self.wheelhouse is not None:
+            return Source(self.wheelhouse.as_uri(), is_wheelhouse=True)
+        return Source(self.url or (self.index / "simple").as_uri())
+
+    @property
+    def mounted(self) -> Source:
+        """The source for consumers that see it bound into a container."""
+        if self.wheelhouse is not None:
+            return Source(f"file://{MOUNT_POINT}", is_wheelhouse=True)
+        return Source(self.url or MOUNTED_INDEX)
+
+
+def files_in_wheelhouse(folder: Path, picks: Iterable[Distribution]) -> dict[str, str]:
+    """Return the name of the file from which pip installs each distribution, for those that have one."""
+    from packaging.utils import InvalidWheelFilename, parse_wheel_filename
+    from packaging.version import InvalidVersion, Version
+
+    names = {path.name for path in folder.iterdir() if path.is_file()}
+    wheels: dict[tuple[str, Version], str] = {}
+    for name in sorted(names):  # the last one has the highest build tag
+        with suppress(InvalidWheelFilename, InvalidVersion):
+            project, version, *_ = parse_wheel_filename(name)
+            wheels[project, version] = name
+    found = {}
+    for pick in picks:
+        locked = (file.name for file in pick.files if file.name in names)
+        if name := next(locked, "") or wheels.get((pick.name, Version(pick.pinned)), ""):
+            found[pick.name] = name
+    return found
 
 
 def split(output: Path, default: str) -> tuple[Path, str]:

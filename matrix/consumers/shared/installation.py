@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -10,7 +11,6 @@ from resolver.errors import UsageError
 from resolver.versions import is_version
 
 if TYPE_CHECKING:
-    from builders.closure import ResolvedWheel
     from resolver.model import Distribution, Resolution
 
 
@@ -22,8 +22,8 @@ class Installation:
     ----------
     lock
         The resolution.
-    closure
-        All that will be installed, with hashes; empty unless hashes were requested.
+    hashes
+        SHA-256 of the files that may be installed, by distribution; empty unless hashes were requested.
 
     Raises
     ------
@@ -32,7 +32,7 @@ class Installation:
     """
 
     lock: Resolution
-    closure: tuple[ResolvedWheel, ...] = ()
+    hashes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Check that the lock fixes the Python version."""
@@ -44,6 +44,25 @@ class Installation:
     def python(self) -> str:
         """CPython minor."""
         return self.lock.target.python or self.lock.version_of("python")
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the lock has everything that will be installed, so that pip need not resolve anything."""
+        return self.lock.is_complete
+
+    @cached_property
+    def sdists(self) -> list[Distribution]:
+        """The distributions that pip must build, because they have no wheel for the target."""
+        return [pick for pick in self.installed if pick.is_sdist]
+
+    @property
+    def pip_variables(self) -> dict[str, str]:
+        """Variables for a pip that another tool starts.
+
+        A pip that builds an sdist passes them on to the pip that installs its build requirements, so nothing
+        is set if there is one; pip then compares the pins with what each distribution requires.
+        """
+        return {"PIP_NO_DEPS": "1"} if self.is_complete and not self.sdists else {}
 
     @property
     def image_path(self) -> str:
@@ -133,4 +152,4 @@ def pin(pick: Distribution) -> str:
 
 def wheel_only(pick: Distribution) -> bool:
     """Return whether pip must not build a distribution: we build it, or the lock names its wheel."""
-    return pick.origin == "build" or pick.wheel is not None
+    return pick.origin == "build" or pick.wheel is not None or (bool(pick.files) and not pick.is_sdist)

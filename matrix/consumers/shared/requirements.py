@@ -8,6 +8,9 @@ Observed with pip 22.3 to 26.3:
   unpinned name, with any project of that name.
 - ``--only-binary NAME`` keeps pip from running an unrelated setup.py, and makes a missing wheel an error.
 - If one line has a hash, every requirement and every dependency needs one.
+- ``--no-deps`` is not allowed in the file. As a variable, it would also apply to the build requirements of
+  sdists, which pip installs with a pip of its own.
+- uv lets no package build from source after ``--only-binary :all:``, whatever follows.
 
 conda joins the lines of the pip section into a requirements file (conda 24.11 to 26.7), so the same holds
 there. conda's own libstdc++ is loaded before that of the base image, so it must not be older.
@@ -24,7 +27,7 @@ from resolver.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from builders.closure import ResolvedWheel
+    from matrix.consumers.shared.files import Source
     from matrix.consumers.shared.installation import Installation
     from resolver.model import Distribution
 
@@ -35,29 +38,32 @@ _CONDA_PIP = "25.*"
 
 
 def requirement_lines(
-    installation: Installation, url: str, chosen: Sequence[Distribution] | None = None
+    installation: Installation, source: Source, chosen: Sequence[Distribution] | None = None
 ) -> list[str]:
     """Return the lines that install what a lock pins.
 
     Parameters
     ----------
-    url
-        Our index as the consumer sees it.
+    source
+        Our index, or a directory with everything, as the consumer sees it.
     chosen
         The distributions to install; all of the lock by default.
     """
     chosen = installation.installed if chosen is None else chosen
-    indexes = dict.fromkeys([url, *(pick.index for pick in chosen if pick.index)])
+    binary = sorted(pick.name for pick in chosen if wheel_only(pick))
+    if installation.is_complete and len(binary) == len(chosen):
+        binary = [":all:"]
     return [
-        *(f"--extra-index-url {index}" for index in indexes),
-        *(f"--only-binary {name}" for name in sorted(pick.name for pick in chosen if wheel_only(pick))),
-        *(map(_hashed, installation.closure) if installation.closure else map(pin, chosen)),
+        *source.options(pick.index for pick in chosen if pick.index),
+        *(f"--only-binary {name}" for name in binary),
+        *(_line(pick, installation, source) for pick in chosen),
     ]
 
 
-def _hashed(wheel: ResolvedWheel) -> str:
-    hashes = [f"--hash=sha256:{digest}" for digest in wheel.sha256]
-    return " ".join([f"{wheel.name}=={wheel.version}", *hashes])
+def _line(pick: Distribution, installation: Installation, source: Source) -> str:
+    url = "" if source.is_wheelhouse else pick.direct_url
+    hashes = [f"--hash=sha256:{digest}" for digest in installation.hashes.get(pick.name, ())]
+    return " ".join([f"{pick.name} @ {url}" if url else pin(pick), *hashes])
 
 
 def constraint_lines(installation: Installation, chosen: Sequence[Distribution] | None = None) -> list[str]:
@@ -82,7 +88,7 @@ def environment_file(
     """Return a conda environment file.
 
     Every line of the pip section is a plain YAML scalar, because no URL or pin contains anything that YAML
-    reads otherwise.
+    reads otherwise; only a colon at the end of a line would make it a map.
     """
     image = installation.lock.image
     libstdcxx = image.libstdcxx if image else ""
@@ -101,7 +107,7 @@ def environment_file(
         f"  - pip={_CONDA_PIP}",
         f"  - libstdcxx-ng>={libstdcxx}" if libstdcxx else "  - libstdcxx-ng",
         *(["  - pip:"] if lines else []),
-        *(f"      - {line}" for line in lines),
+        *(f"      - '{line}'" if line.endswith(":") else f"      - {line}" for line in lines),
     ]
     return File(name, "\n".join(text) + "\n")
 

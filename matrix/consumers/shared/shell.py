@@ -9,12 +9,13 @@ from shlex import quote
 from typing import TYPE_CHECKING
 
 from builders.constants import CERTIFICATE_VARIABLES
-from matrix.consumers.shared.files import MARK
+from matrix.consumers.shared.files import MARK, files_in_wheelhouse
 from matrix.container_variables import DISTURBING, VISIBLE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
+    from matrix.consumers.shared.files import Layout
     from matrix.consumers.shared.installation import Installation
     from resolver.model import Distribution
 
@@ -71,10 +72,19 @@ def image_checks(installation: Installation, *, digest: bool = True) -> str:
     return checks + (f"\n{fill('digest.sh', digest=locked)}" if locked else "")
 
 
-def index_checks(index: str, built: Iterable[Distribution]) -> str:
-    """Return the lines that check that the index has every wheel, before anything slow starts."""
-    needs = "\n".join(f"need {pick.name} {quote(pick.pinned)}" for pick in built)
-    return fill("index.sh", index=_default(index), needs=needs)
+def source_checks(installation: Installation, layout: Layout) -> str:
+    """Return the lines that check that the index, or the wheelhouse, has the wheels before anything slow.
+
+    They set ``$index`` to the directory to bind. Empty if the user named the URL of the index.
+    """
+    if layout.url:
+        return ""
+    if layout.wheelhouse is not None:
+        names = files_in_wheelhouse(layout.wheelhouse, installation.on_top).values()
+        needs = "\n".join(f"need {quote(name)}" for name in names)
+        return fill("wheelhouse.sh", wheelhouse=_default(str(layout.wheelhouse)), needs=needs)
+    needs = "\n".join(f"need {pick.name} {quote(pick.pinned)}" for pick in installation.built)
+    return fill("index.sh", index=_default(str(layout.index)), needs=needs)
 
 
 def _default(text: str) -> str:
@@ -82,16 +92,23 @@ def _default(text: str) -> str:
     return quote(text) if text else ""
 
 
-def installed_check(installed: Sequence[Distribution], preinstalled: Sequence[Distribution] = ()) -> str:
+def installed_check(
+    installed: Sequence[Distribution],
+    preinstalled: Sequence[Distribution] = (),
+    *,
+    nothing_else: bool = False,
+) -> str:
     """Return a Python program that compares installed versions with the lock, and looks for CUDA.
 
     Parameters
     ----------
     preinstalled
         Distributions that must still be installed; a version without a label allows any label.
+    nothing_else
+        Whether pip must not have installed any other distribution.
     """
     pinned = {pick.name: pick.pinned for pick in (*installed, *preinstalled)}
-    return fill("check.py.txt", pinned=json.dumps(pinned, indent=4))
+    return fill("check.py.txt", pinned=json.dumps(pinned, indent=4), nothing_else=str(nothing_else))
 
 
 def environment_steps(installation: Installation, prefix: str, folder: str) -> str:
@@ -110,12 +127,14 @@ def environment_steps(installation: Installation, prefix: str, folder: str) -> s
     torch = installation.preinstalled_torch
     ours = ", ".join(json.dumps(pick.name) for pick in installation.on_top)
     limits = fill("limits.sh", prefix=prefix, python=installation.python, ours=ours) if torch else ""
+    no_deps = "--no-deps " if installation.is_complete else ""
     return fill(
         "environment.sh",
         python=installation.python,
         torch=torch.version if torch else "",
         prefix=prefix,
         files=folder,
+        no_deps=no_deps,
         system="--system-site-packages" if torch else "",
         limits=limits,
         image_limits=f"-c {prefix}/image.txt" if torch else "",

@@ -25,7 +25,7 @@ if [ -z "$python" ]; then
 fi
 "$python" -m venv @SYSTEM@ @PREFIX@
 @LIMITS@
-@PREFIX@/bin/python -m pip install -r @FILES@/requirements.txt -c @FILES@/constraints.txt @IMAGE_LIMITS@
+@PREFIX@/bin/python -m pip install @NO_DEPS@-r @FILES@/requirements.txt -c @FILES@/constraints.txt @IMAGE_LIMITS@
 @PREFIX@/bin/python - <<'CHECK'
 @CHECK@
 CHECK
