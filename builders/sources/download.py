@@ -125,6 +125,7 @@ def _part_of(target: Path) -> Iterator[IO[bytes] | None]:
 def _fetch(url: str, part: IO[bytes], downloads: Downloads) -> None:
     """Append what is missing of a file, and continue after interrupted connections."""
     from builders.index_client.transport import RequestError
+    from builders.web import MISSING
 
     address = mirrored(url, downloads.mirrors)
     shown = without_password(address)
@@ -145,9 +146,9 @@ def _fetch(url: str, part: IO[bytes], downloads: Downloads) -> None:
             _append(url, part, downloads)
         except RequestError as error:
             part.flush()
-            if error.status:
+            if error.status in MISSING:
                 raise SourceError(f"{shown} cannot be downloaded: {error}.", hint=MIRROR_HINT) from None
-            if attempt == _ATTEMPTS or part.seek(0, os.SEEK_END) == before:
+            if error.status or attempt == _ATTEMPTS or part.seek(0, os.SEEK_END) == before:
                 msg = f"{shown} cannot be downloaded: {error}."
                 raise EnvironmentLacksError(msg, hint=NETWORK_HINT) from None
         else:

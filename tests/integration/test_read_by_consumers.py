@@ -10,26 +10,24 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-import builders.closure
 import pytest
 import uv
+from msgspec.structs import replace
 
 from builders.host import running_python
 from builders.index import Index
 from builders.index.server import serving
 from matrix.cli import main
-from resolver.errors import EnvironmentLacksError
 from resolver.lock import dumps, read_lock
 from resolver.model import BaseImage
 from tests.rig.rig import USER, Rig
-from tests.support.locks import with_image, with_index, with_kept
+from tests.support.locks import local_file, locked_pick, with_image, with_index, with_kept
 from tests.support.tiny import tiny_index, tiny_wheel
 
 pytestmark = pytest.mark.integration
 Capture = pytest.CaptureFixture[str]
 LABELLED = "0.19.8+cpu.torch2.13.0"
 OLDEST, NEWEST = "22.3", ""
-HASHED = ("env", "--for", "pip", "--hashes", "--python-from", sys.executable)
 
 
 @pytest.fixture(scope="module")
@@ -149,20 +147,28 @@ def test_constraints_limit_later_installs(work: Path, pips: Path) -> None:
     assert installed(work / "installed")["torch"] == "2.13.0+cpu"
 
 
+def complete(work: Path) -> None:
+    """Write the lock again with the files of all distributions."""
+    lock = read_lock(Path("matrix.lock"))
+    indexes = {"torch": work / "torch", "sympy": work / "trap", "mpmath": work / "trap"}
+    picks = [pick for pick in lock.picks if pick.name not in indexes]
+    for name, root in indexes.items():
+        url = (root / "simple").as_uri()
+        (wheel,) = (root / "simple" / name).glob(f"{name}-{EXPECTED[name]}-*.whl")
+        index = url if name == "torch" else ""
+        picks.append(locked_pick(name, EXPECTED[name], local_file(wheel, index=url), index=index))
+    Path("matrix.lock").write_text(dumps(replace(lock, picks=tuple(picks), left_open=())))
+
+
 @pytest.mark.parametrize("consumer", ["pip", "cotainr", "tykky"])
-def test_hashes_cover_closure_and_pip_checks_them(
-    work: Path, pips: Path, consumer: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name, value in clean(work).items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.delenv("PIP_FIND_LINKS", raising=False)
+def test_hashes_are_complete_and_pip_checks_them(work: Path, pips: Path, consumer: str) -> None:
+    complete(work)
     (work / "out").mkdir()
-    python = ["--python-from", sys.executable]
-    assert main(["env", "--for", consumer, "--hashes", *python, "-o", "out"]) == 0
+    assert main(["env", "--for", consumer, "--hashes", "-o", "out"]) == 0
     text = (
         work / "out" / {"pip": "requirements.txt", "tykky": "req.txt"}.get(consumer, "env.yml")
     ).read_text()
-    lines = [line.strip().removeprefix("- ") for line in text.splitlines()]
+    lines = [line.strip().removeprefix("- ").strip("'") for line in text.splitlines()]
     pinned = dict(line.split(" --hash=sha256:") for line in lines if "--hash" in line)
     assert set(pinned) == {f"{name}=={version}" for name, version in EXPECTED.items()}
     requirements = work / "section.txt"
@@ -172,65 +178,29 @@ def test_hashes_cover_closure_and_pip_checks_them(
         if "==" in line or line[:2] == "--"
     ]
     requirements.write_text("\n".join(section) + "\n")
-    done = pip(pips, OLDEST, work, "--require-hashes", "-r", "section.txt")
-    assert done.returncode == 0, done.stderr
-    assert installed(work / "installed") == EXPECTED
+    for version in (OLDEST, NEWEST):
+        done = pip(pips, version, work, "--require-hashes", "--no-deps", "-r", "section.txt")
+        assert done.returncode == 0, done.stderr
+        assert installed(work / "installed") == EXPECTED
+        shutil.rmtree(work / "installed")
     # Another file under the same name is refused.
     tiny_index(work / "trap", {"mpmath": [("1.3.0", ["sympy>1"])]})
     assert "do not match the hashes" in pip(pips, NEWEST, work, "-I", "-r", "section.txt").stderr.lower()
 
 
-def test_uv_resolves_closure_without_python_of_lock(
-    work: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+@pytest.mark.parametrize("version", [OLDEST, NEWEST], ids=["oldest", "newest"])
+def test_pip_installs_from_wheelhouse_only(
+    work: Path, pips: Path, version: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def nowhere(*_: object, **__: object) -> None:
-        msg = "Python 3.11 is needed to build for it, and this machine has none."
-        raise EnvironmentLacksError(msg)
-
-    for name, value in clean(work).items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.delenv("PIP_FIND_LINKS", raising=False)
-    monkeypatch.setattr(builders.closure, "find_python", nowhere)
-    monkeypatch.setenv("PATH", f"{Path(uv.find_uv_bin()).parent}:{os.environ['PATH']}")
-    assert main(["env", "--for", "pip", "--hashes", "-o", "requirements.txt"]) == 0
-    pinned = [
-        line.split(" --hash")[0] for line in Path("requirements.txt").read_text().splitlines() if "==" in line
-    ]
-    assert set(pinned) == {f"{name}=={version}" for name, version in EXPECTED.items()}
-    monkeypatch.setenv("PATH", "/nowhere")
-    capsys.readouterr()
-    assert main(["env", "--for", "pip", "--hashes", "-o", "other.txt"]) == 3
-    output = capsys.readouterr().err
-    assert "Python 3.11 is needed" in output
-    assert "or install uv" in output
-    assert not Path("other.txt").exists()
-
-
-def test_unreachable_index_is_exit_3(work: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
-    for name, value in clean(work).items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.delenv("PIP_FIND_LINKS", raising=False)
-    lock = with_index(read_lock(Path("matrix.lock")), "http://127.0.0.1:9/whl/cpu", "torch")
-    Path("matrix.lock").write_text(dumps(lock))
-    assert (
-        main(["env", "--for", "pip", "--hashes", "--python-from", sys.executable, "-o", "requirements.txt"])
-        == 3
-    )
-    assert "Not reachable: http://127.0.0.1:9/whl/cpu" in capsys.readouterr().err
-    assert not Path("requirements.txt").exists()
-
-
-def test_cuda_packages_are_rejected(work: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
-    for name, value in clean(work).items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.delenv("PIP_FIND_LINKS", raising=False)
-    tiny_index(work / "trap", {"sympy": [("1.14.0", ["mpmath", "nvidia-cublas-cu12"])]})
-    assert (
-        main(["env", "--for", "pip", "--hashes", "--python-from", sys.executable, "-o", "requirements.txt"])
-        == 1
-    )
-    assert "packages for CUDA: nvidia-cublas-cu12 12.8" in capsys.readouterr().err
-    assert not Path("requirements.txt").exists()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(work / "cache"))
+    complete(work)
+    assert main(["fetch", "--wheelhouse", "wheels"]) == 0
+    shutil.rmtree(work / "trap")
+    shutil.rmtree(work / "torch")
+    assert main(["env", "--for", "pip", "--hashes", "--wheelhouse", "wheels", "-o", "requirements.txt"]) == 0
+    done = pip(pips, version, work, "-r", "requirements.txt")  # its resolver finds nothing missing
+    assert done.returncode == 0, done.stderr
+    assert installed(work / "installed") == EXPECTED
 
 
 @pytest.mark.parametrize("how", ["file", "http"])
