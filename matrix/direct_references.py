@@ -8,14 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 from urllib.parse import SplitResult, unquote, urlsplit
 
-from packaging.utils import (
-    InvalidSdistFilename,
-    InvalidWheelFilename,
-    parse_sdist_filename,
-    parse_wheel_filename,
-)
-
-from builders.sources.pyproject import static_metadata
+from builders.pyproject import static_metadata
 from matrix.checking.pip_line import is_location
 from matrix.checking.pip_line import parse_requirement as parse_pep508
 from resolver.errors import UsageError
@@ -124,6 +117,13 @@ class _DirectReference:
 
     def _read_file_name(self, path: str) -> None:
         """Read the name in the name of a wheel or, if none is stated, of an sdist."""
+        from packaging.utils import (
+            InvalidSdistFilename,
+            InvalidWheelFilename,
+            parse_sdist_filename,
+            parse_wheel_filename,
+        )
+
         file = unquote(path.rpartition("/")[2])
         if file.endswith(".whl"):
             try:

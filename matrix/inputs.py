@@ -32,8 +32,10 @@ if TYPE_CHECKING:
 Kind = Literal["requirements", "constraints", "overrides"]
 _MOST_NESTED = 50
 """Requirements files in requirements files."""
-_SPECIAL = re.compile(r"^[-.]|[/@]|\.(whl|zip|tgz|tar\.\w+)$")
-"""Finds options, paths, URLs and direct references."""
+_MOST_LINES = 100_000
+_LONGEST_LINE = 100_000  # characters; pip's parser of options needs minutes for longer ones
+_SPECIAL = re.compile(r"^[-.]|[/@\t]|\s-|\$\{|\.(whl|zip|tgz|tar\.\w+)$")
+"""Finds options, paths, URLs, direct references and variables."""
 _VARIABLE = re.compile(r"\$\{([A-Z0-9_]+)\}")
 _IGNORED = {
     "--pre": "To allow pre-releases of a distribution, name one in its requirement, such as name>=2.0rc1.",
@@ -173,12 +175,15 @@ class _Reader:
             text = read_text(path, pipes=True)
         except UsageError as error:
             raise parent.error(error.message, hint=error.hint) from None
+        if text.count("\n") > _MOST_LINES:
+            raise parent.error(f"{path} has more than {_MOST_LINES} lines, so it is no requirements file.")
         source = _Source(str(path), directory=parent.directory, chain=(*parent.chain, real))
         self._add_document(read_requirements(text, str(path)), kind, source)
 
     def add_environment(self, path: Path) -> None:
         """Add the pip section of a conda environment file, and its Python."""
-        from matrix.checking.document import read_conda, read_file
+        from matrix.checking.conda_document import read_conda
+        from matrix.checking.document import read_file
         from matrix.checking.line_rules import conda_name, is_pip_line
 
         document = read_conda(read_file(path), str(path))
@@ -213,7 +218,7 @@ class _Reader:
 
     def add_project(self, path: Path, extras: Sequence[str], groups: Sequence[str]) -> None:
         """Add the dependencies in a ``pyproject.toml``."""
-        from builders.sources.pyproject import FILE, read_pyproject, requirements_of
+        from builders.pyproject import FILE, read_pyproject, requirements_of
 
         path = path / FILE if path.is_dir() else path
         document = read_pyproject(path)
@@ -229,6 +234,12 @@ class _Reader:
         hashed: list[_Source] = []
         for entry in document.entries:
             here = replace(source, line=entry.line) if source.file else source
+            if len(entry.text) > _LONGEST_LINE:
+                msg = f"the line has more than {_LONGEST_LINE} characters."
+                raise here.error(msg, hint="Split it, or name a requirements file.")
+            if not _SPECIAL.search(entry.text) and (requirement := _plain_requirement(entry.text)):
+                self._append(requirement, kind, here)
+                continue
             expanded = self._expanded(entry, here)
             if expanded is not None:
                 _check_form(expanded, here)
@@ -311,6 +322,14 @@ class _Reader:
             msg = f"the constraint {shorten(requirement.text)!r} has extras, which pip rejects."
             raise source.error(msg, hint="Write the name without brackets.")
         self.found[kind].append(requirement)
+
+
+def _plain_requirement(text: str) -> Requirement | None:
+    """Parse a line that only has a requirement; return None if `_check_form` must say what is wrong."""
+    try:
+        return parse_requirement(text)
+    except UsageError:
+        return None
 
 
 def _check_form(entry: Entry, source: _Source) -> None:

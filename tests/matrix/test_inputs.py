@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from builders.sources.pyproject import static_metadata
+from builders.pyproject import static_metadata
 from matrix.inputs import Inputs, read_inputs
 from matrix.options import add_input_options, add_names
 from matrix.settings import Settings, merge, read_settings
@@ -221,6 +221,13 @@ def test_huge_file_is_an_error() -> None:
     with Path("r.txt").open("wb") as file:
         file.truncate(2**30)
     assert "larger than" in error_of(Settings(requirement_files=["r.txt"]))
+
+
+@pytest.mark.parametrize(
+    "text", ["a\n" * 10**6, "a " + "--hash=x " * 10**5, "a --global-option=" + "y z" * 10**6]
+)
+def test_absurdly_long_files_and_lines_are_an_error(text: str) -> None:
+    assert "more than" in error_of_file(text)
 
 
 def test_cycle_of_files_is_an_error() -> None:
