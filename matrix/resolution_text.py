@@ -16,7 +16,7 @@ from matrix.console import table
 from resolver.lock import encode
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sized
 
     from matrix.console import Console
     from resolver.model import Conflict, CoreItem, Fact, Resolution, Target
@@ -44,25 +44,53 @@ def conflict_json(conflict: Conflict) -> dict[str, Any]:
     return document
 
 
-def resolution_text(resolution: Resolution, *, reasons: bool = True, sources: bool = False) -> str:
-    """Return a resolution as text: the versions, the reasons for each, and the install order."""
+def resolution_text(
+    resolution: Resolution, *, reasons: bool = True, sources: bool = False, every: bool = False
+) -> str:
+    """Return a resolution as text: the versions, the reasons for each, and the install order.
+
+    Distributions that only package indexes know, and that the request does not name, are counted, or listed
+    if `every`.
+    """
+    others: frozenset[str] = frozenset() if every else names_of_others(resolution)
+    listed = [pick for pick in resolution.picks if pick.name not in others]
     rows = []
-    for pick in resolution.picks:
+    for pick in listed:
         support = pick.support if pick.verdict == "supported" else f"{pick.support}, at own risk"
         rows.append([pick.name, pick.key, pick.origin, support])
     lines = [title_of(resolution.target), "", table(rows)]
+    if others:
+        lines.append(f"  {others_text(others)}")
     if reasons:
         lines += ["", "Why"]
-        for pick in resolution.picks:
+        for pick in listed:
             lines.append(f"  {pick}")
             lines += _reasons(pick.facts, sources=sources)
     preinstalled = {pick.name for pick in resolution.picks if pick.origin == "preinstalled"}
-    groups = [[name for name in group if name not in preinstalled] for group in resolution.order]
+    hidden = preinstalled | others
+    groups = [[name for name in group if name not in hidden] for group in resolution.order]
     groups = [group for group in groups if group]
     lines += ["", "Install order"]
     lines += [f"  {number}. {', '.join(group)}" for number, group in enumerate(groups, start=1)]
     lines += [f"  Preinstalled: {', '.join(sorted(preinstalled))}"] if preinstalled else []
     return "\n".join(lines)
+
+
+def names_of_others(resolution: Resolution) -> frozenset[str]:
+    """Return the distributions that only package indexes know, and that the request does not name."""
+    requested = {requirement.name for requirement in resolution.request.requirements}
+    return frozenset(
+        pick.name
+        for pick in resolution.distributions
+        if pick.origin == "published" and pick.files and pick.name not in requested
+        if not any(fact.file for fact in pick.facts)
+    )
+
+
+def others_text(others: Sized) -> str:
+    """Return how many distributions are not listed."""
+    plural = "" if len(others) == 1 else "s"
+    return f"and {len(others)} other distribution{plural} from package indexes (-v lists them)"
 
 
 def _reasons(facts: Iterable[Fact], *, sources: bool) -> list[str]:
