@@ -253,8 +253,11 @@ def serving_on(listening: socket.socket, index: Index, *, threads: int = 8) -> I
     try:
         yield
     finally:
-        # In the server's thread: its loop ends when no channel is open.
-        server.trigger.pull_trigger(lambda: wasyncore.close_all(channels))
-        thread.join(timeout=10)
+        # Requests in progress use the trigger, so they end first. The server's thread closes all channels, the
+        # trigger included; the lock makes it wait until the trigger is pulled. Its loop ends without channels.
         server.task_dispatcher.shutdown()
+        with server.trigger.lock:
+            server.trigger.thunks.append(lambda: wasyncore.close_all(channels))
+            server.trigger.pull_trigger()
+        thread.join(timeout=10)
         listening.close()

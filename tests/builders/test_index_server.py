@@ -6,13 +6,17 @@ import hashlib
 import json
 import subprocess
 import sys
+import threading
+import time
 import zipfile
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 import requests
 from pypi_simple import PyPISimple
+from waitress.trigger import trigger
 
 from builders.index import Index
 from builders.index.maintenance import yank
@@ -218,6 +222,24 @@ def test_server_stops_with_its_block(index: Index) -> None:
         assert get(url).status_code == 200
     with pytest.raises(requests.ConnectionError):
         get(url)
+
+
+def test_server_stops_during_request(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Threads wake the server's loop slowly, so that the request's thread and the stopping one overlap."""
+    pull, pulled = trigger._physical_pull, threading.Event()
+
+    def pull_slowly(self: trigger) -> None:
+        pulled.set()
+        time.sleep(0.05)
+        pull(self)
+
+    monkeypatch.setattr(trigger, "_physical_pull", pull_slowly)
+    for _ in range(3):
+        pulled.clear()
+        with serving(index) as url, ThreadPoolExecutor(1) as client:
+            answer = client.submit(get, url)
+            assert pulled.wait(timeout=10)
+        assert answer.result().status_code == 200
 
 
 @pytest.mark.integration
