@@ -6,7 +6,6 @@ import fcntl
 import hashlib
 import os
 import shutil
-import tempfile
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -25,9 +24,8 @@ def temporary_sibling(target: Path) -> Iterator[Path]:
     skip such files.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=target.parent, prefix=TEMPORARY_PREFIX, suffix=target.suffix)
-    os.close(handle)
-    temporary = Path(name)
+    temporary = target.parent / f"{TEMPORARY_PREFIX}{os.urandom(8).hex()}{target.suffix}"
+    temporary.touch(mode=0o600, exist_ok=False)
     try:
         yield temporary
     finally:

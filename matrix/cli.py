@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import ast
 import gc
 import re
 import signal
@@ -130,7 +129,12 @@ def make_parser(called: str = "") -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     parser.add_argument("--version", action="version", version=f"matrix {__version__}")
-    subparsers = parser.add_subparsers(metavar="COMMAND", required=True, parser_class=_Parser)
+    subparsers = parser.add_subparsers(
+        metavar="COMMAND",
+        required=True,
+        parser_class=_Parser,
+        prog=parser.prog,  # argparse would format the usage to find it, which imports much
+    )
     files = commands()
     if called in files:
         command = import_module(f"matrix.commands.{called.replace('-', '_')}")
@@ -143,6 +147,8 @@ def make_parser(called: str = "") -> argparse.ArgumentParser:
 
 def _summary(file: Path) -> str:
     """Return the ``SUMMARY`` of a command without importing its module, which may import much."""
+    import ast
+
     line = re.search(r'^SUMMARY = (["\'].*["\'])$', file.read_text(encoding="utf-8"), re.MULTILINE)
     return str(ast.literal_eval(line[1])) if line else ""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
@@ -109,6 +108,8 @@ def conflict_text(conflict: Conflict) -> str:
     lines += [f"  - {item.text}{first_source(item)}" for item in conflict.core]
     lines.append("")
     if conflict.suggestions:
+        import shlex
+
         lines.append("These requests resolve:")
         lines += [
             f"  - {suggestion.change}: matrix resolve {shlex.join(suggestion.request)}"

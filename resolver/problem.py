@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 
 from resolver.specifiers import Versions
-from resolver.versions import parse_specifier
+from resolver.versions import minor, parse_specifier
 
 if TYPE_CHECKING:
     from resolver.facts.schema import Status
@@ -39,7 +39,16 @@ class Variable:
         The mask of all candidates, without absence.
     """
 
-    __slots__ = ("_by_specifier", "_by_version", "_versions", "candidates", "everything", "name", "present")
+    __slots__ = (
+        "_by_line",
+        "_by_specifier",
+        "_by_version",
+        "_versions",
+        "candidates",
+        "everything",
+        "name",
+        "present",
+    )
 
     def __init__(self, name: str, candidates: list[Candidate]) -> None:
         self.name = name
@@ -51,6 +60,7 @@ class Variable:
             mask = self._by_version.get(candidate.version, 0)
             self._by_version[candidate.version] = mask | 1 << (position + 1)
         self._versions: Versions | None = None
+        self._by_line: dict[str, int] = {}
         self._by_specifier: dict[str, int] = {}
 
     def of_versions(self, versions: Iterable[str]) -> int:
@@ -59,6 +69,13 @@ class Variable:
         for version in versions:
             mask |= self._by_version.get(version, 0)
         return mask
+
+    def of_line(self, line: str) -> int:
+        """Return the mask of the candidates of a major.minor line."""
+        if not self._by_line:
+            for version, mask in self._by_version.items():
+                self._by_line[minor(version)] = self._by_line.get(minor(version), 0) | mask
+        return self._by_line.get(line, 0)
 
     def allowed_by(self, specifier: str) -> int:
         """Return the mask of the candidates whose version a specifier allows."""
@@ -70,7 +87,10 @@ class Variable:
 
     def mask(self, positions: Iterable[int]) -> int:
         """Return the mask of the candidates at these positions."""
-        return sum(1 << (position + 1) for position in positions)
+        mask = 0
+        for position in positions:
+            mask |= 2 << position
+        return mask
 
     def candidate(self, bit: int) -> Candidate:
         """Return the candidate of a bit number (1 or more)."""

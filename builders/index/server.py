@@ -253,8 +253,8 @@ def serving_on(listening: socket.socket, index: Index, *, threads: int = 8) -> I
     try:
         yield
     finally:
-        # Requests in progress use the trigger, so they end first. The server's thread closes all channels, the
-        # trigger included; the lock makes it wait until the trigger is pulled. Its loop ends without channels.
+        # Requests in progress use the trigger, so they end first. The server's thread closes all channels,
+        # the trigger included; the lock makes it wait until the trigger is pulled. Then its loop ends.
         server.task_dispatcher.shutdown()
         with server.trigger.lock:
             server.trigger.thunks.append(lambda: wasyncore.close_all(channels))

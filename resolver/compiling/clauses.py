@@ -40,7 +40,7 @@ def mask_of(variable: Variable, test: Test) -> int:
         return variable.present
     if isinstance(test, IndexedTest):
         return test.mask(variable)
-    return variable.mask(i for i, candidate in enumerate(variable.candidates) if test(candidate))
+    return variable.mask([i for i, candidate in enumerate(variable.candidates) if test(candidate)])
 
 
 def any_candidate(_: Candidate) -> bool:
@@ -106,9 +106,18 @@ def version_in(versions: Iterable[str]) -> Test:
     return VersionIn(frozenset(versions))
 
 
-def line_is(line: str) -> Test:
-    """Allow the versions of one major.minor line."""
-    return lambda candidate: minor(candidate.version) == line
+class LineIs(IndexedTest, frozen=True):
+    """Allows the versions of one major.minor line."""
+
+    line: str
+
+    def __call__(self, candidate: Candidate) -> bool:
+        """Return whether the candidate is of the line."""
+        return minor(candidate.version) == self.line
+
+    def mask(self, variable: Variable) -> int:
+        """Return the mask of the candidates of the line."""
+        return variable.of_line(self.line)
 
 
 def allowed_by(specifiers: Sequence[str]) -> Test:

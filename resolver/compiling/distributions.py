@@ -13,10 +13,10 @@ from resolver.compiling.clauses import (
     PAIRED_WITH_TORCH,
     Clause,
     KnownMask,
+    LineIs,
     allowed_by,
     any_candidate,
     covers,
-    line_is,
     version_in,
 )
 from resolver.facts.catalog import recipe_for
@@ -103,7 +103,7 @@ def _relate_torch_to_platform(builder: ProblemBuilder, rows: Iterable[schema.Tor
         clauses["python"].append(Clause(this, version_in(row.python), fact(text)))
         if row.rocm:
             line = minor(row.rocm)
-            clauses["rocm"].append(Clause(this, line_is(line), fact(f"is built for ROCm {line}")))
+            clauses["rocm"].append(Clause(this, LineIs(line), fact(f"is built for ROCm {line}")))
         if row.gfx and requested:
             text = f"contains code for {', '.join(row.gfx)}"
             clauses["gfx"].append(Clause(this, covers(row.gfx, requested), fact(text)))
@@ -252,11 +252,7 @@ def _requirement_fact(name: str, row: schema.Requires) -> Fact:
 
 def _relate_to_build_requirements(builder: ProblemBuilder, name: str, masks: _ReleaseMasks) -> None:
     """Relate built distributions to a base image with ROCm, and to the torch they are compiled against."""
-    images = builder.catalog.image
-
-    def has_rocm(image: Candidate) -> bool:
-        return bool(images[image.version].rocm)
-
+    has_rocm = version_in(row.name for row in builder.catalog.image.values() if row.rocm)
     in_image, against_torch, in_standard = [], [], []
     standards: dict[str, tuple[Test, str]] = {}
     for candidate in builder.variables[name].candidates:

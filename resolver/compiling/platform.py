@@ -9,9 +9,9 @@ from resolver.compiling.clauses import (
     REQUEST,
     THIS_MACHINE,
     Clause,
+    LineIs,
     architectures,
     covers,
-    line_is,
     version_in,
 )
 from resolver.facts import schema
@@ -99,7 +99,7 @@ def _driver_table(builder: ProblemBuilder) -> list[Clause]:
         names = newest_first(row.version for row in supporting)[::-1]
         if here and _is_not_mentioned(here, line):
             text = f"AMD's driver table does not mention ROCm {line} with driver {here.version}"
-            clauses.append(Clause(line_is(line), version_in(names), Fact.of(here, text)))
+            clauses.append(Clause(LineIs(line), version_in(names), Fact.of(here, text)))
             continue
         text = (
             f"ROCm {line} is supported on kernel drivers {join_words(names, most=12, joiner='and')}"
@@ -107,7 +107,7 @@ def _driver_table(builder: ProblemBuilder) -> list[Clause]:
             else f"ROCm {line} is not in AMD's driver table"
         )
         fact = Fact.of((supporting or drivers)[0], text, note="")
-        clauses.append(Clause(line_is(line), version_in(names), fact))
+        clauses.append(Clause(LineIs(line), version_in(names), fact))
         clauses += [_at_own_risk(line, row) for row in drivers if _is_older(line, row)]
     return clauses
 
@@ -126,7 +126,7 @@ def _at_own_risk(line: str, driver: schema.Driver) -> Clause:
     text = f"ROCm {line} is older than driver {driver.version} supports ({oldest} to {newest})"
     note = "Single-node jobs may run, but AMD does not support this."
     fact = Fact(text, "inferred", driver.source, note, driver.file)
-    return Clause(line_is(line), version_in([driver.version]), fact, risk=True)
+    return Clause(LineIs(line), version_in([driver.version]), fact, risk=True)
 
 
 def _add_images(builder: ProblemBuilder) -> None:

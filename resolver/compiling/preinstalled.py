@@ -19,7 +19,7 @@ import msgspec
 from msgspec.structs import replace
 from packaging.version import InvalidVersion, Version
 
-from resolver.compiling.clauses import Clause, any_candidate, line_is, version_in
+from resolver.compiling.clauses import Clause, LineIs, any_candidate, version_in
 from resolver.errors import UsageError
 from resolver.model import IMAGE, PLATFORM, Candidate, Fact
 from resolver.problem import Problem, Row
@@ -256,7 +256,7 @@ def _demand_by_label(builder: ProblemBuilder, version: str, source: str) -> None
         text = f"{torch} is labelled as a build for ROCm {match['rocm']}"
         builder.demand_stated("backend", version_in(["rocm"]), text, source)
         if builder.target.backend == "rocm":
-            builder.demand_stated("rocm", line_is(match["rocm"]), text, source)
+            builder.demand_stated("rocm", LineIs(match["rocm"]), text, source)
     elif match:
         other = "the CPU" if match["other"] == "cpu" else "CUDA"
         backends = ["cpu"] if match["other"] == "cpu" else []
