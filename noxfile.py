@@ -36,7 +36,7 @@ def tests(session: nox.Session) -> None:
         session.run("python", "-m", "pytest", *session.posargs)
         return
     session.run("python", "-m", "pytest", "-n", "auto", "-m", "not integration")
-    session.run("python", "-m", "pytest", "-m", "integration")
+    session.run("python", "-m", "pytest", "-n", "2", "--dist", "loadgroup", "-m", "integration")
 
 
 @nox.session(default=False)

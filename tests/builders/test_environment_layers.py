@@ -27,7 +27,11 @@ from builders.host import running_python
 from resolver.errors import EnvironmentLacksError
 from resolver.reporter import SILENT
 
-pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("links")]
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.usefixtures("links"),
+    pytest.mark.xdist_group("layers"),
+]
 
 PLACE = HostRuntime()
 TORCH = "torch==2.9.1+rocm6.4"

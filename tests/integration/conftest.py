@@ -15,22 +15,26 @@ import pytest
 
 from builders.environments.pip import pip_environment
 from tests.rig.rig import Rig
-from tests.support.built import Built, matrix
+from tests.support.built import Built, kill_build, matrix
 from tests.support.fusedtiny import Repository, make_repository
-from tests.support.site import MakeSite, Site
+from tests.support.site import MakeSite, Site, make_site
 
 
 @pytest.fixture(scope="session")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
-    """Resolve and build the real DeepSpeed sdist against the CPU build of torch, once for all tests."""
+    """Resolve and build the real DeepSpeed sdist against the CPU build of torch, once for all tests.
+
+    The first build is killed; the second one finishes.
+    """
     work = tmp_path_factory.mktemp("deepspeed")
     wanted = ("deepspeed==0.19.8", "torch==2.13.0", "--backend", "cpu")
     resolved = matrix(work, "resolve", *wanted)
     assert resolved.returncode == 0, resolved.stderr
+    killed = kill_build(work, work / "index")
     done = matrix(work, "build-wheels", "--backend", "cpu")
     assert done.returncode == 0, done.stderr
     (log,) = (work / "index" / ".matrix" / "logs").glob("deepspeed-*.log")
-    return Built(work, done.stdout + done.stderr, log)
+    return Built(work, done.stdout + done.stderr, log, killed)
 
 
 @pytest.fixture
@@ -67,7 +71,7 @@ def fresh_environment(tmp_path: Path) -> Callable[..., Path]:
     def make(*arguments: str) -> Path:
         python = tmp_path / "fresh" / "bin" / "python"
         subprocess.run([sys.executable, "-m", "venv", str(tmp_path / "fresh")], check=True)
-        command = [str(python), "-m", "pip", "install", "-qq", *arguments]
+        command = [str(python), "-m", "pip", "install", "-qq", "--no-compile", *arguments]
         done = subprocess.run(command, capture_output=True, text=True, check=False, env=pip_environment())
         assert done.returncode == 0, done.stderr
         return python
@@ -90,10 +94,6 @@ def tiny(rig: Rig, repository: Repository) -> MakeSite:
     """Resolve for the small extension with some fault in its build."""
 
     def make(*, version: str = "1.0", targets: tuple[str, ...] = ("--gfx90a",), **catalog: Any) -> Site:
-        site = Site(rig, f"fusedtiny=={version}", targets=targets)
-        repository.catalog(site.work / "facts", **catalog)
-        (site.work / "matrix.toml").write_text('catalog = ["facts"]\n')
-        site.resolve()
-        return site
+        return make_site(rig, repository, version=version, targets=targets, **catalog)
 
     return make

@@ -170,6 +170,7 @@ def test_complete_read_only_cache_is_enough(tiny: MakeSite) -> None:
     cache.mkdir()
     shutil.chown(cache, USER, USER)
     site.env["XDG_CACHE_HOME"] = str(cache)
+    site.link_torch_layer(cache)
     fetched = site.matrix("fetch")
     assert fetched.returncode == 0, fetched.stderr
     assert site.build().returncode == 0

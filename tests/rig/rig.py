@@ -59,6 +59,14 @@ class Rig:
         return wheel
 
     @property
+    def with_project(self) -> dict[str, str]:
+        """Variables with which Python finds the project and its dependencies, and compiles them only once."""
+        return {
+            "PYTHONPATH": str(self.root / "site"),
+            "PYTHONPYCACHEPREFIX": str(self.root / "bytecode"),
+        }
+
+    @property
     def python(self) -> str:
         """An interpreter of the running minor version that the ordinary user may start."""
         name = f"python{sys.version_info.major}.{sys.version_info.minor}"
@@ -107,8 +115,7 @@ class Rig:
         self, *arguments: str, cwd: Path, env: Mapping[str, str] | None = None
     ) -> subprocess.CompletedProcess[str]:
         """Run Python as the ordinary user, with the project and its dependencies."""
-        own = {"PYTHONPATH": str(self.root / "site"), "PYTHONDONTWRITEBYTECODE": "1"}
-        return self.run_as_user([self.python, *arguments], cwd=cwd, env={**own, **(env or {})})
+        return self.run_as_user([self.python, *arguments], cwd=cwd, env={**self.with_project, **(env or {})})
 
 
 @contextmanager
@@ -124,7 +131,7 @@ def the_rig() -> Iterator[Rig]:
     root = Path(tempfile.mkdtemp(prefix="rocm-matrix-rig-"))
     try:
         root.chmod(0o755)
-        for name in ("home", "tmp"):
+        for name in ("bytecode", "home", "tmp"):
             (root / name).mkdir()
             if os.geteuid() == 0:
                 shutil.chown(root / name, USER, USER)

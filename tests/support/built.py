@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +23,8 @@ class Built:
     said: str
     log: Path
     """The log of the successful build; other tests build into the same index and fail on purpose."""
+    killed: tuple[str, ...]
+    """What an earlier build that was killed left in the index."""
 
     @property
     def index(self) -> Path:
@@ -35,6 +40,38 @@ class Built:
 
     def matrix_json(self, *arguments: str) -> Any:
         return json.loads(self.matrix(*arguments, "--format", "json").stdout)
+
+
+def kill_build(work: Path, index: Path) -> tuple[str, ...]:
+    """Start a build, kill it as soon as it compiles, and return what it left besides ``.matrix``."""
+    command = [sys.executable, "-m", "matrix", "build-wheels", "--index", str(index)]
+    with (work / "killed.txt").open("w") as output:
+        process = subprocess.Popen(command, cwd=work, stderr=output, stdout=output, start_new_session=True)
+    wait_until_it_compiles(process, index)
+    assert process.poll() is None, (work / "killed.txt").read_text()
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    return tuple(path.name for path in index.iterdir() if path.name != ".matrix")
+
+
+def wait_until_it_compiles(process: subprocess.Popen[Any], index: Path) -> None:
+    """Wait for the directory that setuptools makes first; at most five minutes."""
+    deadline = time.monotonic() + 300
+    while not list(index.glob(".matrix/builds/*/source/*/build")) and process.poll() is None:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def running_below(directory: Path) -> list[str]:
+    """Return the command lines of processes whose working directory lies in a directory."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            if (process / "cwd").readlink().is_relative_to(directory):
+                found.append((process / "cmdline").read_text().replace("\0", " "))
+        except OSError:
+            continue
+    return found
 
 
 def matrix(work: Path, *arguments: str) -> subprocess.CompletedProcess[str]:

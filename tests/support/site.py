@@ -12,6 +12,7 @@ from typing import Any
 
 from builders.provenance import read_statement
 from tests.rig.rig import USER, Rig
+from tests.support.fusedtiny import Repository
 
 TORCH = "torch==2.13.0"
 
@@ -43,16 +44,24 @@ class Site:
         """Start the program without waiting; `pid_of` returns its process id."""
         python = [self.rig.python, "-m", "matrix", *arguments]
         runuser = [shutil.which("runuser") or "runuser", "-u", USER, "--"] if os.geteuid() == 0 else []
-        own = {"PYTHONPATH": str(self.rig.root / "site"), "PYTHONDONTWRITEBYTECODE": "1"}
         return subprocess.Popen(
             [*runuser, *python],
             cwd=self.work,
-            env={**self.rig.user_environment(), **own, **self.env},
+            env={**self.rig.user_environment(), **self.rig.with_project, **self.env},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
         )
+
+    def link_torch_layer(self, cache: Path) -> None:
+        """Link torch's layer of the user's usual cache into another one: to make it takes a minute."""
+        home = self.rig.run_as_user(["sh", "-c", "echo ~"]).stdout.strip()
+        for torch in Path(home, ".cache", "matrix", "layers").glob("*/lib/python3.11/site-packages/torch"):
+            layer = torch.parents[3]
+            target = cache / "matrix" / "layers" / layer.name
+            self.rig.run_as_user(["mkdir", "-p", str(target.parent)])
+            subprocess.run(["cp", "-a", "--link", str(layer), str(target)], check=True)
 
     def wheel(self, project: str) -> Path:
         (wheel,) = (self.index / "simple" / project).glob("*.whl")
@@ -71,6 +80,22 @@ class Site:
         assert read_statement(document).is_about(wheel, document["sha256"])
         assert isinstance(document, dict)
         return document
+
+
+def make_site(
+    rig: Rig,
+    repository: Repository,
+    *,
+    version: str = "1.0",
+    targets: tuple[str, ...] = ("--gfx90a",),
+    **catalog: Any,
+) -> Site:
+    """Resolve for the small extension, with the keywords of `Repository.catalog`."""
+    site = Site(rig, f"fusedtiny=={version}", targets=targets)
+    repository.catalog(site.work / "facts", **catalog)
+    (site.work / "matrix.toml").write_text('catalog = ["facts"]\n')
+    site.resolve()
+    return site
 
 
 MakeSite = Callable[..., Site]
