@@ -36,7 +36,19 @@ def tests(session: nox.Session) -> None:
         session.run("python", "-m", "pytest", *session.posargs)
         return
     session.run("python", "-m", "pytest", "-n", "auto", "-m", "not integration")
-    session.run("python", "-m", "pytest", "-n", "2", "--dist", "loadgroup", "-m", "integration")
+    session.run(
+        "python",
+        "-m",
+        "pytest",
+        "-p",
+        "tests.scheduling",
+        "-n",
+        "2",
+        "--dist",
+        "loadscope",
+        "-m",
+        "integration",
+    )
 
 
 @nox.session(default=False)

@@ -27,11 +27,7 @@ from builders.host import running_python
 from resolver.errors import EnvironmentLacksError
 from resolver.reporter import SILENT
 
-pytestmark = [
-    pytest.mark.integration,
-    pytest.mark.usefixtures("links"),
-    pytest.mark.xdist_group("layers"),
-]
+pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("links")]
 
 PLACE = HostRuntime()
 TORCH = "torch==2.9.1+rocm6.4"

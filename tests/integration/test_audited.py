@@ -12,7 +12,7 @@ from builders.audit import Expected, Torch, audit_wheel, read_torch
 from builders.cache import cache_root
 from tests.support.built import Built
 
-pytestmark = [pytest.mark.integration, pytest.mark.xdist_group("deepspeed")]
+pytestmark = pytest.mark.integration
 
 
 @pytest.fixture(scope="session")

@@ -15,7 +15,7 @@ from builders.audit.gpu_code import read_code_objects
 from builders.audit.wheel_audit import WheelAudit
 from tests.rig.rig import Rig
 
-pytestmark = [pytest.mark.integration, pytest.mark.xdist_group("gpu-code")]
+pytestmark = pytest.mark.integration
 
 SOURCE = """
 #include <hip/hip_runtime.h>

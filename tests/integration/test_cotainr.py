@@ -210,7 +210,6 @@ def wheel(folder: Path, name: str, version: str, tag: str, file: Path) -> Path:
     return path
 
 
-@pytest.mark.xdist_group("cotainr")
 @pytest.mark.parametrize("route", ["bind", "loopback"])
 def test_cotainr_builds_container_with_working_extension(project: Project, route: str) -> None:
     sif = f"{route}.sif"
@@ -234,7 +233,6 @@ def test_cotainr_builds_container_with_working_extension(project: Project, route
     assert answer["not_judged"] >= 1
 
 
-@pytest.mark.xdist_group("cotainr")
 def test_verify_reports_defects_of_container(project: Project) -> None:
     """The base image lacks everything that the lock pins, and the user's own packages shadow it."""
     own = project.work / "own" / "lib" / "python3.11" / "site-packages"
@@ -248,7 +246,6 @@ def test_verify_reports_defects_of_container(project: Project) -> None:
     assert {"verify-user-site", "verify-user-site-adds"} & set(found)
 
 
-@pytest.mark.xdist_group("cotainr")
 def test_failed_build_keeps_exit_code(project: Project) -> None:
     command = [str(project.cotainr), "build", "x.sif", "--base-image", "no-such.sif"]
     bare = project.rig.run_as_user(command, cwd=project.work)
@@ -258,7 +255,6 @@ def test_failed_build_keeps_exit_code(project: Project) -> None:
     assert "no-such.sif" in done.stdout + done.stderr
 
 
-@pytest.mark.xdist_group("cotainr")
 def test_build_script_replaces_container_after_success(project: Project, hidden_certificates: Path) -> None:
     sif = project.work / "script.sif"
     sif.write_text("the container of last time")
@@ -330,7 +326,6 @@ def readme(rig: Rig, cotainr: Path) -> Followed:
     return Followed(user, env)
 
 
-@pytest.mark.xdist_group("readme")
 def test_readme_gpu_block_builds_requested_op(readme: Followed) -> None:
     found = readme.audit("--gfx90a")
     assert found["verdict"] == "sound"
@@ -342,7 +337,6 @@ def test_readme_gpu_block_builds_requested_op(readme: Followed) -> None:
     assert any("fused_adam" in finding["message"] for finding in findings if finding["id"] == "probe-ops")
 
 
-@pytest.mark.xdist_group("readme")
 def test_readme_gpu_block_builds_verified_container(readme: Followed) -> None:
     good(readme.user.build_script(**readme.env))
     code, answer = readme.user.verify("container.sif")

@@ -20,7 +20,7 @@ from tests.support.recorder import Recorder
 if TYPE_CHECKING:
     from builders.containers.runtime import Runtime
 
-pytestmark = [pytest.mark.integration, pytest.mark.xdist_group("image-layers")]
+pytestmark = pytest.mark.integration
 
 
 class Rig(Protocol):

@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.built import LABELLED, Built, matrix
 
-pytestmark = [pytest.mark.integration, pytest.mark.xdist_group("deepspeed")]
+pytestmark = pytest.mark.integration
 
 WRONG_HASH = f"""
 schema = 1

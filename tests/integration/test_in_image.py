@@ -59,7 +59,6 @@ def sound(rig: Rig, repository: Repository) -> Site:
     return site
 
 
-@pytest.mark.xdist_group("sound")
 def test_git_source_with_submodule_builds_for_target(sound: Site, repository: Repository) -> None:
     site = sound
     wheel = site.wheel("fusedtiny")
@@ -90,7 +89,6 @@ def test_one_wheel_for_two_targets_and_release_pin(tiny: MakeSite) -> None:
     assert site.wheel("fusedtiny").name.startswith("fusedtiny-1.0+rocm7.2.torch2.13.0.gfx90a.gfx942-")
 
 
-@pytest.mark.xdist_group("sound")
 def test_wheel_does_not_contain_index_directory(sound: Site) -> None:
     """Its host and device code contain ``__FILE__``."""
     with zipfile.ZipFile(sound.wheel("fusedtiny")) as archive:
@@ -132,7 +130,6 @@ def test_silent_failure_is_rejected(tiny: MakeSite, fault: str, says: str) -> No
     assert says in refused(tiny(fault=fault))
 
 
-@pytest.mark.xdist_group("sound")
 def test_audit_finds_libraries_too_new_for_older_image(sound: Site) -> None:
     """What is compiled here is compared with an image whose glibc is older than the wheel needs."""
     found = sound.audit(sound.wheel("fusedtiny"), "--glibc", "2.2")

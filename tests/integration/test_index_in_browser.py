@@ -19,7 +19,7 @@ from builders.index.maintenance import yank
 from builders.index.server import serving
 from tests.support.tiny import tiny_wheel
 
-pytestmark = [pytest.mark.integration, pytest.mark.xdist_group("browser")]
+pytestmark = pytest.mark.integration
 
 LABELLED = "1.3.0+rocm6.0.torch2.3.1.gfx90a"
 REASON = 'the "naïve" path & <b>hipcc</b> – gone'

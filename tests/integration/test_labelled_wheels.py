@@ -18,7 +18,7 @@ from builders.labelling import Labels, label_wheel, runtime_pins
 from builders.provenance import SBOM_NAME, Descriptor, sbom
 from tests.support.tasks import make_distribution, make_recipe, make_task
 
-pytestmark = [pytest.mark.integration, pytest.mark.xdist_group("labelled")]
+pytestmark = pytest.mark.integration
 
 PACKAGES = Path(__file__).resolve().parent.parent / "packages"
 PIP = (sys.executable, "-m", "pip", "--python")

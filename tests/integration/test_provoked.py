@@ -66,7 +66,6 @@ def test_deepspeed_in_isolation_builds_no_ops(run: Run, log: Path, tmp_path: Pat
     assert ids(log, Context(exit_code=code)) == ["deepspeed-torch-missing"]
 
 
-@pytest.mark.xdist_group("deepspeed")
 def test_log_of_good_build_has_no_diagnosis(built: Built) -> None:
     assert built.log.stat().st_size > 10_000
     assert ids(built.log, Context(package="deepspeed", backend="cpu")) == []

@@ -10,7 +10,7 @@ import pytest
 from tests.rig.rig import Rig
 from tests.rig.slurm import PARTITION, Slurm, one_node
 
-pytestmark = [pytest.mark.integration, pytest.mark.xdist_group("slurm")]
+pytestmark = pytest.mark.integration
 VERIFY = ("verify", "--gpu", "--python", "/opt/python3.11/bin/python3.11", "--time", "00:05:00")
 
 

@@ -22,7 +22,7 @@ from builders.files import sha256_of
 from tests.support.built import LABELLED, Built, running_below, wait_until_it_compiles
 from tests.support.records import inputs_of, materials_of, results_of
 
-pytestmark = [pytest.mark.integration, pytest.mark.xdist_group("deepspeed")]
+pytestmark = pytest.mark.integration
 
 ROOT = Path(__file__).resolve().parents[2]
 
