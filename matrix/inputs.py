@@ -152,11 +152,16 @@ class _Reader:
             else:
                 self._append(parse_requirement(text), kind, _Source())
         for file in files:
-            self._add_file(Path(file), kind, _Source())
+            self._add_file(file, kind, _Source())
 
-    def _add_file(self, path: Path, kind: Kind, parent: _Source) -> None:
+    def _add_file(self, name: str, kind: Kind, parent: _Source) -> None:
+        """Add a requirements file; a name in a file is relative to that file."""
         from matrix.checking.document import read_requirements
 
+        if "://" in name:
+            msg = f"{shorten(name)!r} is a URL, but matrix reads requirements files only from this machine."
+            raise parent.error(msg, hint="Download the file and name the copy.")
+        path = Path(parent.file).parent / name
         real = os.path.realpath(path)
         if real in parent.chain:
             cycle = [*parent.chain[parent.chain.index(real) :], real]
@@ -303,14 +308,11 @@ class _Reader:
                 self.warnings.append(source.text(f"matrix ignores {flag}. {_IGNORED.get(flag, '')}".rstrip()))
 
     def _include(self, flag: str, value: str, kind: Kind, source: _Source) -> None:
-        """Add a file that a file names, relative to that file."""
-        if "://" in value:
-            msg = f"matrix reads requirements files only from this machine, not {shorten(value)!r}."
-            raise source.error(msg, hint="Download the file and write its path.")
+        """Add a file that a line names, as pip does."""
         included: Kind = "constraints" if flag == "--constraint" else kind
         if flag == "--requirement" and kind == "constraints":
-            included = "requirements"  # as pip does
-        self._add_file(Path(source.file).parent / value, included, source)
+            included = "requirements"
+        self._add_file(value, included, source)
 
     def _add_index(self, flag: str, url: str, source: _Source) -> None:
         if flag == "--no-index":

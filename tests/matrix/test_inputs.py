@@ -206,6 +206,10 @@ def test_error_names_file_and_line(line: str, expected: str) -> None:
     assert "secret" not in message
 
 
+def test_url_of_a_requirements_file_is_an_error() -> None:
+    assert "Download" in error_of(Settings(requirement_files=["https://a.example/r.txt"]))
+
+
 def test_constraint_with_extras_is_an_error() -> None:
     settings = Settings(requirements=["apex"], constraint_files=[write("c.txt", "a[b]<2\n")])
     assert "extras" in error_of(settings)
@@ -534,7 +538,13 @@ def _parts(request: Request) -> list[list[object]]:
 def test_any_line_gives_inputs_or_an_error(tmp_path_factory: pytest.TempPathFactory, text: str) -> None:
     path = tmp_path_factory.getbasetemp() / "any.txt"
     path.write_text(text, encoding="utf-8", errors="ignore")
-    for settings in (Settings(requirement_files=[str(path)]), Settings(requirements=[text])):
+    name = str(path)
+    for settings in (
+        Settings(requirement_files=[name]),
+        Settings(requirements=[text], overrides=[text]),
+        Settings(env=name),
+        Settings(project=name),
+    ):
         try:
             read_inputs(settings)
         except UsageError as error:
