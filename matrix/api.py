@@ -13,6 +13,7 @@ from resolver.reporter import SILENT, Reporter
 if TYPE_CHECKING:
     from builders.audit import WheelAudit
     from builders.index import Index
+    from builders.index_client import IndexClient
     from builders.plan import Task
     from matrix.inputs import Inputs
     from resolver.facts.catalog import Catalog
@@ -96,10 +97,30 @@ def resolve_settings(
     settings: Settings, catalog: Catalog, today: datetime.date, inputs: Inputs | None = None
 ) -> Resolution | Conflict:
     """Resolve the request that settings describe, with a catalog and inputs that were already read."""
+    from matrix.inputs import read_inputs
     from matrix.request import make_request
     from resolver.resolve import resolve as solve
 
-    return solve(catalog, make_request(settings, catalog, today, inputs))
+    inputs = inputs or read_inputs(settings)
+    request = make_request(settings, catalog, today, inputs)
+    return solve(catalog, request, package_indexes(settings, inputs))
+
+
+def package_indexes(settings: Settings, inputs: Inputs, reporter: Reporter = SILENT) -> IndexClient | None:
+    """Return the package indexes of settings, files and pip's configuration; None if there are none."""
+    from builders.index_client import IndexClient
+    from builders.pip_configuration import package_sources
+
+    sources = package_sources(inputs.index_url or "", inputs.extra_index_urls)
+    if not sources.indexes and not sources.find_links:
+        return None
+    return IndexClient(
+        sources.indexes,
+        find_links=sources.find_links,
+        mirrors=settings.mirrors,
+        offline=bool(settings.offline),
+        reporter=reporter,
+    )
 
 
 def read_lock(path: str | Path = "matrix.lock") -> Resolution:

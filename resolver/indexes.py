@@ -85,6 +85,9 @@ class PackageIndexes(Protocol):
     def urls(self) -> tuple[str, ...]:
         """The indexes in the order of preference, without user, password and slash at the end."""
 
+    def at(self, url: str) -> PackageIndexes:
+        """Return one index alone, which need not be one of these."""
+
     def project(self, name: str) -> Project | None:
         """Return a project with the releases of all indexes, or None if no index has it.
 

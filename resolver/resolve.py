@@ -20,50 +20,76 @@ from resolver.versions import join_words
 if TYPE_CHECKING:
     from resolver.facts.catalog import Catalog
     from resolver.facts.schema import Image
+    from resolver.indexes import PackageIndexes
     from resolver.model import Conflict, Request, Target
     from resolver.problem import Problem, Relation, Row
 
 _SHOWN = [name for name in PLATFORM if name not in {"backend", "gfx"}]
 
 
-def resolve(catalog: Catalog, request: Request) -> Resolution | Conflict:
+def resolve(
+    catalog: Catalog, request: Request, indexes: PackageIndexes | None = None
+) -> Resolution | Conflict:
     """Choose a version of everything the request needs, or return the conflict.
 
-    Deterministic: the same catalog and the same request give the same answer.
+    Deterministic: the same catalog, request and state of the indexes give the same answer.
+
+    Parameters
+    ----------
+    catalog, request
+        The facts and what is asked for.
+    indexes
+        Where distributions outside the catalog are looked up. Without indexes, or if none can be reached,
+        only the platform and the catalog are resolved, and the rest is left open.
 
     Raises
     ------
     UsageError
-        The request names something the catalog does not know.
+        The request names something that neither the catalog nor an index knows.
+    EnvironmentLacksError
+        An index failed after it had answered before.
+    SourceError
+        A page of an index is broken.
     TooLargeError
         The search exceeded its limit.
     """
-    problem = compile_problem(catalog, request)
-    session = Session(problem)
-    warnings = []
-    if request.prefer == "proven":
-        from resolver.proven import solve_proven
+    if indexes is None:
+        return _resolve_closed(catalog, request)
+    from resolver.open_resolve import resolve_open
 
-        sets = [row for row in catalog.proven.values() if row.site in {"", request.target.site}]
-        names = {requirement.name for requirement in request.requirements}
-        solution, proven = solve_proven(session, sets, names)
-        warnings.append(
-            f"Inside the proven set {proven.id} ({proven.source})."
-            if proven
-            else "No proven set fits this request; the newest versions were chosen."
-        )
-    else:
-        solution = session.solve()
+    return resolve_open(catalog, request, indexes)
+
+
+def _resolve_closed(catalog: Catalog, request: Request) -> Resolution | Conflict:
+    session = Session(compile_problem(catalog, request))
+    solution, notes = preferred_solution(catalog, request, session)
     if solution is None:
         from resolver.explain import explain_conflict
 
         return explain_conflict(catalog, request, session)
-    return _resolution(catalog, request, problem, solution, warnings)
+    return resolution_of(catalog, request, session.problem, solution, notes)
 
 
-def _resolution(
+def preferred_solution(
+    catalog: Catalog, request: Request, session: Session
+) -> tuple[Solution | None, list[str]]:
+    """Return the solution that the request prefers, and remarks about it."""
+    if request.prefer != "proven":
+        return session.solve(), []
+    from resolver.proven import solve_proven
+
+    sets = [row for row in catalog.proven.values() if row.site in {"", request.target.site}]
+    names = {requirement.name for requirement in request.requirements}
+    solution, proven = solve_proven(session, sets, names)
+    if proven:
+        return solution, [f"Inside the proven set {proven.id} ({proven.source})."]
+    return solution, ["No proven set fits this request; the newest versions were chosen."]
+
+
+def resolution_of(
     catalog: Catalog, request: Request, problem: Problem, solution: Solution, warnings: list[str]
 ) -> Resolution:
+    """Return the resolution that a solution of the catalog's problem stands for."""
     candidates = {name: problem.variables[name].candidate(bit) for name, bit in solution.items()}
     shown = [name for name in _SHOWN if name in candidates]
     shown += sorted(name for name, candidate in candidates.items() if candidate.kind == "distribution")

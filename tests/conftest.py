@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import stat
 import zipfile
@@ -29,6 +30,27 @@ def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("integration") and not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(_INTEGRATION_TIMEOUT))
+
+
+_WITHOUT_INDEX = {
+    "PIP_NO_INDEX": "1",
+    "PIP_CONFIG_FILE": os.devnull,
+    "PIP_EXTRA_INDEX_URL": None,
+    "PIP_FIND_LINKS": None,
+}
+"""pip's configuration in tests that are not integration tests: these resolve the catalog alone."""
+_own_environment = {name: os.environ.get(name) for name in _WITHOUT_INDEX}
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Configure pip without an index, unless the test needs one; fixtures of any scope see it."""
+    is_integration = item.get_closest_marker("integration") is not None
+    for name, value in (_own_environment if is_integration else _WITHOUT_INDEX).items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
 
 
 @pytest.fixture(autouse=True)

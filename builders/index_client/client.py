@@ -108,6 +108,7 @@ class IndexClient:
         self._reporter = reporter
         self._directories: dict[str, Path] = {}
         self._warned = False
+        self._alone: _Once[IndexClient] = _Once()
         self._projects: _Once[Project | None] = _Once()
         self._link_pages: _Once[dict[str, list[File]]] = _Once()
         self._metadata: _Once[Metadata | None] = _Once()
@@ -119,6 +120,20 @@ class IndexClient:
     def urls(self) -> tuple[str, ...]:
         """The indexes in the order of preference, and then the places with links."""
         return (*self._indexes, *self._links)
+
+    def at(self, url: str) -> IndexClient:
+        """Return one index alone, which need not be one of these."""
+        return self._alone.get(
+            url,
+            lambda: IndexClient(
+                [url],
+                cache=self._cache.parent,
+                mirrors=self._mirrors,
+                offline=self._offline,
+                fresh_for=self._fresh_for,
+                reporter=self._reporter,
+            ),
+        )
 
     def project(self, name: str) -> Project | None:
         """Return a project with the releases of all indexes, or None if no index has it.

@@ -24,15 +24,26 @@ if TYPE_CHECKING:
     from resolver.model import Request
 
 
-def compile_problem(catalog: Catalog, request: Request) -> Problem:
+def compile_problem(
+    catalog: Catalog, request: Request, *, also: Collection[str] = (), open_world: bool = False
+) -> Problem:
     """Compile a request and the catalog to a problem.
+
+    Parameters
+    ----------
+    catalog, request
+        The facts and what is asked for.
+    also
+        Distributions of the catalog that something outside it may require.
+    open_world
+        Whether names that the catalog does not know are resolved elsewhere, instead of being an error.
 
     Raises
     ------
     UsageError
         The request names a component, version, day or image that the catalog does not know.
     """
-    builder = ProblemBuilder(catalog, request)
+    builder = ProblemBuilder(catalog, request, also=also, open_world=open_world)
     compile_platform(builder)
     compile_torch(builder)
     compile_packages(builder)

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from resolver.compiling.clauses import REQUEST, Clause, mask_of
+from resolver.compiling.clauses import PAIRED_WITH_TORCH, REQUEST, Clause, mask_of
 from resolver.compiling.preinstalled import InstalledVersion, extend, installed_names, with_installed
 from resolver.errors import UsageError, did_you_mean
-from resolver.model import STATUS_RANK, SUPPORT_FLOOR
+from resolver.model import PLATFORM, STATUS_RANK, SUPPORT_FLOOR
 from resolver.problem import ABSENT, Demand, LazyText, Preference, Problem, Relation, Row, Variable
-from resolver.requirements import normalize_name
+from resolver.requirements import exact_requirement, normalize_name
 from resolver.versions import shorten, sort_key
 
 if TYPE_CHECKING:
@@ -41,18 +42,23 @@ class ProblemBuilder:
         Minor line of the target's kernel driver, or None if it is not known.
     window
         The site's driver window, or None if the request names the driver.
+    open_world
+        Whether distributions outside the catalog are resolved against indexes.
     """
 
-    def __init__(self, catalog: Catalog, request: Request) -> None:
+    def __init__(
+        self, catalog: Catalog, request: Request, *, also: Iterable[str] = (), open_world: bool = False
+    ) -> None:
         self.catalog = catalog
         self.request = request
         self.target = request.target
+        self.open_world = open_world
         check_target(catalog, self.target)
         self.window = window_of(catalog, request)
         self.driver = self.target.driver or (self.window.driver if self.window else None)
         requested = [requirement.name for requirement in request.requirements]
         self.reachable = reachable(
-            catalog, self.target.backend, [*requested, *installed_names(catalog, request)]
+            catalog, self.target.backend, [*requested, *installed_names(catalog, request), *also]
         )
         self.requires: dict[str, list[schema.Requires]] = {}
         for row in catalog.requires:
@@ -64,6 +70,14 @@ class ProblemBuilder:
         self.preferences: dict[str, Preference] = {}
         self._installed: dict[str, list[InstalledVersion]] = {}
         self._floor = SUPPORT_FLOOR[request.support]
+
+    @cached_property
+    def _closed(self) -> frozenset[str]:
+        return closed_names(self.catalog, self.target.backend)
+
+    def is_closed(self, name: str) -> bool:
+        """Return whether only the catalog decides a name; without indexes it decides all."""
+        return not self.open_world or name in self.variables or name in self._closed
 
     def installed(self, name: str) -> list[InstalledVersion]:
         """Return the installed versions of a component."""
@@ -175,6 +189,17 @@ class ProblemBuilder:
     def _demand_mask(self, name: str, allowed: Test, *, optional: bool) -> int:
         mask = mask_of(self.variables[name], allowed)
         return mask | ABSENT if optional else mask
+
+
+def closed_names(catalog: Catalog, backend: Backend) -> frozenset[str]:
+    """Return the names that only the catalog decides.
+
+    An index may have something else under these names: PyPI's torch is a CUDA build, its apex is not
+    NVIDIA's.
+    """
+    tritons = (exact_requirement(row.triton) for row in catalog.torch.values() if row.backend == backend)
+    names = {exact[0] for exact in tritons if exact}
+    return frozenset({*PLATFORM, "torch", *PAIRED_WITH_TORCH, *catalog.package, *names})
 
 
 def reachable(catalog: Catalog, backend: Backend, names: Iterable[str]) -> frozenset[str]:

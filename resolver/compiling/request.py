@@ -9,11 +9,14 @@ from resolver.compiling.clauses import (
     PAIRED_WITH_TORCH,
     REQUEST,
     THIS_MACHINE,
+    Clause,
     allowed_by,
+    any_candidate,
     architectures,
     version_in,
 )
 from resolver.errors import UsageError, did_you_mean
+from resolver.model import Fact
 from resolver.versions import bounds_cross, join_words, newest_first, shorten
 
 if TYPE_CHECKING:
@@ -47,7 +50,14 @@ def compile_request(builder: ProblemBuilder) -> None:
         text = f"{THIS_MACHINE} has Python {target.python}"
         builder.demand_stated("python", version_in([target.python]), text, THIS_MACHINE)
     for requirement in builder.request.requirements:
-        _demand_requirement(builder, requirement)
+        if builder.is_closed(requirement.name):
+            _demand_requirement(builder, requirement)
+    for limit in (*builder.request.constraints, *builder.request.overrides):
+        if limit.name in builder.variables and limit.specifier is not None:
+            text = f"you limited {limit.name} to {limit.specifier}"
+            builder.demand_requested(limit.name, allowed_by([str(limit.specifier)]), text, optional=True)
+    if builder.open_world:
+        builder.demand_requested("python", any_candidate, "the distributions need Python")
 
 
 def _demand_driver(builder: ProblemBuilder) -> None:
@@ -87,15 +97,14 @@ def _demand_images(builder: ProblemBuilder) -> None:
 
 
 def _demand_requirement(builder: ProblemBuilder, requirement: Requirement) -> None:
-    for part, value in (("a marker", requirement.marker), ("a URL", requirement.url)):
-        if value:
-            msg = f"{shorten(requirement.text)!r} has {part}, which matrix does not resolve."
-            raise UsageError(msg, hint="Remove it here and add it to the environment file.")
+    if requirement.url:
+        msg = f"{shorten(requirement.text)!r} has a URL, but the catalog decides {requirement.name}."
+        raise UsageError(msg, hint=f"Name a version instead: {requirement.name}==VERSION.")
     variable = builder.variables.get(requirement.name)
     if variable is None:
         known = {*builder.variables, *builder.catalog.package, *PAIRED_WITH_TORCH}
         raise unknown_component(requirement.name, known)
-    allowed = _allowed(requirement, variable.candidates)
+    allowed = _allowed(requirement, variable.candidates, open_world=builder.open_world)
     if not any(map(allowed, variable.candidates)):
         text = shorten(requirement.text)
         if requirement.specifier is not None and bounds_cross(requirement.specifier):
@@ -105,11 +114,32 @@ def _demand_requirement(builder: ProblemBuilder, requirement: Requirement) -> No
         raise UsageError(
             msg, hint=_closest(requirement, [candidate.version for candidate in variable.candidates])
         )
-    builder.demand_requested(requirement.name, allowed, demand_text(requirement))
+    if not requirement.marker:
+        builder.demand_requested(requirement.name, allowed, demand_text(requirement))
+        return
+    pythons = [candidate.version for candidate in builder.variables["python"].candidates]
+    applying = [python for python in pythons if _applies(requirement, python)]
+    if applying:
+        fact = Fact(demand_text(requirement), "documented", REQUEST)
+        builder.relate("python", requirement.name, [Clause(version_in(applying), allowed, fact)])
 
 
-def _allowed(requirement: Requirement, candidates: Sequence[Candidate]) -> Callable[[Candidate], bool]:
+def _applies(requirement: Requirement, python: str) -> bool:
+    from resolver.environment import Environment
+
+    try:
+        return Environment(python).applies(requirement.marker)
+    except ValueError as error:
+        msg = f"{shorten(requirement.text)!r} has a marker that cannot be evaluated: {error}."
+        raise UsageError(msg) from None
+
+
+def _allowed(
+    requirement: Requirement, candidates: Sequence[Candidate], *, open_world: bool
+) -> Callable[[Candidate], bool]:
     """Return a test for the versions and the variant that a requirement allows.
+
+    The names in brackets are extras if none is a variant, which needs the metadata of an open world.
 
     Raises
     ------
@@ -117,13 +147,13 @@ def _allowed(requirement: Requirement, candidates: Sequence[Candidate]) -> Calla
         No release has that variant.
     """
     versions = allowed_by([str(requirement.specifier)] if requirement.specifier is not None else [])
-    if not requirement.extras:
+    known = sorted({candidate.variant for candidate in candidates} - {""}, key=_names_before_commits)
+    if not requirement.extras or (open_world and not {*known} & {*requirement.extras}):
         return versions
     if len(requirement.extras) > 1:
         msg = f"{shorten(requirement.text)!r} names more than one variant."
         raise UsageError(msg, hint="Name one variant of the catalog's releases in the brackets.")
     variant = requirement.extras[0]
-    known = sorted({candidate.variant for candidate in candidates} - {""}, key=_names_before_commits)
     if variant not in known:
         msg = f"{requirement.name} has no variant {shorten(variant)!r}."
         if known:

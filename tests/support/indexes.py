@@ -103,6 +103,21 @@ class FakeIndexes:
                 releases.append(_Release(version, files))
             self._projects[name] = _Project(name, tuple(releases), (statuses or {}).get(given, "active"))
 
+    def at(self, url: str) -> FakeIndexes:
+        """Return the projects of all files that this index has."""
+        only = FakeIndexes({}, urls=(url,))
+        only.asked, only.read, only._releases = self.asked, self.read, self._releases
+        only._unreachable = self._unreachable
+        for name, project in self._projects.items():
+            releases = [
+                _Release(release.version, files)
+                for release in project.releases
+                if (files := tuple(file for file in release.files if file.index == url))
+            ]
+            if releases:
+                only._projects[name] = _Project(name, tuple(releases), project.status)
+        return only
+
     def project(self, name: str) -> _Project | None:
         """Return a project, or None if there is none of this name."""
         name = canonicalize_name(name)

@@ -1,0 +1,174 @@
+"""The environment of the target as pip sees it: markers, tags of wheels, Requires-Python.
+
+A target names the minor version of Python only, so what depends on the patch release is decided on the
+safe side: a requirement counts if some patch release needs it, and a file may be installed if the newest
+patch release may install it.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from resolver.specifiers import specifier_or_none
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from packaging.markers import Marker
+
+    from resolver.indexes import File
+
+_EXTRA = re.compile(r"""\s*\(?\s*extra\s*==\s*(?:"([^"]*)"|'([^']*)')\s*\)?\s*""")
+_NEWEST_PATCH = 99
+_OLDEST_GLIBC = 5  # manylinux1
+_NAMED_MANYLINUX = {5: "manylinux1", 12: "manylinux2010", 17: "manylinux2014"}
+_WHEEL_TAGS = 3
+
+
+class Environment:
+    """A Python on Linux with its glibc.
+
+    Parameters
+    ----------
+    python
+        CPython minor, such as ``3.12``.
+    glibc
+        Its glibc, such as ``2.31``; empty if it is not known: then every manylinux wheel counts.
+    machine
+        Architecture in platform tags.
+    """
+
+    def __init__(self, python: str, glibc: str = "", machine: str = "x86_64") -> None:
+        self.python = python
+        self.glibc = glibc
+        self.machine = machine
+        self._markers: dict[tuple[str, str], bool] = {}
+        self._parsed: dict[str, Marker] = {}
+        self._pythons: dict[str, bool] = {}
+        self._ranks: dict[str, int | None] = {}
+
+    def applies(self, marker: str, extra: str = "") -> bool:
+        """Return whether a marker (PEP 508) is true, with one extra or without any.
+
+        Raises
+        ------
+        ValueError
+            The marker is not valid.
+        """
+        if not marker:
+            return True
+        only_extra = _EXTRA.fullmatch(marker)
+        if only_extra:
+            return bool(extra) and _normalized(only_extra[1] or only_extra[2] or "") == extra
+        key = (marker, extra)
+        if key not in self._markers:
+            from packaging.markers import Marker, UndefinedComparison
+
+            parsed = self._parsed.get(marker)
+            if parsed is None:
+                parsed = self._parsed[marker] = Marker(marker)
+            try:
+                self._markers[key] = any(
+                    parsed.evaluate({**self._variables, "python_full_version": full, "extra": extra})
+                    for full in (f"{self.python}.0", f"{self.python}.{_NEWEST_PATCH}")
+                )
+            except UndefinedComparison as error:
+                raise ValueError(str(error)) from None
+        return self._markers[key]
+
+    @cached_property
+    def _variables(self) -> dict[str, str]:
+        return {
+            "implementation_name": "cpython",
+            "implementation_version": f"{self.python}.{_NEWEST_PATCH}",
+            "os_name": "posix",
+            "platform_machine": self.machine,
+            "platform_python_implementation": "CPython",
+            "platform_release": "",
+            "platform_system": "Linux",
+            "platform_version": "",
+            "python_version": self.python,
+            "sys_platform": "linux",
+        }
+
+    def allows_python(self, requires_python: str) -> bool:
+        """Return whether Requires-Python allows the Python; a text that is not a specifier allows all."""
+        if not requires_python:
+            return True
+        allowed = self._pythons.get(requires_python)
+        if allowed is None:
+            specifier = specifier_or_none(requires_python)
+            allowed = specifier is None or specifier.allows(f"{self.python}.{_NEWEST_PATCH}")
+            self._pythons[requires_python] = allowed
+        return allowed
+
+    def rank(self, wheel: str) -> int | None:
+        """Return the rank of a wheel's best tag, 0 is the most specific; None if pip cannot install it."""
+        tags = wheel.removesuffix(".whl").rsplit("-", _WHEEL_TAGS)[1:]
+        key = "-".join(tags)
+        if key not in self._ranks:
+            supported = self._supported
+            ranks = [
+                supported[tag]
+                for interpreter in tags[0].split(".")
+                for abi in tags[1].split(".")
+                for platform in tags[2].split(".")
+                if (tag := f"{interpreter}-{abi}-{platform}".lower()) in supported
+            ]
+            self._ranks[key] = min(ranks, default=None)
+        return self._ranks[key]
+
+    @cached_property
+    def _supported(self) -> dict[str, int]:
+        from packaging.tags import compatible_tags, cpython_tags
+
+        version = tuple(int(part) for part in self.python.split("."))
+        newest = int(self.glibc.split(".")[1]) if self.glibc else _NEWEST_PATCH
+        platforms: list[str] = []
+        for minor in range(newest, _OLDEST_GLIBC - 1, -1):
+            platforms.append(f"manylinux_2_{minor}_{self.machine}")
+            if minor in _NAMED_MANYLINUX:
+                platforms.append(f"{_NAMED_MANYLINUX[minor]}_{self.machine}")
+        platforms.append(f"linux_{self.machine}")
+        interpreter = f"cp{version[0]}{version[1]}"
+        tags = [
+            *cpython_tags(version, platforms=platforms),
+            *compatible_tags(version, interpreter, platforms),
+        ]
+        ranks: dict[str, int] = {}
+        for tag in tags:
+            ranks.setdefault(str(tag), len(ranks))
+        return ranks
+
+    def installable(self, files: Iterable[File]) -> list[File]:
+        """Return the files that pip may install: wheels, the best first, else an sdist."""
+        wheels: list[tuple[int, File]] = []
+        sdist: File | None = None
+        for file in files:
+            if not self.allows_python(file.requires_python):
+                continue
+            if file.name.endswith(".whl"):
+                rank = self.rank(file.name)
+                if rank is not None:
+                    wheels.append((rank, file))
+            else:
+                sdist = sdist or file
+        if wheels:
+            wheels.sort(key=lambda ranked: ranked[0])
+            return [file for _, file in wheels]
+        return [sdist] if sdist else []
+
+    def __str__(self) -> str:
+        glibc = f" and glibc {self.glibc}" if self.glibc else ""
+        return f"Python {self.python}{glibc} on {self.machine}"
+
+
+def _normalized(extra: str) -> str:
+    return re.sub(r"[-_.]+", "-", extra).lower()
+
+
+def names_python(marker: str) -> bool:
+    """Return whether a marker depends on the version of Python."""
+    return "python_" in marker or "implementation_version" in marker

@@ -1,0 +1,201 @@
+"""A request, the catalog and package indexes become a resolution of the whole environment."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from msgspec.structs import astuple, replace
+
+from resolver.compiling import compile_problem
+from resolver.compiling.problem_builder import closed_names
+from resolver.errors import EnvironmentLacksError
+from resolver.explain import explain_conflict
+from resolver.model import Candidate, Distribution, Edge, Fact
+from resolver.open_world import OpenWorld, WantedError
+from resolver.order import generations
+from resolver.problem import ABSENT, Demand, Problem, Relation, Row, Variable
+from resolver.resolve import preferred_solution, resolution_of
+from resolver.session import Session
+
+if TYPE_CHECKING:
+    from resolver.facts.catalog import Catalog
+    from resolver.indexes import PackageIndexes
+    from resolver.model import Conflict, Request, Resolution
+
+_LEARNED = "learned-"
+"""Beginning of the names of the components that stand for the ways to avoid what was learned."""
+
+
+def resolve_open(catalog: Catalog, request: Request, indexes: PackageIndexes) -> Resolution | Conflict:
+    """Resolve the platform, the catalog, and everything else; see `resolver.resolve.resolve`."""
+    also: frozenset[str] = frozenset()
+    while True:
+        problem = compile_problem(catalog, request, also=also, open_world=True)
+        bound = closed_names(catalog, request.target.backend)
+        world = OpenWorld(request, problem, bound=bound, indexes=indexes)
+        turns = _Turns(catalog, request, problem, world)
+        try:
+            resolution = turns.resolve(frozenset(), frozenset())
+        except WantedError as error:
+            also |= error.names
+            continue
+        except EnvironmentLacksError as error:
+            if world.has_answer:
+                raise
+            return _left_open(catalog, request, problem, error)
+        return resolution or explain_conflict(catalog, request, Session(problem))
+
+
+class _Turns:
+    """The network and the open world take turns until they agree or the network has no solution."""
+
+    def __init__(self, catalog: Catalog, request: Request, problem: Problem, world: OpenWorld) -> None:
+        self._catalog = catalog
+        self._request = request
+        self._problem = problem
+        self._world = world
+        self._names = list(problem.variables)
+        self._learned: list[dict[str, int]] = []
+
+    def resolve(self, present: frozenset[str], absent: frozenset[str]) -> Resolution | None:
+        """Return the preferred resolution with some distributions of the catalog and without others."""
+        while True:
+            session = Session(self._narrowed(present, absent))
+            solution, notes = preferred_solution(self._catalog, self._request, session)
+            if solution is None:
+                return None
+            solution = {name: bit for name, bit in solution.items() if name in self._problem.variables}
+            free = self._distributions - solution.keys() - absent
+            try:
+                failed = self._world.extend(solution, free)
+            except WantedError as error:
+                if not error.names <= self._problem.variables.keys():
+                    raise
+                with_them = self.resolve(present | error.names, absent)
+                if with_them:
+                    return with_them
+                absent |= error.names
+                continue
+            if failed is None:
+                resolution = resolution_of(self._catalog, self._request, self._problem, solution, notes)
+                return _completed(resolution, self._world)
+            self._learned.append({self._names[number]: mask for number, mask in failed.terms.items()})
+
+    @cached_property
+    def _distributions(self) -> set[str]:
+        variables = self._problem.variables
+        return {
+            name for name, one in variables.items() if any(c.kind == "distribution" for c in one.candidates)
+        }
+
+    def _narrowed(self, present: frozenset[str], absent: frozenset[str]) -> Problem:
+        problem = self._problem
+        for number, terms in enumerate(self._learned):
+            problem = _without(problem, terms, number)
+        variables = problem.variables
+        demands = [_demand(variables[name], variables[name].present) for name in sorted(present)]
+        demands += [_demand(variables[name], ABSENT) for name in sorted(absent)]
+        return replace(problem, demands=[*problem.demands, *demands])
+
+
+def _demand(variable: Variable, mask: int) -> Demand:
+    return Demand(variable, mask, "what the indexes offer", "fact", "the indexes")
+
+
+def _without(problem: Problem, terms: dict[str, int], number: int) -> Problem:
+    """Exclude a combination of values: a component of its own has one version for each way to avoid it."""
+    fact = Fact("learned from the indexes", "documented", "the indexes")
+    name = f"{_LEARNED}{number}"
+    ways = Variable(name, [Candidate(name, f"without {one}", "platform", "request", fact) for one in terms])
+    relations = [
+        Relation(
+            ways,
+            problem.variables[component],
+            "run",
+            [Row(1 << bit, problem.variables[component].everything & ~mask, fact)],
+            forbids=True,
+        )
+        for bit, (component, mask) in enumerate(terms.items(), start=1)
+    ]
+    return replace(
+        problem,
+        variables={**problem.variables, name: ways},
+        demands=[*problem.demands, _demand(ways, ways.present)],
+        relations=[*problem.relations, *relations],
+    )
+
+
+def _left_open(
+    catalog: Catalog, request: Request, problem: Problem, error: EnvironmentLacksError
+) -> Resolution | Conflict:
+    """Resolve the platform and the catalog alone, because no index can be reached."""
+    session = Session(problem)
+    solution, notes = preferred_solution(catalog, request, session)
+    if solution is None:
+        return explain_conflict(catalog, request, session)
+    resolution = resolution_of(catalog, request, problem, solution, notes)
+    left = [one.text for one in request.requirements if one.name not in problem.variables]
+    left += [f"the requirements of {pick}" for pick in resolution.distributions]
+    note = (
+        f"Not everything is locked: {error.message} To lock the rest, resolve again where it can be reached."
+    )
+    return replace(resolution, left_open=tuple(left), warnings=(*resolution.warnings, note))
+
+
+def _completed(resolution: Resolution, world: OpenWorld) -> Resolution:
+    """Add to a resolution of the catalog what the open world added."""
+    known = [
+        replace(pick, files=world.files_of(pick.name)) if pick.kind == "distribution" else pick
+        for pick in resolution.picks
+    ]
+    added = [
+        Distribution(
+            name=pick.name,
+            version=pick.version,
+            kind="distribution",
+            origin="published" if pick.files else "preinstalled",
+            support="documented",
+            verdict="supported",
+            index=pick.files[0].index if pick.files else "",
+            files=pick.files,
+            extras=pick.extras,
+            facts=_facts(pick.name, pick.version, pick.files[0].index if pick.files else ""),
+        )
+        for pick in sorted(world.picks())
+    ]
+    edges = dict.fromkeys(resolution.edges)
+    names = {pick.name for pick in known} | {pick.name for pick in added}
+    for pick in (*known, *added):
+        if pick.kind == "distribution":
+            for required, _ in world.requirements_of(pick.name):
+                if required in names and required != pick.name:
+                    edges.setdefault(Edge(pick.name, required, "run", declared=True))
+    ordered = tuple(sorted(edges, key=astuple))
+    platform = [pick for pick in known if pick.kind == "platform"]
+    distributions = sorted(
+        (pick for pick in (*known, *added) if pick.kind == "distribution"), key=lambda pick: pick.name
+    )
+    left = tuple(f"the requirements of {name}: {reason}" for name, reason in sorted(world.unread.items()))
+    return replace(
+        resolution,
+        picks=(*platform, *distributions),
+        edges=ordered,
+        order=generations((pick.name for pick in distributions), ordered),
+        left_open=left,
+        warnings=(*resolution.warnings, *_warnings(world)),
+    )
+
+
+def _facts(name: str, version: str, index: str) -> tuple[Fact, ...]:
+    return (
+        (Fact(f"{name} {version} is published at {index}", "documented", f"{index}/{name}/"),)
+        if index
+        else ()
+    )
+
+
+def _warnings(world: OpenWorld) -> Iterator[str]:
+    for release, problem in world.skipped.items():
+        yield f"{release} was left out of consideration: it {problem}."

@@ -1,0 +1,651 @@
+"""Everything that the catalog does not decide: resolved against package indexes.
+
+The network (`resolver.network`) decides the platform and the distributions of the catalog. Its solution is
+the assumption of a second search (`resolver.incompatibilities`), which adds all other distributions. That
+search asks an index for a project only when something requires it, and for the metadata of a release only
+when it considers that release; the requirements become incompatibilities while it runs. If it finds no
+solution, it says which part of the assumption is to blame. The network learns that as a relation and
+decides again. So the platform stays as good as it can be, a requirement of any distribution can change
+ROCm, torch or Python, and "no" is proved: the network has no solution with what was learned.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
+
+from resolver.compiling.clauses import REQUEST
+from resolver.environment import Environment, names_python
+from resolver.errors import EnvironmentLacksError, SourceError, UsageError, did_you_mean
+from resolver.incompatibilities import Incompatibility, Search, is_required
+from resolver.indexes import File
+from resolver.problem import ABSENT
+from resolver.requirements import parse_requirement
+from resolver.specifiers import version_key, version_or_none
+from resolver.versions import shorten
+
+if TYPE_CHECKING:
+    from resolver.indexes import Metadata, PackageIndexes, Release
+    from resolver.model import Candidate, Request, Requirement
+    from resolver.problem import Problem
+    from resolver.session import Solution
+    from resolver.specifiers import Specifier, VersionKey
+
+CUDA_PREFIXES = ("nvidia-", "cuda-")
+"""Beginnings of the names of distributions that contain CUDA."""
+NOT_CUDA = frozenset({"nvidia-ml-py"})
+"""Python bindings that import on every machine."""
+_PRERELEASE = re.compile(r"\d[-_.]?(a|b|c|rc|alpha|beta|pre|preview)[-_.]?\d|\.?dev\d", re.IGNORECASE)
+_LOOK_AHEAD = 25
+"""Releases among which one that can be installed is looked for in one go."""
+
+
+class Link(NamedTuple):
+    """A statement about the releases of a distribution: what they require, or why they cannot be used."""
+
+    subject: str
+    """Name of the distribution, perhaps with an extra: ``lightning[extra]``."""
+    object: str
+    """Name of the other; empty if the statement is about the release alone."""
+    version: str
+    predicate: str
+    """Such as ``requires torch<2.2``; empty if it always holds and needs no sentence."""
+    source: str
+
+
+class Choices:
+    """The releases of one project that the search may choose, the most preferred first.
+
+    Bit 0 stands for absence, bit 1 for the most preferred release.
+
+    Attributes
+    ----------
+    name
+        Name of the project.
+    extra
+        An extra of it; empty for the project itself.
+    number
+        Number of the variable in the search.
+    everything
+        The mask of all releases and of absence.
+    """
+
+    __slots__ = ("_by_specifier", "_size", "everything", "extra", "name", "number", "releases")
+
+    def __init__(self, name: str, extra: str, releases: Sequence[Release]) -> None:
+        self.name = name
+        self.extra = extra
+        self.releases = releases
+        """The newest first."""
+        self.number = -1
+        self._size = len(releases)
+        self.everything = (1 << (self._size + 1)) - 1
+        self._by_specifier: dict[str, int] = {}
+
+    @property
+    def key(self) -> str:
+        """The name, with the extra in brackets."""
+        return f"{self.name}[{self.extra}]" if self.extra else self.name
+
+    def release(self, bit: int) -> Release:
+        """Return the release of a bit number (1 or more)."""
+        return self.releases[bit - 1]
+
+    def allowed_by(self, specifier: Specifier | None) -> int:
+        """Return the mask of the releases that a specifier allows, by bisection of the sorted releases."""
+        if specifier is None:
+            return self.everything & ~ABSENT
+        mask = self._by_specifier.get(specifier.text)
+        if mask is None:
+            mask = self._by_specifier[specifier.text] = self._mask_of(specifier)
+        return mask
+
+    def _mask_of(self, specifier: Specifier) -> int:
+        if specifier.other is not None or any(interval.local is not None for interval in specifier.intervals):
+            allowed = (bit for bit in range(1, self._size + 1) if specifier.allows(self.release(bit).version))
+            return sum(1 << bit for bit in allowed)
+        mask = self.everything & ~ABSENT
+        for interval in specifier.intervals:
+            above, below = self._first_below(interval.high), self._first_below(interval.low)
+            inside = (1 << (below + 1)) - (1 << (above + 1))
+            mask &= ~inside if interval.outside else inside
+        return mask
+
+    def _first_below(self, key: VersionKey) -> int:
+        """Return the position of the newest release before a version key."""
+
+        def key_of(position: int) -> VersionKey:
+            return version_key(self.releases[self._size - 1 - position].version)
+
+        return self._size - bisect_left(range(self._size), key, 0, self._size, key=key_of)
+
+
+class WantedError(Exception):
+    """A release requires distributions of the catalog that the solution does not contain."""
+
+    def __init__(self, names: Iterable[str]) -> None:
+        super().__init__(*names)
+        self.names = frozenset(names)
+
+
+class OpenWorld:
+    """The distributions outside the catalog that a request brings in.
+
+    Parameters
+    ----------
+    request
+        What is asked for.
+    problem
+        The problem of the platform and the catalog.
+    bound
+        Names that only the catalog decides, whether or not the problem has them.
+    indexes
+        The package indexes.
+
+    Attributes
+    ----------
+    has_answer
+        Whether an index has answered.
+    skipped
+        Releases that could not be considered, with the reason.
+    unread
+        Distributions of the catalog whose requirements are not known, with the reason.
+    """
+
+    def __init__(
+        self,
+        request: Request,
+        problem: Problem,
+        *,
+        bound: frozenset[str],
+        indexes: PackageIndexes,
+    ) -> None:
+        self._request = request
+        self._problem = problem
+        self._bound = bound
+        self._indexes = indexes
+        self._search = Search()
+        self._environment = Environment("3.12")
+        self._closed: dict[str, int] = {}
+        self._open: dict[str, Choices] = {}
+        self._by_number: dict[int, Choices] = {}
+        self._loaded: set[tuple[int, int, str, str]] = set()
+        self._requires: dict[tuple[int, int], list[tuple[str, str]]] = {}
+        self._installed = request.preinstalled.installed if request.preinstalled else {}
+        self._limits = _by_name(request.constraints)
+        self._overrides = _by_name(request.overrides)
+        self._asked = _by_name(request.requirements)
+        self._requested: set[tuple[str, str]] = set()
+        self._files: dict[tuple[str, int], tuple[File, ...]] = {}
+        self._seen: set[str] = set()
+        self._solution: Solution = {}
+        self.has_answer = False
+        self.skipped: dict[str, str] = {}
+        self.unread: dict[str, str] = {}
+        for name, variable in problem.variables.items():
+            self._closed[name] = self._search.add_variable(variable.everything)
+        self._names = {number: name for name, number in self._closed.items()}
+
+    def extend(self, solution: Solution, free: Collection[str]) -> Incompatibility | None:
+        """Add everything else to a solution of the problem.
+
+        Parameters
+        ----------
+        solution
+            The solution.
+        free
+            Distributions of the problem that the solution does not contain, but could.
+
+        Returns
+        -------
+        Incompatibility or None
+            None if that is possible; `picks` has the result. Otherwise values of the problem's variables that
+            nothing else fits, by the variables' numbers in the order of the problem.
+
+        Raises
+        ------
+        WantedError
+            A release requires one of the free distributions, or one that the problem does not have.
+        UsageError
+            No index has a requested project.
+        EnvironmentLacksError
+            An index cannot be reached.
+        SourceError
+            A page of an index is broken.
+        """
+        self._solution = solution
+        self._environment = Environment(self._version("python"), self._version("glibc"))
+        for requirement in self._request.requirements:
+            self._add_request(requirement)
+        assumptions = [
+            (number, 1 << solution.get(name, 0)) for name, number in self._closed.items() if name not in free
+        ]
+        return self._search.solve(assumptions, self._choose)
+
+    def picks(self) -> Iterator[Pick]:
+        """Yield what was added, in the order in which it was found."""
+        extras: dict[str, list[str]] = {}
+        for choices in self._open.values():
+            if choices.extra and is_required(self._search.domains[choices.number]):
+                extras.setdefault(choices.name, []).append(choices.extra)
+        for choices in self._open.values():
+            domain = self._search.domains[choices.number]
+            if is_required(domain) and not choices.extra:
+                release = choices.release(domain.bit_length() - 1)
+                files = tuple(self._environment.installable(self._in_time(release.files)))
+                yield Pick(choices.name, release.version, files, tuple(sorted(extras.get(choices.name, ()))))
+
+    def files_of(self, name: str) -> tuple[File, ...]:
+        """Return the files of a distribution of the catalog in the solution; empty if no index has them."""
+        return self._files.get((name, self._solution[name]), ())
+
+    def requirements_of(self, name: str) -> list[tuple[str, str]]:
+        """Return what a distribution requires in the result, each with its requirement as written."""
+        if name in self._closed:
+            return self._requires.get((self._closed[name], 1 << self._solution.get(name, 0)), [])
+        required = []
+        for choices in self._open.values():
+            if choices.name == name and is_required(self._search.domains[choices.number]):
+                required += self._requires.get((choices.number, self._search.domains[choices.number]), [])
+        return required
+
+    def nodes(self) -> tuple[list[int], dict[int, str]]:
+        """Return the masks of all values of the search's variables, and the names of the added ones."""
+        everything = [variable.everything for variable in self._problem.variables.values()]
+        everything += [choices.everything for choices in self._by_number.values()]
+        return everything, {number: choices.key for number, choices in self._by_number.items()}
+
+    def _version(self, name: str) -> str:
+        bit = self._solution.get(name, 0)
+        return self._problem.variables[name].candidate(bit).version if bit else ""
+
+    def _of_target(self, *names: str) -> dict[int, int]:
+        """Return terms for what the target has in the solution."""
+        return {
+            self._closed[name]: 1 << self._solution.get(name, 0) for name in names if name in self._closed
+        }
+
+    def _add_request(self, requirement: Requirement) -> None:
+        """Demand what a requirement of the request asks for, under the Python of the solution."""
+        name = requirement.name
+        state = (requirement.text, self._environment.python)
+        if name in self._closed or state in self._requested:
+            return
+        self._requested.add(state)
+        if not self._environment.applies(requirement.marker):
+            return
+        when = self._of_target("python") if names_python(requirement.marker) else {}
+        nodes = self._nodes(name, requirement.extras)
+        if not nodes:
+            msg = f"No index has the project {shorten(name)!r}. Asked: {', '.join(self._indexes.urls)}."
+            hint = did_you_mean(name, self._bound)
+            raise UsageError(msg, hint=hint if hint.startswith("Did") else "Check the name.")
+        for choices in nodes:
+            link = Link("", choices.key, "", f"you asked for {requirement.text}", REQUEST)
+            allowed = choices.allowed_by(requirement.specifier)
+            self._search.add({**when, choices.number: choices.everything & ~allowed}, link)
+
+    def _nodes(self, name: str, extras: Iterable[str] = ()) -> list[Choices]:
+        """Return the variables of a project and of its extras; nothing if no index has it."""
+        project = self._node(name, "")
+        return [project, *(self._node(name, extra) for extra in extras)] if project else []  # type: ignore[list-item]
+
+    def _node(self, name: str, extra: str) -> Choices | None:
+        key = f"{name}[{extra}]" if extra else name
+        choices = self._open.get(key)
+        if choices is not None:
+            return choices
+        base = self._node(name, "") if extra else None
+        releases = base.releases if base else self._releases(name)
+        if releases is None:
+            return None
+        choices = self._open[key] = Choices(name, extra, releases)
+        choices.number = self._search.add_variable(choices.everything)
+        self._by_number[choices.number] = choices
+        if base:
+            present = choices.everything & ~ABSENT
+            self._search.add({choices.number: present, base.number: ABSENT}, _ALWAYS)
+            return choices
+        for limit in (*self._limits.get(name, ()), *self._overrides.get(name, ())):
+            text = f"you limited {name} to {limit.specifier}"
+            excluded = choices.everything & ~choices.allowed_by(limit.specifier) & ~ABSENT
+            self._search.add({choices.number: excluded}, Link("", name, "", text, REQUEST))
+        return choices
+
+    def _releases(self, name: str) -> Sequence[Release] | None:
+        """Return the releases of a project that may be chosen, the newest first; None if no index has it."""
+        installed = self._installed.get(name)
+        project = self._indexes.project(name)
+        self.has_answer = True
+        if installed:
+            same = (
+                [release for release in project.releases if release.version == installed] if project else []
+            )
+            return same or [_Installed(installed)]
+        if project is None:
+            return None
+        if any(_names_prerelease(text.specifier) for text in self._stated(name)):
+            return project.releases
+        final = [release for release in project.releases if not _PRERELEASE.search(release.version)]
+        return final or project.releases
+
+    def _stated(self, name: str) -> Iterator[Requirement]:
+        for stated in (self._asked, self._limits, self._overrides):
+            yield from stated.get(name, ())
+
+    def _choose(self) -> tuple[int, int] | None:
+        """Return the next variable to decide and its value; read the metadata of what was decided."""
+        first = -1
+        for number, domain in enumerate(self._search.domains):
+            if domain & ABSENT:
+                continue
+            if number in self._names and self._names[number] not in self._solution:
+                raise WantedError([self._names[number]])
+            if domain & (domain - 1):
+                first = number if first < 0 else first
+            elif self._state(number, domain) not in self._loaded:
+                self._load(number, domain)
+                return number, domain
+        if first < 0:
+            return None
+        choices, domain = self._by_number[first], self._search.domains[first]
+        if choices.extra:
+            return first, self._same_as_project(choices, domain)
+        return first, self._first_usable(choices, domain)
+
+    def _state(self, number: int, mask: int) -> tuple[int, int, str, str]:
+        return number, mask, self._environment.python, self._environment.glibc
+
+    def _same_as_project(self, choices: Choices, domain: int) -> int:
+        """Return the release of an extra: that of its project, which is decided before."""
+        project = self._open[choices.name]
+        mask = self._search.domains[project.number]
+        others = choices.everything & ~mask & ~ABSENT
+        self._search.add({project.number: mask, choices.number: others}, _ALWAYS)
+        return domain & mask or domain & -domain
+
+    def _first_usable(self, choices: Choices, domain: int) -> int:
+        """Return the preferred release that can be installed; exclude those before it that cannot."""
+        unusable: dict[tuple[str, bool], int] = {}
+        versions: dict[tuple[str, bool], list[str]] = {}
+        for _ in range(_LOOK_AHEAD):
+            mask = self._preferred(domain)
+            release = choices.release(mask.bit_length() - 1)
+            problem = self._obstacle(choices.name, release)
+            if problem is None:
+                break
+            unusable[problem] = unusable.get(problem, 0) | mask
+            versions.setdefault(problem, []).append(release.version)
+            if domain == mask:
+                break
+            domain &= ~mask
+        for problem, masks in unusable.items():
+            text, by_target = problem
+            link = Link(choices.name, "", ", ".join(versions[problem]), text, self._indexes.urls[0])
+            terms = self._of_target("python", "glibc") if by_target else {}
+            self._search.add({**terms, choices.number: masks}, link)
+        return mask
+
+    def _preferred(self, mask: int) -> int:
+        if self._request.prefer == "oldest":
+            return 1 << (mask.bit_length() - 1)
+        return mask & -mask
+
+    def _in_time(self, files: Iterable[File]) -> list[File]:
+        day = self._request.target.date.isoformat()
+        return [file for file in files if not file.uploaded or file.uploaded[:10] <= day]
+
+    def _obstacle(self, name: str, release: Release) -> tuple[str, bool] | None:
+        """Return why a release cannot be installed, and whether the target decides that; None if it can."""
+        if isinstance(release, _Installed):
+            return None
+        files = self._in_time(release.files)
+        if not files:
+            return f"was uploaded after {self._request.target.date}", False
+        if all(file.yanked is not None for file in files) and not self._is_pinned(name, release.version):
+            return "is yanked", False
+        if self._environment.installable(files):
+            return None
+        pythons = {file.requires_python for file in files}
+        if len(pythons) == 1 and not self._environment.allows_python(python := pythons.pop()):
+            return f"requires Python {python}", True
+        return f"has no file for {self._environment}", True
+
+    def _is_pinned(self, name: str, version: str) -> bool:
+        """Return whether a requirement names exactly this version, so that it may be yanked (PEP 592)."""
+        return any(
+            clause.operator in {"==", "==="} and requirement.specifier.allows(version)
+            for requirement in self._stated(name)
+            if requirement.specifier is not None
+            for clause in requirement.specifier
+            if not clause.version.endswith(".*")
+        )
+
+    def _load(self, number: int, mask: int) -> None:
+        """Add what a chosen release requires, or that it cannot be used."""
+        self._loaded.add(self._state(number, mask))
+        choices = self._by_number.get(number)
+        if choices is None:
+            self._load_closed(number, mask)
+            return
+        release = choices.release(mask.bit_length() - 1)
+        if choices.extra:
+            project = self._open[choices.name]
+            self._search.add({number: mask, project.number: project.everything & ~mask}, _ALWAYS)
+        else:
+            problem = self._obstacle(choices.name, release)
+            if problem:
+                self._first_usable(choices, mask)
+                return
+            for extra in self._open.values():
+                if extra.extra and extra.name == choices.name:
+                    others = extra.everything & ~mask & ~ABSENT
+                    self._search.add({number: mask, extra.number: others}, _ALWAYS)
+        if isinstance(release, _Installed):
+            return
+        files = self._environment.installable(self._in_time(release.files))
+        try:
+            metadata = self._indexes.metadata(files)
+        except SourceError as error:
+            self._skip(choices, mask, f"has broken metadata: {error.message}")
+            return
+        if metadata is None:
+            self._skip(choices, mask, "has no metadata that can be read without running its code")
+            return
+        try:
+            self._require(number, mask, choices.key, metadata, choices.extra)
+        except (UsageError, ValueError) as error:
+            self._skip(choices, mask, f"has an invalid requirement: {error}")
+
+    def _skip(self, choices: Choices, mask: int, problem: str) -> None:
+        version = choices.release(mask.bit_length() - 1).version
+        self.skipped[f"{choices.name} {version}"] = problem
+        link = Link(choices.key, "", version, problem, self._indexes.urls[0])
+        self._search.add({choices.number: mask}, link)
+
+    def _require(self, number: int, mask: int, subject: str, metadata: Metadata, extra: str = "") -> None:
+        """Add the requirements of a release or of one of its extras.
+
+        Raises
+        ------
+        UsageError, ValueError
+            A requirement is invalid.
+        """
+        requirements = list(self._applying(metadata, extra))
+        self._look_ahead(requirement for requirement, _ in requirements)
+        bound = {
+            one.name for one, _ in requirements if one.name in self._bound and one.name not in self._closed
+        }
+        if bound and not metadata.dynamic:
+            raise WantedError(bound)
+        required = self._requires[number, mask] = []
+        for requirement, when in requirements:
+            name = requirement.name
+            terms = {number: mask, **when}
+            text = f"requires {name}{_brackets(requirement)}{requirement.specifier or ''}"
+            link = Link(subject, name, metadata.version, text, metadata.source)
+            if name in self._closed or name in self._bound:
+                if metadata.dynamic:
+                    continue  # the catalog knows better what a build needs
+                variable = self._problem.variables[name]
+                specifier = requirement.specifier
+                allowed = variable.present if specifier is None else variable.allowed_by(str(specifier))
+                self._search.add({**terms, self._closed[name]: variable.everything & ~allowed}, link)
+            else:
+                obstacle = self._obstacle_to(requirement)
+                nodes = [] if obstacle else self._nodes(name, requirement.extras)
+                if not nodes:
+                    text += f", {obstacle or 'which no index has'}"
+                    self._search.add(terms, link._replace(object="", predicate=text))
+                    continue
+                for choices in nodes:
+                    excluded = choices.everything & ~choices.allowed_by(requirement.specifier)
+                    self._search.add({**terms, choices.number: excluded}, link._replace(object=choices.key))
+            required.append((name, requirement.text))
+
+    def _applying(self, metadata: Metadata, extra: str) -> Iterator[tuple[Requirement, dict[int, int]]]:
+        """Yield the requirements that apply, each with the terms for the Python on which that depends."""
+        environment = self._environment
+        for text in metadata.requires:
+            requirement = parse_requirement(text)
+            marker = requirement.marker
+            if not environment.applies(marker, extra) or (extra and environment.applies(marker)):
+                continue  # what applies without the extra is required by the project itself
+            when = self._of_target("python") if names_python(marker) else {}
+            for stated in self._overrides.get(requirement.name, (requirement,)):
+                if stated is requirement or environment.applies(stated.marker):
+                    yield stated, when
+
+    def _obstacle_to(self, requirement: Requirement) -> str:
+        """Return why nothing can satisfy a requirement; empty if something may."""
+        name = requirement.name
+        if name.startswith(CUDA_PREFIXES) and name not in NOT_CUDA:
+            return "which is for CUDA"
+        return "a URL, which an index may not require" if requirement.url else ""
+
+    def _load_closed(self, number: int, mask: int) -> None:
+        """Add the requirements of a distribution of the catalog, as far as an index has its metadata."""
+        name = self._names[number]
+        candidate = self._problem.variables[name].candidate(mask.bit_length() - 1)
+        if candidate.kind != "distribution" or candidate.origin == "preinstalled":
+            return
+        files, indexes = self._offered(candidate)
+        if not files:
+            return
+        self._files[name, mask.bit_length() - 1] = tuple(files)
+        try:
+            metadata = indexes.metadata(files, allow_dynamic=candidate.origin == "build")
+        except (EnvironmentLacksError, SourceError) as error:
+            self.unread[name] = error.message
+            return
+        if metadata is None:
+            self.unread[name] = "no index has its metadata"
+            return
+        try:
+            self._require(number, mask, name, metadata)
+        except (UsageError, ValueError) as error:
+            self.unread[name] = f"a requirement in its metadata is invalid: {error}"
+
+    def _offered(self, candidate: Candidate) -> tuple[list[File], PackageIndexes]:
+        """Return the files of a candidate, and the indexes that have them."""
+        release = candidate.release
+        index = candidate.index
+        if not index and release is None and candidate.origin == "published":
+            index = self._index_of_torch()
+        indexes = self._indexes.at(index) if index else self._indexes
+        if release is not None and release.git is not None:
+            return [], indexes
+        try:
+            project = indexes.project(candidate.name)
+        except (EnvironmentLacksError, SourceError) as error:
+            self.unread[candidate.name] = error.message
+            return [], indexes
+        parsed = version_or_none(candidate.version)
+        offered = next(
+            (one.files for one in project.releases if version_or_none(one.version) == parsed)
+            if project
+            else iter(()),
+            (),
+        )
+        pinned = release and (release.sdist or release.wheel)
+        if pinned:
+            files = [file for file in offered if file.name == pinned.file]
+        else:
+            files = self._environment.installable(offered)
+        if not files:
+            self.unread[candidate.name] = f"{index or 'no index'} does not list its files"
+        return files, indexes
+
+    def _index_of_torch(self) -> str:
+        bit = self._solution.get("torch", 0)
+        return self._problem.variables["torch"].candidate(bit).index if bit else ""
+
+    def _look_ahead(self, requirements: Iterable[Requirement]) -> None:
+        """Start to fetch what requirements are likely to bring in, where that needs the network."""
+        for requirement in requirements:
+            name = requirement.name
+            if name in self._seen or name in self._bound or name in self._closed or requirement.url:
+                continue
+            self._seen.add(name)
+            if not self._indexes.is_cached(name):
+                self._indexes.submit(partial(self._fetch, requirement, self._environment))
+
+    def _fetch(self, requirement: Requirement, environment: Environment) -> None:
+        """Fetch a project, the metadata of its likely release, and what that requires; runs in a thread."""
+        project = self._indexes.project(requirement.name)
+        if project is None:
+            return
+        allowed = requirement.specifier
+        for release in project.releases[:_LOOK_AHEAD]:
+            if _PRERELEASE.search(release.version) or (allowed and not allowed.allows(release.version)):
+                continue
+            files = environment.installable(self._in_time(release.files))
+            if not files:
+                continue
+            metadata = self._indexes.metadata(files)
+            following = [parse_requirement(text) for text in metadata.requires] if metadata else []
+            extras = ("", *requirement.extras)
+            self._look_ahead(
+                needed
+                for needed in following
+                if any(environment.applies(needed.marker, extra) for extra in extras)
+            )
+            return
+
+
+class _Installed(NamedTuple):
+    """An installed version that no index has."""
+
+    version: str
+    files: tuple[File, ...] = ()
+
+
+class Pick(NamedTuple):
+    """A release that was added."""
+
+    name: str
+    version: str
+    files: tuple[File, ...]
+    extras: tuple[str, ...]
+
+
+_ALWAYS = Link("", "", "", "", "")
+"""The reason of what holds by definition, such as that an extra has the version of its project."""
+
+
+def _by_name(requirements: Iterable[Requirement]) -> dict[str, list[Requirement]]:
+    named: dict[str, list[Requirement]] = {}
+    for requirement in requirements:
+        named.setdefault(requirement.name, []).append(requirement)
+    return named
+
+
+def _names_prerelease(specifier: Specifier | None) -> bool:
+    return specifier is not None and any(_PRERELEASE.search(clause.version) for clause in specifier)
+
+
+def _brackets(requirement: Requirement) -> str:
+    return f"[{','.join(requirement.extras)}]" if requirement.extras else ""
