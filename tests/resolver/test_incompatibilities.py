@@ -1,0 +1,132 @@
+"""The search that learns from contradictions, against all combinations of values."""
+
+from __future__ import annotations
+
+from itertools import product
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from resolver.incompatibilities import Incompatibility, Search
+from resolver.problem import ABSENT, bits
+
+Terms = dict[int, int]
+SIZES = st.lists(st.integers(1, 4), min_size=1, max_size=5)
+
+
+@st.composite
+def incompatibilities(draw: st.DrawFn, sizes: list[int]) -> list[Terms]:
+    """Draw incompatibilities in which at most one variable may be absent, as those of requirements."""
+    drawn = []
+    for _ in range(draw(st.integers(0, 14))):
+        variables = draw(st.lists(st.integers(0, len(sizes) - 1), min_size=1, max_size=3, unique=True))
+        terms = {}
+        for number, variable in enumerate(variables):
+            everything = (1 << (sizes[variable] + 1)) - 1
+            terms[variable] = draw(st.integers(1, everything)) & (everything if number == 0 else ~ABSENT)
+        if all(terms.values()):
+            drawn.append(terms)
+    return drawn
+
+
+@st.composite
+def problems(draw: st.DrawFn) -> tuple[list[int], list[Terms], int, list[list[tuple[int, int]]]]:
+    """Draw sizes, incompatibilities, how many of them are known from the start, and assumptions."""
+    sizes = draw(SIZES)
+    drawn = draw(incompatibilities(sizes))
+    variables = st.integers(0, len(sizes) - 1)
+    assumptions = [
+        [
+            (variable, 1 << draw(st.integers(0, sizes[variable])))
+            for variable in draw(st.sets(variables, max_size=2))
+        ]
+        for _ in range(3)
+    ]
+    return sizes, drawn, draw(st.integers(0, len(drawn))), assumptions
+
+
+def is_met(values: tuple[int, ...], terms: Terms) -> bool:
+    return not all(mask >> values[variable] & 1 for variable, mask in terms.items())
+
+
+def solve(search: Search, left: list[Terms], assumptions: list[tuple[int, int]]) -> Incompatibility | None:
+    """Search, and state one more incompatibility before each choice."""
+
+    def choose() -> tuple[int, int] | None:
+        if left:
+            terms = left.pop()
+            search.add(terms, tuple(terms.items()))
+            return 0, search.domains[0]
+        open_variables = (
+            v for v, domain in enumerate(search.domains) if not domain & ABSENT and domain & (domain - 1)
+        )
+        variable = next(open_variables, None)
+        return None if variable is None else (variable, search.domains[variable] & -search.domains[variable])
+
+    return search.solve(assumptions, choose)
+
+
+@settings(max_examples=300, deadline=None)
+@given(problems())
+def test_search_finds_solution_iff_one_exists(
+    problem: tuple[list[int], list[Terms], int, list[list[tuple[int, int]]]],
+) -> None:
+    sizes, stated, known, all_assumptions = problem
+    search = Search()
+    for size in sizes:
+        search.add_variable((1 << (size + 1)) - 1)
+    for terms in stated[:known]:
+        search.add(terms, tuple(terms.items()))
+    left = stated[known:]
+    combinations = list(product(*(range(size + 1) for size in sizes)))
+    solutions = [values for values in combinations if all(is_met(values, terms) for terms in stated)]
+    for assumptions in all_assumptions:
+        fitting = [
+            values
+            for values in solutions
+            if all(mask >> values[variable] & 1 for variable, mask in assumptions)
+        ]
+        failed = solve(search, left, assumptions)
+        if failed is None:
+            values = tuple(0 if domain & ABSENT else domain.bit_length() - 1 for domain in search.domains)
+            assert not left
+            assert values in fitting
+            continue
+        assert not fitting
+        assert failed.terms.keys() <= dict(assumptions).keys()
+        assert not any(not is_met(values, failed.terms) for values in solutions)
+        assert all(
+            not mask & ~failed.terms[variable] for variable, mask in assumptions if variable in failed.terms
+        )
+        reasons = [dict(reason) for reason in failed.reasons()]  # type: ignore[call-overload]
+        proved = [values for values in combinations if all(is_met(values, terms) for terms in reasons)]
+        assert not [
+            values for values in proved if all(mask >> values[variable] & 1 for variable, mask in assumptions)
+        ]
+
+
+def test_first_variable_gets_its_first_value() -> None:
+    search = Search()
+    for _ in range(2):
+        search.add_variable(0b1111)
+    search.add({0: ABSENT}, "the first is required")
+    search.add({0: 0b0010, 1: ~0b1000 & 0b1111}, "its first value requires the last of the second")
+    assert solve(search, [], []) is None
+    assert [list(bits(domain)) for domain in search.domains] == [[1], [3]]
+
+
+def test_reasons_of_contradiction_leave_out_the_rest() -> None:
+    search = Search()
+    for _ in range(3):
+        search.add_variable(0b111)
+    search.add({0: ABSENT}, "0 is required")
+    search.add({0: 0b110, 1: ~0b010 & 0b111}, "0 requires 1 in its first value")
+    search.add({1: 0b010}, "the first value of 1 is broken")
+    search.add({2: ABSENT}, "2 is required")
+    failed = solve(search, [], [])
+    assert failed is not None
+    assert set(failed.reasons()) == {
+        "0 is required",
+        "0 requires 1 in its first value",
+        "the first value of 1 is broken",
+    }
