@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
 
 import requests
+import urllib3
 from requests.adapters import HTTPAdapter
+from requests.utils import DEFAULT_CA_BUNDLE_PATH
 from urllib3.util import Retry
+from urllib3.util.ssl_ import create_urllib3_context
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from ssl import SSLContext
+
+    from urllib3 import HTTPConnectionPool
 
 TIMEOUT = (10, 60)  # seconds to connect, and between two packets
 MISSING = frozenset({404, 410})
@@ -18,7 +26,37 @@ MISSING = frozenset({404, 410})
 CONNECTIONS = 16  # to one host at the same time
 
 
-def new_session(purpose: str, adapter: Callable[..., HTTPAdapter] = HTTPAdapter) -> requests.Session:
+class Adapter(HTTPAdapter):
+    """Load the certificates once: urllib3 does so for each connection, which takes longer than a request."""
+
+    def build_connection_pool_key_attributes(  # type: ignore[override]
+        self, request: requests.PreparedRequest, verify: bool | str, cert: object = None
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return the arguments for the connection pool of a request, with a context that is shared."""
+        host, pool = super().build_connection_pool_key_attributes(request, verify, cast("None", cert))
+        shared = cast("dict[str, Any]", pool)
+        if host["scheme"] == "https" and verify:
+            bundle = shared.pop("ca_certs", None) or shared.pop("ca_cert_dir", None) or DEFAULT_CA_BUNDLE_PATH
+            shared["ssl_context"] = _context(bundle)
+        return cast("dict[str, Any]", host), shared
+
+    def cert_verify(self, conn: HTTPConnectionPool, url: str, verify: bool | str, cert: object) -> None:
+        """Check that the certificates exist; the context has loaded them."""
+        super().cert_verify(conn, url, verify, cert)  # type: ignore[no-untyped-call]
+        vars(conn).update(ca_certs=None, ca_cert_dir=None)
+
+
+@cache
+def _context(bundle: str) -> SSLContext:
+    context = create_urllib3_context()
+    if Path(bundle).is_dir():
+        context.load_verify_locations(capath=bundle)
+    else:
+        context.load_verify_locations(bundle)
+    return context
+
+
+def new_session(purpose: str, adapter: Callable[..., HTTPAdapter] = Adapter) -> requests.Session:
     """Return a session that retries, with back-off, and opens at most 16 connections to a host.
 
     Parameters
@@ -33,6 +71,7 @@ def new_session(purpose: str, adapter: Callable[..., HTTPAdapter] = HTTPAdapter)
     retry = Retry(
         total=3,
         connect=1,
+        read=1,
         backoff_factor=0.5,
         status_forcelist=(429, 500, 502, 503, 504),
         respect_retry_after_header=True,
@@ -46,7 +85,10 @@ def new_session(purpose: str, adapter: Callable[..., HTTPAdapter] = HTTPAdapter)
 
 def failure_reason(error: Exception) -> str:
     """Return why a request failed, in a few words."""
-    if isinstance(error, requests.Timeout):
+    cause = getattr(error.args[0], "reason", None) if error.args else None  # of urllib3's MaxRetryError
+    if isinstance(cause, urllib3.exceptions.NewConnectionError):
+        return "no connection"
+    if isinstance(error, requests.Timeout) or isinstance(cause, urllib3.exceptions.TimeoutError):
         return "timeout"
     if isinstance(error, requests.exceptions.SSLError):
         return "its certificate was not accepted"

@@ -43,7 +43,7 @@ class Release(Protocol):
 
     @property
     def files(self) -> Sequence[File]:
-        """Its wheels and sdists, over all indexes that have them, wheels first; without invalid names."""
+        """Its wheels for Linux and sdists, over all indexes that have them, wheels first; perhaps none."""
 
 
 class Project(Protocol):

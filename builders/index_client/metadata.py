@@ -133,9 +133,9 @@ def parse(text: bytes, filename: str, source: str) -> Metadata:
     return Metadata(
         name=canonicalize_name(name),
         version=version,
-        requires=tuple(raw.get("requires_dist", ())),
+        requires=tuple(map(_unfolded, raw.get("requires_dist", ()))),
         extras=tuple(dict.fromkeys(canonicalize_name(extra) for extra in raw.get("provides_extra", ()))),
-        requires_python=raw.get("requires_python", ""),
+        requires_python=_unfolded(raw.get("requires_python", "")),
         source=source,
         dynamic=not filename.endswith(".whl")
         and not _is_static(raw.get("metadata_version", ""), raw.get("dynamic", [])),
@@ -198,6 +198,10 @@ def _pkg_info_in_zip(content: BinaryIO) -> bytes | None:
 def _is_pkg_info(member: str) -> bool:
     parts = PurePosixPath(member).parts
     return len(parts) == 2 and parts[1] == "PKG-INFO"  # noqa: PLR2004  the top directory and the file
+
+
+def _unfolded(text: str) -> str:
+    return " ".join(text.split()) if "\n" in text else text
 
 
 def _is_same(expected: str, version: str) -> bool:

@@ -28,6 +28,7 @@ _SDIST_ENDINGS = (".tar.gz", ".zip", ".tgz", ".tar.bz2", ".tar.xz")
 _ENDINGS = (".whl", *_SDIST_ENDINGS)
 _ANCHOR_START = re.compile(r"<(?:a[\s>]|base\s|!--)", re.IGNORECASE)
 _ANCHOR = re.compile(r'<a href="([^"<>]*)"([^<>]*)>')
+_OTHER_SYSTEMS = ("win", "macosx", "ios", "android")
 _META = re.compile(r"""<meta\s+name="pypi:([a-z-]+)"\s+content="([^"<>]*)"\s*/?>""", re.IGNORECASE)
 
 
@@ -100,10 +101,11 @@ def parse(content: bytes, content_type: str, url: str, index: str) -> tuple[list
 def releases(project: str, files: Iterable[File]) -> list[tuple[str, list[File]]]:
     """Return the versions of a project, the newest first, and the files of each, wheels first.
 
-    Files of other projects, and those with an invalid name or version, are skipped.
+    Files of other projects, and those with an invalid name or version, are skipped; so are wheels for other
+    systems than Linux, which are most files of some projects, but not their versions.
     """
     versions: dict[str, Version | None] = {}
-    by_version: dict[Version, list[tuple[File, str]]] = {}
+    by_version: dict[Version, tuple[str, list[File]]] = {}
     seen: set[str] = set()
     for file in files:
         text = version_in(file.name, project)
@@ -114,13 +116,31 @@ def releases(project: str, files: Iterable[File]) -> list[tuple[str, list[File]]
             versions[text] = _version(text)
         version = versions[text]
         if version is not None:
-            by_version.setdefault(version, []).append((file, text))
-    ordered = (sorted(by_version[version], key=_order) for version in sorted(by_version, reverse=True))
-    return [(rows[0][1], [file for file, _ in rows]) for rows in ordered]
+            rows = by_version.setdefault(version, (text, []))[1]
+            if not is_foreign(file.name):
+                rows.append(file)
+    return [
+        (text, sorted(rows, key=lambda file: (not file.name.endswith(".whl"), file.name)))
+        for _, (text, rows) in sorted(by_version.items(), key=lambda item: item[0], reverse=True)
+    ]
 
 
-def _order(row: tuple[File, str]) -> tuple[bool, str]:
-    return not row[0].name.endswith(".whl"), row[0].name
+def is_foreign(filename: str) -> bool:
+    """Return whether a wheel is only for other systems than Linux.
+
+    Examples
+    --------
+    >>> is_foreign("numpy-2.0.0-cp312-cp312-win_amd64.whl")
+    True
+    >>> is_foreign("numpy-2.0.0-cp312-cp312-manylinux_2_17_x86_64.manylinux2014_x86_64.whl")
+    False
+    """
+    return _is_foreign_tag(filename.rpartition("-")[2])
+
+
+@lru_cache(maxsize=1000)
+def _is_foreign_tag(tag: str) -> bool:
+    return tag.endswith(".whl") and all(part.startswith(_OTHER_SYSTEMS) for part in tag[:-4].split("."))
 
 
 def version_in(filename: str, project: str) -> str | None:
@@ -248,6 +268,9 @@ def _usual_links(anchors: Iterable[tuple[str, str]], url: str, index: str) -> li
         if "%" in name:
             name = unquote(name)
         if not name.endswith(_ENDINGS):
+            continue
+        if is_foreign(name):
+            files.append(File(name, location))
             continue
         words = rest.split('"')
         if words[-1].strip():

@@ -61,7 +61,7 @@ class Transport:
         Raises
         ------
         RequestError
-            There was no reply. The host is not asked again if it cannot be reached at all.
+            There was no reply. The host is then not asked again.
         """
         url = without_password(mirrored(url, self._mirrors))
         host = urlsplit(url).netloc
@@ -74,7 +74,7 @@ class Transport:
                 response = self._session.get(url, headers=dict(headers), timeout=TIMEOUT, stream=stream)
         except requests.RequestException as error:
             reason = failure_reason(error)
-            if isinstance(error, requests.ConnectionError) and not isinstance(error, requests.ReadTimeout):
+            if isinstance(error, requests.ConnectionError | requests.Timeout):
                 self._down[host] = reason
             raise RequestError(reason) from None
         return response
@@ -190,6 +190,7 @@ class _Credentials(requests.auth.AuthBase):
     def __init__(self, urls: Iterable[str]) -> None:
         self._known: dict[str, tuple[str, str]] = {}
         self._users: dict[str, str] = {}
+        self._netrc: dict[str, tuple[str, str] | None] = {}
         for url in urls:
             parts = urlsplit(url)
             host = parts.netloc.rpartition("@")[2]
@@ -200,7 +201,10 @@ class _Credentials(requests.auth.AuthBase):
 
     def __call__(self, request: requests.PreparedRequest) -> requests.PreparedRequest:
         url = request.url or ""
-        login = self._known.get(urlsplit(url).netloc) or requests.utils.get_netrc_auth(url)
+        host = urlsplit(url).netloc
+        if host not in self._netrc:
+            self._netrc[host] = requests.utils.get_netrc_auth(url)
+        login = self._known.get(host) or self._netrc[host]
         if login is not None:
             requests.auth.HTTPBasicAuth(*login)(request)
         return request

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import http.server
+import io
 import json
 import os
+import signal
+import subprocess
+import sys
+import tarfile
 import threading
+import time
+import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,9 +24,9 @@ from urllib3.util import Retry
 
 from builders.index import Index
 from builders.index.server import serving
-from builders.index_client import IndexClient
-from resolver.errors import EnvironmentLacksError
-from resolver.indexes import File, PackageIndexes, Project
+from builders.index_client import IndexClient, transport
+from resolver.errors import EnvironmentLacksError, MatrixError, SourceError
+from resolver.indexes import File, Metadata, PackageIndexes, Project
 from resolver.reporter import Reporter
 
 MakeWheel = Callable[..., Path]
@@ -460,3 +468,525 @@ def test_threads_share_one_request(server: Server, client: MakeClient) -> None:
         thread.join()
     assert len(done) == 8 * 3
     assert server.paths == ["/simple/some-pkg/"]
+
+
+def test_wheels_for_other_systems_are_left_out(server: Server, client: MakeClient) -> None:
+    names = [
+        "pkg-1.0-cp312-cp312-win_amd64.whl",
+        "pkg-1.0-cp312-cp312-macosx_10_9_x86_64.macosx_11_0_arm64.whl",
+        "pkg-1.0-cp312-cp312-manylinux_2_17_x86_64.manylinux2014_x86_64.whl",
+        "pkg-0.9-cp312-cp312-win32.whl",
+    ]
+    server.json("/simple/pkg/", page(*names))
+    server.html("/other/pkg/", *(f'<a href="{name}">{name}</a>' for name in names))
+    for index in ("simple", "other"):
+        project = client(f"{server.url}/{index}").project("pkg")
+        assert versions(project) == ["1.0", "0.9"]
+        assert [file.name for file in files(project, "1.0")] == [names[2]]
+        assert files(project, "0.9") == []
+
+
+# Metadata
+
+
+CORE = """Metadata-Version: 2.4
+Name: Some_Pkg
+Version: 1.0
+Summary: A summary
+  that is folded
+Author: Jörg
+License: A licence
+        of many lines: yes
+Requires-Python: >=3.9,
+        <4
+Requires-Dist: numpy>=1.20
+Requires-Dist: torch (>=2,<3) ; extra == "gpu"
+Requires-Dist: not a requirement!
+Provides-Extra: gpu
+Provides-Extra: Big_Models
+
+Requires-Dist: not-this
+
+body
+"""
+EXPECTED = Metadata(
+    name="some-pkg",
+    version="1.0",
+    requires=("numpy>=1.20", 'torch (>=2,<3) ; extra == "gpu"', "not a requirement!"),
+    extras=("gpu", "big-models"),
+    requires_python=">=3.9, <4",
+    source="its wheel",
+)
+
+
+def wheel_of(metadata: str, name: str = "some_pkg-1.0", members: int = 1, filler: int = 10) -> bytes:
+    content = io.BytesIO()
+    with zipfile.ZipFile(content, "w", zipfile.ZIP_DEFLATED) as archive:
+        for number in range(members):
+            archive.writestr(f"some_pkg/{number}.bin", os.urandom(filler))
+        archive.writestr(f"{name}.dist-info/METADATA", metadata)
+        archive.writestr(f"{name}.dist-info/RECORD", "")
+    return content.getvalue()
+
+
+def sdist_of(metadata: str | None, top: str = "some_pkg-1.0") -> bytes:
+    content = io.BytesIO()
+    with tarfile.open(fileobj=content, mode="w:gz") as archive:
+        members = {"setup.py": "raise SystemExit", "some_pkg.egg-info/PKG-INFO": "Name: wrong"}
+        if metadata is not None:
+            members["PKG-INFO"] = metadata
+        for path, text in members.items():
+            info = tarfile.TarInfo(f"{top}/{path}")
+            info.size = len(text.encode())
+            archive.addfile(info, io.BytesIO(text.encode()))
+    return content.getvalue()
+
+
+def file_of(server: Server, data: bytes, name: str = "some_pkg-1.0-py3-none-any.whl", **more: Any) -> File:
+    """Serve a file, and return its entry on an index."""
+    server.file(f"/f/{name}", data)
+    return File(name, f"{server.url}/f/{name}", sha256(data), index=f"{server.url}/simple", **more)
+
+
+def test_metadata_file_is_preferred(server: Server, client: MakeClient) -> None:
+    text = CORE.encode()
+    server.file("/f/some_pkg-1.0-py3-none-any.whl.metadata", text)
+    wheel = file_of(server, b"", has_metadata=True, metadata_sha256=sha256(text))
+    sdist = file_of(server, b"", "some_pkg-1.0.tar.gz")
+    metadata = client().metadata([sdist, wheel])
+    assert metadata is not None
+    assert (metadata.source, metadata.requires) == ("its metadata file", EXPECTED.requires)
+    assert client(offline=True).metadata([sdist, wheel]) == metadata
+    assert server.paths == ["/f/some_pkg-1.0-py3-none-any.whl.metadata"]
+
+
+def test_wheel_is_read_by_ranges(server: Server, client: MakeClient) -> None:
+    data = wheel_of(CORE, members=40, filler=20_000)
+    assert client().metadata([file_of(server, data)]) == EXPECTED
+    assert client().metadata([file_of(server, data)]) == EXPECTED
+    (headers,) = [headers for _, headers in server.requests]
+    assert headers["Range"] == f"bytes=-{transport._TAIL}"
+
+
+def test_metadata_at_the_start_of_a_large_wheel(server: Server, client: MakeClient) -> None:
+    content = io.BytesIO()
+    with zipfile.ZipFile(content, "w") as archive:
+        archive.writestr("some_pkg-1.0.dist-info/METADATA", CORE)
+        for number in range(2000):
+            archive.writestr(f"some_pkg/{'long' * 20}{number}", os.urandom(300))
+    sent: list[int] = []
+    data = content.getvalue()
+    wheel = file_of(server, data)
+    page = server.pages["/f/some_pkg-1.0-py3-none-any.whl"]
+    assert not callable(page)
+    kind, body = page
+
+    def counted(request: Handler) -> None:
+        sent.append(1)
+        request.send(kind, body)
+
+    server.pages["/f/some_pkg-1.0-py3-none-any.whl"] = counted
+    assert client().metadata([wheel]) == EXPECTED
+    assert 2 <= len(sent) <= 4
+    assert all("Range" in headers for _, headers in server.requests)
+
+
+def test_server_without_ranges_sends_small_wheel(server: Server, client: MakeClient) -> None:
+    server.ranges = False
+    assert client().metadata([file_of(server, wheel_of(CORE))]) == EXPECTED
+    assert len(server.requests) == 1
+
+
+def test_large_wheel_without_ranges_has_no_metadata(
+    server: Server, client: MakeClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.ranges = False
+    monkeypatch.setattr(transport, "_LARGEST_WHOLE", 100)
+    assert client().metadata([file_of(server, wheel_of(CORE))]) is None
+
+
+@pytest.mark.parametrize("status", [416, 501])
+def test_server_that_rejects_ranges_sends_whole_wheel(
+    server: Server, client: MakeClient, status: int
+) -> None:
+    wheel = file_of(server, wheel_of(CORE))
+    _, data = server.pages["/f/some_pkg-1.0-py3-none-any.whl"]  # type: ignore[misc]
+
+    def reply(request: Handler) -> None:
+        if "Range" in request.headers:
+            request.reply(status)
+        else:
+            request.reply(200, data)
+
+    server.pages["/f/some_pkg-1.0-py3-none-any.whl"] = reply
+    assert client().metadata([wheel]) == EXPECTED
+
+
+@pytest.mark.parametrize("ending", [".tar.gz", ".zip"])
+def test_static_sdist(server: Server, client: MakeClient, ending: str) -> None:
+    data = sdist_of(CORE)
+    if ending == ".zip":
+        content = io.BytesIO()
+        with zipfile.ZipFile(content, "w") as archive:
+            archive.writestr("some_pkg-1.0/PKG-INFO", CORE)
+        data = content.getvalue()
+    metadata = client().metadata([file_of(server, data, f"some_pkg-1.0{ending}")])
+    assert metadata is not None
+    assert (metadata.source, metadata.requires, metadata.dynamic) == ("its sdist", EXPECTED.requires, False)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        CORE.replace("2.4", "2.1"),
+        CORE.replace("Name:", "Dynamic: Requires-Dist\nName:"),
+        CORE.replace("Name:", "Dynamic: provides-extra\nName:"),
+        CORE.replace("Name:", "Dynamic: requires-python\nName:"),
+    ],
+)
+def test_dynamic_sdist_needs_permission(server: Server, client: MakeClient, text: str) -> None:
+    sdist = file_of(server, sdist_of(text), "some_pkg-1.0.tar.gz")
+    indexes = client()
+    assert indexes.metadata([sdist]) is None
+    metadata = indexes.metadata([sdist], allow_dynamic=True)
+    assert metadata is not None
+    assert metadata.dynamic
+    assert metadata.requires == EXPECTED.requires
+    assert client().metadata([sdist]) is None
+    assert len(server.requests) == 1
+
+
+def test_dynamic_field_that_does_not_matter(server: Server, client: MakeClient) -> None:
+    text = CORE.replace("Name:", "Dynamic: License-File\nName:")
+    metadata = client().metadata([file_of(server, sdist_of(text), "some_pkg-1.0.tar.gz")])
+    assert metadata is not None
+
+
+def test_sdist_without_metadata(server: Server, client: MakeClient) -> None:
+    sdist = file_of(server, sdist_of(None), "some_pkg-1.0.tar.gz")
+    assert client().metadata([sdist], allow_dynamic=True) is None
+    assert client().metadata([]) is None
+
+
+# Faults
+
+
+def fails(client: IndexClient, kind: type[MatrixError], *words: str) -> MatrixError:
+    with pytest.raises(kind) as caught:
+        client.project("some-pkg")
+    for word in ("some-pkg", *client.urls, *words):
+        assert word in caught.value.message
+    assert caught.value.hint
+    return caught.value
+
+
+@pytest.mark.parametrize("status", [401, 403, 500, 503])
+def test_error_status_names_index_and_project(server: Server, client: MakeClient, status: int) -> None:
+    server.pages["/simple/some-pkg/"] = lambda request: request.reply(status)
+    fails(client(), EnvironmentLacksError, f"{status} ")
+    assert len(server.requests) == (4 if status >= 500 else 1)
+    assert not client().is_cached("some-pkg")
+
+
+def test_gone_project_is_not_there(server: Server, client: MakeClient) -> None:
+    server.pages["/simple/some-pkg/"] = lambda request: request.reply(410)
+    assert client().project("some-pkg") is None
+
+
+def test_pytorch_hides_missing_projects(
+    client: MakeClient, monkeypatch: pytest.MonkeyPatch, server: Server
+) -> None:
+    monkeypatch.setattr("builders.index_client.client._HIDES_MISSING", "127.0.0.1")
+    server.pages["/simple/some-pkg/"] = lambda request: request.reply(403)
+    assert client().project("some-pkg") is None
+
+
+def test_temporary_error_is_tried_again(server: Server, client: MakeClient) -> None:
+    def reply(request: Handler) -> None:
+        if len(server.requests) < 3:
+            request.reply(503)
+        else:
+            request.send(JSON, json.dumps(PYPI).encode())
+
+    server.pages["/simple/some-pkg/"] = reply
+    assert versions(client().project("some-pkg"))
+
+
+def test_host_that_is_down_is_asked_once(client: MakeClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    down = client("http://127.0.0.1:1/simple")
+    error = fails(down, EnvironmentLacksError, "no connection")
+    assert "--offline" not in error.hint
+    monkeypatch.setattr("requests.Session.get", lambda *_, **__: pytest.fail("was asked again"))
+    with pytest.raises(EnvironmentLacksError, match="other"):
+        down.project("other")
+
+
+def test_slow_index_is_a_timeout(server: Server, client: MakeClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transport, "TIMEOUT", (1, 0.05))
+    server.pages["/simple/some-pkg/"] = lambda _: time.sleep(0.3)
+    fails(client(), EnvironmentLacksError, "timeout")
+
+
+def test_old_page_is_not_used_when_the_index_fails(server: Server, client: MakeClient) -> None:
+    server.json("/simple/some-pkg/", PYPI)
+    client().project("some-pkg")
+    server.pages["/simple/some-pkg/"] = lambda request: request.reply(500)
+    error = fails(client(fresh_for=0), EnvironmentLacksError, "500")
+    assert "--offline" in error.hint
+    assert client(offline=True).project("some-pkg") is not None
+
+
+@pytest.mark.parametrize(
+    ("kind", "body", "reason"),
+    [
+        ("image/png", b"x", "image/png"),
+        ("", b"x", "missing"),
+        (JSON, b"{", "not valid JSON"),
+        (JSON, b"[]", "not valid JSON"),
+        (JSON, b'{"files": [{"filename": 1}]}', "not valid JSON"),
+        (JSON, b"\xff", "not valid JSON"),
+        (JSON, b'{"meta": {"api-version": "2.0"}, "files": []}', "version 2.0"),
+        (HTML, b'<meta name="pypi:repository-version" content="2.0">', "version 2.0"),
+    ],
+)
+def test_broken_page_is_an_error(
+    server: Server, client: MakeClient, kind: str, body: bytes, reason: str
+) -> None:
+    server.pages["/simple/some-pkg/"] = (kind, body)
+    fails(client(), SourceError, reason)
+    assert not client().is_cached("some-pkg")
+
+
+def test_html_that_is_not_html_has_no_files(server: Server, client: MakeClient) -> None:
+    server.pages["/simple/some-pkg/"] = (HTML, b"\xff\xfe<a href")
+    assert versions(client().project("some-pkg")) == []
+
+
+def test_redirect_is_followed(server: Server, client: MakeClient) -> None:
+    server.pages["/simple/some-pkg/"] = lambda request: request.reply(301, Location="/moved/some-pkg/")
+    server.json("/moved/some-pkg/", {"files": [{"filename": "some-pkg-1.0.zip", "url": "some-pkg-1.0.zip"}]})
+    (sdist,) = files(client().project("some-pkg"))
+    assert sdist.url == f"{server.url}/moved/some-pkg/some-pkg-1.0.zip"
+    assert sdist.index == f"{server.url}/simple"
+
+
+def test_endless_redirect_is_an_error(server: Server, client: MakeClient) -> None:
+    server.pages["/simple/some-pkg/"] = lambda request: request.reply(301, Location="/simple/some-pkg/")
+    fails(client(), EnvironmentLacksError, "too many redirects")
+
+
+def broken(client: IndexClient, file: File, *words: str) -> SourceError:
+    with pytest.raises(SourceError) as caught:
+        client.metadata([file])
+    for word in (file.name, "some-pkg", file.index, *words):
+        assert word in caught.value.message
+    assert caught.value.hint
+    return caught.value
+
+
+def test_wrong_hash_of_metadata_file(server: Server, client: MakeClient, tmp_path: Path) -> None:
+    server.file("/f/some_pkg-1.0-py3-none-any.whl.metadata", CORE.encode())
+    wheel = file_of(server, b"", has_metadata=True, metadata_sha256="ab" * 32)
+    broken(client(), wheel, "ab" * 32, sha256(CORE.encode()))
+    assert not list(tmp_path.rglob("*.msgpack"))
+
+
+def test_wrong_hash_of_sdist(server: Server, client: MakeClient) -> None:
+    sdist = file_of(server, sdist_of(CORE), "some_pkg-1.0.tar.gz")
+    server.file("/f/some_pkg-1.0.tar.gz", sdist_of(CORE + "x"))
+    broken(client(), sdist, sdist.sha256)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        CORE.replace("Version: 1.0", "Version: 1.1"),
+        CORE.replace("Some_Pkg", "other"),
+        CORE.replace("Version: 1.0", "Version: one"),
+        CORE.replace("Version: 1.0\n", ""),
+        "",
+        "\n\n",
+    ],
+)
+@pytest.mark.parametrize("kind", ["metadata", "wheel", "sdist"])
+def test_metadata_that_contradicts_the_file(server: Server, client: MakeClient, text: str, kind: str) -> None:
+    if kind == "metadata":
+        server.file("/f/some_pkg-1.0-py3-none-any.whl.metadata", text.encode())
+        broken(client(), file_of(server, b"", has_metadata=True), "its metadata file")
+    elif kind == "wheel":
+        broken(client(), file_of(server, wheel_of(text)), "its wheel")
+    else:
+        broken(client(), file_of(server, sdist_of(text), "some_pkg-1.0.tar.gz"), "its sdist")
+
+
+@pytest.mark.parametrize("data", [b"", b"PK\3\4", b"x" * 200_000, wheel_of(CORE)[:-30]])
+def test_damaged_wheel(server: Server, client: MakeClient, data: bytes) -> None:
+    broken(client(), file_of(server, data))
+
+
+@pytest.mark.parametrize("data", [b"", b"\x1f\x8bxx", sdist_of(CORE)[:100]])
+def test_damaged_sdist(server: Server, client: MakeClient, data: bytes) -> None:
+    broken(client(), file_of(server, data, "some_pkg-1.0.tar.gz"))
+
+
+def test_missing_file_is_an_error(server: Server, client: MakeClient) -> None:
+    wheel = file_of(server, b"", has_metadata=True)
+    broken(client(), wheel, "404")
+    sdist = file_of(server, b"", "some_pkg-1.0.tar.gz")
+    del server.pages["/f/some_pkg-1.0.tar.gz"]
+    broken(client(), sdist, "404")
+
+
+def test_missing_local_file_is_an_error(client: MakeClient, tmp_path: Path) -> None:
+    name = "some_pkg-1.0-py3-none-any.whl"
+    broken(client(), File(name, (tmp_path / name).as_uri(), index="file:///some"), "No such file")
+
+
+def test_interrupted_download(server: Server, client: MakeClient) -> None:
+    def cut(request: Handler) -> None:
+        request.send_response(200)
+        request.send_header("Content-Length", "1000")
+        request.end_headers()
+        request.wfile.write(b"x")
+        request.close_connection = True
+
+    wheel = file_of(server, b"", has_metadata=True)
+    server.pages["/f/some_pkg-1.0-py3-none-any.whl.metadata"] = cut
+    with pytest.raises(EnvironmentLacksError, match="interrupted"):
+        client().metadata([wheel])
+    server.pages["/simple/some-pkg/"] = cut
+    fails(client(), EnvironmentLacksError)
+
+
+# Credentials and mirrors
+
+
+def protected(server: Server, login: str) -> None:
+    def reply(request: Handler) -> None:
+        expected = f"Basic {base64.b64encode(login.encode()).decode()}"
+        if request.headers.get("Authorization") == expected:
+            request.send(JSON, json.dumps(PYPI).encode())
+        else:
+            request.reply(401)
+
+    server.pages["/simple/some-pkg/"] = reply
+
+
+def test_password_in_url_is_used_and_hidden(server: Server, client: MakeClient, tmp_path: Path) -> None:
+    protected(server, "me:hun/ter2")
+    url = server.url.replace("//", "//me:hun%2Fter2@") + "/simple/"
+    indexes = client(url)
+    assert indexes.urls == (f"{server.url}/simple",)
+    wheel = files(indexes.project("some-pkg"))[0]
+    assert wheel.index == f"{server.url}/simple"
+    protected(server, "me:other")
+    error = fails(client(url, fresh_for=0), EnvironmentLacksError, "401")
+    stored = b"".join(path.read_bytes() for path in tmp_path.rglob("*.msgpack"))
+    for text in (error.message, error.hint, str(list(tmp_path.rglob("*"))), str(stored)):
+        assert "ter2" not in text
+
+
+def test_netrc_is_used(server: Server, client: MakeClient, tmp_path: Path) -> None:
+    protected(server, "me:secret")
+    netrc = tmp_path / "netrc"
+    netrc.write_text("machine 127.0.0.1 login me password secret\n")
+    netrc.chmod(0o600)
+    assert versions(client().project("some-pkg"))
+
+
+@pytest.mark.parametrize("user", ["", "me@"])
+def test_keyring_is_asked_after_401(
+    server: Server, client: MakeClient, monkeypatch: pytest.MonkeyPatch, user: str
+) -> None:
+    class Credential:
+        username, password = "me", "secret"
+
+    class Keyring:
+        @staticmethod
+        def get_credential(_service: str, name: str | None) -> Credential:
+            assert name == (user.rstrip("@") or None)
+            return Credential()
+
+    monkeypatch.setitem(sys.modules, "keyring", Keyring)
+    protected(server, "me:secret")
+    assert versions(client(server.url.replace("//", f"//{user}") + "/simple").project("some-pkg"))
+    assert len(server.requests) == 2
+
+
+def test_mirror_replaces_index_and_files(server: Server, client: MakeClient) -> None:
+    server.json("/mirror/some-pkg/", page("some-pkg-1.0.tar.gz"))
+    server.file("/files/f/some-pkg-1.0.tar.gz", sdist_of(CORE))
+    indexes = client(
+        "https://index.example/simple/",
+        mirrors={
+            "https://index.example/simple": f"{server.url}/mirror",
+            f"{server.url}/f": f"{server.url}/files/f",
+        },
+    )
+    sdists = files(indexes.project("some-pkg"))
+    assert sdists[0].index == "https://index.example/simple"
+    assert indexes.metadata(sdists) is not None
+
+
+# Threads and processes
+
+
+def test_pool_works_in_parallel_and_ignores_errors(client: MakeClient) -> None:
+    indexes = client()
+    barrier = threading.Barrier(17, timeout=10)
+
+    def fail() -> None:
+        barrier.wait()
+        raise ValueError
+
+    for _ in range(16):
+        indexes.submit(fail)
+    barrier.wait()
+    done = threading.Event()
+    indexes.submit(done.set)
+    assert done.wait(10)
+    assert all(thread.daemon for thread in threading.enumerate() if thread.name == "package indexes")
+
+
+_READER = """
+import sys
+from pathlib import Path
+from builders.index_client import IndexClient
+
+url, cache = sys.argv[1:]
+while True:
+    project = IndexClient([url], cache=Path(cache), fresh_for=0).project("some-pkg")
+    assert [release.version for release in project.releases] == ["1.10", "1.9", "0.9"]
+    assert [len(release.files) for release in project.releases] == [2, 1, 1]
+    print("read", flush=True)
+"""
+
+
+def test_processes_share_a_cache_and_may_be_killed(server: Server, tmp_path: Path) -> None:
+    server.json("/simple/some-pkg/", PYPI)
+    command = [sys.executable, "-c", _READER, f"{server.url}/simple", str(tmp_path / "shared")]
+    for _ in range(2):
+        readers = [subprocess.Popen(command, stdout=subprocess.PIPE) for _ in range(2)]
+        for reader in readers:
+            assert reader.stdout is not None
+            for _ in range(20):
+                assert reader.stdout.readline() == b"read\n"
+        for reader in readers:
+            reader.send_signal(signal.SIGKILL)
+            reader.wait()
+            assert reader.stdout is not None
+            reader.stdout.close()
+            assert reader.returncode == -signal.SIGKILL
+    offline = IndexClient([f"{server.url}/simple"], cache=tmp_path / "shared", offline=True)
+    assert versions(offline.project("some-pkg")) == ["1.10", "1.9", "0.9"]
+
+
+def test_page_replaced_by_another_process(server: Server, client: MakeClient) -> None:
+    names = [f"pkg-{minor}.0-py3-none-any.whl" for minor in range(2000)]
+    server.json("/simple/pkg/", page(*names))
+    project = found(client().project("pkg"))
+    server.json("/simple/pkg/", page(*names[1:]))
+    client(fresh_for=0).project("pkg")
+    assert [file.name for file in files(project, "1.0")] == [names[1]]
+    assert files(project, "0.0") == []
+    assert files(project, "1999.0")[0].name == names[1999]
