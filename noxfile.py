@@ -84,6 +84,7 @@ def bench(session: nox.Session) -> None:
     session.install("-q", ".", "clingo>=5.7", "nab-resolver>=0.0.23", "pip>=24", "uv>=0.8")
     session.run("python", "benchmarks/commands.py")
     session.run("python", "-m", "benchmarks.indexing")
+    session.run("python", "-m", "benchmarks.index_cache")
     session.run("python", "-m", "benchmarks.audit")
     session.run("python", "-m", "benchmarks.audit", "--packed")
     session.run("python", "benchmarks/environments.py")

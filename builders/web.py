@@ -6,6 +6,7 @@ from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
+from urllib.parse import urlsplit
 
 import requests
 import urllib3
@@ -18,11 +19,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from ssl import SSLContext
 
-    from urllib3 import HTTPConnectionPool
+    from urllib3 import BaseHTTPResponse, HTTPConnectionPool
 
 TIMEOUT = (10, 60)  # seconds to connect, and between two packets
 MISSING = frozenset({404, 410})
 """Status codes of a server that does not have a page."""
+_LONGEST_WAIT = 30  # seconds
 CONNECTIONS = 16  # to one host at the same time
 
 
@@ -66,9 +68,9 @@ def new_session(purpose: str, adapter: Callable[..., HTTPAdapter] = Adapter) -> 
     adapter
         Returns the adapter; called with the keyword arguments of `HTTPAdapter`.
     """
-    session = requests.Session()
+    session = _Session()
     session.headers["User-Agent"] = f"{_program()} ({purpose})"
-    retry = Retry(
+    retry = _Retry(
         total=3,
         connect=1,
         read=1,
@@ -81,6 +83,31 @@ def new_session(purpose: str, adapter: Callable[..., HTTPAdapter] = Adapter) -> 
     for scheme in ("https://", "http://"):
         session.mount(scheme, adapter(**options))
     return session
+
+
+class _Session(requests.Session):
+    """Read proxies and certificates from the environment once for each host."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._settings: dict[tuple[str, str], dict[str, Any]] = {}
+
+    def merge_environment_settings(  # type: ignore[override]
+        self, url: str, _proxies: object, stream: bool | None, *_: object
+    ) -> dict[str, Any]:
+        parts = urlsplit(url)
+        host = (parts.scheme, parts.netloc)
+        if host not in self._settings:
+            self._settings[host] = dict(super().merge_environment_settings(url, {}, None, None, None))
+        return self._settings[host] | {"stream": bool(stream)}
+
+
+class _Retry(Retry):
+    """Wait as long as a server asks for, but not longer than a person would."""
+
+    def get_retry_after(self, response: BaseHTTPResponse) -> float | None:
+        seconds = super().get_retry_after(response)
+        return None if seconds is None else min(seconds, _LONGEST_WAIT)
 
 
 def failure_reason(error: Exception) -> str:

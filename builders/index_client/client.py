@@ -281,7 +281,7 @@ class IndexClient:
             headers["If-None-Match"] = page.etag
         if page is not None and page.modified:
             headers["If-Modified-Since"] = page.modified
-        reply = self._get(url, headers, index, name, is_cached=page is not None)
+        reply, content = self._get(url, headers, index, name, is_cached=page is not None)
         if reply.status_code == 304 and page is not None:  # noqa: PLR2004  unchanged
             os.utime(path)
             return page
@@ -290,12 +290,12 @@ class IndexClient:
         if reply.ok:
             with _broken_page(index, name):
                 kind = reply.headers.get("Content-Type", "")
-                releases, header.status = parse(reply.content, kind, without_password(reply.url))
+                releases, header.status = parse(content, kind, without_password(reply.url))
         return stored.write(path, header, releases)
 
     def _get(
         self, url: str, headers: Mapping[str, str], index: str, name: str, *, is_cached: bool
-    ) -> requests.Response:
+    ) -> tuple[requests.Response, bytes]:
         """Return a reply that is a page, says that it did not change, or that the index does not have it."""
         from builders.index_client.transport import RequestError
 
@@ -304,13 +304,13 @@ class IndexClient:
         if is_cached:
             hint += " --offline uses the page in the cache, which is older."
         try:
-            reply = self._transport.get(url, headers)
+            reply, content = self._transport.page(url, headers)
         except RequestError as error:
             raise EnvironmentLacksError(f"{where}: {error}.", hint=hint) from None
         code = reply.status_code
         hidden = code == 403 and urlsplit(url).hostname == _HIDES_MISSING  # noqa: PLR2004
         if reply.ok or code in _MISSING or hidden:
-            return reply
+            return reply, content
         if code in {401, 403}:
             hint = "Put user and password into ~/.netrc, keyring or the URL, or do not configure this index."
         msg = f"{where}: it replied {code} {reply.reason or ''}".rstrip()

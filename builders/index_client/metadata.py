@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import re
 import sys
 import tempfile
@@ -17,6 +18,7 @@ from packaging.version import InvalidVersion, Version
 from builders.index_client.pages import projects_in, version_in
 from builders.index_client.transport import RequestError, TooLargeReplyError
 from builders.urls import NETWORK_HINT, without_password
+from builders.web import MISSING
 from builders.wheel import LARGEST_METADATA, DamagedError, WheelReader
 from resolver.errors import EnvironmentLacksError, SourceError
 from resolver.indexes import Metadata
@@ -59,7 +61,7 @@ def read(file: File, local: Path | None, transport: Transport) -> Metadata | Non
         raise SourceError(f"The metadata of {where} cannot be used: {error}.", hint=hint) from None
     except RequestError as error:
         msg = f"The metadata of {where} could not be fetched from {without_password(file.url)}: {error}."
-        if error.status:
+        if error.status in MISSING:
             raise SourceError(msg, hint=hint) from None
         raise EnvironmentLacksError(msg, hint=NETWORK_HINT) from None
     except OSError as error:
@@ -76,19 +78,24 @@ def _read_local(file: File, path: Path) -> Metadata | None:
 
 def _read_remote(file: File, transport: Transport) -> Metadata | None:
     if file.has_metadata:
-        return _metadata_file(file, transport)
-    if file.name.endswith(".whl"):
-        remote = transport.remote_file(file.url)
-        return None if remote is None else from_wheel(Path(file.name), cast("BinaryIO", remote))
-    return _remote_sdist(file, transport)
+        try:
+            return _metadata_file(file, transport)
+        except RequestError as error:
+            if error.status not in MISSING:  # some proxies announce files that they do not have
+                raise
+    if not file.name.endswith(".whl"):
+        return _remote_sdist(file, transport)
+    remote = transport.remote_file(file.url)
+    if remote is None:
+        return None
+    if isinstance(remote, io.BytesIO):
+        _check_hash("the file", hashlib.sha256(remote.getbuffer()), file.sha256)
+    return from_wheel(Path(file.name), cast("BinaryIO", remote))
 
 
 def _metadata_file(file: File, transport: Transport) -> Metadata:
     content = b"".join(transport.download(f"{file.url}.metadata", LARGEST_METADATA))
-    actual = hashlib.sha256(content).hexdigest()
-    if file.metadata_sha256 and actual != file.metadata_sha256:
-        msg = f"its metadata file has the sha256 {actual}, but the index says {file.metadata_sha256}"
-        raise DamagedError(msg)
+    _check_hash("its metadata file", hashlib.sha256(content), file.metadata_sha256)
     return parse(content, file.name, "its metadata file")
 
 
@@ -103,11 +110,15 @@ def _remote_sdist(file: File, transport: Transport) -> Metadata | None:
                 content.write(chunk)
         except TooLargeReplyError:
             return None
-        if file.sha256 and digest.hexdigest() != file.sha256:
-            msg = f"the file has the sha256 {digest.hexdigest()}, but the index says {file.sha256}"
-            raise DamagedError(msg)
+        _check_hash("the file", digest, file.sha256)
         content.seek(0)
         return from_sdist(file.name, cast("BinaryIO", content))
+
+
+def _check_hash(what: str, digest: hashlib._Hash, expected: str) -> None:
+    if expected and digest.hexdigest() != expected:
+        msg = f"{what} has the sha256 {digest.hexdigest()}, but the index says {expected}"
+        raise DamagedError(msg)
 
 
 def parse(text: bytes, filename: str, source: str) -> Metadata:

@@ -23,6 +23,7 @@ _TAIL = 1 << 17  # bytes; holds the directory and the metadata of most wheels
 _AT_LEAST = 1 << 16  # bytes of a later request
 _LARGEST_RANGE = 1 << 24  # bytes; the directory of torch has 2 MB
 _LARGEST_WHOLE = 50_000_000  # bytes of a wheel that is downloaded to read its metadata
+_LARGEST_PAGE = 200_000_000  # bytes; that of a project with 10,000 files has 5 MB
 _CHUNK = 1 << 18
 
 
@@ -78,6 +79,17 @@ class Transport:
                 self._down[host] = reason
             raise RequestError(reason) from None
         return response
+
+    def page(self, url: str, headers: Mapping[str, str]) -> tuple[requests.Response, bytes]:
+        """Return a reply, whatever its status code, and its decompressed content.
+
+        Raises
+        ------
+        RequestError
+            There was no reply, or not all of it.
+        """
+        with self.get(url, headers, stream=True) as response:
+            return response, b"".join(chunks(response, _LARGEST_PAGE, decode=True))
 
     def download(self, url: str, limit: int) -> Iterator[bytes]:
         """Yield a file in chunks.
@@ -234,8 +246,8 @@ def check_status(response: requests.Response) -> None:
         raise RequestError(reason, response.status_code)
 
 
-def chunks(response: requests.Response, limit: float = math.inf) -> Iterator[bytes]:
-    """Yield the body as it was sent, even if the server declares .tar.gz as an encoding.
+def chunks(response: requests.Response, limit: float = math.inf, *, decode: bool = False) -> Iterator[bytes]:
+    """Yield the body, by default as it was sent: some servers declare .tar.gz as an encoding.
 
     Raises
     ------
@@ -244,7 +256,7 @@ def chunks(response: requests.Response, limit: float = math.inf) -> Iterator[byt
     """
     size = 0
     try:
-        for chunk in response.raw.stream(_CHUNK, decode_content=False):
+        for chunk in response.raw.stream(_CHUNK, decode_content=decode):
             size += len(chunk)
             if size > limit:
                 raise TooLargeReplyError(f"the server sent more than {limit} bytes")

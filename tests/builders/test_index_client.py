@@ -287,6 +287,9 @@ def test_plain_directory_listing(server: Server, client: MakeClient) -> None:
         '<a data-requires-python="&gt;=3.9" data-yanked="" href="{url}">{name}</a>',
         '<!-- <a href="x-1.zip"> --><a href="{url}" data-yanked="" data-requires-python=">=3.9">{name}</a>',
         '<a href="{url}" data-yanked="" rel="internal" data-requires-python="&gt;=3.9">{name}</a>',
+        '<a href="{url}" data-yanked data-requires-python="&gt;=3.9">{name}</a>',
+        '<a href="{url}"\n data-yanked=""\n data-requires-python="&gt;=3.9">{name}</a>',
+        '<a\n href="{url}" data-yanked="" data-requires-python="&gt;=3.9">{name}</a>',
     ],
 )
 def test_html_may_be_written_in_any_way(server: Server, client: MakeClient, link: str) -> None:
@@ -830,11 +833,29 @@ def test_damaged_sdist(server: Server, client: MakeClient, data: bytes) -> None:
 
 
 def test_missing_file_is_an_error(server: Server, client: MakeClient) -> None:
+    for name in ("some_pkg-1.0-py3-none-any.whl", "some_pkg-1.0.tar.gz"):
+        file = file_of(server, b"", name, has_metadata=True)
+        del server.pages[f"/f/{name}"]
+        broken(client(), file, "404")
+
+
+def test_announced_metadata_file_is_missing(server: Server, client: MakeClient) -> None:
+    assert client().metadata([file_of(server, wheel_of(CORE), has_metadata=True)]) == EXPECTED
+
+
+@pytest.mark.parametrize("status", [403, 500])
+def test_error_for_a_file_is_not_a_broken_file(server: Server, client: MakeClient, status: int) -> None:
     wheel = file_of(server, b"", has_metadata=True)
-    broken(client(), wheel, "404")
-    sdist = file_of(server, b"", "some_pkg-1.0.tar.gz")
-    del server.pages["/f/some_pkg-1.0.tar.gz"]
-    broken(client(), sdist, "404")
+    server.pages["/f/some_pkg-1.0-py3-none-any.whl.metadata"] = lambda request: request.reply(status)
+    with pytest.raises(EnvironmentLacksError, match=f"some_pkg-1.0-py3-none-any.whl .*{status}"):
+        client().metadata([wheel])
+
+
+def test_wrong_hash_of_a_whole_wheel(server: Server, client: MakeClient) -> None:
+    server.ranges = False
+    wheel = file_of(server, wheel_of(CORE))
+    server.file("/f/some_pkg-1.0-py3-none-any.whl", wheel_of(CORE.replace("numpy", "evil")))
+    broken(client(), wheel, wheel.sha256)
 
 
 def test_missing_local_file_is_an_error(client: MakeClient, tmp_path: Path) -> None:
