@@ -91,8 +91,8 @@ def read_inputs(settings: Settings) -> Inputs:
     reader.add("constraints", settings.constraints, settings.constraint_files)
     reader.add("overrides", settings.overrides, settings.override_files)
     if settings.has_requirements and not reader.found["requirements"]:
-        files = filter(None, [*settings.requirement_files, settings.env, settings.project])
-        msg = f"There are no requirements in {join_words(list(files), joiner='and')}."
+        files = [file for file in (*settings.requirement_files, settings.env, settings.project) if file]
+        msg = f"There are no requirements in {join_words(files or ['matrix.toml'], joiner='and')}."
         raise UsageError(msg, hint="Add one. Without any file or name, matrix resolves its default set.")
     unique = {kind: tuple(dict.fromkeys(found)) for kind, found in reader.found.items()}
     return Inputs(

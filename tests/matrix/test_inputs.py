@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from builders.pyproject import static_metadata
+from matrix.cli import main
 from matrix.inputs import Inputs, read_inputs
 from matrix.options import add_input_options, add_names
 from matrix.settings import Settings, merge, read_settings
@@ -491,7 +492,31 @@ def test_source_on_the_command_line_replaces_those_of_matrix_toml() -> None:
     assert (merged.project, merged.extras, merged.groups) == (".", ["fast"], ["dev"])
 
 
-# The lock
+# The command line and the lock
+
+
+def test_files_on_the_command_line_become_the_request_in_the_lock(capsys: pytest.CaptureFixture[str]) -> None:
+    write("r.txt", "apex\n-c more.txt\n--pre\n")
+    write("more.txt", "torch<2.9\n")
+    write("c.txt", "torch>=2\n")
+    write("o.txt", "torch>=2.1\n")
+    options = ["-r", "r.txt", "-c", "c.txt", "--override", "o.txt", "--upgrade", "Apex", "--offline"]
+    day = ["--site", "lumi-g", "--exclude-newer", "2025-06-01"]
+    assert main(["resolve", "torch>=2.4", *options, *day]) == 0
+    assert "warning: r.txt:3: matrix ignores --pre." in capsys.readouterr().err
+    request = read_lock(Path("matrix.lock")).request
+    assert texts(request.requirements) == ["torch>=2.4", "apex"]
+    assert texts(request.constraints) == ["torch<2.9", "torch>=2"]
+    assert texts(request.overrides) == ["torch>=2.1"]
+    assert request.target.date == datetime.date(2025, 6, 1)
+
+
+def test_lock_of_the_default_requirements_keeps_constraints() -> None:
+    assert main(["resolve", "-c", write("c.txt", "torch<2.9\n"), "--site", "lumi-g", "--offline"]) == 0
+    request = read_lock(Path("matrix.lock")).request
+    assert "apex" in texts(request.requirements)
+    assert texts(request.constraints) == ["torch<2.9"]
+
 
 _NAME = st.from_regex(r"[A-Za-z][A-Za-z0-9]{0,5}([._-][A-Za-z0-9]{1,3})?", fullmatch=True)
 _EXTRAS = st.lists(_NAME, max_size=2).map(lambda names: f"[{','.join(names)}]" if names else "")
