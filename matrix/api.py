@@ -109,9 +109,8 @@ def resolve_settings(
 def package_indexes(settings: Settings, inputs: Inputs, reporter: Reporter = SILENT) -> IndexClient | None:
     """Return the package indexes of settings, files and pip's configuration; None if there are none."""
     from builders.index_client import IndexClient
-    from builders.pip_configuration import package_sources
 
-    sources = package_sources(inputs.index_url or "", inputs.extra_index_urls)
+    sources = inputs.package_sources()
     if not sources.indexes and not sources.find_links:
         return None
     return IndexClient(

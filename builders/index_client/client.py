@@ -318,6 +318,10 @@ class IndexClient:
 
     def _load_metadata(self, file: File) -> Metadata | None:
         local = self._local(file.url)
+        if local is not None and local.is_dir():
+            from builders.pyproject import static_metadata
+
+            return static_metadata(local)
         identity = file.sha256 or (file.url if local is None else f"{file.url} {_changed(local)}")
         key = hashlib.sha256(identity.encode()).hexdigest()
         path = self._cache / "metadata" / key[:2] / f"{key}.msgpack"

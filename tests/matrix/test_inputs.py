@@ -10,12 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from builders.pyproject import static_metadata
+from builders.index_client import IndexClient
 from matrix.cli import main
 from matrix.inputs import Inputs, read_inputs
 from matrix.options import add_input_options, add_names
 from matrix.settings import Settings, merge, read_settings
 from resolver.errors import UsageError
+from resolver.indexes import File
 from resolver.lock import dumps, read_lock
 from resolver.model import Request, Requirement, Resolution, Target
 from resolver.requirements import parse_requirement
@@ -333,7 +334,8 @@ def test_directory_without_static_metadata_is_an_error(pyproject: str | None, re
 
 def test_static_metadata_of_a_directory() -> None:
     write("lib/pyproject.toml", PROJECT)
-    metadata = static_metadata(Path("lib"))
+    metadata = IndexClient([]).metadata([File("", Path("lib").absolute().as_uri())])
+    assert metadata is not None
     assert (metadata.name, metadata.version, metadata.requires_python) == ("my-library", "1.2", ">=3.10")
     assert metadata.extras == ("fast", "all", "gpu")
     assert metadata.requires[:3] == (
