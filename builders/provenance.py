@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from builders.sources import Source
 
 SBOM_NAME = "rocm-matrix.cdx.json"
+OP_PROPERTY = "rocm-matrix:op"
+"""A property of the formulation: an op that the recipe compiles, which ``--ops`` may have chosen."""
 """File name in ``.dist-info/sboms``. It names the tool, so that it does not clash with others there."""
 BUILD_TYPE = "urn:rocm-matrix:build:wheel:v1"
 _BUILDER = "urn:rocm-matrix:builder"
@@ -386,8 +388,14 @@ def _formula(task: Task, by_role: Mapping[str, list[Descriptor]]) -> dict[str, A
         _component(ComponentType.APPLICATION, compiler.name, compiler.version) for compiler in host.compilers
     ]
     formula = {"bom-ref": "build", "components": _as_json(Bom(components=components)).get("components", [])}
-    if task.gfx:
-        formula["properties"] = [{"name": "rocm-matrix:gpu-architecture", "value": gfx} for gfx in task.gfx]
+    recipe = task.recipe
+    ops = [op.name for op in recipe.ops if recipe.environment.get(op.variable) == "1"]
+    properties = [
+        *({"name": "rocm-matrix:gpu-architecture", "value": gfx} for gfx in task.gfx),
+        *({"name": OP_PROPERTY, "value": op} for op in ops),
+    ]
+    if properties:
+        formula["properties"] = properties
     return formula
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import uuid
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from importlib.metadata import version as installed_version
@@ -29,10 +30,10 @@ from builders.provenance import SBOM_NAME, Run, materials_of, sbom, statement
 from builders.recipes.application import apply_recipe
 from builders.recipes.recipe import check_source
 from builders.sources import mirrored, obtain
-from resolver.errors import AuditError, BuildError, CommandError, NameTakenError
+from resolver.errors import AuditError, BuildError, CommandError, MatrixError, NameTakenError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
     from builders.audit import WheelAudit
@@ -135,16 +136,21 @@ class _Build:
         self.reporter.step("prepare the build environment")
         torch, requirements = requirements_of(task)
         fetching = fetching_of(task, self.limits, log=self.log, reporter=self.reporter)
-        layers = make_layers(
-            build_host.runtime, build_host.python, torch=torch, requirements=requirements, options=fetching
-        )
-        environment = make_environment(
-            build_host.runtime, build_host.python, layers.all, root=self.work / "env", log=self.log
-        )
+        with self._diagnosed():
+            layers = make_layers(
+                build_host.runtime,
+                build_host.python,
+                torch=torch,
+                requirements=requirements,
+                options=fetching,
+            )
+            environment = make_environment(
+                build_host.runtime, build_host.python, layers.all, root=self.work / "env", log=self.log
+            )
 
-        self.reporter.step("unpack")
-        tree = source.unpack(self.work / "source", log=self.log)
-        check_source(task.recipe, tree, task.title, task.other_recipes)
+            self.reporter.step("unpack")
+            tree = source.unpack(self.work / "source", log=self.log)
+            check_source(task.recipe, tree, task.title, task.other_recipes)
 
         jobs = host.compile_jobs(task.recipe.memory_per_job, jobs=self.limits.jobs, memory=self.limits.memory)
         # The headers of torch are in a layer, and their paths get into the compiled files as well.
@@ -206,6 +212,18 @@ class _Build:
             failure.details = _details(diagnosis)
             raise failure from error
 
+    @contextmanager
+    def _diagnosed(self) -> Iterator[None]:
+        """Add the causes that the log shows to an error before or after the compilation."""
+        try:
+            yield
+        except MatrixError as error:
+            code = error.code if isinstance(error, CommandError) else None
+            context = replace(diagnosis_context(self.task), exit_code=code)
+            error.message, diagnosis = explain_failure(error.message, self.log, context)
+            error.details = {**error.details, **_details(diagnosis)}
+            raise
+
     # Check
 
     def _check(self, wheel: Path, layers: Layers) -> tuple[WheelAudit, list[Finding]]:
@@ -228,7 +246,8 @@ class _Build:
         """
         task, runtime, python = self.task, self.task.build_host.runtime, self.task.build_host.python
         root = self.work / "probe"
-        environment = make_environment(runtime, python, layers.all, [wheel], root=root, log=self.log)
+        with self._diagnosed():
+            environment = make_environment(runtime, python, layers.all, [wheel], root=root, log=self.log)
         borrowed = str(layers.requirements.packages) if layers.requirements else ""
         script = root / "probe.py"
         script.write_text(probe_script(), encoding="utf-8")

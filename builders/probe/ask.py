@@ -114,6 +114,8 @@ class InstalledDist(msgspec.Struct, frozen=True):
     version: str
     path: str
     """The directory that contains it."""
+    ops: list[str] = []
+    """The ops that it was built with, if `matrix` built it."""
 
 
 class LibStdCxx(msgspec.Struct, frozen=True):

@@ -33,6 +33,8 @@ LONGEST = 600  # characters of an error that are kept
 AT_ONCE = 4  # processes; each that imports torch takes half a gigabyte
 TIMEOUT = 900  # seconds for one import: file systems of clusters can be slow
 SYSTEM_LIBRARIES = ("/usr/lib64", "/lib64", "/usr/lib/x86_64-linux-gnu", "/lib/x86_64-linux-gnu")
+SBOM = "sboms/rocm-matrix.cdx.json"  # written into the wheels that matrix builds
+OP_PROPERTY = "rocm-matrix:op"
 SIZE = 256  # rows and columns of the matrices that a GPU multiplies
 
 
@@ -269,17 +271,28 @@ def environment_reply(question: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def distributions() -> list[dict[str, str]]:
+def distributions() -> list[dict[str, Any]]:
     """Return every distribution on the path, in the order of the path."""
     return [
         {
             "name": distribution.metadata["Name"],
             "version": distribution.version,
             "path": str(distribution.locate_file("")),
+            "ops": recorded_ops(distribution),
         }
         for distribution in importlib.metadata.distributions()
         if distribution.metadata["Name"]
     ]
+
+
+def recorded_ops(distribution: importlib.metadata.Distribution) -> list[str]:
+    """Return the ops that the wheel was built with, as its bill of materials says; empty without one."""
+    try:
+        document = json.loads(distribution.read_text(SBOM) or "{}")
+        listed = [row for formula in document["formulation"] for row in formula.get("properties", [])]
+        return [str(row["value"]) for row in listed if row["name"] == OP_PROPERTY]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return []
 
 
 def pip_check() -> dict[str, Any]:

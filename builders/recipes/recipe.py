@@ -49,6 +49,20 @@ def with_ops(recipe: Recipe, names: Sequence[str], version: str) -> Recipe:
         msg = f"None of these ops has GPU code: {listed}. The label of the wheel would name a GPU."
         gpu_op = next((op.name for op in buildable.values() if not op.host), "another")
         raise UsageError(msg, hint=f"Add an op with GPU code, such as {gpu_op}.")
+    return _compiling(recipe, chosen)
+
+
+def recipe_as_built(recipe: Recipe, ops: Sequence[str]) -> Recipe:
+    """Return the recipe that a wheel was built with, from the ops that the wheel records.
+
+    It is the recipe of the catalog if the wheel records none.
+    """
+    chosen = [op for op in recipe.ops if op.name in ops]
+    return _compiling(recipe, chosen) if chosen else recipe
+
+
+def _compiling(recipe: Recipe, chosen: Sequence[Op]) -> Recipe:
+    """Return the recipe that compiles these ops and no others."""
     return msgspec.structs.replace(
         recipe,
         environment=_ops_environment(recipe, chosen),

@@ -21,6 +21,7 @@ from builders.findings import Finding, limited
 from builders.probe.ask import EnvironmentReply, Probe, user_packages
 from builders.probe.environment import NOT_JUDGED, judge_environment
 from builders.probe.wheel import judge_wheel
+from builders.recipes.recipe import recipe_as_built
 from matrix.options import add_catalog, add_format
 from matrix.render import findings_text
 from resolver.errors import UsageError
@@ -144,10 +145,12 @@ def _verify(
     base = Path(os.environ.get("PYTHONUSERBASE") or Path.home() / ".local")
     own = user_packages(base, reply.user_site.minor)
     findings = judge_environment(reply, lock, own, need_gpu=args.need_gpu)
-    installed = {normalize_name(dist.name) for dist in reply.distributions}
+    installed = {normalize_name(dist.name): dist for dist in reversed(reply.distributions)}
     for recipe in [*built, *(_import_recipe(name, module) for name, module in published.items())]:
-        if normalize_name(recipe.package) in installed:  # a missing pin is a finding already
-            findings += judge_wheel(probe.ask_wheel(recipe), recipe, complete=True)
+        dist = installed.get(normalize_name(recipe.package))
+        if dist is not None:  # a missing pin is a finding already
+            promised = recipe_as_built(recipe, dist.ops)
+            findings += judge_wheel(probe.ask_wheel(promised), promised, complete=True)
     return reply, findings
 
 

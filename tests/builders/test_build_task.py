@@ -20,7 +20,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import msgspec
 import pytest
@@ -28,10 +28,11 @@ import pytest
 from builders import host
 from builders.build_host import local_build_host
 from builders.cache import cache_root
+from builders.environments.wheelhouse import FetchOptions
 from builders.index import Index
 from builders.plan import Task
 from builders.task import Limits, build_wheel, requirements_of
-from resolver.errors import AuditError, BuildError, EnvironmentLacksError
+from resolver.errors import AuditError, BuildError, CommandError, EnvironmentLacksError
 from resolver.facts.schema import Recipe, Sdist
 from resolver.model import Distribution, Edge
 from resolver.reporter import SILENT
@@ -191,6 +192,21 @@ def test_source_without_python_project_fails(
     with pytest.raises(BuildError, match="bare"):
         build(task_for("bare", source=source), index)
     assert contents(index.root) == before
+
+
+def test_failure_before_compilation_names_cause(
+    task_for: MakeTask, index: Index, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, options: FetchOptions, **__: object) -> NoReturn:
+        line, what = "x.c:1:10: fatal error: Python.h: No such file or directory", "Creating a layer"
+        options.log.write_text(f"{line}\n")
+        raise CommandError(what, code=1, log=options.log, lines=[line])
+
+    monkeypatch.setattr("builders.task.make_layers", fail)
+    with pytest.raises(CommandError) as caught:
+        build(task_for("sound"), index)
+    assert "What happened: " in caught.value.message
+    assert [finding["id"] for finding in caught.value.details["diagnosis"]] == ["no-python-header"]
 
 
 @pytest.mark.integration

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -36,6 +37,7 @@ from builders.probe.environment import judge_environment
 from builders.probe.payload import MARK, newest_symbols
 from builders.probe.slurm import Job, hours_of, job_script, partition_for, submit
 from builders.probe.wheel import judge_wheel
+from builders.provenance import OP_PROPERTY, SBOM_NAME
 from resolver.errors import CommandError, EnvironmentLacksError, MatrixError, ProbeError, UsageError
 from resolver.facts.loading import load
 from resolver.facts.schema import Recipe
@@ -305,6 +307,20 @@ def test_environment_replies(tmp_path: Path, environment: Path) -> None:
     (loaded,) = result.libraries.libstdcxx
     assert loaded.glibcxx.startswith("3.4.")
     assert errors(findings_of(result)) <= {"verify-python"}  # this Python may be another than 3.11
+
+
+def test_reply_has_ops_that_a_wheel_records(tmp_path: Path, environment: Path) -> None:
+    (info,) = environment.parent.parent.glob("lib/python3*/site-packages/my_ext-*.dist-info")
+    ops = [{"name": OP_PROPERTY, "value": "fused_adam"}, {"name": "other", "value": "x"}]
+    (info / "sboms").mkdir()
+    for text, expected in (
+        (json.dumps({"formulation": [{"properties": ops}]}), ["fused_adam"]),
+        (json.dumps({"formulation": [{"components": []}]}), []),
+        ("no JSON", []),
+    ):
+        (info / "sboms" / SBOM_NAME).write_text(text)
+        result = probe(tmp_path, environment).ask_environment([])
+        assert {dist.name: dist.ops for dist in result.distributions} == {"torch": [], "my_ext": expected}
 
 
 def test_crash_of_torch_loses_only_its_own_reply(tmp_path: Path, environment: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from builders.recipes.application import AppliedRecipe, apply_recipe
 from builders.recipes.compilers import Compiler, choose_compilers
-from builders.recipes.recipe import check_source, with_ops
+from builders.recipes.recipe import check_source, recipe_as_built, with_ops
 from resolver.errors import EnvironmentLacksError, RecipeError, UsageError
 from resolver.facts.catalog import Catalog, recipe_for
 from resolver.facts.loading import load
@@ -234,6 +234,12 @@ def test_chosen_ops_replace_those_of_recipe() -> None:
     assert chosen.environment == {"OTHER": "x", "T_B": "1"}
     assert chosen.must_contain == ("t/core*.so", "t/b*.so")
     assert with_ops(with_choice(), ["c"], "2.0").environment["T_C"] == "1"
+
+
+def test_wheel_is_compared_with_the_ops_it_records() -> None:
+    assert recipe_as_built(with_choice(), ["b"]) == with_ops(with_choice(), ["b"], "1.0")
+    assert recipe_as_built(with_choice(), []) == with_choice()
+    assert recipe_as_built(with_choice(), ["of another catalog"]) == with_choice()
 
 
 def test_unknown_or_unbuildable_op_is_rejected() -> None:
