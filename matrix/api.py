@@ -195,12 +195,14 @@ def build(
     from builders.build_host import find_build_host
     from builders.plan import plan
     from builders.task import Limits, build_wheel
+    from resolver.inferred import with_releases_of
 
     names = list(names)
     if not resolution.built(names):
         return []
     request = resolution.request
     catalog = load_catalog(Settings(site=request.site_file or None, catalog=list(request.catalogs)))
+    catalog = with_releases_of(catalog, resolution)
     build_host = find_build_host(resolution, kind=runtime, image=base_image, python=python, cpu=cpu)
     tasks = plan(resolution, catalog, index, build_host, names)
     limits = Limits(jobs, memory, offline)

@@ -11,6 +11,7 @@ from builders.containers.image import image_name
 from matrix.request import driver_line, site_named
 from matrix.settings import load_catalog, site_file
 from resolver.errors import UsageError
+from resolver.inferred import with_releases_of
 from resolver.versions import allows, parse_specifier
 
 if TYPE_CHECKING:
@@ -26,7 +27,8 @@ _TARGET_OPTIONS = ("site", "date", "backend", "gfx", "driver", "rocm", "python",
 def catalog_of(lock: Resolution, path: Path, settings: Settings) -> Catalog:
     """Load the shipped catalog with the overlays of a lock, or those of the settings if there are any.
 
-    The overlays of the lock are looked for next to the lock, then in the working directory.
+    The overlays of the lock are looked for next to the lock, then in the working directory. Releases of the
+    lock that the catalog does not list are added, with the facts of the nearest release below.
 
     Raises
     ------
@@ -37,7 +39,7 @@ def catalog_of(lock: Resolution, path: Path, settings: Settings) -> Catalog:
     if lock.request.site_file and not site_file(settings.site):
         site = _overlay(lock.request.site_file, path)
     catalogs = settings.catalog or [_overlay(name, path) for name in lock.request.catalogs]
-    return load_catalog(replace(settings, site=site, catalog=catalogs))
+    return with_releases_of(load_catalog(replace(settings, site=site, catalog=catalogs)), lock)
 
 
 def _overlay(name: str, lock: Path) -> str:

@@ -11,6 +11,7 @@ from resolver.compiling import compile_problem
 from resolver.compiling.known_bad import known_bad_warnings
 from resolver.compiling.preinstalled import preinstalled_warnings
 from resolver.compiling.problem_builder import window_of
+from resolver.inferred import inferred_warning, widened
 from resolver.label import labelled, wheel_label
 from resolver.model import PLATFORM, STATUS_RANK, BaseImage, Distribution, DriverWindow, Fact, Resolution
 from resolver.order import edges_of, generations
@@ -39,8 +40,9 @@ def resolve(
     catalog, request
         The facts and what is asked for.
     indexes
-        Where distributions outside the catalog are looked up. Without indexes, or if none can be reached,
-        only the platform and the catalog are resolved, and the rest is left open.
+        Where distributions outside the catalog are looked up, and releases that the catalog does not list if
+        none of those it lists can be chosen. Without indexes, or if none can be reached, only the platform
+        and the catalog are resolved, and the rest is left open.
 
     Raises
     ------
@@ -57,7 +59,7 @@ def resolve(
         return _resolve_closed(catalog, request)
     from resolver.open_resolve import resolve_open
 
-    return resolve_open(catalog, request, indexes)
+    return resolve_open(widened(catalog, request, indexes), request, indexes)
 
 
 def _resolve_closed(catalog: Catalog, request: Request) -> Resolution | Conflict:
@@ -105,6 +107,7 @@ def resolution_of(
             warnings.append(f"{pick.name} {pick.version} is at your own risk: {risk}.")
     warnings += preinstalled_warnings(request, problem, solution)
     warnings += known_bad_warnings(catalog, request.target, versions)
+    warnings += filter(None, (inferred_warning(catalog, pick) for pick in picks))
     image = catalog.image.get(versions.get("base-image", ""))
     picks = [_python_pick(pick, request, image) if pick.name == "python" else pick for pick in picks]
     if image and image.python and versions.get("python", image.python[0]) not in image.python:

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from resolver.compiling.clauses import Test
     from resolver.compiling.problem_builder import ProblemBuilder
     from resolver.facts import schema
+    from resolver.facts.catalog import Catalog
 
 
 def compile_torch(builder: ProblemBuilder) -> None:
@@ -154,12 +155,17 @@ def compile_packages(builder: ProblemBuilder) -> None:
     names = [name for name in builder.catalog.package if name in builder.reachable]
     for name in names:
         if name not in builder.variables:
-            builder.add_variable(name, package_candidates(builder, name))
+            builder.add_variable(name, package_candidates(builder, name), last=_is_inferred(builder.catalog))
     for name in names:
         masks = _ReleaseMasks(builder.variables[name])
         _relate_to_backend(builder, name, masks)
         _relate_to_requirements(builder, name, masks)
         _relate_to_build_requirements(builder, name, masks)
+
+
+def _is_inferred(catalog: Catalog) -> Test:
+    """Allow the releases that the catalog does not list: they come last, because nobody has tried them."""
+    return lambda candidate: (candidate.name, candidate.version, candidate.variant) in catalog.inferred
 
 
 def package_candidates(builder: ProblemBuilder, name: str) -> list[Candidate]:
@@ -200,14 +206,17 @@ def _relate_to_backend(builder: ProblemBuilder, name: str, masks: _ReleaseMasks)
         backends = release.backend
         if not is_published:
             backends = tuple(backend for backend in backends if recipe_for(builder.catalog, release, backend))
-        text = LazyText(release.status, _backend_fact, (release, backends))
+        neighbour = builder.catalog.inferred.get(release.key(), "")
+        text = LazyText(release.status, _backend_fact, (release, backends, neighbour))
         clauses.append(Clause(masks.of(release), version_in(backends), text, build_only=not is_published))
     builder.relate(name, "backend", clauses)
 
 
-def _backend_fact(release: schema.Release, backends: Sequence[str]) -> Fact:
+def _backend_fact(release: schema.Release, backends: Sequence[str], neighbour: str) -> Fact:
     text = f"{release.package} {release.version} "
-    if backends:
+    if backends and neighbour:
+        text += f"is not in the catalog, so its facts are those of {neighbour}"
+    elif backends:
         text += f"is available for {join_words(backends, joiner='and')}"
         if missing := [backend for backend in release.backend if backend not in backends]:
             text += f"; the catalog has no recipe to build it for {join_words(missing)}"
@@ -222,6 +231,11 @@ def _relate_to_requirements(builder: ProblemBuilder, name: str, masks: _ReleaseM
     for row in builder.requires.get(name, ()):
         if row.backend in {None, builder.target.backend}:
             grouped.setdefault((normalize_name(row.on), row.when_present), []).append(row)
+    inferred = {
+        f"=={version}": neighbour
+        for (package, version, _), neighbour in builder.catalog.inferred.items()
+        if package == name
+    }
     for (on, when_present), rows in grouped.items():
         if on not in builder.variables:
             continue  # limits a component that nothing brings in
@@ -231,7 +245,7 @@ def _relate_to_requirements(builder: ProblemBuilder, name: str, masks: _ReleaseM
             Clause(
                 masks.applies(row),
                 covers(row.versions, builder.target.gfx) if on == "gfx" else allowed_by(row.versions),
-                LazyText(row.status, _requirement_fact, (name, row)),
+                LazyText(row.status, _requirement_fact, (name, row, inferred.get(row.releases, ""))),
                 build_only=row.kind == "build",
             )
             for row in rows
@@ -240,14 +254,16 @@ def _relate_to_requirements(builder: ProblemBuilder, name: str, masks: _ReleaseM
         builder.relate(name, on, clauses, build=build, when_present=when_present)
 
 
-def _requirement_fact(name: str, row: schema.Requires) -> Fact:
+def _requirement_fact(name: str, row: schema.Requires, neighbour: str) -> Fact:
     which = f" {row.releases.removeprefix('==')}" if row.releases else ""
     which += f" ({row.variant})" if row.variant else ""
     versions = join_words([text.removeprefix("==") for text in row.versions], most=8)
     verb = f"requires {row.on}"
     if row.on == "gfx":
         verb = "can be compiled for" if row.kind == "build" else "contains code for"
-    return Fact.of(row, f"{name}{which} {verb} {versions}")
+    text = f"{name}{which} {verb} {versions}"
+    is_copied = neighbour and row.status == "inferred"
+    return Fact.of(row, f"{text} (inferred from {neighbour})" if is_copied else text)
 
 
 def _relate_to_build_requirements(builder: ProblemBuilder, name: str, masks: _ReleaseMasks) -> None:

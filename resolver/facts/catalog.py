@@ -36,6 +36,8 @@ class Catalog(msgspec.Struct, frozen=True, dict=True):
     recipe: list[schema.Recipe]
     known_bad: dict[tuple[object, ...], schema.KnownBad]
     proven: dict[str, schema.ProvenSet]
+    inferred: dict[tuple[object, ...], str] = {}
+    """The releases that no file lists, each with the version of the release whose facts it has."""
 
     @classmethod
     def from_rows(cls, rows: schema.CatalogFile) -> Catalog:

@@ -1,0 +1,345 @@
+"""Releases that the catalog does not list, with the facts of the nearest release below.
+
+Facts over ranges apply to every release in them. What no row states about a release is copied from the
+nearest release below, with status ``inferred``. So a package index can widen the catalog, and every later
+step reads the wider catalog as any other: nothing else knows where its rows come from.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from functools import partial
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from resolver.compiling.preinstalled import installed_names
+from resolver.errors import EnvironmentLacksError, UsageError
+from resolver.facts.catalog import recipe_for
+from resolver.facts.schema import Sdist
+from resolver.requirements import normalize_name
+from resolver.specifiers import Versions, version_key, version_or_none
+from resolver.versions import bounds_cross, join_words, newest_first, parse_specifier, shorten
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Sequence
+    from datetime import date
+
+    from resolver.facts.catalog import Catalog
+    from resolver.facts.schema import Backend, Recipe, Release, Requires
+    from resolver.indexes import File, PackageIndexes, Project
+    from resolver.indexes import Release as Published
+    from resolver.model import Distribution, Request, Requirement, Resolution
+
+
+def widened(
+    catalog: Catalog, request: Request, indexes: PackageIndexes, conflicting: Collection[str] = ()
+) -> Catalog:
+    """Return a catalog with the releases of package indexes that a request needs; the same if there are none.
+
+    Parameters
+    ----------
+    catalog, request
+        The facts, and the request that has no solution with them.
+    indexes
+        Where the releases are.
+    conflicting
+        Components of the conflict: only other releases of these can resolve it. Without them, packages are
+        widened for which a requirement matches no release of the catalog.
+
+    Raises
+    ------
+    UsageError
+        No release that can be used matches a requirement; the error says why.
+    EnvironmentLacksError
+        An index cannot be reached for a component of a conflict.
+    SourceError
+        A page of an index is broken.
+    """
+    backend = request.target.backend
+    unmatched = [] if conflicting else [r for r in request.requirements if _is_unmatched(catalog, request, r)]
+    names = {requirement.name for requirement in unmatched} | {*conflicting}
+    names = {name for name in names if _is_on_index(catalog, name, backend)}
+    for name in sorted(names):
+        indexes.submit(partial(indexes.project, name))
+    for name in sorted(names):
+        requirements = [requirement for requirement in unmatched if requirement.name == name]
+        try:
+            project = indexes.project(name)
+        except EnvironmentLacksError as lack:
+            if requirements:
+                raise _unknown(catalog, requirements[0], lack) from None
+            raise
+        if project is not None:
+            catalog = infer_releases(catalog, name, project, backend, until=request.target.date)
+        for requirement in requirements:
+            if not requirement.marker and _is_unmatched(catalog, request, requirement):
+                raise _no_release(catalog, requirement, request, project, indexes.urls)
+    return catalog
+
+
+def infer_releases(
+    catalog: Catalog, name: str, project: Project, backend: Backend, *, until: date | None = None
+) -> Catalog:
+    """Return a catalog with the final releases of a project that it lacks for a backend.
+
+    A release is added if the catalog has a release below it that comes from an index, too: with wheels if
+    that one has wheels, else with an sdist. No release of an index can be matched with a commit.
+
+    Parameters
+    ----------
+    catalog
+        The facts.
+    name
+        The package.
+    project
+        The package on an index.
+    backend
+        What the releases are for.
+    until
+        The last day whose files count; all files if None.
+    """
+    below = _ReleasesBelow(catalog, name, backend)
+    pairs = []
+    for published in project.releases:
+        if not _is_final(published.version) or below.knows(published.version):
+            continue
+        neighbour = below.nearest(published.version)
+        row = _row(published, neighbour, backend, until) if neighbour else None
+        if neighbour and row:
+            pairs.append((row, neighbour))
+    return _with_facts(catalog, name, pairs, backend)
+
+
+def with_releases_of(catalog: Catalog, lock: Resolution) -> Catalog:
+    """Return a catalog with the inferred releases of a lock, which an index had when it was resolved."""
+    backend = lock.target.backend
+    for pick in lock.distributions:
+        if not _is_inferred(catalog, pick):
+            continue
+        neighbour = _ReleasesBelow(catalog, pick.name, backend).nearest(pick.version)
+        if neighbour and neighbour.git is None:
+            row = replace(
+                neighbour,
+                version=pick.version,
+                backend=(backend,),
+                sdist=pick.sdist,
+                wheel=None,
+                pypi=pick.sdist is None,
+                status="inferred",
+                source=pick.facts[0].source,
+                note=_note(neighbour),
+            )
+            catalog = _with_facts(catalog, pick.name, [(row, neighbour)], backend)
+    return catalog
+
+
+def inferred_warning(catalog: Catalog, pick: Distribution) -> str:
+    """Return the warning about a release that the catalog does not list; empty for any other."""
+    neighbour = catalog.inferred.get((pick.name, pick.version, pick.variant), "")
+    if not neighbour:
+        return ""
+    return f"{pick} is not in the catalog: its facts are those of {neighbour} (inferred)."
+
+
+def _is_inferred(catalog: Catalog, pick: Distribution) -> bool:
+    return (
+        pick.origin in {"published", "build"}
+        and pick.git is None
+        and pick.name in catalog.package
+        and (pick.name, pick.version, pick.variant) not in catalog.release
+        and bool(pick.facts)
+        and pick.facts[0].status == "inferred"
+    )
+
+
+def _is_on_index(catalog: Catalog, name: str, backend: Backend) -> bool:
+    """Return whether a package is the project of this name on PyPI, and has releases from there."""
+    package = catalog.package.get(name)
+    return (
+        package is not None
+        and package.pypi == "same"
+        and any(
+            backend in row.backend and not row.variant and row.git is None
+            for row in catalog.releases_of(name)
+        )
+    )
+
+
+def _is_unmatched(catalog: Catalog, request: Request, requirement: Requirement) -> bool:
+    """Return whether a requirement matches no release of a package in the catalog."""
+    name, specifier = requirement.name, requirement.specifier
+    if specifier is None or name not in catalog.package or bounds_cross(specifier):
+        return False
+    rows = catalog.releases_of(name)
+    return (
+        not any(specifier.allows(row.version) for row in rows)
+        and not {row.variant for row in rows} & {*requirement.extras}
+        and name not in installed_names(catalog, request)
+    )
+
+
+def _unknown(catalog: Catalog, requirement: Requirement, lack: EnvironmentLacksError) -> UsageError:
+    msg = f"No known version of {requirement.name} matches {shorten(requirement.text)!r}."
+    known = _listed(row.version for row in catalog.releases_of(requirement.name))
+    return UsageError(msg, hint=f"{known} Others are unknown, because no index was asked: {lack.message}")
+
+
+def _no_release(
+    catalog: Catalog,
+    requirement: Requirement,
+    request: Request,
+    project: Project | None,
+    urls: Sequence[str],
+) -> UsageError:
+    """Return the error for a requirement that neither the catalog nor an index can meet."""
+    name, text, specifier = requirement.name, shorten(requirement.text), requirement.specifier
+    known = {row.version for row in catalog.releases_of(name)}
+    asked = f"Indexes asked: {', '.join(urls)}."
+    if project is None:
+        msg = f"No known version of {name} matches {text!r}, and no index has the project."
+        return UsageError(msg, hint=f"{_listed(known)} {asked}")
+    published = next((row for row in project.releases if specifier and specifier.allows(row.version)), None)
+    if published is None:
+        msg = f"No version of {name} matches {text!r}, neither in the catalog nor on an index."
+        known.update(row.version for row in project.releases)
+        return UsageError(msg, hint=f"{_listed(known)} {asked}")
+    reason = _obstacle(catalog, name, published, request)
+    msg = f"The catalog does not list {name} {published.version}, and cannot infer its facts: {reason}."
+    return UsageError(msg, hint=_listed(known))
+
+
+def _listed(versions: Iterable[str]) -> str:
+    return f"Known versions: {join_words(newest_first({*versions}), most=12, joiner='and')}."
+
+
+def _obstacle(catalog: Catalog, name: str, published: Published, request: Request) -> str:
+    """Return why a release of an index was not added to the catalog."""
+    backend, until = request.target.backend, request.target.date
+    if not _is_final(published.version):
+        return "pre-releases and versions with a local label must be listed"
+    neighbour = _ReleasesBelow(catalog, name, backend).nearest(published.version)
+    if neighbour is None:
+        return f"it is older than every release that the catalog lists for {backend}"
+    if neighbour.git is not None:
+        return f"the nearest release below, {neighbour.version}, is built from a commit, not from the index"
+    if not _usable(published.files, None):
+        return "it was yanked"
+    if not _usable(published.files, until):
+        return f"it was published after {until}"
+    kind = "sdist with a sha256" if neighbour.sdist else "wheel"
+    return f"it has no {kind}, as the nearest release below ({neighbour.version}) has"
+
+
+def _is_final(version: str) -> bool:
+    parsed = version_or_none(version)
+    return parsed is not None and not parsed.is_prerelease and parsed.local is None
+
+
+class _ReleasesBelow:
+    """The releases of a package in the catalog, to find the one below another release."""
+
+    def __init__(self, catalog: Catalog, name: str, backend: Backend) -> None:
+        rows = {
+            version_key(row.version): row
+            for row in catalog.releases_of(name)
+            if not row.variant and version_or_none(row.version)
+        }
+        self._known = rows.keys()
+        self._rows = {
+            key: row
+            for key, row in sorted(rows.items())
+            if backend in row.backend and row.key() not in catalog.inferred
+        }
+        self._keys = list(self._rows)
+
+    def knows(self, version: str) -> bool:
+        """Return whether the catalog has a release."""
+        return version_key(version) in self._known
+
+    def nearest(self, version: str) -> Release | None:
+        """Return the nearest release below, if there is one."""
+        position = bisect_left(self._keys, version_key(version))
+        return self._rows[self._keys[position - 1]] if position else None
+
+
+def _row(published: Published, neighbour: Release, backend: Backend, until: date | None) -> Release | None:
+    """Return the row of a release, from the kind of file that its neighbour has; None without such a file."""
+    if neighbour.git is not None:
+        return None
+    files = _usable(published.files, until)
+    wheels = [file for file in files if file.name.endswith(".whl")]
+    sdists = [file for file in files if not file.name.endswith(".whl") and file.sha256]
+    chosen = sdists if neighbour.sdist else wheels
+    if not chosen:
+        return None
+    file = min(chosen, key=lambda file: not file.name.endswith(".tar.gz"))
+    return replace(
+        neighbour,
+        version=str(version_or_none(published.version)),
+        backend=(backend,),
+        sdist=Sdist(file.name, file.sha256) if neighbour.sdist else None,
+        wheel=None,
+        pypi=not neighbour.sdist,
+        status="inferred",
+        source=f"{file.index}/{neighbour.package}/" if file.index else file.url,
+        note=_note(neighbour),
+    )
+
+
+def _usable(files: Iterable[File], until: date | None) -> list[File]:
+    last = until.isoformat() if until else "9999-12-31"
+    return [file for file in files if file.yanked is None and file.uploaded[:10] <= last]
+
+
+def _note(neighbour: Release) -> str:
+    return f"Facts of {neighbour.package} {neighbour.version}, the nearest release below."
+
+
+def _with_facts(
+    catalog: Catalog, name: str, pairs: Sequence[tuple[Release, Release]], backend: Backend
+) -> Catalog:
+    """Add releases, each with the facts that only its neighbour has."""
+    if not pairs:
+        return catalog
+    versions = dict.fromkeys(row.version for pair in pairs for row in pair)
+    bit = {version: 1 << number for number, version in enumerate(versions)}
+    masks = Versions(bit)
+
+    def covered(rows: Iterable[Requires | Recipe]) -> int:
+        mask = 0
+        for row in rows:
+            mask |= _mask(masks, row)
+        return mask
+
+    requires: dict[tuple[str, str, bool], list[Requires]] = {}
+    for row in catalog.requires:
+        if row.package == name and row.backend in {None, backend} and not row.variant:
+            requires.setdefault((normalize_name(row.on), row.kind, row.when_present), []).append(row)
+    copied: list[Requires] = []
+    for rows in requires.values():
+        mask = covered(rows)
+        copied += [
+            replace(row, releases=f"=={new.version}", status="inferred", note=_note(neighbour))
+            for new, neighbour in pairs
+            if not mask & bit[new.version]
+            for row in rows
+            if _mask(masks, row) & bit[neighbour.version]
+        ]
+    mask = covered(row for row in catalog.recipes_of(name) if row.backend == backend and not row.variant)
+    recipes = [
+        replace(recipe, releases=f"=={new.version}", status="inferred", note=_note(neighbour))
+        for new, neighbour in pairs
+        if not mask & bit[new.version] and (recipe := recipe_for(catalog, neighbour, backend))
+    ]
+    return replace(
+        catalog,
+        release=catalog.release | {row.key(): row for row, _ in pairs},
+        requires=[*catalog.requires, *copied],
+        recipe=[*catalog.recipe, *recipes],
+        inferred=catalog.inferred | {row.key(): neighbour.version for row, neighbour in pairs},
+    )
+
+
+def _mask(masks: Versions, row: Requires | Recipe) -> int:
+    return masks.allowed_by(parse_specifier(row.releases)) if row.releases else ~0

@@ -1,0 +1,412 @@
+"""Releases that the catalog does not list have the facts of the nearest release below."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from datetime import date
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from resolver.compiling import compile_problem
+from resolver.errors import UsageError
+from resolver.facts.catalog import Catalog, recipe_for
+from resolver.facts.loading import load
+from resolver.facts.schema import Backend, Requires
+from resolver.inferred import infer_releases, with_releases_of
+from resolver.lock import dumps, read_lock
+from resolver.model import Conflict, Resolution, Support
+from resolver.resolve import resolve
+from tests.resolver.solve_helpers import ask
+from tests.support.indexes import URL, FakeIndexes, FakeRelease
+
+SDIST = FakeRelease(sdist=True, wheels=())
+WHEEL = FakeRelease()
+STATED = 'status = "documented"\nsource = "somewhere"\n'
+
+
+def _release(version: str, keys: str = "", package: str = "ext") -> str:
+    keys = keys or f'sdist = {{ file = "{package}-{version}.tar.gz", sha256 = "{"0" * 64}" }}'
+    head = f'[[release]]\npackage = "{package}"\nversion = "{version}"\nbackend = ["cpu"]\n'
+    return f"{head}{keys}\n{STATED}"
+
+
+def _requires(on: str, releases: str, versions: str, keys: str = "", package: str = "ext") -> str:
+    return (
+        f'[[requires]]\npackage = "{package}"\non = "{on}"\nreleases = "{releases}"\n'
+        f'versions = ["{versions}"]\n{keys}\n{STATED}'
+    )
+
+
+GIT = f'git = {{ url = "https://git.example/ext", commit = "{"1" * 40}" }}'
+EXT = f"""
+[[package]]
+name = "ext"
+title = "An extension"
+pypi = "same"
+{STATED}
+{_release("1.0")}
+{_release("2.0")}
+{_release("3.0", "pypi = true")}
+{_release("4.0", GIT)}
+{_requires("python", "==1.0", "==3.11")}
+{_requires("python", ">=2", ">=3.12")}
+{_requires("numpy", "==1.0", "==2.0.2")}
+{_requires("numpy", "==1.0", "==2.1.3")}
+{_requires("numpy", "==2.0", ">=2.2")}
+[[recipe]]
+package = "ext"
+backend = "cpu"
+releases = "==1.0"
+environment = {{ FLAG = "one" }}
+{STATED}
+[[recipe]]
+package = "ext"
+backend = "cpu"
+releases = ">=2"
+environment = {{ FLAG = "two" }}
+{STATED}
+"""
+
+
+BRIDGE = f"""
+[[package]]
+name = "bridge"
+title = "A package whose requirements are known over ranges"
+pypi = "same"
+{STATED}
+{_release("1.0", "pypi = true", "bridge")}
+{_release("2.0", "pypi = true", "bridge")}
+{_requires("numpy", "<1.5", "==2.0.2", package="bridge")}
+{_requires("numpy", ">=1.5,<2", "==2.1.3", package="bridge")}
+{_requires("numpy", ">=2", "==2.2.6", package="bridge")}
+"""
+
+
+@pytest.fixture(scope="module")
+def ext(tmp_path_factory: pytest.TempPathFactory) -> Catalog:
+    """The catalog with a package of which it lists two sdists, a release with wheels and a commit."""
+    path = tmp_path_factory.mktemp("ext") / "ext.toml"
+    path.write_text(f"schema = 1\n{EXT}{BRIDGE}", encoding="utf-8")
+    return load([path])
+
+
+def _infer(
+    catalog: Catalog,
+    releases: Mapping[str, FakeRelease],
+    name: str = "ext",
+    backend: Backend = "cpu",
+    until: date | None = None,
+) -> Catalog:
+    project = FakeIndexes({name: releases}).project(name)
+    assert project is not None
+    return infer_releases(catalog, name, project, backend, until=until)
+
+
+def _inferred(catalog: Catalog) -> dict[str, str]:
+    """Return the inferred releases, each with the release whose facts it has."""
+    return {str(version): neighbour for (_, version, _), neighbour in catalog.inferred.items()}
+
+
+def _resolved(
+    catalog: Catalog, indexes: FakeIndexes | None, text: str, support: Support = "any"
+) -> Resolution:
+    answer = resolve(catalog, ask(catalog, text, site="local", backend="cpu", support=support), indexes)
+    assert isinstance(answer, Resolution), answer
+    return answer
+
+
+def _conflict(catalog: Catalog, indexes: FakeIndexes, text: str, support: Support = "any") -> Conflict:
+    answer = resolve(catalog, ask(catalog, text, site="local", backend="cpu", support=support), indexes)
+    assert isinstance(answer, Conflict), answer
+    return answer
+
+
+# Which releases.
+
+
+def test_releases_get_nearest_release_below(ext: Catalog) -> None:
+    versions = ("0.9", "1.0.0", "1.0.post1", "1.5", "2.0", "2.9", "10.0")
+    assert _inferred(_infer(ext, dict.fromkeys(versions, SDIST))) == {
+        "1.0.post1": "1.0",
+        "1.5": "1.0",
+        "2.9": "2.0",
+    }
+
+
+def test_release_needs_the_kind_of_file_of_its_neighbour(ext: Catalog) -> None:
+    releases = {
+        "1.1": WHEEL,
+        "1.2": FakeRelease(sdist=True),
+        "1.3": FakeRelease(sdist=True, hashed=False),
+        "3.1": SDIST,
+        "3.2": FakeRelease(sdist=True),
+    }
+    catalog = _infer(ext, releases)
+    assert _inferred(catalog) == {"1.2": "1.0", "3.2": "3.0"}
+    built, published = catalog.release["ext", "1.2", ""], catalog.release["ext", "3.2", ""]
+    assert built.sdist is not None
+    assert (built.sdist.file, len(built.sdist.sha256), built.pypi) == ("ext-1.2.tar.gz", 64, False)
+    assert (published.sdist, published.pypi) == (None, True)
+
+
+def test_commit_is_no_neighbour(ext: Catalog) -> None:
+    assert _inferred(_infer(ext, {"4.1": FakeRelease(sdist=True)})) == {}
+
+
+def test_pre_releases_local_versions_and_yanked_releases_are_left_out(ext: Catalog) -> None:
+    releases = dict.fromkeys(("2.1rc1", "2.1.dev3", "2.1+cpu"), SDIST)
+    yanked = FakeRelease(sdist=True, wheels=(), yanked="broken")
+    assert _inferred(_infer(ext, {**releases, "2.2": yanked, "2.3": SDIST})) == {"2.3": "2.0"}
+
+
+def test_files_uploaded_later_are_left_out(ext: Catalog) -> None:
+    releases = {
+        f"2.{number}": FakeRelease(sdist=True, wheels=(), uploaded=uploaded)
+        for number, uploaded in enumerate(("", "2026-03-01T23:59:59Z", "2026-03-02T00:00:00Z"), start=1)
+    }
+    assert set(_inferred(_infer(ext, releases, until=date(2026, 3, 1)))) == {"2.1", "2.2"}
+
+
+def test_release_is_for_one_backend(ext: Catalog) -> None:
+    assert _inferred(_infer(ext, {"1.5": SDIST}, backend="rocm")) == {}
+    assert _infer(ext, {"1.5": SDIST}).release["ext", "1.5", ""].backend == ("cpu",)
+
+
+def test_inferred_release_is_no_neighbour(ext: Catalog) -> None:
+    once = _infer(ext, {"1.5": SDIST})
+    assert _inferred(_infer(once, {"1.5": SDIST, "1.7": SDIST})) == {"1.5": "1.0", "1.7": "1.0"}
+
+
+# Which facts.
+
+
+def _facts(catalog: Catalog, version: str, on: str) -> list[Requires]:
+    return [row for row in catalog.requires if (row.releases, row.on) == (f"=={version}", on)]
+
+
+def test_facts_over_ranges_apply_and_missing_ones_are_copied(ext: Catalog) -> None:
+    catalog = _infer(ext, {"1.5": SDIST, "2.5": SDIST})
+    assert [row.versions for row in _facts(catalog, "1.5", "python")] == [("==3.11",)]
+    assert [row.versions for row in _facts(catalog, "1.5", "numpy")] == [("==2.0.2",), ("==2.1.3",)]
+    assert _facts(catalog, "2.5", "python") == []
+    assert [row.versions for row in _facts(catalog, "2.5", "numpy")] == [(">=2.2",)]
+
+
+def test_copied_facts_are_inferred_and_name_their_release(ext: Catalog) -> None:
+    catalog = _infer(ext, {"1.5": SDIST})
+    (fact,) = _facts(catalog, "1.5", "python")
+    assert (fact.status, fact.source) == ("inferred", "somewhere")
+    assert fact.note == "Facts of ext 1.0, the nearest release below."
+    release = catalog.release["ext", "1.5", ""]
+    assert (release.status, release.source, release.note) == ("inferred", f"{URL}/ext/", fact.note)
+
+
+def test_recipe_is_copied_if_none_covers_the_release(ext: Catalog) -> None:
+    catalog = _infer(ext, {"1.5": SDIST, "2.5": SDIST})
+    copied, own = (recipe_for(catalog, catalog.release["ext", v, ""], "cpu") for v in ("1.5", "2.5"))
+    assert copied is not None
+    assert own is not None
+    assert (copied.environment, copied.status) == ({"FLAG": "one"}, "inferred")
+    assert (own.environment, own.status) == ({"FLAG": "two"}, "documented")
+
+
+def test_facts_of_variants_and_of_the_other_backend_are_not_copied(overlay: Callable[[str], Path]) -> None:
+    rows = [
+        _requires("torch", "==1.0", ">=2", 'variant = "abc"'),
+        _requires("torch", "==1.0", ">=3", 'backend = "rocm"'),
+    ]
+    catalog = _infer(load([overlay(EXT + "".join(rows))]), {"1.5": SDIST})
+    assert _facts(catalog, "1.5", "torch") == []
+
+
+# When the indexes are asked, and what is chosen.
+
+
+def test_unlisted_release_resolves_with_warning(ext: Catalog) -> None:
+    lock = _resolved(ext, FakeIndexes({"ext": {"1.5": SDIST}}), "ext==1.5")
+    pick = lock.pick("ext")
+    assert pick is not None
+    assert (pick.version, pick.origin, pick.support) == ("1.5", "build", "inferred")
+    assert pick.sdist is not None
+    assert (lock.version_of("python"), lock.version_of("numpy")) == ("3.11", "2.1.3")
+    assert "ext 1.5 is not in the catalog: its facts are those of 1.0 (inferred)." in lock.warnings
+    (fact,) = (fact for fact in pick.facts if "python" in fact.text)
+    assert (fact.text, fact.status) == ("ext 1.5 requires python 3.11 (inferred from 1.0)", "inferred")
+
+
+def test_listed_release_is_preferred_to_newer_ones(ext: Catalog) -> None:
+    lock = _resolved(ext, FakeIndexes({"ext": {"1.5": SDIST, "2.5": SDIST}}), "ext<3")
+    assert lock.version_of("ext") == "2.0"
+    assert not [warning for warning in lock.warnings if "not in the catalog" in warning]
+
+
+def test_listed_release_is_preferred_in_widened_catalog(ext: Catalog) -> None:
+    wider = _infer(ext, {"2.5": SDIST, "1.5": SDIST, "3.5": WHEEL})
+    variable = compile_problem(wider, ask(wider, "ext", site="local", backend="cpu")).variables["ext"]
+    versions = [candidate.version for candidate in variable.candidates]
+    assert versions == ["4.0", "3.0", "2.0", "1.0", "3.5", "2.5", "1.5"]
+
+
+def test_support_that_excludes_inferred_facts_asks_no_index(ext: Catalog) -> None:
+    indexes = FakeIndexes({"bridge": {"1.7": WHEEL}})
+    _conflict(ext, indexes, "bridge numpy==2.1.3", "observed")
+    assert indexes.asked == []
+
+
+def test_unreachable_index_is_named_in_hint(ext: Catalog) -> None:
+    indexes = FakeIndexes({}, unreachable=["ext"])
+    with pytest.raises(UsageError, match="No known version of ext matches") as caught:
+        _resolved(ext, indexes, "ext==1.5")
+    assert "Known versions: 4.0, 3.0, 2.0 and 1.0." in caught.value.hint
+    assert f"{URL} cannot be reached" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("version", "reason"),
+    [
+        ("0.5", "it is older than every release that the catalog lists for cpu"),
+        ("1.1", "it has no sdist with a sha256, as the nearest release below (1.0) has"),
+        ("1.2", "it was yanked"),
+        ("1.3", "it was published after 2026-03-01"),
+        ("1.4rc1", "pre-releases and versions with a local label must be listed"),
+        ("3.1", "it has no wheel, as the nearest release below (3.0) has"),
+        ("4.1", "the nearest release below, 4.0, is built from a commit, not from the index"),
+    ],
+)
+def test_release_without_facts_is_an_error_with_reason(ext: Catalog, version: str, reason: str) -> None:
+    releases = {
+        "0.5": SDIST,
+        "1.1": WHEEL,
+        "1.2": FakeRelease(sdist=True, yanked=""),
+        "1.3": FakeRelease(sdist=True, uploaded="2026-03-02T00:00:00Z"),
+        "1.4rc1": SDIST,
+        "3.1": SDIST,
+        "4.1": SDIST,
+    }
+    with pytest.raises(UsageError) as caught:
+        _resolved(ext, FakeIndexes({"ext": releases}), f"ext=={version}")
+    expected = f"The catalog does not list ext {version}, and cannot infer its facts: {reason}."
+    assert caught.value.message == expected
+    assert "Known versions: 4.0, 3.0, 2.0 and 1.0." in caught.value.hint
+
+
+def test_version_that_no_index_has_is_an_error_with_versions_of_both(ext: Catalog) -> None:
+    with pytest.raises(UsageError, match="neither in the catalog nor on an index") as caught:
+        _resolved(ext, FakeIndexes({"ext": {"1.5": SDIST}}), "ext==9")
+    assert caught.value.hint == f"Known versions: 4.0, 3.0, 2.0, 1.5 and 1.0. Indexes asked: {URL}."
+
+
+def test_project_that_no_index_has_is_an_error_that_names_the_indexes(ext: Catalog) -> None:
+    with pytest.raises(UsageError, match="no index has the project") as caught:
+        _resolved(ext, FakeIndexes({}), "ext==9")
+    assert URL in caught.value.hint
+
+
+def test_foreign_project_of_the_same_name_is_not_asked(catalog: Catalog) -> None:
+    indexes = FakeIndexes({"apex": {"3.0": SDIST}})
+    with pytest.raises(UsageError, match="No known version of apex"):
+        resolve(catalog, ask(catalog, "apex==3.0"), indexes)
+    assert indexes.asked == []
+
+
+# The lock.
+
+
+def test_lock_brings_its_releases_into_the_catalog(ext: Catalog, tmp_path: Path) -> None:
+    for text in ("ext==1.5", "ext==3.5"):
+        lock = _resolved(ext, FakeIndexes({"ext": {"1.5": SDIST, "3.5": WHEEL}}), text)
+        path = tmp_path / "matrix.lock"
+        path.write_text(dumps(lock), encoding="utf-8")
+        wider = with_releases_of(ext, read_lock(path))
+        before, again = lock.pick("ext"), _resolved(wider, None, text).pick("ext")
+        assert before is not None
+        assert again == replace(before, files=())
+
+
+def test_lock_of_listed_releases_leaves_the_catalog_as_it_is(ext: Catalog) -> None:
+    assert with_releases_of(ext, _resolved(ext, None, "ext==1.0")) is ext
+
+
+def test_release_of_a_missing_overlay_is_not_inferred(ext: Catalog, overlay: Callable[[str], Path]) -> None:
+    more = load([overlay(EXT + _release("2.7"))])
+    assert with_releases_of(ext, _resolved(more, None, "ext==2.7")) is ext
+
+
+# The shipped catalog.
+
+DEEPSPEED = dict.fromkeys(
+    [
+        "0.1.0",
+        "0.9.5",
+        "0.10.3",
+        "0.11.2",
+        "0.13.4",
+        "0.14.1",
+        "0.16.7",
+        "0.17.5",
+        "0.18.3",
+        "0.19.6",
+        "0.20.0",
+    ],
+    SDIST,
+)
+
+
+def test_deepspeed_that_is_not_listed_resolves_at_lumi_g(catalog: Catalog) -> None:
+    for version, neighbour in {"0.18.3": "0.18.2", "0.14.1": "0.14.0", "0.20.0": "0.19.8"}.items():
+        lock = resolve(catalog, ask(catalog, f"deepspeed=={version}"), FakeIndexes({"deepspeed": DEEPSPEED}))
+        assert isinstance(lock, Resolution)
+        pick = lock.pick("deepspeed")
+        assert pick is not None
+        assert (pick.version, pick.support, pick.origin) == (version, "inferred", "build")
+        text = f"deepspeed {version} is not in the catalog: its facts are those of {neighbour} (inferred)."
+        assert text in lock.warnings
+
+
+@pytest.mark.parametrize("support", ["observed", "documented"])
+def test_support_refuses_inferred_release_and_says_why(catalog: Catalog, support: Support) -> None:
+    request = ask(catalog, "deepspeed==0.20.0", support=support)
+    answer = resolve(catalog, request, FakeIndexes({"deepspeed": DEEPSPEED}))
+    assert isinstance(answer, Conflict)
+    reason = f"(only inferred, which --support {support} does not allow)"
+    assert [item.text for item in answer.core] == [
+        "you asked for deepspeed==0.20.0",
+        f"deepspeed 0.20.0 is not in the catalog, so its facts are those of 0.19.8 {reason}",
+    ]
+    assert any("also accept inferred facts" in suggestion.change for suggestion in answer.suggestions)
+
+
+def test_bitsandbytes_after_a_commit_cannot_be_inferred(catalog: Catalog) -> None:
+    indexes = FakeIndexes({"bitsandbytes": {"0.48.1": WHEEL, "0.49.1": WHEEL}})
+    with pytest.raises(UsageError, match="is built from a commit"):
+        resolve(catalog, ask(catalog, "bitsandbytes==0.48.1"), indexes)
+    lock = resolve(catalog, ask(catalog, "bitsandbytes==0.49.1"), indexes)
+    assert isinstance(lock, Resolution)
+    pick = lock.pick("bitsandbytes")
+    assert pick is not None
+    assert (pick.version, pick.origin, pick.support) == ("0.49.1", "published", "inferred")
+
+
+def test_conflict_over_many_releases_is_short(catalog: Catalog) -> None:
+    releases = {f"0.{minor}.{patch}": SDIST for minor in range(9, 60) for patch in range(40)}
+    indexes = FakeIndexes({"deepspeed": releases})
+    answer = resolve(catalog, ask(catalog, "deepspeed==0.30.39 torch==1.13.*"), indexes)
+    assert isinstance(answer, Conflict)
+    assert len(answer.core) <= 10
+    assert max(len(item.text) for item in answer.core) < 300
+
+
+def test_inferring_80_releases_takes_a_few_milliseconds(catalog: Catalog) -> None:
+    releases = {f"0.{minor}.{patch}": SDIST for minor in range(1, 41) for patch in (41, 42)}
+    project = FakeIndexes({"vllm": releases}).project("vllm")
+    assert project is not None
+    times = []
+    for _ in range(5):
+        start = time.process_time()
+        wider = infer_releases(catalog, "vllm", project, "rocm")
+        times.append(time.process_time() - start)
+    assert len(wider.inferred) > 60
+    assert min(times) < 0.02
