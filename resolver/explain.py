@@ -14,25 +14,74 @@ from resolver.model import PLATFORM, Conflict, CoreItem
 from resolver.problem import ABSENT, Demand, Relation, Row
 from resolver.session import Session
 from resolver.suggest import suggest
-from resolver.versions import join_words, sort_key
+from resolver.versions import join_words, newest_first, sort_key
 
 if TYPE_CHECKING:
     from resolver.facts.catalog import Catalog
     from resolver.model import Request
+    from resolver.open_world import Link
     from resolver.specifiers import Specifier
 
 MAX_CORE_ITEMS = 10
 """A larger core is written in fewer sentences."""
 MAX_REJECTED = 5
+_MOST_PREDICATES = 3
+"""Different requirements to name of the releases of one distribution."""
 
-_Constraint = Demand | Relation
+
+class LinkGroup(msgspec.Struct, frozen=True, eq=False):
+    """What the releases of one distribution state about another, or one requirement of the request."""
+
+    links: tuple[Link, ...]
+    size: int
+    """Number of releases of the distribution."""
+    allowed: int = 0
+    """The mask of what any of them allows of the other, if that is a component of the problem."""
+
+    @property
+    def subject(self) -> str:
+        """Name of the distribution; empty for the request."""
+        return self.links[0].subject
+
+    @property
+    def object(self) -> str:
+        """Name of the other; empty if the statements are about the distribution alone."""
+        return self.links[0].object
+
+    def item(self) -> CoreItem:
+        """Return the statements as one sentence."""
+        first = self.links[0]
+        if not first.subject:
+            return CoreItem(first.predicate, "request", first.source)
+        versions = dict[str, list[str]]()
+        for link in self.links:
+            versions.setdefault(link.predicate, []).extend(link.version.split(", "))
+        parts = []
+        for predicate, stating in list(versions.items())[:_MOST_PREDICATES]:
+            ordered = newest_first(dict.fromkeys(stating))
+            if len(versions) == 1 and len(ordered) == self.size > 1:
+                parts.append(f"every {first.subject} {predicate}")
+            else:
+                plural = predicate if len(ordered) == 1 else _plural(predicate)
+                parts.append(f"{first.subject} {join_words(ordered, joiner='and')} {plural}")
+        rest = sum(map(len, versions.values())) - sum(map(len, list(versions.values())[:_MOST_PREDICATES]))
+        parts += [f"{rest} other releases have similar requirements"] if rest else []
+        return CoreItem("; ".join(parts), "fact", first.source)
+
+
+def _plural(predicate: str) -> str:
+    verb, _, rest = predicate.partition(" ")
+    return f"{ {'requires': 'require', 'has': 'have', 'is': 'are', 'was': 'were'}.get(verb, verb) } {rest}"
+
+
+_Constraint = Demand | Relation | LinkGroup
 _Sentence = tuple[_Constraint, CoreItem]
 
 
 def explain_conflict(catalog: Catalog, request: Request, session: Session) -> Conflict:
     """Return why a request has no solution, and which changes would give it one."""
     demands, relations = session.explain()
-    items = _sentences(session, demands, relations)
+    items = sentences(session, demands, relations)
     return Conflict(
         request=request,
         target=request.target,
@@ -43,7 +92,7 @@ def explain_conflict(catalog: Catalog, request: Request, session: Session) -> Co
 
 def core_items(session: Session, demands: Sequence[Demand] | None = None) -> list[CoreItem]:
     """Return why demands (by default those of the problem) have no solution."""
-    return _sentences(session, *session.explain(demands))
+    return sentences(session, *session.explain(demands))
 
 
 class RejectedVersion(msgspec.Struct, frozen=True):
@@ -147,7 +196,9 @@ def working_version(catalog: Catalog, request: Request, name: str, specifier: Sp
     return variable.candidate(solution[name]).version if solution else ""
 
 
-def _sentences(session: Session, demands: list[Demand], relations: list[Relation]) -> list[CoreItem]:
+def sentences(
+    session: Session, demands: list[Demand], relations: list[Relation], groups: Sequence[LinkGroup] = ()
+) -> list[CoreItem]:
     """Write a core as a chain: the request, then each fact after one that leads to it.
 
     Requirements come before the target: most of the target is given by the site, and the user did not
@@ -157,22 +208,32 @@ def _sentences(session: Session, demands: list[Demand], relations: list[Relation
         (demand for demand in demands if demand.kind == "request"), key=lambda demand: demand.of_target
     )
     stated = [demand for demand in demands if demand.kind == "fact"]
-    sentences: list[_Sentence] = []
-    for constraint in [*requested, *_chain(requested, stated, relations)]:
+    typed = [group for group in groups if not group.subject]
+    metadata = [group for group in groups if group.subject]
+    first: list[_Constraint] = [*typed, *requested]
+    facts: list[_Constraint] = [*metadata, *relations, *stated]
+    variables = session.problem.variables
+    left = [
+        Demand(variables[group.object], group.allowed, "", "fact", "")
+        for group in metadata
+        if group.object in variables
+    ]
+    written: list[_Sentence] = []
+    for constraint in [*first, *_chain(first, facts)]:
         if isinstance(constraint, Demand):
             item = CoreItem(constraint.text, constraint.kind, constraint.source)
+        elif isinstance(constraint, LinkGroup):
+            item = constraint.item()
         else:
-            item = _describe(session, demands, relations, constraint)
-        sentences.append((constraint, item))
-    return _joined(sentences)
+            item = _describe(session, [*demands, *left], relations, constraint)
+        written.append((constraint, item))
+    return _joined(written)
 
 
-def _chain(
-    requested: Iterable[Demand], stated: Iterable[Demand], relations: Iterable[Relation]
-) -> list[_Constraint]:
+def _chain(first: Iterable[_Constraint], facts: Iterable[_Constraint]) -> list[_Constraint]:
     """Order facts so that each, where possible, starts with a component that was named before."""
-    reached = {demand.variable.name for demand in requested}
-    left: list[_Constraint] = [*relations, *stated]
+    reached = {name for constraint in first for name in _names(constraint)}
+    left = list(facts)
     ordered: list[_Constraint] = []
     while left:
         following = next((fact for fact in left if _names(fact)[0] in reached), None)
@@ -186,6 +247,8 @@ def _chain(
 def _names(constraint: _Constraint) -> tuple[str, ...]:
     if isinstance(constraint, Demand):
         return (constraint.variable.name,)
+    if isinstance(constraint, LinkGroup):
+        return tuple(filter(None, (constraint.subject, constraint.object)))
     return constraint.subject.name, constraint.object.name
 
 
@@ -205,8 +268,8 @@ def _joined(sentences: list[_Sentence]) -> list[CoreItem]:
 
 def _same_pair(one: _Sentence, other: _Sentence) -> bool:
     """Check whether two sentences are relations between the same components."""
-    relations = all(isinstance(constraint, Relation) for constraint, _ in (one, other))
-    return relations and {*_names(one[0])} == {*_names(other[0])}
+    facts = all(not isinstance(constraint, Demand) for constraint, _ in (one, other))
+    return facts and {*_names(one[0])} == {*_names(other[0])}
 
 
 def _same_subject(one: _Sentence, other: _Sentence) -> bool:

@@ -92,11 +92,14 @@ class Search:
         For each variable the mask of the values that are left.
     conflicts
         Number of contradictions so far.
+    stated
+        The incompatibilities that were added.
     """
 
     def __init__(self, *, max_conflicts: int = MOST_CONFLICTS) -> None:
         self.domains: list[int] = []
         self.conflicts = 0
+        self.stated: list[Incompatibility] = []
         self._everything: list[int] = []
         self._max_conflicts = max_conflicts
         self._touching: list[list[Incompatibility]] = []
@@ -123,7 +126,9 @@ class Search:
         everything = self._everything
         if all(terms.values()):
             kept = {variable: mask for variable, mask in terms.items() if everything[variable] & ~mask}
-            self._add(Incompatibility(kept, reason))
+            incompatibility = Incompatibility(kept, reason)
+            self.stated.append(incompatibility)
+            self._add(incompatibility)
 
     def solve(
         self,

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec.structs import astuple, replace
 
 from resolver.compiling import compile_problem
 from resolver.compiling.problem_builder import closed_names
-from resolver.errors import EnvironmentLacksError
-from resolver.explain import explain_conflict
-from resolver.model import Candidate, Distribution, Edge, Fact
-from resolver.open_world import OpenWorld, WantedError
-from resolver.order import generations
+from resolver.errors import EnvironmentLacksError, MatrixError
+from resolver.model import Candidate, Distribution, Edge, Fact, Resolution
+from resolver.open_world import Link, OpenWorld, WantedError
+from resolver.order import generations, without_cycles
 from resolver.problem import ABSENT, Demand, Problem, Relation, Row, Variable
 from resolver.resolve import preferred_solution, resolution_of
 from resolver.session import Session
@@ -22,7 +21,7 @@ from resolver.session import Session
 if TYPE_CHECKING:
     from resolver.facts.catalog import Catalog
     from resolver.indexes import PackageIndexes
-    from resolver.model import Conflict, Request, Resolution
+    from resolver.model import Conflict, Request
 
 _LEARNED = "learned-"
 """Beginning of the names of the components that stand for the ways to avoid what was learned."""
@@ -30,6 +29,39 @@ _LEARNED = "learned-"
 
 def resolve_open(catalog: Catalog, request: Request, indexes: PackageIndexes) -> Resolution | Conflict:
     """Resolve the platform, the catalog, and everything else; see `resolver.resolve.resolve`."""
+    answer = _solve(catalog, request, indexes)
+    if isinstance(answer, Resolution):
+        return answer
+    from resolver.open_explain import explain_open_conflict
+
+    def resolves(relaxed: Request) -> Resolution | None:
+        try:
+            outcome = _solve(catalog, relaxed, indexes)
+        except MatrixError:
+            return None
+        return outcome if isinstance(outcome, Resolution) else None
+
+    return explain_open_conflict(catalog, request, answer, resolves)
+
+
+class Refuted(NamedTuple):
+    """A request without a solution, as far as it was explored.
+
+    Attributes
+    ----------
+    problem
+        The problem of the platform and the catalog.
+    links
+        The statements from which it follows that nothing outside the catalog fits it; empty if the problem
+        has no solution itself.
+    """
+
+    problem: Problem
+    world: OpenWorld
+    links: list[Link]
+
+
+def _solve(catalog: Catalog, request: Request, indexes: PackageIndexes) -> Resolution | Refuted:
     also: frozenset[str] = frozenset()
     while True:
         problem = compile_problem(catalog, request, also=also, open_world=True)
@@ -44,8 +76,8 @@ def resolve_open(catalog: Catalog, request: Request, indexes: PackageIndexes) ->
         except EnvironmentLacksError as error:
             if world.has_answer:
                 raise
-            return _left_open(catalog, request, problem, error)
-        return resolution or explain_conflict(catalog, request, Session(problem))
+            resolution = _left_open(catalog, request, problem, error)
+        return resolution or Refuted(problem, world, turns.links)
 
 
 class _Turns:
@@ -58,6 +90,8 @@ class _Turns:
         self._world = world
         self._names = list(problem.variables)
         self._learned: list[dict[str, int]] = []
+        self.links: list[Link] = []
+        """What led to everything that was learned."""
 
     def resolve(self, present: frozenset[str], absent: frozenset[str]) -> Resolution | None:
         """Return the preferred resolution with some distributions of the catalog and without others."""
@@ -81,6 +115,7 @@ class _Turns:
             if failed is None:
                 resolution = resolution_of(self._catalog, self._request, self._problem, solution, notes)
                 return _completed(resolution, self._world)
+            self.links += [link for link in failed.reasons() if isinstance(link, Link)]
             self._learned.append({self._names[number]: mask for number, mask in failed.terms.items()})
 
     @cached_property
@@ -129,12 +164,12 @@ def _without(problem: Problem, terms: dict[str, int], number: int) -> Problem:
 
 def _left_open(
     catalog: Catalog, request: Request, problem: Problem, error: EnvironmentLacksError
-) -> Resolution | Conflict:
+) -> Resolution | None:
     """Resolve the platform and the catalog alone, because no index can be reached."""
     session = Session(problem)
     solution, notes = preferred_solution(catalog, request, session)
     if solution is None:
-        return explain_conflict(catalog, request, session)
+        return None
     resolution = resolution_of(catalog, request, problem, solution, notes)
     left = [one.text for one in request.requirements if one.name not in problem.variables]
     left += [f"the requirements of {pick}" for pick in resolution.distributions]
@@ -172,12 +207,12 @@ def _completed(resolution: Resolution, world: OpenWorld) -> Resolution:
             for required, _ in world.requirements_of(pick.name):
                 if required in names and required != pick.name:
                     edges.setdefault(Edge(pick.name, required, "run", declared=True))
-    ordered = tuple(sorted(edges, key=astuple))
+    ordered = without_cycles(tuple(sorted(edges, key=astuple)))
     platform = [pick for pick in known if pick.kind == "platform"]
     distributions = sorted(
         (pick for pick in (*known, *added) if pick.kind == "distribution"), key=lambda pick: pick.name
     )
-    left = tuple(f"the requirements of {name}: {reason}" for name, reason in sorted(world.unread.items()))
+    left = tuple(f"the requirements of {name}: {reason}" for name, reason in sorted(world.unread().items()))
     return replace(
         resolution,
         picks=(*platform, *distributions),

@@ -151,8 +151,6 @@ class OpenWorld:
         Whether an index has answered.
     skipped
         Releases that could not be considered, with the reason.
-    unread
-        Distributions of the catalog whose requirements are not known, with the reason.
     """
 
     def __init__(
@@ -184,7 +182,7 @@ class OpenWorld:
         self._solution: Solution = {}
         self.has_answer = False
         self.skipped: dict[str, str] = {}
-        self.unread: dict[str, str] = {}
+        self._unread: dict[tuple[str, int], str] = {}
         for name, variable in problem.variables.items():
             self._closed[name] = self._search.add_variable(variable.everything)
         self._names = {number: name for name, number in self._closed.items()}
@@ -242,6 +240,12 @@ class OpenWorld:
         """Return the files of a distribution of the catalog in the solution; empty if no index has them."""
         return self._files.get((name, self._solution[name]), ())
 
+    def unread(self) -> dict[str, str]:
+        """Return the distributions of the solution whose metadata could not be read, with the reason."""
+        return {
+            name: reason for (name, bit), reason in self._unread.items() if self._solution.get(name) == bit
+        }
+
     def requirements_of(self, name: str) -> list[tuple[str, str]]:
         """Return what a distribution requires in the result, each with its requirement as written."""
         if name in self._closed:
@@ -252,11 +256,19 @@ class OpenWorld:
                 required += self._requires.get((choices.number, self._search.domains[choices.number]), [])
         return required
 
-    def nodes(self) -> tuple[list[int], dict[int, str]]:
-        """Return the masks of all values of the search's variables, and the names of the added ones."""
-        everything = [variable.everything for variable in self._problem.variables.values()]
-        everything += [choices.everything for choices in self._by_number.values()]
-        return everything, {number: choices.key for number, choices in self._by_number.items()}
+    def stated(self) -> list[Incompatibility]:
+        """Return what the request and the metadata read so far state; each reason is a `Link`."""
+        return self._search.stated
+
+    def everything(self) -> list[int]:
+        """Return the mask of all values of each variable: first those of the problem in its order."""
+        masks = [variable.everything for variable in self._problem.variables.values()]
+        return [*masks, *(choices.everything for choices in self._by_number.values())]
+
+    def number_of_releases(self, name: str) -> int:
+        """Return how many releases of an added project may be chosen."""
+        choices = self._open.get(name)
+        return len(choices.releases) if choices else 0
 
     def _version(self, name: str) -> str:
         bit = self._solution.get(name, 0)
@@ -307,7 +319,7 @@ class OpenWorld:
         self._by_number[choices.number] = choices
         if base:
             present = choices.everything & ~ABSENT
-            self._search.add({choices.number: present, base.number: ABSENT}, _ALWAYS)
+            self._search.add({choices.number: present, base.number: ABSENT}, ALWAYS)
             return choices
         for limit in (*self._limits.get(name, ()), *self._overrides.get(name, ())):
             text = f"you limited {name} to {limit.specifier}"
@@ -364,7 +376,7 @@ class OpenWorld:
         project = self._open[choices.name]
         mask = self._search.domains[project.number]
         others = choices.everything & ~mask & ~ABSENT
-        self._search.add({project.number: mask, choices.number: others}, _ALWAYS)
+        self._search.add({project.number: mask, choices.number: others}, ALWAYS)
         return domain & mask or domain & -domain
 
     def _first_usable(self, choices: Choices, domain: int) -> int:
@@ -434,7 +446,7 @@ class OpenWorld:
         release = choices.release(mask.bit_length() - 1)
         if choices.extra:
             project = self._open[choices.name]
-            self._search.add({number: mask, project.number: project.everything & ~mask}, _ALWAYS)
+            self._search.add({number: mask, project.number: project.everything & ~mask}, ALWAYS)
         else:
             problem = self._obstacle(choices.name, release)
             if problem:
@@ -443,7 +455,7 @@ class OpenWorld:
             for extra in self._open.values():
                 if extra.extra and extra.name == choices.name:
                     others = extra.everything & ~mask & ~ABSENT
-                    self._search.add({number: mask, extra.number: others}, _ALWAYS)
+                    self._search.add({number: mask, extra.number: others}, ALWAYS)
         if isinstance(release, _Installed):
             return
         files = self._environment.installable(self._in_time(release.files))
@@ -539,15 +551,15 @@ class OpenWorld:
         try:
             metadata = indexes.metadata(files, allow_dynamic=candidate.origin == "build")
         except (EnvironmentLacksError, SourceError) as error:
-            self.unread[name] = error.message
+            self._unread[name, self._solution[name]] = error.message
             return
         if metadata is None:
-            self.unread[name] = "no index has its metadata"
+            self._unread[name, self._solution[name]] = "no index has its metadata"
             return
         try:
             self._require(number, mask, name, metadata)
         except (UsageError, ValueError) as error:
-            self.unread[name] = f"a requirement in its metadata is invalid: {error}"
+            self._unread[name, self._solution[name]] = f"a requirement in its metadata is invalid: {error}"
 
     def _offered(self, candidate: Candidate) -> tuple[list[File], PackageIndexes]:
         """Return the files of a candidate, and the indexes that have them."""
@@ -561,7 +573,7 @@ class OpenWorld:
         try:
             project = indexes.project(candidate.name)
         except (EnvironmentLacksError, SourceError) as error:
-            self.unread[candidate.name] = error.message
+            self._unread[candidate.name, self._solution[candidate.name]] = error.message
             return [], indexes
         parsed = version_or_none(candidate.version)
         offered = next(
@@ -576,7 +588,9 @@ class OpenWorld:
         else:
             files = self._environment.installable(offered)
         if not files:
-            self.unread[candidate.name] = f"{index or 'no index'} does not list its files"
+            self._unread[candidate.name, self._solution[candidate.name]] = (
+                f"{index or 'no index'} does not list its files"
+            )
         return files, indexes
 
     def _index_of_torch(self) -> str:
@@ -632,7 +646,7 @@ class Pick(NamedTuple):
     extras: tuple[str, ...]
 
 
-_ALWAYS = Link("", "", "", "", "")
+ALWAYS = Link("", "", "", "", "")
 """The reason of what holds by definition, such as that an extra has the version of its project."""
 
 

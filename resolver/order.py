@@ -89,3 +89,24 @@ def generations(names: Iterable[str], edges: Iterable[Edge]) -> tuple[tuple[str,
         sorter.done(*group)
         groups.append(tuple(sorted(group)))
     return tuple(groups)
+
+
+def without_cycles(edges: tuple[Edge, ...]) -> tuple[Edge, ...]:
+    """Leave out one run edge of each cycle of run edges: pip installs such distributions in any order.
+
+    A cycle with a build edge is left for `generations` to report.
+    """
+    while True:
+        sorter: TopologicalSorter[str] = TopologicalSorter()
+        for edge in edges:
+            sorter.add(edge.subject, edge.object)
+        try:
+            sorter.prepare()
+        except graphlib.CycleError as error:
+            steps = set(pairwise(error.args[1][::-1]))
+            closing = [edge for edge in edges if (edge.subject, edge.object) in steps]
+            if any(edge.kind == "build" for edge in closing):
+                return edges
+            edges = tuple(edge for edge in edges if edge is not closing[-1])
+        else:
+            return edges

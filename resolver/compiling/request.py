@@ -25,6 +25,10 @@ if TYPE_CHECKING:
     from resolver.model import Candidate, Requirement
 
 
+NEEDS_PYTHON = "distributions need Python"
+"""The text of the demand for any Python, which needs no explanation."""
+
+
 def compile_request(builder: ProblemBuilder) -> None:
     """Add the demands of the target and of the request.
 
@@ -57,7 +61,7 @@ def compile_request(builder: ProblemBuilder) -> None:
             text = f"you limited {limit.name} to {limit.specifier}"
             builder.demand_requested(limit.name, allowed_by([str(limit.specifier)]), text, optional=True)
     if builder.open_world:
-        builder.demand_requested("python", any_candidate, "the distributions need Python")
+        builder.demand_requested("python", any_candidate, NEEDS_PYTHON)
 
 
 def _demand_driver(builder: ProblemBuilder) -> None:
