@@ -32,17 +32,17 @@ class Finding(msgspec.Struct, frozen=True):
         return f"{self.message} {self.fix}".rstrip()
 
 
-def limited(findings: Iterable[Finding]) -> list[Finding]:
-    """Return the first hundred findings of each kind, and how many more each kind has."""
+def limited(findings: Iterable[Finding], most: int = _MOST_OF_ONE_KIND) -> list[Finding]:
+    """Return the first findings of each kind, a hundred by default, and how many more each kind has."""
     kept: list[Finding] = []
     counts = Counter[tuple[str, Severity]]()
     for finding in findings:
         kind = finding.id, finding.severity
         counts[kind] += 1
-        if counts[kind] <= _MOST_OF_ONE_KIND:
+        if counts[kind] <= most:
             kept.append(finding)
     for (id_, severity), count in counts.items():
-        if count > _MOST_OF_ONE_KIND:
-            more = count - _MOST_OF_ONE_KIND
+        if count > most:
+            more = count - most
             kept.append(Finding(id_, severity, f"There are {more} more of these.", "", {"count": str(more)}))
     return kept

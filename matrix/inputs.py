@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 import msgspec
 from msgspec.structs import replace
 
+from matrix.pylock_file import is_pylock, read_pylock
 from resolver.errors import UsageError
 from resolver.model import Requirement
 from resolver.requirements import normalize_name, parse_requirement
@@ -173,6 +174,9 @@ class _Reader:
         if (real, kind) in self._done:
             return
         self._done.add((real, kind))
+        if is_pylock(path):
+            self._add_pylock(path, kind)
+            return
         option = {".yml": "--env", ".yaml": "--env", ".toml": "--project"}.get(path.suffix.lower())
         if option:
             raise parent.error(f"{path} is not a pip requirements file.", hint=f"Use {option} {path}")
@@ -184,6 +188,20 @@ class _Reader:
             raise parent.error(f"{path} has more than {_MOST_LINES} lines, so it is no requirements file.")
         source = _Source(str(path), directory=parent.directory, chain=(*parent.chain, real))
         self._add_document(read_requirements(text, str(path)), kind, source)
+
+    def _add_pylock(self, path: Path, kind: Kind) -> None:
+        """Add the exact versions in a ``pylock.toml``, the indexes that it names, and its Python."""
+        from builders.pip_configuration import public_index
+
+        lock = read_pylock(path)
+        if lock.python and kind == "requirements":
+            self._append(parse_requirement(f"python{lock.python}"), kind, _Source())
+        for package in lock.packages:
+            self._add_requirement(package.requirement, kind, _Source(str(path), key=package.name))
+        # What comes from PyPI comes from the configured index, which may be a mirror.
+        known = {"", public_index().rstrip("/")}
+        urls = dict.fromkeys(package.index_url.rstrip("/") for package in lock.packages)
+        self.extra_index_urls += [_index_url(url, _Source(str(path))) for url in urls if url not in known]
 
     def add_environment(self, path: Path) -> None:
         """Add the pip section of a conda environment file, and its Python."""

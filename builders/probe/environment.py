@@ -22,6 +22,7 @@ _LIBRARIES = (
     "librccl", "libstdc++", "libgcc_s", "libamdhip64", "libhsa-runtime64", "libMIOpen", "librocblas",
 )  # fmt: skip
 """Libraries that torch or the image provides. A job fails if conda's or the system's come first."""
+_WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _REBUILD = "Build the container again from the file that `matrix env` writes."
 
 
@@ -69,7 +70,7 @@ def _pins(
         version = installed.get(normalize_name(name))
         if version is None:
             yield Finding("verify-pin-missing", "error", f"{name} {pinned} is not installed.", _REBUILD)
-        elif version != pinned:
+        elif version != pinned and sort_key(version) != sort_key(pinned):  # a wheel may say 2024.01
             message = f"{name} is {version}, and the lock pins {pinned}."
             yield Finding("verify-pin-differs", "error", message, _REBUILD)
         else:
@@ -111,9 +112,13 @@ def _pip_check(reply: EnvironmentReply, lock: Resolution | None) -> Iterator[Fin
         yield Finding("verify-pip-check-not-judged", "warning", message)
         return
     locked = {normalize_name(pick.name) for pick in lock.picks} if lock else set()
+    overridden = {requirement.name for requirement in lock.request.overrides} if lock else set()
     for line in check.lines if check.code else ():
         name = normalize_name(line.split(" ", 1)[0]) if line else ""
-        if name in locked:
+        if overridden & set(map(normalize_name, _WORD.findall(line))):
+            message = f"pip check: {line} The request overrides this requirement."
+            yield Finding("verify-pip-check-overridden", "info", message)
+        elif name in locked:
             yield Finding("verify-pip-check-broken", "error", f"pip check: {line}")
         elif name:
             yield Finding("verify-pip-check-others", "warning", f"pip check: {line}")

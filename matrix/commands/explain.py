@@ -11,7 +11,7 @@ import msgspec
 from builders.constants import LOCK_FILE
 from matrix.explain_log import explain_log
 from matrix.options import add_format, add_lock
-from matrix.resolution_text import first_source, last_conflict
+from matrix.resolution_text import first_source, last_conflict, names_of_others, others_text
 from resolver.errors import MatrixError, UsageError, did_you_mean
 from resolver.requirements import parse_requirement
 from resolver.versions import shorten, sort_key
@@ -75,7 +75,10 @@ def execute(context: Context) -> int:
         document |= {"rejected": [_rejected_document(version) for version in rejected], "rejected_more": more}
         console.document(document)
     else:
-        console.data("\n\n".join(map(_text, picks)))
+        others = names_of_others(lock) if requirement is None and console.verbosity <= 0 else frozenset()
+        texts = [_text(pick) for pick in picks if pick.name not in others]
+        texts += [others_text(others)] if others else []
+        console.data("\n\n".join(texts))
         if rejected:
             console.data("\n".join(["", "Not chosen", *map(_rejected_text, rejected)]))
         if more:

@@ -13,7 +13,7 @@ from builders.files import write_atomic
 from matrix.console import can_encode
 from matrix.locking import names_target, same_target
 from matrix.options import add_lock, add_names, add_target_options
-from matrix.resolution_text import show_conflict, title_of
+from matrix.resolution_text import names_of_others, others_text, show_conflict, title_of
 from resolver.errors import UsageError, did_you_mean
 from resolver.model import SCHEMA, Conflict
 from resolver.requirements import parse_requirement
@@ -60,6 +60,9 @@ def execute(context: Context) -> int:
     requirements = [requirement.text for requirement in lock.request.requirements]
     if context.has_lock and (names := _required_names(graph, lock, context)):
         graph, requirements = with_needs(graph, names), args.requirements
+    elif args.format != "json" and console.verbosity <= 0 and (others := names_of_others(lock)):
+        graph = graph.subgraph(set(graph) - others)
+        console.info(others_text(others))
     title = _title(lock)
     match args.format:
         case "json":

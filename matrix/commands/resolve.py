@@ -15,6 +15,7 @@ from matrix.options import (
     add_target_options,
     normalized_name,
 )
+from matrix.render import sdists_text
 from matrix.resolution_text import forget_conflict, resolution_json, resolution_text, show_conflict
 from resolver.model import Conflict
 
@@ -78,8 +79,10 @@ def execute(context: Context) -> int:
         console.document(resolution_json(answer))
     else:
         level = console.verbosity
-        console.data(resolution_text(answer, reasons=level >= 0, sources=level > 0))
+        console.data(resolution_text(answer, reasons=level >= 0, sources=level > 0, every=level > 0))
         for warning in answer.warnings:
+            console.warning(warning)
+        if warning := sdists_text([pick for pick in answer.distributions if pick.is_sdist]):
             console.warning(warning)
     if not args.no_lock:
         sources = "" if console.verbosity > 0 else " It names the sources of all facts; -v shows them."

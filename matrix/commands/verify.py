@@ -17,7 +17,7 @@ from builders.containers.container import TemporaryDirectory
 from builders.containers.engines import choose_runtime
 from builders.containers.image import find_image
 from builders.files import write_atomic
-from builders.findings import Finding
+from builders.findings import Finding, limited
 from builders.probe.ask import EnvironmentReply, Probe, user_packages
 from builders.probe.environment import NOT_JUDGED, judge_environment
 from builders.probe.wheel import judge_wheel
@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 SUMMARY = "check that a built container or environment matches the lock"
 EXAMPLE = "matrix verify --image container.sif"
 SCRIPT = Path("matrix-verify.sbatch")
+_MOST_OF_ONE_KIND = 10
+"""Findings in the text output; a container that was built from another lock has hundreds."""
 _TIME = "00:15:00"
 _OUTPUT = "matrix-verify-%j.out"
 _HOST_VARIABLES = ("LD_LIBRARY_PATH", "LD_PRELOAD", "PYTHONPATH", "VIRTUAL_ENV", "CONDA_PREFIX", "ROCM_PATH")
@@ -236,7 +238,8 @@ def _document(
 
 def _show(image: Path | None, reply: EnvironmentReply, findings: Sequence[Finding], console: Console) -> None:
     console.data(f"{image or 'This machine'}: Python {reply.python}, {reply.executable}")
-    text = findings_text(findings, quiet=console.verbosity < 0, indent="  ", coloured=console.coloured)
+    shown = findings if console.verbosity > 0 else limited(findings, _MOST_OF_ONE_KIND)
+    text = findings_text(shown, quiet=console.verbosity < 0, indent="  ", coloured=console.coloured)
     if text:
         console.data(text)
     errors = sum(finding.severity == "error" for finding in findings)

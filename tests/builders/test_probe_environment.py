@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from builders.containers.runtime import HostRuntime
 from builders.findings import Finding
@@ -41,6 +42,7 @@ from resolver.errors import CommandError, EnvironmentLacksError, MatrixError, Pr
 from resolver.facts.loading import load
 from resolver.facts.schema import Recipe
 from resolver.model import Distribution, Request, Resolution, Target
+from resolver.requirements import parse_requirement
 
 SITE = "/opt/env/lib/python3.11/site-packages"
 TORCH = "2.9.1+rocm6.4"
@@ -137,6 +139,21 @@ def test_defect_is_an_error(fields: dict[str, Any], expected: str, words: str) -
     findings = findings_of(reply(**fields))
     assert errors(findings) == {expected}
     assert words in findings[expected].message
+
+
+def test_overridden_requirement_is_no_error() -> None:
+    broken = PipCheck(1, ["my-ext 1.0+x has requirement torch<2.9, but you have torch 2.9.1+rocm6.4."])
+    request = replace(lock().request, overrides=(parse_requirement("torch==2.9.1+rocm6.4"),))
+    findings = findings_of(reply(pip_check=broken), against=replace(lock(), request=request))
+    assert not errors(findings)
+    assert "overrides" in findings["verify-pip-check-overridden"].message
+    assert errors(findings_of(reply(pip_check=broken))) == {"verify-pip-check-broken"}
+
+
+def test_version_in_another_spelling_is_the_same() -> None:
+    dates = replace(lock(), picks=(*lock().picks, pick("certifi", "2024.1.2")))
+    installed = [*reply().distributions, InstalledDist("certifi", "2024.01.02", SITE)]
+    assert not errors(findings_of(reply(distributions=installed), against=dates))
 
 
 def test_broken_requirement_of_others_is_a_warning() -> None:

@@ -1,0 +1,117 @@
+"""Read ``pylock.toml`` (PEP 751): what another tool locked becomes exact requirements."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from resolver.errors import UsageError
+from resolver.textfile import read_text
+
+if TYPE_CHECKING:
+    from packaging.pylock import Package, Pylock
+
+_NAME = re.compile(r"pylock(\.[^.]+)?\.toml")
+_CHOICE = re.compile(r"\b(extras|dependency_groups)\b")
+
+
+class LockedPackage(NamedTuple):
+    """A package of the file."""
+
+    name: str
+    requirement: str
+    """Its requirement: an exact version or a URL, with its marker."""
+    index_url: str
+    """The index that it comes from; empty if the file does not say."""
+
+
+class LockedPackages(NamedTuple):
+    """What the file says about an environment."""
+
+    packages: tuple[LockedPackage, ...]
+    python: str
+    """Specifier; empty if the file allows every Python."""
+
+
+def is_pylock(path: Path) -> bool:
+    """Return whether installers take a file of this name for a lock.
+
+    Examples
+    --------
+    >>> is_pylock(Path("pylock.toml")), is_pylock(Path("pylock.gpu.toml")), is_pylock(Path("pyproject.toml"))
+    (True, True, False)
+    """
+    return _NAME.fullmatch(path.name) is not None
+
+
+def read_pylock(path: Path) -> LockedPackages:
+    """Read the packages that a lock installs by default, without extras and with its default groups.
+
+    Hashes and files are not read: `matrix` locks the files that fit the target.
+
+    Raises
+    ------
+    UsageError
+        The file cannot be read, or is not valid.
+    """
+    import tomllib
+
+    from packaging.pylock import Pylock, PylockValidationError
+
+    try:
+        lock = Pylock.from_dict(tomllib.loads(read_text(path, pipes=True)))
+    except (ValueError, RecursionError, PylockValidationError) as error:
+        msg = f"{path} is not a valid lock (PEP 751): {error}."
+        raise UsageError(msg, hint="Write it again with the program that wrote it.") from None
+    packages = tuple(
+        LockedPackage(package.name, _requirement(package, lock, path.parent), package.index or "")
+        for package in lock.packages
+        if _is_default(package, lock)
+    )
+    return LockedPackages(packages, str(lock.requires_python or ""))
+
+
+def _is_default(package: Package, lock: Pylock) -> bool:
+    """Return whether a package is installed without extras and with the default groups.
+
+    Its marker decides, if it mentions them; `packaging` evaluates the rest of it for this machine.
+    """
+    if package.marker is None or not _CHOICE.search(str(package.marker)):
+        return True
+    chosen = {"extras": frozenset[str](), "dependency_groups": frozenset(lock.default_groups or ())}
+    return package.marker.evaluate(chosen, context="lock_file")
+
+
+def _requirement(package: Package, lock: Pylock, folder: Path) -> str:
+    url = _url(package, folder)
+    if url:
+        text = f"{package.name} @ {url}"
+    elif package.version is None:
+        text = package.name
+    else:
+        # Our own wheels have a label, and no index that serves them.
+        is_built = lock.created_by == "matrix" and package.index is None
+        text = f"{package.name}=={package.version.public if is_built else package.version}"
+    marker = "" if package.marker is None or _CHOICE.search(str(package.marker)) else str(package.marker)
+    return f"{text} ; {marker}" if marker else text
+
+
+def _url(package: Package, folder: Path) -> str:
+    """Return the URL of a package that is named by its place rather than its version."""
+    if package.vcs is not None:
+        source = package.vcs
+        url = f"{source.type}+{source.url or _local(folder, source.path)}@{source.commit_id}"
+    elif package.archive is not None:
+        url = package.archive.url or _local(folder, package.archive.path)
+    elif package.directory is not None:
+        url = _local(folder, package.directory.path)
+    else:
+        return ""
+    source_tree = package.vcs or package.archive or package.directory
+    subdirectory = source_tree.subdirectory if source_tree else ""
+    return f"{url}#subdirectory={subdirectory}" if subdirectory else url
+
+
+def _local(folder: Path, path: str | None) -> str:
+    return (folder / (path or "")).resolve().as_uri()
