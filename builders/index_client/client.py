@@ -115,6 +115,8 @@ class IndexClient:
         self._queue: SimpleQueue[Callable[[], object]] = SimpleQueue()
         self._threads = 0
         self._lock = threading.Lock()
+        self._parsing = threading.Lock()
+        """Threads that parse at the same time are slower than one, and need more memory."""
 
     @property
     def urls(self) -> tuple[str, ...]:
@@ -288,7 +290,7 @@ class IndexClient:
         header = Page(url, reply.headers.get("ETag", ""), reply.headers.get("Last-Modified", ""), reply.ok)
         releases: Releases = []
         if reply.ok:
-            with _broken_page(index, name):
+            with self._parsing, _broken_page(index, name):
                 kind = reply.headers.get("Content-Type", "")
                 releases, header.status = parse(content, kind, without_password(reply.url))
         return stored.write(path, header, releases)
