@@ -13,6 +13,7 @@ import threading
 import time
 from bisect import bisect_left
 from contextlib import contextmanager
+from copy import copy
 from datetime import UTC, datetime
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -107,14 +108,14 @@ class IndexClient:
         self._fresh_for = fresh_for
         self._reporter = reporter
         self._directories: dict[str, Path] = {}
-        self._warned = False
+        self._warned = threading.Event()
         self._alone: _Once[IndexClient] = _Once()
         self._projects: _Once[Project | None] = _Once()
         self._link_pages: _Once[dict[str, list[File]]] = _Once()
         self._metadata: _Once[Metadata | None] = _Once()
-        self._queue: SimpleQueue[Callable[[], object]] = SimpleQueue()
-        self._threads = 0
-        self._lock = threading.Lock()
+        self._pages: _Once[StoredPage] = _Once()
+        self._transports: _Once[Transport] = _Once()
+        self._pool = _Pool()
         self._parsing = threading.Lock()
         """Threads that parse at the same time are slower than one, and need more memory."""
 
@@ -125,17 +126,15 @@ class IndexClient:
 
     def at(self, url: str) -> IndexClient:
         """Return one index alone, which need not be one of these."""
-        return self._alone.get(
-            url,
-            lambda: IndexClient(
-                [url],
-                cache=self._cache.parent,
-                mirrors=self._mirrors,
-                offline=self._offline,
-                fresh_for=self._fresh_for,
-                reporter=self._reporter,
-            ),
-        )
+        url = _shown([url])[0]
+        return self._alone.get(url, lambda: self._restricted_to(url))
+
+    def _restricted_to(self, url: str) -> IndexClient:
+        """Return a copy that shares connections, threads, pages and metadata."""
+        other = copy(self)
+        other._indexes, other._links = (url,), ()  # noqa: SLF001
+        other._projects = _Once()  # noqa: SLF001
+        return other
 
     def project(self, name: str) -> Project | None:
         """Return a project with the releases of all indexes, or None if no index has it.
@@ -182,19 +181,7 @@ class IndexClient:
 
     def submit(self, work: Callable[[], object]) -> None:
         """Do some work in one of 16 threads, which do not keep the process alive. Its errors are ignored."""
-        with self._lock:
-            if self._threads < _THREADS:
-                self._threads += 1
-                threading.Thread(target=self._work, name="package indexes", daemon=True).start()
-        self._queue.put(work)
-
-    def _work(self) -> None:
-        while True:
-            work = self._queue.get()
-            try:
-                work()
-            except Exception:  # noqa: BLE001, S112  whoever asks again receives it
-                continue
+        self._pool.submit(work)
 
     def _load_project(self, name: str) -> Project | None:
         found: list[_Part] = [self._page(index, name) for index in self._indexes]
@@ -205,6 +192,9 @@ class IndexClient:
     def _page(self, index: str, name: str) -> StoredPage:
         """Return the page of a project on an index."""
         url = f"{index}/{name}/"
+        return self._pages.get(url, lambda: self._load_page(url, index, name))
+
+    def _load_page(self, url: str, index: str, name: str) -> StoredPage:
         folder = self._local(url)
         if folder is not None:
             return self._local_page(folder, index, name)
@@ -343,11 +333,14 @@ class IndexClient:
             stored.replace(path, _metadata_encoder.encode(found))
         return found
 
-    @cached_property
+    @property
     def _transport(self) -> Transport:
-        from builders.index_client.transport import Transport
+        def connect() -> Transport:
+            from builders.index_client.transport import Transport
 
-        return Transport(self._login_urls, self._mirrors)
+            return Transport(self._login_urls, self._mirrors)
+
+        return self._transports.get("", connect)
 
     def _local(self, url: str) -> Path | None:
         return local_path(mirrored(url, self._mirrors))
@@ -366,9 +359,9 @@ class IndexClient:
 
     def _warn_if_old(self, path: Path) -> None:
         age = _age(path) or 0.0
-        if age < self._fresh_for or self._warned:
+        if age < self._fresh_for or self._warned.is_set():
             return
-        self._warned = True
+        self._warned.set()
         day = datetime.fromtimestamp(time.time() - age, UTC).strftime("%Y-%m-%d %H:%M UTC")
         self._reporter.warning(
             f"--offline uses pages of package indexes from the cache, that of {path.stem} as of {day}. "
@@ -453,6 +446,30 @@ class _Project:
             return _merge(self._parts)
         (part,) = self._parts
         return [_Release(version, part, number) for number, version in enumerate(part.versions)]
+
+
+class _Pool:
+    """Threads that do not keep the process alive."""
+
+    def __init__(self) -> None:
+        self._queue: SimpleQueue[Callable[[], object]] = SimpleQueue()
+        self._threads = 0
+        self._lock = threading.Lock()
+
+    def submit(self, work: Callable[[], object]) -> None:
+        with self._lock:
+            if self._threads < _THREADS:
+                self._threads += 1
+                threading.Thread(target=self._work, name="package indexes", daemon=True).start()
+        self._queue.put(work)
+
+    def _work(self) -> None:
+        while True:
+            work = self._queue.get()
+            try:
+                work()
+            except Exception:  # noqa: BLE001, S112  whoever asks again receives it
+                continue
 
 
 class _Once(Generic[T]):

@@ -358,6 +358,20 @@ def test_indexes_are_merged_and_first_wins(server: Server, client: MakeClient) -
     assert indexes.project("nowhere") is None
 
 
+def test_one_index_alone(server: Server, client: MakeClient) -> None:
+    server.json("/one/pkg/", page("pkg-2.0.tar.gz"))
+    server.json("/two/pkg/", page("pkg-1.0.tar.gz"))
+    server.json("/three/pkg/", page("pkg-3.0.tar.gz"))
+    indexes = client(f"{server.url}/one", f"{server.url}/two")
+    assert versions(indexes.project("pkg")) == ["2.0", "1.0"]
+    two = indexes.at(f"{server.url}/two/")
+    assert two.urls == (f"{server.url}/two",)
+    assert versions(two.project("pkg")) == ["1.0"]
+    assert versions(indexes.at(f"{server.url}/three").project("pkg")) == ["3.0"]
+    assert versions(indexes.project("pkg")) == ["2.0", "1.0"]
+    assert server.paths == ["/one/pkg/", "/two/pkg/", "/three/pkg/"]
+
+
 def test_find_links(server: Server, client: MakeClient, tmp_path: Path, make_wheel: MakeWheel) -> None:
     wheel = make_wheel("torch_scatter", "2.1")
     server.html(
