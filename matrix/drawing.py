@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import re
 import shutil
-import tempfile
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from builders.process import bytes_of
+from builders.temporary import TemporaryDirectory
 from matrix.console import table
 from resolver.errors import EnvironmentLacksError, MatrixError
 from resolver.graph import PIP, edges_of_graph, generations, pick_in, roots
@@ -169,8 +168,8 @@ def draw_svg(graph: DiGraph[str], title: str) -> str:
         msg = "SVG is drawn by Graphviz, and its program `dot` is not installed."
         hint = "Install Graphviz (package `graphviz`), or use --format dot, which does not need it."
         raise EnvironmentLacksError(msg, hint=hint)
-    with tempfile.TemporaryDirectory() as directory:
-        path = Path(directory, "graph.dot")
+    with TemporaryDirectory() as directory:
+        path = directory.root / "graph.dot"
         path.write_text(draw_dot(graph, title), encoding="utf-8")
         svg = bytes_of([program, "-Tsvg", str(path)])
     if svg is None:

@@ -6,20 +6,14 @@ keep the image's PATH.
 
 from __future__ import annotations
 
-import fcntl
 import os
-import secrets
 import shlex
-import shutil
-import tempfile
-import weakref
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import IO
 
-from builders.cache import cache_root
 from builders.constants import BIND_SEPARATORS, CERTIFICATE_VARIABLES
 from builders.containers.runtime import Bind, View
+from builders.temporary import TemporaryDirectory
 from resolver.errors import UsageError
 
 HOME = Path("/tmp/home")  # noqa: S108  inside the container, where /tmp is private
@@ -92,29 +86,11 @@ def binds(view: View) -> list[Bind]:
     return [by_path[path] for path in sorted(by_path, key=lambda path: (len(path.parts), str(path)))]
 
 
-class TemporaryDirectory:
-    """The directory that is /tmp and /var/tmp in a container.
-
-    It is removed with its owner. After a kill the next run removes it: as long as its owner lives, the lock
-    file next to it is locked.
-
-    Parameters
-    ----------
-    parent
-        Where to create it; ``tmp`` in the cache when None.
-    """
+class PrivateTmp(TemporaryDirectory):
+    """The directory that is /tmp and /var/tmp in a container."""
 
     def __init__(self, parent: Path | None = None) -> None:
-        parent = parent or cache_root() / "tmp"
-        try:
-            parent.mkdir(parents=True, exist_ok=True)
-            _remove_abandoned(parent)
-            self.root = parent / secrets.token_hex(8)
-            lock = _lock(self.root)  # before the directory exists, or another run may remove it
-            self.root.mkdir(mode=0o700)
-        except OSError:  # the cache cannot be written
-            self.root, lock = Path(tempfile.mkdtemp(prefix="matrix-")), None
-        weakref.finalize(self, _remove, self.root, lock)
+        super().__init__(parent)
         for path in (*_TEMPORARY, HOME):
             self._host_path(path).mkdir(parents=True, exist_ok=True)
 
@@ -133,33 +109,6 @@ class TemporaryDirectory:
 
     def _host_path(self, path: Path) -> Path:
         return self.root / path.relative_to("/")
-
-
-def _remove_abandoned(parent: Path) -> None:
-    """Remove the directories whose owners were killed."""
-    for path in parent.glob("*.lock"):
-        root = path.with_suffix("")
-        lock = _lock(root) if root.is_dir() else None
-        if lock is not None:
-            _remove(root, lock)
-
-
-def _lock(root: Path) -> IO[str] | None:
-    """Lock the file next to a directory until it is closed; return None if another process holds it."""
-    handle = root.with_suffix(".lock").open("w")
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        handle.close()
-        return None
-    return handle
-
-
-def _remove(root: Path, lock: IO[str] | None) -> None:
-    shutil.rmtree(root, ignore_errors=True)
-    if lock is not None:
-        root.with_suffix(".lock").unlink(missing_ok=True)
-        lock.close()
 
 
 def _make_mount_point(path: Path, like: Path) -> None:

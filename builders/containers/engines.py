@@ -17,7 +17,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import ClassVar, NamedTuple
 
-from builders.containers.container import TemporaryDirectory, binds, script
+from builders.containers.container import PrivateTmp, binds, script
 from builders.containers.image import Form, Image, form_of
 from builders.containers.runtime import Bind, HostRuntime, Runtime, View, only_loopback, without_network
 from builders.process import clean_environment, output_of
@@ -129,8 +129,8 @@ class ApptainerRuntime:
         return any(self._cut)
 
     @cached_property
-    def _temporary(self) -> TemporaryDirectory:
-        return TemporaryDirectory(self.tmp)
+    def _temporary(self) -> PrivateTmp:
+        return PrivateTmp(self.tmp)
 
     @cached_property
     def _privileges(self) -> tuple[str, ...]:
@@ -212,8 +212,8 @@ class PodmanRuntime:
         return ()
 
     @cached_property
-    def _temporary(self) -> TemporaryDirectory:
-        return TemporaryDirectory(self.tmp)
+    def _temporary(self) -> PrivateTmp:
+        return PrivateTmp(self.tmp)
 
     @cached_property
     def _image_arguments(self) -> tuple[str, ...]:

@@ -11,7 +11,6 @@ import json
 import os
 import platform
 import re
-import tempfile
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +21,7 @@ import msgspec
 from builders import host
 from builders.containers.runtime import Bind, View, run_in
 from builders.environments.cached import digest
+from builders.temporary import TemporaryDirectory
 from resolver.errors import CommandError, EnvironmentLacksError, UsageError
 
 if TYPE_CHECKING:
@@ -261,8 +261,8 @@ def _failure_reason(lines: Sequence[str]) -> str:
 
 def _run(runtime: Runtime, command: Sequence[str], view: View) -> tuple[bool, list[str]]:
     """Run a short program; return whether it succeeded, and its answers or its last lines."""
-    with tempfile.TemporaryDirectory() as directory:
-        log = Path(directory, "log")
+    with TemporaryDirectory() as directory:
+        log = directory.root / "log"
         try:
             run_in(runtime, command, view, what="Asking", log=log)
         except CommandError as error:

@@ -11,7 +11,6 @@ import os
 import re
 import shutil
 import sys
-import tempfile
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -24,6 +23,7 @@ from builders.constants import MOUNTED_INDEX, TRITON_NAMES
 from builders.glibc_tags import platform_tags
 from builders.host import running_python
 from builders.process import output_of, run
+from builders.temporary import TemporaryDirectory
 from matrix.checking.package_rules import TORCH_FAMILY
 from resolver.errors import CommandError, TooSlowError
 from resolver.versions import is_version
@@ -104,8 +104,8 @@ def _ask(document: Document, expected: Expected, texts: Mapping[int, str], secon
     if pip is None:
         return _not_run(f"no Python on this machine has pip {_OLDEST_PIP} or newer")
     interpreter, pip_version, pip_python = pip
-    with tempfile.TemporaryDirectory(prefix="matrix-check-") as name:
-        work = Path(name)
+    with TemporaryDirectory() as directory:
+        work = directory.root
         (work / "requirements.txt").write_text("\n".join(texts.values()) + "\n", encoding="utf-8")
         command = [interpreter, *_options(work, python, expected.glibc or _GLIBC)]
         cwd = Path(document.name).absolute().parent if expected.consumer == "pip" else work

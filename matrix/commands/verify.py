@@ -13,7 +13,6 @@ import msgspec
 
 from builders.cache import cache_root
 from builders.constants import LOCK_FILE
-from builders.containers.container import TemporaryDirectory
 from builders.containers.engines import choose_runtime
 from builders.containers.image import find_image
 from builders.files import write_atomic
@@ -22,6 +21,7 @@ from builders.probe.ask import EnvironmentReply, Probe, user_packages
 from builders.probe.environment import NOT_JUDGED, judge_environment
 from builders.probe.wheel import judge_wheel
 from builders.recipes.recipe import recipe_as_built
+from builders.temporary import TemporaryDirectory
 from matrix.options import add_catalog, add_format
 from matrix.render import findings_text
 from resolver.errors import UsageError

@@ -15,10 +15,11 @@ import pytest
 
 from builders.cache import cache_root
 from builders.containers import engines
-from builders.containers.container import TemporaryDirectory, binds, script
+from builders.containers.container import PrivateTmp, binds, script
 from builders.containers.engines import ApptainerRuntime, PodmanRuntime, choose_runtime
 from builders.containers.image import Image
 from builders.containers.runtime import Bind, HostRuntime, View, only_loopback, output_in, run_in
+from builders.temporary import TemporaryDirectory
 from resolver.errors import EnvironmentLacksError, UsageError
 
 ONLY_LO = "Inter-|\n face |\n    lo: 0 0\n"
@@ -145,9 +146,9 @@ class TestBinds:
             binds(View(binds=[Bind(tmp_path / "gone")]))
 
 
-class TestTemporaryDirectory:
+class TestPrivateTmp:
     def test_binds_below_tmp_get_mount_points(self, tmp_path: Path) -> None:
-        temporary = TemporaryDirectory(tmp_path)
+        temporary = PrivateTmp(tmp_path)
         with tempfile.NamedTemporaryFile(dir="/tmp") as handle:
             file = Path(handle.name)
             pairs = {inside: outside for outside, inside in temporary.mounts([Bind(file)])}
@@ -156,11 +157,11 @@ class TestTemporaryDirectory:
         assert (pairs[Path("/tmp")] / "home").is_dir()
 
     def test_bind_of_tmp_replaces_the_private_one(self, tmp_path: Path) -> None:
-        inside = [inside for _, inside in TemporaryDirectory(tmp_path).mounts([Bind(Path("/tmp"))])]
+        inside = [inside for _, inside in PrivateTmp(tmp_path).mounts([Bind(Path("/tmp"))])]
         assert inside == [Path("/var/tmp")]
 
     def test_directory_is_removed_with_its_owner(self, tmp_path: Path) -> None:
-        temporary = TemporaryDirectory(tmp_path)
+        temporary = PrivateTmp(tmp_path)
         root = temporary.root
         (root / "tmp" / "left").touch()
         assert root.exists()
@@ -168,13 +169,18 @@ class TestTemporaryDirectory:
         gc.collect()
         assert not root.exists()
 
+    def test_directory_is_removed_with_its_block(self, tmp_path: Path) -> None:
+        with TemporaryDirectory(tmp_path) as temporary:
+            (temporary.root / "left").touch()
+        assert list(tmp_path.iterdir()) == []
+
     def test_default_parent_is_the_cache(self) -> None:
-        assert TemporaryDirectory().root.parent == cache_root() / "tmp"
+        assert PrivateTmp().root.parent == cache_root() / "tmp"
 
     def test_next_run_removes_files_of_killed_run(self, tmp_path: Path) -> None:
         code = (
-            "import os, pathlib, sys; from builders.containers.container import TemporaryDirectory;"
-            "left = TemporaryDirectory(pathlib.Path(sys.argv[1])); print(left.root, flush=True);"
+            "import os, pathlib, sys; from builders.containers.container import PrivateTmp;"
+            "left = PrivateTmp(pathlib.Path(sys.argv[1])); print(left.root, flush=True);"
             "os.kill(os.getpid(), 9)"
         )
         killed = subprocess.run(
@@ -182,9 +188,9 @@ class TestTemporaryDirectory:
         )
         left = Path(killed.stdout.strip())
         assert (left / "tmp").is_dir()
-        used = TemporaryDirectory(tmp_path)
+        used = PrivateTmp(tmp_path)
         assert not left.exists()
-        TemporaryDirectory(tmp_path)
+        PrivateTmp(tmp_path)
         assert used.root.exists()
         assert {path.name for path in tmp_path.iterdir()} == {used.root.name, f"{used.root.name}.lock"}
 
