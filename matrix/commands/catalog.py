@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from builders.findings import Finding
 from matrix.console import table
 from matrix.options import add_action, add_catalog, add_format, add_names
 from matrix.refresh import update as updating
@@ -155,8 +156,8 @@ def _check(args: argparse.Namespace, paths: list[Path], console: Console) -> int
         catalog = load(paths)
     except CatalogError as error:
         if args.format == "json":
-            finding = {"message": error.message, "hint": error.hint}
-            console.document({"schema": 1, "status": "damaged", "findings": [finding]})
+            finding = Finding(error.id, "error", error.message, error.hint)
+            console.document({"schema": 1, "status": "errors", "findings": msgspec.to_builtins([finding])})
         else:
             console.error(error.message, error.hint)
         return 1
@@ -164,7 +165,7 @@ def _check(args: argparse.Namespace, paths: list[Path], console: Console) -> int
     rows = sum(row.from_file in files for row in catalog.rows())
     if args.format == "json":
         shown = sorted(map(displayed, files))
-        console.document({"schema": 1, "status": "sound", "files": shown, "rows": rows})
+        console.document({"schema": 1, "status": "ok", "files": shown, "rows": rows, "findings": []})
     elif files:
         console.data(f"Valid. Rows: {rows}, files: {len(files)}.")
     else:

@@ -61,6 +61,9 @@ def test_check_accepts_a_valid_file(capsys: Capture, tmp_path: Path) -> None:
     (tmp_path / "mine.toml").write_text(GOOD)
     assert main(["catalog", "check", "mine.toml"]) == 0
     assert "Rows: 1, files: 1." in capsys.readouterr().out
+    assert main(["catalog", "check", "mine.toml", "--format", "json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert (document["status"], document["rows"], document["findings"]) == ("ok", 1, [])
 
 
 @pytest.mark.slow
@@ -78,7 +81,10 @@ def test_check_reports_file_line_and_key(text: str, message: str, capsys: Captur
     assert main(["catalog", "check", "mine.toml"]) == 1
     assert message in capsys.readouterr().err
     assert main(["catalog", "check", "mine.toml", "--format", "json"]) == 1
-    assert message in json.loads(capsys.readouterr().out)["findings"][0]["message"]
+    document = json.loads(capsys.readouterr().out)
+    (finding,) = document["findings"]
+    assert message in finding["message"]
+    assert (document["status"], finding["id"], finding["severity"]) == ("errors", "bad-catalog", "error")
 
 
 def test_user_facts_override_site_facts(
