@@ -13,10 +13,10 @@ from resolver.reporter import SILENT, Reporter
 if TYPE_CHECKING:
     from builders.audit import WheelAudit
     from builders.index import Index
-    from builders.index_client import IndexClient
     from builders.plan import Task
     from matrix.inputs import Inputs
     from resolver.facts.catalog import Catalog
+    from resolver.indexes import PackageIndexes
     from resolver.model import Conflict, Resolution
 
 
@@ -106,20 +106,24 @@ def resolve_settings(
     return solve(catalog, request, package_indexes(settings, inputs))
 
 
-def package_indexes(settings: Settings, inputs: Inputs, reporter: Reporter = SILENT) -> IndexClient | None:
-    """Return the package indexes of settings, files and pip's configuration; None if there are none."""
-    from builders.index_client import IndexClient
+def package_indexes(settings: Settings, inputs: Inputs, reporter: Reporter = SILENT) -> PackageIndexes | None:
+    """Return the package indexes of settings, files and pip's configuration, and what URLs name.
+
+    Without any index, the result is None.
+    """
+    from builders.index_client import IndexClient, WithDirectReferences
 
     sources = inputs.package_sources()
     if not sources.indexes and not sources.find_links:
         return None
-    return IndexClient(
+    client = IndexClient(
         sources.indexes,
         find_links=sources.find_links,
         mirrors=settings.mirrors,
         offline=bool(settings.offline),
         reporter=reporter,
     )
+    return WithDirectReferences(client, (*inputs.requirements, *inputs.constraints, *inputs.overrides))
 
 
 def read_lock(path: str | Path = "matrix.lock") -> Resolution:

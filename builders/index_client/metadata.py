@@ -53,7 +53,7 @@ def read(file: File, local: Path | None, transport: Transport) -> Metadata | Non
     SourceError
         The server does not have the file, or its metadata is broken or contradicts its name.
     """
-    where = f"{file.name} ({projects_in(file.name)[0]} on {file.index})"
+    where = f"{file.name} ({projects_in(file.name)[0]} on {file.index})" if file.index else file.name
     hint = "Exclude this version, or tell the owners of the index."
     try:
         return _read_local(file, local) if local is not None else _read_remote(file, transport)

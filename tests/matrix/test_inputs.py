@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import os
 from pathlib import Path
 
 import pytest
@@ -511,6 +512,21 @@ def test_files_on_the_command_line_become_the_request_in_the_lock(capsys: pytest
     assert texts(request.constraints) == ["torch<2.9", "torch>=2"]
     assert texts(request.overrides) == ["torch>=2.1"]
     assert request.target.date == datetime.date(2025, 6, 1)
+
+
+def test_project_on_this_machine_is_resolved_and_pinned_by_its_url(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
+    write("lib/pyproject.toml", "[project]\nname = 'My.Library'\nversion = '1.2'\n")
+    write("empty/index.html", "")
+    assert main(["resolve", "./lib", "--backend", "cpu", "--index-url", "empty"]) == 0
+    pick = read_lock(Path("matrix.lock")).pick("my-library")
+    assert pick is not None
+    assert (pick.version, pick.direct_url) == ("1.2", f"{tmp_path.as_uri()}/lib")
+    capsys.readouterr()
+    assert main(["env", "--for", "pip"]) == 0
+    assert f"my-library @ {tmp_path.as_uri()}/lib" in capsys.readouterr().out
 
 
 def test_lock_of_the_default_requirements_keeps_constraints() -> None:
