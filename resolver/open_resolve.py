@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from msgspec.structs import astuple, replace
 
 from resolver.compiling import compile_problem
+from resolver.compiling.clauses import PAIRED_WITH_TORCH
 from resolver.compiling.problem_builder import closed_names
 from resolver.errors import EnvironmentLacksError, MatrixError
 from resolver.model import Candidate, Distribution, Edge, Fact, Resolution
@@ -62,11 +63,11 @@ class Refuted(NamedTuple):
 
 
 def _solve(catalog: Catalog, request: Request, indexes: PackageIndexes) -> Resolution | Refuted:
-    also: frozenset[str] = frozenset()
+    also = frozenset(PAIRED_WITH_TORCH)  # what others often require; any other name costs another round
     while True:
         problem = compile_problem(catalog, request, also=also, open_world=True)
         bound = closed_names(catalog, request.target.backend)
-        world = OpenWorld(request, problem, bound=bound, indexes=indexes)
+        world = OpenWorld(catalog, request, problem, bound=bound, indexes=indexes)
         turns = _Turns(catalog, request, problem, world)
         try:
             resolution = turns.resolve(frozenset(), frozenset())

@@ -20,17 +20,20 @@ from typing import TYPE_CHECKING, NamedTuple
 from resolver.compiling.clauses import REQUEST
 from resolver.environment import Environment, names_python
 from resolver.errors import EnvironmentLacksError, SourceError, UsageError, did_you_mean
+from resolver.facts.catalog import applies
 from resolver.incompatibilities import Incompatibility, Search, is_required
 from resolver.indexes import File
 from resolver.problem import ABSENT
-from resolver.requirements import parse_requirement
+from resolver.requirements import normalize_name, parse_requirement, split_marker
 from resolver.specifiers import version_key, version_or_none
-from resolver.versions import shorten
+from resolver.versions import join_words, parse_specifier, shorten
 
 if TYPE_CHECKING:
+    from resolver.facts.catalog import Catalog
+    from resolver.facts.schema import Requires
     from resolver.indexes import Metadata, PackageIndexes, Release
     from resolver.model import Candidate, Request, Requirement
-    from resolver.problem import Problem
+    from resolver.problem import Problem, Variable
     from resolver.session import Solution
     from resolver.specifiers import Specifier, VersionKey
 
@@ -136,8 +139,8 @@ class OpenWorld:
 
     Parameters
     ----------
-    request
-        What is asked for.
+    catalog, request
+        The facts and what is asked for.
     problem
         The problem of the platform and the catalog.
     bound
@@ -155,12 +158,14 @@ class OpenWorld:
 
     def __init__(
         self,
+        catalog: Catalog,
         request: Request,
         problem: Problem,
         *,
         bound: frozenset[str],
         indexes: PackageIndexes,
     ) -> None:
+        self._catalog = catalog
         self._request = request
         self._problem = problem
         self._bound = bound
@@ -170,7 +175,8 @@ class OpenWorld:
         self._closed: dict[str, int] = {}
         self._open: dict[str, Choices] = {}
         self._by_number: dict[int, Choices] = {}
-        self._loaded: set[tuple[int, int, str, str]] = set()
+        self._loaded: dict[int, set[int]] = {}
+        """For each variable the values whose requirements were added, for the present environment."""
         self._requires: dict[tuple[int, int], list[tuple[str, str]]] = {}
         self._installed = request.preinstalled.installed if request.preinstalled else {}
         self._limits = _by_name(request.constraints)
@@ -215,7 +221,10 @@ class OpenWorld:
             A page of an index is broken.
         """
         self._solution = solution
-        self._environment = Environment(self._version("python"), self._version("glibc"))
+        python, glibc = self._version("python"), self._version("glibc")
+        if (python, glibc) != (self._environment.python, self._environment.glibc):
+            self._environment = Environment(python, glibc)
+            self._loaded.clear()
         for requirement in self._request.requirements:
             self._add_request(requirement)
         assumptions = [
@@ -321,11 +330,48 @@ class OpenWorld:
             present = choices.everything & ~ABSENT
             self._search.add({choices.number: present, base.number: ABSENT}, ALWAYS)
             return choices
+        self._add_facts(choices)
         for limit in (*self._limits.get(name, ()), *self._overrides.get(name, ())):
             text = f"you limited {name} to {limit.specifier}"
             excluded = choices.everything & ~choices.allowed_by(limit.specifier) & ~ABSENT
             self._search.add({choices.number: excluded}, Link("", name, "", text, REQUEST))
         return choices
+
+    def _add_facts(self, choices: Choices) -> None:
+        """Add what the catalog knows about the releases of a project."""
+        for row in self._catalog.requires:
+            if normalize_name(row.package) == choices.name and row.backend in {
+                None,
+                self._request.target.backend,
+            }:
+                releases = choices.allowed_by(parse_specifier(row.releases) if row.releases else None)
+                self._add_row(row, choices.name, {choices.number: releases}, row.releases.removeprefix("=="))
+
+    def _add_row(self, row: Requires, name: str, terms: dict[int, int], version: str) -> None:
+        """Add a requirement of the catalog between a distribution and one that is not of the catalog."""
+        versions = [text.removeprefix("==") for text in row.versions]
+        link = Link(name, row.on, version, f"requires {row.on} {join_words(versions, most=8)}", row.source)
+        if row.on == "gfx":
+            if not {*self._request.target.gfx} <= {*row.versions}:
+                link = link._replace(object="", predicate=f"contains code for {join_words(versions, most=8)}")
+                self._search.add(terms, link)
+            return
+        variable: Variable | Choices | None = self._problem.variables.get(row.on)
+        number = self._closed.get(row.on, -1)
+        if variable is None and row.on not in self._bound:
+            if row.when_present and row.on not in self._open:
+                return
+            variable = self._node(row.on, "")
+            number = variable.number if variable else -1
+        if variable is None:
+            return
+        allowed = ABSENT if row.when_present else 0
+        for text in row.versions:
+            if isinstance(variable, Choices):
+                allowed |= variable.allowed_by(parse_specifier(text))
+            else:
+                allowed |= variable.allowed_by(text)
+        self._search.add({**terms, number: variable.everything & ~allowed}, link)
 
     def _releases(self, name: str) -> Sequence[Release] | None:
         """Return the releases of a project that may be chosen, the newest first; None if no index has it."""
@@ -358,7 +404,7 @@ class OpenWorld:
                 raise WantedError([self._names[number]])
             if domain & (domain - 1):
                 first = number if first < 0 else first
-            elif self._state(number, domain) not in self._loaded:
+            elif domain not in self._loaded.get(number, ()):
                 self._load(number, domain)
                 return number, domain
         if first < 0:
@@ -367,9 +413,6 @@ class OpenWorld:
         if choices.extra:
             return first, self._same_as_project(choices, domain)
         return first, self._first_usable(choices, domain)
-
-    def _state(self, number: int, mask: int) -> tuple[int, int, str, str]:
-        return number, mask, self._environment.python, self._environment.glibc
 
     def _same_as_project(self, choices: Choices, domain: int) -> int:
         """Return the release of an extra: that of its project, which is decided before."""
@@ -438,7 +481,7 @@ class OpenWorld:
 
     def _load(self, number: int, mask: int) -> None:
         """Add what a chosen release requires, or that it cannot be used."""
-        self._loaded.add(self._state(number, mask))
+        self._loaded.setdefault(number, set()).add(mask)
         choices = self._by_number.get(number)
         if choices is None:
             self._load_closed(number, mask)
@@ -522,10 +565,10 @@ class OpenWorld:
         """Yield the requirements that apply, each with the terms for the Python on which that depends."""
         environment = self._environment
         for text in metadata.requires:
-            requirement = parse_requirement(text)
-            marker = requirement.marker
+            head, marker = split_marker(text)
             if not environment.applies(marker, extra) or (extra and environment.applies(marker)):
                 continue  # what applies without the extra is required by the project itself
+            requirement = parse_requirement(head)
             when = self._of_target("python") if names_python(marker) else {}
             for stated in self._overrides.get(requirement.name, (requirement,)):
                 if stated is requirement or environment.applies(stated.marker):
@@ -544,6 +587,14 @@ class OpenWorld:
         candidate = self._problem.variables[name].candidate(mask.bit_length() - 1)
         if candidate.kind != "distribution" or candidate.origin == "preinstalled":
             return
+        if candidate.release is not None:
+            for row in self._catalog.requires:
+                if (
+                    row.on not in self._closed
+                    and row.on not in self._bound
+                    and applies(row, candidate.release)
+                ):
+                    self._add_row(row, name, {number: mask}, candidate.version)
         files, indexes = self._offered(candidate)
         if not files:
             return
@@ -620,12 +671,12 @@ class OpenWorld:
             if not files:
                 continue
             metadata = self._indexes.metadata(files)
-            following = [parse_requirement(text) for text in metadata.requires] if metadata else []
+            split = map(split_marker, metadata.requires if metadata else ())
             extras = ("", *requirement.extras)
             self._look_ahead(
-                needed
-                for needed in following
-                if any(environment.applies(needed.marker, extra) for extra in extras)
+                parse_requirement(head)
+                for head, marker in split
+                if any(environment.applies(marker, extra) for extra in extras)
             )
             return
 

@@ -17,7 +17,11 @@ _NAME = r"\s*(?P<name>[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?)"
 _CLAUSE = r"(?:==|!=|<=|>=|<|>|~=)\s*[A-Za-z0-9.*+_-]+\s*"
 _LEADING_NAME = re.compile(_NAME)
 _EXACT = re.compile(rf"{_NAME}\s*==\s*(?P<version>[^\s;,()*=]+)\s*")
-_PLAIN = re.compile(rf"{_NAME}\s*(?P<specifier>{_CLAUSE}(?:,\s*{_CLAUSE})*)?")
+_EXTRAS = r"\s*(?:\[\s*(?P<extras>[A-Za-z0-9._-]+(?:\s*,\s*[A-Za-z0-9._-]+)*)\s*\])?"
+_SPECIFIER = rf"{_CLAUSE}(?:,\s*{_CLAUSE})*"
+_PLAIN = re.compile(
+    rf"{_NAME}{_EXTRAS}\s*(?:(?P<specifier>{_SPECIFIER})|\((?P<bracketed>\s*{_SPECIFIER})\)\s*)?"
+)
 _SEPARATORS = re.compile(r"[-_.]+")
 
 
@@ -73,13 +77,29 @@ def parse_requirement(text: str) -> Requirement:
     """
     plain = _PLAIN.fullmatch(text)
     if plain:
+        versions = plain["specifier"] or plain["bracketed"]
         try:
-            specifier = parse_specifier(plain["specifier"]) if plain["specifier"] else None
+            specifier = parse_specifier(versions) if versions else None
         except UsageError:
             pass  # reported below, with the whole requirement
         else:
-            return Requirement(normalize_name(plain["name"]), specifier, text.strip())
+            extras = sorted(
+                {normalize_name(extra.strip()) for extra in (plain["extras"] or "").split(",")} - {""}
+            )
+            return Requirement(normalize_name(plain["name"]), specifier, text.strip(), tuple(extras))
     return _parse_with_packaging(text)
+
+
+def split_marker(text: str) -> tuple[str, str]:
+    """Split a requirement of core metadata into the requirement and its marker, which may be empty.
+
+    Examples
+    --------
+    >>> split_marker("tomli>=2 ; python_version < '3.11'")
+    ('tomli>=2', "python_version < '3.11'")
+    """
+    head, separator, marker = text.partition(" ;" if "@" in text else ";")
+    return head.strip(), marker.strip() if separator else ""
 
 
 def _parse_with_packaging(text: str) -> Requirement:

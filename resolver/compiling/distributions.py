@@ -152,7 +152,9 @@ def _companion_requires_torch(name: str, torches: Mapping[str, Sequence[schema.T
 
 def compile_packages(builder: ProblemBuilder) -> None:
     """Add the extension packages that the request can bring in."""
-    names = [name for name in builder.catalog.package if name in builder.reachable]
+    names = [
+        name for name in builder.catalog.package if name in builder.reachable and builder.is_closed(name)
+    ]
     for name in names:
         if name not in builder.variables:
             builder.add_variable(name, package_candidates(builder, name), last=_is_inferred(builder.catalog))

@@ -195,11 +195,12 @@ def closed_names(catalog: Catalog, backend: Backend) -> frozenset[str]:
     """Return the names that only the catalog decides.
 
     An index may have something else under these names: PyPI's torch is a CUDA build, its apex is not
-    NVIDIA's.
+    NVIDIA's. Distributions that the catalog only knows from PyPI, such as numpy, are not among them.
     """
+    packages = {row.package for row in catalog.release.values() if not row.pypi}
     tritons = (exact_requirement(row.triton) for row in catalog.torch.values() if row.backend == backend)
     names = {exact[0] for exact in tritons if exact}
-    return frozenset({*PLATFORM, "torch", *PAIRED_WITH_TORCH, *catalog.package, *names})
+    return frozenset({*PLATFORM, "torch", *PAIRED_WITH_TORCH, *packages, *names})
 
 
 def reachable(catalog: Catalog, backend: Backend, names: Iterable[str]) -> frozenset[str]:
