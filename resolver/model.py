@@ -359,3 +359,4 @@ class Conflict(msgspec.Struct, frozen=True, kw_only=True, tag_field="status", ta
     target: Target
     core: tuple[CoreItem, ...]
     suggestions: tuple[Suggestion, ...]
+    warnings: tuple[str, ...] = ()

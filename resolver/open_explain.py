@@ -194,10 +194,12 @@ def _terms_of_items(refuted: Refuted) -> dict[int, tuple[_Item, _Terms]]:
 
 def _allowed(problem: Problem, name: str, numbers: dict[str, int], incompatibilities: _Terms) -> int:
     """Return the values of a component that not all of some incompatibilities exclude."""
+    if name not in numbers:
+        return 0
+    everything = problem.variables[name].everything
     allowed = 0
-    for stated in incompatibilities:
-        if name in numbers:
-            allowed |= problem.variables[name].everything & ~stated[numbers[name]]
+    for stated in incompatibilities:  # one without the component excludes all its values
+        allowed |= everything & ~stated.get(numbers[name], everything)
     return allowed
 
 

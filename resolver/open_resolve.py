@@ -12,6 +12,7 @@ from resolver.compiling import compile_problem
 from resolver.compiling.clauses import PAIRED_WITH_TORCH
 from resolver.compiling.problem_builder import closed_names
 from resolver.errors import EnvironmentLacksError, MatrixError
+from resolver.inferred import widened
 from resolver.model import Candidate, Distribution, Edge, Fact, Resolution
 from resolver.open_world import Link, OpenWorld, WantedError
 from resolver.order import generations, without_cycles
@@ -31,6 +32,17 @@ _LEARNED = "learned-"
 def resolve_open(catalog: Catalog, request: Request, indexes: PackageIndexes) -> Resolution | Conflict:
     """Resolve the platform, the catalog, and everything else; see `resolver.resolve.resolve`."""
     answer = _solve(catalog, request, indexes)
+    warnings = []
+    while isinstance(answer, Refuted):
+        try:
+            wider = _widened_by_conflict(catalog, request, indexes, answer)
+        except EnvironmentLacksError as error:
+            warnings.append(f"Releases that the catalog does not list were not considered: {error.message}")
+            break
+        if wider is catalog:
+            break
+        catalog = wider
+        answer = _solve(catalog, request, indexes)
     if isinstance(answer, Resolution):
         return answer
     from resolver.open_explain import explain_open_conflict
@@ -42,7 +54,20 @@ def resolve_open(catalog: Catalog, request: Request, indexes: PackageIndexes) ->
             return None
         return outcome if isinstance(outcome, Resolution) else None
 
-    return explain_open_conflict(catalog, request, answer, resolves)
+    return replace(explain_open_conflict(catalog, request, answer, resolves), warnings=tuple(warnings))
+
+
+def _widened_by_conflict(
+    catalog: Catalog, request: Request, indexes: PackageIndexes, refuted: Refuted
+) -> Catalog:
+    """Return a catalog with other releases of what takes part in a conflict; the same if there are none."""
+    if request.support != "any":  # it excludes the facts of such releases
+        return catalog
+    demands, relations = Session(refuted.narrowed).explain()
+    names = {demand.variable.name for demand in demands}
+    names |= {end.name for relation in relations for end in (relation.subject, relation.object)}
+    names |= {name.partition("[")[0] for link in refuted.links for name in (link.subject, link.object)}
+    return widened(catalog, request, indexes, names)
 
 
 class Refuted(NamedTuple):
@@ -52,12 +77,15 @@ class Refuted(NamedTuple):
     ----------
     problem
         The problem of the platform and the catalog.
+    narrowed
+        The same with everything that was learned.
     links
         The statements from which it follows that nothing outside the catalog fits it; empty if the problem
         has no solution itself.
     """
 
     problem: Problem
+    narrowed: Problem
     world: OpenWorld
     links: list[Link]
 
@@ -78,7 +106,7 @@ def _solve(catalog: Catalog, request: Request, indexes: PackageIndexes) -> Resol
             if world.has_answer:
                 raise
             resolution = _left_open(catalog, request, problem, error)
-        return resolution or Refuted(problem, world, turns.links)
+        return resolution or Refuted(problem, turns.narrowed(), world, turns.links)
 
 
 class _Turns:
@@ -97,7 +125,7 @@ class _Turns:
     def resolve(self, present: frozenset[str], absent: frozenset[str]) -> Resolution | None:
         """Return the preferred resolution with some distributions of the catalog and without others."""
         while True:
-            session = Session(self._narrowed(present, absent))
+            session = Session(self.narrowed(present, absent))
             solution, notes = preferred_solution(self._catalog, self._request, session)
             if solution is None:
                 return None
@@ -126,7 +154,10 @@ class _Turns:
             name for name, one in variables.items() if any(c.kind == "distribution" for c in one.candidates)
         }
 
-    def _narrowed(self, present: frozenset[str], absent: frozenset[str]) -> Problem:
+    def narrowed(
+        self, present: frozenset[str] = frozenset(), absent: frozenset[str] = frozenset()
+    ) -> Problem:
+        """Return the problem with everything that was learned."""
         problem = self._problem
         for number, terms in enumerate(self._learned):
             problem = _without(problem, terms, number)

@@ -250,6 +250,31 @@ def test_listed_release_is_preferred_in_widened_catalog(ext: Catalog) -> None:
     assert versions == ["4.0", "3.0", "2.0", "1.0", "3.5", "2.5", "1.5"]
 
 
+def test_unlisted_release_resolves_a_conflict(ext: Catalog) -> None:
+    indexes = FakeIndexes({"bridge": {"1.7": WHEEL, "2.5": WHEEL}, "deepspeed": {"0.18.3": SDIST}})
+    lock = _resolved(ext, indexes, "bridge numpy==2.1.3 deepspeed")
+    assert lock.version_of("bridge") == "1.7"
+    assert lock.version_of("deepspeed") == "0.19.8"
+    assert len([warning for warning in lock.warnings if "not in the catalog" in warning]) == 1
+
+
+def test_unlisted_release_is_chosen_if_a_distribution_outside_the_catalog_requires_it(ext: Catalog) -> None:
+    indexes = FakeIndexes({"bridge": {"1.7": WHEEL, "1.8": WHEEL}, "helper": {"1.0": ["bridge==1.7"]}})
+    for text in ("helper bridge", "helper"):
+        lock = _resolved(ext, indexes, text)
+        assert (lock.version_of("bridge"), lock.version_of("helper")) == ("1.7", "1.0")
+
+
+def test_conflict_that_no_release_resolves_is_explained(ext: Catalog) -> None:
+    releases = {f"1.{minor}": WHEEL for minor in range(5, 500)}
+    conflict = _conflict(ext, FakeIndexes({"bridge": releases}), "bridge numpy==2.3.5")
+    assert [item.text for item in conflict.core] == [
+        "you asked for bridge",
+        "you asked for numpy==2.3.5",
+        "every bridge requires numpy 2.0.2, 2.1.3 or 2.2.6",
+    ]
+
+
 def test_support_that_excludes_inferred_facts_asks_no_index(ext: Catalog) -> None:
     indexes = FakeIndexes({"bridge": {"1.7": WHEEL}})
     _conflict(ext, indexes, "bridge numpy==2.1.3", "observed")
@@ -262,6 +287,12 @@ def test_unreachable_index_is_named_in_hint(ext: Catalog) -> None:
         _resolved(ext, indexes, "ext==1.5")
     assert "Known versions: 4.0, 3.0, 2.0 and 1.0." in caught.value.hint
     assert f"{URL} cannot be reached" in caught.value.hint
+
+
+def test_unreachable_index_is_a_warning_of_a_conflict(ext: Catalog) -> None:
+    indexes = FakeIndexes({}, unreachable=["ext", "numpy"])
+    conflict = _conflict(ext, indexes, "ext==1.0 python==3.12")
+    assert [URL in warning for warning in conflict.warnings] == [True]
 
 
 @pytest.mark.parametrize(
