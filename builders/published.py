@@ -2,29 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from packaging.tags import compatible_tags, cpython_tags
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 from packaging.version import InvalidVersion, Version
 
-from builders.sources import index_url, project_page
+from builders.index_client import IndexClient
+from builders.sources import index_url
+from builders.urls import without_password
+from resolver.errors import SourceError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-
-@dataclass(frozen=True, slots=True)
-class File:
-    """A published wheel."""
-
-    name: str
-    url: str
-    hashes: Mapping[str, str]
-    """Algorithm to hexadecimal hash from the index page; empty if the page has none."""
-    index: str
-    """URL of the index."""
+    from resolver.indexes import File
 
 
 def published_wheels(
@@ -51,14 +41,15 @@ def published_wheels(
         The index cannot be reached.
     """
     where = index or index_url()
-    files = {
-        package.filename: File(
-            package.filename, package.url.partition("#")[0], dict(sorted(package.digests.items())), where
-        )
-        for package in project_page(project, where).packages
-        if _fits(package.filename, project, version, python, machine)
-    }
-    return [files[name] for name in sorted(files)]
+    found = IndexClient([where]).project(project)
+    if found is None:
+        msg = f"The index {without_password(where)} has no project {project}."
+        raise SourceError(msg, hint="pip may be configured for an incomplete mirror.")
+    files = [file for release in found.releases for file in release.files]
+    return sorted(
+        (file for file in files if _fits(file.name, project, version, python, machine)),
+        key=lambda file: file.name,
+    )
 
 
 def _fits(file: str, project: str, version: str, python: str, machine: str) -> bool:

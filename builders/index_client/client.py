@@ -29,7 +29,7 @@ from builders.cache import cache_root
 from builders.index_client import pages, stored
 from builders.index_client.pages import PageError
 from builders.index_client.stored import ACTIVE, Page, StoredPage
-from builders.urls import NETWORK_HINT, OFFLINE_HINT, local_path, mirrored, without_password
+from builders.urls import OFFLINE_HINT, local_path, mirrored, without_password
 from resolver.errors import EnvironmentLacksError, MatrixError, SourceError
 from resolver.indexes import File, Metadata
 from resolver.reporter import SILENT
@@ -49,7 +49,6 @@ if TYPE_CHECKING:
 FRESH_FOR = 600.0  # seconds
 _FORMAT = "v1"
 _THREADS = 16
-_MISSING = {404, 410}
 _HIDES_MISSING = "download.pytorch.org"
 """Replies 403 for projects that it does not have. uv makes the same exception."""
 _HTML, _JSON = "text/html", "application/json"
@@ -290,22 +289,23 @@ class IndexClient:
     ) -> tuple[requests.Response, bytes]:
         """Return a reply that is a page, says that it did not change, or that the index does not have it."""
         from builders.index_client.transport import RequestError
+        from builders.web import MISSING
 
-        where = f"The index {index}" + (f" could not be asked for {name}" if name else "could not be read")
-        hint = NETWORK_HINT
+        page = f"the page of {name} from the index {index}" if name else f"the page {index}"
+        hint = "Check the network and the URL."
         if is_cached:
-            hint += " --offline uses the page in the cache, which is older."
+            hint += " The cache has an older copy of this page: --offline uses it."
         try:
             reply, content = self._transport.page(url, headers)
         except RequestError as error:
-            raise EnvironmentLacksError(f"{where}: {error}.", hint=hint) from None
+            raise EnvironmentLacksError(f"Cannot fetch {page}: {error}.", hint=hint) from None
         code = reply.status_code
         hidden = code == 403 and urlsplit(url).hostname == _HIDES_MISSING  # noqa: PLR2004
-        if reply.ok or code in _MISSING or hidden:
+        if reply.ok or code in MISSING or hidden:
             return reply, content
         if code in {401, 403}:
-            hint = "Put user and password into ~/.netrc, keyring or the URL, or do not configure this index."
-        msg = f"{where}: it replied {code} {reply.reason or ''}".rstrip()
+            hint = "Put user and password into ~/.netrc, keyring or the URL, or do not use this index."
+        msg = f"Cannot fetch {page}: the server replied {code} {reply.reason or ''}".rstrip()
         raise EnvironmentLacksError(f"{msg}.", hint=hint)
 
     def _load_metadata(self, file: File) -> Metadata | None:

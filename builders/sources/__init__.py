@@ -8,7 +8,7 @@ from builders.sources.fetch import (
     fetch_all,
     fetch_published,
 )
-from builders.sources.sdist import fetch_sdist, index_url, project_page, unpack_sdist
+from builders.sources.sdist import fetch_sdist, index_url, unpack_sdist
 from builders.sources.source import Source, obtain, patches_of
 from builders.urls import check_mirrors, mirrored, without_password
 
@@ -26,7 +26,6 @@ __all__ = [
     "mirrored",
     "obtain",
     "patches_of",
-    "project_page",
     "unpack_sdist",
     "without_password",
 ]

@@ -15,8 +15,8 @@ from builders.files import TEMPORARY_PREFIX
 from builders.io_errors import explain_io_errors
 from builders.pip_configuration import configured_index, pip_configuration
 from builders.sources.download import MIRROR_HINT, Downloads, check_hash, download
-from builders.urls import NETWORK_HINT, OFFLINE_HINT, local_path, mirrored, without_password
-from resolver.errors import EnvironmentLacksError, MatrixError, SourceError
+from builders.urls import OFFLINE_HINT, without_password
+from resolver.errors import EnvironmentLacksError, SourceError
 
 if sys.version_info >= (3, 12):
     import tarfile
@@ -26,12 +26,8 @@ else:  # Python 3.11.0 to 3.11.3 have no extraction filters
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    import requests
-    from pypi_simple import ProjectPage
-
     from resolver.facts.schema import Sdist
 
-_TIMEOUT = (10, 60)  # seconds to connect, and between two packets
 _ZIP = b"PK\3\4"
 _DAMAGED = (tarfile.TarError, zlib.error, lzma.LZMAError, EOFError, ValueError)
 
@@ -72,7 +68,7 @@ def fetch_sdist(
         msg = f"{pin.file} is not in the cache, and --offline is set."
         raise EnvironmentLacksError(msg, hint=OFFLINE_HINT)
     mirrors = mirrors or {}
-    url = _file_url(project, pin.file, mirrored(index_url(), mirrors))
+    url = _file_url(project, pin.file, index_url(), mirrors)
     download(url, target, pin.sha256, Downloads(mirrors))
     return target
 
@@ -93,65 +89,19 @@ def index_url() -> str:
     return configured_index(pip_configuration())
 
 
-def project_page(project: str, index: str) -> ProjectPage:
-    """Download the page of a project from an index.
+def _file_url(project: str, file: str, index: str, mirrors: Mapping[str, str]) -> str:
+    from builders.index_client import IndexClient
 
-    Raises
-    ------
-    SourceError
-        The index does not have the project, or is not a package index.
-    EnvironmentLacksError
-        The index is not reachable.
-    """
-    import pypi_simple
-    import requests
-
-    folder = local_path(index)
-    if folder is not None:
-        return _local_page(project, folder)
-    try:
-        with pypi_simple.PyPISimple(endpoint=index) as client:
-            return client.get_project_page(project, timeout=_TIMEOUT)
-    except pypi_simple.NoSuchProjectError:
+    found = IndexClient([index], mirrors=mirrors, fresh_for=0).project(project)
+    if found is None:
         msg = f"The index {without_password(index)} has no project {project}."
-        raise SourceError(msg, hint="pip may be configured for an incomplete mirror.") from None
-    except pypi_simple.UnsupportedContentTypeError as error:
-        msg = f"{without_password(index)} is not a package index: its content type is {error.content_type}."
-        raise SourceError(msg, hint="Check pip's setting of index-url.") from None
-    except requests.RequestException as error:
-        raise _network_error(index, error) from None
-
-
-def _local_page(project: str, index: Path) -> ProjectPage:
-    """Read the page of a project from an index on disk."""
-    import pypi_simple
-    from packaging.utils import canonicalize_name
-
-    page = index / canonicalize_name(project) / "index.html"
-    try:
-        text = page.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError):
-        msg = f"The index {index} has no project {project}: {page} does not exist."
-        raise SourceError(msg, hint="The mirror may be incomplete.") from None
-    return pypi_simple.ProjectPage.from_html(project, text, base_url=page.as_uri())
-
-
-def _file_url(project: str, file: str, index: str) -> str:
-    for package in project_page(project, index).packages:
-        if package.filename == file:
-            return str(package.url)
+        raise SourceError(msg, hint="pip may be configured for an incomplete mirror.")
+    for release in found.releases:
+        for entry in release.files:
+            if entry.name == file:
+                return entry.url
     msg = f"The index {without_password(index)} does not have {file}."
     raise SourceError(msg, hint=MIRROR_HINT)
-
-
-def _network_error(url: str, error: requests.RequestException) -> MatrixError:
-    import requests
-
-    shown = without_password(url)
-    if isinstance(error, requests.HTTPError) and error.response is not None:
-        msg = f"{shown} returned {error.response.status_code} {error.response.reason}."
-        return SourceError(msg, hint=MIRROR_HINT)
-    return EnvironmentLacksError(f"{shown} is not reachable: {type(error).__name__}.", hint=NETWORK_HINT)
 
 
 def unpack_sdist(archive: Path, target: Path) -> Path:

@@ -201,15 +201,15 @@ def _published(pick: Distribution, python: str) -> Package:
     if pick.wheel is not None:
         files = [file for file in files if file.name == pick.wheel.file]
         digest = pick.wheel.sha256
-        if any(file.hashes.get("sha256", digest) != digest for file in files):
+        if any(file.sha256 not in {"", digest} for file in files):
             msg = f"{pick.wheel.file} on the index is not the file of the lock: the SHA-256 differs."
             raise MatrixError(msg, hint="Find out why it changed before you install it.")
-    usable = [file for file in files if file.hashes]
+    usable = [file for file in files if file.sha256]
     if not usable:
         problem = "no hash for" if files else "no wheel of"
         msg = f"The index has {problem} {pick.name} {pick.version}, and pylock.toml requires hashes."
         raise MatrixError(msg, hint="`matrix env --for cotainr` needs no hashes.")
-    wheels = [PackageWheel(name=file.name, url=file.url, hashes=dict(file.hashes)) for file in usable]
+    wheels = [PackageWheel(name=file.name, url=file.url, hashes={"sha256": file.sha256}) for file in usable]
     return _package(pick, wheels, index=usable[0].index)
 
 

@@ -474,14 +474,13 @@ def test_mirrors_apply_to_index_and_files(index: LocalIndex, monkeypatch: pytest
 
 
 def test_mirror_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pin = Sdist(FILE, hashlib.sha256(DATA).hexdigest())
+    file, gone = "tiny_name-1.0.tar.gz", "tiny_name-2.0.tar.gz"
+    pin = Sdist(file, hashlib.sha256(DATA).hexdigest())
     page = tmp_path / "mirror" / "simple" / "tiny-name" / "index.html"
     page.parent.mkdir(parents=True)
-    page.write_text(
-        f'<a href="https://files.invalid/a b/{FILE}">{FILE}</a><a href="x-1.tar.gz">x-1.tar.gz</a>'
-    )
+    page.write_text(f'<a href="https://files.invalid/a b/{file}">{file}</a><a href="{gone}">{gone}</a>')
     (tmp_path / "mirror" / "a b").mkdir()
-    (tmp_path / "mirror" / "a b" / FILE).write_bytes(DATA)
+    (tmp_path / "mirror" / "a b" / file).write_bytes(DATA)
     monkeypatch.setenv("PIP_INDEX_URL", "https://index.invalid/simple/")
     root = f"{(tmp_path / 'mirror').as_uri()}/"
     mirrors = {"https://index.invalid/": root, "https://files.invalid/": root}
@@ -489,4 +488,4 @@ def test_mirror_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     with pytest.raises(SourceError, match="no project other"):
         fetch_sdist("other", Sdist("other-1.tar.gz", "0" * 64), mirrors=mirrors)
     with pytest.raises(SourceError, match="does not exist"):
-        fetch_sdist("tiny-name", Sdist("x-1.tar.gz", "0" * 64), mirrors=mirrors)
+        fetch_sdist("tiny-name", Sdist(gone, "0" * 64), mirrors=mirrors)

@@ -229,7 +229,7 @@ def test_unreachable_index_is_exit_3(built: Path, lock: Resolution, capsys: Capt
     assert main(["env", "--for", "pylock"]) == 3
     output = capsys.readouterr()
     assert output.out == ""
-    assert "is not reachable" in output.err
+    assert "Cannot fetch the page of torch from the index http://127.0.0.1:9/whl/cpu" in output.err
 
 
 def test_invalid_pylock_name_is_rejected(built: Path, capsys: Capture) -> None:
