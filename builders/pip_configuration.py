@@ -10,6 +10,7 @@ from __future__ import annotations
 import configparser
 import os
 import re
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -70,6 +71,7 @@ def configured_index(settings: Mapping[str, str]) -> str:
     return public_index()
 
 
+@cache
 def public_index() -> str:
     """Return the index that pip uses if none is configured: a constant of pypi-simple.
 

@@ -84,7 +84,7 @@ def count_text(findings: Sequence[Finding]) -> str:
     return ", ".join(parts) or "no findings"
 
 
-def shortened(names: Iterable[str], *, most: int = 5) -> str:
+def shortened(names: Iterable[str], *, most: int = 5, separator: str = ", ") -> str:
     """Join names for a sentence; of a long list, name the first ones and count the others.
 
     Examples
@@ -94,7 +94,9 @@ def shortened(names: Iterable[str], *, most: int = 5) -> str:
     """
     names = list(names)
     rest = len(names) - most
-    return ", ".join(names) if rest <= 1 else f"{', '.join(names[:most])} and {rest} more"
+    if rest <= 1:
+        return separator.join(names)
+    return f"{separator.join(names[:most])} and {rest} more"
 
 
 def sdists_text(sdists: Sequence[Distribution]) -> str:

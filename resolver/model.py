@@ -203,7 +203,8 @@ class Distribution(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     patches: tuple[Patch, ...] = ()
     """Changes to the source. The files are next to the catalog file that lists them."""
     files: tuple[File, ...] = ()
-    """What pip may install it from on the target: its wheels there, or its sdist if it has no wheel."""
+    """What pip may install it from on the target: its wheels there, or its sdist if it has no wheel. If we
+    build it, what an index has of it."""
     extras: tuple[str, ...] = ()
     """The extras that something requires, normalized and sorted."""
     facts: tuple[Fact, ...] = ()
@@ -221,7 +222,7 @@ class Distribution(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     @property
     def is_sdist(self) -> bool:
         """Whether pip must build it on the target, because it has no wheel there."""
-        return bool(self.files) and not self.files[0].name.endswith(".whl")
+        return self.origin == "published" and bool(self.files) and not self.files[0].name.endswith(".whl")
 
     @property
     def direct_url(self) -> str:

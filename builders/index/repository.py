@@ -97,6 +97,10 @@ class Index:
         project = canonicalize_name(project)
         return [self.simple / project / name for name in self._names(project)]
 
+    def wheels_of(self, project: str, version: str) -> list[Path]:
+        """Return the paths of the wheels of one version, sorted by file name."""
+        return [path for path in self.wheels(project) if f"-{version}-" in path.name]
+
     def wheel_names(self, project: str) -> list[str]:
         """Return the names that end in ``.whl``; `is_wheel` on each is slow where there are thousands."""
         listed = _listdir(self.simple / project)

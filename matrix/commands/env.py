@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING
 from builders.constants import MOUNTED_INDEX
 from builders.files import sha256_of
 from builders.index import Index
+from builders.wheel_requirements import unmet_requirements
 from matrix.consumers import Consumer, consumer_names, load_consumer
 from matrix.consumers.shared.files import Layout, files_in_wheelhouse, split, write_files
-from matrix.consumers.shared.installation import Installation, pin
+from matrix.consumers.shared.installation import Installation, left_to_pip, pin
 from matrix.locking import names_target, same_target
 from matrix.options import add_index, add_lock, add_target_options
 from matrix.render import sdists_text, shortened
@@ -89,6 +90,7 @@ def execute(context: Context) -> int:
     layout = Layout(main, index.root.resolve(), (args.index_url or "").rstrip("/"), folder, wheelhouse)
     installation = Installation(lock)
     wheels = _built_wheels(installation, index, args.wheelhouse)
+    installation = replace(installation, left_open=_left_open(lock, wheels))
     if args.hashes:
         installation = replace(installation, hashes=_hashes(installation, wheels, index))
     files = consumer.emit(installation, layout)
@@ -100,7 +102,8 @@ def execute(context: Context) -> int:
     for finding in consumer.check(installation, layout):
         console.warning(str(finding))
     if not installation.is_complete:
-        console.info(f"The lock leaves {_rest(lock)} to pip. To lock all, run `matrix resolve` with network.")
+        message, hint = left_to_pip(installation)
+        console.info(f"{message} {hint}")
     elif wheelhouse and (warning := sdists_text(installation.sdists)):
         console.warning(warning)
     _write(files, args.output, folder, console)
@@ -132,10 +135,11 @@ def _check_options(args: argparse.Namespace, consumer: Consumer) -> None:
         raise UsageError(msg, hint=consumer.hashes_hint)
 
 
-def _rest(lock: Resolution) -> str:
-    """Return what a lock that is not complete leaves to pip."""
-    count = len(lock.left_open)
-    return f"{count} requirement{'' if count == 1 else 's'}" if count else "other dependencies"
+def _left_open(lock: Resolution, wheels: Mapping[str, Sequence[Path]]) -> list[str]:
+    """Return what a lock does not decide: what it says itself, and what our wheels require besides."""
+    unbuilt = [pick.name for pick in lock.built() if not pick.files and not wheels[pick.name]]
+    reasons = [f"the requirements of {name}, which is not built yet" for name in unbuilt]
+    return [*lock.left_open, *unmet_requirements(lock, wheels), *reasons]
 
 
 def _built_wheels(installation: Installation, index: Index, wheelhouse: Path | None) -> dict[str, list[Path]]:
@@ -144,10 +148,7 @@ def _built_wheels(installation: Installation, index: Index, wheelhouse: Path | N
         files = _check_wheelhouse(wheelhouse, installation)
         names = {pick.name: files.get(pick.name) for pick in installation.built}
         return {project: [wheelhouse / name] if name else [] for project, name in names.items()}
-    return {
-        pick.name: [path for path in index.wheels(pick.name) if f"-{pick.pinned}-" in path.name]
-        for pick in installation.built
-    }
+    return {pick.name: index.wheels_of(pick.name, pick.pinned) for pick in installation.built}
 
 
 def _check_wheelhouse(wheelhouse: Path, installation: Installation) -> dict[str, str]:
@@ -188,14 +189,13 @@ def _hashes(
     if installation.preinstalled:
         msg = "--hashes lists everything that is installed, but this lock keeps packages of the base image."
         raise UsageError(msg, hint="Resolve without --keep-installed, or omit --hashes.")
-    if not installation.is_complete:
-        rest = _rest(installation.lock)
-        msg = f"--hashes lists everything that is installed, but this lock leaves {rest} to pip."
-        raise UsageError(msg, hint="Run `matrix resolve` with network, or omit --hashes.")
     missing = [pin(pick) for pick in installation.built if not wheels[pick.name]]
     if missing:
         msg = f"The index {index.root} does not contain {shortened(missing)}, so their hashes are unknown."
         raise MatrixError(msg, hint="Build them with `matrix build-wheels`.")
+    if not installation.is_complete:
+        message, hint = left_to_pip(installation)
+        raise UsageError(f"--hashes lists everything that is installed. {message}", hint=hint)
     unknown = [file.name for pick in installation.installed for file in pick.files if not file.sha256]
     if unknown:
         msg = f"The index publishes no SHA-256 of {shortened(unknown)}."

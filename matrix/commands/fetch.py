@@ -20,6 +20,7 @@ from builders.sources import (
     fetch_all,
     fetch_published,
 )
+from builders.wheel_requirements import unmet_requirements
 from matrix.locking import same_image
 from matrix.options import add_build_host_options, add_format, add_index, add_lock, add_names
 from matrix.render import sdists_text, shortened
@@ -101,7 +102,10 @@ def execute(context: Context) -> int:
         )
     if args.wheelhouse is not None:
         built = lock.built(others) if others or not names else []
-        result.warnings += _fill_wheelhouse(args.wheelhouse, locked, built, Index(args.index))
+        index = Index(args.index)
+        ours = {pick.name: index.wheels_of(pick.name, pick.pinned) for pick in built}
+        _fill_wheelhouse(args.wheelhouse, locked, ours)
+        result.warnings += _wheelhouse_warnings(lock, ours, index)
     if warning := sdists_text([pick for pick in locked if pick.is_sdist]):
         result.warnings.append(warning)
     for warning in result.warnings:
@@ -129,25 +133,29 @@ def _check_wheelhouse_options(args: argparse.Namespace, lock: Resolution) -> Non
 
 
 def _fill_wheelhouse(
-    folder: Path, locked: Sequence[Distribution], built: Sequence[Distribution], index: Index
-) -> list[str]:
-    """Put the files of the lock that exist into a directory; return warnings about wheels to build."""
+    folder: Path, locked: Sequence[Distribution], wheels: Mapping[str, Sequence[Path]]
+) -> None:
+    """Put the files of the lock that exist into a directory."""
     paths = [path for pick in locked if (path := cached_file(pick.files[0])).exists()]
-    unbuilt = []
-    for pick in built:
-        wheels = [path for path in index.wheels(pick.name) if f"-{pick.pinned}-" in path.name]
-        paths += wheels
-        if not wheels:
-            unbuilt.append(pick.name)
+    paths += [path for built in wheels.values() for path in built]
     with explain_io_errors(folder, hint="Free some space, or choose another directory."):
         folder.mkdir(parents=True, exist_ok=True)
         for path in paths:
             link_or_copy(path, folder / path.name)
-    if not unbuilt:
-        return []
-    names = shortened(unbuilt)
-    message = f"The wheelhouse has no wheel of {names}, which {index.root} does not have yet."
-    return [f"{message} Build with `matrix build-wheels`, then run the same command again."]
+
+
+def _wheelhouse_warnings(
+    lock: Resolution, wheels: Mapping[str, Sequence[Path]], index: Index
+) -> Iterator[str]:
+    missing = [name for name, built in wheels.items() if not built]
+    if missing:
+        message = (
+            f"The wheelhouse has no wheel of {shortened(missing)}, which {index.root} does not have yet."
+        )
+        yield f"{message} Build with `matrix build-wheels`, then run the same command again."
+    unmet = unmet_requirements(lock, wheels)
+    if unmet:
+        yield f"The wheelhouse lacks {shortened(unmet)}. Add it to the request, and resolve again."
 
 
 def _fetch_wheels(

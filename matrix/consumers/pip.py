@@ -44,7 +44,7 @@ def _check(installation: Installation, layout: Layout) -> list[Finding]:
     index = Index(layout.index)
     findings = []
     for pick in installation.on_top:
-        wheels = [path.name for path in index.wheels(pick.name) if f"-{pick.pinned}-" in path.name]
+        wheels = [path.name for path in index.wheels_of(pick.name, pick.pinned)]
         names = [pick.wheel.file] if pick.wheel and not wheels else wheels
         if required := too_new_glibc(names, glibc):
             message = (

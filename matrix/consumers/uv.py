@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from matrix.consumers import Consumer
 from matrix.consumers.shared.files import MARK, File
-from matrix.consumers.shared.installation import pin, wheel_only
+from matrix.consumers.shared.installation import index_of, pin, wheel_only
 from matrix.consumers.shared.requirements import reject_preinstalled
 from resolver.errors import UsageError
 
@@ -73,7 +73,7 @@ def _sources(installation: Installation, url: str) -> list[str]:
     names = _index_names(installation.indexes)
     lines = ["", "[tool.uv.sources]"]
     for pick in installation.installed:
-        index = OURS if pick.origin == "build" else names.get(pick.index)
+        index = OURS if pick.origin == "build" else names.get(index_of(pick))
         if pick.direct_url:
             lines.append(f"{pick.name} = {{ url = {json.dumps(pick.direct_url)} }}")
         elif index:

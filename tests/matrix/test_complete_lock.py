@@ -17,6 +17,7 @@ from ruamel.yaml import YAML
 
 from builders.host import running_python
 from builders.index import Index
+from builders.pip_configuration import public_index
 from matrix.cli import main
 from matrix.consumers import consumer_names
 from matrix.consumers.shared.shell import installed_check
@@ -139,16 +140,54 @@ def test_file_without_hash_is_error(work: Path, capsys: Capture, arguments: tupl
     assert output.out == ""
 
 
-@pytest.mark.parametrize(("count", "text"), [(1, "1 requirement"), (2, "2 requirements")])
+@pytest.mark.parametrize(("count", "text"), [(1, "a>=1"), (2, "a>=1; b>=1"), (4, "a>=1; b>=1 and 2 more")])
 def test_open_requirements_are_reported(work: Path, capsys: Capture, count: int, text: str) -> None:
     lock = read_lock(Path("matrix.lock"))
-    write(replace(lock, left_open=("a>=1", "b>=1")[:count]))
+    write(replace(lock, left_open=("a>=1", "b>=1", "c>=1", "d>=1")[:count]))
     assert main(["env", "--for", "pip", "-o", "requirements.txt"]) == 0
-    assert f"leaves {text} to pip. To lock all, run `matrix resolve`" in capsys.readouterr().err
+    output = capsys.readouterr().err
+    assert f"The lock leaves to pip: {text}. To lock everything, run `matrix resolve`" in output
     assert "--no-deps" not in Path("requirements.txt").read_text()
     assert main(["env", "--for", "pip", "--hashes", "-o", "hashed.txt"]) == 2
-    assert f"leaves {text} to pip" in capsys.readouterr().err
+    assert f"leaves to pip: {text}." in capsys.readouterr().err
     assert not (work / "hashed.txt").exists()
+
+
+def publish(work: Path, *requires: str) -> None:
+    """Publish the wheel again, with other requirements."""
+    (old,) = Index(work / "index").wheels("deepspeed")
+    old.unlink()
+    wheel = tiny_wheel(work / "again", "deepspeed", LABEL, requires=requires)
+    Index(work / "index").publish(wheel, {"build_key": "y"})
+
+
+@pytest.mark.parametrize("requirement", ["einops>=0.8", "sympy>=2", "mpmath; python_version > '3'"])
+def test_requirements_of_our_wheels_must_be_locked(work: Path, capsys: Capture, requirement: str) -> None:
+    publish(work, "torch==2.13.0+cpu", "docopt; sys_platform == 'win32'", requirement)
+    is_met = requirement.startswith("mpmath")
+    assert main(["env", "--for", "pip", "-o", "requirements.txt"]) == 0
+    text = f"The lock leaves to pip: {requirement}, which the wheel of deepspeed requires."
+    assert (text in capsys.readouterr().err) is not is_met
+    assert ("--no-deps" in Path("requirements.txt").read_text()) is is_met
+    assert main(["env", "--for", "pip", "--hashes"]) == (0 if is_met else 2)
+    capsys.readouterr()
+    assert main(["fetch", "--wheelhouse", "wheels"]) == 0
+    assert (f"The wheelhouse lacks {requirement}" in capsys.readouterr().err) is not is_met
+
+
+def test_wheel_that_is_not_built_leaves_its_requirements_open(work: Path, capsys: Capture) -> None:
+    (wheel,) = Index(work / "index").wheels("deepspeed")
+    wheel.unlink()
+    assert main(["env", "--for", "pip", "-o", "requirements.txt"]) == 0
+    assert "the requirements of deepspeed, which is not built yet" in capsys.readouterr().err
+    assert "--no-deps" not in Path("requirements.txt").read_text()
+
+
+def test_public_index_is_not_named(work: Path) -> None:
+    changed("mpmath", index=public_index().rstrip("/"))
+    assert main(["env", "--for", "pip", "-o", "requirements.txt"]) == 0
+    urls = [line for line in lines_of("requirements.txt") if line.startswith("--extra-index-url")]
+    assert urls == [f"--extra-index-url {(work / 'index' / 'simple').as_uri()}", f"--extra-index-url {TORCH}"]
 
 
 def test_cotainr_section_is_plain_text_and_pip_resolves_nothing(work: Path) -> None:

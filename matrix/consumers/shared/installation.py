@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from builders.pip_configuration import public_index
+from matrix.render import shortened
 from resolver.errors import UsageError
 from resolver.versions import is_version
 
@@ -24,6 +26,8 @@ class Installation:
         The resolution.
     hashes
         SHA-256 of the files that may be installed, by distribution; empty unless hashes were requested.
+    left_open
+        What the lock does not decide, in words.
 
     Raises
     ------
@@ -33,6 +37,7 @@ class Installation:
 
     lock: Resolution
     hashes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    left_open: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         """Check that the lock fixes the Python version."""
@@ -48,7 +53,7 @@ class Installation:
     @property
     def is_complete(self) -> bool:
         """Whether the lock has everything that will be installed, so that pip need not resolve anything."""
-        return self.lock.is_complete
+        return self.lock.is_complete and not self.left_open
 
     @cached_property
     def sdists(self) -> list[Distribution]:
@@ -95,7 +100,7 @@ class Installation:
     @property
     def indexes(self) -> list[str]:
         """URLs of the wheel indexes besides ours and PyPI, each once."""
-        return list(dict.fromkeys(pick.index for pick in self.installed if pick.index))
+        return list(dict.fromkeys(filter(None, map(index_of, self.installed))))
 
     @property
     def preinstalled_torch(self) -> Distribution | None:
@@ -140,6 +145,24 @@ class Installation:
             for name, version in preinstalled.installed.items()
             if name not in decided and is_version(version)
         }
+
+
+def left_to_pip(installation: Installation) -> tuple[str, str]:
+    """Return what the lock of an installation leaves to pip, and how to close it."""
+    lock, reasons = installation.lock, installation.left_open
+    if not lock.is_complete:
+        hint = "To lock everything, run `matrix resolve` with network."
+    elif any(not pick.files for pick in installation.built):
+        hint = "Build with `matrix build-wheels`, then run this again; add what is missing to the request."
+    else:
+        hint = "Add it to the request, and resolve again."
+    listed = shortened((reason.rstrip(".") for reason in reasons), most=2, separator="; ")
+    return f"The lock leaves to pip: {listed or 'other dependencies'}.", hint
+
+
+def index_of(pick: Distribution) -> str:
+    """Return the URL of the index of a published distribution; empty for PyPI, which pip and uv know."""
+    return "" if pick.index.rstrip("/") == public_index().rstrip("/") else pick.index
 
 
 def pin(pick: Distribution) -> str:

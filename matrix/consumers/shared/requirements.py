@@ -21,7 +21,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from matrix.consumers.shared.files import MARK, File
-from matrix.consumers.shared.installation import pin, wheel_only
+from matrix.consumers.shared.installation import index_of, pin, wheel_only
 from resolver.errors import UsageError
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def requirement_lines(
     if installation.is_complete and len(binary) == len(chosen):
         binary = [":all:"]
     return [
-        *source.options(pick.index for pick in chosen if pick.index),
+        *source.options(filter(None, map(index_of, chosen))),
         *(f"--only-binary {name}" for name in binary),
         *(_line(pick, installation, source) for pick in chosen),
     ]

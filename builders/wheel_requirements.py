@@ -1,0 +1,61 @@
+"""Compare what our wheels require with a lock.
+
+The requirements of a source are known for certain only when it is built: an sdist may compute them, and a
+git repository states none that can be read without running its code.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from resolver.environment import Environment
+from resolver.errors import UsageError
+from resolver.requirements import parse_requirement
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    from resolver.model import Requirement, Resolution
+
+
+def unmet_requirements(resolution: Resolution, wheels: Mapping[str, Sequence[Path]]) -> list[str]:
+    """Return what our wheels require and a lock does not have, in words.
+
+    What the request overrides does not count. A wheel that cannot be read is left to `matrix index check`.
+
+    Parameters
+    ----------
+    wheels
+        The wheels of each distribution that we build.
+    """
+    target, preinstalled = resolution.target, resolution.request.preinstalled
+    environment = Environment(target.python or resolution.version_of("python"), target.glibc or "")
+    versions = dict(preinstalled.installed) if preinstalled else {}
+    versions |= {pick.name: pick.pinned for pick in resolution.distributions}
+    overridden = {requirement.name for requirement in resolution.request.overrides}
+    unmet: dict[str, None] = {}
+    for name, paths in wheels.items():
+        for requirement in (one for path in paths for one in _requirements(path, environment)):
+            version, specifier = versions.get(requirement.name, ""), requirement.specifier
+            is_met = version and (specifier is None or specifier.allows(version))
+            if not is_met and requirement.name not in overridden:
+                unmet[f"{requirement.name}{specifier or ''}, which the wheel of {name} requires"] = None
+    return list(unmet)
+
+
+def _requirements(wheel: Path, environment: Environment) -> Iterator[Requirement]:
+    """Yield the requirements of a wheel that apply to an environment."""
+    from builders.index_client.metadata import from_wheel
+    from builders.wheel import DamagedError
+
+    try:
+        texts = from_wheel(wheel).requires
+    except (DamagedError, OSError):
+        return
+    for text in texts:
+        with suppress(UsageError, ValueError):
+            requirement = parse_requirement(text)
+            if environment.applies(requirement.marker):
+                yield requirement
