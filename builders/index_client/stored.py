@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from builders.files import temporary_sibling
-from builders.io_errors import explain_cache_errors
 from resolver.indexes import File
 
 if TYPE_CHECKING:
@@ -115,8 +114,8 @@ def write(path: Path, page: Page, releases: Sequence[tuple[str, Sequence[File]]]
     page.sizes = [len(data) for data in packed]
     header = _encoder.encode(page)
     content = b"".join([os.urandom(_TOKEN), len(header).to_bytes(4), header, *packed])
-    replace(path, content)
-    return StoredPage(path, content[:_FIRST_READ], page, _START + len(header))
+    is_stored = replace(path, content)
+    return StoredPage(path, content[:_FIRST_READ] if is_stored else content, page, _START + len(header))
 
 
 def read(path: Path, url: str) -> StoredPage | None:
@@ -136,8 +135,15 @@ def read(path: Path, url: str) -> StoredPage | None:
     return StoredPage(path, head, page, start)
 
 
-def replace(path: Path, content: bytes) -> None:
-    """Replace a file of the cache atomically."""
-    with explain_cache_errors(), temporary_sibling(path) as temporary:
-        temporary.write_bytes(content)
-        temporary.replace(path)
+def replace(path: Path, content: bytes) -> bool:
+    """Replace a file of the cache atomically; return False if the cache is not writable, or full.
+
+    That is not an error: a cache may be read-only, and what could not be stored is fetched again.
+    """
+    try:
+        with temporary_sibling(path) as temporary:
+            temporary.write_bytes(content)
+            temporary.replace(path)
+    except OSError:
+        return False
+    return True

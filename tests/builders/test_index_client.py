@@ -472,6 +472,16 @@ def test_damaged_cache_counts_as_missing(
     assert len(server.requests) == 2
 
 
+def test_cache_that_is_not_writable(server: Server, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    names = [f"pkg-{minor}.0-py3-none-any.whl" for minor in range(2000)]
+    server.json("/simple/pkg/", page(*names))
+    wheel = file_of(server, wheel_of(CORE))
+    indexes = IndexClient([f"{server.url}/simple"], cache=tmp_path / "file")
+    assert files(indexes.project("pkg"), "0.0")[0].name == names[0]
+    assert indexes.metadata([wheel]) == EXPECTED
+
+
 def test_threads_share_one_request(server: Server, client: MakeClient) -> None:
     server.json("/simple/some-pkg/", PYPI)
     indexes: PackageIndexes = client()
