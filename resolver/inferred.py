@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from resolver.compiling.preinstalled import installed_names
+from resolver.compiling.problem_builder import closed_names
 from resolver.errors import EnvironmentLacksError, UsageError
 from resolver.facts.catalog import recipe_for
 from resolver.facts.schema import Sdist
@@ -59,6 +60,7 @@ def widened(
     backend = request.target.backend
     unmatched = [] if conflicting else [r for r in request.requirements if _is_unmatched(catalog, request, r)]
     names = {requirement.name for requirement in unmatched} | {*conflicting}
+    names &= closed_names(catalog, backend)
     names = {name for name in names if _is_on_index(catalog, name, backend)}
     for name in sorted(names):
         indexes.submit(partial(indexes.project, name))
