@@ -15,7 +15,7 @@ from bisect import bisect_left
 from contextlib import contextmanager
 from copy import copy
 from datetime import UTC, datetime
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from pathlib import Path
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
@@ -183,6 +183,9 @@ class IndexClient:
         self._pool.submit(work)
 
     def _load_project(self, name: str) -> Project | None:
+        for index in self._indexes[1:]:  # at the same time as the first one
+            if self._local(index) is None and not self._is_usable(self._page_path(index, name)):
+                self.submit(partial(self._page, index, name))
         found: list[_Part] = [self._page(index, name) for index in self._indexes]
         found += [_Links(pages.releases(name, self._link_page(url).get(name, ()))) for url in self._links]
         present = [part for part in found if part.exists]

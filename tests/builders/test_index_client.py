@@ -358,6 +358,19 @@ def test_indexes_are_merged_and_first_wins(server: Server, client: MakeClient) -
     assert indexes.project("nowhere") is None
 
 
+def test_indexes_are_asked_at_the_same_time(server: Server, client: MakeClient) -> None:
+    barrier = threading.Barrier(3, timeout=10)
+
+    def reply(request: Handler) -> None:
+        barrier.wait()
+        request.reply(404)
+
+    names = ("one", "two", "three")
+    server.pages = {f"/{name}/pkg/": reply for name in names}
+    assert client(*(f"{server.url}/{name}" for name in names)).project("pkg") is None
+    assert len(server.paths) == 3
+
+
 def test_one_index_alone(server: Server, client: MakeClient) -> None:
     server.json("/one/pkg/", page("pkg-2.0.tar.gz"))
     server.json("/two/pkg/", page("pkg-1.0.tar.gz"))
