@@ -27,7 +27,7 @@ class Context:
 
     @cached_property
     def settings(self) -> Settings:
-        """``matrix.toml`` with the options over it."""
+        """The settings of ``matrix.toml``; options take precedence."""
         return merge(read_settings(), self.args)
 
     @cached_property

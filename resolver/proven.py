@@ -23,11 +23,10 @@ if TYPE_CHECKING:
 def solve_proven(
     session: Session, sets: Iterable[ProvenSet], requested: Collection[str]
 ) -> tuple[Solution | None, ProvenSet | None]:
-    """Find a solution inside a proven set; without one that fits, the newest solution.
+    """Return a solution inside a proven set, or the newest solution if no set fits.
 
-    The first set decides with which the problem is solvable without a pick at own risk, else the first
-    with which it is solvable. Sets that contain more of the requested components come first, of these the
-    newest.
+    Sets that contain more of the requested components are tried first, and of these the newest. The first
+    set that allows a solution without a pick at own risk is used, else the first that allows any solution.
 
     Parameters
     ----------
@@ -41,7 +40,7 @@ def solve_proven(
     Returns
     -------
     tuple
-        The solution, and the set that it lies in, or None.
+        The solution, and the set that contains it, or None.
     """
     problem = session.problem
 

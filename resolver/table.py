@@ -193,9 +193,9 @@ class Table:
         return versions[0] if len(versions) == 1 else ""
 
     def core(self, row: Row, column: Column | None) -> list[CoreItem]:
-        """Return the whole reason why a cell, or the row itself, is refused, as `matrix resolve` would.
+        """Return the conflict behind an empty cell or row, as `matrix resolve` reports it.
 
-        This takes some hundred times as long as the cell.
+        This takes about a hundred times as long as the cell.
         """
         if column is not None and row.cells[column.name].refused == UNDECIDED:
             return []

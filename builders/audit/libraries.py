@@ -199,7 +199,7 @@ def _is_for_torch(contents: Contents, expected: Expected) -> bool:
 def check_search_paths(contents: Contents, expected: Expected) -> Iterator[Finding]:
     """Check that libraries are searched only relative to the object.
 
-    A defect in a wheel of ours (with a recipe), a warning in others: it does harm only if the directory
+    An error in a wheel with a recipe. In others a warning: an absolute path does harm only if the directory
     exists and the library was not loaded before.
     """
     severity: Severity = "warning" if expected.recipe is None else "error"

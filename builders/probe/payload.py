@@ -145,7 +145,7 @@ def import_part(value: tuple[str, list[str], str]) -> dict[str, Any]:
 
 
 def is_extension(name: str) -> bool:
-    """Return whether a module is itself a shared object, which finds torch's libraries only after torch."""
+    """Return whether a module is a shared object. Such a module needs the libraries that torch loads."""
     spec = importlib.util.find_spec(name)
     return spec is not None and isinstance(spec.loader, importlib.machinery.ExtensionFileLoader)
 

@@ -122,7 +122,7 @@ def _check_request(task: Task) -> None:
         raise RecipeError(msg, hint=hint)
     featured = [target for target in task.gfx if ":" in target]
     if recipe.plain_targets and featured:
-        msg = f"{task.title} accepts GPU architectures without features only, not {', '.join(featured)}."
+        msg = f"{task.title} accepts only GPU architectures without features, not {', '.join(featured)}."
         plain = featured[0].partition(":")[0]
         raise RecipeError(msg, hint=f"Request {plain}; its code runs with xnack on or off.")
     if recipe.one_wave_size and len({shims.wave_size(target) for target in task.gfx}) > 1:

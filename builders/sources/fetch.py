@@ -199,7 +199,7 @@ def fetch_all(
     Parameters
     ----------
     catalog
-        Has the patches.
+        Contains the patches.
     names
         Fetch only these; all when empty.
     mirrors

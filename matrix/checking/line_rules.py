@@ -410,7 +410,7 @@ def _has_no_version(entry: Entry) -> bool:
 
 def _check_python(document: Document, entry: Entry | None, expected: Expected) -> Iterator[Finding]:
     corrected = [f"python={expected.python}"] if expected.python else []
-    message = "conda takes the newest Python that the packages allow. torch may not have a wheel for it yet."
+    message = "conda chooses the newest Python that the packages allow. torch may have no wheel for it yet."
     if entry is None:
         for first in (document.conda or document.entries)[:1]:
             fix = "Add Python with its version to the dependencies."

@@ -131,6 +131,6 @@ def _image_text(facts: ImageFacts, missing: list[str]) -> str:
     lines = [f"Base image {facts.name}: {facts.path}"]
     lines += [f"  {name:10} {value or 'none'}" for name, value in rows.items()]
     lines.append(
-        "Wheels for ROCm cannot be built in it:" if missing else "Wheels for ROCm can be built in it."
+        "This image cannot build wheels for ROCm:" if missing else "This image can build wheels for ROCm."
     )
     return "\n".join([*lines, *(f"  - {tool}" for tool in missing)])

@@ -208,7 +208,7 @@ def test_member_larger_than_its_size_is_damaged(make_wheel: MakeWheel) -> None:
 
 
 def with_texts(wheel: Path, **texts: bytes) -> Path:
-    """Write a wheel anew with other METADATA, WHEEL or RECORD."""
+    """Rewrite a wheel with other METADATA, WHEEL or RECORD."""
     with zipfile.ZipFile(wheel) as source:
         members = {name: source.read(name) for name in source.namelist()}
     members |= {f"tiny-1.0.dist-info/{name}": data for name, data in texts.items()}

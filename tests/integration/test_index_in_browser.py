@@ -1,4 +1,4 @@
-"""The index as a person sees it: a real browser without a window opens it, served and as plain files."""
+"""The index in a real browser without a window, over HTTP and as plain files."""
 
 from __future__ import annotations
 

@@ -217,7 +217,10 @@ class TestDoctor:
         assert answer["image"]["can_build"] is False
         assert "no C++ compiler" in answer["image"]["missing"][0]
         assert main(["doctor", "--base-image", str(image)]) == 3
-        assert "cannot be built in it:\n  - there is no C++ compiler" in capsys.readouterr().out
+        assert (
+            "This image cannot build wheels for ROCm:\n  - there is no C++ compiler"
+            in capsys.readouterr().out
+        )
 
     def test_catalog_image_elsewhere_is_missing(self, capsys: Capture) -> None:
         answer = run(capsys, "doctor", "--base-image", KNOWN, code=3)

@@ -129,7 +129,7 @@ def test_built_distributions_are_in_install_order(catalog: Catalog) -> None:
 
 @pytest.mark.slow
 def test_lock_bytes_are_the_same_in_every_process(catalog: Catalog) -> None:
-    """Strings hash differently in every process; three of them must agree with this one."""
+    """Strings hash differently in every process. Three other processes must write the same bytes."""
     program = (
         "import sys; from resolver.facts.loading import load; from resolver.lock import dumps;"
         "from resolver.resolve import resolve; from tests.resolver.solve_helpers import ask;"
