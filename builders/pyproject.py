@@ -103,8 +103,8 @@ def static_metadata(directory: Path) -> Metadata:
 
 def _not_static(directory: Path, reason: str) -> UsageError:
     hint = (
-        "matrix does not run a build backend to resolve. State name, version and dependencies in [project]. Or "
-        f"build a wheel with `pip wheel --no-deps {directory}`, and name the wheel."
+        "matrix does not run a build backend to resolve. State name, version and dependencies in [project]. "
+        f"Or build a wheel with `pip wheel --no-deps {directory}`, and name the wheel."
     )
     return UsageError(f"{directory} has no static metadata: {reason}.", hint=hint)
 

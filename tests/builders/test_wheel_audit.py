@@ -149,7 +149,7 @@ def test_label_is_compared_with_gpu_code(make_wheel: MakeWheel, with_code: WithC
 
 
 def test_label_of_pure_wheel_is_a_warning(make_wheel: MakeWheel) -> None:
-    """This is correct for flash-attn's Triton variant; Apex without its extensions looks the same."""
+    """The label of flash-attn's Triton variant is correct; Apex without its extensions looks the same."""
     version = "1.0+rocm6.4.torch2.9.1.gfx90a"
     wheel = make_wheel(version=version, metadata=metadata(version=version))
     assert ids(audit_wheel(wheel), "warning") == ["label-of-pure-wheel"]
