@@ -350,8 +350,7 @@ def _expected(task: Task, layers: Layers) -> Expected:
 def silent_failures(log: Path, context: Context) -> list[Finding]:
     """Return the failures that the log of a successful build shows.
 
-    Some are visible nowhere else: the wave size that was compiled in is visible in the compiler's options
-    only.
+    Some appear only there, such as the wave size, which only the compiler's options show.
     """
     return [
         msgspec.structs.replace(finding, id=f"log-{finding.id}", fix="")

@@ -27,7 +27,7 @@ class LockedPackage(NamedTuple):
 
 
 class LockedPackages(NamedTuple):
-    """What the file says about an environment."""
+    """The environment that the file describes."""
 
     packages: tuple[LockedPackage, ...]
     python: str

@@ -44,7 +44,7 @@ def uses(*names: str, weak: bool = False) -> str:
 
 @pytest.fixture
 def torch_lib(tmp_path: Path, compile_object: Compile) -> Path:
-    """Make a stand-in of an installed torch, and give its library directory."""
+    """Make a stand-in for an installed torch, and return its library directory."""
     lib = tmp_path / "torch" / "lib"
     lib.mkdir(parents=True)
     for name, source in (

@@ -201,7 +201,7 @@ class TestDoctor:
         )
         assert main(["doctor", "--base-image", str(image)]) == 0
         text = capsys.readouterr().out
-        assert "Wheels for ROCm can be built in it." in text
+        assert "This image can build wheels for ROCm." in text
         assert "g++-12 12.3.0" in text
 
     def test_image_without_compiler_cannot_build(
