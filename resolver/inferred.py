@@ -15,12 +15,13 @@ from msgspec.structs import replace
 
 from resolver.compiling.preinstalled import installed_names
 from resolver.compiling.problem_builder import closed_names
+from resolver.compiling.request import closest_versions
 from resolver.errors import EnvironmentLacksError, UsageError
 from resolver.facts.catalog import recipe_for
 from resolver.facts.schema import Sdist
 from resolver.requirements import normalize_name
 from resolver.specifiers import Versions, version_key, version_or_none
-from resolver.versions import bounds_cross, join_words, newest_first, parse_specifier, shorten
+from resolver.versions import bounds_cross, newest_first, parse_specifier, shorten
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
@@ -121,17 +122,7 @@ def with_releases_of(catalog: Catalog, lock: Resolution) -> Catalog:
             continue
         neighbour = _ReleasesBelow(catalog, pick.name, backend).nearest(pick.version)
         if neighbour and neighbour.git is None:
-            row = replace(
-                neighbour,
-                version=pick.version,
-                backend=(backend,),
-                sdist=pick.sdist,
-                wheel=None,
-                pypi=pick.sdist is None,
-                status="inferred",
-                source=pick.facts[0].source,
-                note=_note(neighbour),
-            )
+            row = _like(neighbour, pick.version, backend, pick.sdist, pick.facts[0].source)
             catalog = _with_facts(catalog, pick.name, [(row, neighbour)], backend)
     return catalog
 
@@ -183,7 +174,7 @@ def _is_unmatched(catalog: Catalog, request: Request, requirement: Requirement) 
 
 def _unknown(catalog: Catalog, requirement: Requirement, lack: EnvironmentLacksError) -> UsageError:
     msg = f"No known version of {requirement.name} matches {shorten(requirement.text)!r}."
-    known = _listed(row.version for row in catalog.releases_of(requirement.name))
+    known = _closest(requirement, (row.version for row in catalog.releases_of(requirement.name)))
     return UsageError(msg, hint=f"{known} Others are unknown, because no index was asked: {lack.message}")
 
 
@@ -200,19 +191,19 @@ def _no_release(
     asked = f"Indexes asked: {', '.join(urls)}."
     if project is None:
         msg = f"No known version of {name} matches {text!r}, and no index has the project."
-        return UsageError(msg, hint=f"{_listed(known)} {asked}")
+        return UsageError(msg, hint=f"{_closest(requirement, known)} {asked}")
     published = next((row for row in project.releases if specifier and specifier.allows(row.version)), None)
     if published is None:
         msg = f"No version of {name} matches {text!r}, neither in the catalog nor on an index."
         known.update(row.version for row in project.releases)
-        return UsageError(msg, hint=f"{_listed(known)} {asked}")
+        return UsageError(msg, hint=f"{_closest(requirement, known)} {asked}")
     reason = _obstacle(catalog, name, published, request)
     msg = f"The catalog does not list {name} {published.version}, and cannot infer its facts: {reason}."
-    return UsageError(msg, hint=_listed(known))
+    return UsageError(msg, hint=_closest(requirement, known))
 
 
-def _listed(versions: Iterable[str]) -> str:
-    return f"Known versions: {join_words(newest_first({*versions}), most=12, joiner='and')}."
+def _closest(requirement: Requirement, versions: Iterable[str]) -> str:
+    return closest_versions(requirement, newest_first({*versions}))
 
 
 def _obstacle(catalog: Catalog, name: str, published: Published, request: Request) -> str:
@@ -276,16 +267,24 @@ def _row(published: Published, neighbour: Release, backend: Backend, until: date
     if not chosen:
         return None
     file = min(chosen, key=lambda file: not file.name.endswith(".tar.gz"))
+    sdist = Sdist(file.name, file.sha256) if neighbour.sdist else None
+    source = f"{file.index}/{neighbour.package}/" if file.index else file.url
+    return _like(neighbour, str(version_or_none(published.version)), backend, sdist, source)
+
+
+def _like(neighbour: Release, version: str, backend: Backend, sdist: Sdist | None, source: str) -> Release:
+    """Return the row of a release that is built from an sdist, or else has wheels."""
     return replace(
         neighbour,
-        version=str(version_or_none(published.version)),
+        version=version,
         backend=(backend,),
-        sdist=Sdist(file.name, file.sha256) if neighbour.sdist else None,
+        sdist=sdist,
         wheel=None,
-        pypi=not neighbour.sdist,
+        pypi=sdist is None,
         status="inferred",
-        source=f"{file.index}/{neighbour.package}/" if file.index else file.url,
+        source=source,
         note=_note(neighbour),
+        from_file=neighbour.from_file if neighbour.patches else "",  # patches are next to the file
     )
 
 

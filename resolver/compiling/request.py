@@ -116,7 +116,7 @@ def _demand_requirement(builder: ProblemBuilder, requirement: Requirement) -> No
             raise UsageError(msg)
         msg = f"No known version of {requirement.name} matches {text!r}."
         raise UsageError(
-            msg, hint=_closest(requirement, [candidate.version for candidate in variable.candidates])
+            msg, hint=closest_versions(requirement, [candidate.version for candidate in variable.candidates])
         )
     if not requirement.marker:
         builder.demand_requested(requirement.name, allowed, demand_text(requirement))
@@ -185,7 +185,8 @@ def unknown_component(name: str, known: Iterable[str]) -> UsageError:
     return UsageError(f"The catalog does not know {shorten(name)!r}.", hint=hint)
 
 
-def _closest(requirement: Requirement, versions: Sequence[str]) -> str:
+def closest_versions(requirement: Requirement, versions: Sequence[str]) -> str:
+    """Return a hint with the version that may be meant, and the known ones."""
     pins = [clause.version for clause in requirement.specifier or ()]
     guess = did_you_mean(pins[0].removesuffix(".*"), versions) if pins else ""
     listed = f"Known versions: {join_words(list(dict.fromkeys(versions)), most=12, joiner='and')}."
