@@ -108,7 +108,8 @@ class PackageIndexes(Protocol):
         Parameters
         ----------
         allow_dynamic
-            Whether the PKG-INFO of an sdist is used even if building may change it.
+            Whether the PKG-INFO of an sdist is used even if building may change it. If it lists no
+            requirements, they are those in the requires.txt of setuptools.
 
         Raises
         ------

@@ -14,7 +14,7 @@ from resolver.compiling.problem_builder import closed_names
 from resolver.errors import EnvironmentLacksError, MatrixError
 from resolver.inferred import widened
 from resolver.model import Candidate, Distribution, Edge, Fact, Resolution
-from resolver.open_world import Link, OpenWorld, WantedError
+from resolver.open_world import Link, OpenWorld, Pick, WantedError
 from resolver.order import generations, without_cycles
 from resolver.problem import ABSENT, Demand, Problem, Relation, Row, Variable
 from resolver.resolve import preferred_solution, resolution_of
@@ -223,12 +223,12 @@ def _completed(resolution: Resolution, world: OpenWorld) -> Resolution:
             version=pick.version,
             kind="distribution",
             origin="published" if pick.files else "preinstalled",
-            support="documented",
+            support=pick.support,
             verdict="supported",
             index=pick.files[0].index if pick.files else "",
             files=pick.files,
             extras=pick.extras,
-            facts=_facts(pick.name, pick.version, pick.files[0].index if pick.files else ""),
+            facts=tuple(_facts(pick)),
         )
         for pick in sorted(world.picks())
     ]
@@ -255,14 +255,22 @@ def _completed(resolution: Resolution, world: OpenWorld) -> Resolution:
     )
 
 
-def _facts(name: str, version: str, index: str) -> tuple[Fact, ...]:
-    return (
-        (Fact(f"{name} {version} is published at {index}", "documented", f"{index}/{name}/"),)
-        if index
-        else ()
-    )
+def _facts(pick: Pick) -> Iterator[Fact]:
+    name, release = pick.name, f"{pick.name} {pick.version}"
+    index = pick.files[0].index if pick.files else ""
+    if index:
+        yield Fact(f"{release} is published at {index}", "documented", f"{index}/{name}/")
+    if pick.support == "inferred":
+        text = f"{release} requires what its PKG-INFO says, which a build may change"
+        yield Fact(text, "inferred", pick.files[0].url)
 
 
 def _warnings(world: OpenWorld) -> Iterator[str]:
+    for pick in sorted(world.picks()):
+        if pick.support == "inferred":
+            yield (
+                f"{pick.name} {pick.version} has only an sdist whose metadata a build may change: its "
+                "requirements are those of its PKG-INFO."
+            )
     for release, problem in world.skipped.items():
         yield f"{release} was left out of consideration: it {problem}."

@@ -30,7 +30,7 @@ from resolver.versions import join_words, parse_specifier, shorten
 
 if TYPE_CHECKING:
     from resolver.facts.catalog import Catalog
-    from resolver.facts.schema import Requires
+    from resolver.facts.schema import Requires, Status
     from resolver.indexes import Metadata, PackageIndexes, Release
     from resolver.model import Candidate, Request, Requirement
     from resolver.problem import Problem, Variable
@@ -189,6 +189,8 @@ class OpenWorld:
         self.has_answer = False
         self.skipped: dict[str, str] = {}
         self._unread: dict[tuple[str, int], str] = {}
+        self._dynamic: set[tuple[str, str]] = set()
+        self._may_infer = request.support == "any"
         for name, variable in problem.variables.items():
             self._closed[name] = self._search.add_variable(variable.everything)
         self._names = {number: name for name, number in self._closed.items()}
@@ -243,7 +245,14 @@ class OpenWorld:
             if is_required(domain) and not choices.extra:
                 release = choices.release(domain.bit_length() - 1)
                 files = tuple(self._environment.installable(self._in_time(release.files)))
-                yield Pick(choices.name, release.version, files, tuple(sorted(extras.get(choices.name, ()))))
+                is_dynamic = (choices.name, release.version) in self._dynamic
+                yield Pick(
+                    choices.name,
+                    release.version,
+                    files,
+                    tuple(sorted(extras.get(choices.name, ()))),
+                    "inferred" if is_dynamic else "documented",
+                )
 
     def files_of(self, name: str) -> tuple[File, ...]:
         """Return the files of a distribution of the catalog in the solution; empty if no index has them."""
@@ -501,19 +510,27 @@ class OpenWorld:
                     self._search.add({number: mask, extra.number: others}, ALWAYS)
         if isinstance(release, _Installed):
             return
-        files = self._environment.installable(self._in_time(release.files))
-        try:
-            metadata = self._indexes.metadata(files)
-        except SourceError as error:
-            self._skip(choices, mask, f"has broken metadata: {error.message}")
-            return
+        metadata = self._metadata_of(choices, mask, release)
         if metadata is None:
-            self._skip(choices, mask, "has no metadata that can be read without running its code")
             return
         try:
             self._require(number, mask, choices.key, metadata, choices.extra)
         except (UsageError, ValueError) as error:
             self._skip(choices, mask, f"has an invalid requirement: {error}")
+
+    def _metadata_of(self, choices: Choices, mask: int, release: Release) -> Metadata | None:
+        """Return the metadata of a release; exclude the release if it has none that can be used."""
+        files = self._environment.installable(self._in_time(release.files))
+        try:
+            metadata = self._indexes.metadata(files, allow_dynamic=self._may_infer)
+        except SourceError as error:
+            self._skip(choices, mask, f"has broken metadata: {error.message}")
+            return None
+        if metadata is None:
+            self._skip(choices, mask, "has no metadata that can be read without running its code")
+        elif metadata.dynamic:
+            self._dynamic.add((choices.name, release.version))
+        return metadata
 
     def _skip(self, choices: Choices, mask: int, problem: str) -> None:
         version = choices.release(mask.bit_length() - 1).version
@@ -534,7 +551,8 @@ class OpenWorld:
         bound = {
             one.name for one, _ in requirements if one.name in self._bound and one.name not in self._closed
         }
-        if bound and not metadata.dynamic:
+        is_built = number in self._names and metadata.dynamic
+        if bound and not is_built:
             raise WantedError(bound)
         required = self._requires[number, mask] = []
         for requirement, when in requirements:
@@ -543,7 +561,7 @@ class OpenWorld:
             text = f"requires {name}{_brackets(requirement)}{requirement.specifier or ''}"
             link = Link(subject, name, metadata.version, text, metadata.source)
             if name in self._closed or name in self._bound:
-                if metadata.dynamic:
+                if is_built:
                     continue  # the catalog knows better what a build needs
                 variable = self._problem.variables[name]
                 specifier = requirement.specifier
@@ -670,7 +688,7 @@ class OpenWorld:
             files = environment.installable(self._in_time(release.files))
             if not files:
                 continue
-            metadata = self._indexes.metadata(files)
+            metadata = self._indexes.metadata(files, allow_dynamic=self._may_infer)
             split = map(split_marker, metadata.requires if metadata else ())
             extras = ("", *requirement.extras)
             self._look_ahead(
@@ -695,6 +713,8 @@ class Pick(NamedTuple):
     version: str
     files: tuple[File, ...]
     extras: tuple[str, ...]
+    support: Status
+    """``inferred`` if building it may change its requirements."""
 
 
 ALWAYS = Link("", "", "", "", "")

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     """Versions, the newest first, and the files of each."""
 
 FRESH_FOR = 600.0  # seconds
-_FORMAT = "v1"
+_FORMAT = "v2"
 _THREADS = 16
 _HIDES_MISSING = "download.pytorch.org"
 """Replies 403 for projects that it does not have. uv makes the same exception."""

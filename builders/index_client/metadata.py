@@ -12,6 +12,7 @@ import zlib
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, BinaryIO, cast
 
+from msgspec.structs import replace
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
@@ -22,6 +23,7 @@ from builders.web import MISSING
 from builders.wheel import LARGEST_METADATA, DamagedError, WheelReader
 from resolver.errors import EnvironmentLacksError, SourceError
 from resolver.indexes import Metadata
+from resolver.versions import shorten
 
 if sys.version_info >= (3, 12):
     import tarfile
@@ -29,6 +31,8 @@ else:  # Python 3.11.0 to 3.11.3 have no extraction filters
     import backports.tarfile as tarfile  # noqa: PLR0402  has no types, so it is no attribute
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from builders.index_client.transport import Transport
     from resolver.indexes import File
 
@@ -177,38 +181,95 @@ def from_wheel(path: Path, file: BinaryIO | None = None) -> Metadata:
 def from_sdist(filename: str, content: BinaryIO) -> Metadata | None:
     """Read the PKG-INFO of an sdist; return None if it has none.
 
+    If it is not static and lists no requirements, they are those that setuptools wrote into requires.txt.
+
     Raises
     ------
     DamagedError
-        The file is not an archive, or its metadata contradicts its name.
+        The file is not an archive, or its metadata is broken or contradicts its name.
     """
+    texts = _texts_in_zip(content) if filename.endswith(".zip") else _texts_in_tar(content)
+    names = projects_in(filename)
+    found: Metadata | None = None
+    requires: bytes | None = None
     try:
-        text = _pkg_info_in_zip(content) if filename.endswith(".zip") else _pkg_info_in_tar(content)
+        for path, text in texts:
+            if path.name == "PKG-INFO":
+                found = parse(text, filename, "its sdist")
+            elif requires is None and canonicalize_name(path.parent.stem) in names:
+                requires = text
+            if found and (not found.dynamic or found.requires or requires is not None):
+                break
     except (tarfile.TarError, zipfile.BadZipFile, zlib.error, EOFError, OSError, ValueError) as error:
         msg = f"its archive cannot be read ({error})"
         raise DamagedError(msg) from None
-    return None if text is None else parse(text, filename, "its sdist")
+    if found is None or requires is None or not found.dynamic or found.requires:
+        return found
+    listed, extras = parse_requires_txt(requires.decode("utf-8", "replace"))
+    return replace(found, requires=listed, extras=tuple(dict.fromkeys([*found.extras, *extras])))
 
 
-def _pkg_info_in_tar(content: BinaryIO) -> bytes | None:
+def parse_requires_txt(text: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    r"""Return the requirements and the extras in the requires.txt that setuptools writes.
+
+    A section is named by an extra, a marker, or both: ``[extra]``, ``[:marker]``, ``[extra:marker]``.
+
+    Raises
+    ------
+    DamagedError
+        A requirement or a marker is not valid.
+
+    Examples
+    --------
+    >>> parse_requires_txt("six\n\n[Test:python_version < '3.12']\npytest>=7")
+    (('six', 'pytest>=7; python_version < "3.12" and extra == "test"'), ('test',))
+    """
+    from packaging.markers import InvalidMarker, Marker
+    from packaging.requirements import InvalidRequirement, Requirement
+
+    requires: list[str] = []
+    extras: dict[str, None] = {}
+    extra = marker = ""
+    for line in filter(None, map(str.strip, text.splitlines())):
+        if line.startswith("[") and line.endswith("]"):
+            extra, _, marker = line[1:-1].partition(":")
+            extra = canonicalize_name(extra.strip())
+            extras |= {extra: None} if extra else {}
+        elif not line.startswith("#"):
+            try:
+                requirement = Requirement(line)
+                conditions = [str(one) for one in (requirement.marker, marker and Marker(marker)) if one]
+                conditions = [f"({one})" if " or " in one else one for one in conditions]
+                conditions += [f'extra == "{extra}"'] if extra else []
+                requirement.marker = Marker(" and ".join(conditions)) if conditions else None
+            except (InvalidRequirement, InvalidMarker, RecursionError):
+                msg = f"its requires.txt has an invalid requirement or marker: {shorten(line)!r}"
+                raise DamagedError(msg) from None
+            requires.append(str(requirement))
+    return tuple(requires), tuple(extras)
+
+
+def _texts_in_tar(content: BinaryIO) -> Iterator[tuple[PurePosixPath, bytes]]:
     with tarfile.open(fileobj=content, mode="r|*") as archive:
         for member in archive:
-            if _is_pkg_info(member.name) and member.isfile() and member.size <= LARGEST_METADATA:
-                return bytes(archive.extractfile(member).read())
-    return None
+            path = PurePosixPath(member.name)
+            if _is_relevant(path) and member.isfile() and member.size <= LARGEST_METADATA:
+                yield path, bytes(archive.extractfile(member).read())
 
 
-def _pkg_info_in_zip(content: BinaryIO) -> bytes | None:
+def _texts_in_zip(content: BinaryIO) -> Iterator[tuple[PurePosixPath, bytes]]:
     with zipfile.ZipFile(content) as archive:
         for info in archive.infolist():
-            if _is_pkg_info(info.filename) and info.file_size <= LARGEST_METADATA:
-                return archive.read(info)
-    return None
+            path = PurePosixPath(info.filename)
+            if _is_relevant(path) and info.file_size <= LARGEST_METADATA:
+                yield path, archive.read(info)
 
 
-def _is_pkg_info(member: str) -> bool:
-    parts = PurePosixPath(member).parts
-    return len(parts) == 2 and parts[1] == "PKG-INFO"  # noqa: PLR2004  the top directory and the file
+def _is_relevant(path: PurePosixPath) -> bool:
+    """Return whether a member is the PKG-INFO in the top directory, or a requires.txt of setuptools."""
+    if path.name == "PKG-INFO":
+        return len(path.parts) == 2  # noqa: PLR2004  the top directory and the file
+    return path.name == "requires.txt" and path.parent.suffix == ".egg-info"
 
 
 def _unfolded(text: str) -> str:

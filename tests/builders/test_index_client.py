@@ -569,10 +569,10 @@ def wheel_of(metadata: str, name: str = "some_pkg-1.0", members: int = 1, filler
     return content.getvalue()
 
 
-def sdist_of(metadata: str | None, top: str = "some_pkg-1.0") -> bytes:
+def sdist_of(metadata: str | None, top: str = "some_pkg-1.0", **more: str) -> bytes:
     content = io.BytesIO()
     with tarfile.open(fileobj=content, mode="w:gz") as archive:
-        members = {"setup.py": "raise SystemExit", "some_pkg.egg-info/PKG-INFO": "Name: wrong"}
+        members = {"setup.py": "raise SystemExit", "some_pkg.egg-info/PKG-INFO": "Name: wrong", **more}
         if metadata is not None:
             members["PKG-INFO"] = metadata
         for path, text in members.items():
@@ -694,6 +694,70 @@ def test_dynamic_sdist_needs_permission(server: Server, client: MakeClient, text
     assert metadata.requires == EXPECTED.requires
     assert client().metadata([sdist]) is None
     assert len(server.requests) == 1
+
+
+LEGACY = "Metadata-Version: 1.2\nName: some-pkg\nVersion: 1.0\nProvides-Extra: gpu\n"
+REQUIRES_TXT = """six>=1
+old; python_version < "3" or os_name == "nt"
+
+[:python_version < "3.8" or sys_platform == "win32"]
+importlib_metadata
+
+[Big_Models]
+torch[extra]>=2
+
+[gpu:platform_machine == "x86_64" or platform_machine == "aarch64"]
+# a comment
+cupy @ https://example.org/cupy-1.0.tar.gz ; python_version >= "3.8"
+"""
+
+
+@pytest.mark.parametrize("where", ["some_pkg.egg-info", "src/some.pkg.egg-info"])
+@pytest.mark.parametrize("first", [False, True])
+def test_requires_txt_of_setuptools(server: Server, client: MakeClient, where: str, *, first: bool) -> None:
+    path = f"{where}/requires.txt"
+    more = {path: REQUIRES_TXT, "other.egg-info/requires.txt": "wrong"}
+    data = sdist_of(None if first else LEGACY, **more, **({"PKG-INFO": LEGACY} if first else {}))
+    sdist = file_of(server, data, "some_pkg-1.0.tar.gz")
+    assert client().metadata([sdist]) is None
+    metadata = client().metadata([sdist], allow_dynamic=True)
+    assert metadata is not None
+    assert metadata.dynamic
+    assert metadata.extras == ("gpu", "big-models")
+    assert metadata.requires == (
+        "six>=1",
+        'old; python_version < "3" or os_name == "nt"',
+        'importlib_metadata; python_version < "3.8" or sys_platform == "win32"',
+        'torch[extra]>=2; extra == "big-models"',
+        (
+            'cupy @ https://example.org/cupy-1.0.tar.gz ; python_version >= "3.8" and '
+            '(platform_machine == "x86_64" or platform_machine == "aarch64") and extra == "gpu"'
+        ),
+    )
+
+
+@pytest.mark.parametrize("metadata_version", ["2.1", "2.4"])
+def test_requires_dist_is_preferred_to_requires_txt(
+    server: Server, client: MakeClient, metadata_version: str
+) -> None:
+    data = sdist_of(CORE.replace("2.4", metadata_version), **{"some_pkg.egg-info/requires.txt": "six"})
+    metadata = client().metadata([file_of(server, data, "some_pkg-1.0.tar.gz")], allow_dynamic=True)
+    assert metadata is not None
+    assert metadata.requires == EXPECTED.requires
+
+
+def test_static_sdist_without_requirements_has_none(server: Server, client: MakeClient) -> None:
+    data = sdist_of(LEGACY.replace("1.2", "2.2"), **{"some_pkg.egg-info/requires.txt": "six"})
+    metadata = client().metadata([file_of(server, data, "some_pkg-1.0.tar.gz")])
+    assert metadata is not None
+    assert metadata.requires == ()
+
+
+@pytest.mark.parametrize("text", ["six ==", "[:python_version <]\nsix", "six\n[a:b]\nseven"])
+def test_invalid_requires_txt_is_an_error(server: Server, client: MakeClient, text: str) -> None:
+    data = sdist_of(LEGACY, **{"some_pkg.egg-info/requires.txt": text})
+    with pytest.raises(SourceError, match=r"requires.txt has an invalid requirement or marker"):
+        client().metadata([file_of(server, data, "some_pkg-1.0.tar.gz")], allow_dynamic=True)
 
 
 def test_dynamic_field_that_does_not_matter(server: Server, client: MakeClient) -> None:
