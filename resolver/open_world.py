@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_left
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from resolver.compiling.clauses import REQUEST
@@ -348,13 +348,18 @@ class OpenWorld:
 
     def _add_facts(self, choices: Choices) -> None:
         """Add what the catalog knows about the releases of a project."""
+        for row in self._rows.get(choices.name, ()):
+            releases = choices.allowed_by(parse_specifier(row.releases) if row.releases else None)
+            self._add_row(row, choices.name, {choices.number: releases}, row.releases.removeprefix("=="))
+
+    @cached_property
+    def _rows(self) -> dict[str, list[Requires]]:
+        """The requirements that the catalog states for this backend, by distribution."""
+        rows: dict[str, list[Requires]] = {}
         for row in self._catalog.requires:
-            if normalize_name(row.package) == choices.name and row.backend in {
-                None,
-                self._request.target.backend,
-            }:
-                releases = choices.allowed_by(parse_specifier(row.releases) if row.releases else None)
-                self._add_row(row, choices.name, {choices.number: releases}, row.releases.removeprefix("=="))
+            if row.kind == "run" and row.backend in {None, self._request.target.backend}:
+                rows.setdefault(normalize_name(row.package), []).append(row)
+        return rows
 
     def _add_row(self, row: Requires, name: str, terms: dict[int, int], version: str) -> None:
         """Add a requirement of the catalog between a distribution and one that is not of the catalog."""
