@@ -36,19 +36,8 @@ def tests(session: nox.Session) -> None:
         session.run("python", "-m", "pytest", *session.posargs)
         return
     session.run("python", "-m", "pytest", "-n", "auto", "-m", "not integration")
-    session.run(
-        "python",
-        "-m",
-        "pytest",
-        "-p",
-        "tests.scheduling",
-        "-n",
-        "2",
-        "--dist",
-        "loadscope",
-        "-m",
-        "integration",
-    )
+    two_processes = ["-p", "tests.scheduling", "-n", "2", "--dist", "loadscope"]
+    session.run("python", "-m", "pytest", *two_processes, "-m", "integration")
 
 
 @nox.session(default=False)

@@ -96,7 +96,6 @@ class Project:
             VARIABLE: str(self.cotainr.parents[1] / INSTALLER),
             "APPTAINER_MKSQUASHFS_ARGS": "-comp zstd -Xcompression-level 1",
             "PIP_RETRIES": "0",  # PyTorch's own index cannot be reached here, and is not needed
-            "PIP_NO_COMPILE": "1",  # torch's bytecode takes longer than the rest of its installation
             "SINGULARITY_BIND": "/var/spool:/nowhere",  # what a site module sets
             "SINGULARITYENV_PYTHONPATH": str(self.rig.root / "site"),
             "TMPDIR": "/opt",
@@ -113,7 +112,6 @@ class Project:
             VARIABLE: str(self.cotainr.parents[1] / INSTALLER),
             "APPTAINER_MKSQUASHFS_ARGS": "-comp zstd -Xcompression-level 1",
             "PIP_RETRIES": "0",
-            "PIP_NO_COMPILE": "1",
         }
         return self.rig.run_as_user(["./build.sh", *arguments], cwd=self.work, env={**given, **env})
 
