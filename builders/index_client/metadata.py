@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import re
-import sys
+import tarfile
 import tempfile
 import zipfile
 import zlib
@@ -24,11 +24,6 @@ from builders.wheel import LARGEST_METADATA, DamagedError, WheelReader
 from resolver.errors import EnvironmentLacksError, SourceError
 from resolver.indexes import Metadata
 from resolver.versions import shorten
-
-if sys.version_info >= (3, 12):
-    import tarfile
-else:  # Python 3.11.0 to 3.11.3 have no extraction filters
-    import backports.tarfile as tarfile  # noqa: PLR0402  has no types, so it is no attribute
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -68,9 +63,11 @@ def read(file: File, local: Path | None, transport: Transport) -> Metadata | Non
         if error.status in MISSING:
             raise SourceError(msg, hint=hint) from None
         raise EnvironmentLacksError(msg, hint=NETWORK_HINT) from None
+    except FileNotFoundError as error:
+        raise SourceError(f"The metadata of {where} cannot be read: {error}.", hint=hint) from None
     except OSError as error:
-        reason = error.strerror or type(error).__name__
-        raise SourceError(f"The metadata of {where} cannot be read: {reason}.", hint=hint) from None
+        msg = f"The metadata of {where} cannot be read: {error}."
+        raise EnvironmentLacksError(msg, hint="Check the free space and the permissions.") from None
 
 
 def _read_local(file: File, path: Path) -> Metadata | None:
@@ -253,8 +250,10 @@ def _texts_in_tar(content: BinaryIO) -> Iterator[tuple[PurePosixPath, bytes]]:
     with tarfile.open(fileobj=content, mode="r|*") as archive:
         for member in archive:
             path = PurePosixPath(member.name)
-            if _is_relevant(path) and member.isfile() and member.size <= LARGEST_METADATA:
-                yield path, bytes(archive.extractfile(member).read())
+            if _is_relevant(path) and member.size <= LARGEST_METADATA:
+                source = archive.extractfile(member)
+                if source is not None:
+                    yield path, source.read()
 
 
 def _texts_in_zip(content: BinaryIO) -> Iterator[tuple[PurePosixPath, bytes]]:

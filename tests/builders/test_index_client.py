@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import errno
 import hashlib
 import http.server
 import io
@@ -53,6 +54,9 @@ class Server(http.server.ThreadingHTTPServer):
         self.pages: dict[str, tuple[str, bytes] | Callable[[Handler], None]] = {}
         self.requests: list[tuple[str, dict[str, str]]] = []
         self.ranges = True
+
+    def handle_error(self, *_: object) -> None:
+        """Ignore clients that disconnect."""
 
     @property
     def url(self) -> str:
@@ -962,6 +966,17 @@ def test_wrong_hash_of_a_whole_wheel(server: Server, client: MakeClient) -> None
 def test_missing_local_file_is_an_error(client: MakeClient, tmp_path: Path) -> None:
     name = "some_pkg-1.0-py3-none-any.whl"
     broken(client(), File(name, (tmp_path / name).as_uri(), index="file:///some"), "No such file")
+
+
+def test_full_disk_is_not_a_broken_file(
+    server: Server, client: MakeClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(**_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("tempfile.TemporaryFile", full)
+    with pytest.raises(EnvironmentLacksError, match="No space left"):
+        client().metadata([file_of(server, sdist_of(CORE), "some_pkg-1.0.tar.gz")])
 
 
 def test_interrupted_download(server: Server, client: MakeClient) -> None:
