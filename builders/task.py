@@ -19,7 +19,7 @@ from builders.compilation import FRONTEND, INDEX_UNCHANGED, compile_wheel
 from builders.containers.runtime import View, run_in
 from builders.diagnosis import Context, diagnose, explain_failure
 from builders.environments.layers import fetch_build_wheels, make_environment, make_layers
-from builders.environments.wheelhouse import FetchOptions
+from builders.environments.wheelhouse import FetchOptions, Wheel
 from builders.files import exclusive_lock, sha256_of
 from builders.io_errors import explain_index_errors
 from builders.labelling import Labels, label_wheel, runtime_pins
@@ -29,7 +29,8 @@ from builders.process import log_size, read_since
 from builders.provenance import SBOM_NAME, Run, materials_of, sbom, statement
 from builders.recipes.application import apply_recipe
 from builders.recipes.recipe import check_source
-from builders.sources import mirrored, obtain
+from builders.sources import Downloads, cached_file, fetch_file, obtain
+from builders.urls import mirrored
 from resolver.errors import AuditError, BuildError, CommandError, MatrixError, NameTakenError
 
 if TYPE_CHECKING:
@@ -38,13 +39,13 @@ if TYPE_CHECKING:
 
     from builders.audit import WheelAudit
     from builders.environments.layers import BuildEnvironment, Layers
-    from builders.environments.wheelhouse import Wheel
     from builders.findings import Finding
     from builders.index import Index
     from builders.plan import Task
     from builders.provenance import Descriptor
     from builders.recipes.application import AppliedRecipe
     from builders.sources import Source
+    from resolver.model import Distribution, Resolution
     from resolver.reporter import Reporter
 
 _BEFORE_LABELLING = {"no-label", "plain-platform-tag", "torch-not-pinned"}
@@ -404,10 +405,56 @@ def wheels_of(
 
 
 def fetching_of(task: Task, limits: Limits, *, log: Path, reporter: Reporter) -> FetchOptions:
-    """Return where the wheels that a build needs come from."""
+    """Return where the wheels that a build needs come from; fetch torch if the lock has its files.
+
+    Raises
+    ------
+    EnvironmentLacksError, HashMismatchError, SourceError
+        A file of torch, or of what it requires, cannot be fetched.
+    """
     indexes = [task.torch.index] if task.torch is not None and task.torch.index else []
 
     def mirror(url: str) -> str:
         return mirrored(url, limits.mirrors)
 
-    return FetchOptions(log=log, reporter=reporter, indexes=indexes, mirrored=mirror, offline=limits.offline)
+    locked = torch_of_lock(task.resolution) if requirements_of(task)[0] else []
+    downloads = Downloads(limits.mirrors)
+    for pick in locked:
+        if not cached_file(pick.files[0]).exists():
+            reporter.step(f"fetch {pick.files[0].name}")
+        fetch_file(pick.files[0], downloads, offline=limits.offline)
+    wheels = tuple(_wheel_of(pick) for pick in locked)
+    return FetchOptions(
+        log=log,
+        reporter=reporter,
+        indexes=indexes,
+        mirrored=mirror,
+        offline=limits.offline,
+        torch=wheels,
+    )
+
+
+def torch_of_lock(resolution: Resolution) -> list[Distribution]:
+    """Return torch and everything that it requires if the lock has wheels of all; else nothing."""
+    needs: dict[str, set[str]] = {}
+    for edge in resolution.edges:
+        if edge.kind == "run":
+            needs.setdefault(edge.subject, set()).add(edge.object)
+    required: set[str] = set()
+    waiting = ["torch"]
+    while waiting:
+        name = waiting.pop()
+        if name not in required:
+            required.add(name)
+            waiting += needs.get(name, ())
+    picks = [pick for name in sorted(required) if (pick := resolution.pick(name)) is not None]
+    usable = all(
+        pick.origin == "published" and not pick.is_sdist and pick.files and pick.files[0].sha256
+        for pick in picks
+    )
+    return picks if usable and resolution.is_complete and len(picks) == len(required) else []
+
+
+def _wheel_of(pick: Distribution) -> Wheel:
+    file = pick.files[0]
+    return Wheel(pick.name, pick.version, file.name, file.sha256, cached_file(file).stat().st_size)

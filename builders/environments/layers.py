@@ -18,7 +18,7 @@ from builders.containers.runtime import Bind, View, run_in
 from builders.environments.cached import digest, ensure_cached, remove_tree
 from builders.environments.pip import ensure_pip
 from builders.environments.python import QUIET, python_view
-from builders.environments.wheelhouse import fetch_wheels, remove_damaged
+from builders.environments.wheelhouse import Wheelhouse, fetch_wheels, remove_damaged
 from builders.io_errors import explain_cache_errors, explain_io_errors
 from resolver.errors import CommandError, EnvironmentLacksError
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from builders.containers.runtime import Runtime
     from builders.environments.python import TargetPython
-    from builders.environments.wheelhouse import FetchOptions, Wheel, Wheelhouse
+    from builders.environments.wheelhouse import FetchOptions, Wheel
     from resolver.reporter import Reporter
 
 _LINK = "matrix-layers.pth"
@@ -162,7 +162,8 @@ def _fetch(
 ) -> tuple[Wheelhouse | None, Wheelhouse | None]:
     if torch is None:
         return None, fetch_wheels(runtime, python, requirements, options) if requirements else None
-    base = fetch_wheels(runtime, python, [torch], options)
+    base = Wheelhouse((torch,), options.torch) if options.torch else None
+    base = base or fetch_wheels(runtime, python, [torch], options)
     if not requirements:
         return base, None
     # torch's own index also has old versions of common build requirements, so it is not used for them.

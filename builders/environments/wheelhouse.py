@@ -99,6 +99,8 @@ class FetchOptions:
     """Maps a URL to its mirror."""
     offline: bool = False
     """Whether only the cache is used."""
+    torch: tuple[Wheel, ...] = ()
+    """torch with everything that it requires, if the lock has their files; pip resolves only the rest."""
 
     def without_indexes(self) -> FetchOptions:
         """Return the same options with the configured indexes only."""

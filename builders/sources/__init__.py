@@ -1,11 +1,13 @@
 """Sources of wheels: fetched before a build, checked against their pin, unpacked and patched."""
 
+from builders.sources.download import Downloads
 from builders.sources.fetch import (
     FetchedItem,
     FetchResult,
     MissingItem,
     cached_file,
     fetch_all,
+    fetch_file,
     fetch_published,
 )
 from builders.sources.sdist import fetch_sdist, index_url, unpack_sdist
@@ -13,6 +15,7 @@ from builders.sources.source import Source, obtain, patches_of
 from builders.urls import check_mirrors, mirrored, without_password
 
 __all__ = [
+    "Downloads",
     "FetchResult",
     "FetchedItem",
     "MissingItem",
@@ -20,6 +23,7 @@ __all__ = [
     "cached_file",
     "check_mirrors",
     "fetch_all",
+    "fetch_file",
     "fetch_published",
     "fetch_sdist",
     "index_url",

@@ -33,7 +33,12 @@ _DAMAGED = (tarfile.TarError, zlib.error, lzma.LZMAError, EOFError, ValueError)
 
 
 def fetch_sdist(
-    project: str, pin: Sdist, *, offline: bool = False, mirrors: Mapping[str, str] | None = None
+    project: str,
+    pin: Sdist,
+    *,
+    url: str = "",
+    offline: bool = False,
+    mirrors: Mapping[str, str] | None = None,
 ) -> Path:
     """Return the path of a pinned sdist, from the cache or from the index.
 
@@ -43,6 +48,8 @@ def fetch_sdist(
         Name of the project on the index.
     pin
         File name and SHA-256.
+    url
+        Its URL, if the lock has it; else the page of the project on the index is read.
     offline
         Whether only the cache is used.
     mirrors
@@ -68,7 +75,7 @@ def fetch_sdist(
         msg = f"{pin.file} is not in the cache, and --offline is set."
         raise EnvironmentLacksError(msg, hint=OFFLINE_HINT)
     mirrors = mirrors or {}
-    url = _file_url(project, pin.file, index_url(), mirrors)
+    url = url or _file_url(project, pin.file, index_url(), mirrors)
     download(url, target, pin.sha256, Downloads(mirrors))
     return target
 

@@ -125,7 +125,8 @@ def obtain(
     patch_inputs = {"patches": hashes} if hashes else {}
     if pick.sdist is not None:
         fetched = not sdist_path(pick.sdist).exists()
-        path = fetch_sdist(pick.name, pick.sdist, offline=offline, mirrors=mirrors)
+        url = next((file.url for file in pick.files if file.name == pick.sdist.file), "")
+        path = fetch_sdist(pick.name, pick.sdist, url=url, offline=offline, mirrors=mirrors)
         return Source(
             name=pick.name,
             version=pick.version,

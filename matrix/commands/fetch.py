@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -90,7 +91,14 @@ def execute(context: Context) -> int:
     result = fetch_published(locked, mirrors=settings.mirrors, offline=args.offline, reporter=console)
     others = [name for name in names if name not in {pick.name for pick in published}]
     if args.wheelhouse is None and (others or not names):
-        wheels = partial(_fetch_wheels, catalog=catalog, mirrors=settings.mirrors, args=args, console=console)
+        wheels = partial(
+            _fetch_wheels,
+            catalog=catalog,
+            mirrors=settings.mirrors,
+            args=args,
+            console=console,
+            seen={item.identity for item in result.sources},
+        )
         result += fetch_all(
             lock,
             catalog,
@@ -119,7 +127,8 @@ def execute(context: Context) -> int:
     else:
         console.data(_text(result, every=console.verbosity > 0))
         if args.wheelhouse is not None:
-            console.info(f"Wheelhouse: {args.wheelhouse}. Use it with `matrix env --wheelhouse DIR`.")
+            command = f"matrix env --wheelhouse {quote(str(args.wheelhouse))}"
+            console.info(f"Use the files in {args.wheelhouse} with `{command}`.")
     return max((item.exit_code for item in result.missing), default=0)
 
 
@@ -166,8 +175,12 @@ def _fetch_wheels(
     mirrors: Mapping[str, str],
     args: argparse.Namespace,
     console: Console,
+    seen: set[str],
 ) -> Iterator[FetchedItem | MissingItem]:
-    """Fetch torch and the build requirements, with the Python and in the base image of the lock."""
+    """Fetch torch and the build requirements, with the Python and in the base image of the lock.
+
+    `seen` are the identities of what has been fetched.
+    """
     from builders.build_host import find_build_host
     from builders.plan import plan
     from builders.task import Limits, wheels_of
@@ -185,7 +198,6 @@ def _fetch_wheels(
     except MatrixError as error:
         yield MissingItem.from_error("torch", lock.version_of("torch"), _BUILD_WHEELS, error)
         return
-    seen: set[str] = set()
     for task in tasks:
         try:
             before, wheels = wheels_of(task, Limits(offline=args.offline, mirrors=mirrors), log, console)
@@ -193,9 +205,10 @@ def _fetch_wheels(
             yield MissingItem.from_error(task.pick.name, task.pick.pinned, _BUILD_WHEELS, error)
             continue
         for wheel in wheels:
-            if wheel.sha256 in seen:
+            identity = f"sha256:{wheel.sha256}"
+            if identity in seen:
                 continue
-            seen.add(wheel.sha256)
+            seen.add(identity)
             yield FetchedItem(
                 name=wheel.name,
                 version=wheel.version,
@@ -203,7 +216,7 @@ def _fetch_wheels(
                 origin=wheel.file,
                 state="cached" if wheel.sha256 in before else "fetched",
                 bytes=wheel.size,
-                identity=f"sha256:{wheel.sha256}",
+                identity=identity,
                 path=str(wheel.path),
             )
 

@@ -12,12 +12,14 @@ from pathlib import Path
 import pytest
 
 from builders.cache import cache_root
-from builders.sources import cached_file, fetch_published
+from builders.sources import cached_file, fetch_published, obtain
 from builders.sources.download import Downloads
 from builders.sources.fetch import fetch_file
 from resolver.errors import EnvironmentLacksError, HashMismatchError, SourceError
+from resolver.facts.schema import Sdist
 from resolver.indexes import File
 from tests.support.locks import locked_pick
+from tests.support.tasks import make_distribution
 
 DATA = bytes(range(256)) * 8000
 DIGEST = hashlib.sha256(DATA).hexdigest()
@@ -242,6 +244,20 @@ def test_stopped_download_is_continued(server: FileServer) -> None:
     with pytest.raises(CancelledError):
         fetch_file(server.file(), downloads)
     assert fetch(server.file())
+
+
+def test_directory_is_no_file_to_fetch(tmp_path: Path, server: FileServer) -> None:
+    del server
+    with pytest.raises(SourceError, match="is a directory") as caught:
+        fetch(File("project-1.0", tmp_path.as_uri()))
+    assert "pip wheel" in caught.value.hint
+
+
+def test_sdist_of_lock_needs_no_index_page(server: FileServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple")
+    file = server.file()
+    pick = make_distribution("big", sdist=Sdist(NAME, DIGEST), files=(file,))
+    assert obtain(pick).path.read_bytes() == DATA
 
 
 def test_two_processes_download_one_file(server: FileServer) -> None:

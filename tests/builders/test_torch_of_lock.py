@@ -1,0 +1,79 @@
+"""Builds take torch and its dependencies from the files of the lock, without pip."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from builders.containers.runtime import HostRuntime
+from builders.environments.layers import fetch_build_wheels
+from builders.task import Limits, fetching_of, torch_of_lock
+from resolver.errors import EnvironmentLacksError
+from resolver.model import Edge, Resolution
+from tests.support.locks import built_pick, local_file, lock_of, locked_pick
+from tests.support.recorder import Recorder
+from tests.support.tasks import PYTHON, make_recipe, make_task
+from tests.support.tiny import tiny_wheel
+
+
+@pytest.fixture
+def lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Resolution:
+    """Return a lock with torch, what it requires, and a distribution that it does not require."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    versions = {"torch": "2.13.0+cpu", "sympy": "1.14.0", "mpmath": "1.3.0", "rich": "15.0"}
+    needs = {"torch": "sympy", "sympy": "mpmath", "mpmath": "sympy"}  # with a cycle
+    return lock_of(
+        built_pick("tiny"),
+        *(
+            locked_pick(name, version, local_file(tiny_wheel(tmp_path / "files", name, version)))
+            for name, version in versions.items()
+        ),
+        edges=(
+            Edge("tiny", "torch", "run", declared=True),
+            *(Edge(subject, needed, "run", declared=True) for subject, needed in needs.items()),
+        ),
+    )
+
+
+def names(lock: Resolution) -> list[str]:
+    return [pick.name for pick in torch_of_lock(lock)]
+
+
+def changed(lock: Resolution, name: str, **fields: object) -> Resolution:
+    picks = tuple(replace(pick, **fields) if pick.name == name else pick for pick in lock.picks)
+    return replace(lock, picks=picks)
+
+
+def test_torch_comes_with_all_it_requires(lock: Resolution) -> None:
+    assert names(lock) == ["mpmath", "sympy", "torch"]
+
+
+def test_pip_resolves_torch_unless_lock_has_all_wheels(lock: Resolution) -> None:
+    pick = lock.pick("mpmath")
+    assert pick is not None
+    file = pick.files[0]
+    assert names(changed(lock, "mpmath", files=())) == []
+    assert names(changed(lock, "mpmath", files=(replace(file, sha256=""),))) == []
+    assert names(changed(lock, "mpmath", files=(replace(file, name="mpmath-1.3.0.tar.gz"),))) == []
+    assert names(changed(lock, "torch", origin="preinstalled")) == []
+    assert names(replace(lock, left_open=("the requirements of torch",))) == []
+
+
+def test_files_of_lock_are_fetched_once_without_pip(lock: Resolution, tmp_path: Path) -> None:
+    task = make_task(make_recipe("cpu", undeclared=("torch",)))
+    task = task.__class__(task.pick, task.recipe, task.build_host, lock)
+    recorder = Recorder()
+    options = fetching_of(task, Limits(), log=tmp_path / "log", reporter=recorder)
+    wheels = fetch_build_wheels(
+        HostRuntime(), PYTHON, torch="torch==2.13.0+cpu", requirements=[], options=options
+    )
+    assert [wheel.name for wheel in wheels] == ["mpmath", "sympy", "torch"]
+    assert all(wheel.path.is_file() for wheel in wheels)
+    assert len(recorder.messages) == 3
+    again = fetching_of(task, Limits(offline=True), log=tmp_path / "log", reporter=recorder)
+    assert again.torch == wheels
+    wheels[0].path.unlink()
+    with pytest.raises(EnvironmentLacksError, match="not in the cache"):
+        fetching_of(task, Limits(offline=True), log=tmp_path / "log", reporter=recorder)
