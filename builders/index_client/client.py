@@ -12,7 +12,7 @@ import os
 import threading
 import time
 from bisect import bisect_left
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from copy import copy
 from datetime import UTC, datetime
 from functools import cached_property, lru_cache, partial
@@ -277,7 +277,8 @@ class IndexClient:
             headers["If-Modified-Since"] = page.modified
         reply, content = self._get(url, headers, index, name, is_cached=page is not None)
         if reply.status_code == 304 and page is not None:  # noqa: PLR2004  unchanged
-            os.utime(path)
+            with suppress(OSError):  # the cache may be read-only
+                os.utime(path)
             return page
         header = Page(url, reply.headers.get("ETag", ""), reply.headers.get("Last-Modified", ""), reply.ok)
         releases: Releases = []

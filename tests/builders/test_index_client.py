@@ -431,7 +431,9 @@ def test_old_page_is_requested_again(server: Server, client: MakeClient) -> None
     assert "If-None-Match" not in server.requests[-1][1]
 
 
-def test_unchanged_page_is_fresh_again(server: Server, client: MakeClient, tmp_path: Path) -> None:
+def test_unchanged_page_is_fresh_again(
+    server: Server, client: MakeClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def conditional(request: Handler) -> None:
         if (
             request.headers.get("If-None-Match") == '"x"'
@@ -450,6 +452,8 @@ def test_unchanged_page_is_fresh_again(server: Server, client: MakeClient, tmp_p
     assert versions(client().project("some-pkg")) == expected
     assert client().is_cached("some-pkg")
     assert len(server.requests) == 2
+    monkeypatch.setattr(os, "utime", lambda _: (_ for _ in ()).throw(PermissionError))
+    assert versions(client(fresh_for=0).project("some-pkg")) == expected
 
 
 def test_offline_uses_old_pages_and_warns_once(server: Server, client: MakeClient, tmp_path: Path) -> None:
