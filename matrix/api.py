@@ -94,16 +94,34 @@ def resolve(
 
 
 def resolve_settings(
-    settings: Settings, catalog: Catalog, today: datetime.date, inputs: Inputs | None = None
+    settings: Settings,
+    catalog: Catalog,
+    today: datetime.date,
+    inputs: Inputs | None = None,
+    *,
+    earlier: Resolution | None = None,
 ) -> Resolution | Conflict:
-    """Resolve the request that settings describe, with a catalog and inputs that were already read."""
+    """Resolve the request that settings describe, with a catalog and inputs that were already read.
+
+    The versions of an earlier resolution are kept where possible if it is of the same request, or if the
+    settings name distributions to upgrade in it.
+
+    Raises
+    ------
+    UsageError
+        A distribution to upgrade is not in the earlier resolution.
+    """
     from matrix.inputs import read_inputs
+    from matrix.locking import is_same_request, kept_versions
     from matrix.request import make_request
     from resolver.resolve import resolve as solve
 
     inputs = inputs or read_inputs(settings)
     request = make_request(settings, catalog, today, inputs)
-    return solve(catalog, request, package_indexes(settings, inputs))
+    keep = {}
+    if earlier and (settings.upgrade or is_same_request(earlier.request, request)):
+        keep = kept_versions(earlier, settings.upgrade)
+    return solve(catalog, request, package_indexes(settings, inputs), keep=keep)
 
 
 def package_indexes(settings: Settings, inputs: Inputs, reporter: Reporter = SILENT) -> PackageIndexes | None:

@@ -68,11 +68,12 @@ class Context:
 
         return make_request(self.settings, self.catalog_with_image, self.today, self.inputs)
 
-    def resolve(self) -> Resolution | Conflict:
-        """Resolve the request that the settings describe."""
+    def resolve(self, earlier: Resolution | None = None) -> Resolution | Conflict:
+        """Resolve the request that the settings describe; see `matrix.api.resolve_settings`."""
         from matrix.api import resolve_settings
 
-        return resolve_settings(self.settings, self.catalog_with_image, self.today, self.inputs)
+        catalog = self.catalog_with_image
+        return resolve_settings(self.settings, catalog, self.today, self.inputs, earlier=earlier)
 
     @property
     def lock_path(self) -> Path:

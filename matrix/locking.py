@@ -1,4 +1,4 @@
-"""The catalog that a lock was resolved with, and options that must agree with the lock's target."""
+"""The catalog that a lock was resolved with, what to keep of it, and options that must agree with it."""
 
 from __future__ import annotations
 
@@ -10,16 +10,17 @@ from msgspec.structs import replace
 from builders.containers.image import image_name
 from matrix.request import driver_line, site_named
 from matrix.settings import load_catalog, site_file
-from resolver.errors import UsageError
+from resolver.errors import UsageError, did_you_mean
 from resolver.inferred import with_releases_of
-from resolver.versions import allows, parse_specifier
+from resolver.versions import allows, parse_specifier, shorten
 
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Collection
 
     from matrix.settings import Settings
     from resolver.facts.catalog import Catalog
-    from resolver.model import Resolution
+    from resolver.model import Request, Resolution
 
 _TARGET_OPTIONS = ("site", "date", "backend", "gfx", "driver", "rocm", "python", "base_image")
 
@@ -48,6 +49,36 @@ def _overlay(name: str, lock: Path) -> str:
             return str(directory / name)
     msg = f"The lock was resolved with the facts in {name}, which is neither here nor next to the lock."
     raise UsageError(msg, hint="Copy it here, name another with --site or --catalog, or resolve again.")
+
+
+def is_same_request(one: Request, other: Request) -> bool:
+    """Return whether two requests differ at most in their date."""
+    return (
+        replace(one, target=other.target) == other
+        and replace(one.target, date=other.target.date) == other.target
+    )
+
+
+def kept_versions(lock: Resolution, upgrade: Collection[str]) -> dict[str, str]:
+    """Return version and variant of everything in a lock except what is upgraded, by name.
+
+    Raises
+    ------
+    UsageError
+        The lock has nothing of that name.
+    """
+    keys = {pick.name: pick.key for pick in lock.picks}
+    for name in upgrade:
+        if name not in keys:
+            msg = f"The lock has no {shorten(name)!r} to upgrade."
+            raise UsageError(msg, hint=did_you_mean(name, keys))
+    return {name: key for name, key in keys.items() if name not in upgrade}
+
+
+def is_unchanged(lock: Resolution, again: Resolution) -> bool:
+    """Return whether a lock has the same answer as a later resolution of the same request."""
+    same = replace(again, request=lock.request, target=replace(again.target, date=lock.target.date))
+    return is_same_request(lock.request, again.request) and same == lock
 
 
 def names_target(args: argparse.Namespace) -> bool:

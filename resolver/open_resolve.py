@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -29,9 +29,11 @@ _LEARNED = "learned-"
 """Beginning of the names of the components that stand for the ways to avoid what was learned."""
 
 
-def resolve_open(catalog: Catalog, request: Request, indexes: PackageIndexes) -> Resolution | Conflict:
+def resolve_open(
+    catalog: Catalog, request: Request, indexes: PackageIndexes, keep: Mapping[str, str] | None = None
+) -> Resolution | Conflict:
     """Resolve the platform, the catalog, and everything else; see `resolver.resolve.resolve`."""
-    answer = _solve(catalog, request, indexes)
+    answer = _solve(catalog, request, indexes, keep)
     warnings = []
     while isinstance(answer, Refuted):
         try:
@@ -42,7 +44,7 @@ def resolve_open(catalog: Catalog, request: Request, indexes: PackageIndexes) ->
         if wider is catalog:
             break
         catalog = wider
-        answer = _solve(catalog, request, indexes)
+        answer = _solve(catalog, request, indexes, keep)
     if isinstance(answer, Resolution):
         return answer
     from resolver.open_explain import explain_open_conflict
@@ -90,12 +92,14 @@ class Refuted(NamedTuple):
     links: list[Link]
 
 
-def _solve(catalog: Catalog, request: Request, indexes: PackageIndexes) -> Resolution | Refuted:
+def _solve(
+    catalog: Catalog, request: Request, indexes: PackageIndexes, keep: Mapping[str, str] | None = None
+) -> Resolution | Refuted:
     also = frozenset(PAIRED_WITH_TORCH)  # what others often require; any other name costs another round
     while True:
-        problem = compile_problem(catalog, request, also=also, open_world=True)
+        problem = compile_problem(catalog, request, also=also, keep=keep, open_world=True)
         bound = closed_names(catalog, request.target.backend)
-        world = OpenWorld(catalog, request, problem, bound=bound, indexes=indexes)
+        world = OpenWorld(catalog, request, problem, bound=bound, indexes=indexes, keep=keep or {})
         turns = _Turns(catalog, request, problem, world)
         try:
             resolution = turns.resolve(frozenset(), frozenset())

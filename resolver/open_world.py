@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -106,6 +106,12 @@ class Choices:
             mask = self._by_specifier[specifier.text] = self._mask_of(specifier)
         return mask
 
+    def of_version(self, version: str) -> int:
+        """Return the mask of one version as its files name it; 0 if there is none."""
+        if not version:
+            return 0
+        return next((1 << bit for bit, one in enumerate(self.releases, start=1) if one.version == version), 0)
+
     def _mask_of(self, specifier: Specifier) -> int:
         if specifier.other is not None or any(interval.local is not None for interval in specifier.intervals):
             allowed = (bit for bit in range(1, self._size + 1) if specifier.allows(self.release(bit).version))
@@ -147,6 +153,8 @@ class OpenWorld:
         Names that only the catalog decides, whether or not the problem has them.
     indexes
         The package indexes.
+    keep
+        Versions to prefer, by name.
 
     Attributes
     ----------
@@ -164,7 +172,9 @@ class OpenWorld:
         *,
         bound: frozenset[str],
         indexes: PackageIndexes,
+        keep: Mapping[str, str],
     ) -> None:
+        self._keep = keep
         self._catalog = catalog
         self._request = request
         self._problem = problem
@@ -441,7 +451,7 @@ class OpenWorld:
         unusable: dict[tuple[str, bool], int] = {}
         versions: dict[tuple[str, bool], list[str]] = {}
         for _ in range(_LOOK_AHEAD):
-            mask = self._preferred(domain)
+            mask = self._preferred(choices, domain)
             release = choices.release(mask.bit_length() - 1)
             problem = self._obstacle(choices.name, release)
             if problem is None:
@@ -458,7 +468,10 @@ class OpenWorld:
             self._search.add({**terms, choices.number: masks}, link)
         return mask
 
-    def _preferred(self, mask: int) -> int:
+    def _preferred(self, choices: Choices, mask: int) -> int:
+        kept = mask & choices.of_version(self._keep.get(choices.name, ""))
+        if kept:
+            return kept
         if self._request.prefer == "oldest":
             return 1 << (mask.bit_length() - 1)
         return mask & -mask

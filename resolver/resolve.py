@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
@@ -29,11 +29,15 @@ _SHOWN = [name for name in PLATFORM if name not in {"backend", "gfx"}]
 
 
 def resolve(
-    catalog: Catalog, request: Request, indexes: PackageIndexes | None = None
+    catalog: Catalog,
+    request: Request,
+    indexes: PackageIndexes | None = None,
+    *,
+    keep: Mapping[str, str] | None = None,
 ) -> Resolution | Conflict:
     """Choose a version of everything the request needs, or return the conflict.
 
-    Deterministic: the same catalog, request and state of the indexes give the same answer.
+    Deterministic: the same arguments and state of the indexes give the same answer.
 
     Parameters
     ----------
@@ -43,6 +47,8 @@ def resolve(
         Where distributions outside the catalog are looked up, and releases that the catalog does not list if
         none of those it lists can be chosen. Without indexes, or if none can be reached, only the platform
         and the catalog are resolved, and the rest is left open.
+    keep
+        Version and variant (`Distribution.key`) to prefer, by name: those of an earlier resolution.
 
     Raises
     ------
@@ -56,14 +62,16 @@ def resolve(
         The search exceeded its limit.
     """
     if indexes is None:
-        return _resolve_closed(catalog, request)
+        return _resolve_closed(catalog, request, keep)
     from resolver.open_resolve import resolve_open
 
-    return resolve_open(widened(catalog, request, indexes), request, indexes)
+    return resolve_open(widened(catalog, request, indexes), request, indexes, keep)
 
 
-def _resolve_closed(catalog: Catalog, request: Request) -> Resolution | Conflict:
-    session = Session(compile_problem(catalog, request))
+def _resolve_closed(
+    catalog: Catalog, request: Request, keep: Mapping[str, str] | None
+) -> Resolution | Conflict:
+    session = Session(compile_problem(catalog, request, keep=keep))
     solution, notes = preferred_solution(catalog, request, session)
     if solution is None:
         from resolver.explain import explain_conflict

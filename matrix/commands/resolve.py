@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from builders.constants import LOCK_FILE
 from matrix.api import write_lock
+from matrix.locking import is_unchanged
 from matrix.options import (
     add_format,
     add_index_access,
@@ -17,12 +18,14 @@ from matrix.options import (
 )
 from matrix.render import sdists_text
 from matrix.resolution_text import forget_conflict, resolution_json, resolution_text, show_conflict
+from resolver.errors import LockError
 from resolver.model import Conflict
 
 if TYPE_CHECKING:
     import argparse
 
     from matrix.context import Context
+    from resolver.model import Resolution
 
 SUMMARY = "choose versions that work together and write matrix.lock"
 EXAMPLE = "matrix resolve apex deepspeed --site lumi-g --python 3.12"
@@ -65,15 +68,38 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_target_options(parser)
 
 
+def _earlier(context: Context) -> Resolution | None:
+    """Return the lock that the answer will replace, if there is one that can be read.
+
+    Raises
+    ------
+    LockError
+        There is none, but distributions are to be upgraded in it.
+    """
+    from resolver.lock import read_lock
+
+    path = context.args.output
+    if not context.settings.upgrade and (context.args.no_lock or not path.exists()):
+        return None
+    try:
+        return read_lock(path)
+    except LockError:
+        if context.settings.upgrade:
+            raise
+        return None
+
+
 def execute(context: Context) -> int:
     """Run the command."""
     args, console = context.args, context.console
-    answer = context.resolve()
+    earlier = _earlier(context)
+    answer = context.resolve(earlier)
     if isinstance(answer, Conflict):
         show_conflict(answer, console, as_json=args.format == "json")
         return 1
     forget_conflict()
-    if not args.no_lock:  # before printing, because a closed pipe ends the program
+    is_valid = earlier is not None and is_unchanged(earlier, answer)
+    if not args.no_lock and not is_valid:  # before printing, because a closed pipe ends the program
         write_lock(answer, args.output)
     if args.format == "json":
         console.document(resolution_json(answer))
@@ -84,7 +110,11 @@ def execute(context: Context) -> int:
             console.warning(warning)
         if warning := sdists_text([pick for pick in answer.distributions if pick.is_sdist]):
             console.warning(warning)
-    if not args.no_lock:
+    if is_valid:
+        console.info(
+            f"\n{args.output} is still valid and was not changed. --upgrade NAME upgrades NAME in it."
+        )
+    elif not args.no_lock:
         sources = "" if console.verbosity > 0 else " It names the sources of all facts; -v shows them."
         console.info(f"\nWrote {args.output}.{sources}")
     return 0

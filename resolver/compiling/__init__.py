@@ -6,7 +6,7 @@ The search knows nothing of drivers, wheels or images.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING
 
 from resolver.compiling.clauses import PAIRED_WITH_TORCH
@@ -25,7 +25,12 @@ if TYPE_CHECKING:
 
 
 def compile_problem(
-    catalog: Catalog, request: Request, *, also: Collection[str] = (), open_world: bool = False
+    catalog: Catalog,
+    request: Request,
+    *,
+    also: Collection[str] = (),
+    keep: Mapping[str, str] | None = None,
+    open_world: bool = False,
 ) -> Problem:
     """Compile a request and the catalog to a problem.
 
@@ -35,6 +40,8 @@ def compile_problem(
         The facts and what is asked for.
     also
         Distributions of the catalog that something outside it may require.
+    keep
+        Version and variant (`Candidate.key`) to prefer, by component.
     open_world
         Whether names that the catalog does not know are resolved elsewhere, instead of being an error.
 
@@ -43,7 +50,7 @@ def compile_problem(
     UsageError
         The request names a component, version, day or image that the catalog does not know.
     """
-    builder = ProblemBuilder(catalog, request, also=also, open_world=open_world)
+    builder = ProblemBuilder(catalog, request, also=also, keep=keep, open_world=open_world)
     compile_platform(builder)
     compile_torch(builder)
     compile_packages(builder)

@@ -47,12 +47,19 @@ class ProblemBuilder:
     """
 
     def __init__(
-        self, catalog: Catalog, request: Request, *, also: Iterable[str] = (), open_world: bool = False
+        self,
+        catalog: Catalog,
+        request: Request,
+        *,
+        also: Iterable[str] = (),
+        keep: Mapping[str, str] | None = None,
+        open_world: bool = False,
     ) -> None:
         self.catalog = catalog
         self.request = request
         self.target = request.target
         self.open_world = open_world
+        self._keep = keep or {}
         check_target(catalog, self.target)
         self.window = window_of(catalog, request)
         self.driver = self.target.driver or (self.window.driver if self.window else None)
@@ -98,12 +105,15 @@ class ProblemBuilder:
         """Add a component, and sort its candidates in the order of preference.
 
         The highest rank comes first, or the lowest if the request prefers the oldest. Within a rank, the
-        candidate without a variant comes first. Candidates to be tried `last` come after all others.
+        candidate without a variant comes first. Candidates to be tried `last` come after all others, and the
+        version to keep comes before them.
         Candidates weaker than the requested support may not be chosen.
         """
         ordered = sorted(candidates, key=lambda candidate: candidate.variant)
         ordered.sort(key=rank, reverse=self.request.prefer != "oldest")
         ordered.sort(key=last)
+        if kept := self._keep.get(name):
+            ordered.sort(key=lambda candidate: candidate.key != kept)
         if self.request.preinstalled is not None:
             ordered, self._installed[name] = with_installed(self.catalog, self.request, name, ordered)
         self.variables[name] = Variable(name, ordered)

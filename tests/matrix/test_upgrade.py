@@ -1,0 +1,84 @@
+"""What `matrix resolve` keeps of an existing lock."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from matrix import api
+from matrix.cli import main
+from resolver.lock import read_lock
+from tests.support.indexes import FakeIndexes, FakeRelease
+
+Capture = pytest.CaptureFixture[str]
+Versions = Callable[..., dict[str, str]]
+
+OLD = {"web": {"1.0": ["core>=1"]}, "core": {"1.0": []}}
+NEW = {"web": {"1.0": ["core>=1"], "2.0": ["core>=2"]}, "core": {"1.0": [], "1.5": [], "2.0": []}}
+
+
+@pytest.fixture
+def resolve(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Versions:
+    """Return a function that runs `matrix resolve` with projects, and returns the versions in the lock."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(projects: dict[str, dict[str, list[str]]], *arguments: str) -> dict[str, str]:
+        indexes = FakeIndexes(
+            {name: {v: FakeRelease(requires=r) for v, r in of.items()} for name, of in projects.items()}
+        )
+        monkeypatch.setattr(api, "package_indexes", lambda *_: indexes)
+        assert main(["resolve", *arguments, "--backend", "cpu", "--python", "3.12"]) == 0
+        return {pick.name: pick.version for pick in read_lock(Path("matrix.lock")).distributions}
+
+    return run
+
+
+def test_valid_lock_of_same_request_is_kept(resolve: Versions, capsys: Capture) -> None:
+    resolve(OLD, "web")
+    before = Path("matrix.lock").read_bytes()
+    capsys.readouterr()
+    assert resolve(NEW, "web") == {"web": "1.0", "core": "1.0"}
+    assert Path("matrix.lock").read_bytes() == before
+    assert "matrix.lock is still valid" in capsys.readouterr().err
+
+
+def test_other_request_is_resolved_anew(resolve: Versions) -> None:
+    resolve(OLD, "web")
+    assert resolve(NEW, "web", "core") == {"web": "2.0", "core": "2.0"}
+
+
+def test_upgrade_changes_only_what_it_must(resolve: Versions) -> None:
+    resolve(OLD, "web")
+    assert resolve(NEW, "web", "--upgrade", "core") == {"web": "1.0", "core": "2.0"}
+    resolve(OLD, "web", "-o", "other.lock")
+    assert resolve(NEW, "web", "--upgrade", "web") == {"web": "2.0", "core": "2.0"}
+
+
+def test_lock_that_became_invalid_changes_as_little_as_possible(resolve: Versions) -> None:
+    resolve(OLD | {"tool": {"1.0": []}}, "web", "tool")
+    without = {"web": {"1.0": ["core>=1"]}, "core": {"1.5": [], "2.0": []}, "tool": {"1.0": [], "2.0": []}}
+    assert resolve(without, "web", "tool") == {"web": "1.0", "core": "2.0", "tool": "1.0"}
+
+
+def test_platform_is_kept_in_upgrade(resolve: Versions) -> None:
+    torch = {"lib": {"1.0": ["torch"]}}
+    first = resolve(torch, "lib", "torch<2.6")
+    again = resolve({"lib": {"1.0": ["torch"], "2.0": ["torch"]}}, "lib", "torch", "--upgrade", "lib")
+    assert (first["lib"], again["lib"]) == ("1.0", "2.0")
+    assert again["torch"] == first["torch"]
+
+
+def test_upgrade_of_missing_name_is_an_error(resolve: Versions, capsys: Capture) -> None:
+    resolve(OLD, "web")
+    assert main(["resolve", "web", "--backend", "cpu", "--upgrade", "wob"]) == 2
+    assert "Did you mean web?" in capsys.readouterr().err
+
+
+def test_upgrade_without_lock_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["resolve", "torch", "--backend", "cpu", "--upgrade", "torch"]) == 2
+    assert "There is no lock file matrix.lock." in capsys.readouterr().err
