@@ -7,11 +7,13 @@ import os
 import threading
 from pathlib import Path
 
+import pypi_simple
 import pytest
 
 from builders import pip_configuration
 from builders.containers.runtime import Bind
 from builders.environments.pip import is_reachable, local_bind, pip_environment, pip_settings
+from builders.pip_configuration import package_sources
 from resolver.errors import UsageError
 
 
@@ -150,3 +152,23 @@ class Quiet(http.server.BaseHTTPRequestHandler):
 
 def test_local_directory_is_reachable() -> None:
     assert is_reachable("file:///not/there")
+
+
+def test_package_sources_are_those_of_pip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sources = package_sources()
+    assert sources == ((pypi_simple.PYPI_SIMPLE_ENDPOINT,), ())
+    write(tmp_path / "named.conf", "[global]\nindex-url = http://one/simple\nextra-index-url = http://two\n")
+    monkeypatch.setenv("PIP_FIND_LINKS", f"{tmp_path} http://host/links.html")
+    assert package_sources() == (
+        ("http://one/simple", "http://two"),
+        (tmp_path.as_uri(), "http://host/links.html"),
+    )
+    assert package_sources("http://own", ["http://two", "http://three"]).indexes == (
+        "http://own", "http://two", "http://three",
+    )  # fmt: skip
+
+
+def test_no_index_leaves_the_options(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PIP_NO_INDEX", "true")
+    assert package_sources().indexes == ()
+    assert package_sources("http://own").indexes == ("http://own",)
