@@ -14,7 +14,6 @@ import io
 import mmap
 import os
 import stat
-import sys
 import tempfile
 import time
 import zipfile
@@ -46,7 +45,7 @@ _CHUNK = 1 << 18
 _WORTH_A_THREAD = 1 << 20  # bytes
 _MOST_PENDING = 8  # chunks that wait to be hashed
 _InflateError = cast("type[Exception]", zlib.error)
-_COMPRESS_LEVEL = 1  # a quarter of the default level's time, for wheels that are 9 to 17 % larger
+_COMPRESS_LEVEL = 2  # of zlib-ng: a quarter of the time of zlib's default level, for members 11 % larger
 _FIRST_DATE = (1980, 1, 1, 0, 0, 0)  # the oldest date that a zip file can hold
 
 
@@ -326,7 +325,7 @@ class NewMember(NamedTuple):
 
 
 def write_wheel(path: Path, members: Mapping[str, NewMember], dist_info: str) -> None:
-    """Write a wheel and its RECORD; the bytes depend on the members and on Python's zlib only.
+    """Write a wheel and its RECORD; the bytes depend on the members and on zlib-ng only.
 
     Members are sorted, with those of the metadata directory at the end and RECORD last. All have the
     date of ``SOURCE_DATE_EPOCH``, or else 1980-01-01.
@@ -346,15 +345,13 @@ def write_wheel(path: Path, members: Mapping[str, NewMember], dist_info: str) ->
 def _write_member(archive: zipfile.ZipFile, name: str, member: NewMember) -> bytes:
     info = zipfile.ZipInfo(name, _date())
     info.compress_type = zipfile.ZIP_DEFLATED
-    if sys.version_info >= (3, 13):
-        info.compress_level = _COMPRESS_LEVEL
-    else:
-        info._compresslevel = _COMPRESS_LEVEL  # type: ignore[attr-defined]  # noqa: SLF001  older name
     info.create_system = 3  # Unix
     info.external_attr = (stat.S_IFREG | (0o755 if member.executable else 0o644)) << 16
     info.file_size = member.size  # decides whether 64-bit sizes are needed
     digest = hashlib.sha256()
     with archive.open(info, "w") as sink:
+        # `zipfile` has no parameter for it, and its zlib takes one and a half times as long.
+        sink._compressor = zlib.compressobj(_COMPRESS_LEVEL, zlib.DEFLATED, -zlib.MAX_WBITS)  # type: ignore[attr-defined]  # noqa: SLF001
         for data in member.chunks:
             digest.update(data)
             sink.write(data)
