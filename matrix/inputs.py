@@ -185,7 +185,7 @@ class _Reader:
         except UsageError as error:
             raise parent.error(error.message, hint=error.hint) from None
         if text.count("\n") > _MOST_LINES:
-            raise parent.error(f"{path} has more than {_MOST_LINES} lines, so it is no requirements file.")
+            raise parent.error(f"{path} has more than {_MOST_LINES} lines, so it is not a requirements file.")
         source = _Source(str(path), directory=parent.directory, chain=(*parent.chain, real))
         self._add_document(read_requirements(text, str(path)), kind, source)
 

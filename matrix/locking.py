@@ -65,7 +65,7 @@ def kept_versions(lock: Resolution, upgrade: Collection[str]) -> dict[str, str]:
     Raises
     ------
     UsageError
-        The lock has nothing of that name.
+        The lock has no distribution of that name.
     """
     keys = {pick.name: pick.key for pick in lock.picks}
     for name in upgrade:

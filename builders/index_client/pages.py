@@ -312,11 +312,11 @@ def _is_attribute(text: str) -> bool:
 
 
 class _UnusualError(Exception):
-    """A page is not written as indexes usually do."""
+    """A page is not written as indexes usually write it."""
 
 
 def _parse_unusual_html(text: str, url: str, index: str) -> list[File]:
-    """Parse HTML that is not written as indexes usually do; this takes much longer."""
+    """Parse HTML that is not written as indexes usually write it; this takes much longer."""
     import pypi_simple
 
     try:

@@ -307,7 +307,7 @@ for line in sys.stdin:
 
 
 class Watcher(threading.Thread):
-    """Read all pages again and again, as clients do, and note what no client may ever see."""
+    """Read all pages repeatedly, as clients do, and record states that no client may see."""
 
     def __init__(self, index: Index) -> None:
         super().__init__(daemon=True)

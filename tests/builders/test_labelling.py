@@ -70,7 +70,7 @@ def repacked(
     when: tuple[int, int, int, int, int, int] = (2021, 3, 3, 3, 3, 4),
     level: int = 6,
 ) -> Path:
-    """Pack a wheel's members again, otherwise; RECORD stays as it is unless it is changed too."""
+    """Pack a wheel's members again, with changes; RECORD stays as it is unless it is changed too."""
     made = wheel.parent.parent / folder / wheel.name
     made.parent.mkdir()
     with zipfile.ZipFile(wheel) as before, zipfile.ZipFile(made, "w", compresslevel=level) as after:

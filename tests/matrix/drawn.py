@@ -99,7 +99,7 @@ _ARROW = re.compile(r'  (n\d+) (-->|-\.->)\|"([a-z, ]+)"\| (n\d+)')
 
 
 def read_mermaid(text: str) -> Drawn:
-    """Read a flowchart line by line, as far as one is written."""
+    """Read a flowchart line by line; only the syntax that `matrix graph` writes."""
     lines = text.splitlines()
     assert lines[0].startswith("%% ")
     assert lines[1] == "flowchart TB"
