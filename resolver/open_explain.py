@@ -5,23 +5,37 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from resolver.changes import changes_of
+from resolver.compiling import compile_problem
 from resolver.compiling.request import NEEDS_PYTHON
 from resolver.errors import TooLargeError
-from resolver.explain import LinkGroup, explain_conflict, sentences
+from resolver.explain import (
+    MAX_REJECTED,
+    LinkGroup,
+    RejectedVersion,
+    core_items,
+    explain_conflict,
+    sentences,
+)
 from resolver.incompatibilities import Search
-from resolver.model import Conflict, Suggestion
-from resolver.open_world import ALWAYS, Link
+from resolver.model import Conflict, CoreItem, Resolution, Suggestion, layer
+from resolver.open_resolve import solve
+from resolver.open_world import ALWAYS, Link, is_prerelease
 from resolver.problem import ABSENT, Demand, Relation
+from resolver.requirements import parse_requirement
 from resolver.session import Session
 from resolver.suggest import MAX_SUGGESTIONS, request_arguments
 
 if TYPE_CHECKING:
     from resolver.changes import Change
     from resolver.facts.catalog import Catalog
-    from resolver.model import Request, Resolution
+    from resolver.indexes import PackageIndexes
+    from resolver.model import Request, Requirement
     from resolver.open_resolve import Refuted
     from resolver.problem import Problem
+    from resolver.specifiers import Specifier
 
 _MOST_TRIALS = 12
 """Relaxed requests to resolve in search of suggestions."""
@@ -47,12 +61,10 @@ def explain_open_conflict(
     resolves
         Resolves a relaxed request; None if it has no solution either.
     """
-    session = Session(refuted.problem)
     core = _minimal(refuted) if refuted.links else None
     if core is None:
-        return explain_conflict(catalog, request, session)
+        return explain_conflict(catalog, request, Session(refuted.problem))
     demands = [item for item in core if isinstance(item, Demand)]
-    relations = [item for item in core if isinstance(item, Relation)]
     groups = [item for item in core if isinstance(item, LinkGroup)]
     blamed = {demand.variable.name for demand in demands} | {
         group.object.partition("[")[0] for group in groups
@@ -60,9 +72,74 @@ def explain_open_conflict(
     return Conflict(
         request=request,
         target=request.target,
-        core=tuple(sentences(session, demands, relations, groups)),
+        core=tuple(_sentences(refuted, core)),
         suggestions=tuple(_suggestions(catalog, request, blamed, resolves)),
     )
+
+
+def rejected_in_open_world(
+    catalog: Catalog,
+    request: Request,
+    indexes: PackageIndexes,
+    chosen: Resolution,
+    name: str,
+    *,
+    specifier: Specifier | None = None,
+    limit: int = MAX_REJECTED,
+) -> tuple[list[RejectedVersion], int]:
+    """Return why newer versions of a distribution were not chosen; as `rejected_versions`, with indexes.
+
+    Each of them is requested in place of the chosen one.
+    """
+    variables = compile_problem(catalog, request, open_world=True).variables
+    variable = variables.get(name)
+    if variable is not None:
+        versions = [(one.version, one.key, one.variant) for one in variable.candidates]
+    else:
+        project = indexes.project(name)
+        final = [one.version for one in project.releases if not is_prerelease(one.version)] if project else []
+        versions = [(version, version, "") for version in final]
+    pick = chosen.pick(name)
+    keys = [key for _, key, _ in versions]
+    end = keys.index(pick.key) if pick and pick.key in keys else 0
+    preferred = [one for one in reversed(versions[:end]) if specifier is None or specifier.allows(one[0])]
+    rejected = []
+    for version, key, variant in preferred[:limit]:
+        text = f"{name}{f'[{variant}]' if variant else ''}=={version}"
+        pinned = replace(request, requirements=(*request.requirements, parse_requirement(text)))
+        answer = solve(catalog, pinned, indexes)
+        if isinstance(answer, Resolution):
+            rejected.append(RejectedVersion(key, instead=_first_change(chosen, answer, name)))
+            continue
+        core = _minimal(answer) if answer.links else None
+        items = _sentences(answer, core) if core else core_items(Session(answer.problem))
+        own = f"you asked for {text}"
+        rejected.append(RejectedVersion(key, core=tuple(item for item in items if item.text != own)))
+    return rejected, len(preferred) - len(rejected)
+
+
+def working_in_open_world(
+    catalog: Catalog, request: Request, indexes: PackageIndexes, requirement: Requirement
+) -> str:
+    """Return the preferred version that a further requirement allows; empty if there is no solution."""
+    answer = solve(catalog, replace(request, requirements=(*request.requirements, requirement)), indexes)
+    return answer.version_of(requirement.name) if isinstance(answer, Resolution) else ""
+
+
+def _first_change(chosen: Resolution, other: Resolution, name: str) -> tuple[str, str, str] | None:
+    """Return the first component that another resolution has in another version, with both versions."""
+    for pick in sorted(chosen.picks, key=lambda pick: layer(pick.name)):
+        then = other.pick(pick.name)
+        if pick.name != name and then is not None and then.key != pick.key:
+            return pick.name, pick.key, then.key
+    return None
+
+
+def _sentences(refuted: Refuted, core: Sequence[_Item]) -> list[CoreItem]:
+    demands = [item for item in core if isinstance(item, Demand)]
+    relations = [item for item in core if isinstance(item, Relation)]
+    groups = [item for item in core if isinstance(item, LinkGroup)]
+    return sentences(Session(refuted.problem), demands, relations, groups)
 
 
 def _suggestions(

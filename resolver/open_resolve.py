@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from resolver.indexes import PackageIndexes
     from resolver.model import Conflict, Request
 
+_MOST_REASONS = 3
+"""Requirements that are named as the reason for a distribution."""
 _LEARNED = "learned-"
 """Beginning of the names of the components that stand for the ways to avoid what was learned."""
 
@@ -33,7 +35,7 @@ def resolve_open(
     catalog: Catalog, request: Request, indexes: PackageIndexes, keep: Mapping[str, str] | None = None
 ) -> Resolution | Conflict:
     """Resolve the platform, the catalog, and everything else; see `resolver.resolve.resolve`."""
-    answer = _solve(catalog, request, indexes, keep)
+    answer = solve(catalog, request, indexes, keep)
     warnings = []
     while isinstance(answer, Refuted):
         try:
@@ -44,14 +46,14 @@ def resolve_open(
         if wider is catalog:
             break
         catalog = wider
-        answer = _solve(catalog, request, indexes, keep)
+        answer = solve(catalog, request, indexes, keep)
     if isinstance(answer, Resolution):
         return answer
     from resolver.open_explain import explain_open_conflict
 
     def resolves(relaxed: Request) -> Resolution | None:
         try:
-            outcome = _solve(catalog, relaxed, indexes)
+            outcome = solve(catalog, relaxed, indexes)
         except MatrixError:
             return None
         return outcome if isinstance(outcome, Resolution) else None
@@ -92,9 +94,10 @@ class Refuted(NamedTuple):
     links: list[Link]
 
 
-def _solve(
+def solve(
     catalog: Catalog, request: Request, indexes: PackageIndexes, keep: Mapping[str, str] | None = None
 ) -> Resolution | Refuted:
+    """Return the resolution of a request, or what refutes it; the arguments are those of `resolve`."""
     also = frozenset(PAIRED_WITH_TORCH)  # what others often require; any other name costs another round
     while True:
         problem = compile_problem(catalog, request, also=also, keep=keep, open_world=True)
@@ -221,6 +224,7 @@ def _completed(resolution: Resolution, world: OpenWorld) -> Resolution:
         replace(pick, files=world.files_of(pick.name)) if pick.kind == "distribution" else pick
         for pick in resolution.picks
     ]
+    required_by = _required_by(known, world)
     added = [
         Distribution(
             name=pick.name,
@@ -232,7 +236,7 @@ def _completed(resolution: Resolution, world: OpenWorld) -> Resolution:
             index=pick.files[0].index if pick.files else "",
             files=pick.files,
             extras=pick.extras,
-            facts=tuple(_facts(pick)),
+            facts=tuple(_facts(pick, required_by.get(pick.name, ()))),
         )
         for pick in sorted(world.picks())
     ]
@@ -259,7 +263,21 @@ def _completed(resolution: Resolution, world: OpenWorld) -> Resolution:
     )
 
 
-def _facts(pick: Pick) -> Iterator[Fact]:
+def _required_by(known: Iterable[Distribution], world: OpenWorld) -> dict[str, list[Fact]]:
+    """Return why each distribution is part of the result: what requires it, as a fact."""
+    facts: dict[str, list[Fact]] = {}
+    names = [pick.name for pick in known if pick.kind == "distribution"]
+    for name in [*names, *(pick.name for pick in sorted(world.picks()))]:
+        for required, text in world.requirements_of(name):
+            version = world.version_of(name)
+            fact = Fact(
+                f"{name} {version} requires {text}", "documented", f"the metadata of {name} {version}"
+            )
+            facts.setdefault(required, []).append(fact)
+    return facts
+
+
+def _facts(pick: Pick, required_by: Sequence[Fact]) -> Iterator[Fact]:
     name, release = pick.name, f"{pick.name} {pick.version}"
     index = pick.files[0].index if pick.files else ""
     if index:
@@ -267,6 +285,7 @@ def _facts(pick: Pick) -> Iterator[Fact]:
     if pick.support == "inferred":
         text = f"{release} requires what its PKG-INFO says, which a build may change"
         yield Fact(text, "inferred", pick.files[0].url)
+    yield from required_by[:_MOST_REASONS]
 
 
 def _warnings(world: OpenWorld) -> Iterator[str]:

@@ -268,6 +268,14 @@ class OpenWorld:
         """Return the files of a distribution of the catalog in the solution; empty if no index has them."""
         return self._files.get((name, self._solution[name]), ())
 
+    def version_of(self, name: str) -> str:
+        """Return the version of a distribution in the result; empty if it has none."""
+        choices = self._open.get(name)
+        if choices is None:
+            return self._version(name)
+        domain = self._search.domains[choices.number]
+        return choices.release(domain.bit_length() - 1).version if is_required(domain) else ""
+
     def unread(self) -> dict[str, str]:
         """Return the distributions of the solution whose metadata could not be read, with the reason."""
         return {
@@ -411,7 +419,7 @@ class OpenWorld:
             return None
         if any(_names_prerelease(text.specifier) for text in self._stated(name)):
             return project.releases
-        final = [release for release in project.releases if not _PRERELEASE.search(release.version)]
+        final = [release for release in project.releases if not is_prerelease(release.version)]
         return final or project.releases
 
     def _stated(self, name: str) -> Iterator[Requirement]:
@@ -595,7 +603,7 @@ class OpenWorld:
                 for choices in nodes:
                     excluded = choices.everything & ~choices.allowed_by(requirement.specifier)
                     self._search.add({**terms, choices.number: excluded}, link._replace(object=choices.key))
-            required.append((name, requirement.text))
+            required.append((name, text.removeprefix("requires ")))
 
     def _applying(self, metadata: Metadata, extra: str) -> Iterator[tuple[Requirement, dict[int, int]]]:
         """Yield the requirements that apply, each with the terms for the Python on which that depends."""
@@ -701,7 +709,7 @@ class OpenWorld:
             return
         allowed = requirement.specifier
         for release in project.releases[:_LOOK_AHEAD]:
-            if _PRERELEASE.search(release.version) or (allowed and not allowed.allows(release.version)):
+            if is_prerelease(release.version) or (allowed and not allowed.allows(release.version)):
                 continue
             files = environment.installable(self._in_time(release.files))
             if not files:
@@ -746,8 +754,13 @@ def _by_name(requirements: Iterable[Requirement]) -> dict[str, list[Requirement]
     return named
 
 
+def is_prerelease(version: str) -> bool:
+    """Return whether a version or a text in a specifier is a pre-release (PEP 440)."""
+    return _PRERELEASE.search(version) is not None
+
+
 def _names_prerelease(specifier: Specifier | None) -> bool:
-    return specifier is not None and any(_PRERELEASE.search(clause.version) for clause in specifier)
+    return specifier is not None and any(is_prerelease(clause.version) for clause in specifier)
 
 
 def _brackets(requirement: Requirement) -> str:

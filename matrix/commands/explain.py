@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import shlex
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from builders.constants import LOCK_FILE
+from matrix.api import package_indexes
 from matrix.explain_log import explain_log
 from matrix.options import add_format, add_lock
 from matrix.resolution_text import first_source, last_conflict, names_of_others, others_text
@@ -19,10 +19,9 @@ from resolver.versions import shorten, sort_key
 if TYPE_CHECKING:
     import argparse
 
-    from matrix.console import Console
     from matrix.context import Context
     from resolver.explain import RejectedVersion
-    from resolver.model import Distribution, Requirement, Resolution
+    from resolver.model import Distribution, Requirement
 
 SUMMARY = "show why a version was chosen, by which facts, from which sources"
 EXAMPLE = "matrix explain torch"
@@ -69,7 +68,7 @@ def execute(context: Context) -> int:
     if requirement and not picks:
         msg = f"{args.lock} does not contain {shorten(requirement.name)!r}."
         raise UsageError(msg, hint=did_you_mean(requirement.name, [pick.name for pick in lock.picks]))
-    rejected, more = _rejected(lock, args.lock, requirement, console) if requirement else ([], 0)
+    rejected, more = _rejected(context, requirement) if requirement else ([], 0)
     if args.format == "json":
         document = {"schema": 1, "picks": [msgspec.to_builtins(pick) for pick in picks]}
         document |= {"rejected": [_rejected_document(version) for version in rejected], "rejected_more": more}
@@ -87,9 +86,7 @@ def execute(context: Context) -> int:
     return 0
 
 
-def _rejected(
-    lock: Resolution, path: Path, requirement: Requirement, console: Console
-) -> tuple[list[RejectedVersion], int]:
+def _rejected(context: Context, requirement: Requirement) -> tuple[list[RejectedVersion], int]:
     """Return why versions that are preferred to the chosen one were not chosen, and how many others are.
 
     If the request cannot be compiled again, only the lock answers.
@@ -103,7 +100,9 @@ def _rejected(
     from matrix.locking import catalog_of
     from matrix.settings import Settings
     from resolver.explain import rejected_versions, working_version
+    from resolver.open_explain import rejected_in_open_world, working_in_open_world
 
+    lock, path, console = context.lock, context.args.lock, context.console
     name, specifier, chosen = requirement.name, requirement.specifier, lock.version_of(requirement.name)
     try:
         request = lock.request
@@ -111,10 +110,20 @@ def _rejected(
         catalog, image = catalog_of(lock, path, Settings()), lock.image
         if image and request.target.base_image and image.path.startswith("/"):
             catalog = with_inspected_image(catalog, image.path, image.name)
-        rejected, more = rejected_versions(catalog, request, keys, name, specifier=specifier)
+        indexes = package_indexes(context.settings, context.inputs)
+        is_open = any(pick.files for pick in lock.picks)
+        if indexes is not None and is_open:
+            rejected, more = rejected_in_open_world(
+                catalog, request, indexes, lock, name, specifier=specifier
+            )
+        else:
+            rejected, more = rejected_versions(catalog, request, keys, name, specifier=specifier)
         if rejected or specifier is None or specifier.allows(chosen):
             return rejected, more
-        version = working_version(catalog, request, name, specifier)
+        if indexes is not None and is_open:
+            version = working_in_open_world(catalog, request, indexes, requirement)
+        else:
+            version = working_version(catalog, request, name, specifier)
     except MatrixError as error:
         console.warning(f"Cannot explain why other versions were not chosen: {error.message}")
         return [], 0

@@ -1,0 +1,123 @@
+"""Why a request has no solution, and why a version was not chosen, with distributions outside the catalog."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from resolver.facts.catalog import Catalog
+from resolver.model import Conflict, Resolution
+from resolver.open_explain import rejected_in_open_world, working_in_open_world
+from resolver.resolve import resolve
+from tests.resolver.solve_helpers import ask, requirement
+from tests.support.indexes import FakeIndexes, FakeRelease
+
+Projects = dict[str, dict[str, Any]]
+
+LIGHTNING: Projects = {
+    "lightning": {"2.0.1": ["torch<2.2", "utils>1"], "2.1.0": ["torch<2.3", "utils"]},
+    "utils": {"0.9": [], "1.5": [], "2.0": []},
+}
+
+
+def conflict(catalog: Catalog, text: str, projects: Projects) -> Conflict:
+    answer = resolve(catalog, ask(catalog, text), FakeIndexes(projects))
+    assert isinstance(answer, Conflict)
+    return answer
+
+
+def texts(answer: Conflict) -> list[str]:
+    return [item.text for item in answer.core]
+
+
+def test_conflict_between_request_and_metadata_names_both(catalog: Catalog) -> None:
+    answer = conflict(catalog, "lightning==2.0.1 torch>=2.3", LIGHTNING)
+    assert [(item.text, item.kind, item.source) for item in answer.core] == [
+        ("you asked for lightning==2.0.1", "request", "the request"),
+        ("you asked for torch>=2.3", "request", "the request"),
+        ("lightning 2.0.1 requires torch<2.2", "fact", "its metadata file"),
+    ]
+
+
+def test_suggestions_of_conflict_resolve(catalog: Catalog) -> None:
+    answer = conflict(catalog, "lightning==2.0.1 torch>=2.3", LIGHTNING)
+    changes = [suggestion.change for suggestion in answer.suggestions]
+    assert changes[0].startswith("any version of lightning instead of lightning==2.0.1") or changes[
+        0
+    ].startswith("any version of torch instead of torch>=2.3 (gives torch 2.1.2")
+    for suggestion in answer.suggestions:
+        words = list(suggestion.request)
+        relaxed = ask(catalog, " ".join(words[: words.index("--site")]))
+        assert isinstance(resolve(catalog, relaxed, FakeIndexes(LIGHTNING)), Resolution)
+
+
+def test_cuda_is_refused_with_its_chain(catalog: Catalog) -> None:
+    projects = {"wants": {"1": ["cudalib"]}, "cudalib": {"1.0": ["nvidia-cublas-cu12"]}}
+    assert texts(conflict(catalog, "wants", projects)) == [
+        "you asked for wants",
+        "wants 1 requires cudalib",
+        "cudalib 1.0 requires nvidia-cublas-cu12, which is for CUDA",
+    ]
+
+
+def test_conflict_with_platform_cites_its_facts(catalog: Catalog) -> None:
+    answer = conflict(catalog, "lightning==2.0.1 apex deepspeed", LIGHTNING)
+    assert "lightning 2.0.1 requires torch<2.2" in texts(answer)
+    assert any(text.startswith("lumi-g offers base images with ROCm") for text in texts(answer))
+    assert len(answer.core) <= 10
+    assert all(item.source for item in answer.core)
+
+
+@pytest.mark.parametrize("leave_out", range(3))
+def test_core_without_any_one_item_resolves(catalog: Catalog, leave_out: int) -> None:
+    wanted = ["lightning==2.0.1", "torch>=2.3", "utils<2"]
+    kept = [text for number, text in enumerate(wanted) if number != leave_out]
+    answer = resolve(catalog, ask(catalog, " ".join(kept)), FakeIndexes(LIGHTNING))
+    assert isinstance(answer, Conflict) == (leave_out == 2)
+
+
+def test_many_releases_make_one_sentence(catalog: Catalog) -> None:
+    releases = {f"1.{minor}": ["torch<1"] for minor in range(40)}
+    assert texts(conflict(catalog, "old torch", {"old": releases})) == [
+        "you asked for old",
+        "every old requires torch<1",
+    ]
+
+
+def test_python_of_no_release_is_part_of_conflict(catalog: Catalog) -> None:
+    projects = {"new": {"1": FakeRelease(requires_python=">=3.99")}}
+    answer = conflict(catalog, "new python==3.12", projects)
+    assert texts(answer) == [
+        "you asked for new",
+        "you asked for python==3.12",
+        "new 1 requires Python >=3.99",
+    ]
+
+
+def test_rejected_releases_cite_what_excludes_them(catalog: Catalog) -> None:
+    indexes = FakeIndexes({"app": {"1.0": ["utils<2"]}, **LIGHTNING})
+    request = ask(catalog, "app utils")
+    chosen = resolve(catalog, request, indexes)
+    assert isinstance(chosen, Resolution)
+    rejected, more = rejected_in_open_world(catalog, request, indexes, chosen, "utils")
+    assert [(version.key, [item.text for item in version.core]) for version in rejected] == [
+        ("2.0", ["you asked for app", "app 1.0 requires utils<2"])
+    ]
+    assert more == 0
+
+
+def test_rejected_release_names_what_would_change(catalog: Catalog) -> None:
+    indexes = FakeIndexes({"app": {"2.0": ["utils<2"], "1.0": ["utils"]}, **LIGHTNING})
+    request = ask(catalog, "app utils")
+    chosen = resolve(catalog, request, indexes)
+    assert isinstance(chosen, Resolution)
+    rejected, _ = rejected_in_open_world(catalog, request, indexes, chosen, "utils")
+    assert [(version.key, version.instead) for version in rejected] == [("2.0", ("app", "2.0", "1.0"))]
+
+
+def test_working_version_meets_further_requirement(catalog: Catalog) -> None:
+    indexes = FakeIndexes(LIGHTNING)
+    request = ask(catalog, "utils")
+    assert working_in_open_world(catalog, request, indexes, requirement("utils<1.5")) == "0.9"
+    assert working_in_open_world(catalog, request, indexes, requirement("utils>9")) == ""
