@@ -129,11 +129,11 @@ def package_indexes(settings: Settings, inputs: Inputs, reporter: Reporter = SIL
 
     Without any index, the result is None.
     """
-    from builders.index_client import IndexClient, WithDirectReferences
-
     sources = inputs.package_sources()
     if not sources.indexes and not sources.find_links:
         return None
+    from builders.index_client import IndexClient, WithDirectReferences
+
     client = IndexClient(
         sources.indexes,
         find_links=sources.find_links,

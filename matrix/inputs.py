@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import replace as replace_entry
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, get_args
 from urllib.parse import urlsplit
@@ -285,7 +284,11 @@ class _Reader:
             msg = f"the variable {missing[0]} is not set."
             raise source.error(msg, hint="Set it in the environment, or remove the line.")
         text = _VARIABLE.sub(lambda match: os.environ[match[1]], entry.text)
-        return entry if text == entry.text else replace_entry(entry, text=text)
+        if text == entry.text:
+            return entry
+        from dataclasses import replace as replace_entry
+
+        return replace_entry(entry, text=text)
 
     def _add_entry(self, entry: Entry, kind: Kind, source: _Source) -> None:
         line = entry.pip

@@ -684,7 +684,7 @@ class OpenWorld:
             files = self._environment.installable(offered)
         if not files:
             self._unread[candidate.name, self._solution[candidate.name]] = (
-                f"{index or 'no index'} does not list its files"
+                f"{index} does not list its files" if index else "no index lists its files"
             )
         return files, indexes
 
