@@ -187,6 +187,10 @@ class OpenWorld:
         self._by_number: dict[int, Choices] = {}
         self._loaded: dict[int, set[int]] = {}
         """For each variable the values whose requirements were added, for the present environment."""
+        self._finished: list[int] = []
+        """For each variable the value that needs no more work, for the present solution."""
+        self._installable_files: dict[tuple[str, str], list[File]] = {}
+        """By project and version, for the present environment."""
         self._requires: dict[tuple[int, int], list[tuple[str, str]]] = {}
         self._installed = request.preinstalled.installed if request.preinstalled else {}
         self._limits = _by_name(request.constraints)
@@ -194,7 +198,9 @@ class OpenWorld:
         self._asked = _by_name(request.requirements)
         self._requested: set[tuple[str, str]] = set()
         self._files: dict[tuple[str, int], tuple[File, ...]] = {}
-        self._seen: set[str] = set()
+        self._seen: set[tuple[str, tuple[str, ...]]] = set()
+        self._remote: set[str] = set()
+        """Projects that were not in the cache at the start."""
         self._solution: Solution = {}
         self.has_answer = False
         self.skipped: dict[str, str] = {}
@@ -237,6 +243,13 @@ class OpenWorld:
         if (python, glibc) != (self._environment.python, self._environment.glibc):
             self._environment = Environment(python, glibc)
             self._loaded.clear()
+            self._installable_files.clear()
+        self._finished.clear()
+        self._look_ahead(
+            requirement
+            for requirement in self._request.requirements
+            if self._environment.applies(requirement.marker)
+        )
         for requirement in self._request.requirements:
             self._add_request(requirement)
         assumptions = [
@@ -254,7 +267,7 @@ class OpenWorld:
             domain = self._search.domains[choices.number]
             if is_required(domain) and not choices.extra:
                 release = choices.release(domain.bit_length() - 1)
-                files = tuple(self._environment.installable(self._in_time(release.files)))
+                files = tuple(self._installable(choices.name, release))
                 is_dynamic = (choices.name, release.version) in self._dynamic
                 yield Pick(
                     choices.name,
@@ -429,8 +442,10 @@ class OpenWorld:
     def _choose(self) -> tuple[int, int] | None:
         """Return the next variable to decide and its value; read the metadata of what was decided."""
         first = -1
-        for number, domain in enumerate(self._search.domains):
-            if domain & ABSENT:
+        domains, finished = self._search.domains, self._finished
+        finished += [ABSENT] * (len(domains) - len(finished))
+        for number, (domain, finished_domain) in enumerate(zip(domains, finished, strict=True)):
+            if domain == finished_domain or domain & ABSENT:
                 continue
             if number in self._names and self._names[number] not in self._solution:
                 raise WantedError([self._names[number]])
@@ -439,6 +454,8 @@ class OpenWorld:
             elif domain not in self._loaded.get(number, ()):
                 self._load(number, domain)
                 return number, domain
+            else:
+                finished[number] = domain
         if first < 0:
             return None
         choices, domain = self._by_number[first], self._search.domains[first]
@@ -488,6 +505,15 @@ class OpenWorld:
         day = self._request.target.date.isoformat()
         return [file for file in files if not file.uploaded or file.uploaded[:10] <= day]
 
+    def _installable(self, name: str, release: Release) -> list[File]:
+        """Return the files of a release that the target may install."""
+        key = (name, release.version)
+        files = self._installable_files.get(key)
+        if files is None:
+            files = self._environment.installable(self._in_time(release.files))
+            self._installable_files[key] = files
+        return files
+
     def _obstacle(self, name: str, release: Release) -> tuple[str, bool] | None:
         """Return why a release cannot be installed, and whether the target decides that; None if it can."""
         if isinstance(release, _Installed):
@@ -497,7 +523,7 @@ class OpenWorld:
             return f"was uploaded after {self._request.target.date}", False
         if all(file.yanked is not None for file in files) and not self._is_pinned(name, release.version):
             return "is yanked", False
-        if self._environment.installable(files):
+        if self._installable(name, release):
             return None
         pythons = {file.requires_python for file in files}
         if len(pythons) == 1 and not self._environment.allows_python(python := pythons.pop()):
@@ -546,7 +572,7 @@ class OpenWorld:
 
     def _metadata_of(self, choices: Choices, mask: int, release: Release) -> Metadata | None:
         """Return the metadata of a release; exclude the release if it has none that can be used."""
-        files = self._environment.installable(self._in_time(release.files))
+        files = self._installable(choices.name, release)
         try:
             metadata = self._indexes.metadata(files, allow_dynamic=self._may_infer)
         except SourceError as error:
@@ -696,10 +722,12 @@ class OpenWorld:
         """Start to fetch what requirements are likely to bring in, where that needs the network."""
         for requirement in requirements:
             name = requirement.name
-            if name in self._seen or name in self._bound or name in self._closed or requirement.url:
+            key = (name, requirement.extras)
+            if key in self._seen or name in self._bound or name in self._closed or requirement.url:
                 continue
-            self._seen.add(name)
-            if not self._indexes.is_cached(name):
+            self._seen.add(key)
+            if name in self._remote or not self._indexes.is_cached(name):
+                self._remote.add(name)
                 self._indexes.submit(partial(self._fetch, requirement, self._environment))
 
     def _fetch(self, requirement: Requirement, environment: Environment) -> None:
