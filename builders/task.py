@@ -31,6 +31,7 @@ from builders.recipes.application import apply_recipe
 from builders.recipes.recipe import check_source
 from builders.sources import Downloads, cached_file, fetch_file, obtain
 from builders.urls import mirrored
+from builders.wheel_requirements import environment_of, requirements_in
 from resolver.errors import AuditError, BuildError, CommandError, MatrixError, NameTakenError
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ if TYPE_CHECKING:
     from builders.provenance import Descriptor
     from builders.recipes.application import AppliedRecipe
     from builders.sources import Source
-    from resolver.model import Distribution, Resolution
+    from resolver.model import Resolution
     from resolver.reporter import Reporter
 
 _BEFORE_LABELLING = {"no-label", "plain-platform-tag", "torch-not-pinned"}
@@ -417,44 +418,41 @@ def fetching_of(task: Task, limits: Limits, *, log: Path, reporter: Reporter) ->
     def mirror(url: str) -> str:
         return mirrored(url, limits.mirrors)
 
-    locked = torch_of_lock(task.resolution) if requirements_of(task)[0] else []
-    downloads = Downloads(limits.mirrors)
-    for pick in locked:
-        if not cached_file(pick.files[0]).exists():
-            reporter.step(f"fetch {pick.files[0].name}")
-        fetch_file(pick.files[0], downloads, offline=limits.offline)
-    wheels = tuple(_wheel_of(pick) for pick in locked)
+    torch = _torch_of_lock(task.resolution, limits, reporter) if requirements_of(task)[0] else ()
     return FetchOptions(
         log=log,
         reporter=reporter,
         indexes=indexes,
         mirrored=mirror,
         offline=limits.offline,
-        torch=wheels,
+        torch=torch,
     )
 
 
-def torch_of_lock(resolution: Resolution) -> list[Distribution]:
-    """Return torch and everything that it requires if the lock has wheels of all; else nothing."""
-    needs: dict[str, set[str]] = {}
-    for edge in resolution.edges:
-        if edge.kind == "run":
-            needs.setdefault(edge.subject, set()).add(edge.object)
-    required: set[str] = set()
+def _torch_of_lock(resolution: Resolution, limits: Limits, reporter: Reporter) -> tuple[Wheel, ...]:
+    """Fetch torch and everything that it requires, if the lock has wheels of all; else return nothing.
+
+    The wheels themselves say what they require, because a lock leaves out edges that close a cycle.
+    """
+    if not resolution.is_complete:
+        return ()
+    downloads = Downloads(limits.mirrors)
+    environment = environment_of(resolution)
+    wheels: dict[str, Wheel] = {}
     waiting = ["torch"]
     while waiting:
         name = waiting.pop()
-        if name not in required:
-            required.add(name)
-            waiting += needs.get(name, ())
-    picks = [pick for name in sorted(required) if (pick := resolution.pick(name)) is not None]
-    usable = all(
-        pick.origin == "published" and not pick.is_sdist and pick.files and pick.files[0].sha256
-        for pick in picks
-    )
-    return picks if usable and resolution.is_complete and len(picks) == len(required) else []
-
-
-def _wheel_of(pick: Distribution) -> Wheel:
-    file = pick.files[0]
-    return Wheel(pick.name, pick.version, file.name, file.sha256, cached_file(file).stat().st_size)
+        pick = resolution.pick(name)
+        if name in wheels:
+            continue
+        if pick is None or pick.origin != "published" or pick.is_sdist or not pick.files[0].sha256:
+            return ()
+        file = pick.files[0]
+        if not cached_file(file).exists():
+            reporter.step(f"fetch {file.name}")
+        fetch_file(file, downloads, offline=limits.offline)
+        path = cached_file(file)
+        wheels[name] = Wheel(name, pick.version, file.name, file.sha256, path.stat().st_size)
+        waiting += [edge.object for edge in resolution.edges if (edge.subject, edge.kind) == (name, "run")]
+        waiting += [requirement.name for requirement in requirements_in(path, environment)]
+    return tuple(wheels[name] for name in sorted(wheels))

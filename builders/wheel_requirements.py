@@ -30,14 +30,13 @@ def unmet_requirements(resolution: Resolution, wheels: Mapping[str, Sequence[Pat
     wheels
         The wheels of each distribution that we build.
     """
-    target, preinstalled = resolution.target, resolution.request.preinstalled
-    environment = Environment(target.python or resolution.version_of("python"), target.glibc or "")
+    preinstalled, environment = resolution.request.preinstalled, environment_of(resolution)
     versions = dict(preinstalled.installed) if preinstalled else {}
     versions |= {pick.name: pick.pinned for pick in resolution.distributions}
     overridden = {requirement.name for requirement in resolution.request.overrides}
     unmet: dict[str, None] = {}
     for name, paths in wheels.items():
-        for requirement in (one for path in paths for one in _requirements(path, environment)):
+        for requirement in (one for path in paths for one in requirements_in(path, environment)):
             version, specifier = versions.get(requirement.name, ""), requirement.specifier
             is_met = version and (specifier is None or specifier.allows(version))
             if not is_met and requirement.name not in overridden:
@@ -45,8 +44,14 @@ def unmet_requirements(resolution: Resolution, wheels: Mapping[str, Sequence[Pat
     return list(unmet)
 
 
-def _requirements(wheel: Path, environment: Environment) -> Iterator[Requirement]:
-    """Yield the requirements of a wheel that apply to an environment."""
+def environment_of(resolution: Resolution) -> Environment:
+    """Return the environment that a lock is for."""
+    target = resolution.target
+    return Environment(target.python or resolution.version_of("python"), target.glibc or "")
+
+
+def requirements_in(wheel: Path, environment: Environment) -> Iterator[Requirement]:
+    """Yield the requirements of a wheel that apply to an environment; nothing if it cannot be read."""
     from builders.index_client.metadata import from_wheel
     from builders.wheel import DamagedError
 

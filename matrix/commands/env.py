@@ -198,7 +198,7 @@ def _hashes(
         raise UsageError(f"--hashes lists everything that is installed. {message}", hint=hint)
     unknown = [file.name for pick in installation.installed for file in pick.files if not file.sha256]
     if unknown:
-        msg = f"The index publishes no SHA-256 of {shortened(unknown)}."
+        msg = f"There is no SHA-256 of {shortened(unknown)}."
         raise MatrixError(msg, hint="Omit --hashes, or use an index that publishes hashes.")
     built = {name: tuple(map(sha256_of, paths)) for name, paths in wheels.items()}
     locked = {pick.name: tuple(file.sha256 for file in pick.files) for pick in installation.installed}

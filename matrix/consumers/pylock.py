@@ -163,7 +163,7 @@ def _locked(pick: Distribution) -> Package:
 
     unhashed = [file.name for file in pick.files if not file.sha256]
     if unhashed:
-        msg = f"The index has no SHA-256 of {unhashed[0]}, and pylock.toml requires hashes."
+        msg = f"There is no SHA-256 of {unhashed[0]}, and pylock.toml requires hashes."
         raise MatrixError(msg, hint="`matrix env --for cotainr` needs no hashes.")
     first = pick.files[0]
     hashes = {"sha256": first.sha256}

@@ -9,7 +9,8 @@ from msgspec.structs import replace
 
 from builders.containers.runtime import HostRuntime
 from builders.environments.layers import fetch_build_wheels
-from builders.task import Limits, fetching_of, torch_of_lock
+from builders.environments.wheelhouse import FetchOptions, Wheel
+from builders.task import Limits, fetching_of
 from resolver.errors import EnvironmentLacksError
 from resolver.model import Edge, Resolution
 from tests.support.locks import built_pick, local_file, lock_of, locked_pick
@@ -23,22 +24,34 @@ def lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Resolution:
     """Return a lock with torch, what it requires, and a distribution that it does not require."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     versions = {"torch": "2.13.0+cpu", "sympy": "1.14.0", "mpmath": "1.3.0", "rich": "15.0"}
-    needs = {"torch": "sympy", "sympy": "mpmath", "mpmath": "sympy"}  # with a cycle
+    requires = {
+        "torch": ["sympy", "jinja2; sys_platform == 'win32'"],
+        "sympy": ["mpmath"],
+        "mpmath": ["sympy"],
+    }
+
+    def wheel_of(name: str, version: str) -> Path:
+        return tiny_wheel(tmp_path / "files", name, version, requires=requires.get(name, ()))
+
     return lock_of(
         built_pick("tiny"),
         *(
-            locked_pick(name, version, local_file(tiny_wheel(tmp_path / "files", name, version)))
+            locked_pick(name, version, local_file(wheel_of(name, version)))
             for name, version in versions.items()
         ),
-        edges=(
-            Edge("tiny", "torch", "run", declared=True),
-            *(Edge(subject, needed, "run", declared=True) for subject, needed in needs.items()),
-        ),
+        edges=(Edge("tiny", "torch", "run", declared=True), Edge("torch", "sympy", "run", declared=True)),
     )
 
 
+def fetched(lock: Resolution, *, offline: bool = False) -> tuple[Wheel, ...]:
+    task = make_task(make_recipe("cpu", undeclared=("torch",)))
+    task = task.__class__(task.pick, task.recipe, task.build_host, lock)
+    limits = Limits(offline=offline)
+    return fetching_of(task, limits, log=Path("log"), reporter=Recorder()).torch
+
+
 def names(lock: Resolution) -> list[str]:
-    return [pick.name for pick in torch_of_lock(lock)]
+    return [wheel.name for wheel in fetched(lock)]
 
 
 def changed(lock: Resolution, name: str, **fields: object) -> Resolution:
@@ -61,19 +74,14 @@ def test_pip_resolves_torch_unless_lock_has_all_wheels(lock: Resolution) -> None
     assert names(replace(lock, left_open=("the requirements of torch",))) == []
 
 
-def test_files_of_lock_are_fetched_once_without_pip(lock: Resolution, tmp_path: Path) -> None:
-    task = make_task(make_recipe("cpu", undeclared=("torch",)))
-    task = task.__class__(task.pick, task.recipe, task.build_host, lock)
-    recorder = Recorder()
-    options = fetching_of(task, Limits(), log=tmp_path / "log", reporter=recorder)
+def test_files_of_lock_are_used_without_pip(lock: Resolution, tmp_path: Path) -> None:
+    options = FetchOptions(tmp_path / "log", Recorder(), torch=fetched(lock))
     wheels = fetch_build_wheels(
         HostRuntime(), PYTHON, torch="torch==2.13.0+cpu", requirements=[], options=options
     )
     assert [wheel.name for wheel in wheels] == ["mpmath", "sympy", "torch"]
     assert all(wheel.path.is_file() for wheel in wheels)
-    assert len(recorder.messages) == 3
-    again = fetching_of(task, Limits(offline=True), log=tmp_path / "log", reporter=recorder)
-    assert again.torch == wheels
+    assert fetched(lock, offline=True) == wheels
     wheels[0].path.unlink()
     with pytest.raises(EnvironmentLacksError, match="not in the cache"):
-        fetching_of(task, Limits(offline=True), log=tmp_path / "log", reporter=recorder)
+        fetched(lock, offline=True)

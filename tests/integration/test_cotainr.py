@@ -22,10 +22,12 @@ from typing import Any
 import pytest
 from wheel.wheelfile import WheelFile
 
-from resolver.lock import read_lock
+from resolver.lock import dumps, read_lock
+from resolver.model import BaseImage
 from tests.rig.rig import HERE as RIG
 from tests.rig.rig import PROJECT, Rig
 from tests.rig.standin_download import VARIABLE
+from tests.support.locks import with_image
 from tests.support.records import results_of
 
 pytestmark = pytest.mark.integration
@@ -344,3 +346,30 @@ def test_readme_gpu_block_builds_verified_container(readme: Followed) -> None:
     assert all(text.startswith("import flash_attn") and "triton" in text for text in messages), errors
     loaded = [finding["message"] for finding in answer["findings"] if finding["id"] == "probe-object"]
     assert any("fused_adam_op" in message for message in loaded), answer["findings"]
+
+
+LARGE = ("jupyterlab", "scikit-learn", "mkdocs-material", "sphinx", "rich")
+"""Together with their dependencies more than a hundred distributions, all real."""
+
+
+@pytest.mark.timeout(2400)
+def test_large_environment_is_built_without_any_index(rig: Rig, cotainr: Path) -> None:
+    user = Project(rig, rig.work(), cotainr)
+    good(user.matrix("resolve", *LARGE, "--backend", "cpu", "--python", "3.11"))
+    lock = with_image(read_lock(user.work / "matrix.lock"), BaseImage(name="base", path=str(rig.image)))
+    (user.work / "matrix.lock").write_text(dumps(lock))
+    count = len(lock.distributions)
+    assert lock.is_complete
+    assert count > 100
+    good(user.matrix("fetch", "--wheelhouse", "wheels"))
+    nowhere = {"PIP_INDEX_URL": "http://127.0.0.1:9/simple", "PIP_CONFIG_FILE": os.devnull}
+    offline = ["env", "--for", "cotainr", "--hashes", "--wheelhouse", "wheels", "-o", "."]
+    good(user.matrix(*offline, **nowhere))
+    done = user.build_script("large.sif", **nowhere)
+    good(done)
+    assert f"{count} distributions match the lock." in done.stdout
+    code, answer = user.verify("large.sif")
+    found = {finding["id"]: finding["message"] for finding in answer["findings"]}
+    assert code == 0, answer["findings"]
+    assert found["verify-pins"].startswith(f"{count} of {count} ")
+    assert found["verify-pip-check"] == "pip check: no broken requirements"
