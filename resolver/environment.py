@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from resolver.indexes import File
 
 _EXTRA = re.compile(r"""\s*\(?\s*extra\s*==\s*(?:"([^"]*)"|'([^']*)')\s*\)?\s*""")
-_NEWEST_PATCH = 99
+NEWEST_PATCH = 99
+"""Newer than every patch release of a Python."""
 _OLDEST_GLIBC = 5  # manylinux1
 _NAMED_MANYLINUX = {5: "manylinux1", 12: "manylinux2010", 17: "manylinux2014"}
 _WHEEL_TAGS = 3
@@ -72,7 +73,7 @@ class Environment:
             try:
                 self._markers[key] = any(
                     parsed.evaluate({**self._variables, "python_full_version": full, "extra": extra})
-                    for full in (f"{self.python}.0", f"{self.python}.{_NEWEST_PATCH}")
+                    for full in (f"{self.python}.0", f"{self.python}.{NEWEST_PATCH}")
                 )
             except UndefinedComparison as error:
                 raise ValueError(str(error)) from None
@@ -82,7 +83,7 @@ class Environment:
     def _variables(self) -> dict[str, str]:
         return {
             "implementation_name": "cpython",
-            "implementation_version": f"{self.python}.{_NEWEST_PATCH}",
+            "implementation_version": f"{self.python}.{NEWEST_PATCH}",
             "os_name": "posix",
             "platform_machine": self.machine,
             "platform_python_implementation": "CPython",
@@ -100,7 +101,7 @@ class Environment:
         allowed = self._pythons.get(requires_python)
         if allowed is None:
             specifier = specifier_or_none(requires_python)
-            allowed = specifier is None or specifier.allows(f"{self.python}.{_NEWEST_PATCH}")
+            allowed = specifier is None or specifier.allows(f"{self.python}.{NEWEST_PATCH}")
             self._pythons[requires_python] = allowed
         return allowed
 
@@ -125,7 +126,7 @@ class Environment:
         from packaging.tags import compatible_tags, cpython_tags
 
         version = tuple(int(part) for part in self.python.split("."))
-        newest = int(self.glibc.split(".")[1]) if self.glibc else _NEWEST_PATCH
+        newest = int(self.glibc.split(".")[1]) if self.glibc else NEWEST_PATCH
         platforms: list[str] = []
         for minor in range(newest, _OLDEST_GLIBC - 1, -1):
             platforms.append(f"manylinux_2_{minor}_{self.machine}")

@@ -25,6 +25,7 @@ from builders.host import running_python
 from builders.process import output_of, run
 from builders.temporary import TemporaryDirectory
 from matrix.checking.package_rules import TORCH_FAMILY
+from resolver.environment import NEWEST_PATCH
 from resolver.errors import CommandError, TooSlowError
 from resolver.versions import is_version
 
@@ -185,7 +186,7 @@ def _options(work: Path, python: str, glibc: str) -> list[str]:
     return [
         *("-m", "pip", "install", "--dry-run", "--ignore-installed", "--no-input", "--no-color"),
         *("--disable-pip-version-check", "--only-binary", ":all:", "--retries", "1", "--timeout", "15"),
-        *("--python-version", python, "--implementation", "cp"),
+        *("--python-version", f"{python}.{NEWEST_PATCH}", "--implementation", "cp"),
         *(f"--platform={platform}" for platform in platform_tags(glibc)),
         *("--target", str(work / "nowhere"), "--log", str(work / "pip.log")),
         *("-r", str(work / "requirements.txt")),
