@@ -1,8 +1,8 @@
 """Releases that the catalog does not list, with the facts of the nearest release below.
 
-Facts over ranges apply to every release in them. What no row states about a release is copied from the
+Facts over ranges apply to every release in them. Facts that no row states for a release are copied from the
 nearest release below, with status ``inferred``. So a package index can widen the catalog, and every later
-step reads the wider catalog as any other: nothing else knows where its rows come from.
+step reads the wider catalog like any other: no other module knows where its rows come from.
 """
 
 from __future__ import annotations
