@@ -18,6 +18,7 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from resolver.compiling.clauses import REQUEST
+from resolver.compiling.request import closest_versions
 from resolver.environment import Environment, names_python
 from resolver.errors import EnvironmentLacksError, SourceError, UsageError, did_you_mean
 from resolver.facts.catalog import applies
@@ -344,6 +345,10 @@ class OpenWorld:
             msg = f"No index has the project {shorten(name)!r}. Asked: {', '.join(self._indexes.urls)}."
             hint = did_you_mean(name, self._bound)
             raise UsageError(msg, hint=hint if hint.startswith("Did") else "Check the name.")
+        if not nodes[0].allowed_by(requirement.specifier):
+            msg = f"No release of {name} matches {shorten(requirement.text)!r}."
+            versions = [release.version for release in nodes[0].releases]
+            raise UsageError(msg, hint=closest_versions(requirement, versions))
         for choices in nodes:
             link = Link("", choices.key, "", f"you asked for {requirement.text}", REQUEST)
             allowed = choices.allowed_by(requirement.specifier)
@@ -626,6 +631,8 @@ class OpenWorld:
                     text += f", {obstacle or 'which no index has'}"
                     self._search.add(terms, link._replace(object="", predicate=text))
                     continue
+                if not nodes[0].allowed_by(requirement.specifier):
+                    link = link._replace(predicate=f"{text}, which matches no release")
                 for choices in nodes:
                     excluded = choices.everything & ~choices.allowed_by(requirement.specifier)
                     self._search.add({**terms, choices.number: excluded}, link._replace(object=choices.key))

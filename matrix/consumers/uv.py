@@ -46,7 +46,7 @@ def _emit(installation: Installation, layout: Layout) -> list[File]:
         'name = "matrix-environment"',
         'version = "0"',
         f'requires-python = "=={installation.python}.*"',
-        *_array("dependencies", pinned),
+        *_array("dependencies", [*pinned, *installation.unpinned]),
         "",
         "[tool.uv]",
         "package = false",

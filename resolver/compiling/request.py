@@ -162,7 +162,7 @@ def _allowed(
         msg = f"{requirement.name} has no variant {shorten(variant)!r}."
         if known:
             raise UsageError(msg, hint=did_you_mean(variant, known))
-        hint = "matrix does not resolve extras. Leave the extra out here, and add it in the environment file."
+        hint = "Extras are resolved with a package index, and none is configured."
         raise UsageError(msg, hint=hint)
     return lambda candidate: candidate.variant == variant and versions(candidate)
 
@@ -181,7 +181,7 @@ def unknown_component(name: str, known: Iterable[str]) -> UsageError:
     """Return the error for a name that is not in the catalog."""
     hint = did_you_mean(name, sorted(known))
     if hint.startswith("Known"):
-        hint += " Other packages of PyPI do not depend on ROCm: add them to the environment file."
+        hint += " Only `matrix resolve` looks up other distributions, if a package index is configured."
     return UsageError(f"The catalog does not know {shorten(name)!r}.", hint=hint)
 
 

@@ -37,7 +37,7 @@ BAD = [
     ("resolve --driver 9", "'9.0'", "6.3"),
     ("resolve --python x", "'x'", "PEP 440"),
     ("resolve --base-image lumi-rocm-rocm-6.2.5.sif", "6.2.5", "Did you mean"),
-    ("resolve deepspeed[dev]", "no variant 'dev'", "environment file"),
+    ("resolve deepspeed[dev]", "no variant 'dev'", "package index"),
     ("resolve flash-attn[trition]", "no variant 'trition'", "Did you mean triton?"),
     ("resolve flash-attn[triton,ck]", "more than one variant", "one variant"),
     ("resolve ???", "'???'", "torch>=2.4"),

@@ -1,4 +1,4 @@
-"""What `matrix resolve` keeps of an existing lock."""
+"""What `matrix resolve` keeps of an existing lock, and what it leaves open without an index."""
 
 from __future__ import annotations
 
@@ -82,3 +82,24 @@ def test_upgrade_without_lock_is_an_error(
     monkeypatch.chdir(tmp_path)
     assert main(["resolve", "torch", "--backend", "cpu", "--upgrade", "torch"]) == 2
     assert "There is no lock file matrix.lock." in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("consumer", ["pip", "uv", "cotainr"])
+def test_requirements_left_open_are_written_without_version(
+    consumer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    indexes = FakeIndexes({}, unreachable=["rich"])
+    monkeypatch.setattr(api, "package_indexes", lambda *_: indexes)
+    assert main(["resolve", "torch", "rich>=13", "--backend", "cpu", "--python", "3.12"]) == 0
+    assert read_lock(Path("matrix.lock")).left_open[0] == "rich>=13"
+    assert main(["env", "--for", consumer, "-o", "out"]) == 0
+    assert "rich>=13" in Path("out").read_text()
+
+
+def test_requirement_that_no_release_matches_lists_versions(resolve: Versions, capsys: Capture) -> None:
+    resolve(OLD, "web")
+    assert main(["resolve", "web==3", "--backend", "cpu"]) == 2
+    errors = capsys.readouterr().err
+    assert "No release of web matches 'web==3'." in errors
+    assert "Known versions: 1.0." in errors

@@ -120,4 +120,5 @@ def test_working_version_meets_further_requirement(catalog: Catalog) -> None:
     indexes = FakeIndexes(LIGHTNING)
     request = ask(catalog, "utils")
     assert working_in_open_world(catalog, request, indexes, requirement("utils<1.5")) == "0.9"
-    assert working_in_open_world(catalog, request, indexes, requirement("utils>9")) == ""
+    pinned = ask(catalog, "lightning==2.0.1")
+    assert working_in_open_world(catalog, pinned, indexes, requirement("utils<1")) == ""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from builders.pip_configuration import public_index
 from matrix.render import shortened
 from resolver.errors import UsageError
+from resolver.model import PLATFORM
 from resolver.versions import is_version
 
 if TYPE_CHECKING:
@@ -54,6 +55,15 @@ class Installation:
     def is_complete(self) -> bool:
         """Whether the lock has everything that will be installed, so that pip need not resolve anything."""
         return self.lock.is_complete and not self.left_open
+
+    @property
+    def unpinned(self) -> list[str]:
+        """The requirements of the request that an incomplete lock leaves to pip."""
+        if self.lock.is_complete:
+            return []
+        decided = {*PLATFORM, *(pick.name for pick in self.lock.picks)}
+        requirements = self.lock.request.requirements
+        return [requirement.text for requirement in requirements if requirement.name not in decided]
 
     @cached_property
     def sdists(self) -> list[Distribution]:

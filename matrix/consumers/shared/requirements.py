@@ -57,6 +57,7 @@ def requirement_lines(
         *source.options(filter(None, map(index_of, chosen))),
         *(f"--only-binary {name}" for name in binary),
         *(_line(pick, installation, source) for pick in chosen),
+        *installation.unpinned,
     ]
 
 
