@@ -31,11 +31,12 @@ _SPECIAL = "%$`\\{}\"',: "
 
 def _emit(installation: Installation, layout: Layout) -> list[File]:
     require_torch_of_image(installation, "easybuild")
-    if not layout.url and {*str(layout.bound)} & {*_SPECIAL}:
+    binds = layout.binds(installation)
+    if binds and {*str(layout.bound)} & {*_SPECIAL}:
         what = f"the path of the {layout.what}, {layout.bound}"
         msg = f"EasyBuild or the shell would change characters in {what}."
         raise UsageError(msg, hint="Move it to a path that has only letters, digits, - _ . and /.")
-    bind = f"{layout.bound}:{layout.bound}:ro"
+    bind = f"{layout.bound}:{layout.bound}:ro" if binds else ""
     no_deps = "--no-deps " if installation.is_complete else ""
     lines = [
         f"# {installation.heading}; {MARK} --for easybuild`.",
@@ -52,7 +53,7 @@ def _emit(installation: Installation, layout: Layout) -> list[File]:
         "",
         '"""',
         f"# The {layout.what}. It is not needed after the module is built.",
-        f"local_matrix_bind = {'' if layout.url else bind!r}",
+        f"local_matrix_bind = {bind!r}",
         "# A failing command stops the installation, which EasyBuild would not notice by itself.",
         "local_matrix_install = [",
         f"    f'cat >{_VENV}/requirements.txt <<EOF {{local_pip_requirements}}EOF',",

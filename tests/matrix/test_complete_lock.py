@@ -190,6 +190,18 @@ def test_public_index_is_not_named(work: Path) -> None:
     assert urls == [f"--extra-index-url {(work / 'index' / 'simple').as_uri()}", f"--extra-index-url {TORCH}"]
 
 
+def test_index_is_not_needed_if_nothing_is_built(work: Path) -> None:
+    lock = read_lock(Path("matrix.lock"))
+    write(replace(lock, picks=tuple(pick for pick in lock.picks if pick.origin != "build")))
+    for consumer in ("cotainr", "pip"):
+        assert main(["env", "--for", consumer, "-o", "."]) == 0
+    assert lines_of("requirements.txt")[0] == f"--extra-index-url {TORCH}"
+    assert "file:///mnt" not in Path("env.yml").read_text()
+    assert "MATRIX_INDEX:-" not in Path("build.sh").read_text()
+    assert "SINGULARITY_BIND=" not in Path("build.sh").read_text()
+    del work
+
+
 def test_cotainr_section_is_plain_text_and_pip_resolves_nothing(work: Path) -> None:
     del work
     assert main(["env", "--for", "cotainr", "-o", "."]) == 0

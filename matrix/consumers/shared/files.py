@@ -14,6 +14,7 @@ from resolver.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from matrix.consumers.shared.installation import Installation
     from resolver.model import Distribution
 
 MARK = "written by `matrix env"
@@ -38,11 +39,20 @@ class Source:
     is_wheelhouse: bool = False
     """Whether it is a directory with everything, so that no index is used."""
 
-    def options(self, indexes: Iterable[str]) -> list[str]:
-        """Return pip's options, for lines of their own; `indexes` are those of the lock."""
+    def options(self, indexes: Iterable[str], *, ours: bool) -> list[str]:
+        """Return pip's options, for lines of their own.
+
+        Parameters
+        ----------
+        indexes
+            Those of the lock.
+        ours
+            Whether wheels of our index are installed.
+        """
         if self.is_wheelhouse:
             return ["--no-index", f"--find-links {self.url}"]
-        return [f"--extra-index-url {url}" for url in dict.fromkeys([self.url, *indexes])]
+        urls = [self.url, *indexes] if ours else indexes
+        return [f"--extra-index-url {url}" for url in dict.fromkeys(urls)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +75,10 @@ class Layout:
     def bound(self) -> Path:
         """The directory that scripts bind into a container."""
         return self.wheelhouse or self.index
+
+    def binds(self, installation: Installation) -> bool:
+        """Return whether a container needs that directory while it is built."""
+        return self.wheelhouse is not None or (bool(installation.built) and not self.url)
 
     @property
     def what(self) -> str:

@@ -54,7 +54,9 @@ def requirement_lines(
     if installation.is_complete and len(binary) == len(chosen):
         binary = [":all:"]
     return [
-        *source.options(filter(None, map(index_of, chosen))),
+        *source.options(
+            filter(None, map(index_of, chosen)), ours=any(pick.origin == "build" for pick in chosen)
+        ),
         *(f"--only-binary {name}" for name in binary),
         *(_line(pick, installation, source) for pick in chosen),
         *installation.unpinned,

@@ -75,9 +75,11 @@ def image_checks(installation: Installation, *, digest: bool = True) -> str:
 def source_checks(installation: Installation, layout: Layout) -> str:
     """Return the lines that check that the index, or the wheelhouse, has the wheels before anything slow.
 
-    They set ``$index`` to the directory to bind. Empty if the user named the URL of the index.
+    They set ``$index`` to the directory to bind.
+
+    Empty if the user named the URL of the index, or nothing in it is installed.
     """
-    if layout.url:
+    if not layout.binds(installation):
         return ""
     if layout.wheelhouse is not None:
         names = files_in_wheelhouse(layout.wheelhouse, installation.on_top).values()
