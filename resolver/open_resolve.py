@@ -19,6 +19,7 @@ from resolver.order import generations, without_cycles
 from resolver.problem import ABSENT, Demand, Problem, Relation, Row, Variable
 from resolver.resolve import preferred_solution, resolution_of
 from resolver.session import Session
+from resolver.versions import join_words
 
 if TYPE_CHECKING:
     from resolver.facts.catalog import Catalog
@@ -295,5 +296,10 @@ def _warnings(world: OpenWorld) -> Iterator[str]:
                 f"{pick.name} {pick.version} has only an sdist whose metadata a build may change: its "
                 "requirements are those of its PKG-INFO."
             )
+    unread = world.unread()
+    if unread:
+        names, reason = sorted(unread), next(iter(unread.values()))
+        what = f"The requirements of {join_words(names, joiner='and')} are not locked: {reason.rstrip('.')}."
+        yield f"{what} To lock them, resolve again where their index can be reached."
     for release, problem in world.skipped.items():
         yield f"{release} was left out of consideration: it {problem}."
