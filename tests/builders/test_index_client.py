@@ -931,12 +931,16 @@ def test_metadata_that_contradicts_the_file(server: Server, client: MakeClient, 
         broken(client(), file_of(server, sdist_of(text), "some_pkg-1.0.tar.gz"), "its sdist")
 
 
-@pytest.mark.parametrize("data", [b"", b"PK\3\4", b"x" * 200_000, wheel_of(CORE)[:-30]])
+@pytest.mark.parametrize(
+    "data", [b"", b"PK\3\4", b"x" * 200_000, wheel_of(CORE)[:-30]], ids=["empty", "signature", "text", "cut"]
+)
 def test_damaged_wheel(server: Server, client: MakeClient, data: bytes) -> None:
     broken(client(), file_of(server, data))
 
 
-@pytest.mark.parametrize("data", [b"", b"\x1f\x8bxx", sdist_of(CORE)[:100]])
+@pytest.mark.parametrize(
+    "data", [b"", b"\x1f\x8bxx", sdist_of(CORE)[:100]], ids=["empty", "signature", "cut"]
+)
 def test_damaged_sdist(server: Server, client: MakeClient, data: bytes) -> None:
     broken(client(), file_of(server, data, "some_pkg-1.0.tar.gz"))
 
