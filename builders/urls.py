@@ -87,6 +87,20 @@ def without_password(url: str) -> str:
     return url
 
 
+def git_commit(url: str) -> tuple[str, str] | None:
+    """Return the URL of the repository and the commit in the direct reference of a lock; None if not git.
+
+    Examples
+    --------
+    >>> git_commit("git+https://host/name.git@0123#subdirectory=python")
+    ('https://host/name.git', '0123')
+    """
+    if not url.startswith("git+"):
+        return None
+    repository, _, commit = url.partition("#")[0].removeprefix("git+").rpartition("@")
+    return repository, commit
+
+
 def local_path(url: str) -> Path | None:
     """Return the path of a ``file`` URL; None for other URLs."""
     if not url.startswith("file:"):

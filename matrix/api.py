@@ -125,23 +125,19 @@ def resolve_settings(
 
 
 def package_indexes(settings: Settings, inputs: Inputs, reporter: Reporter = SILENT) -> PackageIndexes | None:
-    """Return the package indexes of settings, files and pip's configuration, and what URLs name.
-
-    Without any index, the result is None.
-    """
+    """Return the package indexes of settings, files and pip's configuration; None if there is none."""
     sources = inputs.package_sources()
     if not sources.indexes and not sources.find_links:
         return None
-    from builders.index_client import IndexClient, WithDirectReferences
+    from builders.index_client import IndexClient
 
-    client = IndexClient(
+    return IndexClient(
         sources.indexes,
         find_links=sources.find_links,
         mirrors=settings.mirrors,
         offline=bool(settings.offline),
         reporter=reporter,
     )
-    return WithDirectReferences(client, (*inputs.requirements, *inputs.constraints, *inputs.overrides))
 
 
 def read_lock(path: str | Path = "matrix.lock") -> Resolution:

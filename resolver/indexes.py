@@ -99,6 +99,21 @@ class PackageIndexes(Protocol):
             A page is broken; the error names index and project.
         """
 
+    def direct(self, name: str, url: str) -> Project:
+        """Return the release that a direct reference (``name @ URL``) names, as the only one of its project.
+
+        Its file has no index. The URL of a commit in git has all digits of the commit.
+
+        Raises
+        ------
+        UsageError
+            The metadata is not static, or is that of another distribution.
+        SourceError
+            There is no such file or commit, or it is damaged or has another hash.
+        EnvironmentLacksError
+            The server cannot be reached, and the cache cannot answer.
+        """
+
     def metadata(self, files: Sequence[File], *, allow_dynamic: bool = False) -> Metadata | None:
         """Return the metadata of a release, from the first of its files that has some without running code.
 

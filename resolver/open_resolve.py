@@ -222,7 +222,9 @@ def _left_open(
 def _completed(resolution: Resolution, world: OpenWorld) -> Resolution:
     """Add to a resolution of the catalog what the open world added."""
     known = [
-        replace(pick, files=world.files_of(pick.name)) if pick.kind == "distribution" else pick
+        replace(pick, files=world.files_of(pick.name), extras=world.extras_of(pick.name))
+        if pick.kind == "distribution"
+        else pick
         for pick in resolution.picks
     ]
     required_by = _required_by(known, world)
@@ -283,6 +285,8 @@ def _facts(pick: Pick, required_by: Sequence[Fact]) -> Iterator[Fact]:
     index = pick.files[0].index if pick.files else ""
     if index:
         yield Fact(f"{release} is published at {index}", "documented", f"{index}/{name}/")
+    elif pick.files:
+        yield Fact(f"{release} is what you named by its URL", "documented", pick.files[0].url)
     if pick.support == "inferred":
         text = f"{release} requires what its PKG-INFO says, which a build may change"
         yield Fact(text, "inferred", pick.files[0].url)
@@ -301,5 +305,6 @@ def _warnings(world: OpenWorld) -> Iterator[str]:
         names, reason = sorted(unread), next(iter(unread.values()))
         what = f"The requirements of {join_words(names, joiner='and')} are not locked: {reason.rstrip('.')}."
         yield f"{what} To lock them, resolve again where their index can be reached."
+    yield from world.lacking()
     for release, problem in world.skipped.items():
         yield f"{release} was left out of consideration: it {problem}."

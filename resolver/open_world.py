@@ -207,6 +207,7 @@ class OpenWorld:
         self.skipped: dict[str, str] = {}
         self._unread: dict[tuple[str, int], str] = {}
         self._dynamic: set[tuple[str, str]] = set()
+        self._lacking: dict[tuple[int, int], list[str]] = {}
         self._may_infer = request.support == "any"
         for name, variable in problem.variables.items():
             self._closed[name] = self._search.add_variable(variable.everything)
@@ -290,6 +291,23 @@ class OpenWorld:
         domain = self._search.domains[choices.number]
         return choices.release(domain.bit_length() - 1).version if is_required(domain) else ""
 
+    def extras_of(self, name: str) -> tuple[str, ...]:
+        """Return the extras that the request names for a distribution of the catalog, sorted."""
+        variants = {candidate.variant for candidate in self._problem.variables[name].candidates}
+        named = {
+            extra
+            for requirement in self._asked.get(name, ())
+            if not variants & {*requirement.extras} and self._environment.applies(requirement.marker)
+            for extra in requirement.extras
+        }
+        return tuple(sorted(named))
+
+    def lacking(self) -> Iterator[str]:
+        """Yield a sentence for each required extra that the metadata of its distribution does not have."""
+        for (number, mask), texts in self._lacking.items():
+            if self._search.domains[number] == mask:
+                yield from dict.fromkeys(texts)
+
     def unread(self) -> dict[str, str]:
         """Return the distributions of the solution whose metadata could not be read, with the reason."""
         return {
@@ -350,8 +368,9 @@ class OpenWorld:
             versions = [release.version for release in nodes[0].releases]
             raise UsageError(msg, hint=closest_versions(requirement, versions))
         for choices in nodes:
-            link = Link("", choices.key, "", f"you asked for {requirement.text}", REQUEST)
             allowed = choices.allowed_by(requirement.specifier)
+            text = f"you asked for {requirement.text}{self._but_url(choices, allowed)}"
+            link = Link("", choices.key, "", text, REQUEST)
             self._search.add({**when, choices.number: choices.everything & ~allowed}, link)
 
     def _nodes(self, name: str, extras: Iterable[str] = ()) -> list[Choices]:
@@ -426,6 +445,9 @@ class OpenWorld:
     def _releases(self, name: str) -> Sequence[Release] | None:
         """Return the releases of a project that may be chosen, the newest first; None if no index has it."""
         installed = self._installed.get(name)
+        url = self._url(name)
+        if url and not installed:
+            return self._indexes.direct(name, url).releases
         project = self._indexes.project(name)
         self.has_answer = True
         if installed:
@@ -439,6 +461,27 @@ class OpenWorld:
             return project.releases
         final = [release for release in project.releases if not is_prerelease(release.version)]
         return final or project.releases
+
+    def _url(self, name: str) -> str:
+        """Return the URL of the direct reference that the request has for a name, if any.
+
+        Raises
+        ------
+        UsageError
+            There is more than one.
+        """
+        direct = [one for one in self._stated(name) if one.url and self._environment.applies(one.marker)]
+        for other in direct[1:]:
+            if other.url != direct[0].url:
+                msg = f"{shorten(other.text)!r} and {shorten(direct[0].text)!r} have different URLs."
+                raise UsageError(msg, hint=f"Keep one URL of {name}.")
+        return direct[0].url if direct else ""
+
+    def _but_url(self, choices: Choices, allowed: int) -> str:
+        """Return how a text about a requirement ends that the release of a direct reference does not meet."""
+        if allowed or not self._url(choices.name):
+            return ""
+        return f", but the URL of {choices.name} is that of {choices.releases[0].version}"
 
     def _stated(self, name: str) -> Iterator[Requirement]:
         for stated in (self._asked, self._limits, self._overrides):
@@ -493,7 +536,8 @@ class OpenWorld:
             domain &= ~mask
         for problem, masks in unusable.items():
             text, by_target = problem
-            link = Link(choices.name, "", ", ".join(versions[problem]), text, self._indexes.urls[0])
+            source = self._url(choices.name) or self._indexes.urls[0]
+            link = Link(choices.name, "", ", ".join(versions[problem]), text, source)
             terms = self._of_target("python", "glibc") if by_target else {}
             self._search.add({**terms, choices.number: masks}, link)
         return mask
@@ -592,7 +636,8 @@ class OpenWorld:
     def _skip(self, choices: Choices, mask: int, problem: str) -> None:
         version = choices.release(mask.bit_length() - 1).version
         self.skipped[f"{choices.name} {version}"] = problem
-        link = Link(choices.key, "", version, problem, self._indexes.urls[0])
+        source = self._url(choices.name) or self._indexes.urls[0]
+        link = Link(choices.key, "", version, problem, source)
         self._search.add({choices.number: mask}, link)
 
     def _require(self, number: int, mask: int, subject: str, metadata: Metadata, extra: str = "") -> None:
@@ -611,7 +656,12 @@ class OpenWorld:
         is_built = number in self._names and metadata.dynamic
         if bound and not is_built:
             raise WantedError(bound)
-        required = self._requires[number, mask] = []
+        if extra and extra not in metadata.extras:
+            text = f"{metadata.name} {metadata.version} does not provide the extra {extra!r}."
+            self._lacking.setdefault((number, mask), []).append(text)
+        if not extra or number not in self._names:
+            self._requires[number, mask] = []
+        required = self._requires[number, mask]
         for requirement, when in requirements:
             name = requirement.name
             terms = {number: mask, **when}
@@ -634,8 +684,10 @@ class OpenWorld:
                 if not nodes[0].allowed_by(requirement.specifier):
                     link = link._replace(predicate=f"{text}, which matches no release")
                 for choices in nodes:
-                    excluded = choices.everything & ~choices.allowed_by(requirement.specifier)
-                    self._search.add({**terms, choices.number: excluded}, link._replace(object=choices.key))
+                    allowed = choices.allowed_by(requirement.specifier)
+                    predicate = text + self._but_url(choices, allowed)
+                    link = link._replace(object=choices.key, predicate=predicate)
+                    self._search.add({**terms, choices.number: choices.everything & ~allowed}, link)
             required.append((name, text.removeprefix("requires ")))
 
     def _applying(self, metadata: Metadata, extra: str) -> Iterator[tuple[Requirement, dict[int, int]]]:
@@ -656,7 +708,9 @@ class OpenWorld:
         name = requirement.name
         if name.startswith(CUDA_PREFIXES) and name not in NOT_CUDA:
             return "which is for CUDA"
-        return "a URL, which an index may not require" if requirement.url else ""
+        if requirement.url and not self._url(name):
+            return "a URL, which matrix uses only if you name it"
+        return ""
 
     def _load_closed(self, number: int, mask: int) -> None:
         """Add the requirements of a distribution of the catalog, as far as an index has its metadata."""
@@ -685,7 +739,8 @@ class OpenWorld:
             self._unread[name, self._solution[name]] = "no index has its metadata"
             return
         try:
-            self._require(number, mask, name, metadata)
+            for extra in ("", *self.extras_of(name)):
+                self._require(number, mask, f"{name}[{extra}]" if extra else name, metadata, extra)
         except (UsageError, ValueError) as error:
             self._unread[name, self._solution[name]] = f"a requirement in its metadata is invalid: {error}"
 
@@ -730,7 +785,9 @@ class OpenWorld:
         for requirement in requirements:
             name = requirement.name
             key = (name, requirement.extras)
-            if key in self._seen or name in self._bound or name in self._closed or requirement.url:
+            if key in self._seen or name in self._bound or name in self._closed:
+                continue
+            if any(stated.url for stated in (requirement, *self._stated(name))):
                 continue
             self._seen.add(key)
             if name in self._remote or not self._indexes.is_cached(name):

@@ -110,6 +110,7 @@ class IndexClient:
         self._warned = threading.Event()
         self._alone: _Once[IndexClient] = _Once()
         self._projects: _Once[Project | None] = _Once()
+        self._references: _Once[Project] = _Once()
         self._link_pages: _Once[dict[str, list[File]]] = _Once()
         self._metadata: _Once[Metadata | None] = _Once()
         self._pages: _Once[StoredPage] = _Once()
@@ -168,6 +169,37 @@ class IndexClient:
             if found is not None and (allow_dynamic or not found.dynamic):
                 return found
         return None
+
+    def direct(self, name: str, url: str) -> Project:
+        """Return the release that a direct reference (``name @ URL``) names, as the only one of its project.
+
+        A branch or tag of a git repository becomes its commit, and a file in the network is downloaded.
+
+        Raises
+        ------
+        UsageError
+            The metadata is not static, or is that of another distribution.
+        SourceError
+            There is no such file or commit, or it is damaged or has another hash.
+        EnvironmentLacksError
+            The server cannot be reached, and the cache cannot answer.
+        """
+        return self._references.get(f"{name} {url}", lambda: self._load_direct(name, url))
+
+    def _load_direct(self, name: str, url: str) -> Project:
+        from builders.index_client.direct import DirectProject, DirectReader, DirectRelease
+
+        reader = DirectReader(
+            self._cache / "direct",
+            self._transport,
+            mirrors=self._mirrors,
+            offline=self._offline,
+            fresh_for=self._fresh_for,
+        )
+        reference = reader.read(name, url)
+        metadata, file = reference.metadata, reference.file
+        self._metadata.get(file.url, lambda: metadata)
+        return DirectProject(metadata.name, (DirectRelease(metadata.version, (file,)),))
 
     def is_cached(self, name: str) -> bool:
         """Return whether `project` would answer without a request over the network."""
@@ -358,11 +390,11 @@ class IndexClient:
 
     def _is_usable(self, path: Path) -> bool:
         """Return whether a cached page may be used without a request."""
-        age = _age(path)
+        age = stored.age(path)
         return age is not None and (self._offline or age < self._fresh_for)
 
     def _warn_if_old(self, path: Path) -> None:
-        age = _age(path) or 0.0
+        age = stored.age(path) or 0.0
         if age < self._fresh_for or self._warned.is_set():
             return
         self._warned.set()
@@ -561,14 +593,6 @@ def _broken_page(index: str, name: str) -> Iterator[None]:
         page = f"The page of {name} on {index}" if name else f"The page {index}"
         hint = "Check that this is the URL of a package index (PEP 503); it often ends with /simple."
         raise SourceError(f"{page} cannot be used: {error}.", hint=hint) from None
-
-
-def _age(path: Path) -> float | None:
-    """Return the seconds since a file was written; None if it does not exist."""
-    try:
-        return abs(time.time() - path.stat().st_mtime)
-    except OSError:
-        return None
 
 
 def _changed(path: Path) -> str:

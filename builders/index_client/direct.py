@@ -1,127 +1,302 @@
-"""Package indexes together with what direct references (``name @ URL``) name."""
+"""Direct references (``name @ URL``): a wheel, an sdist, a project on this machine, or a commit."""
 
 from __future__ import annotations
 
+import hashlib
+from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import unquote, urlsplit
+from urllib.parse import parse_qsl, unquote, urlsplit, urlunsplit
 
 import msgspec
+from packaging.utils import canonicalize_name
 
-from builders.files import sha256_of
-from builders.urls import local_path
-from resolver.errors import UsageError
-from resolver.indexes import File
+from builders.cache import cache_root
+from builders.files import sha256_of, temporary_sibling
+from builders.index_client import stored
+from builders.index_client.pages import version_in
+from builders.io_errors import explain_cache_errors
+from builders.temporary import TemporaryDirectory
+from builders.urls import NETWORK_HINT, OFFLINE_HINT, local_path, mirrored, without_password
+from resolver.errors import EnvironmentLacksError, SourceError, UsageError
+from resolver.indexes import File, Metadata
 from resolver.versions import shorten
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Mapping
 
-    from resolver.indexes import Metadata, PackageIndexes, Project
-    from resolver.model import Requirement
+    from builders.index_client.transport import Transport
+
+GIT = "git+"
+_LONGEST_URL = 300  # characters in messages
+_FILES = ("pyproject.toml", "setup.py", "setup.cfg")
+"""What says whether the metadata of a source tree is static."""
 
 
-class _Release(msgspec.Struct, frozen=True):
+class Reference(msgspec.Struct, frozen=True):
+    """What is known of a direct reference."""
+
+    url: str
+    file: File
+    metadata: Metadata
+    etag: str = ""
+    modified: str = ""
+    """Validators for a conditional request."""
+
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(Reference)
+
+
+class DirectRelease(msgspec.Struct, frozen=True):
+    """The release that a direct reference names."""
+
     version: str
     files: tuple[File, ...]
 
 
-class _Project(msgspec.Struct, frozen=True):
+class DirectProject(msgspec.Struct, frozen=True):
+    """A project of which only the release that a direct reference names counts."""
+
     name: str
-    releases: tuple[_Release, ...]
+    releases: tuple[DirectRelease, ...]
     status: str = "active"
 
 
-class WithDirectReferences:
-    """Package indexes in which each project that has a direct reference has one release, that of the URL.
+class DirectReader:
+    """Read what direct references name.
+
+    A remote file is downloaded to where ``matrix fetch`` keeps it, so that the lock has its hash.
 
     Parameters
     ----------
-    indexes
-        Where all other projects are.
-    requirements
-        Requirements, of which only direct references matter.
-
-    Raises
-    ------
-    UsageError
-        Two direct references name the same distribution.
+    cache
+        Directory of what is known of remote references.
+    transport
+        The connections.
+    mirrors
+        URL prefix to the prefix that replaces it.
+    offline
+        Whether only the cache and this machine are used.
+    fresh_for
+        For how many seconds a URL without a hash and a branch or tag are used without a request.
     """
 
-    def __init__(self, indexes: PackageIndexes, requirements: Iterable[Requirement]) -> None:
-        self._indexes = indexes
-        self._direct: dict[str, Requirement] = {}
-        for requirement in requirements:
-            if not requirement.url:
-                continue
-            other = self._direct.setdefault(requirement.name, requirement)
-            if other.url != requirement.url:
-                msg = f"{shorten(requirement.text)!r} and {shorten(other.text)!r} have different URLs."
-                raise UsageError(msg, hint=f"Keep one URL of {requirement.name}.")
+    def __init__(
+        self,
+        cache: Path,
+        transport: Transport,
+        *,
+        mirrors: Mapping[str, str],
+        offline: bool,
+        fresh_for: float,
+    ) -> None:
+        self._cache = cache
+        self._transport = transport
+        self._mirrors = mirrors
+        self._offline = offline
+        self._fresh_for = fresh_for
 
-    @property
-    def urls(self) -> tuple[str, ...]:
-        """The indexes."""
-        return self._indexes.urls
-
-    def at(self, url: str) -> PackageIndexes:
-        """Return one index alone."""
-        return self._indexes.at(url)
-
-    def project(self, name: str) -> Project | None:
-        """Return a project, from its direct reference if it has one.
+    def read(self, name: str, url: str) -> Reference:
+        """Return file and metadata of a direct reference.
 
         Raises
         ------
         UsageError
-            Nothing at the URL says which version it is without running code.
+            Nothing there says without running code what it is, or it is another distribution.
+        SourceError
+            There is no such file or commit, or it is damaged or has another hash.
+        EnvironmentLacksError
+            The server cannot be reached.
         """
-        requirement = self._direct.get(name)
-        return self._indexes.project(name) if requirement is None else _project_at(requirement)
+        name = canonicalize_name(name)
+        location, _, fragment = url.partition("#")
+        options = dict(parse_qsl(fragment))
+        path = local_path(mirrored(location, self._mirrors))
+        if location.startswith(GIT):
+            reference = self._of_git(name, url, location.removeprefix(GIT), options.get("subdirectory", ""))
+        elif path is not None and path.is_dir():
+            from builders.pyproject import static_metadata
 
-    def metadata(self, files: Sequence[File], *, allow_dynamic: bool = False) -> Metadata | None:
-        """Return the metadata of a release."""
-        return self._indexes.metadata(files, allow_dynamic=allow_dynamic)
+            reference = _reference(name, url, location, static_metadata(path))
+        elif path is not None:
+            reference = self._of_file(name, url, path, options)
+        else:
+            reference = self._of_server(name, url, options)
+        if reference.metadata.name != name:
+            msg = f"{_shown(url)!r} is {reference.metadata.name}, not {name}."
+            raise UsageError(msg, hint="Correct the name.")
+        return reference
 
-    def is_cached(self, name: str) -> bool:
-        """Return whether `project` would answer without a request over the network."""
-        return name in self._direct or self._indexes.is_cached(name)
+    def _of_server(self, name: str, url: str, options: dict[str, str]) -> Reference:
+        """Download a file, unless it is in the cache and has its hash or did not change."""
+        from builders.index_client.transport import RequestError, check_status, chunks
+        from builders.web import MISSING
 
-    def submit(self, work: Callable[[], object]) -> None:
-        """Do some work in a thread."""
-        self._indexes.submit(work)
+        record = self._record(url)
+        known = _read_record(record, url)
+        if known and (self._offline or "sha256" in options or self._is_fresh(record)):
+            return known
+        self._refuse_offline(url)
+        headers = {"Accept-Encoding": "identity"}
+        if known and known.etag:
+            headers["If-None-Match"] = known.etag
+        if known and known.modified:
+            headers["If-Modified-Since"] = known.modified
+        location = url.partition("#")[0]
+        target = cache_root() / "wheels" / "direct" / Path(unquote(urlsplit(location).path)).name
+        try:
+            with (
+                explain_cache_errors(),
+                self._transport.get(location, headers, stream=True) as reply,
+                temporary_sibling(target) as temporary,
+            ):
+                if known and reply.status_code == 304:  # noqa: PLR2004  unchanged
+                    record.touch()
+                    return known
+                check_status(reply)
+                with temporary.open("wb") as part:
+                    for chunk in chunks(reply):
+                        part.write(chunk)
+                found = self._of_file(name, url, temporary, options, filename=target.name)
+                _keep(temporary, found.file)
+                validators = reply.headers.get("ETag", ""), reply.headers.get("Last-Modified", "")
+        except RequestError as error:
+            msg = f"{_shown(url)!r} cannot be downloaded: {error}."
+            if error.status in MISSING:
+                raise SourceError(msg, hint="Check the URL.") from None
+            raise EnvironmentLacksError(msg, hint=NETWORK_HINT) from None
+        found = Reference(url, found.file, found.metadata, *validators)
+        stored.replace(record, _encoder.encode(found))
+        return found
+
+    def _of_file(
+        self, name: str, url: str, path: Path, options: dict[str, str], *, filename: str = ""
+    ) -> Reference:
+        """Read a wheel or an sdist."""
+        from builders.index_client.metadata import from_sdist, from_wheel, top_files
+        from builders.wheel import DamagedError
+
+        filename = filename or path.name
+        subdirectory = options.get("subdirectory", "")
+        shown = _shown(url.partition("#")[0])
+        metadata: Metadata | None = None
+        try:
+            digest = sha256_of(path)
+            with path.open("rb") as content:
+                if filename.endswith(".whl"):
+                    metadata = from_wheel(Path(filename), content)
+                elif not subdirectory and version_in(filename, name) is not None:
+                    metadata = from_sdist(filename, content)
+                if metadata is None:
+                    content.seek(0)
+                    metadata = _static(top_files(filename, content, subdirectory, _FILES), shown)
+        except DamagedError as error:
+            msg = f"{shown!r} cannot be used: {error}."
+            raise SourceError(msg, hint="Check the file, or name another.") from None
+        except OSError as error:
+            msg = f"{shown!r} cannot be read: {error.strerror}."
+            raise SourceError(msg, hint="Check the path.") from None
+        expected = options.get("sha256", "").lower()
+        if expected and digest != expected:
+            msg = f"{shown!r} has the sha256 {digest}, but its URL says {expected}."
+            raise SourceError(msg, hint="Find out why the file differs.")
+        location = url.partition("#")[0] + (f"#subdirectory={subdirectory}" if subdirectory else "")
+        size = path.stat().st_size
+        return _reference(name, url, location, metadata, filename, digest=digest, size=size)
+
+    def _of_git(self, name: str, url: str, location: str, subdirectory: str) -> Reference:
+        """Fetch a commit, and read its ``pyproject.toml``; a branch or tag counts as the commit it names."""
+        from builders.sources.git import Repository, is_commit
+
+        parts = urlsplit(location)
+        path, _, ref = parts.path.rpartition("@") if "@" in parts.path else (parts.path, "", "")
+        repository = Repository(urlunsplit(parts._replace(path=path)))
+        record = self._record(url)
+        known = _read_record(record, url)
+        if known and (self._offline or is_commit(ref) or self._is_fresh(record)):
+            return known
+        self._refuse_offline(url)
+        commit = ref if is_commit(ref) else repository.commit_of(ref, self._mirrors)
+        repository.ensure(commit, self._mirrors)
+        directory = f"{subdirectory.strip('/')}/" if subdirectory else ""
+        texts = {file: repository.read(commit, f"{directory}{file}") for file in _FILES}
+        found = {file: text for file, text in texts.items() if text is not None}
+        metadata = _static(found, _shown(url))
+        pinned = f"{GIT}{repository.url}@{commit}"
+        pinned += f"#subdirectory={subdirectory}" if subdirectory else ""
+        reference = _reference(name, url, pinned, metadata)
+        stored.replace(record, _encoder.encode(reference))
+        return reference
+
+    def _record(self, url: str) -> Path:
+        key = hashlib.sha256(url.encode()).hexdigest()
+        return self._cache / key[:2] / f"{key}.msgpack"
+
+    def _is_fresh(self, record: Path) -> bool:
+        age = stored.age(record)
+        return age is not None and age < self._fresh_for
+
+    def _refuse_offline(self, url: str) -> None:
+        if self._offline:
+            msg = f"{_shown(url)!r} is not in the cache, and --offline is set."
+            raise EnvironmentLacksError(msg, hint=OFFLINE_HINT)
 
 
-def _project_at(requirement: Requirement) -> _Project:
-    url, _, fragment = requirement.url.partition("#")
-    hashes = [part.removeprefix("sha256=") for part in fragment.split("&") if part.startswith("sha256=")]
-    path = local_path(url)
-    if path is not None and path.is_dir():
-        from builders.pyproject import static_metadata
-
-        version = static_metadata(path).version
-        name = f"{requirement.name}-{version}"
-    else:
-        name = unquote(urlsplit(url).path.rpartition("/")[2])
-        version = "" if url.startswith("git+") else _version_of(name)
-        hashes += [sha256_of(path)] if path is not None and path.is_file() else []
-    if not version:
-        what = "a git repository" if url.startswith("git+") else "a file without a version in its name"
-        msg = f"matrix cannot resolve {shorten(requirement.text)!r}: the URL names {what}."
-        hint = f"Build a wheel with `pip wheel --no-deps '{shorten(requirement.url)}'`, and name its path."
-        raise UsageError(msg, hint=hint)
-    return _Project(requirement.name, (_Release(version, (File(name, url, hashes[0] if hashes else ""),)),))
+def _shown(url: str) -> str:
+    return shorten(without_password(url), _LONGEST_URL)
 
 
-def _version_of(file: str) -> str:
-    """Return the version in the name of a wheel or an sdist; empty if there is none."""
-    from packaging.utils import (
-        InvalidSdistFilename,
-        InvalidWheelFilename,
-        parse_sdist_filename,
-        parse_wheel_filename,
-    )
+def _reference(
+    name: str,
+    url: str,
+    location: str,
+    metadata: Metadata,
+    filename: str = "",
+    *,
+    digest: str = "",
+    size: int = 0,
+) -> Reference:
+    """Return a reference, with a name of the file from which pip reads name and version."""
+    if not filename.endswith(".whl") and version_in(filename, name) is None:
+        ending = ".zip" if filename.endswith(".zip") else ".tar.gz"
+        filename = f"{name.replace('-', '_')}-{metadata.version}{ending}"
+    file = File(filename, location, digest, size, requires_python=metadata.requires_python)
+    return Reference(url, file, metadata)
 
+
+def _read_record(path: Path, url: str) -> Reference | None:
     try:
-        return str(parse_wheel_filename(file)[1] if file.endswith(".whl") else parse_sdist_filename(file)[1])
-    except (InvalidSdistFilename, InvalidWheelFilename):
-        return ""
+        known = _decoder.decode(path.read_bytes())
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError):
+        return None
+    return known if known.url == url else None
+
+
+def _keep(temporary: Path, file: File) -> None:
+    """Put a file where ``matrix fetch`` looks for it."""
+    from builders.sources import cached_file
+
+    target = cached_file(file)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    temporary.chmod(0o444)
+    temporary.replace(target)
+
+
+def _static(files: Mapping[str, bytes], shown: str) -> Metadata:
+    """Return the static metadata of a source tree of which only a few files are known.
+
+    Raises
+    ------
+    UsageError
+        It has no static metadata.
+    """
+    from builders.pyproject import static_metadata
+
+    with TemporaryDirectory() as directory:
+        for name, content in files.items():
+            (directory.root / name).write_bytes(content)
+        try:
+            return static_metadata(directory.root)
+        except UsageError as error:
+            message, hint = (text.replace(str(directory.root), shown) for text in (error.message, error.hint))
+            raise UsageError(message, hint=hint) from None

@@ -9,6 +9,7 @@ import tarfile
 import tempfile
 import zipfile
 import zlib
+from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, BinaryIO, cast
 
@@ -26,7 +27,7 @@ from resolver.indexes import Metadata
 from resolver.versions import shorten
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Collection, Iterator
 
     from builders.index_client.transport import Transport
     from resolver.indexes import File
@@ -185,25 +186,40 @@ def from_sdist(filename: str, content: BinaryIO) -> Metadata | None:
     DamagedError
         The file is not an archive, or its metadata is broken or contradicts its name.
     """
-    texts = _texts_in_zip(content) if filename.endswith(".zip") else _texts_in_tar(content)
     names = projects_in(filename)
     found: Metadata | None = None
     requires: bytes | None = None
-    try:
-        for path, text in texts:
+    with _explain_damage():
+        for path, text in _members(filename, content, _is_relevant):
             if path.name == "PKG-INFO":
                 found = parse(text, filename, "its sdist")
             elif requires is None and canonicalize_name(path.parent.stem) in names:
                 requires = text
             if found and (not found.dynamic or found.requires or requires is not None):
                 break
-    except (tarfile.TarError, zipfile.BadZipFile, zlib.error, EOFError, OSError, ValueError) as error:
-        msg = f"its archive cannot be read ({error})"
-        raise DamagedError(msg) from None
     if found is None or requires is None or not found.dynamic or found.requires:
         return found
     listed, extras = parse_requires_txt(requires.decode("utf-8", "replace"))
     return replace(found, requires=listed, extras=tuple(dict.fromkeys([*found.extras, *extras])))
+
+
+def top_files(
+    filename: str, content: BinaryIO, subdirectory: str, names: Collection[str]
+) -> dict[str, bytes]:
+    """Return some files in the top directory of an archive, or in a directory below it.
+
+    Raises
+    ------
+    DamagedError
+        The file is not an archive.
+    """
+    below = PurePosixPath(subdirectory).parts
+
+    def is_wanted(path: PurePosixPath) -> bool:
+        return path.name in names and path.parts[1:-1] == below
+
+    with _explain_damage():
+        return {path.name: text for path, text in _members(filename, content, is_wanted)}
 
 
 def parse_requires_txt(text: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -246,22 +262,33 @@ def parse_requires_txt(text: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
     return tuple(requires), tuple(extras)
 
 
-def _texts_in_tar(content: BinaryIO) -> Iterator[tuple[PurePosixPath, bytes]]:
+@contextmanager
+def _explain_damage() -> Iterator[None]:
+    try:
+        yield
+    except (tarfile.TarError, zipfile.BadZipFile, zlib.error, EOFError, OSError, ValueError) as error:
+        msg = f"its archive cannot be read ({error})"
+        raise DamagedError(msg) from None
+
+
+def _members(
+    filename: str, content: BinaryIO, is_wanted: Callable[[PurePosixPath], bool]
+) -> Iterator[tuple[PurePosixPath, bytes]]:
+    """Yield the members of an archive that are wanted and not too large."""
+    if filename.endswith(".zip"):
+        with zipfile.ZipFile(content) as files:
+            for info in files.infolist():
+                path = PurePosixPath(info.filename)
+                if is_wanted(path) and info.file_size <= LARGEST_METADATA:
+                    yield path, files.read(info)
+        return
     with tarfile.open(fileobj=content, mode="r|*") as archive:
         for member in archive:
             path = PurePosixPath(member.name)
-            if _is_relevant(path) and member.size <= LARGEST_METADATA:
+            if is_wanted(path) and member.size <= LARGEST_METADATA:
                 source = archive.extractfile(member)
                 if source is not None:
                     yield path, source.read()
-
-
-def _texts_in_zip(content: BinaryIO) -> Iterator[tuple[PurePosixPath, bytes]]:
-    with zipfile.ZipFile(content) as archive:
-        for info in archive.infolist():
-            path = PurePosixPath(info.filename)
-            if _is_relevant(path) and info.file_size <= LARGEST_METADATA:
-                yield path, archive.read(info)
 
 
 def _is_relevant(path: PurePosixPath) -> bool:

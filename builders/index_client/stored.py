@@ -7,6 +7,7 @@ the header, the header, and the packed files of each release. Reading it takes o
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -147,3 +148,11 @@ def replace(path: Path, content: bytes) -> bool:
     except OSError:
         return False
     return True
+
+
+def age(path: Path) -> float | None:
+    """Return the seconds since a file was written; None if it does not exist."""
+    try:
+        return abs(time.time() - path.stat().st_mtime)
+    except OSError:
+        return None

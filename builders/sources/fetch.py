@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import tarfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Self
@@ -10,9 +11,12 @@ from typing import TYPE_CHECKING, Literal, Self
 import msgspec
 
 from builders.cache import cache_root
+from builders.files import temporary_sibling
+from builders.io_errors import explain_cache_errors
 from builders.sources.download import Downloads, check_hash, download
+from builders.sources.git import Repository
 from builders.sources.source import obtain, patches_of
-from builders.urls import OFFLINE_HINT, without_password
+from builders.urls import OFFLINE_HINT, git_commit, local_path, without_password
 from resolver.errors import EnvironmentLacksError, MatrixError
 from resolver.reporter import SILENT, Reporter
 
@@ -23,6 +27,7 @@ if TYPE_CHECKING:
     from resolver.indexes import File
     from resolver.model import Distribution, Resolution
 
+_NOT_SOURCE = {".git", ".venv", "build", "dist", "venv"}
 _LARGE = 50 * 2**20  # bytes of a file whose download is reported
 
 
@@ -95,7 +100,7 @@ def cached_file(file: File) -> Path:
 def fetch_file(file: File, downloads: Downloads, *, offline: bool = False) -> bool:
     """Download a file of a lock into the cache unless it is there; return whether it was downloaded.
 
-    The hash of a cached file is checked again.
+    The hash of a cached file is checked again. A commit or a directory becomes an sdist.
 
     Raises
     ------
@@ -107,6 +112,10 @@ def fetch_file(file: File, downloads: Downloads, *, offline: bool = False) -> bo
         The network is missing, or the cache is not writable.
     """
     target = cached_file(file)
+    commit, directory = git_commit(file.url), local_path(file.url)
+    if directory is not None and directory.is_dir():
+        _pack_directory(directory, target)
+        return True
     if target.exists():
         if file.sha256:
             check_hash(target, file.sha256, origin=f"the cache ({target.parent})")
@@ -114,8 +123,35 @@ def fetch_file(file: File, downloads: Downloads, *, offline: bool = False) -> bo
     if offline:
         msg = f"{file.name} is not in the cache, and --offline is set."
         raise EnvironmentLacksError(msg, hint=OFFLINE_HINT)
-    download(file.url, target, file.sha256, downloads)
+    if commit:
+        _pack_commit(file.url, *commit, target, downloads.mirrors)
+    else:
+        download(file.url, target, file.sha256, downloads)
     return True
+
+
+def _pack_commit(url: str, repository: str, commit: str, target: Path, mirrors: Mapping[str, str]) -> None:
+    """Write the files of a commit into an sdist."""
+    source = Repository(repository)
+    source.ensure(commit, mirrors)
+    directory = url.partition("#subdirectory=")[2]
+    with explain_cache_errors(), temporary_sibling(target) as temporary:
+        source.archive(commit, directory, target.name.removesuffix(".tar.gz"), temporary)
+        temporary.replace(target)
+
+
+def _pack_directory(directory: Path, target: Path) -> None:
+    """Write a source tree into an sdist, as it is now."""
+    with explain_cache_errors(), temporary_sibling(target) as temporary:
+        with tarfile.open(temporary, "w:gz") as archive:
+            for path in sorted(directory.iterdir()):
+                if path.name not in _NOT_SOURCE:
+                    archive.add(path, f"{target.name.removesuffix('.tar.gz')}/{path.name}", filter=_is_source)
+        temporary.replace(target)
+
+
+def _is_source(member: tarfile.TarInfo) -> tarfile.TarInfo | None:
+    return None if member.name.endswith("/__pycache__") else member
 
 
 def fetch_published(
@@ -173,7 +209,8 @@ def fetch_published(
             downloads.stop.set()
             pool.shutdown(cancel_futures=True)
             raise
-    unhashed = [pick.files[0].name for pick in picks if not pick.files[0].sha256]
+    files = [pick.files[0] for pick in picks]
+    unhashed = [file.name for file in files if file.index and not file.sha256]
     if unhashed:
         result.warnings.append(
             f"No index publishes a SHA-256 of {', '.join(unhashed)}, so nothing was compared."

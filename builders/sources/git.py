@@ -32,6 +32,7 @@ from builders.io_errors import explain_cache_errors
 from builders.process import bytes_of, clean_environment, run
 from builders.urls import NETWORK_HINT, OFFLINE_HINT, mirrored, without_password
 from resolver.errors import CommandError, EnvironmentLacksError, MatrixError, SourceError
+from resolver.versions import shorten
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -63,6 +64,7 @@ _ATTRIBUTES = "* -text -eol -ident -filter -working-tree-encoding\n"
 
 _FETCH = ("fetch", "--no-tags", "--no-write-fetch-head", "--no-recurse-submodules")
 _COMMIT = re.compile(r"[0-9a-f]{40}")
+_REMOTE_REF = re.compile(r"^([0-9a-f]{40})\t(\S+)$", re.MULTILINE)
 _SCP_URL = re.compile(r"([\w.]+@[\w.][\w.-]*):([^\s:-][^\s:]*)")
 _PASSWORD = re.compile(r"[^\s/'@]+:[^\s/@]*@")
 # Messages of git, in the C locale.
@@ -204,7 +206,7 @@ class Repository:
         EnvironmentLacksError
             git or the network is missing, or the cache is not writable.
         """
-        if not _COMMIT.fullmatch(commit):
+        if not is_commit(commit):
             msg = f"{without_password(self.url)}: {commit!r} is not a full commit hash."
             raise SourceError(msg, hint="Write all 40 digits in the catalog, and resolve again.")
         require_git()
@@ -268,6 +270,53 @@ class Repository:
             msg = f"{without_password(url)} has no commit {commit} on any branch or tag."
             raise SourceError(msg, hint="It may have been removed. A fork or a mirror may still have it.")
         self._run(["update-ref", _ref(commit), commit])
+
+    def commit_of(self, ref: str, mirrors: Mapping[str, str]) -> str:
+        """Return the commit that a branch or tag of the server names; that of its default branch if empty.
+
+        Raises
+        ------
+        SourceError
+            There is no such repository, branch or tag.
+        EnvironmentLacksError
+            git or the network is missing, or the cache is not writable.
+        """
+        require_git()
+        address = mirrored(self.url, mirrors)
+        names = [f"refs/heads/{ref}", f"refs/tags/{ref}^{{}}", f"refs/tags/{ref}"]
+        if ref.startswith("refs/") or ref in {"", "HEAD"}:
+            names = [ref or "HEAD"]
+        with explain_cache_errors(), exclusive_lock(self.path.with_suffix(".lock")):
+            self._prepare()
+            try:
+                self._run(["ls-remote", "origin", *names], address)
+            except CommandError as error:
+                message = _PASSWORD.sub("", error.message)
+                raise _fetch_failure(error, address) or SourceError(message, hint="Check the URL.") from None
+            commits = {name: commit for commit, name in _REMOTE_REF.findall(self.log.read_text())}
+        commit = next((commits[name] for name in names if name in commits), "")
+        if not commit:
+            msg = f"{without_password(self.url)} has no branch or tag {shorten(ref)!r}."
+            raise SourceError(msg, hint="Name a branch, a tag, or a commit with all 40 digits.")
+        return commit
+
+    def read(self, commit: str, path: str) -> bytes | None:
+        """Return the content of a file of a commit; None if there is none."""
+        return self._output("cat-file", "blob", f"{commit}:{path}")
+
+    def archive(self, commit: str, directory: str, prefix: str, target: Path) -> None:
+        """Write the files of a commit, or of one of its directories, into an archive.
+
+        Raises
+        ------
+        SourceError
+            The commit has submodules, which an archive does not contain.
+        """
+        if self.submodule_commits(commit):
+            msg = f"{without_password(self.url)} at {commit} has submodules, which an archive would lack."
+            raise SourceError(msg, hint="Build a wheel with `pip wheel --no-deps`, and name the wheel.")
+        options = ["--format=tar.gz", f"--prefix={prefix}/", f"--output={target}"]
+        self._run(["archive", *options, f"{commit}:{directory}"])
 
     def tree_of(self, commit: str) -> str:
         """Return git's hash of the files of a commit."""
@@ -416,6 +465,11 @@ def _join(path: str, below: str) -> str:
 
 def _ref(commit: str) -> str:
     return f"refs/matrix/{commit}"
+
+
+def is_commit(ref: str) -> bool:
+    """Return whether a reference is a full commit hash."""
+    return _COMMIT.fullmatch(ref) is not None
 
 
 def require_git() -> None:

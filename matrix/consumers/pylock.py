@@ -18,6 +18,7 @@ from urllib.parse import quote
 from builders.files import sha256_of
 from builders.findings import Finding
 from builders.index import Index
+from builders.urls import git_commit, local_path
 from matrix.consumers import Consumer
 from matrix.consumers.shared.files import File, files_in_wheelhouse
 from matrix.consumers.shared.installation import pin
@@ -26,7 +27,14 @@ from resolver.errors import MatrixError, UsageError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from packaging.pylock import Package, PackageArchive, PackageSdist, PackageWheel
+    from packaging.pylock import (
+        Package,
+        PackageArchive,
+        PackageDirectory,
+        PackageSdist,
+        PackageVcs,
+        PackageWheel,
+    )
 
     from matrix.consumers.shared.files import Layout
     from matrix.consumers.shared.installation import Installation
@@ -159,20 +167,22 @@ def _from_wheelhouse(pick: Distribution, path: Path, layout: Layout) -> Package:
 
 def _locked(pick: Distribution) -> Package:
     """Return the entry of a distribution whose files the lock has."""
-    from packaging.pylock import PackageArchive, PackageSdist, PackageWheel
+    from packaging.pylock import PackageSdist, PackageWheel
 
+    if pick.direct_url:
+        return _direct(pick, pick.files[0])
     unhashed = [file.name for file in pick.files if not file.sha256]
     if unhashed:
         msg = f"There is no SHA-256 of {unhashed[0]}, and pylock.toml requires hashes."
         raise MatrixError(msg, hint="`matrix env --for cotainr` needs no hashes.")
     first = pick.files[0]
-    hashes = {"sha256": first.sha256}
-    if pick.direct_url:
-        archive = PackageArchive(url=first.url, size=first.size or None, hashes=hashes)
-        return _package(pick, [], archive=archive)
     if pick.is_sdist:
         sdist = PackageSdist(
-            name=first.name, url=first.url, size=first.size or None, upload_time=_time(first), hashes=hashes
+            name=first.name,
+            url=first.url,
+            size=first.size or None,
+            upload_time=_time(first),
+            hashes={"sha256": first.sha256},
         )
         return _package(pick, [], index=first.index, sdist=sdist)
     wheels = [
@@ -186,6 +196,26 @@ def _locked(pick: Distribution) -> Package:
         for file in pick.files
     ]
     return _package(pick, wheels, index=first.index)
+
+
+def _direct(pick: Distribution, file: LockedFile) -> Package:
+    """Return the entry of a distribution that a direct reference names."""
+    from packaging.pylock import PackageArchive, PackageDirectory, PackageVcs
+
+    location, _, fragment = file.url.partition("#")
+    subdirectory = fragment.removeprefix("subdirectory=") or None
+    repository = git_commit(location)
+    if repository:
+        url, commit = repository
+        vcs = PackageVcs(type="git", url=url, commit_id=commit, subdirectory=subdirectory)
+        return _package(pick, [], vcs=vcs)
+    path = local_path(location)
+    if path is not None and not file.sha256:
+        return _package(pick, [], directory=PackageDirectory(path=str(path)))
+    archive = PackageArchive(
+        url=location, size=file.size or None, hashes={"sha256": file.sha256}, subdirectory=subdirectory
+    )
+    return _package(pick, [], archive=archive)
 
 
 def _time(file: LockedFile) -> datetime | None:
@@ -220,6 +250,8 @@ def _package(
     index: str | None = None,
     sdist: PackageSdist | None = None,
     archive: PackageArchive | None = None,
+    directory: PackageDirectory | None = None,
+    vcs: PackageVcs | None = None,
 ) -> Package:
     from packaging.pylock import Package
     from packaging.utils import canonicalize_name
@@ -232,6 +264,8 @@ def _package(
         wheels=list(wheels) or None,
         sdist=sdist,
         archive=archive,
+        directory=directory,
+        vcs=vcs,
     )
 
 

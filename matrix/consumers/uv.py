@@ -10,7 +10,9 @@ from __future__ import annotations
 import json
 import re
 from typing import TYPE_CHECKING
+from urllib.parse import parse_qsl
 
+from builders.urls import git_commit, local_path
 from matrix.consumers import Consumer
 from matrix.consumers.shared.files import MARK, File
 from matrix.consumers.shared.installation import index_of, pin, wheel_only
@@ -75,7 +77,7 @@ def _sources(installation: Installation, url: str) -> list[str]:
     for pick in installation.installed:
         index = OURS if pick.origin == "build" else names.get(index_of(pick))
         if pick.direct_url:
-            lines.append(f"{pick.name} = {{ url = {json.dumps(pick.direct_url)} }}")
+            lines.append(f"{pick.name} = {_source_of(pick.direct_url)}")
         elif index:
             lines.append(f"{pick.name} = {{ index = {json.dumps(index)} }}")
     indexes = [(OURS, url)] if installation.built else []
@@ -83,6 +85,20 @@ def _sources(installation: Installation, url: str) -> list[str]:
         lines += ["", "[[tool.uv.index]]", f"name = {json.dumps(name)}", f"url = {json.dumps(address)}"]
         lines.append("explicit = true")
     return lines
+
+
+def _source_of(direct_url: str) -> str:
+    """Return the TOML table for a direct reference; uv accepts no fragments."""
+    location, _, fragment = direct_url.partition("#")
+    git, path = git_commit(location), local_path(location)
+    keys = {"url": location}
+    if git:
+        keys = {"git": git[0], "rev": git[1]}
+    elif path is not None:
+        keys = {"path": str(path)}
+    subdirectory = dict(parse_qsl(fragment)).get("subdirectory")
+    keys |= {"subdirectory": subdirectory} if subdirectory else {}
+    return f"{{ {', '.join(f'{key} = {json.dumps(value)}' for key, value in keys.items())} }}"
 
 
 def _array(key: str, items: Sequence[str]) -> list[str]:

@@ -56,12 +56,18 @@ def compile_request(builder: ProblemBuilder) -> None:
     for requirement in builder.request.requirements:
         if builder.is_closed(requirement.name):
             _demand_requirement(builder, requirement)
+    _demand_limits(builder)
+    if builder.open_world:
+        builder.demand_requested("python", any_candidate, NEEDS_PYTHON)
+
+
+def _demand_limits(builder: ProblemBuilder) -> None:
     for limit in (*builder.request.constraints, *builder.request.overrides):
+        if builder.open_world and builder.is_closed(limit.name):
+            _reject_url(limit)
         if limit.name in builder.variables and limit.specifier is not None:
             text = f"you limited {limit.name} to {limit.specifier}"
             builder.demand_requested(limit.name, allowed_by([str(limit.specifier)]), text, optional=True)
-    if builder.open_world:
-        builder.demand_requested("python", any_candidate, NEEDS_PYTHON)
 
 
 def _demand_driver(builder: ProblemBuilder) -> None:
@@ -100,10 +106,14 @@ def _demand_images(builder: ProblemBuilder) -> None:
     builder.demand_stated("base-image", version_in(offered), text, source, optional=True)
 
 
-def _demand_requirement(builder: ProblemBuilder, requirement: Requirement) -> None:
+def _reject_url(requirement: Requirement) -> None:
     if requirement.url:
         msg = f"{shorten(requirement.text)!r} has a URL, but the catalog decides {requirement.name}."
         raise UsageError(msg, hint=f"Name a version instead: {requirement.name}==VERSION.")
+
+
+def _demand_requirement(builder: ProblemBuilder, requirement: Requirement) -> None:
+    _reject_url(requirement)
     variable = builder.variables.get(requirement.name)
     if variable is None:
         known = {*builder.variables, *builder.catalog.package, *PAIRED_WITH_TORCH}

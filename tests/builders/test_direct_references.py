@@ -1,80 +1,316 @@
-"""What direct references name, next to package indexes."""
+"""What direct references name: files on a server and on this machine, projects, commits."""
 
 from __future__ import annotations
 
+import io
+import tarfile
+import threading
+import zipfile
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from builders.files import sha256_of
-from builders.index_client import WithDirectReferences
-from resolver.errors import UsageError
-from resolver.requirements import parse_requirement
-from tests.support.indexes import FakeIndexes, FakeRelease
+from builders.index_client import IndexClient
+from builders.sources import Downloads, cached_file, fetch_file
+from resolver.errors import EnvironmentLacksError, MatrixError, SourceError, UsageError
+from resolver.indexes import File, Metadata
+from tests.builders.gitrepos import add_submodule, commit, git
+from tests.builders.test_index_client import (
+    CORE,
+    LEGACY,
+    REQUIRES_TXT,
+    Handler,
+    Server,
+    sdist_of,
+    sha256,
+    wheel_of,
+)
 
-INDEXES = {"torch": {"2.0": FakeRelease()}, "other": {"1.0": FakeRelease()}}
+WHEEL = "some_pkg-1.0-py3-none-any.whl"
+PYPROJECT = """
+[project]
+name = "Some.Pkg"
+version = "2.0"
+requires-python = ">=3.10"
+dependencies = ["six"]
+optional-dependencies = { gpu = ["torch>=2"] }
+"""
 
 
-def with_references(*texts: str) -> WithDirectReferences:
-    return WithDirectReferences(FakeIndexes(INDEXES), map(parse_requirement, texts))
+@pytest.fixture
+def server() -> Iterator[Server]:
+    with Server() as running:
+        threading.Thread(target=running.serve_forever, args=(0.01,), daemon=True).start()
+        yield running
+        running.shutdown()
 
 
-def release(text: str) -> tuple[str, str, str]:
-    """Return version, file name and hash of the only release of a direct reference."""
-    project = with_references(text).project("torch")
-    assert project is not None
-    (only,) = project.releases
-    (file,) = only.files
+@pytest.fixture
+def client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Return a function that makes a client; all share a cache."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+    def make(**options: Any) -> IndexClient:
+        return IndexClient([], cache=tmp_path / "cache" / "indexes", **options)
+
+    return make
+
+
+def read(client: IndexClient, url: str, name: str = "some-pkg") -> tuple[str, File, Metadata]:
+    """Return version, file and metadata of a direct reference."""
+    project = client.direct(name, url)
+    assert project.name == name
+    (release,) = project.releases
+    (file,) = release.files
+    metadata = client.metadata([file], allow_dynamic=True)
+    assert metadata is not None
     assert file.index == ""
-    return only.version, file.name, file.sha256
+    return release.version, file, metadata
+
+
+def archive_of(texts: dict[str, str], *, as_zip: bool = False) -> bytes:
+    content = io.BytesIO()
+    if as_zip:
+        with zipfile.ZipFile(content, "w") as files:
+            for path, text in texts.items():
+                files.writestr(path, text)
+        return content.getvalue()
+    with tarfile.open(fileobj=content, mode="w:gz") as archive:
+        for path, text in texts.items():
+            info = tarfile.TarInfo(path)
+            info.size = len(text)
+            archive.addfile(info, io.BytesIO(text.encode()))
+    return content.getvalue()
+
+
+# Files on a server
+
+
+def test_remote_wheel_is_downloaded_once(server: Server, client: Any) -> None:
+    data = wheel_of(CORE)
+    server.file(f"/{WHEEL}?x=y", data)
+    url = f"{server.url}/{WHEEL}?x=y"
+    version, file, metadata = read(client(), url)
+    assert (version, file.name, file.url, file.sha256, file.size) == (
+        "1.0",
+        WHEEL,
+        url,
+        sha256(data),
+        len(data),
+    )
+    assert (metadata.extras, file.requires_python) == (("gpu", "big-models"), ">=3.9, <4")
+    assert read(client(), url)[1] == file
+    assert len(server.requests) == 1
+    assert not fetch_file(file, Downloads({}), offline=True)
+    assert cached_file(file).read_bytes() == data
+
+
+def test_old_download_is_checked_under_a_condition(server: Server, client: Any) -> None:
+    data = wheel_of(CORE)
+
+    def reply(request: Handler) -> None:
+        if request.headers.get("If-None-Match") == '"1"':
+            request.reply(304)
+        else:
+            request.reply(200, data, ETag='"1"')
+
+    server.pages[f"/{WHEEL}"] = reply
+    first = read(client(), f"{server.url}/{WHEEL}")
+    assert read(client(fresh_for=0), f"{server.url}/{WHEEL}") == first
+    assert len(server.requests) == 2
+    data = wheel_of(CORE.replace("numpy", "scipy"))
+    server.file(f"/{WHEEL}", data)
+    assert read(client(fresh_for=0), f"{server.url}/{WHEEL}")[1].sha256 == sha256(data)
+
+
+def test_hash_of_the_url_is_checked(server: Server, client: Any) -> None:
+    data = wheel_of(CORE)
+    server.file(f"/{WHEEL}", data)
+    url = f"{server.url}/{WHEEL}#sha256="
+    assert read(client(), url + sha256(data))[1].url == f"{server.url}/{WHEEL}"
+    read(client(fresh_for=0), url + sha256(data))
+    assert len(server.requests) == 1
+    with pytest.raises(SourceError, match=f"has the sha256 {sha256(data)}, but its URL says 00"):
+        client().direct("some-pkg", url + "00")
+
+
+def test_offline_uses_what_was_downloaded(server: Server, client: Any) -> None:
+    server.file(f"/{WHEEL}", wheel_of(CORE))
+    url = f"{server.url}/{WHEEL}"
+    with pytest.raises(EnvironmentLacksError, match="not in the cache, and --offline is set"):
+        client(offline=True).direct("some-pkg", url)
+    first = read(client(), url)
+    assert read(client(offline=True, fresh_for=0), url) == first
+
+
+def test_dynamic_sdist_needs_permission(server: Server, client: Any) -> None:
+    data = sdist_of(LEGACY, **{"some_pkg.egg-info/requires.txt": REQUIRES_TXT})
+    server.file("/some_pkg-1.0.tar.gz", data)
+    indexes = client()
+    version, file, metadata = read(indexes, f"{server.url}/some_pkg-1.0.tar.gz")
+    assert (version, metadata.dynamic, metadata.requires[0]) == ("1.0", True, "six>=1")
+    assert indexes.metadata([file]) is None
+
+
+@pytest.mark.parametrize("as_zip", [True, False])
+def test_archive_of_a_repository_has_static_metadata(server: Server, client: Any, *, as_zip: bool) -> None:
+    name = "v2.zip" if as_zip else "main.tar.gz"
+    texts = {"pkg-main/pyproject.toml": "[project]\nname = 'other'", "pkg-main/a/b/pyproject.toml": PYPROJECT}
+    server.file(f"/archive/{name}", archive_of(texts, as_zip=as_zip))
+    url = f"{server.url}/archive/{name}#subdirectory=a/b"
+    version, file, metadata = read(client(), url)
+    assert (version, file.url) == ("2.0", url)
+    assert file.name == ("some_pkg-2.0.zip" if as_zip else "some_pkg-2.0.tar.gz")
+    assert metadata.requires == ("six", 'torch>=2; extra == "gpu"')
 
 
 @pytest.mark.parametrize(
-    ("url", "expected"),
+    ("path", "data", "kind", "text"),
     [
-        (
-            "https://a.example/torch-2.9.1%2Bcpu-py3-none-any.whl",
-            ("2.9.1+cpu", "torch-2.9.1+cpu-py3-none-any.whl", ""),
-        ),
-        ("https://a.example/torch-2.9.tar.gz#sha256=00", ("2.9", "torch-2.9.tar.gz", "00")),
-        ("https://a.example/torch-2.9.zip?x=y", ("2.9", "torch-2.9.zip", "")),
+        ("some_pkg-1.0.tar.gz", sdist_of(None), UsageError, "has only setup.py"),
+        (WHEEL, b"not a zip", SourceError, "cannot be used"),
+        ("some_pkg-1.0.tar.gz", b"not a tar", SourceError, "cannot be used: its archive"),
+        (WHEEL, wheel_of(CORE.replace("1.0", "1.1")), SourceError, "is that of Some_Pkg 1.1"),
+        (WHEEL.replace("some", "other"), None, SourceError, "404"),
     ],
 )
-def test_url_is_the_only_release(url: str, expected: tuple[str, str, str]) -> None:
-    assert release(f"torch @ {url}") == expected
+def test_unusable_file_is_an_error(
+    server: Server, client: Any, *, path: str, data: bytes | None, kind: type[MatrixError], text: str
+) -> None:
+    if data is not None:
+        server.file(f"/{path}", data)
+    with pytest.raises(kind, match=text) as caught:
+        client().direct("some-pkg", f"{server.url}/{path}")
+    assert f"{server.url}/{path}" in caught.value.message
+    assert caught.value.hint
 
 
-def test_local_wheel_has_its_hash(tmp_path: Path) -> None:
-    wheel = tmp_path / "torch-2.9-py3-none-any.whl"
-    wheel.write_bytes(b"content")
-    assert release(f"torch @ {wheel.as_uri()}") == ("2.9", wheel.name, sha256_of(wheel))
+def test_other_distribution_is_an_error(server: Server, client: Any) -> None:
+    server.file(f"/{WHEEL}", wheel_of(CORE))
+    with pytest.raises(UsageError, match="is some-pkg, not other"):
+        client().direct("other", f"{server.url}/{WHEEL}")
 
 
-def test_directory_has_the_version_of_its_project(tmp_path: Path) -> None:
-    (tmp_path / "pyproject.toml").write_text("[project]\nname = 'torch'\nversion = '2.9'\n")
-    assert release(f"torch @ {tmp_path.as_uri()}")[0] == "2.9"
+def test_server_that_is_down_is_an_error(client: Any) -> None:
+    with pytest.raises(EnvironmentLacksError, match="cannot be downloaded"):
+        client().direct("some-pkg", f"http://127.0.0.1:9/{WHEEL}")
 
 
-def test_other_projects_come_from_the_indexes() -> None:
-    indexes = with_references("torch @ https://a.example/torch-2.9-py3-none-any.whl", "other<2")
-    project = indexes.project("other")
-    assert project is not None
-    assert [release.version for release in project.releases] == ["1.0"]
-    assert indexes.project("missing") is None
+# Files and projects on this machine
 
 
-@pytest.mark.parametrize(
-    "url",
-    ["git+https://a.example/torch", "https://a.example/archive/main.zip", "https://a.example/torch.whl"],
-)
-def test_url_without_a_version_is_an_error(url: str) -> None:
-    with pytest.raises(UsageError, match="torch @") as caught:
-        with_references(f"torch @ {url}").project("torch")
+def test_local_wheel(tmp_path: Path, client: Any) -> None:
+    path = tmp_path / WHEEL
+    path.write_bytes(wheel_of(CORE))
+    version, file, _ = read(client(offline=True), path.as_uri())
+    assert (version, file.name, file.url, file.sha256) == ("1.0", WHEEL, path.as_uri(), sha256_of(path))
+    with pytest.raises(SourceError, match="cannot be read: No such file"):
+        client().direct("some-pkg", (tmp_path / "missing-1.0.tar.gz").as_uri())
+
+
+def test_local_sdist_without_pkg_info(tmp_path: Path, client: Any) -> None:
+    path = tmp_path / "some_pkg-2.0.tar.gz"
+    path.write_bytes(archive_of({"some_pkg-2.0/pyproject.toml": PYPROJECT}))
+    version, _, metadata = read(client(), path.as_uri())
+    assert (version, metadata.dynamic) == ("2.0", False)
+
+
+def test_project_becomes_an_sdist_when_it_is_fetched(tmp_path: Path, client: Any) -> None:
+    (tmp_path / "lib" / "__pycache__").mkdir(parents=True)
+    (tmp_path / "lib" / "pyproject.toml").write_text(PYPROJECT)
+    version, file, metadata = read(client(), (tmp_path / "lib").as_uri())
+    assert (version, file.name, file.sha256, metadata.extras) == (
+        "2.0",
+        "some_pkg-2.0.tar.gz",
+        "",
+        ("gpu",),
+    )
+    for text in (PYPROJECT, f"{PYPROJECT}\n# changed\n"):
+        (tmp_path / "lib" / "pyproject.toml").write_text(text)
+        fetch_file(file, Downloads({}))
+        with tarfile.open(cached_file(file)) as archive:
+            assert archive.getnames() == ["some_pkg-2.0/pyproject.toml"]
+            member = archive.extractfile("some_pkg-2.0/pyproject.toml")
+            assert member is not None
+            assert member.read().decode() == text
+
+
+# Commits
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    commit(tmp_path / "repo", {"python/pyproject.toml": PYPROJECT, "pyproject.toml": PYPROJECT})
+    git(tmp_path / "repo", "tag", "-a", "v2", "-m", "tests")
+    git(tmp_path / "repo", "config", "uploadpack.allowAnySHA1InWant", "true")
+    return tmp_path / "repo"
+
+
+@pytest.mark.parametrize("ref", ["", "@main", "@v2", "@refs/heads/main", "@HEAD", "@commit"])
+def test_branch_and_tag_become_a_commit(repository: Path, client: Any, ref: str) -> None:
+    head = git(repository, "rev-parse", "HEAD")
+    url = f"git+{repository.as_uri()}{ref.replace('commit', head)}"
+    version, file, metadata = read(client(), url)
+    assert (version, file.name, file.sha256) == ("2.0", "some_pkg-2.0.tar.gz", "")
+    assert file.url == f"git+{repository.as_uri()}@{head}"
+    assert metadata.requires == ("six", 'torch>=2; extra == "gpu"')
+    assert read(client(offline=True), url)[1] == file
+
+
+def test_branch_is_read_again(repository: Path, client: Any) -> None:
+    url = f"git+{repository.as_uri()}@main#subdirectory=python"
+    assert read(client(), url)[0] == "2.0"
+    head = commit(repository, {"python/pyproject.toml": PYPROJECT.replace("2.0", "2.1")})
+    assert read(client(), url)[0] == "2.0"
+    version, file, _ = read(client(fresh_for=0), url)
+    assert (version, file.url) == ("2.1", f"git+{repository.as_uri()}@{head}#subdirectory=python")
+
+
+def test_commit_becomes_an_sdist_when_it_is_fetched(repository: Path, client: Any) -> None:
+    _, file, _ = read(client(), f"git+{repository.as_uri()}#subdirectory=python")
+    assert fetch_file(file, Downloads({}))
+    assert not fetch_file(file, Downloads({}), offline=True)
+    with tarfile.open(cached_file(file)) as archive:
+        assert "some_pkg-2.0/pyproject.toml" in archive.getnames()
+
+
+def test_commit_with_submodules_is_not_an_sdist(repository: Path, client: Any, tmp_path: Path) -> None:
+    commit(tmp_path / "inner", {"file": "text"})
+    add_submodule(repository, "inner", tmp_path / "inner")
+    _, file, _ = read(client(), f"git+{repository.as_uri()}")
+    with pytest.raises(SourceError, match="has submodules") as caught:
+        fetch_file(file, Downloads({}))
     assert "pip wheel" in caught.value.hint
 
 
-def test_two_urls_of_one_distribution_are_an_error() -> None:
-    first, second = (f"torch @ https://a.example/torch-{n}-py3-none-any.whl" for n in (1, 2))
-    with pytest.raises(UsageError, match="different URLs"):
-        with_references(first, second)
-    assert with_references(first, first).project("torch")
+@pytest.mark.parametrize(
+    ("ref", "kind", "text"),
+    [
+        ("@nope", SourceError, "has no branch or tag 'nope'"),
+        ("@--upload-pack=false", SourceError, "has no branch or tag '--upload-pack=false'"),
+        ("#subdirectory=none", UsageError, "is not a Python project"),
+        ("@" + "0" * 40, SourceError, "has no commit"),
+    ],
+)
+def test_unusable_commit_is_an_error(
+    repository: Path, client: Any, ref: str, kind: type[MatrixError], text: str
+) -> None:
+    with pytest.raises(kind, match=text) as caught:
+        client().direct("some-pkg", f"git+{repository.as_uri()}{ref}")
+    assert str(repository) in caught.value.message
+
+
+def test_commit_without_static_metadata_says_what_to_do(tmp_path: Path, client: Any) -> None:
+    commit(tmp_path / "repo", {"setup.py": "raise SystemExit"})
+    url = f"git+{(tmp_path / 'repo').as_uri()}"
+    with pytest.raises(UsageError, match=r"has no static metadata: the project has only setup\.py") as caught:
+        client().direct("some-pkg", url)
+    assert f"`pip wheel --no-deps {url}`" in caught.value.hint
+
+
+def test_missing_repository_is_an_error(tmp_path: Path, client: Any) -> None:
+    with pytest.raises(SourceError, match="Cannot read the repository"):
+        client().direct("some-pkg", f"git+{(tmp_path / 'none').as_uri()}@main")

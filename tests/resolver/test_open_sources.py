@@ -1,11 +1,16 @@
-"""Sources of metadata and files outside the indexes' wheels: sdists that a build may change."""
+"""Sdists whose metadata a build may change, direct references, and extras."""
 
 from __future__ import annotations
 
-import pytest
+from collections.abc import Mapping, Sequence
 
+import pytest
+from msgspec.structs import replace
+
+from resolver.errors import UsageError
 from resolver.facts.catalog import Catalog
-from resolver.model import Resolution, Support
+from resolver.model import Conflict, Request, Resolution, Support
+from resolver.requirements import parse_requirement
 from resolver.resolve import resolve
 from tests.resolver.solve_helpers import ask
 from tests.support.indexes import FakeIndexes, FakeRelease
@@ -75,3 +80,136 @@ def test_sdist_is_used_if_no_wheel_fits(catalog: Catalog) -> None:
     pick = _resolved(catalog, FakeIndexes({"mixed": {"1.0": release}}), "mixed").pick("mixed")
     assert pick is not None
     assert (pick.support, pick.is_sdist) == ("inferred", True)
+
+
+# Direct references.
+
+
+URL = "https://host.example/lib-2.0-py3-none-any.whl"
+OTHER = "https://host.example/lib-3.0-py3-none-any.whl"
+Projects = dict[str, Mapping[str, FakeRelease | Sequence[str]]]
+INDEX: Projects = {"lib": {"1.0": [], "4.0": []}, "six": {"1.17": []}, "user": {"1.0": ["lib>=2"], "0.9": []}}
+
+
+def _with_url(release: FakeRelease | None = None) -> FakeIndexes:
+    found = release or FakeRelease(requires=["six"], extras=["fast"])
+    return FakeIndexes(INDEX, direct={URL: ("lib", "2.0", found), OTHER: ("lib", "3.0", FakeRelease())})
+
+
+def _request(catalog: Catalog, *texts: str, **limits: list[str]) -> Request:
+    request = replace(
+        ask(catalog, "", site="local", backend="cpu", python="3.12"),
+        requirements=tuple(map(parse_requirement, texts)),
+    )
+    return replace(request, **{kind: tuple(map(parse_requirement, found)) for kind, found in limits.items()})
+
+
+def _answer(catalog: Catalog, indexes: FakeIndexes, *texts: str, **limits: list[str]) -> Resolution:
+    answer = resolve(catalog, _request(catalog, *texts, **limits), indexes)
+    assert isinstance(answer, Resolution), answer
+    return answer
+
+
+def test_url_is_the_only_release(catalog: Catalog) -> None:
+    indexes = _with_url()
+    lock = _answer(catalog, indexes, f"lib @ {URL}", "user")
+    pick = lock.pick("lib")
+    assert pick is not None
+    assert (pick.version, pick.index, pick.is_sdist) == ("2.0", "", False)
+    assert pick.direct_url == f"{URL}#sha256={pick.files[0].sha256}"
+    fact = pick.facts[0]
+    assert (fact.text, fact.status, fact.source) == (
+        "lib 2.0 is what you named by its URL",
+        "documented",
+        URL,
+    )
+    assert (lock.version_of("user"), lock.version_of("six")) == ("1.0", "1.17")
+    assert "lib" not in indexes.asked
+
+
+@pytest.mark.parametrize("kind", ["constraints", "overrides"])
+def test_url_in_limits_is_the_only_release(catalog: Catalog, kind: str) -> None:
+    lock = _answer(catalog, _with_url(), "user", **{kind: [f"lib @ {URL}"]})
+    assert lock.version_of("lib") == "2.0"
+    assert _answer(catalog, _with_url(), "six", **{kind: [f"lib @ {URL}"]}).pick("lib") is None
+
+
+def test_url_whose_marker_is_false_does_not_count(catalog: Catalog) -> None:
+    lock = _answer(catalog, _with_url(), f"lib @ {URL} ; sys_platform == 'win32'", "user")
+    assert lock.version_of("lib") == "4.0"
+    texts = [f"lib @ {URL} ; sys_platform == 'win32'", f"lib @ {OTHER} ; sys_platform == 'linux'"]
+    assert _answer(catalog, _with_url(), *texts).version_of("lib") == "3.0"
+
+
+def test_two_urls_of_one_distribution_are_an_error(catalog: Catalog) -> None:
+    with pytest.raises(UsageError, match="have different URLs") as caught:
+        _answer(catalog, _with_url(), f"lib @ {URL}", constraints=[f"lib @ {OTHER}"])
+    assert caught.value.hint == "Keep one URL of lib."
+    lock = _answer(catalog, _with_url(), f"lib @ {URL}", f"lib[fast] @ {URL}")
+    assert lock.version_of("lib") == "2.0"
+
+
+def test_version_of_the_url_can_conflict(catalog: Catalog) -> None:
+    answer = resolve(catalog, _request(catalog, f"lib @ {URL}", "lib>=3"), _with_url())
+    assert isinstance(answer, Conflict)
+    text = "you asked for lib>=3, but the URL of lib is that of 2.0"
+    assert [item.text for item in answer.core] == [text]
+    projects: Projects = {**INDEX, "user": {"1.0": ["lib>=3"]}}
+    indexes = FakeIndexes(projects, direct={URL: ("lib", "2.0", FakeRelease())})
+    answer = resolve(catalog, _request(catalog, f"lib @ {URL}", "user"), indexes)
+    assert isinstance(answer, Conflict)
+    assert "user 1.0 requires lib>=3, but the URL of lib is that of 2.0" in {
+        item.text for item in answer.core
+    }
+
+
+def test_wheel_at_url_must_fit_the_target(catalog: Catalog) -> None:
+    indexes = _with_url(FakeRelease(requires_python="<3.12"))
+    answer = resolve(catalog, _request(catalog, f"lib @ {URL}"), indexes)
+    assert isinstance(answer, Conflict)
+    assert any("requires Python <3.12" in item.text and item.source == URL for item in answer.core)
+
+
+def test_metadata_may_not_bring_in_a_url(catalog: Catalog) -> None:
+    projects: Projects = {"needy": {"1.0": [f"lib @ {URL}"], "0.9": []}, "lib": {"1.0": []}}
+    indexes = FakeIndexes(projects, direct={URL: ("lib", "2.0", FakeRelease())})
+    assert _answer(catalog, indexes, "needy").version_of("needy") == "0.9"
+    lock = _answer(catalog, indexes, "needy", f"lib @ {URL}")
+    assert (lock.version_of("needy"), lock.version_of("lib")) == ("1.0", "2.0")
+
+
+@pytest.mark.parametrize("kind", ["requirements", "constraints", "overrides"])
+def test_url_of_the_catalog_is_an_error(catalog: Catalog, kind: str) -> None:
+    request = replace(_request(catalog, "torch"), **{kind: (parse_requirement(f"torch @ {URL}"),)})
+    with pytest.raises(UsageError, match="has a URL, but the catalog decides torch"):
+        resolve(catalog, request, _with_url())
+
+
+# Extras.
+
+
+def test_missing_extra_is_a_warning(catalog: Catalog) -> None:
+    lock = _answer(catalog, _with_url(), f"lib[fast,slow] @ {URL}")
+    assert "lib 2.0 does not provide the extra 'slow'." in lock.warnings
+    assert not any("'fast'" in warning for warning in lock.warnings)
+
+
+def test_extra_of_the_catalog(catalog: Catalog) -> None:
+    release = FakeRelease(
+        requires=["filelock", 'lib>=2 ; extra == "dev"', 'six ; extra == "docs"'], extras=["dev", "docs"]
+    )
+    closed = _answer(catalog, FakeIndexes({"filelock": {"1.0": []}}), "deepspeed").pick("deepspeed")
+    assert closed is not None
+    projects: Projects = {
+        **INDEX,
+        "filelock": {"1.0": []},
+        "deepspeed": {closed.version: replace(release, sdist=True)},
+    }
+    lock = _answer(catalog, FakeIndexes(projects), "deepspeed[dev,none]")
+    pick = lock.pick("deepspeed")
+    assert pick is not None
+    assert (pick.version, pick.extras) == (closed.version, ("dev", "none"))
+    assert (lock.version_of("lib"), lock.version_of("filelock")) == ("4.0", "1.0")
+    assert lock.pick("six") is None
+    assert f"deepspeed {pick.version} does not provide the extra 'none'." in lock.warnings
+    assert not any("'dev'" in warning for warning in lock.warnings)

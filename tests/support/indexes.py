@@ -10,7 +10,7 @@ import msgspec
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-from resolver.errors import EnvironmentLacksError
+from resolver.errors import EnvironmentLacksError, UsageError
 from resolver.indexes import File, Metadata
 
 URL = "https://index.example/simple"
@@ -68,6 +68,8 @@ class FakeIndexes:
         Names of projects for which no index can be reached.
     statuses
         Name to the status of the project (PEP 792).
+    direct
+        URL of a direct reference to name, version and release of what is there.
 
     Examples
     --------
@@ -83,6 +85,7 @@ class FakeIndexes:
         urls: Sequence[str] = (URL,),
         unreachable: Sequence[str] = (),
         statuses: Mapping[str, str] | None = None,
+        direct: Mapping[str, tuple[str, str, FakeRelease]] | None = None,
     ) -> None:
         self.urls = tuple(urls)
         self.asked: list[str] = []
@@ -91,7 +94,7 @@ class FakeIndexes:
         """``name==version`` of the releases whose metadata was read, in this order."""
         self._unreachable = {canonicalize_name(name) for name in unreachable}
         self._projects: dict[str, _Project] = {}
-        self._releases: dict[str, tuple[str, str, FakeRelease]] = {}
+        self._releases: dict[str, tuple[str, str, FakeRelease]] = dict(direct or {})
         for given, versions in projects.items():
             name = canonicalize_name(given)
             releases = []
@@ -126,6 +129,16 @@ class FakeIndexes:
             msg = f"{self.urls[0]} cannot be reached for {name}: connection refused."
             raise EnvironmentLacksError(msg, hint="Check the network.")
         return self._projects.get(name)
+
+    def direct(self, name: str, url: str) -> _Project:
+        """Return the release that a direct reference names; its file has the last part of the URL as name."""
+        found, version, release = self._releases[url]
+        if found != name:
+            msg = f"{url!r} is {found}, not {name}."
+            raise UsageError(msg, hint="Correct the name.")
+        file = File(url.rpartition("/")[2], url, hashlib.sha256(url.encode()).hexdigest(), 1000)
+        file = msgspec.structs.replace(file, requires_python=release.requires_python)
+        return _Project(name, (_Release(version, (file,)),), "active")
 
     def metadata(self, files: Sequence[File], *, allow_dynamic: bool = False) -> Metadata | None:
         """Return the metadata of a wheel, or else of an sdist if it is static or may be dynamic."""
