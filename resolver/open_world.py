@@ -364,13 +364,13 @@ class OpenWorld:
             hint = did_you_mean(name, self._bound)
             raise UsageError(msg, hint=hint if hint.startswith("Did") else "Check the name.")
         if not nodes[0].allowed_by(requirement.specifier):
-            msg = f"No release of {name} matches {shorten(requirement.text)!r}."
+            but = self._but_url(nodes[0], 0)
+            msg = f"No release of {name} matches {shorten(requirement.text)!r}{but}."
             versions = [release.version for release in nodes[0].releases]
             raise UsageError(msg, hint=closest_versions(requirement, versions))
         for choices in nodes:
             allowed = choices.allowed_by(requirement.specifier)
-            text = f"you asked for {requirement.text}{self._but_url(choices, allowed)}"
-            link = Link("", choices.key, "", text, REQUEST)
+            link = Link("", choices.key, "", f"you asked for {requirement.text}", REQUEST)
             self._search.add({**when, choices.number: choices.everything & ~allowed}, link)
 
     def _nodes(self, name: str, extras: Iterable[str] = ()) -> list[Choices]:
