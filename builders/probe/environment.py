@@ -81,7 +81,12 @@ def _pins(
 def _cuda(
     reply: EnvironmentReply, lock: Resolution | None, installed: Mapping[str, str]
 ) -> Iterator[Finding]:
-    nvidia = sorted(f"{name} {version}" for name, version in installed.items() if name.startswith("nvidia-"))
+    locked = {normalize_name(pick.name) for pick in lock.picks} if lock else set()  # such as nvidia-ml-py
+    nvidia = sorted(
+        f"{name} {version}"
+        for name, version in installed.items()
+        if name.startswith("nvidia-") and name not in locked
+    )
     if nvidia:
         message = f"CUDA's libraries are installed: {', '.join(nvidia)}."
         fix = "A requirement has no local version, so pip took a CUDA build. `matrix check` names the line."

@@ -150,6 +150,13 @@ def test_overridden_requirement_is_no_error() -> None:
     assert errors(findings_of(reply(pip_check=broken))) == {"verify-pip-check-broken"}
 
 
+def test_locked_distribution_of_nvidia_is_not_cuda() -> None:
+    bindings = replace(lock(), picks=(*lock().picks, pick("nvidia-ml-py", "13.0")))
+    installed = [*reply().distributions, InstalledDist("nvidia-ml-py", "13.0", SITE)]
+    assert not errors(findings_of(reply(distributions=installed), against=bindings))
+    assert errors(findings_of(reply(distributions=installed))) == {"verify-nvidia"}
+
+
 def test_version_in_another_spelling_is_the_same() -> None:
     dates = replace(lock(), picks=(*lock().picks, pick("certifi", "2024.1.2")))
     installed = [*reply().distributions, InstalledDist("certifi", "2024.01.02", SITE)]

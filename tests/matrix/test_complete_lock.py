@@ -351,14 +351,21 @@ def run_check(folder: Path, program: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_check_finds_what_is_not_in_lock(tmp_path: Path) -> None:
-    for name, installer in (("mpmath", "pip"), ("pip", "pip"), ("Extra_One", "pip"), ("conda", "conda")):
+    for name, installer in (
+        ("mpmath", "pip"),
+        ("pip", "pip"),
+        ("Extra_One", "pip"),
+        ("conda", "conda"),
+        ("nvidia_ml_py", "pip"),
+    ):
         info = tmp_path / f"{name}-1.0.dist-info"
         info.mkdir()
         (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
         (info / "INSTALLER").write_text(f"{installer}\n")
-    pick = locked_pick("mpmath", "1.0")
-    assert run_check(tmp_path, installed_check([pick])).returncode == 0
-    done = run_check(tmp_path, installed_check([pick], nothing_else=True))
+    picks = [locked_pick("mpmath", "1.0"), locked_pick("nvidia-ml-py", "1.0")]
+    assert run_check(tmp_path, installed_check(picks)).returncode == 0
+    assert "is for CUDA" in run_check(tmp_path, installed_check(picks[:1])).stderr
+    done = run_check(tmp_path, installed_check(picks, nothing_else=True))
     assert done.returncode == 1
     assert "extra-one 1.0 is not in the lock" in done.stderr
     assert done.stderr.count("is not in the lock") == 1
