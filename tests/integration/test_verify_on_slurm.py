@@ -15,11 +15,10 @@ VERIFY = ("verify", "--gpu", "--python", "/opt/python3.11/bin/python3.11", "--ti
 
 
 @pytest.fixture(scope="module")
-def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slurm]:
-    """Slurm, with its files readable for the ordinary user."""
-    root = tmp_path_factory.mktemp("slurm")
-    for folder in (root, *root.parents[:2]):
-        folder.chmod(folder.stat().st_mode | 0o055)  # with --basetemp one of them may be /tmp
+def slurm(rig: Rig) -> Iterator[Slurm]:
+    """Slurm, with its files where the ordinary user can read them."""
+    root = rig.root / "slurm"
+    root.mkdir()
     with one_node(root) as made:
         yield made
 
