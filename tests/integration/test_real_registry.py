@@ -10,6 +10,8 @@ from packaging.version import Version
 
 from builders.index_client import IndexClient
 from builders.pip_configuration import package_sources
+from matrix.cli import main
+from resolver.lock import read_lock
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
@@ -56,3 +58,47 @@ def test_same_newest_version_as_uv(tmp_path: Path) -> None:
         assert project is not None
         stable = (r.version for r in project.releases if r.files and not Version(r.version).is_prerelease)
         assert version in list(stable)[:3]  # the newest may not support this Python
+
+
+_OLD = ("hydra-core==1.3.2", "docopt", "fire", "pyperclip", "rouge-score", "sacremoses==0.0.53")
+"""Projects that require, or are, sdists of old versions of setuptools; hydra-core 1.3.2 needs antlr4."""
+
+
+@pytest.mark.parametrize("requirement", _OLD)
+def test_same_versions_as_uv_where_sdists_are_not_static(
+    requirement: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["resolve", requirement, "--backend", "cpu", "--site", "local", "--python", "3.12"]) == 0
+    lock = read_lock(Path("matrix.lock"))
+    platform = f"x86_64-manylinux_{lock.version_of('glibc').replace('.', '_')}"
+    options = ["--python-version", "3.12", "--python-platform", platform, "--no-header", "--no-annotate"]
+    listing = subprocess.run(
+        ["uv", "pip", "compile", *options, "-"],
+        input=requirement,
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    assert sorted(f"{pick.name}=={pick.version}" for pick in lock.distributions) == sorted(listing.split())
+    inferred = [pick for pick in lock.distributions if pick.support == "inferred"]
+    assert all(pick.is_sdist for pick in inferred)
+
+
+def test_url_of_a_real_wheel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sources = package_sources()
+    project = IndexClient(sources.indexes, find_links=sources.find_links, cache=tmp_path).project("rich")
+    assert project is not None
+    release = next(one for one in project.releases if one.files and not Version(one.version).is_prerelease)
+    wheel = release.files[0]
+    monkeypatch.chdir(tmp_path)
+    requirement = f"rich[jupyter] @ {wheel.url}#sha256={wheel.sha256}"
+    assert main(["resolve", requirement, "--backend", "cpu", "--site", "local", "--python", "3.12"]) == 0
+    lock = read_lock(Path("matrix.lock"))
+    pick = lock.pick("rich")
+    assert pick is not None
+    assert (pick.version, pick.extras) == (release.version, ("jupyter",))
+    assert pick.direct_url == f"{wheel.url}#sha256={wheel.sha256}"
+    assert lock.pick("pygments")
+    assert lock.pick("ipywidgets")
+    assert lock.is_complete
