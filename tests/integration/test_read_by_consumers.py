@@ -41,6 +41,15 @@ def pips(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def resolve_catalog(*arguments: str) -> None:
+    """Resolve without any package index, so that pip and uv choose the versions of all dependencies."""
+    without = {"PIP_NO_INDEX": "1", "PIP_CONFIG_FILE": os.devnull, "PIP_FIND_LINKS": ""}
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in without.items():
+            patch.setenv(name, value)
+        assert main(["resolve", *arguments, "--backend", "cpu", "-q"]) == 0
+
+
 @pytest.fixture
 def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> Path:
     """Return a lock for this machine, with its wheel in our index, torch in another, and traps in a third.
@@ -48,7 +57,7 @@ def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> Pa
     ``trap`` is what pip is configured to use: it has the same names with higher versions.
     """
     monkeypatch.chdir(tmp_path)
-    assert main(["resolve", "deepspeed==0.19.8", "torch==2.13.0", "--backend", "cpu", "-q"]) == 0
+    resolve_catalog("deepspeed==0.19.8", "torch==2.13.0")
     torch = tiny_index(
         tmp_path / "torch",
         {"torch": [("2.13.0+cpu", ["sympy"]), ("99.0+cpu", [])], "deepspeed": [("99.0", [])]},
@@ -250,7 +259,7 @@ def test_definition_and_venv_extend_image(rig: Rig, work: Path) -> None:
     index = Index(runtime / "index")
     index.publish(tiny_wheel(wheels, "deepspeed", LABELLED, requires=["torch"]), {"build_key": "x"})
 
-    assert main(["resolve", "torch==2.13.0", "--backend", "cpu", "-o", "torch.lock", "-q"]) == 0
+    resolve_catalog("torch==2.13.0", "-o", "torch.lock")
     bare = with_image(read_lock(Path("torch.lock")), BaseImage(name="base", path=str(rig.image)))
     Path("torch.lock").write_text(dumps(bare))
     made = runtime / "container.def"
