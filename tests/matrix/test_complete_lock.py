@@ -239,10 +239,11 @@ def test_direct_reference_is_installed_from_its_url(work: Path) -> None:
     url = "https://files.example/mpmath-1.3.0-py3-none-any.whl"
     changed("mpmath", files=(replace(pick.files[0], url=url, index=""),))
     assert main(["env", "--for", "pip", "--hashes", "-o", "requirements.txt"]) == 0
-    assert f"mpmath @ {url} --hash=sha256:{pick.files[0].sha256}" in lines_of("requirements.txt")
+    digest = pick.files[0].sha256
+    assert f"mpmath @ {url}#sha256={digest} --hash=sha256:{digest}" in lines_of("requirements.txt")
     assert main(["env", "--for", "uv", "-o", "pyproject.toml"]) == 0
     sources = tomllib.loads(Path("pyproject.toml").read_text())["tool"]["uv"]["sources"]
-    assert sources["mpmath"] == {"url": url}
+    assert sources["mpmath"] == {"url": f"{url}#sha256={digest}"}
     assert main(["env", "--for", "pylock", "-o", "pylock.toml"]) == 0
     packages = tomllib.loads(Path("pylock.toml").read_text())["packages"]
     (package,) = [package for package in packages if package["name"] == "mpmath"]
