@@ -16,5 +16,3 @@ MOUNT_POINT = "/mnt"
 """Where scripts bind a directory into a container; base images have it."""
 MOUNTED_INDEX = f"file://{MOUNT_POINT}/simple"
 """The index as a build inside a container sees it."""
-TRITON_NAMES = ("triton", "triton-rocm", "pytorch-triton", "pytorch-triton-rocm")
-"""Distributions that install the import package ``triton``: two of them overwrite each other's files."""

@@ -19,7 +19,6 @@ from packaging.tags import parse_tag
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
-from builders.constants import TRITON_NAMES
 from builders.files import atomic_path
 from builders.wheel import (
     DamagedError,
@@ -32,6 +31,7 @@ from builders.wheel import (
     write_wheel,
 )
 from resolver.errors import MatrixError, RawWheelError
+from resolver.requirements import TRITON_NAMES
 
 if TYPE_CHECKING:
     import zipfile

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from builders.constants import TRITON_NAMES
 from builders.recipes.recipe import with_ops
 from builders.sources import patches_of
 from builders.urls import without_password
 from resolver.errors import EnvironmentLacksError, LockError, UsageError, did_you_mean
 from resolver.facts.catalog import recipe_for
+from resolver.requirements import TRITON_NAMES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

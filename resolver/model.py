@@ -207,6 +207,8 @@ class Distribution(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     build it, what an index has of it."""
     extras: tuple[str, ...] = ()
     """The extras that something requires, normalized and sorted."""
+    alias_of: str = ""
+    """The distribution that our wheel of this name only requires, because something requires this name."""
     facts: tuple[Fact, ...] = ()
 
     @property

@@ -9,15 +9,16 @@ from typing import TYPE_CHECKING, NamedTuple
 from msgspec.structs import astuple, replace
 
 from resolver.compiling import compile_problem
-from resolver.compiling.clauses import PAIRED_WITH_TORCH
+from resolver.compiling.clauses import PAIRED_WITH_TORCH, REQUEST
 from resolver.compiling.problem_builder import closed_names
 from resolver.errors import EnvironmentLacksError, MatrixError
 from resolver.inferred import widened
 from resolver.model import Candidate, Distribution, Edge, Fact, Resolution
-from resolver.open_world import Link, OpenWorld, Pick, WantedError
+from resolver.open_world import Link, OpenWorld, Pick, TritonFoundError, WantedError
 from resolver.order import generations, without_cycles
 from resolver.problem import ABSENT, Demand, Problem, Relation, Row, Variable
-from resolver.resolve import preferred_solution, resolution_of
+from resolver.requirements import TRITON_NAMES
+from resolver.resolve import preferred_solution, resolution_of, with_labels
 from resolver.session import Session
 from resolver.versions import join_words
 
@@ -109,6 +110,10 @@ def solve(
             resolution = turns.resolve(frozenset(), frozenset())
         except WantedError as error:
             also |= error.names
+            continue
+        except TritonFoundError as found:
+            row = replace(catalog.torch[found.torch], triton=found.requirement)
+            catalog = replace(catalog, torch={**catalog.torch, found.torch: row})
             continue
         except EnvironmentLacksError as error:
             if world.has_answer:
@@ -243,7 +248,10 @@ def _completed(resolution: Resolution, world: OpenWorld) -> Resolution:
         )
         for pick in sorted(world.picks())
     ]
+    aliases = list(_aliases(resolution, (*known, *added), world, required_by))
+    known = [*with_labels(resolution.request.target, [*known, *aliases])]
     edges = dict.fromkeys(resolution.edges)
+    edges |= dict.fromkeys(Edge(alias.name, alias.alias_of, "run", declared=True) for alias in aliases)
     names = {pick.name for pick in known} | {pick.name for pick in added}
     for pick in (*known, *added):
         if pick.kind == "distribution":
@@ -278,6 +286,38 @@ def _required_by(known: Iterable[Distribution], world: OpenWorld) -> dict[str, l
             )
             facts.setdefault(required, []).append(fact)
     return facts
+
+
+def _aliases(
+    resolution: Resolution,
+    picks: Sequence[Distribution],
+    world: OpenWorld,
+    required_by: Mapping[str, Sequence[Fact]],
+) -> Iterator[Distribution]:
+    """Yield a wheel for each name that means the triton of torch, but is not its name."""
+    names = {pick.name for pick in picks}
+    triton = next((pick for pick in picks if pick.name in TRITON_NAMES), None)
+    if triton is None:
+        return
+    others = [name for name in TRITON_NAMES if name in required_by and name not in names]
+    reasons = {name: list(required_by[name]) for name in others}
+    for requirement in world.requested_tritons():
+        if requirement.name not in names:
+            fact = Fact(f"you asked for {requirement}", "documented", REQUEST)
+            reasons.setdefault(requirement.name, []).append(fact)
+    torch = resolution.pick("torch")
+    own = Fact(f"{torch} has {triton}, which installs triton", "documented", triton.facts[0].source)
+    for name, facts in sorted(reasons.items()):
+        yield Distribution(
+            name=name,
+            version=triton.version.partition("+")[0],
+            kind="distribution",
+            origin="build",
+            support=triton.support,
+            verdict="supported",
+            alias_of=triton.name,
+            facts=(*facts, own),
+        )
 
 
 def _facts(pick: Pick, required_by: Sequence[Fact]) -> Iterator[Fact]:

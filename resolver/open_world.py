@@ -25,7 +25,14 @@ from resolver.facts.catalog import applies
 from resolver.incompatibilities import Incompatibility, Search, is_required
 from resolver.indexes import File
 from resolver.problem import ABSENT
-from resolver.requirements import normalize_name, parse_requirement, split_marker
+from resolver.requirements import (
+    TRITON_NAMES,
+    exact_requirement,
+    is_for_cuda,
+    normalize_name,
+    parse_requirement,
+    split_marker,
+)
 from resolver.specifiers import version_key, version_or_none
 from resolver.versions import join_words, parse_specifier, shorten
 
@@ -38,10 +45,6 @@ if TYPE_CHECKING:
     from resolver.session import Solution
     from resolver.specifiers import Specifier, VersionKey
 
-CUDA_PREFIXES = ("nvidia-", "cuda-")
-"""Beginnings of the names of distributions that contain CUDA."""
-NOT_CUDA = frozenset({"nvidia-ml-py"})
-"""Python bindings that import on every machine."""
 _PRERELEASE = re.compile(r"\d[-_.]?(a|b|c|rc|alpha|beta|pre|preview)[-_.]?\d|\.?dev\d", re.IGNORECASE)
 _LOOK_AHEAD = 25
 """Releases among which one that can be installed is looked for in one go."""
@@ -133,6 +136,23 @@ class Choices:
         return self._size - bisect_left(range(self._size), key, 0, self._size, key=key_of)
 
 
+class TritonFoundError(Exception):
+    """The index of torch has a triton whose exact version the catalog does not state.
+
+    Attributes
+    ----------
+    torch
+        Version of torch.
+    requirement
+        What it requires, with the exact version and with the marker of the catalog.
+    """
+
+    def __init__(self, torch: str, requirement: str) -> None:
+        super().__init__(torch, requirement)
+        self.torch = torch
+        self.requirement = requirement
+
+
 class WantedError(Exception):
     """A release requires distributions of the catalog that the solution does not contain."""
 
@@ -212,6 +232,11 @@ class OpenWorld:
         for name, variable in problem.variables.items():
             self._closed[name] = self._search.add_variable(variable.everything)
         self._names = {number: name for name, number in self._closed.items()}
+        self._tritons = [name for name in TRITON_NAMES if name in self._closed]
+        """The distributions of the problem that install ``triton``."""
+        if not self._installed.keys() & {*TRITON_NAMES}:
+            for name in self._tritons:
+                self._limit_to_torch(name)
 
     def extend(self, solution: Solution, free: Collection[str]) -> Incompatibility | None:
         """Add everything else to a solution of the problem.
@@ -233,6 +258,8 @@ class OpenWorld:
         ------
         WantedError
             A release requires one of the free distributions, or one that the problem does not have.
+        TritonFoundError
+            The catalog has no candidate for the triton that torch requires, but torch's index has one.
         UsageError
             No index has a requested project.
         EnvironmentLacksError
@@ -324,6 +351,14 @@ class OpenWorld:
                 required += self._requires.get((choices.number, self._search.domains[choices.number]), [])
         return required
 
+    def requested_tritons(self) -> list[Requirement]:
+        """Return the requirements of the request that mean the triton of torch."""
+        return [
+            requirement
+            for requirement in self._request.requirements
+            if self._is_of_torch(requirement.name) and self._environment.applies(requirement.marker)
+        ]
+
     def stated(self) -> list[Incompatibility]:
         """Return what the request and the metadata read so far state; each reason is a `Link`."""
         return self._search.stated
@@ -358,6 +393,11 @@ class OpenWorld:
         if not self._environment.applies(requirement.marker):
             return
         when = self._of_target("python") if names_python(requirement.marker) else {}
+        if self._is_of_torch(name):
+            self._require_triton(
+                when, requirement, Link("", name, "", f"you asked for {requirement.text}", REQUEST)
+            )
+            return
         nodes = self._nodes(name, requirement.extras)
         if not nodes:
             msg = f"No index has the project {shorten(name)!r}. Asked: {', '.join(self._indexes.urls)}."
@@ -399,7 +439,70 @@ class OpenWorld:
             text = f"you limited {name} to {limit.specifier}"
             excluded = choices.everything & ~choices.allowed_by(limit.specifier) & ~ABSENT
             self._search.add({choices.number: excluded}, Link("", name, "", text, REQUEST))
+        if name in TRITON_NAMES:
+            self._exclude_other_tritons(choices)
         return choices
+
+    def _limit_to_torch(self, name: str) -> None:
+        """Add that a torch of the catalog excludes any triton but the one that it requires."""
+        torch, triton = self._closed["torch"], self._closed[name]
+        variable = self._problem.variables[name]
+        for bit, candidate in enumerate(self._problem.variables["torch"].candidates, start=1):
+            row = self._catalog.torch.get(candidate.version)
+            if not row or not row.triton or candidate.origin == "preinstalled":
+                continue
+            head, marker = split_marker(row.triton)
+            own = parse_requirement(head)
+            if own.name == name and not marker and exact_requirement(head):
+                continue  # the problem has a relation for it
+            allowed = variable.allowed_by(str(own.specifier or "")) if own.name == name else 0
+            link = Link("torch", name, row.version, f"requires {row.triton}", row.source)
+            self._search.add({torch: 1 << bit, triton: variable.present & ~allowed}, link)
+            if allowed and marker:
+                without = self._pythons_without(marker)
+                self._search.add({torch: 1 << bit, **without, triton: variable.present}, link)
+
+    def _pythons_without(self, marker: str) -> dict[int, int]:
+        """Return a term for the Pythons to which a marker does not apply."""
+        pythons = self._problem.variables["python"].candidates
+        bits = enumerate(pythons, start=1)
+        mask = sum(1 << bit for bit, one in bits if not Environment(one.version).applies(marker))
+        return {self._closed["python"]: mask}
+
+    def _exclude_other_tritons(self, choices: Choices) -> None:
+        """Add that a project excludes the others that install ``triton``."""
+        present = choices.everything & ~ABSENT
+        for name in TRITON_NAMES:
+            other: Variable | Choices | None = self._open.get(name) or self._problem.variables.get(name)
+            if other is None or other is choices or self._installed.keys() & {name, choices.name}:
+                continue
+            number = other.number if isinstance(other, Choices) else self._closed[name]
+            text = f"installs the same files as {name}"
+            link = Link(choices.name, name, "", text, self._indexes.urls[0])
+            self._search.add({choices.number: present, number: other.everything & ~ABSENT}, link)
+
+    def _is_triton(self, name: str) -> bool:
+        """Return whether a name is a triton for ROCm, which PyPI does not have."""
+        return name in TRITON_NAMES and self._request.target.backend == "rocm"
+
+    def _is_of_torch(self, name: str) -> bool:
+        """Return whether a name means the triton of torch, whatever torch calls it."""
+        return self._is_triton(name) and name not in self._installed
+
+    def _require_triton(self, terms: dict[int, int], requirement: Requirement, link: Link) -> None:
+        """Add that something requires torch, with a triton of a version that a requirement allows."""
+        limits = [requirement, *self._limits.get(requirement.name, ())]
+        without = {}
+        for name in self._tritons:
+            triton = self._problem.variables[name]
+            excluded = ABSENT
+            for limit in limits:
+                allowed = triton.allowed_by(str(limit.specifier)) if limit.specifier else triton.present
+                excluded |= triton.everything & ~allowed
+            without[self._closed[name]] = excluded
+        link = link._replace(object=next(iter(self._tritons), ""))
+        self._search.add({**terms, self._closed["torch"]: ABSENT}, link)
+        self._search.add({**terms, **without}, link)
 
     def _add_facts(self, choices: Choices) -> None:
         """Add what the catalog knows about the releases of a project."""
@@ -451,9 +554,8 @@ class OpenWorld:
         project = self._indexes.project(name)
         self.has_answer = True
         if installed:
-            same = (
-                [release for release in project.releases if release.version == installed] if project else []
-            )
+            offered = project.releases if project and not self._is_triton(name) else ()
+            same = [release for release in offered if release.version == installed]
             return same or [_Installed(installed)]
         if project is None:
             return None
@@ -653,6 +755,7 @@ class OpenWorld:
         bound = {
             one.name for one, _ in requirements if one.name in self._bound and one.name not in self._closed
         }
+        is_ours = number in self._names and self._candidate(number, mask).origin == "build"
         is_built = number in self._names and metadata.dynamic
         if bound and not is_built:
             raise WantedError(bound)
@@ -667,28 +770,47 @@ class OpenWorld:
             terms = {number: mask, **when}
             text = f"requires {name}{_brackets(requirement)}{requirement.specifier or ''}"
             link = Link(subject, name, metadata.version, text, metadata.source)
-            if name in self._closed or name in self._bound:
+            if subject != "torch" and self._is_of_torch(name):
+                if not is_built:
+                    self._require_triton(terms, requirement, link)
+                if is_ours:
+                    continue  # our wheel requires the triton of torch by its own name
+            elif name in self._closed or name in self._bound:
                 if is_built:
                     continue  # the catalog knows better what a build needs
-                variable = self._problem.variables[name]
-                specifier = requirement.specifier
-                allowed = variable.present if specifier is None else variable.allowed_by(str(specifier))
-                self._search.add({**terms, self._closed[name]: variable.everything & ~allowed}, link)
-            else:
-                obstacle = self._obstacle_to(requirement)
-                nodes = [] if obstacle else self._nodes(name, requirement.extras)
-                if not nodes:
-                    text += f", {obstacle or 'which no index has'}"
-                    self._search.add(terms, link._replace(object="", predicate=text))
+                if not self._require_closed(terms, requirement, link):
                     continue
-                if not nodes[0].allowed_by(requirement.specifier):
-                    link = link._replace(predicate=f"{text}, which matches no release")
-                for choices in nodes:
-                    allowed = choices.allowed_by(requirement.specifier)
-                    predicate = text + self._but_url(choices, allowed)
-                    link = link._replace(object=choices.key, predicate=predicate)
-                    self._search.add({**terms, choices.number: choices.everything & ~allowed}, link)
+            elif not self._require_open(terms, requirement, link):
+                continue
             required.append((name, text.removeprefix("requires ")))
+
+    def _require_closed(self, terms: dict[int, int], requirement: Requirement, link: Link) -> bool:
+        """Add a requirement on a distribution of the problem; return whether it decides that."""
+        name, specifier = requirement.name, requirement.specifier
+        variable = self._problem.variables[name]
+        allowed = variable.present if specifier is None else variable.allowed_by(str(specifier))
+        if not allowed and link.subject == "torch" and name in TRITON_NAMES:
+            self._find_triton(requirement)
+            return False
+        self._search.add({**terms, self._closed[name]: variable.everything & ~allowed}, link)
+        return True
+
+    def _require_open(self, terms: dict[int, int], requirement: Requirement, link: Link) -> bool:
+        """Add a requirement on any other distribution; return whether something may satisfy it."""
+        obstacle = self._obstacle_to(requirement)
+        nodes = [] if obstacle else self._nodes(requirement.name, requirement.extras)
+        if not nodes:
+            text = f"{link.predicate}, {obstacle or 'which no index has'}"
+            self._search.add(terms, link._replace(object="", predicate=text))
+        for choices in nodes:
+            allowed = choices.allowed_by(requirement.specifier)
+            why = self._but_url(choices, allowed) or ("" if allowed else ", which matches no release")
+            predicate = link.predicate + why
+            self._search.add(
+                {**terms, choices.number: choices.everything & ~allowed},
+                link._replace(object=choices.key, predicate=predicate),
+            )
+        return bool(nodes)
 
     def _applying(self, metadata: Metadata, extra: str) -> Iterator[tuple[Requirement, dict[int, int]]]:
         """Yield the requirements that apply, each with the terms for the Python on which that depends."""
@@ -706,16 +828,49 @@ class OpenWorld:
     def _obstacle_to(self, requirement: Requirement) -> str:
         """Return why nothing can satisfy a requirement; empty if something may."""
         name = requirement.name
-        if name.startswith(CUDA_PREFIXES) and name not in NOT_CUDA:
+        if is_for_cuda(name):
             return "which is for CUDA"
         if requirement.url and not self._url(name):
             return "a URL, which matrix uses only if you name it"
         return ""
 
+    def _find_triton(self, requirement: Requirement) -> None:
+        """Look at the index of torch for a triton that the catalog does not have.
+
+        Raises
+        ------
+        TritonFoundError
+            The index has it.
+        """
+        index, row = self._index_of_torch(), self._catalog.torch.get(self._version("torch"))
+        problem = (
+            f"{requirement.text} has no version in the catalog, and {index or 'no index'} does not list it"
+        )
+        try:
+            project = (self._indexes.at(index) if index else self._indexes).project(requirement.name)
+        except (EnvironmentLacksError, SourceError) as error:
+            project, problem = None, error.message
+        for release in project.releases if project and row else ():
+            is_allowed = requirement.specifier is None or requirement.specifier.allows(release.version)
+            is_final = not _PRERELEASE.search(release.version)
+            if (
+                row
+                and is_allowed
+                and is_final
+                and self._environment.installable(self._in_time(release.files))
+            ):
+                marker = split_marker(row.triton)[1]
+                found = f"{requirement.name}=={release.version}" + (f"; {marker}" if marker else "")
+                raise TritonFoundError(row.version, found)
+        self._unread["torch", self._solution["torch"]] = problem
+
+    def _candidate(self, number: int, mask: int) -> Candidate:
+        return self._problem.variables[self._names[number]].candidate(mask.bit_length() - 1)
+
     def _load_closed(self, number: int, mask: int) -> None:
         """Add the requirements of a distribution of the catalog, as far as an index has its metadata."""
         name = self._names[number]
-        candidate = self._problem.variables[name].candidate(mask.bit_length() - 1)
+        candidate = self._candidate(number, mask)
         if candidate.kind != "distribution" or candidate.origin == "preinstalled":
             return
         if candidate.release is not None:

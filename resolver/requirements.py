@@ -23,6 +23,10 @@ _PLAIN = re.compile(
     rf"{_NAME}{_EXTRAS}\s*(?:(?P<specifier>{_SPECIFIER})|\((?P<bracketed>\s*{_SPECIFIER})\)\s*)?"
 )
 _SEPARATORS = re.compile(r"[-_.]+")
+_CUDA = re.compile(r"^(nvidia|cuda)-|-cu(da)?1[1-9]\d?x?(-|$)")
+_NOT_CUDA = frozenset({"nvidia-ml-py"})  # bindings that import on every machine
+TRITON_NAMES = ("triton", "triton-rocm", "pytorch-triton", "pytorch-triton-rocm")
+"""Distributions that install the import package ``triton``: two of them overwrite each other's files."""
 
 
 @cache
@@ -47,6 +51,19 @@ def required_name(requirement: str) -> str:
     """
     match = _LEADING_NAME.match(requirement)
     return normalize_name(match["name"]) if match else ""
+
+
+def is_for_cuda(name: str) -> bool:
+    """Return whether the normalized name of a distribution says that it is for CUDA.
+
+    Examples
+    --------
+    >>> [is_for_cuda(name) for name in ("nvidia-nccl-cu12", "cupy-cuda12x", "tensorrt-cu12-libs")]
+    [True, True, True]
+    >>> [is_for_cuda(name) for name in ("nvidia-ml-py", "cupy", "faiss-gpu")]
+    [False, False, False]
+    """
+    return name not in _NOT_CUDA and _CUDA.search(name) is not None
 
 
 def exact_requirement(requirement: str) -> tuple[str, str] | None:

@@ -137,7 +137,7 @@ def resolution_of(
         driver_window=DriverWindow(window.since, window.until, window.package, window.source)
         if window and "kernel-driver" in versions
         else None,
-        picks=_with_labels(request.target, picks),
+        picks=with_labels(request.target, picks),
         order=generations((pick.name for pick in picks if pick.kind == "distribution"), edges),
         edges=edges,
         warnings=tuple(warnings),
@@ -165,7 +165,7 @@ def _foreign_python(image: Image, version: str) -> str:
     )
 
 
-def _with_labels(target: Target, picks: Sequence[Distribution]) -> tuple[Distribution, ...]:
+def with_labels(target: Target, picks: Sequence[Distribution]) -> tuple[Distribution, ...]:
     """Add the labelled version to what is built."""
     versions = {pick.name: pick.version for pick in picks}
     torch, rocm = versions.get("torch", ""), versions.get("rocm", "")

@@ -40,6 +40,7 @@ from builders.pip_configuration import public_index
 from builders.process import log_size, read_since
 from builders.urls import without_password
 from resolver.errors import CommandError, EnvironmentLacksError, UsageError
+from resolver.requirements import is_for_cuda
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -48,8 +49,6 @@ if TYPE_CHECKING:
     from builders.environments.python import TargetPython
     from resolver.reporter import Reporter
 
-CUDA_PREFIXES = ("nvidia-", "cuda-")
-"""Prefixes of the names of distributions that contain CUDA."""
 _UNREACHABLE = re.compile(
     "NewConnectionError|NameResolutionError|ConnectTimeoutError|ReadTimeoutError|ProxyError|SSLError"
     "|connection error:|error sending request|dns error|Failed to fetch"
@@ -317,7 +316,7 @@ def _check(files: Sequence[Path], requested: Sequence[str], pinned: Sequence[str
         except InvalidWheelFilename:
             msg = f"pip downloaded {file.name}, which is not a wheel."
             raise EnvironmentLacksError(msg, hint="Build requirements must have wheels.") from None
-        if name.startswith(CUDA_PREFIXES):
+        if is_for_cuda(name):
             msg = f"{', '.join(requested)} would install {file.name}, which is for CUDA."
             hint = "Pin torch with its local version, such as torch==2.9.1+rocm6.4, or drop what needs CUDA."
             raise EnvironmentLacksError(msg, hint=hint)

@@ -10,12 +10,13 @@ from urllib.parse import unquote, urlsplit
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-from builders.constants import MOUNTED_INDEX, TRITON_NAMES
+from builders.constants import MOUNTED_INDEX
 from builders.glibc_tags import too_new_glibc
 from builders.host import glibc_version
 from matrix.checking.document import finding
 from matrix.checking.pip_line import PipLine
 from resolver.facts.catalog import applies
+from resolver.requirements import TRITON_NAMES
 from resolver.versions import is_version, join_words, minor, satisfies
 
 if TYPE_CHECKING:

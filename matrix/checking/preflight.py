@@ -19,7 +19,7 @@ from urllib.parse import unquote, urlsplit
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-from builders.constants import MOUNTED_INDEX, TRITON_NAMES
+from builders.constants import MOUNTED_INDEX
 from builders.glibc_tags import platform_tags
 from builders.host import running_python
 from builders.process import output_of, run
@@ -27,6 +27,7 @@ from builders.temporary import TemporaryDirectory
 from matrix.checking.package_rules import TORCH_FAMILY
 from resolver.environment import NEWEST_PATCH
 from resolver.errors import CommandError, TooSlowError
+from resolver.requirements import TRITON_NAMES
 from resolver.versions import is_version
 
 if TYPE_CHECKING:

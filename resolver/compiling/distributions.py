@@ -22,7 +22,7 @@ from resolver.compiling.clauses import (
 from resolver.facts.catalog import recipe_for
 from resolver.model import Candidate, Fact
 from resolver.problem import LazyText, Variable
-from resolver.requirements import exact_requirement, normalize_name
+from resolver.requirements import exact_requirement, normalize_name, split_marker
 from resolver.versions import allows, join_words, minor, newest_first
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def compile_torch(builder: ProblemBuilder) -> None:
     _add_torch_variable(builder, "torch", [_torch_candidate(row) for row in rows])
     companions: dict[str, dict[str, list[schema.Torch]]] = {}
     for row in rows:
-        for name, version in _companions(row).items():
+        for name, version in {**_companions(row), **_triton_of_some_pythons(row)}.items():
             if name in builder.reachable or name not in PAIRED_WITH_TORCH:
                 companions.setdefault(name, {}).setdefault(version, []).append(row)
     for name, versions in companions.items():
@@ -118,14 +118,21 @@ def _relate_torch_to_platform(builder: ProblemBuilder, rows: Iterable[schema.Tor
 def _companions(row: schema.Torch) -> dict[str, str]:
     """Return the exact companions of a torch wheel, by distribution.
 
-    If the wheel requires its triton on some Pythons only (torch 2.2 and 2.3 from Python 3.12 on), pip
-    chooses it, because pip reads the marker.
+    A triton that the wheel requires on some Pythons only (torch 2.2 and 2.3 before Python 3.12) is not one of
+    them: the marker is in the wheel's metadata, which only an index has.
     """
     companions = {"torchvision": row.torchvision, "torchaudio": row.torchaudio}
     exact = exact_requirement(row.triton)
     if exact is not None:
         companions[exact[0]] = exact[1]
     return {name: version for name, version in companions.items() if version}
+
+
+def _triton_of_some_pythons(row: schema.Torch) -> dict[str, str]:
+    """Return the triton that a torch wheel requires on some Pythons only."""
+    head, marker = split_marker(row.triton)
+    exact = exact_requirement(head) if marker else None
+    return {exact[0]: exact[1]} if exact else {}
 
 
 def _torch_requires_companion(name: str, rows: Iterable[schema.Torch]) -> list[Clause]:
