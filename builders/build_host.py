@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+import platform
+import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -144,13 +146,30 @@ def image_build_host(
     )
 
 
+def _writing_host() -> BuildHost:
+    """Return this process as the build host of aliases, which are written without starting a program."""
+    path, prefix = Path(sys.executable), Path(sys.base_prefix)
+    tag = f"cp{sys.version_info.major}{sys.version_info.minor}"
+    version, machine = platform.python_version(), platform.machine()
+    python = TargetPython(path, prefix, version, tag, host.glibc_version(), machine, sys.version, "host")
+    return BuildHost(HostRuntime(), python, {})
+
+
 def find_build_host(
-    lock: Resolution, *, kind: str | None, image: str | None = None, python: Path | None = None, cpu: str = ""
+    lock: Resolution,
+    names: Sequence[str] = (),
+    *,
+    kind: str | None,
+    image: str | None = None,
+    python: Path | None = None,
+    cpu: str = "",
 ) -> BuildHost:
     """Return the build host for the wheels of a lock.
 
     Parameters
     ----------
+    names
+        Only these are built; all when empty.
     kind
         ``host``, ``apptainer`` or ``podman``; None chooses.
     image
@@ -167,6 +186,9 @@ def find_build_host(
     ImageChangedError
         The base image is not the lock's.
     """
+    built = lock.built(names)
+    if built and all(pick.alias_of for pick in built):
+        return _writing_host()
     version, locked = lock.version_of("python"), lock.image
     if lock.target.backend == "cpu" and kind in {None, "host"}:
         return local_build_host(version, given=python, cpu=cpu)

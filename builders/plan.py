@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from builders.alias import alias_requirement
 from builders.recipes.recipe import with_ops
 from builders.sources import patches_of
 from builders.urls import without_password
 from resolver.errors import EnvironmentLacksError, LockError, UsageError, did_you_mean
 from resolver.facts.catalog import recipe_for
+from resolver.facts.schema import Recipe
 from resolver.requirements import TRITON_NAMES
 
 if TYPE_CHECKING:
@@ -24,7 +26,6 @@ if TYPE_CHECKING:
     from builders.index import Index
     from builders.labelling import PinStyle
     from resolver.facts.catalog import Catalog
-    from resolver.facts.schema import Recipe
     from resolver.model import Distribution, Resolution
 
 _KEY_FIELDS = (
@@ -76,8 +77,8 @@ class Task:
     @property
     def runtime_versions(self) -> dict[str, str]:
         """The distributions that the wheel must require in the version it was built against."""
-        names = (*self.recipe.match_runtime, *TRITON_NAMES)
-        return {name: version for name in names if (version := self.resolution.version_of(name))}
+        picks = map(self.resolution.pick, (*self.recipe.match_runtime, *TRITON_NAMES))
+        return {pick.name: pick.version for pick in picks if pick and pick.version and not pick.alias_of}
 
     @property
     def rocm_series(self) -> str:
@@ -91,6 +92,9 @@ class Task:
     @property
     def inputs(self) -> dict[str, Any]:
         """Everything that determines the content of the wheel."""
+        if self.pick.alias_of:
+            requires = alias_requirement(self.pick, self.resolution)
+            return {"name": self.pick.name, "version": self.pick.pinned, "requires": requires}
         source = msgspec.to_builtins(self.pick.sdist or self.pick.git)
         if self.pick.git is not None:
             source["url"] = without_password(source["url"])  # inputs are published
@@ -168,7 +172,8 @@ def plan(
             msg = f"--ops names {name}, but {name} is not built."
             raise UsageError(msg, hint=did_you_mean(name, [pick.name for pick in picks]))
     torch = resolution.pick("torch")
-    if picks and torch is not None and torch.origin == "preinstalled" and not torch.index:
+    compiled = any(not pick.alias_of for pick in picks)
+    if compiled and torch is not None and torch.origin == "preinstalled" and not torch.index:
         msg = f"torch {torch.version} is installed in the base image, but no index offers its wheel."
         raise EnvironmentLacksError(msg, hint="Put the wheel into a directory and set PIP_FIND_LINKS to it.")
     torch_row = catalog.torch.get(torch.version) if torch else None
@@ -190,6 +195,9 @@ def plan(
 
 
 def _recipe(pick: Distribution, resolution: Resolution, catalog: Catalog, ops: Sequence[str]) -> Recipe:
+    if pick.alias_of and not ops:
+        backend = resolution.target.backend
+        return Recipe(package=pick.name, backend=backend, status="documented", source="its name")
     release = catalog.release.get((pick.name, pick.version, pick.variant))
     recipe = recipe_for(catalog, release, resolution.target.backend) if release else None
     if recipe is None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from builders import host
+from builders.alias import write_alias
 from builders.audit import Expected, audit_wheel, read_torch
 from builders.cache import cache_root
 from builders.compilation import FRONTEND, INDEX_UNCHANGED, compile_wheel
@@ -106,7 +107,8 @@ def build_wheel(task: Task, index: Index, limits: Limits, reporter: Reporter) ->
         log.unlink(missing_ok=True)
         shutil.rmtree(work, ignore_errors=True)
         work.mkdir(parents=True)
-        wheel = _Build(task, index, limits, reporter, work, log).run()
+        build = _Build(task, index, limits, reporter, work, log)
+        wheel = build.write_alias() if task.pick.alias_of else build.run()
         shutil.rmtree(work, ignore_errors=True)  # a failed build keeps it until the next attempt
         return wheel
 
@@ -190,6 +192,25 @@ class _Build:
             },
         )
         return self._publish(wheel, audit.platform_tag, materials, run)
+
+    def write_alias(self) -> Path:
+        """Write, check and publish the wheel of an alias, which nothing is compiled or fetched for."""
+        started = datetime.now(tz=UTC)
+        task = self.task
+        self.reporter.step(f"write the alias of {task.pick.alias_of}")
+        number = self.index.next_build_number(task.pick.name, task.pick.pinned)
+        wheel = write_alias(task.pick, task.resolution, self.work, build_number=number)
+        audit = audit_wheel(wheel, Expected(recipe=task.recipe))
+        self._reject(wheel, audit.errors)
+        self.reporter.step("publish")
+        run = Run(
+            started=started,
+            finished=datetime.now(tz=UTC),
+            invocation=uuid.uuid4().urn,
+            versions={"rocm-matrix": installed_version("rocm-matrix")},
+            results={"findings": msgspec.to_builtins(audit.findings)},
+        )
+        return self.index.publish(wheel, statement(task, [], run, wheel=wheel.name, sha256=audit.sha256))
 
     def _compile(
         self, source: Source, tree: Path, environment: BuildEnvironment, recipe: AppliedRecipe

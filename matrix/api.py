@@ -221,7 +221,7 @@ def build(
     request = resolution.request
     catalog = load_catalog(Settings(site=request.site_file or None, catalog=list(request.catalogs)))
     catalog = with_releases_of(catalog, resolution)
-    build_host = find_build_host(resolution, kind=runtime, image=base_image, python=python, cpu=cpu)
+    build_host = find_build_host(resolution, names, kind=runtime, image=base_image, python=python, cpu=cpu)
     tasks = plan(resolution, catalog, index, build_host, names)
     limits = Limits(jobs, memory, offline)
     check_build_hosts(task for task in tasks if task.wheel is None)
@@ -238,7 +238,8 @@ def check_build_hosts(tasks: Iterable[Task]) -> None:
     """
     from builders.host import require_for_build
 
-    for build_host in {id(task.build_host): task.build_host for task in tasks}.values():
+    hosts = {id(task.build_host): task.build_host for task in tasks if not task.pick.alias_of}
+    for build_host in hosts.values():
         if build_host.runtime.image is None:
             require_for_build(build_host.python.path)
 

@@ -56,7 +56,8 @@ def resolution_text(
     rows = []
     for pick in listed:
         support = pick.support if pick.verdict == "supported" else f"{pick.support}, at own risk"
-        rows.append([pick.name, pick.key, pick.origin, support])
+        origin = f"alias of {pick.alias_of}" if pick.alias_of else pick.origin
+        rows.append([pick.name, pick.key, origin, support])
     lines = [title_of(resolution.target), "", table(rows)]
     if others:
         lines.append(f"  {others_text(others)}")

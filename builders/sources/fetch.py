@@ -252,7 +252,7 @@ def fetch_all(
     UsageError
         The lock does not build one of the names.
     """
-    picks = lock.built(names)
+    picks = [pick for pick in lock.built(names) if not pick.alias_of]
     result = FetchResult()
     for pick in picks:
         git = f"{without_password(pick.git.url)}@{pick.git.commit}" if pick.git else ""

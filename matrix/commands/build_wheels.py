@@ -169,7 +169,7 @@ def _build_host(lock: Resolution, names: Sequence[str], args: argparse.Namespace
     """Return the build host; if there is none, list what was not built."""
     try:
         return find_build_host(
-            lock, kind=args.where, image=args.base_image, python=args.python_from, cpu=args.cpu
+            lock, names, kind=args.where, image=args.base_image, python=args.python_from, cpu=args.cpu
         )
     except EnvironmentLacksError as error:
         listed = "".join(f"\n  - {pick.name} {pick.pinned}" for pick in lock.built(names))

@@ -137,7 +137,9 @@ def _check_options(args: argparse.Namespace, consumer: Consumer) -> None:
 
 def _left_open(lock: Resolution, wheels: Mapping[str, Sequence[Path]]) -> list[str]:
     """Return what a lock does not decide: what it says itself, and what our wheels require besides."""
-    unbuilt = [pick.name for pick in lock.built() if not pick.files and not wheels[pick.name]]
+    unbuilt = [
+        pick.name for pick in lock.built() if not pick.files and not pick.alias_of and not wheels[pick.name]
+    ]
     reasons = [f"the requirements of {name}, which is not built yet" for name in unbuilt]
     return [*lock.left_open, *unmet_requirements(lock, wheels), *reasons]
 

@@ -191,7 +191,12 @@ def _fetch_wheels(
         return
     try:
         build_host = find_build_host(
-            lock, kind=args.where, image=args.base_image, python=args.python_from, cpu=args.cpu
+            lock,
+            [pick.name for pick in picks],
+            kind=args.where,
+            image=args.base_image,
+            python=args.python_from,
+            cpu=args.cpu,
         )
         empty_index = Index(cache_root() / "no-index")
         tasks = plan(lock, catalog, empty_index, build_host, [pick.name for pick in picks])
