@@ -770,19 +770,22 @@ class OpenWorld:
             terms = {number: mask, **when}
             text = f"requires {name}{_brackets(requirement)}{requirement.specifier or ''}"
             link = Link(subject, name, metadata.version, text, metadata.source)
-            if subject != "torch" and self._is_of_torch(name):
-                if not is_built:
-                    self._require_triton(terms, requirement, link)
-                if is_ours:
-                    continue  # our wheel requires the triton of torch by its own name
-            elif name in self._closed or name in self._bound:
-                if is_built:
-                    continue  # the catalog knows better what a build needs
-                if not self._require_closed(terms, requirement, link):
-                    continue
-            elif not self._require_open(terms, requirement, link):
-                continue
-            required.append((name, text.removeprefix("requires ")))
+            if self._require_one(terms, requirement, link, is_ours=is_ours, is_built=is_built):
+                required.append((name, text.removeprefix("requires ")))
+
+    def _require_one(
+        self, terms: dict[int, int], requirement: Requirement, link: Link, *, is_ours: bool, is_built: bool
+    ) -> bool:
+        """Add a requirement; return whether what it requires becomes part of the result for its sake."""
+        name = requirement.name
+        if link.subject != "torch" and self._is_of_torch(name):
+            if not is_built:
+                self._require_triton(terms, requirement, link)
+            return not is_ours  # our wheels require the triton of torch by its own name
+        if name in self._closed or name in self._bound:
+            # The catalog knows better what a build needs.
+            return not is_built and self._require_closed(terms, requirement, link)
+        return self._require_open(terms, requirement, link)
 
     def _require_closed(self, terms: dict[int, int], requirement: Requirement, link: Link) -> bool:
         """Add a requirement on a distribution of the problem; return whether it decides that."""
