@@ -243,7 +243,7 @@ def test_direct_reference_is_installed_from_its_url(work: Path) -> None:
     assert f"mpmath @ {url}#sha256={digest} --hash=sha256:{digest}" in lines_of("requirements.txt")
     assert main(["env", "--for", "uv", "-o", "pyproject.toml"]) == 0
     sources = tomllib.loads(Path("pyproject.toml").read_text())["tool"]["uv"]["sources"]
-    assert sources["mpmath"] == {"url": f"{url}#sha256={digest}"}
+    assert sources["mpmath"] == {"url": url}
     assert main(["env", "--for", "pylock", "-o", "pylock.toml"]) == 0
     packages = tomllib.loads(Path("pylock.toml").read_text())["packages"]
     (package,) = [package for package in packages if package["name"] == "mpmath"]
