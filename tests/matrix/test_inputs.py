@@ -503,7 +503,7 @@ def test_files_on_the_command_line_become_the_request_in_the_lock(capsys: pytest
     write("more.txt", "torch<2.9\n")
     write("c.txt", "torch>=2\n")
     write("o.txt", "torch>=2.1\n")
-    options = ["-r", "r.txt", "-c", "c.txt", "--override", "o.txt", "--upgrade", "Apex", "--offline"]
+    options = ["-r", "r.txt", "-c", "c.txt", "--override", "o.txt", "--offline"]
     day = ["--site", "lumi-g", "--exclude-newer", "2025-06-01"]
     assert main(["resolve", "torch>=2.4", *options, *day]) == 0
     assert "warning: r.txt:3: matrix ignores --pre." in capsys.readouterr().err
