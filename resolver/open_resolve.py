@@ -306,7 +306,7 @@ def _aliases(
             fact = Fact(f"you asked for {requirement}", "documented", REQUEST)
             reasons.setdefault(requirement.name, []).append(fact)
     torch = resolution.pick("torch")
-    own = Fact(f"{torch} has {triton}, which installs triton", "documented", triton.facts[0].source)
+    own = Fact(f"{torch} has {triton}, which installs triton", triton.support, triton.facts[0].source)
     for name, facts in sorted(reasons.items()):
         yield Distribution(
             name=name,

@@ -68,7 +68,8 @@ def execute(context: Context) -> int:
     if requirement and not picks:
         msg = f"{args.lock} does not contain {shorten(requirement.name)!r}."
         raise UsageError(msg, hint=did_you_mean(requirement.name, [pick.name for pick in lock.picks]))
-    rejected, more = _rejected(context, requirement) if requirement else ([], 0)
+    has_choice = requirement and not picks[0].alias_of  # torch decides the version of an alias
+    rejected, more = _rejected(context, requirement) if requirement and has_choice else ([], 0)
     if args.format == "json":
         document = {"schema": 1, "picks": [msgspec.to_builtins(pick) for pick in picks]}
         document |= {"rejected": [_rejected_document(version) for version in rejected], "rejected_more": more}

@@ -92,6 +92,12 @@ def test_graph_has_the_alias(capsys: Capture) -> None:
     assert "── triton 3.5.1" in capsys.readouterr().out
 
 
+@pytest.mark.usefixtures("work")
+def test_explain_lists_no_other_versions_of_an_alias(capsys: Capture) -> None:
+    assert main(["explain", "triton"]) == 0
+    assert "Not chosen" not in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("built", [False, True])
 def test_env_pins_the_alias_and_leaves_nothing_open(work: Path, capsys: Capture, *, built: bool) -> None:
     if built:
