@@ -1,0 +1,80 @@
+"""PyTorch's package index as a directory: stands in for download.pytorch.org, which machines may not reach.
+
+It has the wheels that the catalog lists, under their names and with the requirements of the same releases
+on the configured index, without those for CUDA. There is nothing else in the wheels.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from packaging.version import Version
+from wheel.wheelfile import WheelFile
+
+from builders.index_client import IndexClient
+from resolver.facts.catalog import Catalog
+from resolver.facts.schema import Torch
+
+_FOR_CUDA = re.compile(r"(nvidia|cuda|triton)\b")
+_LABEL = re.compile(r"\+.*")
+
+
+def write_torch_index(root: Path, catalog: Catalog, indexes: IndexClient, oldest: str) -> None:
+    """Write pages and wheels for torch releases from `oldest` on; `root` takes the place of the host."""
+    pages: dict[Path, list[Path]] = defaultdict(list)
+    for row in catalog.torch.values():
+        if row.index.startswith("https://download.pytorch.org/") and Version(row.version) >= Version(oldest):
+            folder = root / urlsplit(row.index).path.lstrip("/")
+            for name, version, requires in _distributions(row, indexes):
+                for python in row.python:
+                    tag = f"cp{python.replace('.', '')}"
+                    wheel = write_wheel(
+                        folder, name, version, f"{tag}-{tag}-{row.platform_tag or 'linux_x86_64'}", requires
+                    )
+                    pages[folder / name].append(wheel)
+    for page, wheels in pages.items():
+        page.mkdir(exist_ok=True)
+        links = [f'<a href="../{wheel.name}">{wheel.name}</a><br/>' for wheel in dict.fromkeys(wheels)]
+        body = "\n".join([f"<h1>Links for {page.name}</h1>", *links])
+        (page / "index.html").write_text(f"<!DOCTYPE html>\n<html><body>{body}</body></html>\n")
+
+
+def _distributions(row: Torch, indexes: IndexClient) -> Iterable[tuple[str, str, list[str]]]:
+    """Yield name, version and requirements of torch and of what is published with it."""
+    requires = _published_requirements(indexes, "torch", row.version)
+    triton, _, version = row.triton.partition(";")[0].partition("==")
+    if version:
+        yield triton, version, _published_requirements(indexes, "triton", version)
+        requires = [*requires, f'{triton}=={version}; platform_system == "Linux"']
+    yield "torch", row.version, requires
+    for name, companion in (("torchvision", row.torchvision), ("torchaudio", row.torchaudio)):
+        if companion:
+            yield name, companion, _published_requirements(indexes, name, companion)
+
+
+def _published_requirements(indexes: IndexClient, name: str, version: str) -> list[str]:
+    project = indexes.project(name)
+    assert project is not None
+    public = Version(_LABEL.sub("", version))
+    release = next((one for one in project.releases if Version(one.version) == public), None)
+    metadata = indexes.metadata(release.files) if release else None
+    return [text for text in metadata.requires if not _FOR_CUDA.match(text)] if metadata else []
+
+
+def write_wheel(folder: Path, name: str, version: str, tag: str, requires: Iterable[str]) -> Path:
+    """Write a wheel that contains metadata only."""
+    stem = f"{name.replace('-', '_')}-{version}"
+    path = folder / f"{stem}-{tag}.whl"
+    folder.mkdir(parents=True, exist_ok=True)
+    if path.exists():
+        return path
+    lines = [f"Requires-Dist: {text}" for text in requires]
+    metadata = "\n".join(["Metadata-Version: 2.1", f"Name: {name}", f"Version: {version}", *lines, ""])
+    with WheelFile(str(path), "w") as sink:
+        sink.writestr(f"{stem}.dist-info/METADATA", metadata)
+        sink.writestr(f"{stem}.dist-info/WHEEL", f"Wheel-Version: 1.0\nGenerator: tests\nTag: {tag}\n")
+    return path
