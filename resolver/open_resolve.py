@@ -346,5 +346,6 @@ def _warnings(world: OpenWorld) -> Iterator[str]:
         what = f"The requirements of {join_words(names, joiner='and')} are not locked: {reason.rstrip('.')}."
         yield f"{what} To lock them, resolve again where their index can be reached."
     yield from world.lacking()
+    yield from world.replaced_for_cuda()
     for release, problem in world.skipped.items():
         yield f"{release} was left out of consideration: it {problem}."

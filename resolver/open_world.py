@@ -225,6 +225,8 @@ class OpenWorld:
         self._solution: Solution = {}
         self.has_answer = False
         self.skipped: dict[str, str] = {}
+        self._needing_cuda: dict[str, tuple[str, str]] = {}
+        """By project the first release that was considered and rejected, and what it requires."""
         self._unread: dict[tuple[str, int], str] = {}
         self._dynamic: set[tuple[str, str]] = set()
         self._lacking: dict[tuple[int, int], list[str]] = {}
@@ -304,6 +306,17 @@ class OpenWorld:
                     files,
                     tuple(sorted(extras.get(choices.name, ()))),
                     "inferred" if is_dynamic else "documented",
+                )
+
+    def replaced_for_cuda(self) -> Iterator[str]:
+        """Yield a sentence for each pick that is older than a release that requires CUDA."""
+        for pick in self.picks():
+            newer, required = self._needing_cuda.get(pick.name, (pick.version, ""))
+            if version_key(newer) > version_key(pick.version):
+                yield (
+                    f"{pick.name} {pick.version} was chosen because newer releases, such as {newer}, require "
+                    f"{required}, which is for CUDA. If they work without it, write "
+                    f"`{required}; sys_platform == 'never'` into a file for --override."
                 )
 
     def files_of(self, name: str) -> tuple[File, ...]:
@@ -392,6 +405,10 @@ class OpenWorld:
         self._requested.add(state)
         if not self._environment.applies(requirement.marker):
             return
+        if is_for_cuda(name) and name not in self._installed:
+            gpus = "which AMD GPUs do not run" if self._request.target.backend == "rocm" else "not for CPUs"
+            msg = f"{shorten(name)} is for CUDA, {gpus}."
+            raise UsageError(msg, hint="Remove it from the requirements.")
         when = self._of_target("python") if names_python(requirement.marker) else {}
         if self._is_of_torch(name):
             self._require_triton(
@@ -804,6 +821,9 @@ class OpenWorld:
         nodes = [] if obstacle else self._nodes(requirement.name, requirement.extras)
         if not nodes:
             text = f"{link.predicate}, {obstacle or 'which no index has'}"
+            if is_for_cuda(requirement.name):
+                project = link.subject.partition("[")[0]
+                self._needing_cuda.setdefault(project, (link.version, requirement.name))
             self._search.add(terms, link._replace(object="", predicate=text))
         for choices in nodes:
             allowed = choices.allowed_by(requirement.specifier)

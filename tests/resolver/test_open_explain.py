@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
+from resolver.errors import UsageError
 from resolver.facts.catalog import Catalog
 from resolver.model import Conflict, Resolution
 from resolver.open_explain import rejected_in_open_world, working_in_open_world
+from resolver.requirements import parse_requirement
 from resolver.resolve import resolve
 from tests.resolver.solve_helpers import ask, requirement
 from tests.support.indexes import FakeIndexes, FakeRelease
@@ -59,6 +63,31 @@ def test_cuda_is_refused_with_its_chain(catalog: Catalog) -> None:
         "wants 1 requires cudalib",
         "cudalib 1.0 requires nvidia-cublas-cu12, which is for CUDA",
     ]
+
+
+@pytest.mark.parametrize("name", ["nvidia-dali-cuda120", "cupy-cuda12x", "jax-cuda12-plugin", "rmm-cu12"])
+def test_requested_name_for_cuda_is_an_error(catalog: Catalog, name: str) -> None:
+    with pytest.raises(UsageError, match=f"{name} is for CUDA, which AMD GPUs do not run"):
+        resolve(catalog, ask(catalog, name), FakeIndexes({name: {"1.0": []}}))
+
+
+def test_bindings_of_nvidia_are_allowed(catalog: Catalog) -> None:
+    answer = resolve(catalog, ask(catalog, "nvidia-ml-py"), FakeIndexes({"nvidia-ml-py": {"13.0": []}}))
+    assert isinstance(answer, Resolution)
+
+
+def test_warning_names_newer_release_that_requires_cuda(catalog: Catalog) -> None:
+    projects = {"boost": {"3.2": ["nvidia-nccl-cu12"], "3.1": ["nvidia-nccl-cu12"], "2.0": []}}
+    answer = resolve(catalog, ask(catalog, "boost"), FakeIndexes(projects))
+    assert isinstance(answer, Resolution)
+    (warning,) = (text for text in answer.warnings if "CUDA" in text)
+    assert warning.startswith("boost 2.0 was chosen because newer releases, such as 3.2, require nvidia-nccl")
+    (never,) = re.findall("`(.*)`", warning)
+    request = replace(ask(catalog, "boost"), overrides=(parse_requirement(never),))
+    answer = resolve(catalog, request, FakeIndexes(projects))
+    assert isinstance(answer, Resolution)
+    assert "boost 3.2" in map(str, answer.distributions)
+    assert not [text for text in answer.warnings if "CUDA" in text]
 
 
 def test_conflict_with_platform_cites_its_facts(catalog: Catalog) -> None:
