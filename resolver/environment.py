@@ -1,7 +1,7 @@
 """The environment of the target as pip sees it: markers, tags of wheels, Requires-Python.
 
 A target names the minor version of Python only, so what depends on the patch release is decided on the
-safe side: a requirement counts if some patch release needs it, and a file may be installed if the newest
+safe side: a requirement counts if some patch release needs it, and a file may be installed if every
 patch release may install it.
 """
 
@@ -39,9 +39,14 @@ class Environment:
         Its glibc, such as ``2.31``; empty if it is not known: then every manylinux wheel counts.
     machine
         Architecture in platform tags.
+    any_patch
+        Whether a file may be installed if only some patch releases of the Python may install it.
     """
 
-    def __init__(self, python: str, glibc: str = "", machine: str = "x86_64") -> None:
+    def __init__(
+        self, python: str, glibc: str = "", machine: str = "x86_64", *, any_patch: bool = False
+    ) -> None:
+        self._enough = any if any_patch else all
         self.python = python
         self.glibc = glibc
         self.machine = machine
@@ -73,11 +78,16 @@ class Environment:
             try:
                 self._markers[key] = any(
                     parsed.evaluate({**self._variables, "python_full_version": full, "extra": extra})
-                    for full in (f"{self.python}.0", f"{self.python}.{NEWEST_PATCH}")
+                    for full in self._patches
                 )
             except UndefinedComparison as error:
                 raise ValueError(str(error)) from None
         return self._markers[key]
+
+    @property
+    def _patches(self) -> tuple[str, str]:
+        """The oldest and the newest patch release."""
+        return f"{self.python}.0", f"{self.python}.{NEWEST_PATCH}"
 
     @cached_property
     def _variables(self) -> dict[str, str]:
@@ -101,7 +111,7 @@ class Environment:
         allowed = self._pythons.get(requires_python)
         if allowed is None:
             specifier = specifier_or_none(requires_python)
-            allowed = specifier is None or specifier.allows(f"{self.python}.{NEWEST_PATCH}")
+            allowed = specifier is None or self._enough(map(specifier.allows, self._patches))
             self._pythons[requires_python] = allowed
         return allowed
 

@@ -38,6 +38,8 @@ def resolve_open(
 ) -> Resolution | Conflict:
     """Resolve the platform, the catalog, and everything else; see `resolver.resolve.resolve`."""
     answer = solve(catalog, request, indexes, keep)
+    if isinstance(answer, Refuted) and answer.links:
+        answer = solve(catalog, request, indexes, keep, any_patch=True)
     warnings = []
     while isinstance(answer, Refuted):
         try:
@@ -97,14 +99,21 @@ class Refuted(NamedTuple):
 
 
 def solve(
-    catalog: Catalog, request: Request, indexes: PackageIndexes, keep: Mapping[str, str] | None = None
+    catalog: Catalog,
+    request: Request,
+    indexes: PackageIndexes,
+    keep: Mapping[str, str] | None = None,
+    *,
+    any_patch: bool = False,
 ) -> Resolution | Refuted:
     """Return the resolution of a request, or what refutes it; the arguments are those of `resolve`."""
     also = frozenset(PAIRED_WITH_TORCH)  # what others often require; any other name costs another round
     while True:
         problem = compile_problem(catalog, request, also=also, keep=keep, open_world=True)
         bound = closed_names(catalog, request.target.backend)
-        world = OpenWorld(catalog, request, problem, bound=bound, indexes=indexes, keep=keep or {})
+        world = OpenWorld(
+            catalog, request, problem, bound=bound, indexes=indexes, keep=keep or {}, any_patch=any_patch
+        )
         turns = _Turns(catalog, request, problem, world)
         try:
             resolution = turns.resolve(frozenset(), frozenset())
@@ -335,6 +344,9 @@ def _facts(pick: Pick, required_by: Sequence[Fact]) -> Iterator[Fact]:
 
 def _warnings(world: OpenWorld) -> Iterator[str]:
     for pick in sorted(world.picks()):
+        if world.needs_newer_patch(pick):
+            needed = pick.files[0].requires_python
+            yield f"{pick.name} {pick.version} requires Python {needed}: not every patch release will do."
         if pick.support == "inferred":
             yield (
                 f"{pick.name} {pick.version} has only an sdist whose metadata a build may change: its "

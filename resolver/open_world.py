@@ -176,6 +176,8 @@ class OpenWorld:
         The package indexes.
     keep
         Versions to prefer, by name.
+    any_patch
+        Whether a release may be chosen that not every patch release of the Python may install.
 
     Attributes
     ----------
@@ -194,6 +196,7 @@ class OpenWorld:
         bound: frozenset[str],
         indexes: PackageIndexes,
         keep: Mapping[str, str],
+        any_patch: bool,
     ) -> None:
         self._keep = keep
         self._catalog = catalog
@@ -202,7 +205,8 @@ class OpenWorld:
         self._bound = bound
         self._indexes = indexes
         self._search = Search()
-        self._environment = Environment("3.12")
+        self._any_patch = any_patch
+        self._environment = Environment("")
         self._closed: dict[str, int] = {}
         self._open: dict[str, Choices] = {}
         self._by_number: dict[int, Choices] = {}
@@ -272,7 +276,7 @@ class OpenWorld:
         self._solution = solution
         python, glibc = self._version("python"), self._version("glibc")
         if (python, glibc) != (self._environment.python, self._environment.glibc):
-            self._environment = Environment(python, glibc)
+            self._environment = Environment(python, glibc, any_patch=self._any_patch)
             self._loaded.clear()
             self._installable_files.clear()
         self._finished.clear()
@@ -322,6 +326,12 @@ class OpenWorld:
     def files_of(self, name: str) -> tuple[File, ...]:
         """Return the files of a distribution of the catalog in the solution; empty if no index has them."""
         return self._files.get((name, self._solution[name]), ())
+
+    def needs_newer_patch(self, pick: Pick) -> bool:
+        """Return whether only some patch releases of the Python may install a pick."""
+        strict = Environment(self._environment.python)
+        files = pick.files
+        return bool(files) and not any(strict.allows_python(file.requires_python) for file in files)
 
     def version_of(self, name: str) -> str:
         """Return the version of a distribution in the result; empty if it has none."""
