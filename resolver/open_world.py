@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from resolver.session import Solution
     from resolver.specifiers import Specifier, VersionKey
 
-_PRERELEASE = re.compile(r"\d[-_.]?(a|b|c|rc|alpha|beta|pre|preview)[-_.]?\d|\.?dev\d", re.IGNORECASE)
+_PRERELEASE = re.compile(r"\d[-_.]?(a|b|c|pre|rc)|dev", re.IGNORECASE)
 _LOOK_AHEAD = 25
 """Releases among which one that can be installed is looked for in one go."""
 
@@ -78,9 +78,11 @@ class Choices:
         Number of the variable in the search.
     everything
         The mask of all releases and of absence.
+    avoided
+        The mask of the releases that are chosen only if no other can be.
     """
 
-    __slots__ = ("_by_specifier", "_size", "everything", "extra", "name", "number", "releases")
+    __slots__ = ("_by_specifier", "_size", "avoided", "everything", "extra", "name", "number", "releases")
 
     def __init__(self, name: str, extra: str, releases: Sequence[Release]) -> None:
         self.name = name
@@ -90,7 +92,13 @@ class Choices:
         self.number = -1
         self._size = len(releases)
         self.everything = (1 << (self._size + 1)) - 1
+        self.avoided = 0
         self._by_specifier: dict[str, int] = {}
+
+    def avoid_prereleases(self) -> None:
+        """Choose a pre-release only if no other release can be chosen (PEP 440)."""
+        releases = enumerate(self.releases, start=1)
+        self.avoided = sum(1 << bit for bit, release in releases if is_prerelease(release.version))
 
     @property
     def key(self) -> str:
@@ -286,7 +294,8 @@ class OpenWorld:
             if self._environment.applies(requirement.marker)
         )
         for requirement in self._request.requirements:
-            self._add_request(requirement)
+            for stated, when in self._replaced(requirement, requirement.marker):
+                self._add_request(stated, when)
         assumptions = [
             (number, 1 << solution.get(name, 0)) for name, number in self._closed.items() if name not in free
         ]
@@ -406,20 +415,28 @@ class OpenWorld:
             self._closed[name]: 1 << self._solution.get(name, 0) for name in names if name in self._closed
         }
 
-    def _add_request(self, requirement: Requirement) -> None:
+    def _replaced(
+        self, requirement: Requirement, marker: str, extra: str = ""
+    ) -> Iterator[tuple[Requirement, dict[int, int]]]:
+        """Yield a requirement or its overrides if they apply, with terms for the Python if that decides."""
+        if not self._environment.applies(marker, extra):
+            return
+        for stated in self._overrides.get(requirement.name, (requirement,)):
+            if stated is requirement or self._environment.applies(stated.marker):
+                depends = names_python(marker) or names_python(stated.marker)
+                yield stated, self._of_target("python") if depends else {}
+
+    def _add_request(self, requirement: Requirement, when: dict[int, int]) -> None:
         """Demand what a requirement of the request asks for, under the Python of the solution."""
         name = requirement.name
         state = (requirement.text, self._environment.python)
         if name in self._closed or state in self._requested:
             return
         self._requested.add(state)
-        if not self._environment.applies(requirement.marker):
-            return
         if is_for_cuda(name) and name not in self._installed:
             gpus = "which AMD GPUs do not run" if self._request.target.backend == "rocm" else "not for CPUs"
             msg = f"{shorten(name)} is for CUDA, {gpus}."
             raise UsageError(msg, hint="Remove it from the requirements.")
-        when = self._of_target("python") if names_python(requirement.marker) else {}
         if self._is_of_torch(name):
             self._require_triton(
                 when, requirement, Link("", name, "", f"you asked for {requirement.text}", REQUEST)
@@ -430,7 +447,7 @@ class OpenWorld:
             msg = f"No index has the project {shorten(name)!r}. Asked: {', '.join(self._indexes.urls)}."
             hint = did_you_mean(name, self._bound)
             raise UsageError(msg, hint=hint if hint.startswith("Did") else "Check the name.")
-        if not nodes[0].allowed_by(requirement.specifier):
+        if not nodes[0].allowed_by(requirement.specifier) and not when:
             but = self._but_url(nodes[0], 0)
             msg = f"No release of {name} matches {shorten(requirement.text)!r}{but}."
             versions = [release.version for release in nodes[0].releases]
@@ -462,10 +479,13 @@ class OpenWorld:
             self._search.add({choices.number: present, base.number: ABSENT}, ALWAYS)
             return choices
         self._add_facts(choices)
-        for limit in (*self._limits.get(name, ()), *self._overrides.get(name, ())):
+        if not any(_names_prerelease(requirement.specifier) for requirement in self._stated(name)):
+            choices.avoid_prereleases()
+        for limit in self._limits.get(name, ()):
             text = f"you limited {name} to {limit.specifier}"
             excluded = choices.everything & ~choices.allowed_by(limit.specifier) & ~ABSENT
-            self._search.add({choices.number: excluded}, Link("", name, "", text, REQUEST))
+            terms = {**self._pythons(limit.marker), choices.number: excluded}
+            self._search.add(terms, Link("", name, "", text, REQUEST))
         if name in TRITON_NAMES:
             self._exclude_other_tritons(choices)
         return choices
@@ -486,15 +506,16 @@ class OpenWorld:
             link = Link("torch", name, row.version, f"requires {row.triton}", row.source)
             self._search.add({torch: 1 << bit, triton: variable.present & ~allowed}, link)
             if allowed and marker:
-                without = self._pythons_without(marker)
+                without = self._pythons(marker, applying=False)
                 self._search.add({torch: 1 << bit, **without, triton: variable.present}, link)
 
-    def _pythons_without(self, marker: str) -> dict[int, int]:
-        """Return a term for the Pythons to which a marker does not apply."""
-        pythons = self._problem.variables["python"].candidates
-        bits = enumerate(pythons, start=1)
-        mask = sum(1 << bit for bit, one in bits if not Environment(one.version).applies(marker))
-        return {self._closed["python"]: mask}
+    def _pythons(self, marker: str, *, applying: bool = True) -> dict[int, int]:
+        """Return a term for the Pythons to which a marker applies or does not apply; none for no marker."""
+        if not marker:
+            return {}
+        pythons = enumerate(self._problem.variables["python"].candidates, start=1)
+        bits = (bit for bit, one in pythons if Environment(one.version).applies(marker) is applying)
+        return {self._closed["python"]: sum(1 << bit for bit in bits)}
 
     def _exclude_other_tritons(self, choices: Choices) -> None:
         """Add that a project excludes the others that install ``triton``."""
@@ -584,12 +605,7 @@ class OpenWorld:
             offered = project.releases if project and not self._is_triton(name) else ()
             same = [release for release in offered if release.version == installed]
             return same or [_Installed(installed)]
-        if project is None:
-            return None
-        if any(_names_prerelease(text.specifier) for text in self._stated(name)):
-            return project.releases
-        final = [release for release in project.releases if not is_prerelease(release.version)]
-        return final or project.releases
+        return project.releases if project else None
 
     def _url(self, name: str) -> str:
         """Return the URL of the direct reference that the request has for a name, if any.
@@ -675,6 +691,7 @@ class OpenWorld:
         kept = mask & choices.of_version(self._keep.get(choices.name, ""))
         if kept:
             return kept
+        mask = mask & ~choices.avoided or mask
         if self._request.prefer == "oldest":
             return 1 << (mask.bit_length() - 1)
         return mask & -mask
@@ -688,8 +705,9 @@ class OpenWorld:
         key = (name, release.version)
         files = self._installable_files.get(key)
         if files is None:
-            files = self._environment.installable(self._in_time(release.files))
-            self._installable_files[key] = files
+            files = self._in_time(release.files)
+            kept = [file for file in files if file.yanked is None] or files
+            files = self._installable_files[key] = self._environment.installable(kept)
         return files
 
     def _obstacle(self, name: str, release: Release) -> tuple[str, bool] | None:
@@ -767,7 +785,7 @@ class OpenWorld:
         self.skipped[f"{choices.name} {version}"] = problem
         source = self._url(choices.name) or self._indexes.urls[0]
         link = Link(choices.key, "", version, problem, source)
-        self._search.add({choices.number: mask}, link)
+        self._search.add({**self._of_target("python", "glibc"), choices.number: mask}, link)
 
     def _require(self, number: int, mask: int, subject: str, metadata: Metadata, extra: str = "") -> None:
         """Add the requirements of a release or of one of its extras.
@@ -837,10 +855,11 @@ class OpenWorld:
             self._search.add(terms, link._replace(object="", predicate=text))
         for choices in nodes:
             allowed = choices.allowed_by(requirement.specifier)
+            excluded = choices.everything & ~allowed & terms.get(choices.number, -1)  # it may require itself
             why = self._but_url(choices, allowed) or ("" if allowed else ", which matches no release")
             predicate = link.predicate + why
             self._search.add(
-                {**terms, choices.number: choices.everything & ~allowed},
+                {**terms, choices.number: excluded},
                 link._replace(object=choices.key, predicate=predicate),
             )
         return bool(nodes)
@@ -852,11 +871,7 @@ class OpenWorld:
             head, marker = split_marker(text)
             if not environment.applies(marker, extra) or (extra and environment.applies(marker)):
                 continue  # what applies without the extra is required by the project itself
-            requirement = parse_requirement(head)
-            when = self._of_target("python") if names_python(marker) else {}
-            for stated in self._overrides.get(requirement.name, (requirement,)):
-                if stated is requirement or environment.applies(stated.marker):
-                    yield stated, when
+            yield from self._replaced(parse_requirement(head), marker, extra)
 
     def _obstacle_to(self, requirement: Requirement) -> str:
         """Return why nothing can satisfy a requirement; empty if something may."""
@@ -1036,7 +1051,7 @@ def _by_name(requirements: Iterable[Requirement]) -> dict[str, list[Requirement]
 
 def is_prerelease(version: str) -> bool:
     """Return whether a version or a text in a specifier is a pre-release (PEP 440)."""
-    return _PRERELEASE.search(version) is not None
+    return _PRERELEASE.search(version.partition("+")[0]) is not None
 
 
 def _names_prerelease(specifier: Specifier | None) -> bool:
