@@ -537,6 +537,16 @@ class OpenWorld:
         """Return whether a name means the triton of torch, whatever torch calls it."""
         return self._is_triton(name) and name not in self._installed
 
+    @cached_property
+    def _without_triton(self) -> int:
+        """The mask of the torches that bring no triton, as far as is known: those we compile, and absence."""
+        mask = ABSENT
+        for bit, candidate in enumerate(self._problem.variables["torch"].candidates, start=1):
+            row = self._catalog.torch.get(candidate.version)
+            if candidate.origin != "preinstalled" and not (row and row.triton):
+                mask |= 1 << bit
+        return mask
+
     def _require_triton(self, terms: dict[int, int], requirement: Requirement, link: Link) -> None:
         """Add that something requires torch, with a triton of a version that a requirement allows."""
         limits = [requirement, *self._limits.get(requirement.name, ())]
@@ -549,7 +559,7 @@ class OpenWorld:
                 excluded |= triton.everything & ~allowed
             without[self._closed[name]] = excluded
         link = link._replace(object=next(iter(self._tritons), ""))
-        self._search.add({**terms, self._closed["torch"]: ABSENT}, link)
+        self._search.add({**terms, self._closed["torch"]: self._without_triton}, link)
         self._search.add({**terms, **without}, link)
 
     def _add_facts(self, choices: Choices) -> None:

@@ -105,6 +105,13 @@ def test_too_new_triton_is_refused_with_both_reasons(catalog: Catalog) -> None:
     assert any("torch 2.9.1+rocm6.4 requires pytorch-triton-rocm==3.5.1" in text for text in texts), texts
 
 
+def test_compiled_torch_brings_no_triton(catalog: Catalog) -> None:
+    text = "liger torch==2.9.1a0+gitd38164a"
+    request = ask(catalog, text, day="2026-03-01")
+    assert isinstance(resolve(catalog, request, FakeIndexes({"liger": {"0.6": []}})), Resolution)
+    assert isinstance(resolve(catalog, request, FakeIndexes({"liger": {"0.6": ["triton"]}})), Conflict)
+
+
 def test_constraint_on_triton_limits_torch(catalog: Catalog) -> None:
     request = rocm(catalog, "liger torch", constraints=(parse_requirement("triton<3.5"),))
     lock = locked(resolve(catalog, request, FakeIndexes({**PYPI, "liger": {"0.6": ["triton"]}})))
