@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -26,6 +27,7 @@ MISSING = frozenset({404, 410})
 """Status codes of a server that does not have a page."""
 _LONGEST_WAIT = 30  # seconds
 CONNECTIONS = 16  # to one host at the same time
+_loading = threading.Lock()
 
 
 class Adapter(HTTPAdapter):
@@ -39,7 +41,8 @@ class Adapter(HTTPAdapter):
         shared = cast("dict[str, Any]", pool)
         if host["scheme"] == "https" and verify:
             bundle = shared.pop("ca_certs", None) or shared.pop("ca_cert_dir", None) or DEFAULT_CA_BUNDLE_PATH
-            shared["ssl_context"] = _context(bundle)
+            with _loading:
+                shared["ssl_context"] = _context(bundle)
         return cast("dict[str, Any]", host), shared
 
     def cert_verify(self, conn: HTTPConnectionPool, url: str, verify: bool | str, cert: object) -> None:
