@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import random
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
+import msgspec
 import pytest
 
-from resolver.model import Conflict, Request, Resolution, Target
+from resolver.errors import MatrixError, UsageError
+from resolver.facts.catalog import Catalog
+from resolver.model import Conflict, Preinstalled, Request, Resolution, Target
 from resolver.requirements import parse_requirement
 from resolver.resolve import resolve
-from tests.resolver.open_universe import DAY, GLIBC, catalog_of_pythons, versions_of
+from tests.resolver.open_universe import DAY, GLIBC, catalog_of_pythons, open_universe, versions_of
+from tests.resolver.solve_helpers import ask
 from tests.support.indexes import FakeIndexes, FakeRelease
 
 Projects = Mapping[str, Mapping[str, FakeRelease | Sequence[str]]]
@@ -145,3 +152,349 @@ def test_metadata_that_one_python_lacks_changes_python() -> None:
     resolution = answer({"a": {"1": old}}, "a", pythons=("3.12", "3.11"), support="documented", glibc=None)
     assert isinstance(resolution, Resolution)
     assert resolution.version_of("python") == "3.11"
+
+
+def with_extras(**requires: Sequence[str]) -> FakeRelease:
+    """Return a release with extras, each with what it requires."""
+    texts = [f"{text}; extra == '{extra}'" for extra, named in requires.items() for text in named]
+    return FakeRelease(requires=texts, extras=list(requires))
+
+
+PAIR = versions("1", "2")
+
+
+@pytest.mark.parametrize("name", ["My_Project", "my.project", "MY--project"])
+def test_names_are_normalized(name: str) -> None:
+    projects: Projects = {"my-project": {"1": []}, "a": {"1": [name]}}
+    assert chosen(projects, name, "a") == {"my-project": "1", "a": "1"}
+
+
+def test_extra_brings_its_requirements() -> None:
+    projects: Projects = {"a": {"1": with_extras(x=["b<2"])}, "b": PAIR}
+    assert chosen(projects, "a") == {"a": "1"}
+    assert chosen(projects, "A[X]") == {"a": "1", "b": "1"}
+
+
+def test_unknown_extra_is_ignored() -> None:
+    assert chosen({"a": {"1": with_extras(x=["b"])}, "b": PAIR}, "a[y]") == {"a": "1"}
+
+
+def test_extra_refers_to_extras_of_itself() -> None:
+    release = with_extras(all=["a[x,y]"], x=["b"], y=["c"])
+    assert chosen({"a": {"1": release}, "b": PAIR, "c": PAIR}, "a[all]") == {"a": "1", "b": "2", "c": "2"}
+
+
+def test_extra_of_dependency_counts() -> None:
+    projects: Projects = {"a": {"1": ["b[x]"]}, "b": {"1": with_extras(x=["c"])}, "c": PAIR}
+    assert chosen(projects, "a") == {"a": "1", "b": "1", "c": "2"}
+
+
+def test_conflict_in_extra_changes_release_of_its_project() -> None:
+    projects: Projects = {"a": {"2": with_extras(x=["b>2"]), "1": with_extras(x=["b"])}, "b": PAIR}
+    assert chosen(projects, "a[x]") == {"a": "1", "b": "2"}
+    assert chosen(projects, "a") == {"a": "2"}
+
+
+@pytest.mark.parametrize(
+    ("marker", "applies"),
+    [
+        ("python_version == '3.12'", True),
+        ("python_version < '3.9'", False),
+        ("python_version < '3.2'", False),
+        ("python_full_version >= '3.12.4'", True),
+        ("sys_platform == 'linux' and platform_machine == 'x86_64'", True),
+        ("platform_system == 'Windows'", False),
+        ("platform_system == 'Darwin' and platform_machine == 'arm64'", False),
+        ("implementation_name == 'pypy' or platform_python_implementation == 'PyPy'", False),
+        ("platform_python_implementation == 'CPython'", True),
+        ("os_name == 'nt'", False),
+        ("'linux' in sys_platform", True),
+        ("python_version not in '3.11, 3.12'", False),
+        ("extra == 'x'", False),
+        ("extra == 'x' or os_name == 'posix'", True),
+    ],
+)
+def test_marker_decides_requirement(marker: str, applies: bool) -> None:
+    projects: Projects = {"a": {"1": [f"b; {marker}"]}, "b": PAIR}
+    assert chosen(projects, "a") == ({"a": "1", "b": "2"} if applies else {"a": "1"})
+
+
+@pytest.mark.parametrize(
+    ("marker", "applies"),
+    [
+        ("extra == 'x' and python_version >= '3.8'", True),
+        ("extra == 'x' and sys_platform == 'win32'", False),
+        ("(extra == 'y' or extra == 'x') and os_name == 'posix'", True),
+        ("extra == 'X'", True),
+    ],
+)
+def test_extra_is_combined_with_other_markers(marker: str, applies: bool) -> None:
+    projects: Projects = {"a": {"1": FakeRelease(requires=[f"b; {marker}"], extras=["x", "y"])}, "b": PAIR}
+    assert chosen(projects, "a[x]") == ({"a": "1", "b": "2"} if applies else {"a": "1"})
+
+
+@pytest.mark.parametrize(
+    ("requires_python", "version"),
+    [
+        (">=3.13", "1"),
+        ("<3.12", "1"),
+        (">=3.12.3", "1"),
+        ("!=3.12.*", "1"),
+        (">=3.6,<4", "2"),
+        ("nonsense", "2"),
+    ],
+)
+def test_requires_python_excludes_releases(requires_python: str, version: str) -> None:
+    projects: Projects = {"a": {"2": FakeRelease(requires_python=requires_python), "1": []}}
+    assert chosen(projects, "a") == {"a": version}
+
+
+def test_release_for_newer_patch_releases_is_the_last_choice() -> None:
+    assert chosen({"a": versions("1", requires_python=">=3.12.3")}, "a") == {"a": "1"}
+
+
+def test_requires_python_of_old_releases_alone_is_no_way_out() -> None:
+    projects: Projects = {
+        "a": {"2": FakeRelease(requires_python=">=3.13"), "1": FakeRelease(requires_python="<3.8")}
+    }
+    conflict = answer(projects, "a")
+    assert isinstance(conflict, Conflict)
+    assert any("requires Python >=3.13" in item.text for item in conflict.core)
+
+
+@pytest.mark.parametrize(
+    ("tag", "fits"),
+    [
+        ("cp312-cp312-manylinux_2_36_x86_64", True),
+        ("cp312-cp312-manylinux_2_37_x86_64", False),
+        ("cp312-cp312-manylinux2014_x86_64", True),
+        ("cp312-cp312-linux_x86_64", True),
+        ("cp312-cp312-manylinux_2_17_aarch64", False),
+        ("cp311-cp311-manylinux_2_17_x86_64", False),
+        ("cp313-cp313t-manylinux_2_17_x86_64", False),
+        ("cp39-abi3-manylinux_2_17_x86_64", True),
+        ("cp313-abi3-manylinux_2_17_x86_64", False),
+        ("py2.py3-none-any", True),
+        ("py2-none-any", False),
+        ("py3-none-manylinux_2_17_x86_64", True),
+        ("py312-none-any", True),
+        ("cp312-none-any", True),
+        ("cp312-cp312-macosx_11_0_arm64", False),
+        ("cp312-cp312-win_amd64", False),
+        ("cp312-cp312-musllinux_1_2_x86_64", False),
+        ("pp310-pypy310_pp73-manylinux_2_17_x86_64", False),
+    ],
+)
+def test_tags_decide_which_wheel_fits(tag: str, fits: bool) -> None:
+    projects: Projects = {"a": {"2": FakeRelease(wheels=[tag]), "1": []}}
+    assert chosen(projects, "a") == {"a": "2" if fits else "1"}
+
+
+def test_best_wheel_comes_first() -> None:
+    tags = ["py3-none-any", "cp312-cp312-manylinux_2_17_x86_64", "cp311-cp311-manylinux_2_17_x86_64"]
+    resolution = answer({"a": {"1": FakeRelease(wheels=tags, sdist=True)}}, "a")
+    assert isinstance(resolution, Resolution)
+    (pick,) = resolution.distributions
+    assert [file.name.split("-", 2)[2] for file in pick.files] == [f"{tags[1]}.whl", f"{tags[0]}.whl"]
+
+
+def test_sdist_with_static_metadata_can_be_chosen() -> None:
+    sdist = FakeRelease(wheels=(), sdist=True, requires=["b<2"])
+    resolution = answer({"a": {"1": sdist}, "b": PAIR}, "a")
+    assert isinstance(resolution, Resolution)
+    assert versions_of(resolution) == {"a": "1", "b": "1"}
+    assert resolution.distributions[1].is_sdist
+
+
+def test_sdist_without_static_metadata_is_skipped_and_reported() -> None:
+    projects: Projects = {"a": {"2": FakeRelease(wheels=(), sdist=True, static=False), "1": []}}
+    resolution = answer(projects, "a", support="documented", glibc=None)
+    assert isinstance(resolution, Resolution)
+    assert versions_of(resolution) == {"a": "1"}
+    assert any(warning.startswith("a 2 was left out") for warning in resolution.warnings)
+
+
+@pytest.mark.parametrize("requirement", ["b>=x", "not a requirement", "b; nonsense == 'x'", "b[", "b ~= 1"])
+def test_release_with_invalid_requirement_is_skipped_and_reported(requirement: str) -> None:
+    resolution = answer({"a": {"2": [requirement], "1": []}, "b": PAIR}, "a")
+    assert isinstance(resolution, Resolution)
+    assert versions_of(resolution) == {"a": "1"}
+    assert any(warning.startswith("a 2 was left out") for warning in resolution.warnings)
+
+
+def test_release_without_hashes_can_be_chosen() -> None:
+    assert chosen({"a": versions("1", hashed=False)}, "a") == {"a": "1"}
+
+
+@pytest.mark.parametrize(
+    ("specifier", "version"),
+    [
+        (">=1", "1!0.1"),
+        ("<1!0", "2.1.post1"),
+        ("==2.1", "2.1+local"),
+        ("===2.1", "2.1"),
+        ("===2.1+local", "2.1+local"),
+        ("!=1!0.1,!=2.1.*", "2.0"),
+        ("~=2.0", "2.1.post1"),
+        ("~=2.0.0", "2.0"),
+        ("==2.*", "2.1.post1"),
+        ("==2.1.post1", "2.1.post1"),
+        ("<2.1", "2.0"),
+        (">2.1,<3", ""),
+        (">2.0,<=2.1", "2.1+local"),
+        ("==02.1.00", "2.1+local"),
+    ],
+)
+def test_specifiers_choose_versions(specifier: str, version: str) -> None:
+    projects: Projects = {
+        "a": versions("1!0.1", "2.1.post1", "2.1+local", "2.1", "2.0"),
+        "b": {"1": [f"a{specifier}"]},
+    }
+    assert chosen(projects, "b").get("a", "") == version
+
+
+def test_cycle_is_allowed() -> None:
+    projects: Projects = {"a": {"1": ["b"], "2": ["b>2"]}, "b": {"1": ["a"], "2": ["a<2"]}}
+    assert chosen(projects, "a") == {"a": "1", "b": "2"}
+
+
+def test_two_ranges_of_request_are_both_met() -> None:
+    assert chosen({"a": versions("1", "2", "3")}, "a>1", "a<3") == {"a": "2"}
+
+
+def test_date_excludes_later_uploads() -> None:
+    projects: Projects = {
+        "a": {
+            "3": FakeRelease(uploaded="2026-11-22T00:00:01Z"),
+            "2": FakeRelease(uploaded="2026-11-21T23:00:00Z"),
+        },
+        "b": {"2": FakeRelease(uploaded="2027-01-01T00:00:00Z"), "1": []},
+    }
+    assert chosen(projects, "a", "b") == {"a": "2", "b": "1"}
+
+
+@pytest.mark.parametrize("status", ["archived", "deprecated", "active"])
+def test_project_status_does_not_hide_releases(status: str) -> None:
+    assert chosen(FakeIndexes({"a": PAIR}, statuses={"a": status}), "a") == {"a": "2"}
+
+
+def test_project_that_no_index_has_is_an_error() -> None:
+    with pytest.raises(UsageError, match=r"No index has the project 'missing'.*index\.example"):
+        answer({}, "missing")
+
+
+def test_release_that_requires_missing_project_is_skipped() -> None:
+    assert chosen({"a": {"2": ["missing"], "1": []}}, "a") == {"a": "1"}
+
+
+def test_release_that_requires_cuda_is_rejected_with_its_chain() -> None:
+    projects: Projects = {
+        "a": {"2": ["b"], "1": []},
+        "b": {"1": ["nvidia-cublas-cu12"]},
+        "nvidia-cublas-cu12": PAIR,
+    }
+    assert chosen(projects, "a") == {"a": "1"}
+    conflict = answer(projects, "a>=2")
+    assert isinstance(conflict, Conflict)
+    texts = " ".join(item.text for item in conflict.core)
+    assert "a 2 requires b" in texts
+    assert "b 1 requires nvidia-cublas-cu12" in texts
+
+
+def test_preinstalled_release_stays() -> None:
+    preinstalled = Preinstalled("environment", {"a": "1", "b": "0.5"})
+    projects: Projects = {"a": PAIR, "c": {"2": ["b>=1"], "1": ["b", "a"]}}
+    assert chosen(projects, "c", preinstalled=preinstalled) == {"a": "1", "b": "0.5", "c": "1"}
+
+
+def test_python_changes_if_package_requires_it() -> None:
+    projects: Projects = {"a": {"1": ["b"]}, "b": versions("1", requires_python="<3.12")}
+    resolution = answer(projects, "a", pythons=("3.13", "3.12", "3.11"))
+    assert isinstance(resolution, Resolution)
+    assert resolution.version_of("python") == "3.11"
+
+
+def test_torch_of_catalog_changes_if_package_requires_it(catalog: Catalog) -> None:
+    indexes = FakeIndexes({"lightning": {"2.0.1": ["torch<2.2"]}, "torch": versions("2.9.1", "2.1.2")})
+    resolution = resolve(catalog, ask(catalog, "lightning", backend="cpu", site="local"), indexes)
+    assert isinstance(resolution, Resolution)
+    assert resolution.version_of("torch").startswith("2.1.")
+    assert resolution.version_of("torch").endswith("+cpu")
+
+
+def count(projects: Projects, *requirements: str) -> tuple[dict[str, str], int]:
+    """Return the versions of an answer, and how often metadata was read."""
+    indexes = FakeIndexes(projects)
+    return chosen(indexes, *requirements), len(indexes.read)
+
+
+def test_many_requirements_are_read_once() -> None:
+    names = [f"p{number}" for number in range(2000)]
+    found, read = count(dict.fromkeys(names, PAIR), *names)
+    assert len(found) == 2000
+    assert read == 2000
+
+
+def test_project_with_many_files_is_searched_without_reading_them() -> None:
+    releases = {
+        f"1.{number}": FakeRelease(wheels=[f"cp3{tag}-none-any" for tag in range(10, 20)])
+        for number in range(1000)
+    }
+    assert count({"a": releases}, "a<1.500") == ({"a": "1.499"}, 1)
+
+
+def test_deep_chain_is_followed() -> None:
+    projects: Projects = {
+        f"p{number}": {"1": [f"p{number + 1}"] if number < 499 else ["p0"]} for number in range(500)
+    }
+    found, read = count(projects, "p0")
+    assert (len(found), read) == (500, 500)
+
+
+def test_conflict_at_end_of_deep_chain_is_proved() -> None:
+    projects: Projects = {
+        f"p{number}": {"1": [f"p{number + 1}"] if number < 299 else ["p0>1"]} for number in range(300)
+    }
+    found, read = count(projects, "p0")
+    assert found == {}
+    assert read <= 600  # once to find the conflict, once to explain it
+
+
+def test_hundreds_of_conflicting_releases_are_left_behind() -> None:
+    releases = {f"1.{number}": ["b>=2" if number >= 1500 else "b"] for number in range(1800)}
+    found, read = count({"a": releases, "b": versions("1")}, "a", "b")
+    assert found == {"a": "1.1499", "b": "1"}
+    assert read <= 302
+
+
+@pytest.mark.slow
+def test_prefetched_pages_do_not_change_answer() -> None:
+    """Work for the cache runs at once, later in other threads, or never: the lock is the same."""
+    for seed in range(40):
+        universe = open_universe(random.Random(seed))
+        locks = set()
+        for indexes in (FakeIndexes, Prefetching, Threaded):
+            try:
+                found = resolve(universe.catalog, universe.request, indexes(universe.projects))
+                locks.add(msgspec.json.encode(found, enc_hook=str))
+            except UsageError as error:
+                locks.add(error.message.encode())
+        assert len(locks) == 1, seed
+
+
+class Prefetching(FakeIndexes):
+    """Indexes that do at once what is submitted."""
+
+    def is_cached(self, name: str) -> bool:  # noqa: ARG002  nothing is
+        return False
+
+    def submit(self, work: Callable[[], object]) -> None:
+        with suppress(MatrixError):
+            work()
+
+
+class Threaded(Prefetching):
+    """Indexes that start a thread for what is submitted."""
+
+    def submit(self, work: Callable[[], object]) -> None:
+        threading.Thread(target=super().submit, args=(work,)).start()
