@@ -267,7 +267,10 @@ def main() -> None:
         runs = resolve_in_turn(place, options.runs)
         figures: dict[str, object] = {name: _summary(several) for name, several in runs.items()}
         cpu, wall = ({name: pick(several) for name, several in runs.items()} for pick in (_cpu, _wall))
-        counts = count_requests(place)
+        if options.before:
+            closed = closed_in_turn(place, options.before, 3 * options.runs)
+            figures |= {f"closed {name}": _summary(several) for name, several in closed.items()}
+        figures["requests"] = counts = count_requests(place)  # last: it fills this process's memory
         ratios = {
             "warm cpu": cpu["matrix warm"] / cpu["uv warm"],
             "warm wall": wall["matrix warm"],
@@ -275,10 +278,7 @@ def main() -> None:
             "requests": counts["matrix"]["all"] / counts["pip"]["all"],
             "peak MiB": max(run.mebibytes for name in ("matrix cold", "matrix warm") for run in runs[name]),
         }
-        figures |= {"requests": counts}
         if options.before:
-            closed = closed_in_turn(place, options.before, 3 * options.runs)
-            figures |= {f"closed {name}": _summary(several) for name, several in closed.items()}
             ratios["closed cpu"] = _cpu(closed["now"]) / _cpu(closed["before"])
         rows = {
             name: {"value": round(value, 2), "at most": TARGETS.get(name)} for name, value in ratios.items()

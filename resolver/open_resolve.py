@@ -62,7 +62,9 @@ def resolve_open(
             return None
         return outcome if isinstance(outcome, Resolution) else None
 
-    return replace(explain_open_conflict(catalog, request, answer, resolves), warnings=tuple(warnings))
+    conflict = explain_open_conflict(catalog, request, answer, resolves)
+    warnings += answer.world.refused_for_cuda(item.text for item in conflict.core)
+    return replace(conflict, warnings=tuple(warnings))
 
 
 def _widened_by_conflict(

@@ -328,9 +328,15 @@ class OpenWorld:
             if version_key(newer) > version_key(pick.version):
                 yield (
                     f"{pick.name} {pick.version} was chosen because newer releases, such as {newer}, require "
-                    f"{required}, which is for CUDA. If they work without it, write "
-                    f"`{required}; sys_platform == 'never'` into a file for --override."
+                    f"{required}, which is for CUDA. {_without(pick.name, required)}"
                 )
+
+    def refused_for_cuda(self, texts: Iterable[str]) -> Iterator[str]:
+        """Yield how to resolve without each distribution for CUDA that some texts mention."""
+        words = {word.strip(",") for text in texts for word in text.split()}
+        for project, (_, required) in self._needing_cuda.items():
+            if required in words:
+                yield _without(project, required)
 
     def files_of(self, name: str) -> tuple[File, ...]:
         """Return the files of a distribution of the catalog in the solution; empty if no index has them."""
@@ -1050,6 +1056,12 @@ class Pick(NamedTuple):
 
 ALWAYS = Link("", "", "", "", "")
 """The reason of what holds by definition, such as that an extra has the version of its project."""
+
+
+def _without(project: str, required: str) -> str:
+    """Return how to resolve a project without a distribution that it requires."""
+    override = f"{required}; sys_platform == 'never'"
+    return f"If {project} works without {required}, write `{override}` into a file for --override."
 
 
 def _by_name(requirements: Iterable[Requirement]) -> dict[str, list[Requirement]]:

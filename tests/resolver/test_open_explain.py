@@ -63,6 +63,8 @@ def test_cuda_is_refused_with_its_chain(catalog: Catalog) -> None:
         "wants 1 requires cudalib",
         "cudalib 1.0 requires nvidia-cublas-cu12, which is for CUDA",
     ]
+    (warning,) = conflict(catalog, "wants", projects).warnings
+    assert "`nvidia-cublas-cu12; sys_platform == 'never'`" in warning
 
 
 @pytest.mark.parametrize("name", ["nvidia-dali-cuda120", "cupy-cuda12x", "jax-cuda12-plugin", "rmm-cu12"])
