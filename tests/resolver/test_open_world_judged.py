@@ -1,16 +1,20 @@
-"""Compare what is resolved against indexes with brute force."""
+"""Compare what is resolved against indexes with brute force, and with uv."""
 
 from __future__ import annotations
 
+import dataclasses
 import random
 from contextlib import suppress
+from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from resolver.errors import UsageError
 from resolver.model import Resolution
 from resolver.resolve import resolve
-from tests.resolver.open_universe import OpenUniverse, open_universe, versions_of
+from tests.resolver.open_universe import OpenUniverse, open_universe, parsed, versions_of
+from tests.resolver.uv_judge import answer_of_uv, serving
 
 SEEDS = range(150)
 
@@ -43,3 +47,50 @@ def test_answer_is_best_of_all_solutions(pythons: tuple[str, ...]) -> None:
         universe = open_universe(random.Random(seed), releases=4 if len(pythons) == 1 else 3, pythons=pythons)
         solvable += check_against_brute_force(universe)
     assert len(SEEDS) // 4 < solvable < len(SEEDS) * 3 // 4
+
+
+def without_upper_bounds(universe: OpenUniverse) -> OpenUniverse:
+    """Return a universe without upper bounds of Requires-Python, which uv ignores."""
+    projects = {
+        name: {
+            version: replace(release, requires_python=release.requires_python.replace("<3.12", ""))
+            for version, release in releases.items()
+        }
+        for name, releases in universe.projects.items()
+    }
+    return dataclasses.replace(universe, projects=projects)
+
+
+def uv_means_the_same(universe: OpenUniverse) -> bool:
+    """Return whether uv gives every requirement of a universe the meaning that pip gives it.
+
+    uv reads ``===`` as ``==``. An override replaces a requirement in uv even if its marker does not apply.
+    """
+    releases = [release for versions in universe.projects.values() for release in versions.values()]
+    texts = [*universe.requirements, *universe.constraints, *universe.overrides]
+    texts += [text for release in releases for text in release.requires]
+    overridden = {parsed(text).name for text in universe.overrides}
+    return not any(
+        "===" in text or (parsed(text).name in overridden and parsed(text).marker) for text in texts
+    )
+
+
+@pytest.mark.integration
+def test_uv_agrees(tmp_path: Path) -> None:
+    """Where versions differ, uv prefers others; both are valid, and ours are not worse by our order."""
+    compared = 0
+    with serving() as index:
+        for seed in SEEDS:
+            universe = without_upper_bounds(open_universe(random.Random(seed), projects=6, releases=5))
+            if not uv_means_the_same(universe):
+                continue
+            answer, other = answer_to(universe), answer_of_uv(index, universe, tmp_path)
+            assert (answer is None) == isinstance(other, str), (seed, other)
+            if answer is None or isinstance(other, str):
+                continue
+            compared += 1
+            chosen = versions_of(answer)
+            assert universe.is_solution(chosen, "3.12"), (seed, chosen)
+            assert universe.is_solution(other, "3.12"), (seed, other)
+            assert universe.rank(chosen, "3.12") <= universe.rank(other, "3.12"), (seed, chosen, other)
+    assert compared > len(SEEDS) // 5
