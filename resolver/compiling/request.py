@@ -16,13 +16,14 @@ from resolver.compiling.clauses import (
     version_in,
 )
 from resolver.errors import UsageError, did_you_mean
-from resolver.model import Fact
+from resolver.model import Fact, Requirement
 from resolver.versions import bounds_cross, join_words, newest_first, shorten
 
 if TYPE_CHECKING:
     from resolver.compiling.problem_builder import ProblemBuilder
     from resolver.facts import schema
-    from resolver.model import Candidate, Requirement
+    from resolver.model import Candidate
+    from resolver.specifiers import Specifier
 
 
 NEEDS_PYTHON = "distributions need Python"
@@ -55,7 +56,7 @@ def compile_request(builder: ProblemBuilder) -> None:
         builder.demand_stated("python", version_in([target.python]), text, THIS_MACHINE)
     for requirement in builder.request.requirements:
         if builder.is_closed(requirement.name):
-            _demand_requirement(builder, requirement)
+            _demand_requirement(builder, _without_overridden(builder, requirement))
     _demand_limits(builder)
     if builder.open_world:
         builder.demand_requested("python", any_candidate, NEEDS_PYTHON)
@@ -66,8 +67,29 @@ def _demand_limits(builder: ProblemBuilder) -> None:
         if builder.open_world and builder.is_closed(limit.name):
             _reject_url(limit)
         if limit.name in builder.variables and limit.specifier is not None:
-            text = f"you limited {limit.name} to {limit.specifier}"
-            builder.demand_requested(limit.name, allowed_by([str(limit.specifier)]), text, optional=True)
+            _demand_limit(builder, limit, limit.specifier)
+
+
+def _demand_limit(builder: ProblemBuilder, limit: Requirement, specifier: Specifier) -> None:
+    """Limit a component to some versions, under the Pythons to which the marker applies."""
+    text = f"you limited {limit.name} to {specifier}"
+    allowed = allowed_by([str(specifier)])
+    if not limit.marker:
+        builder.demand_requested(limit.name, allowed, text, optional=True)
+        return
+    pythons = [candidate.version for candidate in builder.variables["python"].candidates]
+    applying = [python for python in pythons if _applies(limit, python)]
+    if applying:
+        fact = Fact(text, "documented", REQUEST)
+        builder.relate("python", limit.name, [Clause(version_in(applying), allowed, fact)], when_present=True)
+
+
+def _without_overridden(builder: ProblemBuilder, requirement: Requirement) -> Requirement:
+    """Return a requirement without its versions if an override replaces them."""
+    name = requirement.name
+    if not any(override.name == name and override.specifier for override in builder.request.overrides):
+        return requirement
+    return Requirement(name, None, requirement.text, requirement.extras, marker=requirement.marker)
 
 
 def _demand_driver(builder: ProblemBuilder) -> None:

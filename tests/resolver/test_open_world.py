@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from resolver.errors import MatrixError, UsageError
 from resolver.facts.catalog import Catalog
@@ -420,6 +421,22 @@ def test_torch_of_catalog_changes_if_package_requires_it(catalog: Catalog) -> No
     assert isinstance(resolution, Resolution)
     assert resolution.version_of("torch").startswith("2.1.")
     assert resolution.version_of("torch").endswith("+cpu")
+
+
+@pytest.mark.parametrize(
+    ("fields", "line"),
+    [
+        ({"overrides": ["torch==2.5.1"]}, "2.5."),
+        ({"constraints": ["torch<2.10; python_version >= '3.0'"]}, "2.9."),
+        ({"constraints": ["torch<2.6; python_version < '3.0'"]}, "2.1"),
+    ],
+)
+def test_limits_on_torch_of_catalog(catalog: Catalog, fields: dict[str, list[str]], line: str) -> None:
+    request = ask(catalog, "torch>=2.9", backend="cpu", site="local")
+    limits = {name: tuple(map(parse_requirement, texts)) for name, texts in fields.items()}
+    resolution = resolve(catalog, replace(request, **limits), FakeIndexes({}))
+    assert isinstance(resolution, Resolution)
+    assert resolution.version_of("torch").startswith(line)
 
 
 def count(projects: Projects, *requirements: str) -> tuple[dict[str, str], int]:
