@@ -305,7 +305,7 @@ def test_support_is_that_of_weakest_fact(catalog: Catalog) -> None:
     ("requirements", "options", "named", "hint"),
     [
         ("apx", {}, "'apx'", "Did you mean apex?"),
-        ("scipy", {}, "'scipy'", "environment file"),
+        ("scipy", {}, "'scipy'", "package index"),
         ("transformers", {}, "'transformers'", "Known: "),
         ("torchao", {}, "'torchao'", "Known: "),
         ("pytorch", {}, "'pytorch'", "Did you mean torch?"),
