@@ -7,7 +7,6 @@ take precedence over files).
 
 from __future__ import annotations
 
-import configparser
 import os
 import re
 from functools import cache
@@ -111,6 +110,8 @@ def _read_environment() -> dict[str, str]:
 def _read_files() -> dict[str, str]:
     values: dict[str, str] = {}
     for path in _files():
+        import configparser
+
         parser = configparser.RawConfigParser()
         try:
             parser.read_string(path.read_text(encoding="utf-8"))

@@ -15,7 +15,6 @@ from urllib.parse import urlsplit
 import msgspec
 from msgspec.structs import replace
 
-from matrix.pylock_file import is_pylock, read_pylock
 from resolver.errors import UsageError
 from resolver.model import Requirement
 from resolver.requirements import normalize_name, parse_requirement
@@ -173,9 +172,12 @@ class _Reader:
         if (real, kind) in self._done:
             return
         self._done.add((real, kind))
-        if is_pylock(path):
-            self._add_pylock(path, kind)
-            return
+        if path.name.startswith("pylock."):
+            from matrix.pylock_file import is_pylock
+
+            if is_pylock(path):
+                self._add_pylock(path, kind)
+                return
         option = {".yml": "--env", ".yaml": "--env", ".toml": "--project"}.get(path.suffix.lower())
         if option:
             raise parent.error(f"{path} is not a pip requirements file.", hint=f"Use {option} {path}")
@@ -191,6 +193,7 @@ class _Reader:
     def _add_pylock(self, path: Path, kind: Kind) -> None:
         """Add the exact versions in a ``pylock.toml``, the indexes that it names, and its Python."""
         from builders.pip_configuration import public_index
+        from matrix.pylock_file import read_pylock
 
         lock = read_pylock(path)
         if lock.python and kind == "requirements":

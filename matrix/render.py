@@ -6,9 +6,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from builders.findings import SEVERITIES, Finding
-
 if TYPE_CHECKING:
+    from builders.findings import Finding
     from resolver.model import Distribution
 
 _COLOURS = {"error": "31", "warning": "33", "info": "36"}
@@ -37,6 +36,7 @@ def findings_text(
 
     Examples
     --------
+    >>> from builders.findings import Finding
     >>> finding = Finding("tab", "error", "pip rejects a tab.", "Use a space.", {"file": "r.txt", "line": 3})
     >>> print(findings_text([finding]))
     r.txt:3: error: pip rejects a tab. [tab]
@@ -70,11 +70,14 @@ def count_text(findings: Sequence[Finding]) -> str:
 
     Examples
     --------
+    >>> from builders.findings import Finding
     >>> count_text([Finding("a", "error", ""), Finding("b", "error", ""), Finding("c", "info", "")])
     '2 errors, 1 info'
     >>> count_text([])
     'no findings'
     """
+    from builders.findings import SEVERITIES
+
     counts = Counter(finding.severity for finding in findings)
     parts = [
         f"{counts[severity]} {severity}{'s' if counts[severity] > 1 and severity != 'info' else ''}"
