@@ -135,10 +135,6 @@ def _fetch(url: str, part: IO[bytes], downloads: Downloads) -> None:
         try:
             with path.open("rb") as source:
                 shutil.copyfileobj(source, part)
-        except IsADirectoryError:
-            msg = f"{path} is a directory, not a file that can be fetched."
-            hint = f"Build a wheel with `pip wheel --no-deps {path}`, and name its path in the request."
-            raise SourceError(msg, hint=hint) from None
         except FileNotFoundError:
             msg = f"The index or a mirror points to {path}, which does not exist."
             raise SourceError(msg, hint="The mirror may be incomplete.") from None

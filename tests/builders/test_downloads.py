@@ -246,13 +246,6 @@ def test_stopped_download_is_continued(server: FileServer) -> None:
     assert fetch(server.file())
 
 
-def test_directory_is_no_file_to_fetch(tmp_path: Path, server: FileServer) -> None:
-    del server
-    with pytest.raises(SourceError, match="is a directory") as caught:
-        fetch(File("project-1.0", tmp_path.as_uri()))
-    assert "pip wheel" in caught.value.hint
-
-
 def test_sdist_of_lock_needs_no_index_page(server: FileServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple")
     file = server.file()
