@@ -938,12 +938,9 @@ class OpenWorld:
         if candidate.kind != "distribution" or candidate.origin == "preinstalled":
             return
         if candidate.release is not None:
-            for row in self._catalog.requires:
-                if (
-                    row.on not in self._closed
-                    and row.on not in self._bound
-                    and applies(row, candidate.release)
-                ):
+            known = {*self._closed, *self._bound}
+            for row in self._rows.get(name, ()):
+                if row.on not in known and applies(row, candidate.release):
                     self._add_row(row, name, {number: mask}, candidate.version)
         files, indexes = self._offered(candidate)
         if not files:

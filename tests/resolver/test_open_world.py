@@ -6,6 +6,7 @@ import random
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -14,6 +15,7 @@ from msgspec.structs import replace
 
 from resolver.errors import MatrixError, UsageError
 from resolver.facts.catalog import Catalog
+from resolver.facts.loading import load
 from resolver.model import Conflict, Preinstalled, Request, Resolution, Target
 from resolver.requirements import parse_requirement
 from resolver.resolve import resolve
@@ -515,3 +517,15 @@ class Threaded(Prefetching):
 
     def submit(self, work: Callable[[], object]) -> None:
         threading.Thread(target=super().submit, args=(work,)).start()
+
+
+def test_facts_of_the_catalog_limit_distributions_outside_it(overlay: Callable[[str], Path]) -> None:
+    head = '[[requires]]\npackage = "mpi4py"\non = "numpy"\nstatus = "documented"\nsource = "here"\n'
+    of_build, of_rocm = 'versions = ["<1"]\nkind = "build"\n', 'versions = ["<1"]\nbackend = "rocm"\n'
+    rows = [head + 'versions = ["<2"]\n', head + of_build, head + of_rocm]
+    catalog = load([overlay("".join(rows))])
+    request = ask(catalog, "mpi4py", site="local", backend="cpu", python="3.12")
+    indexes = FakeIndexes({"numpy": {"2.0": [], "1.5": [], "0.5": []}})
+    resolution = resolve(catalog, request, indexes)
+    assert isinstance(resolution, Resolution)
+    assert resolution.version_of("numpy") == "1.5"
