@@ -17,9 +17,9 @@ from resolver.suggest import suggest
 from resolver.versions import join_words, newest_first, sort_key
 
 if TYPE_CHECKING:
+    from resolver.choices import Link
     from resolver.facts.catalog import Catalog
     from resolver.model import Request
-    from resolver.open_world import Link
     from resolver.specifiers import Specifier
 
 MAX_CORE_ITEMS = 10

@@ -6,7 +6,8 @@ and for the metadata of files, only when it considers a candidate.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from datetime import date
 from typing import Protocol
 
 import msgspec
@@ -32,6 +33,12 @@ class File(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_default
     """Whether the index serves its metadata (PEP 658)."""
     metadata_sha256: str = ""
     """Hash of that metadata, hexadecimal; empty if the index does not say."""
+
+
+def uploaded_by(files: Iterable[File], day: date) -> list[File]:
+    """Return the files that were uploaded until the end of a day, or when the index does not say."""
+    last = day.isoformat()
+    return [file for file in files if not file.uploaded or file.uploaded[:10] <= last]
 
 
 class Release(Protocol):

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from resolver.changes import changes_of
+from resolver.choices import ALWAYS, Link, is_prerelease
 from resolver.compiling import compile_problem
 from resolver.compiling.request import NEEDS_PYTHON
 from resolver.errors import TooLargeError
@@ -22,7 +23,6 @@ from resolver.explain import (
 from resolver.incompatibilities import Search
 from resolver.model import Conflict, CoreItem, Resolution, Suggestion, layer
 from resolver.open_resolve import solve
-from resolver.open_world import ALWAYS, Link, is_prerelease
 from resolver.problem import ABSENT, Demand, Relation
 from resolver.requirements import parse_requirement
 from resolver.session import Session

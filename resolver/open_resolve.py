@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec.structs import astuple, replace
 
+from resolver.choices import Link, Pick
 from resolver.compiling import compile_problem
 from resolver.compiling.clauses import PAIRED_WITH_TORCH, REQUEST
 from resolver.compiling.problem_builder import closed_names
 from resolver.errors import EnvironmentLacksError, MatrixError
 from resolver.inferred import widened
 from resolver.model import Candidate, Distribution, Edge, Fact, Resolution
-from resolver.open_world import Link, OpenWorld, Pick, TritonFoundError, WantedError
+from resolver.open_world import OpenWorld, TritonFoundError, WantedError
 from resolver.order import generations, without_cycles
 from resolver.problem import ABSENT, Demand, Problem, Relation, Row, Variable
 from resolver.requirements import TRITON_NAMES

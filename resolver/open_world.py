@@ -11,19 +11,19 @@ ROCm, torch or Python, and "no" is proved: the network has no solution with what
 
 from __future__ import annotations
 
-import re
-from bisect import bisect_left
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from functools import cached_property, partial
-from typing import TYPE_CHECKING, NamedTuple
+from functools import cached_property
+from typing import TYPE_CHECKING
 
+from resolver.choices import ALWAYS, Choices, Installed, Link, Pick, is_prerelease, names_prerelease
 from resolver.compiling.clauses import REQUEST
 from resolver.compiling.request import closest_versions
 from resolver.environment import Environment, names_python
 from resolver.errors import EnvironmentLacksError, SourceError, UsageError, did_you_mean
 from resolver.facts.catalog import applies
 from resolver.incompatibilities import Incompatibility, Search, is_required
-from resolver.indexes import File
+from resolver.indexes import File, uploaded_by
+from resolver.look_ahead import LookAhead
 from resolver.problem import ABSENT
 from resolver.requirements import (
     TRITON_NAMES,
@@ -38,110 +38,14 @@ from resolver.versions import join_words, parse_specifier, shorten
 
 if TYPE_CHECKING:
     from resolver.facts.catalog import Catalog
-    from resolver.facts.schema import Requires, Status
+    from resolver.facts.schema import Requires
     from resolver.indexes import Metadata, PackageIndexes, Release
     from resolver.model import Candidate, Request, Requirement
     from resolver.problem import Problem, Variable
     from resolver.session import Solution
-    from resolver.specifiers import Specifier, VersionKey
 
-_PRERELEASE = re.compile(r"\d[-_.]?(a|b|c|pre|rc)|dev", re.IGNORECASE)
 _LOOK_AHEAD = 25
 """Releases among which one that can be installed is looked for in one go."""
-
-
-class Link(NamedTuple):
-    """A statement about the releases of a distribution: what they require, or why they cannot be used."""
-
-    subject: str
-    """Name of the distribution, perhaps with an extra: ``lightning[extra]``."""
-    object: str
-    """Name of the other; empty if the statement is about the release alone."""
-    version: str
-    predicate: str
-    """Such as ``requires torch<2.2``; empty if it always holds and needs no sentence."""
-    source: str
-
-
-class Choices:
-    """The releases of one project that the search may choose, the most preferred first.
-
-    Bit 0 stands for absence, bit 1 for the most preferred release.
-
-    Attributes
-    ----------
-    name
-        Name of the project.
-    extra
-        An extra of it; empty for the project itself.
-    number
-        Number of the variable in the search.
-    everything
-        The mask of all releases and of absence.
-    avoided
-        The mask of the releases that are chosen only if no other can be.
-    """
-
-    __slots__ = ("_by_specifier", "_size", "avoided", "everything", "extra", "name", "number", "releases")
-
-    def __init__(self, name: str, extra: str, releases: Sequence[Release]) -> None:
-        self.name = name
-        self.extra = extra
-        self.releases = releases
-        """The newest first."""
-        self.number = -1
-        self._size = len(releases)
-        self.everything = (1 << (self._size + 1)) - 1
-        self.avoided = 0
-        self._by_specifier: dict[str, int] = {}
-
-    def avoid_prereleases(self) -> None:
-        """Choose a pre-release only if no other release can be chosen (PEP 440)."""
-        releases = enumerate(self.releases, start=1)
-        self.avoided = sum(1 << bit for bit, release in releases if is_prerelease(release.version))
-
-    @property
-    def key(self) -> str:
-        """The name, with the extra in brackets."""
-        return f"{self.name}[{self.extra}]" if self.extra else self.name
-
-    def release(self, bit: int) -> Release:
-        """Return the release of a bit number (1 or more)."""
-        return self.releases[bit - 1]
-
-    def allowed_by(self, specifier: Specifier | None) -> int:
-        """Return the mask of the releases that a specifier allows, by bisection of the sorted releases."""
-        if specifier is None:
-            return self.everything & ~ABSENT
-        mask = self._by_specifier.get(specifier.text)
-        if mask is None:
-            mask = self._by_specifier[specifier.text] = self._mask_of(specifier)
-        return mask
-
-    def of_version(self, version: str) -> int:
-        """Return the mask of one version as its files name it; 0 if there is none."""
-        if not version:
-            return 0
-        return next((1 << bit for bit, one in enumerate(self.releases, start=1) if one.version == version), 0)
-
-    def _mask_of(self, specifier: Specifier) -> int:
-        if specifier.other is not None or any(interval.local is not None for interval in specifier.intervals):
-            allowed = (bit for bit in range(1, self._size + 1) if specifier.allows(self.release(bit).version))
-            return sum(1 << bit for bit in allowed)
-        mask = self.everything & ~ABSENT
-        for interval in specifier.intervals:
-            above, below = self._first_below(interval.high), self._first_below(interval.low)
-            inside = (1 << (below + 1)) - (1 << (above + 1))
-            mask &= ~inside if interval.outside else inside
-        return mask
-
-    def _first_below(self, key: VersionKey) -> int:
-        """Return the position of the newest release before a version key."""
-
-        def key_of(position: int) -> VersionKey:
-            return version_key(self.releases[self._size - 1 - position].version)
-
-        return self._size - bisect_left(range(self._size), key, 0, self._size, key=key_of)
 
 
 class TritonFoundError(Exception):
@@ -231,9 +135,6 @@ class OpenWorld:
         self._asked = _by_name(request.requirements)
         self._requested: set[tuple[str, str]] = set()
         self._files: dict[tuple[str, int], tuple[File, ...]] = {}
-        self._seen: set[tuple[str, tuple[str, ...]]] = set()
-        self._remote: set[str] = set()
-        """Projects that were not in the cache at the start."""
         self._solution: Solution = {}
         self.has_answer = False
         self.skipped: dict[str, str] = {}
@@ -243,6 +144,9 @@ class OpenWorld:
         self._dynamic: set[tuple[str, str]] = set()
         self._lacking: dict[tuple[int, int], list[str]] = {}
         self._may_infer = request.support == "any"
+        self._look_ahead = LookAhead(
+            indexes, request.target.date, self._is_decided, allow_dynamic=self._may_infer
+        )
         for name, variable in problem.variables.items():
             self._closed[name] = self._search.add_variable(variable.everything)
         self._names = {number: name for name, number in self._closed.items()}
@@ -288,11 +192,8 @@ class OpenWorld:
             self._loaded.clear()
             self._installable_files.clear()
         self._finished.clear()
-        self._look_ahead(
-            requirement
-            for requirement in self._request.requirements
-            if self._environment.applies(requirement.marker)
-        )
+        applying = (one for one in self._request.requirements if self._environment.applies(one.marker))
+        self._look_ahead.start(applying, self._environment)
         for requirement in self._request.requirements:
             for stated, when in self._replaced(requirement, requirement.marker):
                 self._add_request(stated, when)
@@ -485,7 +386,7 @@ class OpenWorld:
             self._search.add({choices.number: present, base.number: ABSENT}, ALWAYS)
             return choices
         self._add_facts(choices)
-        if not any(_names_prerelease(requirement.specifier) for requirement in self._stated(name)):
+        if not any(names_prerelease(requirement.specifier) for requirement in self._stated(name)):
             choices.avoid_prereleases()
         for limit in self._limits.get(name, ()):
             text = f"you limited {name} to {limit.specifier}"
@@ -620,7 +521,7 @@ class OpenWorld:
         if installed:
             offered = project.releases if project and not self._is_triton(name) else ()
             same = [release for release in offered if release.version == installed]
-            return same or [_Installed(installed)]
+            return same or [Installed(installed)]
         return project.releases if project else None
 
     def _url(self, name: str) -> str:
@@ -643,6 +544,12 @@ class OpenWorld:
         if allowed or not self._url(choices.name):
             return ""
         return f", but the URL of {choices.name} is that of {choices.releases[0].version}"
+
+    def _is_decided(self, requirement: Requirement) -> bool:
+        """Return whether a requirement is decided without looking at a project of its name on the indexes."""
+        name = requirement.name
+        has_url = any(stated.url for stated in (requirement, *self._stated(name)))
+        return has_url or name in self._bound or name in self._closed
 
     def _stated(self, name: str) -> Iterator[Requirement]:
         for stated in (self._asked, self._limits, self._overrides):
@@ -712,25 +619,21 @@ class OpenWorld:
             return 1 << (mask.bit_length() - 1)
         return mask & -mask
 
-    def _in_time(self, files: Iterable[File]) -> list[File]:
-        day = self._request.target.date.isoformat()
-        return [file for file in files if not file.uploaded or file.uploaded[:10] <= day]
-
     def _installable(self, name: str, release: Release) -> list[File]:
         """Return the files of a release that the target may install."""
         key = (name, release.version)
         files = self._installable_files.get(key)
         if files is None:
-            files = self._in_time(release.files)
+            files = uploaded_by(release.files, self._request.target.date)
             kept = [file for file in files if file.yanked is None] or files
             files = self._installable_files[key] = self._environment.installable(kept)
         return files
 
     def _obstacle(self, name: str, release: Release) -> tuple[str, bool] | None:
         """Return why a release cannot be installed, and whether the target decides that; None if it can."""
-        if isinstance(release, _Installed):
+        if isinstance(release, Installed):
             return None
-        files = self._in_time(release.files)
+        files = uploaded_by(release.files, self._request.target.date)
         if not files:
             return f"was uploaded after {self._request.target.date}", False
         if all(file.yanked is not None for file in files) and not self._is_pinned(name, release.version):
@@ -772,7 +675,7 @@ class OpenWorld:
                 if extra.extra and extra.name == choices.name:
                     others = extra.everything & ~mask & ~ABSENT
                     self._search.add({number: mask, extra.number: others}, ALWAYS)
-        if isinstance(release, _Installed):
+        if isinstance(release, Installed):
             return
         metadata = self._metadata_of(choices, mask, release)
         if metadata is None:
@@ -812,7 +715,7 @@ class OpenWorld:
             A requirement is invalid.
         """
         requirements = list(self._applying(metadata, extra))
-        self._look_ahead(requirement for requirement, _ in requirements)
+        self._look_ahead.start((requirement for requirement, _ in requirements), self._environment)
         bound = {
             one.name for one, _ in requirements if one.name in self._bound and one.name not in self._closed
         }
@@ -916,12 +819,12 @@ class OpenWorld:
             project, problem = None, error.message
         for release in project.releases if project and row else ():
             is_allowed = requirement.specifier is None or requirement.specifier.allows(release.version)
-            is_final = not _PRERELEASE.search(release.version)
+            is_final = not is_prerelease(release.version)
             if (
                 row
                 and is_allowed
                 and is_final
-                and self._environment.installable(self._in_time(release.files))
+                and self._environment.installable(uploaded_by(release.files, self._request.target.date))
             ):
                 marker = split_marker(row.triton)[1]
                 found = f"{requirement.name}=={release.version}" + (f"; {marker}" if marker else "")
@@ -996,64 +899,6 @@ class OpenWorld:
         bit = self._solution.get("torch", 0)
         return self._problem.variables["torch"].candidate(bit).index if bit else ""
 
-    def _look_ahead(self, requirements: Iterable[Requirement]) -> None:
-        """Start to fetch what requirements are likely to bring in, where that needs the network."""
-        for requirement in requirements:
-            name = requirement.name
-            key = (name, requirement.extras)
-            if key in self._seen or name in self._bound or name in self._closed:
-                continue
-            if any(stated.url for stated in (requirement, *self._stated(name))):
-                continue
-            self._seen.add(key)
-            if name in self._remote or not self._indexes.is_cached(name):
-                self._remote.add(name)
-                self._indexes.submit(partial(self._fetch, requirement, self._environment))
-
-    def _fetch(self, requirement: Requirement, environment: Environment) -> None:
-        """Fetch a project, the metadata of its likely release, and what that requires; runs in a thread."""
-        project = self._indexes.project(requirement.name)
-        if project is None:
-            return
-        allowed = requirement.specifier
-        for release in project.releases[:_LOOK_AHEAD]:
-            if is_prerelease(release.version) or (allowed and not allowed.allows(release.version)):
-                continue
-            files = environment.installable(self._in_time(release.files))
-            if not files:
-                continue
-            metadata = self._indexes.metadata(files, allow_dynamic=self._may_infer)
-            split = map(split_marker, metadata.requires if metadata else ())
-            extras = ("", *requirement.extras)
-            self._look_ahead(
-                parse_requirement(head)
-                for head, marker in split
-                if any(environment.applies(marker, extra) for extra in extras)
-            )
-            return
-
-
-class _Installed(NamedTuple):
-    """An installed version that no index has."""
-
-    version: str
-    files: tuple[File, ...] = ()
-
-
-class Pick(NamedTuple):
-    """A release that was added."""
-
-    name: str
-    version: str
-    files: tuple[File, ...]
-    extras: tuple[str, ...]
-    support: Status
-    """``inferred`` if building it may change its requirements."""
-
-
-ALWAYS = Link("", "", "", "", "")
-"""The reason of what holds by definition, such as that an extra has the version of its project."""
-
 
 def _without(project: str, required: str) -> str:
     """Return how to resolve a project without a distribution that it requires."""
@@ -1066,15 +911,6 @@ def _by_name(requirements: Iterable[Requirement]) -> dict[str, list[Requirement]
     for requirement in requirements:
         named.setdefault(requirement.name, []).append(requirement)
     return named
-
-
-def is_prerelease(version: str) -> bool:
-    """Return whether a version or a text in a specifier is a pre-release (PEP 440)."""
-    return _PRERELEASE.search(version.partition("+")[0]) is not None
-
-
-def _names_prerelease(specifier: Specifier | None) -> bool:
-    return specifier is not None and any(is_prerelease(clause.version) for clause in specifier)
 
 
 def _brackets(requirement: Requirement) -> str:
