@@ -13,6 +13,7 @@ from packaging.version import Version
 from builders.constants import MOUNTED_INDEX
 from builders.glibc_tags import too_new_glibc
 from builders.host import glibc_version
+from builders.pip_configuration import public_index
 from matrix.checking.document import finding
 from matrix.checking.pip_line import PipLine
 from resolver.facts.catalog import applies
@@ -91,7 +92,7 @@ class Indexes:
             for url in line.values("--index-url", "--extra-index-url"):
                 if torch_index(url):
                     self.torch.setdefault(torch_index(url), entry)
-                elif "pypi.org" not in url:
+                elif str(urlsplit(public_index()).hostname) not in url:
                     self.other = True
             self.other = self.other or bool(line.values("--find-links"))
             if line.values("--index-url") or line.has("--no-index"):
