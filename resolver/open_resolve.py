@@ -12,73 +12,25 @@ from resolver.choices import Link, Pick
 from resolver.compiling import compile_problem
 from resolver.compiling.clauses import PAIRED_WITH_TORCH, REQUEST
 from resolver.compiling.problem_builder import closed_names
-from resolver.errors import EnvironmentLacksError, MatrixError
-from resolver.inferred import widened
+from resolver.errors import EnvironmentLacksError
 from resolver.model import Candidate, Distribution, Edge, Fact, Resolution
 from resolver.open_world import OpenWorld, TritonFoundError, WantedError
 from resolver.order import generations, without_cycles
 from resolver.problem import ABSENT, Demand, Problem, Relation, Row, Variable
 from resolver.requirements import TRITON_NAMES
-from resolver.resolve import preferred_solution, resolution_of, with_labels
+from resolver.resolution import preferred_solution, resolution_of, with_labels
 from resolver.session import Session
 from resolver.versions import join_words
 
 if TYPE_CHECKING:
     from resolver.facts.catalog import Catalog
     from resolver.indexes import PackageIndexes
-    from resolver.model import Conflict, Request
+    from resolver.model import Request
 
 _MOST_REASONS = 3
 """Requirements that are named as the reason for a distribution."""
 _LEARNED = "learned-"
 """Beginning of the names of the components that stand for the ways to avoid what was learned."""
-
-
-def resolve_open(
-    catalog: Catalog, request: Request, indexes: PackageIndexes, keep: Mapping[str, str] | None = None
-) -> Resolution | Conflict:
-    """Resolve the platform, the catalog, and everything else; see `resolver.resolve.resolve`."""
-    answer = solve(catalog, request, indexes, keep)
-    if isinstance(answer, Refuted) and answer.links:
-        answer = solve(catalog, request, indexes, keep, any_patch=True)
-    warnings = []
-    while isinstance(answer, Refuted):
-        try:
-            wider = _widened_by_conflict(catalog, request, indexes, answer)
-        except EnvironmentLacksError as error:
-            warnings.append(f"Releases that the catalog does not list were not considered: {error.message}")
-            break
-        if wider is catalog:
-            break
-        catalog = wider
-        answer = solve(catalog, request, indexes, keep)
-    if isinstance(answer, Resolution):
-        return answer
-    from resolver.open_explain import explain_open_conflict
-
-    def resolves(relaxed: Request) -> Resolution | None:
-        try:
-            outcome = solve(catalog, relaxed, indexes)
-        except MatrixError:
-            return None
-        return outcome if isinstance(outcome, Resolution) else None
-
-    conflict = explain_open_conflict(catalog, request, answer, resolves)
-    warnings += answer.world.refused_for_cuda(item.text for item in conflict.core)
-    return replace(conflict, warnings=tuple(warnings))
-
-
-def _widened_by_conflict(
-    catalog: Catalog, request: Request, indexes: PackageIndexes, refuted: Refuted
-) -> Catalog:
-    """Return a catalog with other releases of what takes part in a conflict; the same if there are none."""
-    if request.support != "any":  # it excludes the facts of such releases
-        return catalog
-    demands, relations = Session(refuted.narrowed).explain()
-    names = {demand.variable.name for demand in demands}
-    names |= {end.name for relation in relations for end in (relation.subject, relation.object)}
-    names |= {name.partition("[")[0] for link in refuted.links for name in (link.subject, link.object)}
-    return widened(catalog, request, indexes, names)
 
 
 class Refuted(NamedTuple):

@@ -2,30 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
 from resolver.compiling import compile_problem
-from resolver.compiling.known_bad import known_bad_warnings
-from resolver.compiling.preinstalled import preinstalled_warnings
-from resolver.compiling.problem_builder import window_of
-from resolver.inferred import inferred_warning, widened
-from resolver.label import labelled, wheel_label
-from resolver.model import PLATFORM, STATUS_RANK, BaseImage, Distribution, DriverWindow, Fact, Resolution
-from resolver.order import edges_of, generations
-from resolver.session import Session, Solution
-from resolver.versions import join_words
+from resolver.errors import EnvironmentLacksError, MatrixError
+from resolver.inferred import widened
+from resolver.model import Resolution
+from resolver.resolution import preferred_solution, resolution_of
+from resolver.session import Session
 
 if TYPE_CHECKING:
     from resolver.facts.catalog import Catalog
-    from resolver.facts.schema import Image
     from resolver.indexes import PackageIndexes
-    from resolver.model import Conflict, Request, Target
-    from resolver.problem import Problem, Relation, Row
-
-_SHOWN = [name for name in PLATFORM if name not in {"backend", "gfx"}]
+    from resolver.model import Conflict, Request
+    from resolver.open_resolve import Refuted
 
 
 def resolve(
@@ -63,9 +56,7 @@ def resolve(
     """
     if indexes is None:
         return _resolve_closed(catalog, request, keep)
-    from resolver.open_resolve import resolve_open
-
-    return resolve_open(widened(catalog, request, indexes), request, indexes, keep)
+    return _resolve_open(widened(catalog, request, indexes), request, indexes, keep)
 
 
 def _resolve_closed(
@@ -80,169 +71,49 @@ def _resolve_closed(
     return resolution_of(catalog, request, session.problem, solution, notes)
 
 
-def preferred_solution(
-    catalog: Catalog, request: Request, session: Session
-) -> tuple[Solution | None, list[str]]:
-    """Return the solution that the request prefers, and remarks about it."""
-    if request.prefer != "proven":
-        return session.solve(), []
-    from resolver.proven import solve_proven
+def _resolve_open(
+    catalog: Catalog, request: Request, indexes: PackageIndexes, keep: Mapping[str, str] | None
+) -> Resolution | Conflict:
+    from resolver.open_resolve import Refuted, solve
 
-    sets = [row for row in catalog.proven.values() if row.site in {"", request.target.site}]
-    names = {requirement.name for requirement in request.requirements}
-    solution, proven = solve_proven(session, sets, names)
-    if proven:
-        return solution, [f"Inside the proven set {proven.id} ({proven.source})."]
-    return solution, ["No proven set fits this request; the newest versions were chosen."]
+    answer = solve(catalog, request, indexes, keep)
+    if isinstance(answer, Refuted) and answer.links:
+        answer = solve(catalog, request, indexes, keep, any_patch=True)
+    warnings = []
+    while isinstance(answer, Refuted):
+        try:
+            wider = _widened_by_conflict(catalog, request, indexes, answer)
+        except EnvironmentLacksError as error:
+            warnings.append(f"Releases that the catalog does not list were not considered: {error.message}")
+            break
+        if wider is catalog:
+            break
+        catalog = wider
+        answer = solve(catalog, request, indexes, keep)
+    if isinstance(answer, Resolution):
+        return answer
+    from resolver.open_explain import explain_open_conflict
 
+    def resolves(relaxed: Request) -> Resolution | None:
+        try:
+            outcome = solve(catalog, relaxed, indexes)
+        except MatrixError:
+            return None
+        return outcome if isinstance(outcome, Resolution) else None
 
-def resolution_of(
-    catalog: Catalog, request: Request, problem: Problem, solution: Solution, warnings: list[str]
-) -> Resolution:
-    """Return the resolution that a solution of the catalog's problem stands for."""
-    candidates = {name: problem.variables[name].candidate(bit) for name, bit in solution.items()}
-    shown = [name for name in _SHOWN if name in candidates]
-    shown += sorted(name for name, candidate in candidates.items() if candidate.kind == "distribution")
-    picks = [pick_of(problem, solution, name) for name in shown]
-    versions = {pick.name: pick.version for pick in picks}
-    edges = edges_of(list(candidates.values()), problem.relations)
-    if request.target.backend == "rocm" and "kernel-driver" not in solution:
-        warnings.append("No kernel driver is known for this target, so nothing was checked against one.")
-    for pick in picks:
-        if pick.verdict == "at-own-risk":
-            reasons = _reasons(problem, solution, pick.name)
-            risk = next(row.fact.text for relation, row in reasons if _is_risk(relation, row, pick.name))
-            warnings.append(f"{pick.name} {pick.version} is at your own risk: {risk}.")
-    warnings += preinstalled_warnings(request, problem, solution)
-    warnings += known_bad_warnings(catalog, request.target, versions)
-    warnings += filter(None, (inferred_warning(catalog, pick) for pick in picks))
-    image = catalog.image.get(versions.get("base-image", ""))
-    picks = [_python_pick(pick, request, image) if pick.name == "python" else pick for pick in picks]
-    if image and image.python and versions.get("python", image.python[0]) not in image.python:
-        warnings.append(_foreign_python(image, versions["python"]))
-    window = window_of(catalog, request)
-    return Resolution(
-        request=request,
-        target=replace(
-            request.target,
-            driver=versions.get("kernel-driver"),
-            base_image=versions.get("base-image"),
-            rocm=versions.get("rocm"),
-            python=versions.get("python"),
-            glibc=versions.get("glibc"),
-        ),
-        image=BaseImage(image.name, image.path, image.digest, image.dockerhash, image.libstdcxx)
-        if image
-        else None,
-        driver_window=DriverWindow(window.since, window.until, window.package, window.source)
-        if window and "kernel-driver" in versions
-        else None,
-        picks=with_labels(request.target, picks),
-        order=generations((pick.name for pick in picks if pick.kind == "distribution"), edges),
-        edges=edges,
-        warnings=tuple(warnings),
-    )
+    conflict = explain_open_conflict(catalog, request, answer, resolves)
+    warnings += answer.world.refused_for_cuda(item.text for item in conflict.core)
+    return replace(conflict, warnings=tuple(warnings))
 
 
-def _python_pick(pick: Distribution, request: Request, image: Image | None) -> Distribution:
-    """Return the chosen Python with its origin: the request, this machine, the base image, or nothing."""
-    installed = request.preinstalled.installed if request.preinstalled else {}
-    if any(requirement.name == "python" for requirement in request.requirements):
-        return replace(pick, origin="request")
-    if request.target.python:
-        return replace(pick, origin="site")
-    if image and pick.version in image.python:
-        fact = Fact.of(image, f"{image.name} has Python {join_words(image.python, joiner='and')}", note="")
-        return replace(pick, origin="base-image", facts=(*pick.facts, fact))
-    return replace(pick, origin="base-image") if "python" in installed else pick
-
-
-def _foreign_python(image: Image, version: str) -> str:
-    own = join_words(image.python, joiner="and")
-    return (
-        f"The base image {image.name} has Python {own}, not {version}. Python {version} comes from conda, "
-        f"as in containers of cotainr and tykky. To build for it, name its prefix with --python-from."
-    )
-
-
-def with_labels(target: Target, picks: Sequence[Distribution]) -> tuple[Distribution, ...]:
-    """Add the labelled version to what is built."""
-    versions = {pick.name: pick.version for pick in picks}
-    torch, rocm = versions.get("torch", ""), versions.get("rocm", "")
-    if not torch or (target.backend == "rocm" and not rocm):
-        return tuple(picks)
-    label = wheel_label(backend=target.backend, torch=torch, rocm=rocm, gfx=target.gfx)
-    return tuple(
-        replace(pick, wheel_version=labelled(pick.version, label)) if pick.origin == "build" else pick
-        for pick in picks
-    )
-
-
-def pick_of(problem: Problem, solution: Solution, name: str) -> Distribution:
-    """Return a component of a solution, with the facts that allow it."""
-    candidate = problem.variables[name].candidate(solution[name])
-    origin = candidate.origin
-    if name == "rocm" and not _is_in_image(problem, solution):
-        origin = "published"  # it comes with torch's wheel
-    facts: dict[str, Fact] = {candidate.fact.text: candidate.fact}
-    risky = False
-    weakest = candidate.fact.status
-    for relation, row in _reasons(problem, solution, name):
-        fact = row.fact
-        facts.setdefault(fact.text, fact)
-        risky = risky or _is_risk(relation, row, name)
-        if relation.subject.name == name:
-            weakest = min(weakest, fact.status, key=STATUS_RANK.__getitem__)
-    release, index = candidate.release, candidate.index
-    if not index and candidate.kind == "distribution" and origin == "published" and release is None:
-        torch = problem.variables["torch"].candidate(solution["torch"]) if "torch" in solution else None
-        index = torch.index if torch else ""  # it is published beside torch
-    return Distribution(
-        name=name,
-        version=candidate.version,
-        variant=candidate.variant,
-        kind=candidate.kind,
-        origin=origin,
-        support=weakest,
-        verdict="at-own-risk" if risky else "supported",
-        index=index,
-        sdist=release.sdist if release else None,
-        git=release.git if release else None,
-        wheel=release.wheel if release else None,
-        patches=release.patches if release else (),
-        facts=tuple(facts.values()),
-    )
-
-
-def _reasons(problem: Problem, solution: Solution, name: str) -> Iterator[tuple[Relation, Row]]:
-    """Yield the relations that are reasons for a pick, each with its most trusted row."""
-    for relation in problem.relations:
-        if _is_reason(relation, name, solution):
-            rows = relation.rows_between(solution[relation.subject.name], solution[relation.object.name])
-            if rows:
-                yield relation, max(rows, key=lambda row: (not row.risk, STATUS_RANK[row.text.status]))
-
-
-def _is_risk(relation: Relation, row: Row, name: str) -> bool:
-    return row.risk and relation.subject.name == name
-
-
-def _is_in_image(problem: Problem, solution: Solution) -> bool:
-    """Return whether the solution has a base image that contains ROCm."""
-    image = solution.get("base-image", 0)
-    rows = (
-        row
-        for relation in problem.relations
-        if (relation.subject.name, relation.object.name) == ("base-image", "rocm")
-        for row in relation.rows
-    )
-    return bool(image) and any(row.subjects >> image & 1 for row in rows)
-
-
-def _is_reason(relation: Relation, name: str, solution: Solution) -> bool:
-    """Return whether a relation is a reason for a pick; for a platform component also as the object."""
-    if relation.forbids or relation.subject.name not in solution or relation.object.name not in solution:
-        return False
-    if relation.object.name == "backend":
-        return False  # true of every pick, so it is no reason for one
-    return name == relation.subject.name or (name in PLATFORM and name == relation.object.name)
+def _widened_by_conflict(
+    catalog: Catalog, request: Request, indexes: PackageIndexes, refuted: Refuted
+) -> Catalog:
+    """Return a catalog with other releases of what takes part in a conflict; the same if there are none."""
+    if request.support != "any":  # it excludes the facts of such releases
+        return catalog
+    demands, relations = Session(refuted.narrowed).explain()
+    names = {demand.variable.name for demand in demands}
+    names |= {end.name for relation in relations for end in (relation.subject, relation.object)}
+    names |= {name.partition("[")[0] for link in refuted.links for name in (link.subject, link.object)}
+    return widened(catalog, request, indexes, names)

@@ -26,7 +26,7 @@ from resolver.model import PLATFORM, STATUS_RANK, CoreItem, Distribution, Fact, 
 from resolver.network import Domains
 from resolver.problem import ABSENT, Demand, Problem, Relation, Variable, bits
 from resolver.proven import first_proven, is_at_risk, ranked_sets
-from resolver.resolve import pick_of
+from resolver.resolution import pick_of
 from resolver.session import Session, Solution
 from resolver.versions import minor, parse_specifier
 

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from resolver import resolve as resolving
+from resolver import resolution as resolving
 from resolver import table as table_module
 from resolver.compiling import compile_problem
 from resolver.errors import UsageError

@@ -1,0 +1,194 @@
+"""A solution of the problem of platform and catalog becomes a resolution."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from resolver.compiling.known_bad import known_bad_warnings
+from resolver.compiling.preinstalled import preinstalled_warnings
+from resolver.compiling.problem_builder import window_of
+from resolver.inferred import inferred_warning
+from resolver.label import labelled, wheel_label
+from resolver.model import PLATFORM, STATUS_RANK, BaseImage, Distribution, DriverWindow, Fact, Resolution
+from resolver.order import edges_of, generations
+from resolver.session import Session, Solution
+from resolver.versions import join_words
+
+if TYPE_CHECKING:
+    from resolver.facts.catalog import Catalog
+    from resolver.facts.schema import Image
+    from resolver.model import Request, Target
+    from resolver.problem import Problem, Relation, Row
+
+_SHOWN = [name for name in PLATFORM if name not in {"backend", "gfx"}]
+
+
+def preferred_solution(
+    catalog: Catalog, request: Request, session: Session
+) -> tuple[Solution | None, list[str]]:
+    """Return the solution that the request prefers, and remarks about it."""
+    if request.prefer != "proven":
+        return session.solve(), []
+    from resolver.proven import solve_proven
+
+    sets = [row for row in catalog.proven.values() if row.site in {"", request.target.site}]
+    names = {requirement.name for requirement in request.requirements}
+    solution, proven = solve_proven(session, sets, names)
+    if proven:
+        return solution, [f"Inside the proven set {proven.id} ({proven.source})."]
+    return solution, ["No proven set fits this request; the newest versions were chosen."]
+
+
+def resolution_of(
+    catalog: Catalog, request: Request, problem: Problem, solution: Solution, warnings: list[str]
+) -> Resolution:
+    """Return the resolution that a solution of the catalog's problem stands for."""
+    candidates = {name: problem.variables[name].candidate(bit) for name, bit in solution.items()}
+    shown = [name for name in _SHOWN if name in candidates]
+    shown += sorted(name for name, candidate in candidates.items() if candidate.kind == "distribution")
+    picks = [pick_of(problem, solution, name) for name in shown]
+    versions = {pick.name: pick.version for pick in picks}
+    edges = edges_of(list(candidates.values()), problem.relations)
+    if request.target.backend == "rocm" and "kernel-driver" not in solution:
+        warnings.append("No kernel driver is known for this target, so nothing was checked against one.")
+    for pick in picks:
+        if pick.verdict == "at-own-risk":
+            reasons = _reasons(problem, solution, pick.name)
+            risk = next(row.fact.text for relation, row in reasons if _is_risk(relation, row, pick.name))
+            warnings.append(f"{pick.name} {pick.version} is at your own risk: {risk}.")
+    warnings += preinstalled_warnings(request, problem, solution)
+    warnings += known_bad_warnings(catalog, request.target, versions)
+    warnings += filter(None, (inferred_warning(catalog, pick) for pick in picks))
+    image = catalog.image.get(versions.get("base-image", ""))
+    picks = [_python_pick(pick, request, image) if pick.name == "python" else pick for pick in picks]
+    if image and image.python and versions.get("python", image.python[0]) not in image.python:
+        warnings.append(_foreign_python(image, versions["python"]))
+    window = window_of(catalog, request)
+    return Resolution(
+        request=request,
+        target=replace(
+            request.target,
+            driver=versions.get("kernel-driver"),
+            base_image=versions.get("base-image"),
+            rocm=versions.get("rocm"),
+            python=versions.get("python"),
+            glibc=versions.get("glibc"),
+        ),
+        image=BaseImage(image.name, image.path, image.digest, image.dockerhash, image.libstdcxx)
+        if image
+        else None,
+        driver_window=DriverWindow(window.since, window.until, window.package, window.source)
+        if window and "kernel-driver" in versions
+        else None,
+        picks=with_labels(request.target, picks),
+        order=generations((pick.name for pick in picks if pick.kind == "distribution"), edges),
+        edges=edges,
+        warnings=tuple(warnings),
+    )
+
+
+def _python_pick(pick: Distribution, request: Request, image: Image | None) -> Distribution:
+    """Return the chosen Python with its origin: the request, this machine, the base image, or nothing."""
+    installed = request.preinstalled.installed if request.preinstalled else {}
+    if any(requirement.name == "python" for requirement in request.requirements):
+        return replace(pick, origin="request")
+    if request.target.python:
+        return replace(pick, origin="site")
+    if image and pick.version in image.python:
+        fact = Fact.of(image, f"{image.name} has Python {join_words(image.python, joiner='and')}", note="")
+        return replace(pick, origin="base-image", facts=(*pick.facts, fact))
+    return replace(pick, origin="base-image") if "python" in installed else pick
+
+
+def _foreign_python(image: Image, version: str) -> str:
+    own = join_words(image.python, joiner="and")
+    return (
+        f"The base image {image.name} has Python {own}, not {version}. Python {version} comes from conda, "
+        f"as in containers of cotainr and tykky. To build for it, name its prefix with --python-from."
+    )
+
+
+def with_labels(target: Target, picks: Sequence[Distribution]) -> tuple[Distribution, ...]:
+    """Add the labelled version to what is built."""
+    versions = {pick.name: pick.version for pick in picks}
+    torch, rocm = versions.get("torch", ""), versions.get("rocm", "")
+    if not torch or (target.backend == "rocm" and not rocm):
+        return tuple(picks)
+    label = wheel_label(backend=target.backend, torch=torch, rocm=rocm, gfx=target.gfx)
+    return tuple(
+        replace(pick, wheel_version=labelled(pick.version, label)) if pick.origin == "build" else pick
+        for pick in picks
+    )
+
+
+def pick_of(problem: Problem, solution: Solution, name: str) -> Distribution:
+    """Return a component of a solution, with the facts that allow it."""
+    candidate = problem.variables[name].candidate(solution[name])
+    origin = candidate.origin
+    if name == "rocm" and not _is_in_image(problem, solution):
+        origin = "published"  # it comes with torch's wheel
+    facts: dict[str, Fact] = {candidate.fact.text: candidate.fact}
+    risky = False
+    weakest = candidate.fact.status
+    for relation, row in _reasons(problem, solution, name):
+        fact = row.fact
+        facts.setdefault(fact.text, fact)
+        risky = risky or _is_risk(relation, row, name)
+        if relation.subject.name == name:
+            weakest = min(weakest, fact.status, key=STATUS_RANK.__getitem__)
+    release, index = candidate.release, candidate.index
+    if not index and candidate.kind == "distribution" and origin == "published" and release is None:
+        torch = problem.variables["torch"].candidate(solution["torch"]) if "torch" in solution else None
+        index = torch.index if torch else ""  # it is published beside torch
+    return Distribution(
+        name=name,
+        version=candidate.version,
+        variant=candidate.variant,
+        kind=candidate.kind,
+        origin=origin,
+        support=weakest,
+        verdict="at-own-risk" if risky else "supported",
+        index=index,
+        sdist=release.sdist if release else None,
+        git=release.git if release else None,
+        wheel=release.wheel if release else None,
+        patches=release.patches if release else (),
+        facts=tuple(facts.values()),
+    )
+
+
+def _reasons(problem: Problem, solution: Solution, name: str) -> Iterator[tuple[Relation, Row]]:
+    """Yield the relations that are reasons for a pick, each with its most trusted row."""
+    for relation in problem.relations:
+        if _is_reason(relation, name, solution):
+            rows = relation.rows_between(solution[relation.subject.name], solution[relation.object.name])
+            if rows:
+                yield relation, max(rows, key=lambda row: (not row.risk, STATUS_RANK[row.text.status]))
+
+
+def _is_risk(relation: Relation, row: Row, name: str) -> bool:
+    return row.risk and relation.subject.name == name
+
+
+def _is_in_image(problem: Problem, solution: Solution) -> bool:
+    """Return whether the solution has a base image that contains ROCm."""
+    image = solution.get("base-image", 0)
+    rows = (
+        row
+        for relation in problem.relations
+        if (relation.subject.name, relation.object.name) == ("base-image", "rocm")
+        for row in relation.rows
+    )
+    return bool(image) and any(row.subjects >> image & 1 for row in rows)
+
+
+def _is_reason(relation: Relation, name: str, solution: Solution) -> bool:
+    """Return whether a relation is a reason for a pick; for a platform component also as the object."""
+    if relation.forbids or relation.subject.name not in solution or relation.object.name not in solution:
+        return False
+    if relation.object.name == "backend":
+        return False  # true of every pick, so it is no reason for one
+    return name == relation.subject.name or (name in PLATFORM and name == relation.object.name)
