@@ -20,6 +20,7 @@ from resolver.model import Fact, Requirement
 from resolver.versions import bounds_cross, join_words, newest_first, shorten
 
 if TYPE_CHECKING:
+    from resolver.compiling.clauses import Test
     from resolver.compiling.problem_builder import ProblemBuilder
     from resolver.facts import schema
     from resolver.model import Candidate
@@ -73,15 +74,23 @@ def _demand_limits(builder: ProblemBuilder) -> None:
 def _demand_limit(builder: ProblemBuilder, limit: Requirement, specifier: Specifier) -> None:
     """Limit a component to some versions, under the Pythons to which the marker applies."""
     text = f"you limited {limit.name} to {specifier}"
-    allowed = allowed_by([str(specifier)])
-    if not limit.marker:
-        builder.demand_requested(limit.name, allowed, text, optional=True)
-        return
+    _demand_under_marker(builder, limit, allowed_by([str(specifier)]), text, optional=True)
+
+
+def _demand_under_marker(
+    builder: ProblemBuilder, requirement: Requirement, allowed: Test, text: str, *, optional: bool = False
+) -> None:
+    """Add the demand of a requirement; one with a marker applies under some Pythons only."""
+    if not requirement.marker:
+        builder.demand_requested(requirement.name, allowed, text, optional=optional)
+    elif applying := _applying_pythons(builder, requirement):
+        clause = Clause(version_in(applying), allowed, Fact(text, "documented", REQUEST))
+        builder.relate("python", requirement.name, [clause], when_present=optional)
+
+
+def _applying_pythons(builder: ProblemBuilder, requirement: Requirement) -> list[str]:
     pythons = [candidate.version for candidate in builder.variables["python"].candidates]
-    applying = [python for python in pythons if _applies(limit, python)]
-    if applying:
-        fact = Fact(text, "documented", REQUEST)
-        builder.relate("python", limit.name, [Clause(version_in(applying), allowed, fact)], when_present=True)
+    return [python for python in pythons if _applies(requirement, python)]
 
 
 def _without_overridden(builder: ProblemBuilder, requirement: Requirement) -> Requirement:
@@ -141,7 +150,7 @@ def _demand_requirement(builder: ProblemBuilder, requirement: Requirement) -> No
         known = {*builder.variables, *builder.catalog.package, *PAIRED_WITH_TORCH}
         raise unknown_component(requirement.name, known)
     allowed = _allowed(requirement, variable.candidates, open_world=builder.open_world)
-    if not any(map(allowed, variable.candidates)):
+    if not any(map(allowed, variable.candidates)) and _applying_pythons(builder, requirement):
         text = shorten(requirement.text)
         if requirement.specifier is not None and bounds_cross(requirement.specifier):
             msg = f"No version can match {text!r}: its conditions exclude one another."
@@ -150,14 +159,7 @@ def _demand_requirement(builder: ProblemBuilder, requirement: Requirement) -> No
         raise UsageError(
             msg, hint=closest_versions(requirement, [candidate.version for candidate in variable.candidates])
         )
-    if not requirement.marker:
-        builder.demand_requested(requirement.name, allowed, demand_text(requirement))
-        return
-    pythons = [candidate.version for candidate in builder.variables["python"].candidates]
-    applying = [python for python in pythons if _applies(requirement, python)]
-    if applying:
-        fact = Fact(demand_text(requirement), "documented", REQUEST)
-        builder.relate("python", requirement.name, [Clause(version_in(applying), allowed, fact)])
+    _demand_under_marker(builder, requirement, allowed, demand_text(requirement))
 
 
 def _applies(requirement: Requirement, python: str) -> bool:

@@ -330,6 +330,14 @@ def test_unknown_name_gets_hint(
     assert hint in failure.value.hint
 
 
+def test_requirement_for_no_candidate_python_may_match_no_version(catalog: Catalog) -> None:
+    only_torch = resolve(catalog, ask(catalog, "torch apex==9.9;python_version<'3.0'"))
+    assert isinstance(only_torch, Resolution)
+    assert only_torch.pick("apex") is None
+    with pytest.raises(UsageError, match="No known version of apex matches"):
+        resolve(catalog, ask(catalog, "torch apex==9.9;python_version>='3.0'"))
+
+
 # The user's own facts.
 
 
