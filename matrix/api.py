@@ -100,6 +100,7 @@ def resolve_settings(
     inputs: Inputs | None = None,
     *,
     earlier: Resolution | None = None,
+    reporter: Reporter = SILENT,
 ) -> Resolution | Conflict:
     """Resolve the request that settings describe, with a catalog and inputs that were already read.
 
@@ -121,7 +122,7 @@ def resolve_settings(
     keep = {}
     if earlier and (settings.upgrade or is_same_request(earlier.request, request)):
         keep = kept_versions(earlier, settings.upgrade)
-    return solve(catalog, request, package_indexes(settings, inputs), keep=keep)
+    return solve(catalog, request, package_indexes(settings, inputs, reporter), keep=keep)
 
 
 def package_indexes(settings: Settings, inputs: Inputs, reporter: Reporter = SILENT) -> PackageIndexes | None:

@@ -73,7 +73,9 @@ class Context:
         from matrix.api import resolve_settings
 
         catalog = self.catalog_with_image
-        return resolve_settings(self.settings, catalog, self.today, self.inputs, earlier=earlier)
+        return resolve_settings(
+            self.settings, catalog, self.today, self.inputs, earlier=earlier, reporter=self.console
+        )
 
     @property
     def lock_path(self) -> Path:

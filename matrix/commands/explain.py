@@ -111,9 +111,9 @@ def _rejected(context: Context, requirement: Requirement) -> tuple[list[Rejected
         catalog, image = catalog_of(lock, path, Settings()), lock.image
         if image and request.target.base_image and image.path.startswith("/"):
             catalog = with_inspected_image(catalog, image.path, image.name)
-        indexes = package_indexes(context.settings, context.inputs)
         is_open = any(pick.files for pick in lock.picks)
-        if indexes is not None and is_open:
+        indexes = package_indexes(context.settings, context.inputs, console) if is_open else None
+        if indexes is not None:
             rejected, more = rejected_in_open_world(
                 catalog, request, indexes, lock, name, specifier=specifier
             )
@@ -121,7 +121,7 @@ def _rejected(context: Context, requirement: Requirement) -> tuple[list[Rejected
             rejected, more = rejected_versions(catalog, request, keys, name, specifier=specifier)
         if rejected or specifier is None or specifier.allows(chosen):
             return rejected, more
-        if indexes is not None and is_open:
+        if indexes is not None:
             version = working_in_open_world(catalog, request, indexes, requirement)
         else:
             version = working_version(catalog, request, name, specifier)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -11,9 +12,12 @@ from typing import Any
 import msgspec
 import pytest
 
+from builders.index import Index
+from builders.index.server import serving
 from matrix.cli import main, main_inner
 from matrix.console import Console
 from resolver.lock import encode, read_lock
+from tests.support.tiny import tiny_wheel
 
 Capture = pytest.CaptureFixture[str]
 FOUR = ["apex", "deepspeed", "flash-attn", "bitsandbytes"]
@@ -239,6 +243,27 @@ def test_other_gpu_without_site_uses_no_facts_of_lumi(capsys: Capture) -> None:
     versions = {pick["name"]: pick["version"] for pick in answer["picks"]}
     assert "kernel-driver" not in versions
     assert "lumi" not in versions["base-image"]
+
+
+def test_offline_warns_that_pages_may_be_old(
+    capsys: Capture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
+    index = Index(tmp_path / "index")
+    index.publish(tiny_wheel(tmp_path / "wheels", "web", "1.0"), {})
+    with serving(index) as url:
+        Path("matrix.toml").write_text(f'backend = "cpu"\npython = "3.12"\nindex-url = "{url}"\n')
+        assert main(["resolve", "web"]) == 0
+    for page in (tmp_path / "cache").rglob("*.msgpack"):
+        os.utime(page, (0, 0))
+    with Path("matrix.toml").open("a") as settings:
+        settings.write("offline = true\n")
+    capsys.readouterr()
+    assert main(["resolve", "web", "-o", "other.lock"]) == 0
+    assert "--offline uses pages of package indexes from the cache" in capsys.readouterr().err
+    assert main(["explain", "web<1"]) == 0
+    assert "--offline uses pages of package indexes from the cache" in capsys.readouterr().err
 
 
 def test_resolve_does_not_import_networkx() -> None:
