@@ -61,14 +61,11 @@ def explain_open_conflict(
     resolves
         Resolves a relaxed request; None if it has no solution either.
     """
-    core = _minimal(refuted) if refuted.links else None
-    if core is None:
+    if not refuted.links:
         return explain_conflict(catalog, request, Session(refuted.problem))
-    demands = [item for item in core if isinstance(item, Demand)]
-    groups = [item for item in core if isinstance(item, LinkGroup)]
-    blamed = {demand.variable.name for demand in demands} | {
-        group.object.partition("[")[0] for group in groups
-    }
+    core = _minimal(refuted)
+    blamed = {item.variable.name for item in core if isinstance(item, Demand)}
+    blamed |= {item.object.partition("[")[0] for item in core if isinstance(item, LinkGroup)}
     return Conflict(
         request=request,
         target=request.target,
@@ -94,15 +91,17 @@ def rejected_in_open_world(
     variables = compile_problem(catalog, request, open_world=True).variables
     variable = variables.get(name)
     if variable is not None:
-        versions = [(one.version, one.key, one.variant) for one in variable.candidates]
+        versions = [
+            (candidate.version, candidate.key, candidate.variant) for candidate in variable.candidates
+        ]
     else:
         project = indexes.project(name)
-        final = [one.version for one in project.releases if not is_prerelease(one.version)] if project else []
-        versions = [(version, version, "") for version in final]
+        listed = [release.version for release in project.releases] if project else []
+        versions = [(version, version, "") for version in listed if not is_prerelease(version)]
     pick = chosen.pick(name)
     keys = [key for _, key, _ in versions]
     end = keys.index(pick.key) if pick and pick.key in keys else 0
-    preferred = [one for one in reversed(versions[:end]) if specifier is None or specifier.allows(one[0])]
+    preferred = [row for row in reversed(versions[:end]) if specifier is None or specifier.allows(row[0])]
     rejected = []
     for version, key, variant in preferred[:limit]:
         text = f"{name}{f'[{variant}]' if variant else ''}=={version}"
@@ -111,8 +110,7 @@ def rejected_in_open_world(
         if isinstance(answer, Resolution):
             rejected.append(RejectedVersion(key, instead=_first_change(chosen, answer, name)))
             continue
-        core = _minimal(answer) if answer.links else None
-        items = _sentences(answer, core) if core else core_items(Session(answer.problem))
+        items = _sentences(answer, _minimal(answer)) if answer.links else core_items(Session(answer.problem))
         own = f"you asked for {text}"
         rejected.append(RejectedVersion(key, core=tuple(item for item in items if item.text != own)))
     return rejected, len(preferred) - len(rejected)
@@ -167,11 +165,15 @@ def _suggestion(change: Change, relaxed: Request, resolution: Resolution) -> Sug
     return Suggestion(f"{change.text}{gives}", request_arguments(relaxed))
 
 
-def _minimal(refuted: Refuted) -> list[_Item] | None:
+def _minimal(refuted: Refuted) -> list[_Item]:
     """Return demands, relations and links that conflict, none of which can be left out.
 
-    The facts about the platform are left out first, then metadata, the request last. None if the conflict is
-    too large to be looked at again.
+    The facts about the platform are left out first, then metadata, the request last.
+
+    Raises
+    ------
+    TooLargeError
+        The search exceeded its limit.
     """
     terms = _terms_of_items(refuted)
     always = [stated.terms for stated in refuted.world.stated() if stated.reason is ALWAYS]
@@ -184,13 +186,16 @@ def _minimal(refuted: Refuted) -> list[_Item] | None:
     needed: list[_Item] = []
     while left:
         item, *rest = left
-        smaller = used([*needed, *rest])
+        try:
+            smaller = used([*needed, *rest])
+        except TooLargeError:  # so it is not known whether the item can be left out
+            smaller = None
         if smaller is None:
             needed.append(item)
             left = rest
         else:
             left = [other for other in smaller if other not in needed]
-    return [item for item in needed if not (isinstance(item, Demand) and item.text == NEEDS_PYTHON)] or None
+    return [item for item in needed if not (isinstance(item, Demand) and item.text == NEEDS_PYTHON)]
 
 
 def _used(
@@ -215,10 +220,7 @@ def _used(
                 return number, domain & -domain
         return None
 
-    try:
-        failed = search.solve([], choose)
-    except TooLargeError:
-        return None
+    failed = search.solve([], choose)
     if failed is None:
         return None
     reasons = {id(reason) for reason in failed.reasons()}
