@@ -78,9 +78,9 @@ def public_index() -> str:
     """
     spec = find_spec("pypi_simple")
     if spec is not None and spec.origin is not None:
-        found = _CONSTANT.search(Path(spec.origin).read_text(encoding="utf-8"))
-        if found:
-            return found[1]
+        constant = _CONSTANT.search(Path(spec.origin).read_text(encoding="utf-8"))
+        if constant:
+            return constant[1]
     import pypi_simple
 
     return str(pypi_simple.PYPI_SIMPLE_ENDPOINT)

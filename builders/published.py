@@ -41,11 +41,11 @@ def published_wheels(
         The index cannot be reached.
     """
     where = index or index_url()
-    found = IndexClient([where]).project(project)
-    if found is None:
+    published = IndexClient([where]).project(project)
+    if published is None:
         msg = f"The index {without_password(where)} has no project {project}."
         raise SourceError(msg, hint="pip may be configured for an incomplete mirror.")
-    files = [file for release in found.releases for file in release.files]
+    files = [file for release in published.releases for file in release.files]
     return sorted(
         (file for file in files if _fits(file.name, project, version, python, machine)),
         key=lambda file: file.name,

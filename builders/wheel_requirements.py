@@ -7,6 +7,7 @@ git repository states none that can be read without running its code.
 from __future__ import annotations
 
 from contextlib import suppress
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from resolver.environment import Environment
@@ -36,7 +37,7 @@ def unmet_requirements(resolution: Resolution, wheels: Mapping[str, Sequence[Pat
     overridden = {requirement.name for requirement in resolution.request.overrides}
     unmet: dict[str, None] = {}
     for name, paths in wheels.items():
-        for requirement in (one for path in paths for one in requirements_in(path, environment)):
+        for requirement in chain.from_iterable(requirements_in(path, environment) for path in paths):
             version, specifier = versions.get(requirement.name, ""), requirement.specifier
             is_met = version and (specifier is None or specifier.allows(version))
             if not is_met and requirement.name not in overridden:

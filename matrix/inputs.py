@@ -88,11 +88,11 @@ def read_inputs(settings: Settings) -> Inputs:
         reader.add_project(Path(settings.project), settings.extras, settings.groups)
     reader.add("constraints", settings.constraints, settings.constraint_files)
     reader.add("overrides", settings.overrides, settings.override_files)
-    if settings.has_requirements and not reader.found["requirements"]:
+    if settings.has_requirements and not reader.requirements["requirements"]:
         files = [file for file in (*settings.requirement_files, settings.env, settings.project) if file]
         msg = f"There are no requirements in {join_words(files or ['matrix.toml'], joiner='and')}."
         raise UsageError(msg, hint="Add one. Without any file or name, matrix resolves its default set.")
-    unique = {kind: tuple(dict.fromkeys(found)) for kind, found in reader.found.items()}
+    unique = {kind: tuple(dict.fromkeys(rows)) for kind, rows in reader.requirements.items()}
     return Inputs(
         requirements=unique["requirements"],
         constraints=unique["constraints"],
@@ -132,7 +132,7 @@ class _Reader:
     """Collects requirements and index options from all sources."""
 
     def __init__(self) -> None:
-        self.found: dict[Kind, list[Requirement]] = {kind: [] for kind in get_args(Kind)}
+        self.requirements: dict[Kind, list[Requirement]] = {kind: [] for kind in get_args(Kind)}
         self.index_url: str | None = None
         self.extra_index_urls: list[str] = []
         self.find_links: list[str] = []
@@ -225,7 +225,7 @@ class _Reader:
                 msg = f"{shorten(entry.text)!r} is not a conda package."
                 raise here.error(msg, hint="Requirements for pip belong in the pip section.")
             if name == "python":
-                self.found["requirements"] += _python_requirement(document, entry, here)
+                self.requirements["requirements"] += _python_requirement(document, entry, here)
             elif name != "pip":
                 installed[name] = None
         self._add_document(document, "requirements", source)
@@ -235,7 +235,7 @@ class _Reader:
     def _report_conda(self, source: _Source, names: Sequence[str]) -> None:
         listed = join_words(names, most=20, joiner="and")
         text = f"conda installs {listed}: matrix does not resolve conda packages."
-        required = {requirement.name for requirement in self.found["requirements"]}
+        required = {requirement.name for requirement in self.requirements["requirements"]}
         both = [name for name in names if normalize_name(name) in required]
         if both:
             text += f" pip installs {join_words(both, most=20, joiner='and')}, too, over conda's files."
@@ -347,7 +347,7 @@ class _Reader:
         if kind == "constraints" and requirement.extras:
             msg = f"the constraint {shorten(requirement.text)!r} has extras, which pip rejects."
             raise source.error(msg, hint="Write the name without brackets.")
-        self.found[kind].append(requirement)
+        self.requirements[kind].append(requirement)
 
 
 def _plain_requirement(text: str) -> Requirement | None:

@@ -94,7 +94,8 @@ class Choices:
         """Return the mask of one version as its files name it; 0 if there is none."""
         if not version:
             return 0
-        return next((1 << bit for bit, one in enumerate(self.releases, start=1) if one.version == version), 0)
+        releases = enumerate(self.releases, start=1)
+        return next((1 << bit for bit, release in releases if release.version == version), 0)
 
     def _mask_of(self, specifier: Specifier) -> int:
         if specifier.other is not None or any(interval.local is not None for interval in specifier.intervals):

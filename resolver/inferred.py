@@ -19,6 +19,7 @@ from resolver.compiling.request import closest_versions
 from resolver.errors import EnvironmentLacksError, UsageError
 from resolver.facts.catalog import recipe_for
 from resolver.facts.schema import Sdist
+from resolver.indexes import uploaded_by
 from resolver.requirements import normalize_name
 from resolver.specifiers import Versions, version_key, version_or_none
 from resolver.versions import bounds_cross, newest_first, parse_specifier, shorten
@@ -42,7 +43,7 @@ def widened(
     Parameters
     ----------
     catalog, request
-        The facts, and the request that has no solution with them.
+        The facts and what is asked for.
     indexes
         Where the releases are.
     conflicting
@@ -289,8 +290,7 @@ def _like(neighbour: Release, version: str, backend: Backend, sdist: Sdist | Non
 
 
 def _usable(files: Iterable[File], until: date | None) -> list[File]:
-    last = until.isoformat() if until else "9999-12-31"
-    return [file for file in files if file.yanked is None and file.uploaded[:10] <= last]
+    return [file for file in (uploaded_by(files, until) if until else files) if file.yanked is None]
 
 
 def _note(neighbour: Release) -> str:

@@ -301,7 +301,7 @@ class Resolution(
     """Install order: each group needs only members of earlier groups."""
     edges: tuple[Edge, ...] = ()
     left_open: tuple[str, ...] = ()
-    """Requirements that are not locked, because no index was asked: pip will choose their versions."""
+    """What is not locked because no index could be asked, in words: pip will choose the versions."""
     warnings: tuple[str, ...] = ()
 
     def pick(self, name: str) -> Distribution | None:

@@ -75,9 +75,9 @@ def solve(
         except WantedError as error:
             also |= error.names
             continue
-        except TritonFoundError as found:
-            row = replace(catalog.torch[found.torch], triton=found.requirement)
-            catalog = replace(catalog, torch={**catalog.torch, found.torch: row})
+        except TritonFoundError as error:
+            row = replace(catalog.torch[error.torch], triton=error.requirement)
+            catalog = replace(catalog, torch={**catalog.torch, error.torch: row})
             continue
         except EnvironmentLacksError as error:
             if world.has_answer:
@@ -128,7 +128,9 @@ class _Turns:
     def _distributions(self) -> set[str]:
         variables = self._problem.variables
         return {
-            name for name, one in variables.items() if any(c.kind == "distribution" for c in one.candidates)
+            name
+            for name, variable in variables.items()
+            if any(candidate.kind == "distribution" for candidate in variable.candidates)
         }
 
     def narrowed(
@@ -152,7 +154,7 @@ def _without(problem: Problem, terms: dict[str, int], number: int) -> Problem:
     """Exclude a combination of values: a component of its own has one version for each way to avoid it."""
     fact = Fact("learned from the indexes", "documented", "the indexes")
     name = f"{_LEARNED}{number}"
-    ways = Variable(name, [Candidate(name, f"without {one}", "platform", "request", fact) for one in terms])
+    ways = Variable(name, [Candidate(name, f"without {term}", "platform", "request", fact) for term in terms])
     relations = [
         Relation(
             ways,
@@ -180,7 +182,8 @@ def _left_open(
     if solution is None:
         return None
     resolution = resolution_of(catalog, request, problem, solution, notes)
-    left = [one.text for one in request.requirements if one.name not in problem.variables]
+    requirements = request.requirements
+    left = [requirement.text for requirement in requirements if requirement.name not in problem.variables]
     left += [f"the requirements of {pick}" for pick in resolution.distributions]
     note = (
         f"Not everything is locked: {error.message} To lock the rest, resolve again where it can be reached."
@@ -290,7 +293,7 @@ def _facts(pick: Pick, required_by: Sequence[Fact]) -> Iterator[Fact]:
     if index:
         yield Fact(f"{release} is published at {index}", "documented", f"{index}/{name}/")
     elif pick.files:
-        yield Fact(f"{release} is what you named by its URL", "documented", pick.files[0].url)
+        yield Fact(f"{release} comes from the URL in the request", "documented", pick.files[0].url)
     if pick.support == "inferred":
         text = f"{release} requires what its PKG-INFO says, which a build may change"
         yield Fact(text, "inferred", pick.files[0].url)
@@ -300,8 +303,8 @@ def _facts(pick: Pick, required_by: Sequence[Fact]) -> Iterator[Fact]:
 def _warnings(world: OpenWorld) -> Iterator[str]:
     for pick in sorted(world.picks()):
         if world.needs_newer_patch(pick):
-            needed = pick.files[0].requires_python
-            yield f"{pick.name} {pick.version} requires Python {needed}: not every patch release will do."
+            needed = f"{pick.name} {pick.version} requires Python {pick.files[0].requires_python}"
+            yield f"{needed}, so not every patch release of the Python in the lock can install it."
         if pick.support == "inferred":
             yield (
                 f"{pick.name} {pick.version} has only an sdist whose metadata a build may change: its "
@@ -315,4 +318,4 @@ def _warnings(world: OpenWorld) -> Iterator[str]:
     yield from world.lacking()
     yield from world.replaced_for_cuda()
     for release, problem in world.skipped.items():
-        yield f"{release} was left out of consideration: it {problem}."
+        yield f"{release} was skipped: it {problem}."

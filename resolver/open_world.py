@@ -44,8 +44,8 @@ if TYPE_CHECKING:
     from resolver.problem import Problem, Variable
     from resolver.session import Solution
 
-_LOOK_AHEAD = 25
-"""Releases among which one that can be installed is looked for in one go."""
+_MOST_CHECKED = 25
+"""Releases that are checked together until one can be installed."""
 
 
 class TritonFoundError(Exception):
@@ -192,8 +192,14 @@ class OpenWorld:
             self._loaded.clear()
             self._installable_files.clear()
         self._finished.clear()
-        applying = (one for one in self._request.requirements if self._environment.applies(one.marker))
-        self._look_ahead.start(applying, self._environment)
+        self._look_ahead.start(
+            (
+                requirement
+                for requirement in self._request.requirements
+                if self._environment.applies(requirement.marker)
+            ),
+            self._environment,
+        )
         for requirement in self._request.requirements:
             for stated, when in self._replaced(requirement, requirement.marker):
                 self._add_request(stated, when)
@@ -229,7 +235,7 @@ class OpenWorld:
             if version_key(newer) > version_key(pick.version):
                 yield (
                     f"{pick.name} {pick.version} was chosen because newer releases, such as {newer}, require "
-                    f"{required}, which is for CUDA. {_without(pick.name, required)}"
+                    f"{required}, which is for CUDA. {_override_hint(pick.name, required)}"
                 )
 
     def refused_for_cuda(self, texts: Iterable[str]) -> Iterator[str]:
@@ -237,7 +243,7 @@ class OpenWorld:
         words = {word.strip(",") for text in texts for word in text.split()}
         for project, (_, required) in self._needing_cuda.items():
             if required in words:
-                yield _without(project, required)
+                yield _override_hint(project, required)
 
     def files_of(self, name: str) -> tuple[File, ...]:
         """Return the files of a distribution of the catalog in the solution; empty if no index has them."""
@@ -260,13 +266,13 @@ class OpenWorld:
     def extras_of(self, name: str) -> tuple[str, ...]:
         """Return the extras that the request names for a distribution of the catalog, sorted."""
         variants = {candidate.variant for candidate in self._problem.variables[name].candidates}
-        named = {
+        extras = {
             extra
             for requirement in self._asked.get(name, ())
             if not variants & {*requirement.extras} and self._environment.applies(requirement.marker)
             for extra in requirement.extras
         }
-        return tuple(sorted(named))
+        return tuple(sorted(extras))
 
     def lacking(self) -> Iterator[str]:
         """Yield a sentence for each required extra that the metadata of its distribution does not have."""
@@ -421,7 +427,7 @@ class OpenWorld:
         if not marker:
             return {}
         pythons = enumerate(self._problem.variables["python"].candidates, start=1)
-        bits = (bit for bit, one in pythons if Environment(one.version).applies(marker) is applying)
+        bits = (bit for bit, row in pythons if Environment(row.version).applies(marker) is applying)
         return {self._closed["python"]: sum(1 << bit for bit in bits)}
 
     def _exclude_other_tritons(self, choices: Choices) -> None:
@@ -532,7 +538,11 @@ class OpenWorld:
         UsageError
             There is more than one.
         """
-        direct = [one for one in self._stated(name) if one.url and self._environment.applies(one.marker)]
+        direct = [
+            requirement
+            for requirement in self._stated(name)
+            if requirement.url and self._environment.applies(requirement.marker)
+        ]
         for other in direct[1:]:
             if other.url != direct[0].url:
                 msg = f"{shorten(other.text)!r} and {shorten(direct[0].text)!r} have different URLs."
@@ -591,7 +601,7 @@ class OpenWorld:
         """Return the preferred release that can be installed; exclude those before it that cannot."""
         unusable: dict[tuple[str, bool], int] = {}
         versions: dict[tuple[str, bool], list[str]] = {}
-        for _ in range(_LOOK_AHEAD):
+        for _ in range(_MOST_CHECKED):
             mask = self._preferred(choices, domain)
             release = choices.release(mask.bit_length() - 1)
             problem = self._obstacle(choices.name, release)
@@ -717,7 +727,9 @@ class OpenWorld:
         requirements = list(self._applying(metadata, extra))
         self._look_ahead.start((requirement for requirement, _ in requirements), self._environment)
         bound = {
-            one.name for one, _ in requirements if one.name in self._bound and one.name not in self._closed
+            requirement.name
+            for requirement, _ in requirements
+            if requirement.name in self._bound and requirement.name not in self._closed
         }
         is_ours = number in self._names and self._candidate(number, mask).origin == "build"
         is_built = number in self._names and metadata.dynamic
@@ -798,7 +810,7 @@ class OpenWorld:
         if is_for_cuda(name):
             return "which is for CUDA"
         if requirement.url and not self._url(name):
-            return "a URL, which matrix uses only if you name it"
+            return "whose URL counts only if the request names it"
         return ""
 
     def _find_triton(self, requirement: Requirement) -> None:
@@ -827,8 +839,8 @@ class OpenWorld:
                 and self._environment.installable(uploaded_by(release.files, self._request.target.date))
             ):
                 marker = split_marker(row.triton)[1]
-                found = f"{requirement.name}=={release.version}" + (f"; {marker}" if marker else "")
-                raise TritonFoundError(row.version, found)
+                exact = f"{requirement.name}=={release.version}" + (f"; {marker}" if marker else "")
+                raise TritonFoundError(row.version, exact)
         self._unread["torch", self._solution["torch"]] = problem
 
     def _candidate(self, number: int, mask: int) -> Candidate:
@@ -879,7 +891,11 @@ class OpenWorld:
             return [], indexes
         parsed = version_or_none(candidate.version)
         offered = next(
-            (one.files for one in project.releases if version_or_none(one.version) == parsed)
+            (
+                published.files
+                for published in project.releases
+                if version_or_none(published.version) == parsed
+            )
             if project
             else iter(()),
             (),
@@ -900,17 +916,17 @@ class OpenWorld:
         return self._problem.variables["torch"].candidate(bit).index if bit else ""
 
 
-def _without(project: str, required: str) -> str:
+def _override_hint(project: str, required: str) -> str:
     """Return how to resolve a project without a distribution that it requires."""
     override = f"{required}; sys_platform == 'never'"
     return f"If {project} works without {required}, write `{override}` into a file for --override."
 
 
 def _by_name(requirements: Iterable[Requirement]) -> dict[str, list[Requirement]]:
-    named: dict[str, list[Requirement]] = {}
+    by_name: dict[str, list[Requirement]] = {}
     for requirement in requirements:
-        named.setdefault(requirement.name, []).append(requirement)
-    return named
+        by_name.setdefault(requirement.name, []).append(requirement)
+    return by_name
 
 
 def _brackets(requirement: Requirement) -> str:

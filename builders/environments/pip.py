@@ -138,7 +138,7 @@ def is_reachable(url: str, *, timeout: float = 5.0) -> bool:
 
 def find_links_directories() -> list[Path]:
     """Return the local directories that pip is configured to search (``find-links``)."""
-    words = (pip_configuration()).get("find-links", "").split()
+    words = pip_configuration().get("find-links", "").split()
     paths = (_local_path(_absolute(word)) for word in words)
     return [path for path in paths if path is not None and path.is_dir()]
 

@@ -165,9 +165,9 @@ class IndexClient:
             The metadata is broken, or contradicts the file; the error names index, project and file.
         """
         for file in _candidates(files):
-            found = self._metadata.get(file.url, lambda file=file: self._load_metadata(file))  # type: ignore[misc]
-            if found is not None and (allow_dynamic or not found.dynamic):
-                return found
+            metadata = self._metadata.get(file.url, lambda file=file: self._load_metadata(file))  # type: ignore[misc]
+            if metadata is not None and (allow_dynamic or not metadata.dynamic):
+                return metadata
         return None
 
     def direct(self, name: str, url: str) -> Project:
@@ -218,9 +218,9 @@ class IndexClient:
         for index in self._indexes[1:]:  # at the same time as the first one
             if self._local(index) is None and not self._is_usable(self._page_path(index, name)):
                 self.submit(partial(self._page, index, name))
-        found: list[_Part] = [self._page(index, name) for index in self._indexes]
-        found += [_Links(pages.releases(name, self._link_page(url).get(name, ()))) for url in self._links]
-        present = [part for part in found if part.exists]
+        parts: list[_Part] = [self._page(index, name) for index in self._indexes]
+        parts += [_Links(pages.releases(name, self._link_page(url).get(name, ()))) for url in self._links]
+        present = [part for part in parts if part.exists]
         return _Project(name, present) if present else None
 
     def _page(self, index: str, name: str) -> StoredPage:
@@ -251,8 +251,8 @@ class IndexClient:
         else:
 
             def parse(content: bytes, kind: str, location: str) -> tuple[Releases, str]:
-                found, status = pages.parse(content, kind, location, url)
-                return [("", found)], status
+                linked, status = pages.parse(content, kind, location, url)
+                return [("", linked)], status
 
             page = self._cached_page(url, self._page_path(url, ""), url, "", parse)
             files = page.files(0) if page.exists else ()
@@ -364,10 +364,10 @@ class IndexClient:
             raise EnvironmentLacksError(msg, hint=OFFLINE_HINT)
         from builders.index_client.metadata import read
 
-        found = read(file, local, self._transport)
-        if found is not None:
-            stored.replace(path, _metadata_encoder.encode(found))
-        return found
+        metadata = read(file, local, self._transport)
+        if metadata is not None:
+            stored.replace(path, _metadata_encoder.encode(metadata))
+        return metadata
 
     @property
     def _transport(self) -> Transport:

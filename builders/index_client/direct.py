@@ -157,17 +157,17 @@ class DirectReader:
                 with temporary.open("wb") as part:
                     for chunk in chunks(reply):
                         part.write(chunk)
-                found = self._of_file(name, url, temporary, options, filename=target.name)
-                _keep(temporary, found.file)
+                reference = self._of_file(name, url, temporary, options, filename=target.name)
+                _keep(temporary, reference.file)
                 validators = reply.headers.get("ETag", ""), reply.headers.get("Last-Modified", "")
         except RequestError as error:
             msg = f"{_shown(url)!r} cannot be downloaded: {error}."
             if error.status in MISSING:
                 raise SourceError(msg, hint="Check the URL.") from None
             raise EnvironmentLacksError(msg, hint=NETWORK_HINT) from None
-        found = Reference(url, found.file, found.metadata, *validators)
-        stored.replace(record, _encoder.encode(found))
-        return found
+        reference = Reference(url, reference.file, reference.metadata, *validators)
+        stored.replace(record, _encoder.encode(reference))
+        return reference
 
     def _of_file(
         self, name: str, url: str, path: Path, options: dict[str, str], *, filename: str = ""
@@ -220,8 +220,8 @@ class DirectReader:
         repository.ensure(commit, self._mirrors)
         directory = f"{subdirectory.strip('/')}/" if subdirectory else ""
         texts = {file: repository.read(commit, f"{directory}{file}") for file in _FILES}
-        found = {file: text for file, text in texts.items() if text is not None}
-        metadata = _static(found, _shown(url))
+        present = {file: text for file, text in texts.items() if text is not None}
+        metadata = _static(present, _shown(url))
         pinned = f"{GIT}{repository.url}@{commit}"
         pinned += f"#subdirectory={subdirectory}" if subdirectory else ""
         reference = _reference(name, url, pinned, metadata)

@@ -187,20 +187,20 @@ def from_sdist(filename: str, content: BinaryIO) -> Metadata | None:
         The file is not an archive, or its metadata is broken or contradicts its name.
     """
     names = projects_in(filename)
-    found: Metadata | None = None
+    metadata: Metadata | None = None
     requires: bytes | None = None
     with _explain_damage():
         for path, text in _members(filename, content, _is_relevant):
             if path.name == "PKG-INFO":
-                found = parse(text, filename, "its sdist")
+                metadata = parse(text, filename, "its sdist")
             elif requires is None and canonicalize_name(path.parent.stem) in names:
                 requires = text
-            if found and (not found.dynamic or found.requires or requires is not None):
+            if metadata and (not metadata.dynamic or metadata.requires or requires is not None):
                 break
-    if found is None or requires is None or not found.dynamic or found.requires:
-        return found
+    if metadata is None or requires is None or not metadata.dynamic or metadata.requires:
+        return metadata
     listed, extras = parse_requires_txt(requires.decode("utf-8", "replace"))
-    return replace(found, requires=listed, extras=tuple(dict.fromkeys([*found.extras, *extras])))
+    return replace(metadata, requires=listed, extras=tuple(dict.fromkeys([*metadata.extras, *extras])))
 
 
 def top_files(
@@ -251,8 +251,8 @@ def parse_requires_txt(text: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
         elif not line.startswith("#"):
             try:
                 requirement = Requirement(line)
-                conditions = [str(one) for one in (requirement.marker, marker and Marker(marker)) if one]
-                conditions = [f"({one})" if " or " in one else one for one in conditions]
+                markers = filter(None, (requirement.marker, marker and Marker(marker)))
+                conditions = [f"({text})" if " or " in text else text for text in map(str, markers)]
                 conditions += [f'extra == "{extra}"'] if extra else []
                 requirement.marker = Marker(" and ".join(conditions)) if conditions else None
             except (InvalidRequirement, InvalidMarker, RecursionError):

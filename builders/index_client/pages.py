@@ -350,8 +350,7 @@ def _sha256(text: str) -> str:
     """Return the hash in ``sha256=...``."""
     if text.startswith("sha256=") and "&" not in text:
         return text[7:].lower()
-    _, found, rest = text.partition("sha256=")
-    return rest.partition("&")[0].lower() if found else ""
+    return text.partition("sha256=")[2].partition("&")[0].lower()
 
 
 class _Resolver:

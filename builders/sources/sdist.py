@@ -99,11 +99,11 @@ def index_url() -> str:
 def _file_url(project: str, file: str, index: str, mirrors: Mapping[str, str]) -> str:
     from builders.index_client import IndexClient
 
-    found = IndexClient([index], mirrors=mirrors, fresh_for=0).project(project)
-    if found is None:
+    published = IndexClient([index], mirrors=mirrors, fresh_for=0).project(project)
+    if published is None:
         msg = f"The index {without_password(index)} has no project {project}."
         raise SourceError(msg, hint="pip may be configured for an incomplete mirror.")
-    for release in found.releases:
+    for release in published.releases:
         for entry in release.files:
             if entry.name == file:
                 return entry.url

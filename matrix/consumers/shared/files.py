@@ -116,12 +116,12 @@ def files_in_wheelhouse(folder: Path, picks: Iterable[Distribution]) -> dict[str
         with suppress(InvalidWheelFilename, InvalidVersion):
             project, version, *_ = parse_wheel_filename(name)
             wheels[project, version] = name
-    found = {}
+    present = {}
     for pick in picks:
         locked = (file.name for file in pick.files if file.name in names)
         if name := next(locked, "") or wheels.get((pick.name, Version(pick.pinned)), ""):
-            found[pick.name] = name
-    return found
+            present[pick.name] = name
+    return present
 
 
 def split(output: Path, default: str) -> tuple[Path, str]:
