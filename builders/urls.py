@@ -12,7 +12,7 @@ from resolver.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-OFFLINE_HINT = "Run `matrix fetch` on a machine with network, or this command once without --offline."
+OFFLINE_HINT = "Run `matrix fetch` on a machine with network access, or this command once without --offline."
 NETWORK_HINT = "Check the network. On a compute node, run `matrix fetch` on a login node first."
 _URL = re.compile(r"(https?|ssh|git|file)://[^\s-]\S*")
 

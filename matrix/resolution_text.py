@@ -70,7 +70,7 @@ def resolution_text(
     hidden = preinstalled | others
     groups = [[name for name in group if name not in hidden] for group in resolution.order]
     groups = [group for group in groups if group]
-    lines += ["", "Install order"]
+    lines += ["", "Install order"] if groups or preinstalled else []
     lines += [f"  {number}. {', '.join(group)}" for number, group in enumerate(groups, start=1)]
     lines += [f"  Preinstalled: {', '.join(sorted(preinstalled))}"] if preinstalled else []
     return "\n".join(lines)

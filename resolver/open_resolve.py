@@ -185,9 +185,8 @@ def _left_open(
     requirements = request.requirements
     left = [requirement.text for requirement in requirements if requirement.name not in problem.variables]
     left += [f"the requirements of {pick}" for pick in resolution.distributions]
-    note = (
-        f"Not everything is locked: {error.message} To lock the rest, resolve again where it can be reached."
-    )
+    note = f"Not everything is locked: {error.message}"
+    note += " To lock the rest, run `matrix resolve` with network access."
     return replace(resolution, left_open=tuple(left), warnings=(*resolution.warnings, note))
 
 
@@ -314,7 +313,7 @@ def _warnings(world: OpenWorld) -> Iterator[str]:
     if unread:
         names, reason = sorted(unread), next(iter(unread.values()))
         what = f"The requirements of {join_words(names, joiner='and')} are not locked: {reason.rstrip('.')}."
-        yield f"{what} To lock them, resolve again where their index can be reached."
+        yield f"{what} To lock them, run `matrix resolve` with network access."
     yield from world.lacking()
     yield from world.replaced_for_cuda()
     for release, problem in world.skipped.items():

@@ -290,4 +290,6 @@ def _check_hashes(wheels: Sequence[Wheel]) -> None:
     if damaged:
         files = ", ".join(wheel.file for wheel in damaged)
         msg = f"Damaged files in the cache were removed: {files}."
-        raise EnvironmentLacksError(msg, hint="Run the same command again with network to download them.")
+        raise EnvironmentLacksError(
+            msg, hint="Run the same command again with network access to download them."
+        )

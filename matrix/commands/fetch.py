@@ -138,7 +138,7 @@ def _check_wheelhouse_options(args: argparse.Namespace, lock: Resolution) -> Non
         raise UsageError(msg)
     if not lock.is_complete:
         msg = "The lock leaves requirements to pip, so a wheelhouse would not have everything."
-        raise UsageError(msg, hint="Run `matrix resolve` with network, which locks everything.")
+        raise UsageError(msg, hint="Run `matrix resolve` with network access, which locks everything.")
 
 
 def _fill_wheelhouse(

@@ -61,6 +61,11 @@ def test_resolution_counts_the_others(lock: Resolution) -> None:
     assert resolution_text(lock, every=True).count("other-") > 200
 
 
+def test_nothing_to_install_has_no_install_order(lock: Resolution) -> None:
+    assert "Install order" in resolution_text(lock)
+    assert "Install order" not in resolution_text(lock_of())
+
+
 @pytest.mark.parametrize("command", [["explain"], ["graph"], ["graph", "--format", "mermaid"]])
 def test_commands_count_the_others(lock: Resolution, capsys: Capture, command: list[str]) -> None:
     del lock

@@ -161,7 +161,7 @@ def left_to_pip(installation: Installation) -> tuple[str, str]:
     """Return what the lock of an installation leaves to pip, and how to close it."""
     lock, reasons = installation.lock, installation.left_open
     if not lock.is_complete:
-        hint = "To lock everything, run `matrix resolve` with network."
+        hint = "To lock everything, run `matrix resolve` with network access."
     elif any(not pick.files for pick in installation.built):
         hint = "Build with `matrix build-wheels`, then run this again; add what is missing to the request."
     else:
