@@ -41,6 +41,7 @@ class PyProject(msgspec.Struct, frozen=True, kw_only=True, rename="kebab"):
     """The tables of a ``pyproject.toml`` that matter for resolving."""
 
     project: Project | None = None
+    build_system: dict[str, Any] = {}
     dependency_groups: dict[str, list[Any]] = {}
     tool: dict[str, Any] = {}
 

@@ -1,0 +1,1 @@
+"""Learn facts by reading files: what a program can read, nobody has to type."""

@@ -1,0 +1,393 @@
+"""Read Python build scripts (setup.py and modules that it imports) as syntax trees; nothing is executed.
+
+A value that is not a literal is followed through names that are assigned once, ``os.path`` functions and
+``+``. Everything else could not be determined, and is reported as such.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from pathlib import PurePosixPath
+
+import msgspec
+
+from resolver.versions import shorten
+
+_DEEPEST = 20  # names that are followed from one to the next
+_LONGEST_DEFAULT = 60  # characters
+_SAME_PATH = {"abspath", "realpath", "resolve", "absolute", "fspath", "str", "Path", "as_posix"}
+"""Functions and methods that return the path they receive, as far as a path in the source is concerned."""
+_IMPORT_ERRORS = {"ImportError", "ModuleNotFoundError", "Exception"}
+_CALLS = {"call", "check_call", "check_output", "Popen", "run", "system", "which"}
+"""Functions that start a program, or look for one."""
+_SOURCE_FILE = re.compile(r"\.(c|cc|cpp|cxx|cu|hip|pyx)$")
+
+
+class Extension(msgspec.Struct, frozen=True):
+    """An extension module that a build script defines."""
+
+    name: str
+    """Dotted name; empty if it is computed."""
+    kind: str
+    """What the script calls, such as ``CUDAExtension``; several if it decides when it runs."""
+    where: str
+    """File and line."""
+    sources: tuple[str, ...] = ()
+    """The source files that the script names literally."""
+
+    @property
+    def uses_gpu_compiler(self) -> bool:
+        """Whether it needs a GPU compiler in every case."""
+        return "CUDA" in self.kind and "CppExtension" not in self.kind
+
+
+class Variable(msgspec.Struct, frozen=True):
+    """An environment variable that a build reads."""
+
+    name: str
+    default: str
+    """The default as the source writes it; empty if there is none."""
+    where: str
+
+
+class Import(msgspec.Struct, frozen=True):
+    """A module that a build script imports."""
+
+    module: str
+    where: str
+    optional: bool
+    """Whether the script goes on without it, or imports it only under a condition."""
+    in_function: bool
+
+
+class BuildScript(msgspec.Struct):
+    """What the syntax tree of a build script shows."""
+
+    file: str
+    imports: list[Import] = []
+    extensions: list[Extension] = []
+    variables: list[Variable] = []
+    sets: list[str] = []
+    """Environment variables that it sets."""
+    programs: set[str] = set()
+    """Programs that it starts or looks for."""
+    names: set[str] = set()
+    """Attributes and names that it uses, such as ``CUDA_HOME`` and ``cuda.is_available``."""
+    setup: dict[str, str | list[str]] = {}
+    """The literal arguments of ``setup()``: texts and lists of texts."""
+    computed: list[str] = []
+    """Arguments of ``setup()`` that are not literal."""
+    version: str = ""
+    """The value of ``__version__``."""
+    undetermined: list[str] = []
+
+
+def read_script(text: str, file: str) -> BuildScript:
+    """Read a build script.
+
+    Parameters
+    ----------
+    text
+        Its text.
+    file
+        Its path in the source, which ``__file__`` stands for.
+    """
+    script = BuildScript(file)
+    try:
+        tree = ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError) as error:
+        reason = error.msg if isinstance(error, SyntaxError) else str(error)
+        script.undetermined.append(f"{file} is not valid for Python 3.{sys.version_info.minor}: {reason}")
+        return script
+    try:
+        _Reader(script, tree).visit(tree)
+    except RecursionError:
+        script.undetermined.append(f"{file} is nested too deeply to be read")
+    return script
+
+
+class _Reader(ast.NodeVisitor):
+    def __init__(self, script: BuildScript, tree: ast.Module) -> None:
+        self.script = script
+        self._values = _assigned_once(tree) | {"__file__": ast.Constant(script.file)}
+        self._definitions: list[str] = []
+        self._optional = False
+
+    def _where(self, node: ast.expr | ast.stmt) -> str:
+        return f"{self.script.file}:{node.lineno}"
+
+    # Imports
+
+    def visit_Import(self, node: ast.Import) -> None:
+        for alias in node.names:
+            self._add_import(alias.name, node)
+
+    def visit_ImportFrom(self, node: ast.ImportFrom) -> None:
+        folder = ".".join(PurePosixPath(self.script.file).parent.parts[: 1 - node.level or None])
+        base = ".".join(filter(None, (folder, node.module))) if node.level else node.module or ""
+        for alias in node.names:
+            self._add_import(f"{base}.{alias.name}" if base else alias.name, node)
+            self.script.names.add(alias.name)
+
+    def _add_import(self, module: str, node: ast.stmt) -> None:
+        in_function = bool(self._definitions)
+        self.script.imports.append(Import(module, self._where(node), self._optional, in_function))
+
+    def visit_Try(self, node: ast.Try) -> None:
+        before = self._optional
+        self._optional |= any(map(_survives_import_error, node.handlers))
+        self.generic_visit(node)
+        self._optional = before
+
+    def visit_If(self, node: ast.If) -> None:
+        before = self._optional
+        self.visit(node.test)
+        self._optional = True
+        body = [] if ast.unparse(node.test).endswith("TYPE_CHECKING") else node.body
+        for statement in [*body, *node.orelse]:
+            self.visit(statement)
+        self._optional = before
+
+    # Calls
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
+        self._definitions.append(node.name)
+        self.generic_visit(node)
+        self._definitions.pop()
+
+    def visit_ClassDef(self, node: ast.ClassDef) -> None:
+        self._definitions.append(node.name)
+        self.generic_visit(node)
+        self._definitions.pop()
+
+    def visit_Name(self, node: ast.Name) -> None:
+        self.script.names.add(node.id)
+
+    def visit_Attribute(self, node: ast.Attribute) -> None:
+        self.script.names.add(ast.unparse(node))
+        self.generic_visit(node)
+
+    def visit_Call(self, node: ast.Call) -> None:
+        function = _last_name(node.func)
+        if function == "setup":
+            self._add_setup(node)
+        elif _is_extension(function) and not any(map(_is_extension, self._definitions)):
+            self._add_extension(node, function)
+        elif function == "cythonize":
+            self._add_cython(node)
+        elif function == "getenv" or _is_environment_method(node.func):
+            self._add_variable(node.args, node)
+        elif function in _CALLS:
+            texts = (item.value for item in ast.walk(node) if isinstance(item, ast.Constant))
+            for text in texts:
+                words = text.split() if isinstance(text, str) else []
+                self.script.programs |= {PurePosixPath(word).name for word in words[:1]}
+        elif function == "exec" and node.args:
+            self.script.undetermined.append(f"{self._where(node)} executes a text, which was not read")
+        self.generic_visit(node)
+
+    def visit_Subscript(self, node: ast.Subscript) -> None:
+        if ast.unparse(node.value) in {"os.environ", "environ"}:
+            if isinstance(node.ctx, ast.Load):
+                self._add_variable([node.slice], node)
+            elif name := self._text(node.slice):
+                self.script.sets.append(name)
+        self.generic_visit(node)
+
+    def visit_Compare(self, node: ast.Compare) -> None:
+        if ast.unparse(node.comparators[0]) in {"os.environ", "environ"}:
+            self._add_variable([node.left], node)
+        self.generic_visit(node)
+
+    def visit_Assign(self, node: ast.Assign) -> None:
+        if any(isinstance(target, ast.Name) and target.id == "__version__" for target in node.targets):
+            self.script.version = self._text(node.value) or self.script.version
+        self.generic_visit(node)
+
+    def visit_JoinedStr(self, node: ast.JoinedStr) -> None:
+        self._add_cmake(ast.unparse(node))
+        self.generic_visit(node)
+
+    def visit_Constant(self, node: ast.Constant) -> None:
+        if isinstance(node.value, str) and len(self._definitions) and "\n" not in node.value:
+            self._add_cmake(node.value)
+
+    def _add_cmake(self, text: str) -> None:
+        if re.search(r"\bcmake\b", text):
+            self.script.programs.add("cmake")
+
+    def _add_setup(self, node: ast.Call) -> None:
+        for keyword in node.keywords:
+            if keyword.arg is None:
+                self.script.computed.append("others")
+                continue
+            value = self._text(keyword.value)
+            listed = self._texts(keyword.value)
+            if value is not None:
+                self.script.setup[keyword.arg] = value
+            elif listed is not None:
+                self.script.setup[keyword.arg] = listed
+            else:
+                self.script.computed.append(keyword.arg)
+
+    def _add_extension(self, node: ast.Call, function: str) -> None:
+        keywords = {keyword.arg: keyword.value for keyword in node.keywords}
+        named = keywords.get("name") or (node.args[0] if node.args else None)
+        if named is None or isinstance(named, ast.Starred):
+            return
+        name = self._text(named)
+        alias = self._values.get(function)
+        kinds = sorted({_last_name(item) for item in ast.walk(alias)} if alias else {function})
+        sources = keywords.get("sources") or (node.args[1] if len(node.args) > 1 else None)
+        self.script.extensions.append(
+            Extension(
+                (name or "").replace("/", "."),
+                " or ".join(filter(_is_extension, kinds)) or function,
+                self._where(node),
+                tuple(dict.fromkeys(self._files(sources))) if sources else (),
+            )
+        )
+
+    def _add_cython(self, node: ast.Call) -> None:
+        for file in self._files(node.args[0]) if node.args else ():
+            if file.endswith(".pyx"):
+                name = file.removesuffix(".pyx").replace("/", ".")
+                self.script.extensions.append(Extension(name, "cythonize", self._where(node), (file,)))
+
+    def _add_variable(self, arguments: list[ast.expr], node: ast.expr) -> None:
+        name = self._text(arguments[0]) if arguments else None
+        if name is None:
+            text = f"{self._where(node)} reads an environment variable whose name it computes"
+            self.script.undetermined.append(text)
+            return
+        default = shorten(ast.unparse(arguments[1]), _LONGEST_DEFAULT) if len(arguments) > 1 else ""
+        self.script.variables.append(Variable(name, default, self._where(node)))
+
+    # Values
+
+    def _files(self, node: ast.expr, depth: int = 0) -> list[str]:
+        """Return the source files, or patterns of source files, that an expression names."""
+        text = self._text(node)
+        if text is not None:
+            return [text] if _SOURCE_FILE.search(text) else []
+        if isinstance(node, ast.Name) and node.id in self._values and depth < _DEEPEST:
+            return self._files(self._values[node.id], depth + 1)
+        if isinstance(node, ast.Call) and _last_name(node.func) == "format":
+            return []  # a pattern whose values are not known
+        children = [child for child in ast.iter_child_nodes(node) if isinstance(child, ast.expr)]
+        return [file for child in children for file in self._files(child, depth + 1)]
+
+    def _texts(self, node: ast.expr, depth: int = 0) -> list[str] | None:
+        """Return the items of a list of texts; None if it is something else."""
+        if isinstance(node, ast.Name) and node.id in self._values and depth < _DEEPEST:
+            return self._texts(self._values[node.id], depth + 1)
+        if not isinstance(node, ast.List | ast.Tuple):
+            return None
+        items = [self._text(item) for item in node.elts]
+        return [item for item in items if item is not None] if None not in items else None
+
+    def _text(self, node: ast.expr, depth: int = 0) -> str | None:
+        """Return the text that an expression stands for; None if that could not be determined."""
+        text: str | None = None
+        if depth > _DEEPEST:
+            return None
+        depth += 1
+        match node:
+            case ast.Constant(value=str(value)):
+                text = value
+            case ast.Name(id=name) if name in self._values:
+                text = self._text(self._values[name], depth)
+            case ast.FormattedValue(value=inner, conversion=-1, format_spec=None):
+                text = self._text(inner, depth)
+            case ast.JoinedStr(values=parts):
+                text = _joined("", [self._text(part, depth) for part in parts])
+            case ast.BinOp(left=left, op=ast.Add() | ast.Div() as operator, right=right):
+                separator = "/" if isinstance(operator, ast.Div) else ""
+                text = _joined(separator, [self._text(left, depth), self._text(right, depth)])
+            case ast.Attribute(value=inner, attr="parent"):
+                text = _parent(self._text(inner, depth))
+            case ast.Call(func=function, args=arguments):
+                text = self._called(function, arguments, depth)
+        return text
+
+    def _called(self, function: ast.expr, arguments: list[ast.expr], depth: int) -> str | None:
+        """Return the result of a function or method on paths."""
+        name = _last_name(function)
+        texts = [self._text(argument, depth) for argument in arguments]
+        if isinstance(function, ast.Attribute) and (name == "format" or not arguments):
+            own = self._text(function.value, depth)
+            return _formatted(own, texts) if name == "format" else own if name in _SAME_PATH else None
+        if name == "join" and ast.unparse(function).endswith("path.join"):
+            return _joined("/", texts)
+        if len(texts) == 1 and name in {"dirname", *_SAME_PATH}:
+            return _parent(texts[0]) if name == "dirname" else texts[0]
+        return None
+
+
+def _assigned_once(tree: ast.Module) -> dict[str, ast.expr]:
+    """Return the values of the names that are assigned exactly once in a file."""
+    values: dict[str, ast.expr] = {}
+    several: set[str] = set()
+    for node in ast.walk(tree):
+        targets: list[ast.expr] = []
+        value: ast.expr | None = None
+        if isinstance(node, ast.Assign):
+            targets, value = node.targets, node.value
+        elif isinstance(node, ast.AnnAssign | ast.AugAssign):
+            targets, value = [node.target], node.value
+        for target in targets:
+            for item in ast.walk(target):
+                if isinstance(item, ast.Name) and isinstance(item.ctx, ast.Store):
+                    several |= {item.id} if item.id in values or item is not target else set()
+                    values[item.id] = value or item
+        if isinstance(node, ast.arg):
+            several.add(node.arg)
+    return {name: value for name, value in values.items() if name not in several}
+
+
+def _survives_import_error(handler: ast.ExceptHandler) -> bool:
+    caught = handler.type
+    types = caught.elts if isinstance(caught, ast.Tuple) else [caught] if caught else []
+    if types and not any(_last_name(item) in _IMPORT_ERRORS for item in types):
+        return False
+    stops = (
+        isinstance(item, ast.Raise) or (isinstance(item, ast.Call) and _last_name(item.func) == "exit")
+        for statement in handler.body
+        for item in ast.walk(statement)
+    )
+    return not any(stops)
+
+
+def _is_extension(name: str) -> bool:
+    """Return whether a name is that of a class or function that defines an extension module."""
+    lower = name.replace("_", "").lower()
+    return lower.endswith("extension") and "build" not in lower
+
+
+def _is_environment_method(function: ast.expr) -> bool:
+    return re.fullmatch(r"(os\.)?environ\.(get|pop|setdefault)", ast.unparse(function)) is not None
+
+
+def _last_name(node: ast.AST) -> str:
+    if isinstance(node, ast.Attribute):
+        return node.attr
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+def _joined(separator: str, parts: list[str | None]) -> str | None:
+    texts = [part for part in parts if part is not None]
+    if len(texts) != len(parts):
+        return None
+    return str(PurePosixPath(*texts)) if separator else "".join(texts)
+
+
+def _formatted(pattern: str | None, values: list[str | None]) -> str | None:
+    if pattern is None or None in values or re.search(r"\{[^}]", pattern):
+        return None
+    return pattern.format(*values) if pattern.count("{}") == len(values) else None
+
+
+def _parent(path: str | None) -> str | None:
+    return None if path is None else str(PurePosixPath(path).parent)

@@ -1,0 +1,472 @@
+"""Learn from a source tree what its build needs and does; nothing in it is executed.
+
+The build scripts are read as syntax trees (`builders.learning.build_script`), CMake files as text.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from builders.learning.build_script import BuildScript, Extension, Variable, read_script
+from builders.pyproject import FILE, PyProject, read_pyproject
+from resolver.errors import UsageError
+from resolver.requirements import normalize_name, required_name
+from resolver.specifiers import specifier_or_none
+from resolver.versions import is_version
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+LEGACY_BACKEND = "setuptools.build_meta:__legacy__"
+_SCRIPTS = ("setup.py", "hatch_build.py", "build.py")
+_SKIPPED = {".git", ".hg", "build", "dist", "node_modules", "venv", ".venv"}
+_NOT_OWN = {"third_party", "thirdparty", "3rdparty", "third-party", "external", "extern", "submodules",
+            "deps", "pybind11", "tests", "test", "examples", "docs"}  # fmt: skip
+"""Directories whose CMake files and Python files say nothing about the project's own build."""
+KERNELS = {".cu", ".cuh", ".hip"}
+HOST_CODE = {".c", ".cc", ".cpp", ".cxx", ".pyx", ".rs", ".f90"}
+_LARGEST = 2_000_000  # bytes of a text that is searched
+_MODULES = {
+    "cv2": "opencv-python",
+    "git": "gitpython",
+    "pil": "pillow",
+    "pkg-resources": "setuptools",
+    "distutils": "setuptools",
+    "skbuild": "scikit-build",
+    "sklearn": "scikit-learn",
+    "yaml": "pyyaml",
+}
+"""Modules whose distribution has another name; all others are taken to be named like theirs."""
+_WITHOUT_PKG_RESOURCES = "82"
+"""The first setuptools whose wheel has no ``pkg_resources``."""
+_CMAKE_WITHOUT_OLD_POLICIES = (3, 5)
+"""CMake 4 rejects a ``cmake_minimum_required`` below this (release notes of CMake 4.0)."""
+ARCHITECTURES = re.compile(r"(CUDA|ROCM|HIP|HCC|GPU|OFFLOAD).*(ARCH|TARGET)|GFX")
+"""What the names of variables that list GPU architectures contain."""
+_CMAKE_ARCHITECTURES = re.compile(
+    r"\b(CMAKE_(?:HIP|CUDA)_ARCHITECTURES|PYTORCH_ROCM_ARCH|TORCH_CUDA_ARCH_LIST|AMDGPU_TARGETS|GPU_TARGETS"
+    r"|GPU_ARCHS|HCC_AMDGPU_TARGET|HIP_ARCHITECTURES)\b"
+)
+_CMAKE_ENV = re.compile(r"\$ENV\{(\w+)\}")
+_CMAKE_OPTION = re.compile(r"^\s*option\s*\(\s*(\w+)\s+\"[^\"]*\"\s*(\w*)", re.MULTILINE | re.IGNORECASE)
+_CMAKE_MINIMUM = re.compile(r"cmake_minimum_required\s*\(\s*VERSION\s+(\d+)\.(\d+)", re.IGNORECASE)
+_CMAKE_PROJECT = re.compile(r"^\s*project\s*\(([^)]*)\)", re.MULTILINE | re.IGNORECASE)
+_CMAKE_LANGUAGE = re.compile(r"enable_language\s*\(\s*(\w+)", re.IGNORECASE)
+_CMAKE_TORCH = re.compile(r"^\s*find_package\s*\(\s*Torch\b", re.MULTILINE)
+_CMAKE_DOWNLOAD = re.compile(r"FetchContent_|ExternalProject_Add|file\s*\(\s*DOWNLOAD", re.IGNORECASE)
+_ASKS = {
+    "cuda.is_available": "what the build does with a GPU: it asks torch.cuda.is_available()",
+    "CUDA_HOME": "what the build does with CUDA_HOME: torch sets it to None for ROCm",
+}
+"""Names that a script uses, and what depends on the machine then."""
+_COMMENT = re.compile(r"#.*")
+_MENTIONS_HIP = re.compile(rb"USE_ROCM|__HIP|version\.hip|IS_HIP_EXTENSION|hip/hip_|hip_runtime|\bhipcc\b")
+_SUBMODULE = re.compile(r"^\s*path\s*=\s*(\S+)\s*$", re.MULTILINE)
+_VERSION_LINE = re.compile(r"^__version__\s*(?::\s*\w+\s*)?=\s*['\"]([^'\"]+)['\"]", re.MULTILINE)
+
+
+class CMake(msgspec.Struct, frozen=True):
+    """What the project's own CMake files show."""
+
+    files: tuple[str, ...] = ()
+    languages: tuple[str, ...] = ()
+    """Those of ``project()``, which every build enables."""
+    optional_languages: tuple[str, ...] = ()
+    """Those of ``enable_language()``."""
+    minimum: tuple[int, int] | None = None
+    uses_torch: bool = False
+    downloads: bool = False
+
+
+class SourceFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """What a source tree shows about its build. JSON output is this struct, encoded."""
+
+    name: str
+    """Empty if it is computed, as is the version."""
+    version: str
+    requires_python: str
+    requires: tuple[str, ...]
+    """Run requirements that are stated literally."""
+    backend: str
+    read: tuple[str, ...]
+    """The build scripts that were read."""
+    torch: tuple[str, ...]
+    """Where the build imports torch."""
+    declared: tuple[str, ...]
+    undeclared: tuple[str, ...]
+    optional: tuple[str, ...]
+    """Modules that the build uses if they are there."""
+    extensions: tuple[Extension, ...]
+    cmake: CMake
+    architectures: tuple[Variable, ...]
+    flags: tuple[Variable, ...]
+    """The other environment variables that the build reads."""
+    sets: tuple[str, ...]
+    """Environment variables that the build sets itself."""
+    files: dict[str, int]
+    """Suffixes of kernels and host code, to the number of files."""
+    missing: tuple[str, ...]
+    """Source files of extensions that are not in the source."""
+    submodules: dict[str, bool]
+    """Git submodules, and whether their files are there."""
+    mentions_hip: bool
+    compiles: bool
+    undetermined: tuple[str, ...]
+
+    @property
+    def builds_with_torch(self) -> bool:
+        """Whether the build needs torch."""
+        return bool(self.torch) or self.cmake.uses_torch
+
+    @property
+    def without_cpu_path(self) -> str:
+        """Why nothing can be compiled without a GPU compiler; empty if something can."""
+        if self.extensions and all(extension.uses_gpu_compiler for extension in self.extensions):
+            return f"all its extensions are {self.extensions[0].kind}"
+        needed = {"CUDA", "HIP"} & set(self.cmake.languages)
+        return f"its CMake project requires {' and '.join(sorted(needed))}" if needed else ""
+
+
+def learn_source(top: Path) -> SourceFacts:
+    """Return what a source tree shows about its build.
+
+    Parameters
+    ----------
+    top
+        The directory with ``pyproject.toml`` or ``setup.py``.
+
+    Raises
+    ------
+    UsageError
+        It is not a Python project, or its ``pyproject.toml`` is not valid.
+    """
+    if not (top / FILE).is_file() and not (top / "setup.py").is_file():
+        msg = f"{top} is not a Python project: it has neither {FILE} nor setup.py."
+        raise UsageError(msg, hint="Name the directory that has one of them.")
+    document = read_pyproject(top / FILE) if (top / FILE).is_file() else PyProject()
+    scripts = _read_scripts(top, document)
+    cmake, of_cmake = _read_cmake(top, scripts, document)
+    files = _count_files(top)
+    extensions = tuple(extension for script in scripts for extension in script.extensions)
+    variables = [variable for script in scripts for variable in script.variables] + of_cmake
+    declared = tuple(map(str, document.build_system.get("requires", ())))
+    undeclared, optional = _undeclared(top, scripts, cmake, declared)
+    name, version = _name_and_version(top, document, scripts)
+    undetermined = [reason for script in scripts for reason in script.undetermined]
+    undetermined += _undetermined(document, scripts, extensions, cmake, files)
+    return SourceFacts(
+        name=name,
+        version=version,
+        requires_python=_requires_python(document, scripts),
+        requires=_run_requirements(document, scripts),
+        backend=_backend(document),
+        read=tuple(script.file for script in scripts),
+        torch=tuple(
+            dict.fromkeys(
+                entry.where
+                for script in scripts
+                for entry in script.imports
+                if entry.module.split(".")[0] == "torch"
+            )
+        ),
+        declared=declared,
+        undeclared=undeclared,
+        optional=optional,
+        extensions=extensions,
+        cmake=cmake,
+        architectures=_distinct(row for row in variables if ARCHITECTURES.search(row.name)),
+        flags=_distinct(row for row in variables if not ARCHITECTURES.search(row.name)),
+        sets=tuple(dict.fromkeys(name for script in scripts for name in script.sets)),
+        files=files,
+        missing=_missing(top, extensions),
+        submodules=_submodules(top),
+        mentions_hip=_mentions_hip(top),
+        compiles=bool(extensions or cmake.files or _compiling_backend(document)),
+        undetermined=tuple(dict.fromkeys(undetermined)),
+    )
+
+
+def _backend(document: PyProject) -> str:
+    return str(document.build_system.get("build-backend", LEGACY_BACKEND))
+
+
+def _compiling_backend(document: PyProject) -> bool:
+    """Return whether the backend is one that exists to compile."""
+    backend = _backend(document).partition(".")[0].partition(":")[0]
+    return backend in {"scikit_build_core", "mesonpy", "maturin", "skbuild"}
+
+
+# Build scripts
+
+
+def _read_scripts(top: Path, document: PyProject) -> list[BuildScript]:
+    """Read the build scripts and, recursively, the modules of the source that they import."""
+    waiting = [name for name in _SCRIPTS[:2] if (top / name).is_file()]
+    module = _backend(document).partition(":")[0].replace(".", "/")
+    for folder in document.build_system.get("backend-path", ()):
+        names = (f"{module}.py", f"{module}/__init__.py")
+        waiting += [str(PurePosixPath(str(folder), name)) for name in names]
+    scripts: dict[str, BuildScript] = {}
+    while waiting:
+        file = waiting.pop(0)
+        path = top / file
+        if file in scripts or not path.is_file() or path.stat().st_size > _LARGEST:
+            continue
+        script = read_script(path.read_text(encoding="utf-8", errors="replace"), file)
+        scripts[file] = script
+        folders = {"", str(PurePosixPath(file).parent)}
+        waiting += [name for entry in script.imports for name in _local_files(top, entry.module, folders)]
+    return list(scripts.values())
+
+
+def _local_files(top: Path, module: str, folders: Iterable[str]) -> Iterator[str]:
+    """Yield the files of the source that importing a module executes."""
+    parts = module.split(".")
+    for folder in folders:
+        for length in range(1, len(parts) + 1):
+            path = PurePosixPath(folder, *parts[:length])
+            for file in (path / "__init__.py", path.with_name(f"{path.name}.py")):
+                if (top / file).is_file():
+                    yield str(file)
+
+
+def _undeclared(
+    top: Path, scripts: list[BuildScript], cmake: CMake, declared: Iterable[str]
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the build requirements that nothing declares, and the modules that are optional."""
+    known = {required_name(text) for text in declared}
+    needed = {} if known else {"setuptools": "setuptools", "wheel": "wheel"}
+    needed |= {required_name(text): text for text in _setup_requires(top, scripts)}
+    optional: dict[str, str] = {}
+    for module, is_required in _outer_modules(top, scripts):
+        name = _MODULES.get(normalize_name(module), normalize_name(module))
+        if is_required and module == "pkg_resources":
+            needed[name] = f"setuptools<{_WITHOUT_PKG_RESOURCES}"
+        elif name not in known:
+            (needed if is_required or name == "torch" else optional).setdefault(name, name)
+    if cmake.uses_torch:
+        needed.setdefault("torch", "torch")
+    if cmake.files and not known & {"cmake", "scikit-build-core", "scikit-build"}:
+        old = cmake.minimum is not None and cmake.minimum < _CMAKE_WITHOUT_OLD_POLICIES
+        needed["cmake"] = "cmake<4" if old else "cmake"
+    if any(map(_uses_torch_build_extension, scripts)):
+        needed.setdefault("ninja", "ninja")  # without it, torch compiles one file at a time
+    undeclared = (text for text in needed.values() if "<" in text or required_name(text) not in known)
+    return tuple(undeclared), tuple(name for name in optional if name not in needed)
+
+
+def _outer_modules(top: Path, scripts: list[BuildScript]) -> Iterator[tuple[str, bool]]:
+    """Yield the imported modules of other distributions, and whether the build fails without them."""
+    standard = sys.stdlib_module_names - {"distutils"}
+    for script in scripts:
+        folders = {"", str(PurePosixPath(script.file).parent)}
+        for entry in script.imports:
+            module = entry.module.partition(".")[0]
+            if module not in standard and not any(_local_files(top, module, folders)):
+                is_called = script.file in _SCRIPTS or not entry.in_function
+                yield module, is_called and not entry.optional
+
+
+def _uses_torch_build_extension(script: BuildScript) -> bool:
+    imported = any(entry.module == "torch.utils.cpp_extension.BuildExtension" for entry in script.imports)
+    return imported or any(name.endswith("cpp_extension.BuildExtension") for name in script.names)
+
+
+def _setup_requires(top: Path, scripts: list[BuildScript]) -> Iterator[str]:
+    for script in scripts:
+        listed = script.setup.get("setup_requires", [])
+        yield from [listed] if isinstance(listed, str) else listed
+    yield from _setup_cfg(top, "options", "setup_requires").split("\n")[1:]
+
+
+def _setup_cfg(top: Path, section: str, key: str) -> str:
+    import configparser
+
+    parser = configparser.RawConfigParser()
+    try:
+        parser.read(top / "setup.cfg", encoding="utf-8")
+    except (configparser.Error, UnicodeDecodeError):
+        return ""
+    return parser.get(section, key, fallback="")
+
+
+# Metadata
+
+
+def _name_and_version(top: Path, document: PyProject, scripts: list[BuildScript]) -> tuple[str, str]:
+    """Return name and version; each is empty if it could not be determined."""
+    name = document.project.name if document.project else ""
+    version = document.project.version if document.project else ""
+    stated = _pkg_info(top)
+    setup = next((script for script in scripts if script.setup), BuildScript(""))
+    name = name or stated.get("name", "") or _literal(setup, "name") or _setup_cfg(top, "metadata", "name")
+    candidates = (version, stated.get("version", ""), _literal(setup, "version"),
+                  _setup_cfg(top, "metadata", "version"), *_version_files(top, name))  # fmt: skip
+    return normalize_name(name), next((text for text in candidates if text and is_version(text)), "")
+
+
+def _literal(script: BuildScript, key: str) -> str:
+    value = script.setup.get(key, "")
+    return value if isinstance(value, str) else ""
+
+
+def _pkg_info(top: Path) -> dict[str, str]:
+    from packaging.metadata import parse_email
+
+    try:
+        raw, _ = parse_email((top / "PKG-INFO").read_bytes())
+    except OSError:
+        return {}
+    return {"name": raw.get("name", ""), "version": raw.get("version", "")}
+
+
+def _version_files(top: Path, name: str) -> Iterator[str]:
+    """Yield the ``__version__`` of the package, if a file of it assigns one."""
+    package = name.replace("-", "_")
+    for folder in (top / package, top / "src" / package):
+        for file in ("version.py", "_version.py", "__init__.py", "__version__.py"):
+            if (folder / file).is_file():
+                yield from _VERSION_LINE.findall(
+                    (folder / file).read_text(encoding="utf-8", errors="replace")
+                )
+
+
+def _requires_python(document: PyProject, scripts: list[BuildScript]) -> str:
+    texts = [document.project.requires_python] if document.project else []
+    texts += [_literal(script, "python_requires") for script in scripts]
+    return next((text for text in texts if text and specifier_or_none(text) is not None), "")
+
+
+def _run_requirements(document: PyProject, scripts: list[BuildScript]) -> tuple[str, ...]:
+    if document.project and document.project.dependencies:
+        return document.project.dependencies
+    listed = [item for script in scripts for item in script.setup.get("install_requires", ())]
+    return tuple(listed)
+
+
+# CMake and other files
+
+
+def _read_cmake(top: Path, scripts: list[BuildScript], document: PyProject) -> tuple[CMake, list[Variable]]:
+    """Read the project's own CMake files, if its build uses CMake."""
+    calls_cmake = any("cmake" in script.programs for script in scripts)
+    backend = _backend(document)
+    imports = {entry.module.partition(".")[0] for script in scripts for entry in script.imports}
+    if not calls_cmake and "scikit_build_core" not in backend and "skbuild" not in imports:
+        return CMake(), []
+    texts = {
+        str(path.relative_to(top)): _COMMENT.sub("", path.read_text(encoding="utf-8", errors="replace"))
+        for path in _own_files(top)
+        if path.name == "CMakeLists.txt" or path.suffix == ".cmake"
+    }
+    variables = [
+        Variable(name, default, file)
+        for file, text in texts.items()
+        for name, default in [
+            *((name, "") for name in _CMAKE_ENV.findall(text)),
+            *((name, "") for name in _CMAKE_ARCHITECTURES.findall(text)),
+            *_CMAKE_OPTION.findall(text),
+        ]
+    ]
+    whole = "\n".join(texts.values())
+    projects = " ".join(_CMAKE_PROJECT.findall(whole)).upper().split()
+    minimum = [(int(major), int(minor)) for major, minor in _CMAKE_MINIMUM.findall(whole)]
+    cmake = CMake(
+        tuple(texts),
+        tuple(language for language in ("C", "CXX", "CUDA", "HIP") if language in projects),
+        tuple(dict.fromkeys(name.upper() for name in _CMAKE_LANGUAGE.findall(whole))),
+        min(minimum, default=None),
+        bool(_CMAKE_TORCH.search(whole)),
+        bool(_CMAKE_DOWNLOAD.search(whole)),
+    )
+    return cmake, variables
+
+
+def _all_files(top: Path) -> Iterator[Path]:
+    for folder, folders, names in os.walk(top):
+        folders[:] = sorted(name for name in folders if name not in _SKIPPED)
+        paths = (Path(folder, name) for name in sorted(names))
+        yield from (path for path in paths if path.is_file() and not path.is_symlink())
+
+
+def _own_files(top: Path) -> Iterator[Path]:
+    for path in _all_files(top):
+        if not _NOT_OWN.intersection(path.relative_to(top).parts) and path.stat().st_size <= _LARGEST:
+            yield path
+
+
+def _count_files(top: Path) -> dict[str, int]:
+    counts: dict[str, int] = {}
+    for path in _all_files(top):
+        if path.suffix in KERNELS | HOST_CODE:
+            counts[path.suffix] = counts.get(path.suffix, 0) + 1
+    return dict(sorted(counts.items()))
+
+
+def _mentions_hip(top: Path) -> bool:
+    suffixes = KERNELS | HOST_CODE | {".h", ".hpp", ".py", ".txt", ".cmake"}
+    files = (path for path in _own_files(top) if path.suffix in suffixes)
+    return any(path.suffix == ".hip" or _MENTIONS_HIP.search(path.read_bytes()) for path in files)
+
+
+def _missing(top: Path, extensions: Iterable[Extension]) -> tuple[str, ...]:
+    names = dict.fromkeys(file for extension in extensions for file in extension.sources)
+    return tuple(name for name in names if not PurePosixPath(name).is_absolute() and not _exists(top, name))
+
+
+def _exists(top: Path, name: str) -> bool:
+    if "*" in name:
+        return next(top.glob(name), None) is not None
+    return (top / name).exists() or (name.endswith(".pyx") and (top / name).with_suffix(".cpp").exists())
+
+
+def _submodules(top: Path) -> dict[str, bool]:
+    file = top / ".gitmodules"
+    paths = _SUBMODULE.findall(file.read_text(encoding="utf-8", errors="replace")) if file.is_file() else []
+    return {path: (top / path).is_dir() and any((top / path).iterdir()) for path in paths}
+
+
+def _distinct(variables: Iterable[Variable]) -> tuple[Variable, ...]:
+    by_name: dict[str, Variable] = {}
+    for variable in variables:
+        known = by_name.setdefault(variable.name, variable)
+        if variable.default and not known.default:
+            by_name[variable.name] = variable
+    return tuple(by_name.values())
+
+
+def _undetermined(
+    document: PyProject,
+    scripts: list[BuildScript],
+    extensions: Sequence[Extension],
+    cmake: CMake,
+    files: dict[str, int],
+) -> Iterator[str]:
+    """Yield what the build does and this reader cannot tell."""
+    computed = {name for script in scripts for name in script.computed}
+    for extension in (extension for extension in extensions if not extension.name):
+        yield f"{extension.where}: the name of the {extension.kind} is computed"
+    if not extensions and "ext_modules" in computed:
+        yield "which extension modules setup() defines: its argument ext_modules is computed"
+    if cmake.files:
+        yield "which libraries CMake builds and installs"
+    elif _compiling_backend(document):
+        yield f"what the build backend {_backend(document)} compiles"
+    elif not extensions and files and "ext_modules" not in computed:
+        listed = ", ".join(f"{count} {suffix}" for suffix, count in files.items())
+        yield f"what happens to the source files that no build script compiles ({listed})"
+    modules = {entry.module for script in scripts for entry in script.imports}
+    if cmake.downloads or modules & {"urllib.request", "requests"}:
+        yield "what the build downloads: a build has no network"
+    names = {name for script in scripts for name in script.names}
+    for name, text in _ASKS.items():
+        if any(used == name or used.endswith(f".{name}") for used in names):
+            yield text
+    if any("nvcc" in script.programs for script in scripts):
+        yield "what the build does without nvcc, which it looks for"

@@ -1,0 +1,207 @@
+"""What is learned from source trees, without executing them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from builders.learning.source import SourceFacts, learn_source
+from resolver.errors import UsageError
+
+Learn = Callable[..., SourceFacts]
+
+
+@pytest.fixture
+def learn(tmp_path: Path) -> Learn:
+    """Write files by name into a directory, and return what is learned from it."""
+
+    def write(setup: str = "", **files: str) -> SourceFacts:
+        texts = {"setup.py": setup} if setup else {}
+        texts |= {name.replace("__", "/").replace("_py", ".py"): text for name, text in files.items()}
+        for name, text in texts.items():
+            path = tmp_path / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+        return learn_source(tmp_path)
+
+    return write
+
+
+def test_nothing_is_executed(learn: Learn, tmp_path: Path) -> None:
+    marker = tmp_path / "executed"
+    facts = learn(f"open({str(marker)!r}, 'w')\nimport torch\nfrom setuptools import setup\nsetup()")
+    assert facts.torch == ("setup.py:2",)
+    assert not marker.exists()
+
+
+def test_torch_is_found_in_local_modules_and_below_conditions(learn: Learn) -> None:
+    facts = learn(
+        "from tools import helper\nhelper.run()",
+        tools__helper_py="import os\ndef run():\n    if os.getenv('X'):\n        import torch\n",
+    )
+    assert facts.read == ("setup.py", "tools/helper.py")
+    assert facts.torch == ("tools/helper.py:4",)
+    assert "torch" in facts.undeclared
+
+
+def test_backend_in_the_source_is_read(learn: Learn, tmp_path: Path) -> None:
+    (tmp_path / "pyproject.toml").write_text(
+        "[build-system]\nrequires = ['setuptools']\nbuild-backend = 'own.backend'\nbackend-path = ['tools']\n"
+    )
+    facts = learn(tools__own__backend_py="import torch, packaging")
+    assert facts.backend == "own.backend"
+    assert facts.torch == ("tools/own/backend.py:1",)
+    assert facts.undeclared == ("torch", "packaging")
+
+
+def test_undeclared_requirements(learn: Learn, tmp_path: Path) -> None:
+    (tmp_path / "pyproject.toml").write_text("[build-system]\nrequires = ['setuptools>=60', 'numpy']\n")
+    facts = learn(
+        "import os, sys, numpy, packaging.version, own\n"
+        "from torch.utils.cpp_extension import BuildExtension\n"
+        "import pkg_resources\n"
+        "from typing import TYPE_CHECKING\n"
+        "if TYPE_CHECKING:\n    import never\n"
+        "try:\n    import Cython\nexcept ImportError:\n    pass\n"
+        "try:\n    import yaml\nexcept ImportError:\n    raise SystemExit('install it')\n"
+        "from setuptools import setup\nsetup(setup_requires=['pybind11>=2'])\n",
+        own_py="import tqdm",
+    )
+    assert facts.declared == ("setuptools>=60", "numpy")
+    required = ["pybind11>=2", "packaging", "torch", "setuptools<82", "pyyaml", "tqdm", "ninja"]
+    assert sorted(facts.undeclared) == sorted(required)
+    assert facts.optional == ("cython",)
+
+
+def test_extensions_with_names_and_sources(learn: Learn) -> None:
+    facts = learn(
+        "import os\nfrom torch.utils import cpp_extension\n"
+        "here = os.path.dirname(os.path.abspath(__file__))\npackage = 'pack'\n"
+        "class CMakeExtension(Extension):\n"
+        "    def __init__(self, name):\n        Extension.__init__(self, name, sources=[])\n"
+        "sources = [os.path.join(here, 'csrc', 'a.cpp'), 'csrc/b.cu']\n"
+        "setup(ext_modules=[\n"
+        "    cpp_extension.CUDAExtension(f'{package}._C', sources),\n"
+        "    CppExtension(name='pack.' + 'cpu', sources=['csrc/a.cpp']),\n"
+        "    Extension(compute(), []),\n"
+        "    CMakeExtension('pack.cmake')], cmdclass={'build_ext': cpp_extension.BuildExtension})\n",
+        **{"csrc__a.cpp": ""},
+    )
+    assert [(extension.kind, extension.name) for extension in facts.extensions] == [
+        ("CUDAExtension", "pack._C"),
+        ("CppExtension", "pack.cpu"),
+        ("Extension", ""),
+        ("CMakeExtension", "pack.cmake"),
+    ]
+    assert facts.missing == ("csrc/b.cu",)
+    assert facts.files == {".cpp": 1}
+    assert "setup.py:12: the name of the Extension is computed" in facts.undetermined
+    assert facts.without_cpu_path == ""
+
+
+def test_extension_class_chosen_at_run_time_has_a_cpu_path(learn: Learn) -> None:
+    facts = learn("extension = CUDAExtension if cuda else CppExtension\nextension('x._C', [])")
+    assert facts.extensions[0].kind == "CUDAExtension or CppExtension"
+    assert facts.without_cpu_path == ""
+
+
+def test_only_cuda_extensions_have_no_cpu_path(learn: Learn) -> None:
+    facts = learn("CUDAExtension('x._C', [])")
+    assert facts.without_cpu_path == "all its extensions are CUDAExtension"
+
+
+def test_variables_with_defaults(learn: Learn) -> None:
+    facts = learn(
+        "import os\nfrom os import environ, getenv\n"
+        "archs = os.environ.get('GPU_ARCHS', 'native')\n"
+        "getenv('PYTORCH_ROCM_ARCH')\nenviron['PLAIN']\n"
+        "if 'FLAG' in os.environ: pass\n"
+        "os.getenv('FORCE_CUDA', '0')\nos.environ['CC'] = 'g++'\nos.getenv(prefix + 'X')\n"
+    )
+    assert [(row.name, row.default) for row in facts.architectures] == [
+        ("GPU_ARCHS", "'native'"),
+        ("PYTORCH_ROCM_ARCH", ""),
+    ]
+    names = [(row.name, row.default, row.where) for row in facts.flags]
+    assert names == [
+        ("PLAIN", "", "setup.py:5"),
+        ("FLAG", "", "setup.py:6"),
+        ("FORCE_CUDA", "'0'", "setup.py:7"),
+    ]
+    assert facts.sets == ("CC",)
+    assert "setup.py:9 reads an environment variable whose name it computes" in facts.undetermined
+
+
+def test_cmake_files_count_if_the_build_calls_cmake(learn: Learn) -> None:
+    cmake = (
+        "cmake_minimum_required(VERSION 3.1)\nproject(x LANGUAGES CXX CUDA)  # enable_language(HIP)\n"
+        'find_package(Torch REQUIRED)\noption(FAST "speed" ON)\n'
+        "set(CMAKE_HIP_ARCHITECTURES $ENV{OWN_ARCH})\nFetchContent_Declare(y)\n"
+    )
+    files = {"CMakeLists.txt": cmake, "third_party__z__CMakeLists.txt": 'option(NOT_OURS "" ON)'}
+    assert not learn("from setuptools import setup", **files).cmake.files
+    facts = learn("import subprocess\nsubprocess.check_call(['cmake', '.'])", **files)
+    assert facts.cmake.files == ("CMakeLists.txt",)
+    assert facts.builds_with_torch
+    assert facts.undeclared == ("setuptools", "wheel", "torch", "cmake<4")
+    assert [row.name for row in facts.architectures] == ["CMAKE_HIP_ARCHITECTURES"]
+    assert [(row.name, row.default) for row in facts.flags] == [("OWN_ARCH", ""), ("FAST", "ON")]
+    assert facts.without_cpu_path == "its CMake project requires CUDA"
+    assert "what the build downloads: a build has no network" in facts.undetermined
+
+
+def test_submodules_without_files(learn: Learn) -> None:
+    facts = learn(
+        "setup()",
+        **{
+            ".gitmodules": '[submodule "a"]\n\tpath = lib/a\n\turl = x\n[submodule "b"]\n\tpath = lib/b\n',
+            "lib__b__k.cu": "",
+        },
+    )
+    assert facts.submodules == {"lib/a": False, "lib/b": True}
+
+
+@pytest.mark.parametrize(
+    ("files", "version"),
+    [
+        ({"PKG-INFO": "Metadata-Version: 2.1\nName: Own_Name\nVersion: 1.2\n"}, "1.2"),
+        ({"setup.py": "version = '1.3'\nsetup(name='own-name', version=version)"}, "1.3"),
+        ({"setup.cfg": "[metadata]\nname = own_name\nversion = 1.4\n"}, "1.4"),
+        ({"pyproject.toml": "[project]\nname = 'own.name'\nversion = '1.5'\n"}, "1.5"),
+        (
+            {
+                "setup.py": "setup(name='own_name', version=read())",
+                "own_name/_version.py": "__version__ = '1.6'",
+            },
+            "1.6",
+        ),
+        ({"setup.py": "setup(name='own_name', version=read())"}, ""),
+    ],
+)
+def test_name_and_version(files: dict[str, str], version: str, tmp_path: Path) -> None:
+    for name, text in ({"setup.py": ""} | files).items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    facts = learn_source(tmp_path)
+    assert (facts.name, facts.version) == ("own-name", version)
+
+
+@pytest.mark.parametrize("text", ["print 'Python 2'", "x = " + "(" * 300 + ")" * 300, "\0"])
+def test_unreadable_script_is_reported(text: str, learn: Learn) -> None:
+    facts = learn(text)
+    assert any(reason.startswith("setup.py") for reason in facts.undetermined)
+
+
+def test_pure_python_compiles_nothing(learn: Learn) -> None:
+    facts = learn("from setuptools import setup\nsetup(name='plain', version='1', python_requires='>=3.8')")
+    assert not facts.compiles
+    assert not facts.builds_with_torch
+    assert facts.requires_python == ">=3.8"
+    assert not facts.undetermined
+
+
+def test_directory_that_is_no_project_is_rejected(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="is not a Python project"):
+        learn_source(tmp_path)
