@@ -294,7 +294,11 @@ class _Relabelling:
             else:
                 sources[new] = name
                 executable = bool(info.external_attr >> 16 & 0o111)
-                members[new] = NewMember(info.file_size, self._checked(info), executable)
+                algorithm, digest = self._recorded.get(name, ("", ""))
+                is_hashed_again = algorithm == "sha256"
+                chunks = self._chunks(info) if is_hashed_again else self._checked(info)
+                recorded = f"{algorithm}={digest}" if is_hashed_again else ""
+                members[new] = NewMember(info.file_size, chunks, executable, recorded)
         return members
 
     def _renamed(self, top: str) -> str:
@@ -309,16 +313,19 @@ class _Relabelling:
         """Yield the content of a member; raise an error at the end unless it agrees with RECORD."""
         algorithm, expected = self._recorded.get(info.filename, ("sha256", ""))
         digest = hashlib.new(algorithm)
-        try:
-            for data in self._wheel.chunks(info):
-                digest.update(data)
-                yield data
-        except DamagedError as error:
-            msg = f"{info.filename} {error}"
-            raise DamagedError(msg) from None
+        for data in self._chunks(info):
+            digest.update(data)
+            yield data
         if expected and recorded_hash(digest.digest(), algorithm) != f"{algorithm}={expected}":
             msg = f"the {algorithm} of {info.filename} differs from RECORD"
             raise DamagedError(msg)
+
+    def _chunks(self, info: zipfile.ZipInfo) -> Iterator[bytes]:
+        try:
+            yield from self._wheel.chunks(info)
+        except DamagedError as error:
+            msg = f"{info.filename} {error}"
+            raise DamagedError(msg) from None
 
     def _read(self, name: str) -> bytes:
         info = self._members[f"{self._source}/{name}"]

@@ -251,6 +251,20 @@ def test_bytes_do_not_depend_on_source_compression(source: Path, tmp_path: Path)
     assert first.read_bytes() == second.read_bytes()
 
 
+def test_large_member_is_compressed_to_same_bytes_by_any_number_of_threads(
+    make_wheel: MakeWheel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Compressed in blocks of 1 MiB: neither their number, nor chunks of the source, nor threads show."""
+    large = random.Random(0).randbytes(1 << 16) * 40 + b"end"
+    source = make_wheel(files={"tiny/data.bin": large})
+    first = label(repacked(source, {}, folder="fast", level=1), tmp_path / "first").path
+    monkeypatch.setattr("os.cpu_count", lambda: 1)
+    monkeypatch.setattr("builders.wheel._MOST_PENDING", 0)
+    second = label(repacked(source, {}, folder="small", level=9), tmp_path / "second").path
+    assert first.read_bytes() == second.read_bytes()
+    assert read_all(first)["tiny/data.bin"] == large
+
+
 def test_member_dates_follow_source_date_epoch(
     source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
