@@ -112,6 +112,9 @@ def same_target(lock: Resolution, args: argparse.Namespace, catalog: Catalog) ->
         asked, version = getattr(args, what), lock.version_of(what)
         if asked and not (version and allows([parse_specifier(asked)], version)):
             _refuse(what, asked, version, args)
+    if args.no_prebuilt and not lock.request.no_prebuilt:
+        msg = f"{args.lock} was resolved with wheels that others publish, and --no-prebuilt excludes them."
+        raise UsageError(msg, hint="Resolve again with --no-prebuilt.")
     same_image(lock, args, catalog)
 
 

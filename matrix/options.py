@@ -57,6 +57,11 @@ def add_target_options(parser: argparse.ArgumentParser) -> None:
         choices=("newest", "proven", "oldest"),
         help="which of several solutions to choose (default: newest)",
     )
+    group.add_argument(
+        "--no-prebuilt",
+        action="store_true",
+        help="build what the catalog can build, although others publish wheels of it",
+    )
 
 
 def add_input_options(parser: argparse.ArgumentParser) -> None:

@@ -66,6 +66,7 @@ def make_request(
         site_file=site_file(settings.site),
         catalogs=tuple(settings.catalog),
         preinstalled=preinstalled,
+        no_prebuilt=settings.no_prebuilt,
     )
 
 

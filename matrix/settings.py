@@ -56,6 +56,8 @@ class Settings(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, rename=
     base_image: str | None = None
     support: Literal["documented", "observed", "any"] | None = None
     prefer: Literal["newest", "proven", "oldest"] | None = None
+    no_prebuilt: bool = False
+    """Build what the catalog can build, although others publish wheels of it."""
     catalog: list[str] = []
     keep_installed: str | None = None
     """A file that lists the installed distributions to keep, or ``image``."""

@@ -8,9 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from datetime import date
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
+
+if TYPE_CHECKING:
+    from resolver.facts import schema
 
 
 class File(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, gc=False):
@@ -39,6 +42,11 @@ def uploaded_by(files: Iterable[File], day: date) -> list[File]:
     """Return the files that were uploaded until the end of a day, or when the index does not say."""
     last = day.isoformat()
     return [file for file in files if not file.uploaded or file.uploaded[:10] <= last]
+
+
+def files_of(release: schema.Release) -> list[File]:
+    """Return the wheels of a release of the catalog that no index has."""
+    return [File(name=wheel.file, url=wheel.url, sha256=wheel.sha256) for wheel in release.wheels]
 
 
 class Release(Protocol):

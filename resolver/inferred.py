@@ -17,7 +17,7 @@ from resolver.compiling.preinstalled import installed_names
 from resolver.compiling.problem_builder import closed_names
 from resolver.compiling.request import closest_versions
 from resolver.errors import EnvironmentLacksError, UsageError
-from resolver.facts.catalog import recipe_for
+from resolver.facts.catalog import is_elsewhere, recipe_for
 from resolver.facts.schema import Sdist
 from resolver.indexes import uploaded_by
 from resolver.requirements import normalize_name
@@ -154,7 +154,7 @@ def _is_on_index(catalog: Catalog, name: str, backend: Backend) -> bool:
         package is not None
         and package.pypi == "same"
         and any(
-            backend in row.backend and not row.variant and row.git is None
+            backend in row.backend and not row.variant and row.git is None and not is_elsewhere(row)
             for row in catalog.releases_of(name)
         )
     )
@@ -243,7 +243,7 @@ class _ReleasesBelow:
         self._rows = {
             key: row
             for key, row in sorted(rows.items())
-            if backend in row.backend and row.key() not in catalog.inferred
+            if backend in row.backend and row.key() not in catalog.inferred and not is_elsewhere(row)
         }
         self._keys = list(self._rows)
 

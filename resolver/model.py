@@ -180,6 +180,8 @@ class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     catalogs: tuple[str, ...] = ()
     """Overlays that the user added to the catalog."""
     preinstalled: Preinstalled | None = None
+    no_prebuilt: bool = False
+    """Whether to build what can be built, although others publish wheels of it."""
 
 
 class Distribution(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

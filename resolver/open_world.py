@@ -20,9 +20,9 @@ from resolver.compiling.clauses import REQUEST
 from resolver.compiling.request import closest_versions
 from resolver.environment import Environment, names_python
 from resolver.errors import EnvironmentLacksError, SourceError, UsageError, did_you_mean
-from resolver.facts.catalog import applies
+from resolver.facts.catalog import applies, is_elsewhere
 from resolver.incompatibilities import Incompatibility, Search, is_required
-from resolver.indexes import File, uploaded_by
+from resolver.indexes import File, files_of, uploaded_by
 from resolver.look_ahead import LookAhead
 from resolver.problem import ABSENT
 from resolver.requirements import (
@@ -859,6 +859,7 @@ class OpenWorld:
                     self._add_row(row, name, {number: mask}, candidate.version)
         files, indexes = self._offered(candidate)
         if not files:
+            self._exclude_unfit(candidate, number, mask)
             return
         self._files[name, mask.bit_length() - 1] = tuple(files)
         try:
@@ -875,6 +876,15 @@ class OpenWorld:
         except (UsageError, ValueError) as error:
             self._unread[name, self._solution[name]] = f"a requirement in its metadata is invalid: {error}"
 
+    def _exclude_unfit(self, candidate: Candidate, number: int, mask: int) -> None:
+        """Add that a release has no wheel for the target, unless its wheels are not known."""
+        release = candidate.release
+        is_unread = (candidate.name, self._solution[candidate.name]) in self._unread
+        if release is not None and is_elsewhere(release) and not is_unread:
+            text = f"has no wheel for {self._environment}"
+            link = Link(candidate.name, "", candidate.version, text, release.source)
+            self._search.add({**self._of_target("python", "glibc"), number: mask}, link)
+
     def _offered(self, candidate: Candidate) -> tuple[list[File], PackageIndexes]:
         """Return the files of a candidate, and the indexes that have them."""
         release = candidate.release
@@ -884,6 +894,8 @@ class OpenWorld:
         indexes = self._indexes.at(index) if index else self._indexes
         if release is not None and release.git is not None:
             return [], indexes
+        if release is not None and release.wheels:
+            return self._environment.installable(files_of(release)), indexes
         try:
             project = indexes.project(candidate.name)
         except (EnvironmentLacksError, SourceError) as error:
@@ -905,7 +917,7 @@ class OpenWorld:
             files = [file for file in offered if file.name == pinned.file]
         else:
             files = self._environment.installable(offered)
-        if not files:
+        if not files and not (offered and release is not None and is_elsewhere(release)):
             self._unread[candidate.name, self._solution[candidate.name]] = (
                 f"{index} does not list its files" if index else "no index lists its files"
             )

@@ -10,6 +10,8 @@ from msgspec.structs import replace
 from resolver.compiling.known_bad import known_bad_warnings
 from resolver.compiling.preinstalled import preinstalled_warnings
 from resolver.compiling.problem_builder import window_of
+from resolver.environment import Environment
+from resolver.indexes import files_of
 from resolver.inferred import inferred_warning
 from resolver.label import labelled, wheel_label
 from resolver.model import PLATFORM, STATUS_RANK, BaseImage, Distribution, DriverWindow, Fact, Resolution
@@ -19,7 +21,8 @@ from resolver.versions import join_words
 
 if TYPE_CHECKING:
     from resolver.facts.catalog import Catalog
-    from resolver.facts.schema import Image
+    from resolver.facts.schema import Image, Release
+    from resolver.indexes import File
     from resolver.model import Request, Target
     from resolver.problem import Problem, Relation, Row
 
@@ -156,8 +159,20 @@ def pick_of(problem: Problem, solution: Solution, name: str) -> Distribution:
         git=release.git if release else None,
         wheel=release.wheel if release else None,
         patches=release.patches if release else (),
+        files=_files(problem, solution, release) if release else (),
         facts=tuple(facts.values()),
     )
+
+
+def _files(problem: Problem, solution: Solution, release: Release) -> tuple[File, ...]:
+    """Return the wheels of a release that no index has and that the solution's Python can install."""
+    if not release.wheels:
+        return ()
+
+    def version(name: str) -> str:
+        return problem.variables[name].candidate(solution[name]).version if name in solution else ""
+
+    return tuple(Environment(version("python"), version("glibc")).installable(files_of(release)))
 
 
 def _reasons(problem: Problem, solution: Solution, name: str) -> Iterator[tuple[Relation, Row]]:

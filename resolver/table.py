@@ -315,8 +315,7 @@ def available_packages(catalog: Catalog, backend: Backend) -> list[str]:
 
     def is_available(name: str) -> bool:
         return any(
-            backend in release.backend
-            and (release.wheel or release.pypi or recipe_for(catalog, release, backend))
+            backend in release.backend and (release.is_published or recipe_for(catalog, release, backend))
             for release in catalog.releases_of(name)
         )
 

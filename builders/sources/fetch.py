@@ -159,6 +159,7 @@ def fetch_published(
     *,
     mirrors: Mapping[str, str],
     offline: bool = False,
+    check: Callable[[Distribution, Path], None] | None = None,
     reporter: Reporter = SILENT,
 ) -> FetchResult:
     """Fetch the file from which pip installs each published distribution, several at a time.
@@ -173,6 +174,8 @@ def fetch_published(
         Maps URL prefixes to their replacement.
     offline
         Only check whether everything is in the cache.
+    check
+        Called with each distribution and its file; raises a `MatrixError` if the file must not be used.
     """
     from builders.web import CONNECTIONS
 
@@ -184,6 +187,8 @@ def fetch_published(
             reporter.step(f"{pick}: {file.name}, {file.size / 2**20:.0f} MiB")
         try:
             fetched = fetch_file(file, downloads, offline=offline)
+            if check is not None:
+                check(pick, cached_file(file))
         except MatrixError as error:
             return MissingItem.from_error(pick.name, pick.version, file.name, error)
         path = cached_file(file)

@@ -419,7 +419,7 @@ def _check_extension(
 def _is_published(expected: Expected, name: str, version: str) -> bool:
     """Return whether PyPI has a usable wheel of a release."""
     return any(
-        row.version == version and (row.wheel or row.pypi) and expected.backend in row.backend
+        row.version == version and row.is_published and expected.backend in row.backend
         for row in expected.catalog.releases_of(name)
     )
 

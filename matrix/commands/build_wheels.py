@@ -123,6 +123,8 @@ def execute(context: Context) -> int:
     if args.executor == "slurm":
         msg = "This version cannot build in Slurm jobs. Nothing was built."
         raise EnvironmentLacksError(msg, hint="Use --executor local to build on this machine.")
+    if not args.dry_run:
+        _fetch_prebuilt(lock, catalog, names, context)
     index = Index(args.index)
     tasks = []
     if lock.built(names):
@@ -163,6 +165,26 @@ def _lock(context: Context, names: Sequence[str]) -> tuple[Resolution | None, Ca
         write_lock(lock, args.lock)
         console.info(f"There was no lock; resolved and wrote {args.lock}.")
     return lock, catalog
+
+
+def _fetch_prebuilt(lock: Resolution, catalog: Catalog, names: Sequence[str], context: Context) -> None:
+    """Fetch the wheels that others compiled, and audit them.
+
+    Raises
+    ------
+    MatrixError
+        One of them cannot be fetched, or has errors.
+    """
+    from builders.prebuilt import check_prebuilt, prebuilt
+    from builders.sources import Downloads, cached_file, fetch_file
+
+    settings = context.settings
+    for pick in prebuilt(lock, catalog):
+        if not names or pick.name in names:
+            file = pick.files[0]
+            context.console.step(f"fetch {file.name}")
+            fetch_file(file, Downloads(settings.mirrors), offline=settings.offline)
+            check_prebuilt(pick, cached_file(file), lock.target.gfx)
 
 
 def _build_host(lock: Resolution, names: Sequence[str], args: argparse.Namespace) -> BuildHost:

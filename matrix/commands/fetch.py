@@ -13,11 +13,11 @@ from builders.cache import cache_root
 from builders.files import link_or_copy
 from builders.index import Index
 from builders.io_errors import explain_io_errors
+from builders.prebuilt import check_of
 from builders.sources import (
     FetchedItem,
     FetchResult,
     MissingItem,
-    cached_file,
     fetch_all,
     fetch_published,
 )
@@ -88,7 +88,13 @@ def execute(context: Context) -> int:
         _check_wheelhouse_options(args, lock)
     published = [pick for pick in lock.distributions if pick.origin == "published" and pick.files]
     locked = [] if args.only_sources else [pick for pick in published if not names or pick.name in names]
-    result = fetch_published(locked, mirrors=settings.mirrors, offline=args.offline, reporter=console)
+    result = fetch_published(
+        locked,
+        mirrors=settings.mirrors,
+        offline=args.offline,
+        check=check_of(lock, catalog),
+        reporter=console,
+    )
     others = [name for name in names if name not in {pick.name for pick in published}]
     if args.wheelhouse is None and (others or not names):
         wheels = partial(
@@ -112,7 +118,7 @@ def execute(context: Context) -> int:
         built = lock.built(others) if others or not names else []
         index = Index(args.index)
         ours = {pick.name: index.wheels_of(pick.name, pick.pinned) for pick in built}
-        _fill_wheelhouse(args.wheelhouse, locked, ours)
+        _fill_wheelhouse(args.wheelhouse, result.sources, ours)
         result.warnings += _wheelhouse_warnings(lock, ours, index)
     if warning := sdists_text([pick for pick in locked if pick.is_sdist]):
         result.warnings.append(warning)
@@ -142,10 +148,10 @@ def _check_wheelhouse_options(args: argparse.Namespace, lock: Resolution) -> Non
 
 
 def _fill_wheelhouse(
-    folder: Path, locked: Sequence[Distribution], wheels: Mapping[str, Sequence[Path]]
+    folder: Path, fetched: Sequence[FetchedItem], wheels: Mapping[str, Sequence[Path]]
 ) -> None:
-    """Put the files of the lock that exist into a directory."""
-    paths = [path for pick in locked if (path := cached_file(pick.files[0])).exists()]
+    """Put the fetched files of the lock into a directory."""
+    paths = [Path(item.path) for item in fetched]
     paths += [path for built in wheels.values() for path in built]
     with explain_io_errors(folder, hint="Free some space, or choose another directory."):
         folder.mkdir(parents=True, exist_ok=True)

@@ -16,6 +16,7 @@ from resolver.compiling.platform import compile_platform
 from resolver.compiling.preinstalled import compile_preinstalled
 from resolver.compiling.problem_builder import ProblemBuilder, reachable
 from resolver.compiling.request import compile_request
+from resolver.facts.catalog import without_prebuilt
 from resolver.problem import Problem, Relation
 
 if TYPE_CHECKING:
@@ -50,6 +51,8 @@ def compile_problem(
     UsageError
         The request names a component, version, day or image that the catalog does not know.
     """
+    if request.no_prebuilt:
+        catalog = without_prebuilt(catalog, request.target.backend)
     builder = ProblemBuilder(catalog, request, also=also, keep=keep, open_world=open_world)
     compile_platform(builder)
     compile_torch(builder)

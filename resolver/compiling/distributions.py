@@ -6,7 +6,7 @@ so it is the last resort.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from resolver.compiling.clauses import (
@@ -19,7 +19,7 @@ from resolver.compiling.clauses import (
     covers,
     version_in,
 )
-from resolver.facts.catalog import recipe_for
+from resolver.facts.catalog import is_elsewhere, recipe_for
 from resolver.model import Candidate, Fact
 from resolver.problem import LazyText, Variable
 from resolver.requirements import exact_requirement, normalize_name, split_marker
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from resolver.compiling.clauses import Test
     from resolver.compiling.problem_builder import ProblemBuilder
     from resolver.facts import schema
-    from resolver.facts.catalog import Catalog
 
 
 def compile_torch(builder: ProblemBuilder) -> None:
@@ -164,7 +163,7 @@ def compile_packages(builder: ProblemBuilder) -> None:
     ]
     for name in names:
         if name not in builder.variables:
-            builder.add_variable(name, package_candidates(builder, name), last=_is_inferred(builder.catalog))
+            builder.add_variable(name, package_candidates(builder, name), last=_lateness(builder, name))
     for name in names:
         masks = _ReleaseMasks(builder.variables[name])
         _relate_to_backend(builder, name, masks)
@@ -172,9 +171,20 @@ def compile_packages(builder: ProblemBuilder) -> None:
         _relate_to_build_requirements(builder, name, masks)
 
 
-def _is_inferred(catalog: Catalog) -> Test:
-    """Allow the releases that the catalog does not list: they come last, because nobody has tried them."""
-    return lambda candidate: (candidate.name, candidate.version, candidate.variant) in catalog.inferred
+def _lateness(builder: ProblemBuilder, name: str) -> Callable[[Candidate], int]:
+    """Return what sorts releases that are built behind wheels that others compiled, whatever their versions.
+
+    The releases that the catalog does not list come last, because nobody has tried them.
+    """
+    has_prebuilt = any(map(is_elsewhere, builder.catalog.releases_of(name)))
+    inferred = builder.catalog.inferred
+
+    def lateness(candidate: Candidate) -> int:
+        if (candidate.name, candidate.version, candidate.variant) in inferred:
+            return 2
+        return int(has_prebuilt and candidate.origin == "build")
+
+    return lateness
 
 
 def package_candidates(builder: ProblemBuilder, name: str) -> list[Candidate]:
@@ -187,9 +197,10 @@ def _release_candidate(builder: ProblemBuilder, release: schema.Release) -> Cand
         release.package,
         release.version,
         "distribution",
-        "published" if release.wheel or release.pypi else "build",
+        "published" if release.is_published else "build",
         Fact.of(release, _origin_text(release)),
         variant=release.variant,
+        index=release.index,
         release=release,
         recipe=recipe_for(builder.catalog, release, builder.target.backend),
     )
@@ -197,21 +208,20 @@ def _release_candidate(builder: ProblemBuilder, release: schema.Release) -> Cand
 
 def _origin_text(release: schema.Release) -> str:
     name = f"{release.package} {release.version}"
-    if release.pypi:
-        return f"{name} is published on PyPI"
-    if release.wheel:
-        return f"{name} is published as {release.wheel.file}"
-    if release.sdist:
-        return f"{name} is the sdist {release.sdist.file}"
     if release.git:
         return f"{name} is {release.git.url} at {release.git.commit[:12]}"
-    return name
+    if release.sdist:
+        return f"{name} is the sdist {release.sdist.file}"
+    if release.wheel:
+        return f"{name} is published as {release.wheel.file}"
+    place = release.wheels[0].url.rpartition("/")[0] if release.wheels else release.index
+    return f"{name} is published {f'at {place}' if place else 'on PyPI'}"
 
 
 def _relate_to_backend(builder: ProblemBuilder, name: str, masks: _ReleaseMasks) -> None:
     clauses = []
     for release in builder.catalog.releases_of(name):
-        is_published = release.wheel or release.pypi
+        is_published = release.is_published
         backends = release.backend
         if not is_published:
             backends = tuple(backend for backend in backends if recipe_for(builder.catalog, release, backend))
@@ -324,9 +334,11 @@ class _ReleaseMasks:
         self._variable = variable
         self._of: dict[tuple[str, str], int] = {}
         self._of_variant: dict[str | None, int] = {None: 0}
+        self._built = 0
         for number, candidate in enumerate(variable.candidates, start=1):
             if candidate.release is not None:
                 self._of[candidate.version, candidate.variant] = 1 << number
+                self._built |= 0 if candidate.origin == "published" else 1 << number
                 for variant in (None, candidate.variant):
                     self._of_variant[variant] = self._of_variant.get(variant, 0) | 1 << number
 
@@ -337,4 +349,6 @@ class _ReleaseMasks:
     def applies(self, row: schema.Requires) -> KnownMask:
         """Allow the releases that a row applies to."""
         mask = self._of_variant.get(row.variant, 0)
+        if row.kind == "build":
+            mask &= self._built
         return KnownMask(mask & self._variable.allowed_by(row.releases) if row.releases else mask)

@@ -100,13 +100,13 @@ class ProblemBuilder:
         candidates: Iterable[Candidate],
         *,
         rank: Callable[[Candidate], SupportsRichComparison] = lambda candidate: sort_key(candidate.version),
-        last: Test = lambda _: False,
+        last: Callable[[Candidate], int] = lambda _: 0,
     ) -> None:
         """Add a component, and sort its candidates in the order of preference.
 
         The highest rank comes first, or the lowest if the request prefers the oldest. Within a rank, the
-        candidate without a variant comes first. Candidates to be tried `last` come after all others, and the
-        version to keep comes before them.
+        candidate without a variant comes first. Candidates for which `last` is greater come after all others,
+        and the version to keep comes before them.
         Candidates weaker than the requested support may not be chosen.
         """
         ordered = sorted(candidates, key=lambda candidate: candidate.variant)

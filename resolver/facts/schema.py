@@ -253,10 +253,12 @@ class SiteImage(
 
 
 class Sdist(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False):
-    """A file on PyPI, pinned by its hash."""
+    """A file, pinned by its hash."""
 
     file: str
     sha256: str
+    url: str = ""
+    """Where it is, if PyPI does not have it."""
 
 
 class Git(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False):
@@ -279,7 +281,7 @@ class Patch(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False):
 class Release(Row, frozen=True, kw_only=True):
     """One release of an extension package, from one source.
 
-    It has exactly one of `sdist`, `git`, `wheel` and `pypi`.
+    It has exactly one of `sdist`, `git`, `wheel`, `wheels`, `pypi` and `index`.
     """
 
     package: str
@@ -291,12 +293,21 @@ class Release(Row, frozen=True, kw_only=True):
     git: Git | None = None
     wheel: Sdist | None = None
     """A published wheel, used as it is."""
+    wheels: tuple[Sdist, ...] = ()
+    """Published wheels that no package index has, for different Pythons; each has its URL."""
     pypi: bool = False
     """A release on PyPI with wheels for every Python: pip chooses the file."""
+    index: str = ""
+    """URL of the package index with wheels of the release, if it is not on PyPI: pip chooses the file."""
     patches: tuple[Patch, ...] = ()
     """Applied to the unpacked source, in this order."""
 
     identity = ("package", "version", "variant")
+
+    @property
+    def is_published(self) -> bool:
+        """Whether it has wheels, so that it is not built."""
+        return bool(self.wheel or self.wheels or self.pypi or self.index)
 
 
 class Requires(Row, frozen=True, kw_only=True):

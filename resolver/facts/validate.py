@@ -142,8 +142,10 @@ def _(row: schema.Driver) -> Iterator[tuple[str, str]]:
 
 @_row_errors.register
 def _(row: schema.Release) -> Iterator[tuple[str, str]]:
-    if sum(map(bool, (row.sdist, row.git, row.wheel, row.pypi))) != 1:
-        yield "version", "a release has exactly one of sdist, git, wheel and pypi"
+    if sum(map(bool, (row.sdist, row.git, row.wheel, row.wheels, row.pypi, row.index))) != 1:
+        yield "version", "a release has exactly one of sdist, git, wheel, wheels, pypi and index"
+    if not all(wheel.url for wheel in row.wheels):
+        yield "wheels", "each wheel has its url"
     if row.patches and not (row.sdist or row.git):
         yield "patches", "only an sdist or a git commit can be patched"
     for patch in row.patches:
@@ -245,14 +247,12 @@ def _check_unique(catalog: Catalog) -> None:
                 raise _contradiction(
                     image, other, f"the images {image.name} and {other.name} have the same path"
                 )
-    files: dict[str, schema.Release] = {}
+    files: dict[str, tuple[schema.Release, schema.Sdist]] = {}
     commits: dict[tuple[str, str, str], schema.Release] = {}
     for release in catalog.release.values():
-        file = release.sdist or release.wheel
-        if file:
-            first = files.setdefault(file.file, release)
-            known = first.sdist or first.wheel
-            if known and known.sha256 != file.sha256:
+        for file in filter(None, (release.sdist, release.wheel, *release.wheels)):
+            first, known = files.setdefault(file.file, (release, file))
+            if known.sha256 != file.sha256:
                 raise _contradiction(release, first, f"{file.file} has two hashes")
         if release.git:
             commit = (release.package, release.git.url, release.git.commit)

@@ -1,0 +1,129 @@
+"""Wheels that others compiled and that PyPI does not have."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from resolver.errors import CatalogError
+from resolver.facts.catalog import Catalog
+from resolver.facts.loading import load
+from resolver.lock import dumps
+from resolver.model import Conflict, Distribution
+from resolver.resolve import resolve
+from tests.resolver.solve_helpers import ask
+from tests.support.indexes import FakeIndexes, FakeRelease
+
+Overlay = Callable[[str], Path]
+SEEN = 'status = "documented"\nsource = "a test"\n'
+RELEASES = "https://example.invalid/releases/download/v1"
+INDEX = "https://wheels.invalid/rocm"
+TAG = "cp{0}-cp{0}-manylinux_2_28_x86_64"
+PACKAGE = f"""
+[[package]]
+name = "slow"
+title = "An extension that takes hours to compile"
+import-name = "slow"
+{SEEN}
+[[release]]
+package = "slow"
+version = "2.0"
+sdist = {{ file = "slow-2.0.tar.gz", sha256 = "{"ab" * 32}" }}
+{SEEN}
+[[recipe]]
+package = "slow"
+backend = "rocm"
+{SEEN}
+"""
+
+
+def release_with_wheels(version: str, *pythons: str) -> str:
+    files = [f"slow-{version}-{TAG.format(python)}.whl" for python in pythons]
+    wheels = ", ".join(
+        f'{{ file = "{file}", sha256 = "{number:064x}", url = "{RELEASES}/{file.replace("+", "%2B")}" }}'
+        for number, file in enumerate(files)
+    )
+    return f'\n[[release]]\npackage = "slow"\nversion = "{version}"\nwheels = [{wheels}]\n{SEEN}'
+
+
+def release_on_index(version: str) -> str:
+    return f'\n[[release]]\npackage = "slow"\nversion = "{version}"\nindex = "{INDEX}"\n{SEEN}'
+
+
+def resolved(
+    catalog: Catalog, indexes: FakeIndexes | None = None, *, no_prebuilt: bool = False, python: str = "3.12"
+) -> Distribution:
+    request = ask(catalog, "slow torch==2.9.1", python=python)
+    answer = resolve(catalog, replace(request, no_prebuilt=no_prebuilt), indexes)
+    assert not isinstance(answer, Conflict), answer
+    pick = answer.pick("slow")
+    assert pick is not None
+    assert f"no_prebuilt = {str(no_prebuilt).lower()}" in dumps(answer)
+    return pick
+
+
+def test_published_wheel_is_preferred_to_newer_build(overlay: Overlay) -> None:
+    catalog = load([overlay(PACKAGE + release_with_wheels("1.9+rocm6.4", "311", "312"))])
+    pick = resolved(catalog)
+    assert (pick.version, pick.origin) == ("1.9+rocm6.4", "published")
+    assert pick.facts[0].text == f"slow 1.9+rocm6.4 is published at {RELEASES}"
+    (file,) = pick.files
+    assert (file.name, file.sha256) == (f"slow-1.9+rocm6.4-{TAG.format('312')}.whl", f"{1:064x}")
+    assert pick.direct_url == f"{RELEASES}/slow-1.9%2Brocm6.4-{TAG.format('312')}.whl#sha256={1:064x}"
+
+
+def test_no_prebuilt_builds_anyway(overlay: Overlay) -> None:
+    catalog = load([overlay(PACKAGE + release_with_wheels("2.0+rocm6.4", "312"))])
+    pick = resolved(catalog, no_prebuilt=True)
+    assert (pick.version, pick.origin, pick.files) == ("2.0", "build", ())
+
+
+def test_no_prebuilt_keeps_what_cannot_be_built(overlay: Overlay) -> None:
+    rows = PACKAGE.replace('backend = "rocm"', 'backend = "cpu"') + release_with_wheels("2.0+rocm6.4", "312")
+    assert resolved(load([overlay(rows)]), no_prebuilt=True).origin == "published"
+
+
+def test_release_on_another_index_is_found_there(overlay: Overlay) -> None:
+    catalog = load([overlay(PACKAGE + release_on_index("2.0+rocm64"))])
+    on_index = FakeRelease(wheels=[TAG.format("312")], requires=["einops"], index=INDEX)
+    indexes = FakeIndexes({"slow": {"2.0+rocm64": on_index, "2.0": []}, "einops": {"0.8": []}})
+    pick = resolved(catalog, indexes)
+    assert (pick.version, pick.origin, pick.index) == ("2.0+rocm64", "published", INDEX)
+    assert [file.index for file in pick.files] == [INDEX]
+    assert pick.facts[0].text == f"slow 2.0+rocm64 is published at {INDEX}"
+
+
+@pytest.mark.parametrize("rows", [release_with_wheels("2.0+rocm64", "312"), release_on_index("2.0+rocm64")])
+def test_prebuilt_without_wheel_for_the_python_is_built(overlay: Overlay, rows: str) -> None:
+    catalog = load([overlay(PACKAGE + rows)])
+    on_index = FakeRelease(wheels=[TAG.format("312")], index=INDEX)
+    indexes = FakeIndexes({"slow": {"2.0+rocm64": on_index, "2.0": FakeRelease(wheels=(), sdist=True)}})
+    assert resolved(catalog, indexes, python="3.11").origin == "build"
+
+
+def test_requirements_of_builds_do_not_limit_published_wheels(overlay: Overlay) -> None:
+    limit = f'\n[[requires]]\npackage = "slow"\non = "torch"\nversions = ["==2.7.*"]\nkind = "build"\n{SEEN}'
+    catalog = load([overlay(PACKAGE + release_with_wheels("2.0+rocm64", "312") + limit)])
+    assert resolved(catalog).origin == "published"
+
+
+def test_release_of_an_index_is_no_neighbour(overlay: Overlay) -> None:
+    """PyPI's newer release has nothing to do with wheels that PyPI does not have."""
+    package = PACKAGE.replace('import-name = "slow"', 'import-name = "slow"\npypi = "same"')
+    catalog = load([overlay(package + release_on_index("2.1+rocm64"))])
+    indexes = FakeIndexes({"slow": {"3.0": FakeRelease(wheels=["cp312-cp312-manylinux_2_28_x86_64"])}})
+    request = ask(catalog, "slow>=3 torch==2.9.1", backend="rocm", python="3.12")
+    with pytest.raises(Exception, match="has no sdist with a sha256, as the nearest release below"):
+        resolve(catalog, request, indexes)
+
+
+def test_wheel_without_url_is_an_error(overlay: Overlay) -> None:
+    rows = release_with_wheels("2.0+rocm64", "312").replace("url = ", "urls = ")
+    with pytest.raises(CatalogError, match="urls"):
+        load([overlay(PACKAGE + rows)])
+    start, _, _ = release_with_wheels("2.0+rocm64", "312").partition(", url")
+    with pytest.raises(CatalogError, match="each wheel has its url"):
+        load([overlay(PACKAGE + start + f" }}]\n{SEEN}")])
