@@ -29,7 +29,7 @@ def published_wheels(
     index
         URL of the index; empty for the one of pip's configuration.
     python
-        CPython minor, such as ``3.12``.
+        CPython minor version, such as ``3.12``.
     machine
         Architecture in platform tags.
 

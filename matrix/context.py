@@ -86,7 +86,7 @@ class Context:
     @property
     def has_lock(self) -> bool:
         """Whether to read a lock: ``--lock`` names one (which must then exist), or ``matrix.lock`` exists."""
-        # The default is recognised by identity: `--lock matrix.lock` names a file that must exist.
+        # The default is recognized by identity: `--lock matrix.lock` names a file that must exist.
         named = self.args.lock is not None and self.args.lock is not LOCK_FILE
         return named or LOCK_FILE.exists()
 

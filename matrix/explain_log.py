@@ -1,4 +1,4 @@
-"""``matrix explain --log``: recognise known failures in a log."""
+"""``matrix explain --log``: recognize known failures in a log."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def explain_log(args: argparse.Namespace, console: Console) -> int:
-    """Print the failures recognised in a log; return 1 if there are none."""
+    """Print the failures recognized in a log; return 1 if there are none."""
     from builders.diagnosis import Context, diagnose, diagnose_stream, diagnosis_text
 
     context = Context(package=canonicalize_name(args.name or ""), backend=args.backend or "")
@@ -29,7 +29,7 @@ def explain_log(args: argparse.Namespace, console: Console) -> int:
     elif findings:
         console.data(diagnosis_text(findings, sources=True))
     else:
-        console.data("No known failure was recognised in this log.")
+        console.data("No known failure was recognized in this log.")
         if not args.backend:
-            console.info("Some failures are recognised only if the backend is known: add --backend rocm.")
+            console.info("Some failures are recognized only if the backend is known: add --backend rocm.")
     return 0 if findings else 1

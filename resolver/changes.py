@@ -1,4 +1,4 @@
-"""Single changes of a request that could make it resolve, the smallest first."""
+"""Single changes of a request that could make it resolve, smallest first."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Change(msgspec.Struct, frozen=True):
 
 
 def changes_of(catalog: Catalog, request: Request, *, sited: bool) -> list[Change]:
-    """Return every single change of a request, the smallest first.
+    """Return every single change of a request, smallest first.
 
     Parameters
     ----------
@@ -100,7 +100,7 @@ def _other_sites(catalog: Catalog, request: Request) -> Iterator[Change]:
 
 
 def _other_days(catalog: Catalog, request: Request) -> Iterator[Change]:
-    """Yield days on which the site had another driver or other base images, the nearest first."""
+    """Yield days on which the site had another driver or other base images, nearest first."""
     target = request.target
     for window in catalog.windows_of(target.site) if not target.driver else []:
         if not window.since <= target.date < (window.until or target.date + timedelta(days=1)):

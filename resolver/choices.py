@@ -36,7 +36,7 @@ ALWAYS = Link("", "", "", "", "")
 
 
 class Choices:
-    """The releases of one project that the search may choose, the most preferred first.
+    """The releases of one project that the search may choose, most preferred first.
 
     Bit 0 stands for absence, bit 1 for the most preferred release.
 
@@ -60,7 +60,7 @@ class Choices:
         self.name = name
         self.extra = extra
         self.releases = releases
-        """The newest first."""
+        """Newest first."""
         self.number = -1
         self._size = len(releases)
         self.everything = (1 << (self._size + 1)) - 1

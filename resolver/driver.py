@@ -89,7 +89,7 @@ def identify_driver(text: str, catalog: Catalog) -> str:
 
 
 def lines_of_module(version: str, catalog: Catalog) -> list[str]:
-    """Return the driver lines whose kernel module has this version, the oldest first."""
+    """Return the driver lines whose kernel module has this version, oldest first."""
     lines = {minor(row.driver) for row in catalog.driver_module.values() if row.module == version}
     return newest_first(lines)[::-1]
 

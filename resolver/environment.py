@@ -34,7 +34,7 @@ class Environment:
     Parameters
     ----------
     python
-        CPython minor, such as ``3.12``.
+        CPython minor version, such as ``3.12``.
     glibc
         Its glibc, such as ``2.31``; empty if it is not known: then every manylinux wheel counts.
     machine
@@ -154,7 +154,7 @@ class Environment:
         return ranks
 
     def installable(self, files: Iterable[File]) -> list[File]:
-        """Return the files that pip may install: wheels, the best first, else an sdist."""
+        """Return the files that pip may install: wheels, best first, else an sdist."""
         wheels: list[tuple[int, File]] = []
         sdist: File | None = None
         for file in files:

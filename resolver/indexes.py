@@ -70,7 +70,7 @@ class Project(Protocol):
 
     @property
     def releases(self) -> Sequence[Release]:
-        """All releases with a valid version, the newest first."""
+        """All releases with a valid version, newest first."""
 
     @property
     def status(self) -> str:

@@ -143,7 +143,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     base_image: str | None = None
     rocm: str | None = None
     python: str | None = None
-    """CPython minor; in a request that of the machine, if the target is the machine itself."""
+    """CPython minor version; in a request that of the machine, if the target is the machine itself."""
     glibc: str | None = None
     """glibc; in a request that of the machine, if the target is the machine itself."""
 
@@ -158,7 +158,7 @@ class Preinstalled(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     source: str
     """The file that lists them, or `IMAGE`."""
     installed: dict[str, str] = {}
-    """Normalised name to version."""
+    """Normalized name to version."""
 
     def __hash__(self) -> int:
         return hash((self.source, frozenset(self.installed.items())))

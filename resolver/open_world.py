@@ -517,7 +517,7 @@ class OpenWorld:
         self._search.add({**terms, number: variable.everything & ~allowed}, link)
 
     def _releases(self, name: str) -> Sequence[Release] | None:
-        """Return the releases of a project that may be chosen, the newest first; None if no index has it."""
+        """Return the releases of a project that may be chosen, newest first; None if no index has it."""
         installed = self._installed.get(name)
         url = self._url(name)
         if url and not installed:

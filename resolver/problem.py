@@ -192,7 +192,7 @@ class Problem(msgspec.Struct, eq=False):
 
 
 def bits(mask: int) -> Iterator[int]:
-    """Yield the numbers of the set bits, the lowest first.
+    """Yield the numbers of the set bits, lowest first.
 
     Examples
     --------

@@ -29,7 +29,7 @@ _SET_BY_SITE = {"kernel-driver", "base-image"}
 def suggest(
     catalog: Catalog, request: Request, session: Session, core: Sequence[Demand]
 ) -> tuple[Suggestion, ...]:
-    """Return changes with which a request resolves, the smallest first; at least one if any exists.
+    """Return changes with which a request resolves, smallest first; at least one if any exists.
 
     Single changes to the core are tried first: remove a pin, change the base image or the date, leave out
     a requirement. If none is enough, the first that resolves of these is returned: two changes together,

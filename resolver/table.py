@@ -378,7 +378,7 @@ class _Part:
         return demand.variable.name in {*ROW_COMPONENTS, *self.packages} or bool(demand.mask & ABSENT)
 
     def versions(self, domains: Domains | None, name: str) -> list[str]:
-        """Return the versions of a component that are left, the preferred first."""
+        """Return the versions of a component that are left, preferred first."""
         return list(dict.fromkeys(candidate.version for candidate in self._candidates(domains, name)))
 
     def left(self, name: str) -> list[Candidate]:

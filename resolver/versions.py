@@ -125,7 +125,7 @@ def satisfies(version: str, specifier: str) -> bool:
 
 
 def newest_first(versions: Iterable[str]) -> list[str]:
-    """Return the versions sorted, the newest first."""
+    """Return the versions sorted, newest first."""
     return sorted(versions, key=sort_key, reverse=True)
 
 

@@ -31,7 +31,7 @@ _FIRST_GCC = {
     "3.4.28": "9.3", "3.4.29": "11.1", "3.4.30": "12.1", "3.4.31": "13.1", "3.4.32": "13.2", "3.4.33": "14.1",
     "3.4.34": "15.1",
 }  # fmt: skip
-"""``GLIBCXX`` version to the first GCC release that has it, the oldest first.
+"""``GLIBCXX`` version to the first GCC release that has it, oldest first.
 Source: gcc.gnu.org/onlinedocs/libstdc++/manual/abi.html."""
 _CXX_STANDARD = "17"
 """C++ standard of the headers of every torch that has ROCm wheels today."""

@@ -1,4 +1,4 @@
-"""Why a build failed, or succeeded with nothing in it: known failures, recognised in logs and findings."""
+"""Why a build failed, or succeeded with nothing in it: known failures, recognized in logs and findings."""
 
 from builders.diagnosis.diagnose import (
     Context,

@@ -1,4 +1,4 @@
-"""Diagnose a failed build: recognise known failures in its log, the audit's findings and the exit code."""
+"""Diagnose a failed build: recognize known failures in its log, the audit's findings and the exit code."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Context:
 
 
 def diagnose(log: Path, context: Context | None = None) -> list[Finding]:
-    """Return the failures recognised in a log of a build, pip, conda or cotainr, the most specific first.
+    """Return the failures recognized in a log of a build, pip, conda or cotainr, most specific first.
 
     The evidence of each finding has ``cause``, ``text`` (its first lines), ``source`` and ``status``.
 

@@ -169,9 +169,9 @@ def _end_of_set(text: str, position: int) -> int:
 
 
 class Failure(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, rename="kebab"):
-    """A known failure: how to recognise it, what happened, why, and what to do.
+    """A known failure: how to recognize it, what happened, why, and what to do.
 
-    A line of the log (``any``), a finding of the audit or the exit code is enough to recognise it. All other
+    A line of the log (``any``), a finding of the audit or the exit code is enough to recognize it. All other
     keys are further conditions.
     """
 
@@ -207,7 +207,7 @@ class Failure(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     silent: bool = False
     """The build succeeds nevertheless, so every condition must be known to hold."""
     general: bool = False
-    """Reported only if nothing else is recognised."""
+    """Reported only if nothing else is recognized."""
 
 
 class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

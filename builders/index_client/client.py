@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from resolver.reporter import Reporter
 
     Releases = Sequence[tuple[str, Sequence[File]]]
-    """Versions, the newest first, and the files of each."""
+    """Versions, newest first, and the files of each."""
 
 FRESH_FOR = 600.0  # seconds
 _FORMAT = "v2"
@@ -530,7 +530,7 @@ class _Once(Generic[T]):
 
 
 def _merge(parts: Sequence[_Part]) -> list[Release]:
-    """Return the releases of all parts, the newest first; each part is in that order already."""
+    """Return the releases of all parts, newest first; each part is in that order already."""
     order = list(max(parts, key=lambda part: len(part.versions)).versions)[::-1]
     in_order = set(order)
     releases: dict[str, _Release] = {}
@@ -557,7 +557,7 @@ def _parsed(version: str) -> Version:
 
 
 def _candidates(files: Sequence[File]) -> list[File]:
-    """Return the files to read metadata from: one of each kind, the cheapest first."""
+    """Return the files to read metadata from: one of each kind, cheapest first."""
     wheels = [file for file in files if file.name.endswith(".whl")]
     sdists = [file for file in files if not file.name.endswith(".whl")]
     offered = [file for file in files if file.has_metadata]

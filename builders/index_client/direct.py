@@ -33,7 +33,7 @@ _FILES = ("pyproject.toml", "setup.py", "setup.cfg")
 
 
 class Reference(msgspec.Struct, frozen=True):
-    """What is known of a direct reference."""
+    """What is known about a direct reference."""
 
     url: str
     file: File
@@ -70,7 +70,7 @@ class DirectReader:
     Parameters
     ----------
     cache
-        Directory of what is known of remote references.
+        Directory of what is known about remote references.
     transport
         The connections.
     mirrors

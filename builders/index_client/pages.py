@@ -100,7 +100,7 @@ def parse(content: bytes, content_type: str, url: str, index: str) -> tuple[list
 
 
 def releases(project: str, files: Iterable[File]) -> list[tuple[str, list[File]]]:
-    """Return the versions of a project, the newest first, and the files of each, wheels first.
+    """Return the versions of a project, newest first, and the files of each, wheels first.
 
     Files of other projects, and those with an invalid name or version, are skipped; so are wheels for other
     systems than Linux, which are most files of some projects, but not their versions.

@@ -27,7 +27,7 @@ _WINDOW = 1 << 17  # bytes of a later read: a search goes from newer to older ve
 
 
 class Page(msgspec.Struct, array_like=True, gc=False):
-    """What is known of a page without its files."""
+    """What is known about a page without its files."""
 
     url: str
     """What was requested, without user and password."""
@@ -38,7 +38,7 @@ class Page(msgspec.Struct, array_like=True, gc=False):
     """Whether the index has the project."""
     status: str = ACTIVE
     versions: list[str] = []
-    """The newest first."""
+    """Newest first."""
     sizes: list[int] = []
     """The number of bytes of the packed files of each version."""
 
@@ -108,7 +108,7 @@ def write(path: Path, page: Page, releases: Sequence[tuple[str, Sequence[File]]]
     Parameters
     ----------
     releases
-        The versions, the newest first, and the files of each, wheels first.
+        The versions, newest first, and the files of each, wheels first.
     """
     packed = [_encoder.encode(files) for _, files in releases]
     page.versions = [version for version, _ in releases]

@@ -109,7 +109,7 @@ def check_source(recipe: Recipe, source: Path, title: str, others: Iterable[Reci
         return
     listed = "".join(f"\n  - {problem}" for problem in problems)
     msg = f"The recipe does not fit this source of {title}; nothing was compiled.{listed}"
-    fitting = [other for other in others if other != recipe and _recognises(other, source)]
+    fitting = [other for other in others if other != recipe and _recognizes(other, source)]
     hint = "The lock names a commit or file that the recipe was not written for."
     if fitting:
         titles = sorted({_recipe_title(other) for other in fitting})
@@ -129,7 +129,7 @@ def _mismatches(recipe: Recipe, source: Path) -> Iterator[str]:
             yield f"{name} mentions {text}: it needs other flags and would ignore the recipe's."
 
 
-def _recognises(recipe: Recipe, source: Path) -> bool:
+def _recognizes(recipe: Recipe, source: Path) -> bool:
     """Return whether a recipe states something about its source, and this source meets all of it."""
     stated = recipe.source_contains or recipe.source_lacks
     return bool(stated) and next(_mismatches(recipe, source), None) is None

@@ -324,7 +324,7 @@ class _CondaReader:
         for position, channel in enumerate(channels):
             if channel in {"defaults", "anaconda", "main"}:
                 message = (
-                    "Larger organisations need a licence for Anaconda's channel, and its packages do not mix "
+                    "Larger organizations need a licence for Anaconda's channel, and its packages do not mix "
                     "well with those of conda-forge, which cotainr uses."
                 )
                 self._add(

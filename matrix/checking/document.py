@@ -108,7 +108,7 @@ class Document:
 
     @property
     def python(self) -> str:
-        """The CPython minor that the file pins; empty if it pins none."""
+        """The CPython minor version that the file pins; empty if it pins none."""
         pins = (_CONDA_PIN.fullmatch(entry.text) for entry in self.conda)
         return next((pin[1] for pin in pins if pin), "")
 

@@ -82,9 +82,9 @@ class Indexes:
         self.replacing: Entry | None = None
         """The line that replaces PyPI."""
         self.only_binary: set[str] = set()
-        """Normalised names that pip must not build; ``:all:`` for all."""
+        """Normalized names that pip must not build; ``:all:`` for all."""
         self.no_binary: dict[str, Entry] = {}
-        """Normalised names that pip must build, to the line that requires it."""
+        """Normalized names that pip must build, to the line that requires it."""
         for entry in document.entries:
             line = entry.pip
             if line.requirement_text:
@@ -355,7 +355,7 @@ def _check_spelling(entry: Entry) -> Iterator[Finding]:
     written = line.pinned.partition("+")[2]
     if line.local and line.requirement is not None and written != line.local:
         message = (
-            "Labels are lower case with dots. pip normalises them, but other tools compare them as text."
+            "Labels are lower case with dots. pip normalizes them, but other tools compare them as text."
         )
         corrected = [entry.text.replace(f"+{written}", f"+{line.local}", 1)]
         yield finding("label-spelling", entry, message, corrected=corrected, fixable=True)

@@ -120,7 +120,7 @@ class PipLine:
 
     @cached_property
     def name(self) -> str:
-        """The normalised name of the distribution; empty when the line does not name one."""
+        """The normalized name of the distribution; empty when the line does not name one."""
         if self.requirement is not None:
             return canonicalize_name(self.requirement.name)
         egg = re.search(r"[#&]egg=([\w.-]+)", self.location)
@@ -141,7 +141,7 @@ class PipLine:
 
     @property
     def local(self) -> str:
-        """The normalised local label of the pin; empty without one."""
+        """The normalized local label of the pin; empty without one."""
         try:
             return Version(self.pinned).local or ""
         except InvalidVersion:

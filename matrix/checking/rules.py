@@ -120,7 +120,7 @@ RULES: dict[str, Rule] = {
     ),
     "not-the-lock": Rule("error", "version that differs from the lock", "only with a lock"),
     "label-spelling": Rule(
-        "warning", "label that is not normalised", "other tools than pip compare labels as text"
+        "warning", "label that is not normalized", "other tools than pip compare labels as text"
     ),
     "label-without-index": Rule(
         "warning", "labelled version without an index for it", "PyPI has no labelled versions"

@@ -30,7 +30,7 @@ class Expected:
     consumer: Consumer
     backend: str
     rocm: tuple[str, ...] = ()
-    """ROCm releases (major.minor) that fit, the oldest first; empty if that is unknown."""
+    """ROCm releases (major.minor) that fit, oldest first; empty if that is unknown."""
     exact: bool = False
     """Whether `rocm` is the ROCm of an image or a lock, not all that a driver supports."""
     because: str = ""
@@ -41,7 +41,7 @@ class Expected:
     pins: Mapping[str, str] = field(default_factory=dict)
     """Exact versions of the lock by name."""
     python: str = ""
-    """CPython minor of the lock."""
+    """CPython minor version of the lock."""
     glibc: str = ""
     """glibc of the base image; empty if there is no base image or its glibc is unknown."""
     index: Path = INDEX_DIRECTORY

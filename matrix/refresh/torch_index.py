@@ -140,7 +140,7 @@ def _most_similar(catalog: Catalog, rocm: str) -> schema.Torch | None:
 
 
 def _pythons(wheels: Iterable[DistributionPackage]) -> tuple[str, ...]:
-    """Return the CPython minors with a wheel; free-threaded builds do not count."""
+    """Return the CPython minor versions with a wheel; free-threaded builds do not count."""
     minors = set()
     for wheel in wheels:
         try:

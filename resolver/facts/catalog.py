@@ -77,7 +77,7 @@ class Catalog(msgspec.Struct, frozen=True, dict=True):
             yield from self.of_kind(kind)
 
     def windows_of(self, site: str) -> list[schema.Window]:
-        """Return a site's driver windows, the oldest first; a window without an end ends at the next one."""
+        """Return a site's driver windows, oldest first; a window without an end ends at the next one."""
         rows = sorted((w for w in self.window.values() if w.site == site), key=lambda w: w.since)
         ends = [*(row.since for row in rows[1:]), None]
         return [

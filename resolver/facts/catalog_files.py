@@ -219,14 +219,14 @@ def read_layers(
     Parameters
     ----------
     groups
-        Resolved paths of the files, the lowest layer first.
+        Resolved paths of the files, lowest layer first.
     overrides
         By path, text to read instead of the content of a file.
 
     Returns
     -------
     tuple
-        The layers, the lowest first, and all files that were read, each once.
+        The layers, lowest first, and all files that were read, each once.
 
     Raises
     ------

@@ -62,7 +62,7 @@ def load_uncached(
     Parameters
     ----------
     groups
-        Resolved paths of the files, the lowest layer first.
+        Resolved paths of the files, lowest layer first.
     overrides
         By path, text to read instead of the content of a file.
 

@@ -134,7 +134,7 @@ class Torch(Row, frozen=True, kw_only=True):
     index: str
     """URL of the wheel index that serves it."""
     python: tuple[str, ...]
-    """CPython minors with a wheel."""
+    """CPython minor versions with a wheel."""
     rocm: str = ""
     """ROCm line of the label (major.minor, or with a patch); empty for a CPU wheel."""
     gfx: tuple[str, ...] = ()
@@ -179,7 +179,7 @@ class Image(Row, frozen=True, kw_only=True):
     compilers: tuple[str, ...] = ()
     """Names of the host C and C++ compilers."""
     python: tuple[str, ...] = ()
-    """CPython minors in the image; empty if Python comes from elsewhere (conda)."""
+    """CPython minor versions in the image; empty if Python comes from elsewhere (conda)."""
     mpi: str = ""
     holds: dict[str, str] = {}
     """Distributions that are installed in it (``torch = "2.9.1+rocm6.4"``)."""

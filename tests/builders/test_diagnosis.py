@@ -1,7 +1,7 @@
-"""Provoked failures are recognised in their logs; logs of successful builds give no diagnosis.
+"""Provoked failures are recognized in their logs; logs of successful builds give no diagnosis.
 
 ``data/logs/ID.log`` and ``ID--CASE.log`` are excerpts of real logs, with paths made neutral: each must be
-recognised as ID and as nothing else. Where torch appears in those for ROCm, it was a stand-in for a ROCm
+recognized as ID and as nothing else. Where torch appears in those for ROCm, it was a stand-in for a ROCm
 build, made from the CPU wheel; compilers and sources were real. ``data/lines.toml`` has single lines.
 """
 
@@ -46,7 +46,7 @@ def ids_of(*lines: str, context: Context | None = None) -> list[str]:
 
 
 @pytest.mark.parametrize("log", LOGS, ids=lambda path: path.stem)
-def test_provoked_failure_is_recognised_alone(log: Path) -> None:
+def test_provoked_failure_is_recognized_alone(log: Path) -> None:
     expected = log.stem.partition("--")[0]
     assert ids(log, ROCM) == [expected]
     if expected not in SILENT:
@@ -63,12 +63,12 @@ def test_evidence_has_numbered_lines_of_the_log(log: Path) -> None:
 
 
 @pytest.mark.parametrize(("expected", "lines"), LINES.items())
-def test_line_is_recognised_without_context(expected: str, lines: list[str]) -> None:
+def test_line_is_recognized_without_context(expected: str, lines: list[str]) -> None:
     assert {line: ids_of("something", line, "else") for line in lines} == {line: [expected] for line in lines}
 
 
 @pytest.mark.parametrize(("expected", "given"), CONTEXTS.items())
-def test_line_is_recognised_with_its_context(expected: str, given: dict[str, Any]) -> None:
+def test_line_is_recognized_with_its_context(expected: str, given: dict[str, Any]) -> None:
     context = Context(**{name: value for name, value in given.items() if name != "lines"})
     assert {line: ids_of(line, context=context) for line in given["lines"]} == {
         line: [expected] for line in given["lines"]
@@ -116,7 +116,7 @@ def test_good_log_has_no_failures(log: Path, code: int | None) -> None:
 
 @pytest.mark.parametrize("package", ["", "apex"])
 @pytest.mark.parametrize("backend", ["", "rocm"])
-def test_pure_apex_wheel_is_recognised_after_success(package: str, backend: str) -> None:
+def test_pure_apex_wheel_is_recognized_after_success(package: str, backend: str) -> None:
     log = (
         "Running command python setup.py bdist_wheel --cpp_ext --cuda_ext",
         "  Created wheel for apex: filename=apex-1.10.0-py3-none-any.whl size=1 sha256=00",
@@ -389,7 +389,7 @@ def test_invalid_row_is_named(change: tuple[str, str], why: str) -> None:
         read_known(ROW.replace(*change), "mine.toml")
 
 
-def test_added_row_is_recognised() -> None:
+def test_added_row_is_recognized() -> None:
     mine = read_known(ROW + 'all = ["a second"]\nnone = ["but not"]\n', "mine.toml")
 
     def own_ids(*lines: str) -> list[str]:

@@ -137,7 +137,7 @@ def test_other_version_of_source_is_noted(make_wheel: MakeWheel, tmp_path: Path)
 
 
 def test_names_are_normalized(make_wheel: MakeWheel, tmp_path: Path) -> None:
-    """Some backends normalise the file name and not the directories, or the other way about."""
+    """Some backends normalize the file name and not the directories, or the other way about."""
     files = {"My.Pkg-1.0.data/data/share/x": b"1"}
     source = make_wheel(name="My.Pkg", files=files)
     source = source.rename(source.with_name("my_pkg-1.0-py3-none-any.whl"))

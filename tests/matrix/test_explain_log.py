@@ -50,7 +50,7 @@ def test_explain_log_uses_name_and_backend(capsys: Capture, tmp_path: Path) -> N
     log = LOGS / "deepspeed-cpu-accelerator-silent.log"
     assert main(["explain", "--log", str(log)]) == 1
     captured = capsys.readouterr()
-    assert "No known failure was recognised in this log." in captured.out
+    assert "No known failure was recognized in this log." in captured.out
     assert "--backend rocm" in captured.err
     assert main(["explain", "--log", str(log), "--backend", "rocm"]) == 0
     assert "Set DS_ACCELERATOR=cuda" in capsys.readouterr().out

@@ -391,6 +391,6 @@ def test_format_option_of_command_is_passed_on(capsys: Capture) -> None:
     assert (output.out, "There is no index" in output.err) == ("", True)
 
 
-def test_uses_container_recognises_builders() -> None:
+def test_uses_container_recognizes_builders() -> None:
     assert uses_container(["env", "A=b", "/opt/cotainr/bin/cotainr", "build"])
     assert not uses_container(["pip", "install", "cotainr-extras"])

@@ -65,7 +65,7 @@ class OpenUniverse:
     constraints: tuple[str, ...] = ()
     overrides: tuple[str, ...] = ()
     pythons: tuple[str, ...] = field(default=("3.12",))
-    """The minor versions of Python that the target may have, the newest first."""
+    """The minor versions of Python that the target may have, newest first."""
 
     def indexes(self) -> FakeIndexes:
         """Return the indexes."""
@@ -120,7 +120,7 @@ class OpenUniverse:
         return self._reached(chosen, python) == chosen
 
     def preferred(self, name: str) -> list[str]:
-        """Return the versions of a project, the newest first, but pre-releases last if none is named."""
+        """Return the versions of a project, newest first, but pre-releases last if none is named."""
         versions = sorted(self.projects[name], key=Version, reverse=True)
         if not any(map(_names_prerelease, self._stated(name))):
             versions.sort(key=lambda version: Version(version).is_prerelease)

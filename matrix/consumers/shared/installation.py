@@ -48,7 +48,7 @@ class Installation:
 
     @property
     def python(self) -> str:
-        """CPython minor."""
+        """CPython minor version."""
         return self.lock.target.python or self.lock.version_of("python")
 
     @property
