@@ -29,7 +29,7 @@ def catalog_of(lock: Resolution, path: Path, settings: Settings) -> Catalog:
     """Load the shipped catalog with the overlays of a lock, or those of the settings if there are any.
 
     The overlays of the lock are looked for next to the lock, then in the working directory. Releases of the
-    lock that the catalog does not list are added, with the facts of the nearest release below.
+    lock that the catalog does not list are added, with the facts of the nearest older release.
 
     Raises
     ------

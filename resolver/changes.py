@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from resolver.model import Support
 
 _MOST_DAYS = 3
-"""Number of days before, and after, the requested day on which the base images of the site changed."""
+"""Suggest at most this many days before, and after, the requested day on which the site's base images
+changed."""
 
 
 class Change(msgspec.Struct, frozen=True):
@@ -30,7 +31,7 @@ class Change(msgspec.Struct, frozen=True):
     """The component whose requirement changes; empty if the target changes."""
     frees_a_pin: bool = False
     kind: Literal["", "day", "trust"] = ""
-    """Of several changes of one kind only the nearest that resolves is suggested."""
+    """Of several changes of the same kind, only the nearest one that resolves is suggested."""
     last: bool = False
     """Whether the change is suggested only if no other resolves."""
 
@@ -144,7 +145,7 @@ def _leave_out(requirement: Requirement) -> Change:
 def _retarget(
     request: Request, *, day: date | None = None, base_image: str | None = None, driver: str | None = None
 ) -> Request:
-    """Change a part of the target; an empty text removes it."""
+    """Change part of the target; an empty string removes it."""
     target = request.target
     changed = replace(
         target,

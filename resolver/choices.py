@@ -22,17 +22,17 @@ class Link(NamedTuple):
     """A statement about the releases of a distribution: what they require, or why they cannot be used."""
 
     subject: str
-    """Name of the distribution, perhaps with an extra: ``lightning[extra]``."""
+    """Name of the distribution, optionally with an extra: ``lightning[extra]``."""
     object: str
-    """Name of the other; empty if the statement is about the release alone."""
+    """Name of the other distribution; empty if the statement is about the release alone."""
     version: str
     predicate: str
-    """Such as ``requires torch<2.2``; empty if it always holds and needs no sentence."""
+    """Such as ``requires torch<2.2``; empty if the statement always holds and is never reported."""
     source: str
 
 
 ALWAYS = Link("", "", "", "", "")
-"""The reason of what holds by definition, such as that an extra has the version of its project."""
+"""The reason for statements that hold by definition, such as that an extra has the version of its project."""
 
 
 class Choices:
@@ -45,7 +45,7 @@ class Choices:
     name
         Name of the project.
     extra
-        An extra of it; empty for the project itself.
+        One of its extras; empty for the project itself.
     number
         Number of the variable in the search.
     everything
@@ -125,7 +125,7 @@ class Installed(NamedTuple):
 
 
 class Pick(NamedTuple):
-    """A release that was added."""
+    """A release that the search added."""
 
     name: str
     version: str
@@ -136,7 +136,7 @@ class Pick(NamedTuple):
 
 
 def is_prerelease(version: str) -> bool:
-    """Return whether a version or a text in a specifier is a pre-release (PEP 440)."""
+    """Return whether a version, or a version in a specifier, is a pre-release (PEP 440)."""
     return _PRERELEASE.search(version.partition("+")[0]) is not None
 
 

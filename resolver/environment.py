@@ -1,7 +1,7 @@
 """The environment of the target as pip sees it: markers, tags of wheels, Requires-Python.
 
-A target names the minor version of Python only, so what depends on the patch release is decided on the
-safe side: a requirement counts if some patch release needs it, and a file may be installed if every
+A target names only the minor version of Python, so what depends on the patch release is decided
+conservatively: a requirement counts if some patch release needs it, and a file may be installed if every
 patch release may install it.
 """
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _EXTRA = re.compile(r"""\s*\(?\s*extra\s*==\s*(?:"([^"]*)"|'([^']*)')\s*\)?\s*""")
 NEWEST_PATCH = 99
-"""Newer than every patch release of a Python."""
+"""Higher than the patch number of any Python release."""
 _OLDEST_GLIBC = 5  # manylinux1
 _NAMED_MANYLINUX = {5: "manylinux1", 12: "manylinux2010", 17: "manylinux2014"}
 _WHEEL_TAGS = 3
@@ -36,7 +36,7 @@ class Environment:
     python
         CPython minor version, such as ``3.12``.
     glibc
-        Its glibc, such as ``2.31``; empty if it is not known: then every manylinux wheel counts.
+        Its glibc, such as ``2.31``. If empty, glibc is unknown and every manylinux wheel counts.
     machine
         Architecture in platform tags.
     any_patch
@@ -105,7 +105,7 @@ class Environment:
         }
 
     def allows_python(self, requires_python: str) -> bool:
-        """Return whether Requires-Python allows the Python; a text that is not a specifier allows all."""
+        """Return whether Requires-Python allows the Python; an invalid specifier allows every Python."""
         if not requires_python:
             return True
         allowed = self._pythons.get(requires_python)
@@ -116,7 +116,7 @@ class Environment:
         return allowed
 
     def rank(self, wheel: str) -> int | None:
-        """Return the rank of a wheel's best tag, 0 is the most specific; None if pip cannot install it."""
+        """Return the rank of a wheel's best tag (0 is the most specific); None if pip cannot install it."""
         tags = wheel.removesuffix(".whl").rsplit("-", _WHEEL_TAGS)[1:]
         key = "-".join(tags)
         if key not in self._ranks:

@@ -7,8 +7,8 @@ exit      meaning
 1         the answer is no: no resolution, a build failed, a check found an error
 2         bad usage or bad input
 3         the environment lacks something: a compiler, a container, the network
-70        a fault of the program
-130       interrupted; the command can be run again and continues
+70        a bug in matrix
+130       interrupted; run the same command again to continue
 ========  =======================================================================
 """
 
@@ -74,7 +74,7 @@ class CycleError(UsageError):
     Parameters
     ----------
     path
-        The cycle: each distribution requires the next; the last one is the first one again.
+        The cycle: each distribution requires the next; the last equals the first.
     to_build
         Whether one of the edges is a build requirement, which no installer can work around.
     """
@@ -103,7 +103,7 @@ class EnvironmentLacksError(MatrixError):
     id = "environment"
 
 
-# Exit code 70: a fault of the program.
+# Exit code 70: a bug in matrix.
 
 
 class InternalError(MatrixError):
@@ -263,8 +263,8 @@ def _distance(typed: str, name: str) -> tuple[int, int]:
     """Return the number of typos between two words; a longer common prefix breaks ties.
 
     A typo is a missing, additional or wrong character, or two swapped ones (optimal string alignment).
-    The start of a name counts as one typo (``mamba``), "py" before a name as none (``pytorch``).
-    Ratios of equal characters do not work here: they find ``transformer-engine`` for ``transformers``.
+    A missing start of a name counts as one typo (``mamba``), an additional "py" as none (``pytorch``).
+    Similarity ratios do not work here: they suggest ``transformer-engine`` for ``transformers``.
     A guess shares the first character, which people rarely mistype.
     """
     equal = (one == other for one, other in zip(typed, name, strict=False))

@@ -26,7 +26,7 @@ MAX_CORE_ITEMS = 10
 """A larger core is written in fewer sentences."""
 MAX_REJECTED = 5
 _MOST_PREDICATES = 3
-"""Different requirements to name of the releases of one distribution."""
+"""Maximum number of different requirements to list for the releases of one distribution."""
 
 
 class LinkGroup(msgspec.Struct, frozen=True, eq=False):
@@ -36,7 +36,7 @@ class LinkGroup(msgspec.Struct, frozen=True, eq=False):
     size: int
     """Number of releases of the distribution."""
     allowed: int = 0
-    """The mask of what any of them allows of the other, if that is a component of the problem."""
+    """Candidates of the other distribution that any statement allows, if it is a component of the problem."""
 
     @property
     def subject(self) -> str:
@@ -45,7 +45,7 @@ class LinkGroup(msgspec.Struct, frozen=True, eq=False):
 
     @property
     def object(self) -> str:
-        """Name of the other; empty if the statements are about the distribution alone."""
+        """Name of the other distribution; empty if the statements are about the subject alone."""
         return self.links[0].object
 
     def item(self) -> CoreItem:
@@ -330,7 +330,7 @@ def _summary(relation: Relation, subjects: int, rows: Sequence[Row]) -> str:
         requested = [
             candidate.version for candidate in relation.object.candidates if candidate.version not in allowed
         ]
-        return f"{subject} {verb} other GPU architectures than {' and '.join(requested).replace(',', ', ')}"
+        return f"{subject} {verb} GPU architectures other than {' and '.join(requested).replace(',', ', ')}"
     if objects & ~ABSENT == relation.object.present:
         return f"{subject} {verb} {f'a {name}' if name in PLATFORM else name}"
     if name == "base-image" and len(allowed) > 1:  # their names are long

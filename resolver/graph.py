@@ -58,7 +58,7 @@ def with_needs(graph: networkx.DiGraph[str], names: Iterable[str]) -> networkx.D
 
 
 def roots(graph: networkx.DiGraph[str]) -> list[str]:
-    """Return the distributions that no other one needs."""
+    """Return the distributions that no other distribution needs."""
     return sorted(name for name, degree in graph.in_degree() if degree == 0)
 
 
@@ -75,7 +75,7 @@ def pick_in(graph: networkx.DiGraph[str], name: str) -> Distribution | None:
 
 
 def _merged(edges: Iterable[Edge]) -> list[Edge]:
-    """Merge edges of the same ends and kind. The result is declared if one of them is."""
+    """Merge edges with the same ends and kind. The merged edge is declared if any of them is."""
     merged: dict[tuple[str, str, str], Edge] = {}
     for edge in sorted(edges, key=attrgetter("subject", "object", "kind", "requirement")):
         key = (edge.subject, edge.object, edge.kind)

@@ -1,16 +1,16 @@
 """A search that learns from contradictions, over variables with finite domains as bit masks.
 
-An *incompatibility* maps variables to masks: not all of these variables may have a value in their mask.
-It is the form of PubGrub [1]_, with masks in place of version ranges; bit 0 of every mask means "absent", as
-in `resolver.problem`. Incompatibilities may be added while the search runs, so a caller can add those of a
-version when it considers the version. A contradiction is resolved with the incompatibilities that led
-to it until one choice is left to take back (conflict-driven clause learning [2]_); what was learned is valid
-whatever was chosen, so it also holds for later searches with other assumptions.
+An *incompatibility* maps variables to masks: not all of these variables may have a value in their mask. It is
+the form of PubGrub [1]_, with masks in place of version ranges; bit 0 of every mask means "absent", as in
+`resolver.problem`. Incompatibilities may be added while the search runs, so a caller can add those of a
+version when it considers the version. A contradiction is resolved with the incompatibilities that led to it
+until one choice is left to take back (conflict-driven clause learning [2]_). What is learned does not depend
+on any choice, so it also holds for later searches with other assumptions.
 
 The variables that must be present are decided in the order in which they were added, each with its first
-value that is left. Learned incompatibilities only exclude values that have no solution with the decisions
-before. So no solution is better in the first variable in which it differs, as long as the set of
-variables that must be present does not change.
+remaining value. Learned incompatibilities only exclude values that have no solution with the earlier
+decisions. So no solution is better in the first variable in which it differs, as long as the set of variables
+that must be present does not change.
 
 .. [1] N. Weizenbaum, "PubGrub: next-generation version solving" (2018).
 .. [2] J. P. Marques-Silva, K. A. Sakallah, "GRASP: a search algorithm for propositional satisfiability",
@@ -76,9 +76,9 @@ class _Entry(NamedTuple):
     previous: int
     """Position of the variable's entry before this one; -1 if this is its first."""
     level: int
-    """The level of the last choice that this entry follows from; its own if it is one."""
+    """The level of the last choice that this entry follows from; its own level if it is a choice."""
     total: int
-    """The same for this entry and all earlier ones of the variable."""
+    """The highest such level among this entry and the earlier entries of the variable."""
     cause: Incompatibility | None
     """None for a choice or an assumption."""
 
@@ -109,9 +109,9 @@ class Search:
         self._starts: list[int] = []
         """For each level from 1 the position of its first entry."""
         self._fresh: list[Incompatibility] = []
-        """Incompatibilities to look at, whatever changed."""
+        """Incompatibilities to check, whatever changed."""
         self._changed: list[int] = []
-        """Variables whose incompatibilities have to be looked at."""
+        """Variables whose incompatibilities must be checked."""
 
     def add_variable(self, everything: int) -> int:
         """Add a variable with a mask of values, and return its number."""
@@ -143,13 +143,13 @@ class Search:
             Variables with the masks that they are limited to.
         choose
             Returns the variable to decide and the mask of its value, or None if all that must be present
-            are decided. It may add variables and incompatibilities, also such that exclude its choice.
+            are decided. It may add variables and incompatibilities, including some that exclude its choice.
 
         Returns
         -------
         Incompatibility or None
-            None if there is a solution: then `domains` has it. Otherwise why there is none: its terms are
-            variables of the assumptions; without terms, there is no solution under any assumptions.
+            None if there is a solution, which `domains` then contains. Otherwise the reason: its terms are
+            variables of the assumptions; if it has no terms, there is no solution under any assumptions.
 
         Raises
         ------
@@ -196,7 +196,7 @@ class Search:
             self._changed.append(variable)
 
     def _settle(self) -> Incompatibility | None:
-        """Draw all conclusions; return the final incompatibility if the assumptions have no solution."""
+        """Propagate all conclusions; return the final incompatibility if the assumptions have no solution."""
         while True:
             conflict = self._propagate()
             if conflict is None:
@@ -252,7 +252,7 @@ class Search:
         return False
 
     def _satisfier(self, variable: int, mask: int) -> int:
-        """Return the position of the entry after which a variable only has values of a mask."""
+        """Return the position of the entry after which all values of a variable are in a mask."""
         position = self._last[variable]
         while position >= 0 and not self._trail[position].before & ~mask:
             position = self._trail[position].previous

@@ -31,7 +31,7 @@ class File(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_default
     uploaded: str = ""
     """Time of the upload (PEP 700) in ISO 8601, UTC; empty if the index does not say."""
     yanked: str | None = None
-    """The reason (PEP 592), perhaps empty; None if the file is not yanked."""
+    """The reason (PEP 592), which may be empty; None if the file is not yanked."""
     has_metadata: bool = False
     """Whether the index serves its metadata (PEP 658)."""
     metadata_sha256: str = ""
@@ -39,7 +39,7 @@ class File(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_default
 
 
 def uploaded_by(files: Iterable[File], day: date) -> list[File]:
-    """Return the files that were uploaded until the end of a day, or when the index does not say."""
+    """Return the files uploaded by the end of a day, and those without an upload time."""
     last = day.isoformat()
     return [file for file in files if not file.uploaded or file.uploaded[:10] <= last]
 
@@ -58,7 +58,7 @@ class Release(Protocol):
 
     @property
     def files(self) -> Sequence[File]:
-        """Its wheels for Linux and sdists, over all indexes that have them, wheels first; perhaps none."""
+        """Its Linux wheels and its sdists from all indexes, wheels first; may be empty."""
 
 
 class Project(Protocol):
@@ -98,7 +98,7 @@ class PackageIndexes(Protocol):
 
     @property
     def urls(self) -> tuple[str, ...]:
-        """The indexes in the order of preference, without user, password and slash at the end."""
+        """The URLs of the indexes in order of preference, without credentials and trailing slash."""
 
     def at(self, url: str) -> PackageIndexes:
         """Return one index alone, which need not be one of these."""
@@ -130,7 +130,7 @@ class PackageIndexes(Protocol):
         """
 
     def metadata(self, files: Sequence[File], *, allow_dynamic: bool = False) -> Metadata | None:
-        """Return the metadata of a release, from the first of its files that has some without running code.
+        """Return the metadata of a release, from its first file that provides metadata without running code.
 
         In this order: the metadata file of a wheel (PEP 658), the wheel itself by range requests, the
         PKG-INFO of an sdist if it is static (PEP 643). None if there is none of these.
@@ -153,7 +153,7 @@ class PackageIndexes(Protocol):
         """Return whether `project` would answer without a request over the network."""
 
     def submit(self, work: Callable[[], object]) -> None:
-        """Do some work in a thread of the pool, to have answers in the cache before they are needed.
+        """Run `work` in a thread of the pool, so that answers are cached before they are needed.
 
-        Errors of the work are ignored: whoever asks again receives them.
+        Errors are ignored here: the next caller that asks receives them.
         """

@@ -1,7 +1,7 @@
-"""Releases that the catalog does not list, with the facts of the nearest release below.
+"""Releases that the catalog does not list, with the facts of the nearest older release.
 
 Facts over ranges apply to every release in them. Facts that no row states for a release are copied from the
-nearest release below, with status ``inferred``. So a package index can widen the catalog, and every later
+nearest older release, with status ``inferred``. So a package index can widen the catalog, and every later
 step reads the wider catalog like any other: no other module knows where its rows come from.
 """
 
@@ -47,8 +47,8 @@ def widened(
     indexes
         Where the releases are.
     conflicting
-        Components of the conflict: only other releases of these can resolve it. Without them, packages are
-        widened for which a requirement matches no release of the catalog.
+        Components of the conflict: only other releases of these can resolve it. If empty, every package for
+        which a requirement matches no release of the catalog is widened.
 
     Raises
     ------
@@ -85,10 +85,10 @@ def widened(
 def infer_releases(
     catalog: Catalog, name: str, project: Project, backend: Backend, *, until: date | None = None
 ) -> Catalog:
-    """Return a catalog with the final releases of a project that it lacks for a backend.
+    """Return a catalog that also has the final releases of a project that it lacks for a backend.
 
-    A release is added if the catalog has a release below it that comes from an index, too: with wheels if
-    that one has wheels, else with an sdist. No release of an index can be matched with a commit.
+    A release is added if the catalog has an older one that also comes from an index: with wheels if the older
+    one has wheels, else with an sdist. Releases on an index cannot be matched with commits.
 
     Parameters
     ----------
@@ -216,13 +216,13 @@ def _obstacle(catalog: Catalog, name: str, published: Published, request: Reques
     if neighbour is None:
         return f"it is older than every release that the catalog lists for {backend}"
     if neighbour.git is not None:
-        return f"the nearest release below, {neighbour.version}, is built from a commit, not from the index"
+        return f"the nearest older release, {neighbour.version}, is built from a commit, not from the index"
     if not _usable(published.files, None):
         return "it was yanked"
     if not _usable(published.files, until):
         return f"it was published after {until}"
     kind = "sdist with a sha256" if neighbour.sdist else "wheel"
-    return f"it has no {kind}, as the nearest release below ({neighbour.version}) has"
+    return f"it has no {kind}, as the nearest older release ({neighbour.version}) has"
 
 
 def _is_final(version: str) -> bool:
@@ -231,7 +231,7 @@ def _is_final(version: str) -> bool:
 
 
 class _ReleasesBelow:
-    """The releases of a package in the catalog, to find the one below another release."""
+    """The releases of a package in the catalog, to find the nearest older one."""
 
     def __init__(self, catalog: Catalog, name: str, backend: Backend) -> None:
         rows = {
@@ -252,7 +252,7 @@ class _ReleasesBelow:
         return version_key(version) in self._known
 
     def nearest(self, version: str) -> Release | None:
-        """Return the nearest release below, if there is one."""
+        """Return the nearest older release, if there is one."""
         position = bisect_left(self._keys, version_key(version))
         return self._rows[self._keys[position - 1]] if position else None
 
@@ -294,7 +294,7 @@ def _usable(files: Iterable[File], until: date | None) -> list[File]:
 
 
 def _note(neighbour: Release) -> str:
-    return f"Facts of {neighbour.package} {neighbour.version}, the nearest release below."
+    return f"Facts of {neighbour.package} {neighbour.version}, the nearest older release."
 
 
 def _with_facts(

@@ -77,7 +77,7 @@ def digest_of(data: Mapping[str, object]) -> str:
 
 
 def _typed(value: object) -> object:
-    """Return a TOML value that JSON does not have, such that a date differs from the same text."""
+    """Encode a TOML value that JSON lacks, so that a date differs from its text."""
     return {f"!{type(value).__name__}": value.isoformat() if isinstance(value, date) else str(value)}
 
 

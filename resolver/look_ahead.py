@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from resolver.model import Requirement
 
 _MOST_RELEASES = 25
-"""Releases among which the likely one is looked for."""
+"""Number of releases among which to look for the one that will be chosen."""
 
 
 class LookAhead:

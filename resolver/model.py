@@ -30,7 +30,7 @@ PLATFORM = ("backend", "gfx", "kernel-driver", "rocm", "base-image", "glibc", "p
 """Names of the platform components."""
 
 _ORDER = (*(name for name in PLATFORM if name != "python"), "torch", "python")
-"""A newer torch is worth more than a newer Python: every torch is published for several."""
+"""A newer torch is worth more than a newer Python: every torch is published for several Python versions."""
 _LAYERS = {name: position for position, name in enumerate(_ORDER)}
 
 STATUS_RANK = {"documented": 2, "observed": 1, "inferred": 0}
@@ -149,7 +149,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 IMAGE = "image"
-"""The value of `Preinstalled.source` if the catalog lists the content of the chosen base image."""
+"""The value of `Preinstalled.source` for the content of the chosen base image."""
 
 
 class Preinstalled(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -205,12 +205,12 @@ class Distribution(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     patches: tuple[Patch, ...] = ()
     """Changes to the source. The files are next to the catalog file that lists them."""
     files: tuple[File, ...] = ()
-    """What pip may install it from on the target: its wheels there, or its sdist if it has no wheel. If we
-    build it, what an index has of it."""
+    """The files from which pip may install it on the target: its wheels, or its sdist if it has no wheel. If
+    we build it, the files that an index has."""
     extras: tuple[str, ...] = ()
     """The extras that something requires, normalized and sorted."""
     alias_of: str = ""
-    """The distribution that our wheel of this name only requires, because something requires this name."""
+    """The distribution that this alias stands for: our wheel of this name only requires that distribution."""
     facts: tuple[Fact, ...] = ()
 
     @property
@@ -303,7 +303,7 @@ class Resolution(
     """Install order: each group needs only members of earlier groups."""
     edges: tuple[Edge, ...] = ()
     left_open: tuple[str, ...] = ()
-    """What is not locked because no index could be asked, in words: pip will choose the versions."""
+    """What is not locked because no index could be reached, as text; pip will choose these versions."""
     warnings: tuple[str, ...] = ()
 
     def pick(self, name: str) -> Distribution | None:

@@ -1,11 +1,11 @@
 """A problem as arrays: arc consistency kept up to date, and a search that keeps it at every step.
 
-A `Network` is built once for a set of relations. Domains are lists of masks, one for each variable, so
-each step of the search copies one list and revises only what the step changed (AC-3 with a queue [1]_;
-maintaining it during search is MAC [2]_). The search branches first on variables whose relations caused
-earlier contradictions (dom/wdeg [3]_). A `Proof` records which relation dropped which candidates. So a
-contradiction can be traced to the relations that led to it, and the search takes back at once all choices
-that had no part in it (conflict-directed backjumping [4]_).
+A `Network` is built once for a set of relations. Domains are lists of masks, one for each variable, so each
+step of the search copies one list and revises only what the step changed (AC-3 with a queue [1]_; maintaining
+it during search is MAC [2]_). The search branches first on variables whose relations caused earlier
+contradictions (dom/wdeg [3]_). A `Proof` records which relation dropped which candidates. So a contradiction
+can be traced to the relations that led to it, and the search takes back at once all choices that did not
+contribute to it (conflict-directed backjumping [4]_).
 
 .. [1] A. K. Mackworth, "Consistency in networks of relations", Artificial Intelligence 8 (1977).
 .. [2] D. Sabin, E. C. Freuder, "Contradicting conventional wisdom in constraint satisfaction",
@@ -38,7 +38,7 @@ _CHOICE = -1
 
 
 class Proof:
-    """Why there is no solution: everything that has a part in one of the contradictions.
+    """Why there is no solution: everything that contributes to one of the contradictions.
 
     The demands on `variables` and the relations `links` have no solution on their own. They need not be a
     minimal set, and other sets may prove the same.
@@ -89,7 +89,7 @@ class Proof:
         Returns
         -------
         int
-            Position in the records of the last choice that has a part in it; -1 if none has.
+            Position in the records of the last choice that contributes to it; -1 if there is none.
         """
         needed, last = set(variables), -1
         if link >= 0:
@@ -212,7 +212,7 @@ class Network:
         return narrowed if failed is None else None
 
     def refute(self, demands: Sequence[Demand], links: Sequence[int] | None = None) -> Proof | None:
-        """Return a proof that there is no solution, or None because there is one.
+        """Return a proof that there is no solution, or None if there is one.
 
         Parameters
         ----------
@@ -383,5 +383,5 @@ class Network:
 
 @lru_cache(maxsize=4096)
 def _numbers(mask: int) -> tuple[int, ...]:
-    """Return the numbers of the set bits; a few masks occur again and again."""
+    """Return the numbers of the set bits; cached, because a few masks occur again and again."""
     return tuple(bits(mask))

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from resolver.specifiers import Specifier
 
 _MOST_TRIALS = 12
-"""Relaxed requests to resolve in search of suggestions."""
+"""Maximum number of relaxed requests to resolve in search of suggestions."""
 
 _Item = Demand | Relation | LinkGroup
 _Terms = list[dict[int, int]]
@@ -204,7 +204,7 @@ def _used(
     always: Iterable[dict[int, int]],
     everything: Iterable[int],
 ) -> list[_Item] | None:
-    """Return the items with a part in a proof that they conflict; None if they do not."""
+    """Return the items used in a proof that they conflict; None if they do not conflict."""
     search = Search()
     for mask in everything:
         search.add_variable(mask)
@@ -228,7 +228,7 @@ def _used(
 
 
 def _terms_of_items(refuted: Refuted) -> dict[int, tuple[_Item, _Terms]]:
-    """Return everything that can be left out, with its incompatibilities; what is least telling first."""
+    """Return everything that can be left out, with its incompatibilities; the least informative first."""
     problem = refuted.problem
     numbers = {name: number for number, name in enumerate(problem.variables)}
     terms: dict[int, tuple[_Item, _Terms]] = {}
@@ -272,7 +272,7 @@ def _terms_of_items(refuted: Refuted) -> dict[int, tuple[_Item, _Terms]]:
 
 
 def _allowed(problem: Problem, name: str, numbers: dict[str, int], incompatibilities: _Terms) -> int:
-    """Return the values of a component that not all of some incompatibilities exclude."""
+    """Return the values of a component that at least one of the incompatibilities allows."""
     if name not in numbers:
         return 0
     everything = problem.variables[name].everything

@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from resolver.model import Request
 
 _MOST_REASONS = 3
-"""Requirements that are named as the reason for a distribution."""
+"""Maximum number of requirements to name as the reason for a distribution."""
 _LEARNED = "learned-"
-"""Beginning of the names of the components that stand for the ways to avoid what was learned."""
+"""Prefix of the names of the components that stand for the ways to avoid what was learned."""
 
 
 class Refuted(NamedTuple):
@@ -97,7 +97,7 @@ class _Turns:
         self._names = list(problem.variables)
         self._learned: list[dict[str, int]] = []
         self.links: list[Link] = []
-        """What led to everything that was learned."""
+        """The statements from which everything was learned."""
 
     def resolve(self, present: frozenset[str], absent: frozenset[str]) -> Resolution | None:
         """Return the preferred resolution with some distributions of the catalog and without others."""
@@ -303,7 +303,7 @@ def _warnings(world: OpenWorld) -> Iterator[str]:
     for pick in sorted(world.picks()):
         if world.needs_newer_patch(pick):
             needed = f"{pick.name} {pick.version} requires Python {pick.files[0].requires_python}"
-            yield f"{needed}, so not every patch release of the Python in the lock can install it."
+            yield f"{needed}, so some patch releases of the Python in the lock cannot install it."
         if pick.support == "inferred":
             yield (
                 f"{pick.name} {pick.version} has only an sdist whose metadata a build may change: its "

@@ -52,7 +52,7 @@ def _needs(relation: Relation, subject: Candidate) -> bool:
 def generations(names: Iterable[str], edges: Iterable[Edge]) -> tuple[tuple[str, ...], ...]:
     """Return the install order: each group needs only members of earlier groups.
 
-    `graphlib` and not `resolver.graph`: importing networkx takes longer than resolving.
+    Uses `graphlib` instead of `resolver.graph`, because importing networkx takes longer than resolving.
 
     Parameters
     ----------

@@ -124,8 +124,8 @@ class Judgement(msgspec.Struct, frozen=True):
 def judge(catalog: Catalog, row: ProvenSet, support: Support = "observed") -> Judgement:
     """Resolve a set with exactly its versions and variants, for its site and day.
 
-    A set without a date is judged for the start of the site's last driver window, a set without a site
-    for no driver at all. Nothing is known about a day before the site's first window.
+    A set without a date is judged for the start of the site's last driver window, and a set without a site
+    without any driver. Nothing is known about days before the site's first window.
     """
     site = catalog.site[row.site or "local"]
     windows = catalog.windows_of(site.name)

@@ -118,7 +118,7 @@ class Session:
         return self._solution(self._preferred(domains, witness))
 
     def refute(self, demands: Sequence[Demand]) -> Proof | None:
-        """Return a proof that no solution meets the demands, or None because one does.
+        """Return a proof that no solution meets the demands, or None if one does.
 
         A proof is remembered: it holds for all demands that allow no more of the variables it rests on.
         """
@@ -142,11 +142,10 @@ class Session:
         leave out one item after another, and leave it out for good if there is still no solution. Items
         that are tried late tend to stay, so the backend, the least surprising reason, is tried last.
 
-        Two shortcuts save most of the questions and change no answer. An item that has no part in the
-        current proof can be left out without a question, because the proof still holds. And while no item
-        has to stay, each question leaves out twice as many as the one before; when the rest then has a
-        solution, half as many. So the first item that has to stay is found by bisection, as in
-        QuickXplain [1]_.
+        Two shortcuts save most of the questions and change no answer. An item that the current proof does not
+        use can be left out without a question, because the proof still holds. And while no item has to stay,
+        each question leaves out twice as many as the one before; when the rest then has a solution, half as
+        many. So the first item that has to stay is found by bisection, as in QuickXplain [1]_.
 
         References
         ----------

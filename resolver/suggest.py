@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 MAX_SUGGESTIONS = 3
 _MAX_PAIRS = 60
-"""Pairs of changes to try before all pins are removed."""
+"""Maximum number of pairs of changes to try before all pins are removed."""
 _SET_BY_SITE = {"kernel-driver", "base-image"}
 
 
@@ -31,10 +31,10 @@ def suggest(
 ) -> tuple[Suggestion, ...]:
     """Return changes with which a request resolves, smallest first; at least one if any exists.
 
-    Single changes to the core are tried first: remove a pin, change the base image or the date, leave out
-    a requirement. If none is enough, the first that resolves of these is returned: two changes together,
-    all pins removed, the conflicts relaxed one after another, another site, and at
-    last a maximal subset of the requirements, here or with a change of the target.
+    Single changes to the core are tried first: remove a pin, change the base image or the date, leave out a
+    requirement. If none is enough, the first that resolves of these is returned: two changes together, all
+    pins removed, the conflicts relaxed one after another, another site, and finally a maximal subset of the
+    requirements, here or with a change of the target.
 
     Parameters
     ----------

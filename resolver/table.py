@@ -38,9 +38,9 @@ if TYPE_CHECKING:
 ROW_COMPONENTS = (*PLATFORM, "torch")
 """Components that limit rows; every other one is a column."""
 COMBINATION = "combination"
-"""The reason of a refusal if no single fact excludes each version."""
+"""The reason for a refusal if no single fact excludes each version."""
 UNDECIDED = "undecided"
-"""The reason if the search reached its limit of steps, so the cell has no answer."""
+"""The reason for a refusal if the search reached its limit of steps, so that the cell has no answer."""
 
 _TORCH_AND_PYTHON = (Requirement("torch", None, "torch"), Requirement("python", None, "python"))
 _ANY_IMAGE = Requirement("base-image", None, "base-image")
@@ -156,7 +156,7 @@ class Table:
         Parameters
         ----------
         refused_too
-            Add at the end a row for every torch and Python that has none, with the reason.
+            Add at the end a row, with the reason, for every torch and Python that has no other row.
 
         Yields
         ------
@@ -172,7 +172,7 @@ class Table:
             yield from self._refused_rows(placed)
 
     def possible(self, column: Column) -> list[list[str]]:
-        """Return for each package of a column the versions that some row may have, without any row."""
+        """Return the versions that some row may have of each package of a column, without computing a row."""
         part = self._column_parts[self.columns.index(column)]
         return [[candidate.key for candidate in part.left(name)] for name in column.packages]
 

@@ -34,7 +34,7 @@ def read_text(
     hint
         What to do if the file is not text.
     largest
-        Maximal size in bytes.
+        Maximum size in bytes.
     pipes
         Whether a pipe is allowed, such as ``<(pip list)`` of a shell.
     mark

@@ -181,7 +181,7 @@ def _schema_error(path: str, text: str, data: dict[str, Any], error: str) -> Cat
 
 
 def _types_of_keys(kind: str) -> dict[str, Any]:
-    """Return the keys that people may write in a row of a kind, each with its type."""
+    """Return the keys that a file may set in a row of a kind, each with its type."""
     fields = msgspec.structs.fields(_row_types()[kind])
     return {field.encode_name: field.type for field in fields if field.encode_name not in _SET_BY_READER}
 

@@ -68,7 +68,7 @@ def test_explain_shows_inferred_facts_with_their_source(lock: Resolution, capsys
     assert (
         "  - deepspeed 0.18.3 is the sdist deepspeed-0.18.3.tar.gz [inferred]\n"
         f"      {URL}/deepspeed/\n"
-        "      note: Facts of deepspeed 0.18.2, the nearest release below.\n"
+        "      note: Facts of deepspeed 0.18.2, the nearest older release.\n"
         "  - "
     ) in output.out
     assert "you asked for deepspeed==0.18.3" in output.out

@@ -230,7 +230,7 @@ def test_conflict_starts_with_requirements(catalog: Catalog, pair: tuple[set[str
 
 def test_conflict_names_other_gpu_architectures(catalog: Catalog) -> None:
     texts = [item.text for item in _conflict(catalog, ask(catalog, "flash-attn", gfx=["gfx906"])).core]
-    assert "every flash-attn requires other GPU architectures than gfx906" in texts
+    assert "every flash-attn requires GPU architectures other than gfx906" in texts
 
 
 def test_suggestions_resolve_as_written(clash: tuple[Request, Conflict], catalog: Catalog) -> None:

@@ -1,4 +1,4 @@
-"""Releases that the catalog does not list have the facts of the nearest release below."""
+"""Releases that the catalog does not list have the facts of the nearest older release."""
 
 from __future__ import annotations
 
@@ -199,7 +199,7 @@ def test_copied_facts_are_inferred_and_name_their_release(ext: Catalog) -> None:
     catalog = _infer(ext, {"1.5": SDIST})
     (fact,) = _facts(catalog, "1.5", "python")
     assert (fact.status, fact.source) == ("inferred", "somewhere")
-    assert fact.note == "Facts of ext 1.0, the nearest release below."
+    assert fact.note == "Facts of ext 1.0, the nearest older release."
     release = catalog.release["ext", "1.5", ""]
     assert (release.status, release.source, release.note) == ("inferred", f"{URL}/ext/", fact.note)
 
@@ -299,12 +299,12 @@ def test_unreachable_index_is_a_warning_of_a_conflict(ext: Catalog) -> None:
     ("version", "reason"),
     [
         ("0.5", "it is older than every release that the catalog lists for cpu"),
-        ("1.1", "it has no sdist with a sha256, as the nearest release below (1.0) has"),
+        ("1.1", "it has no sdist with a sha256, as the nearest older release (1.0) has"),
         ("1.2", "it was yanked"),
         ("1.3", "it was published after 2026-03-01"),
         ("1.4rc1", "pre-releases and versions with a local label must be listed"),
-        ("3.1", "it has no wheel, as the nearest release below (3.0) has"),
-        ("4.1", "the nearest release below, 4.0, is built from a commit, not from the index"),
+        ("3.1", "it has no wheel, as the nearest older release (3.0) has"),
+        ("4.1", "the nearest older release, 4.0, is built from a commit, not from the index"),
     ],
 )
 def test_release_without_facts_is_an_error_with_reason(ext: Catalog, version: str, reason: str) -> None:
