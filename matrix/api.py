@@ -32,7 +32,7 @@ def resolve(
     python: str | None = None,
     base_image: str | None = None,
     support: Literal["documented", "observed", "any"] = "any",
-    prefer: Literal["newest", "proven", "oldest"] = "newest",
+    prefer: Literal["advised", "newest", "proven", "oldest"] = "advised",
     catalog: Sequence[str | Path] = (),
 ) -> Resolution | Conflict:
     """Choose versions that work together, or explain why there are none.

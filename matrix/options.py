@@ -54,8 +54,8 @@ def add_target_options(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--prefer",
-        choices=("newest", "proven", "oldest"),
-        help="which of several solutions to choose (default: newest)",
+        choices=("advised", "newest", "proven", "oldest"),
+        help="which of several solutions to choose (default: advised: what the site advises, then newest)",
     )
     group.add_argument(
         "--no-prebuilt",

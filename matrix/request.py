@@ -62,7 +62,7 @@ def make_request(
         inputs.constraints,
         inputs.overrides,
         support=settings.support or "any",
-        prefer=settings.prefer or "newest",
+        prefer=settings.prefer or "advised",
         site_file=site_file(settings.site),
         catalogs=tuple(settings.catalog),
         preinstalled=preinstalled,

@@ -55,7 +55,7 @@ class Settings(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, rename=
     python: str | None = None
     base_image: str | None = None
     support: Literal["documented", "observed", "any"] | None = None
-    prefer: Literal["newest", "proven", "oldest"] | None = None
+    prefer: Literal["advised", "newest", "proven", "oldest"] | None = None
     no_prebuilt: bool = False
     """Build what the catalog can build, although others publish wheels of it."""
     catalog: list[str] = []

@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 Kind = Literal["platform", "distribution"]
 Origin = Literal["published", "build", "base-image", "site", "request", "default", "preinstalled"]
 Support = Literal["documented", "observed", "any"]
-Prefer = Literal["newest", "proven", "oldest"]
+Prefer = Literal["advised", "newest", "proven", "oldest"]
 Verdict = Literal["supported", "at-own-risk"]
 
 SCHEMA = 1
 """Version of the lock and of the JSON documents that contain the same structs."""
 
-PLATFORM = ("backend", "gfx", "kernel-driver", "rocm", "base-image", "glibc", "python")
+PLATFORM = ("backend", "gfx", "kernel-driver", "rocm", "base-image", "glibc", "libstdcxx", "python")
 """Names of the platform components."""
 
 _ORDER = (*(name for name in PLATFORM if name != "python"), "torch", "python")
@@ -174,7 +174,8 @@ class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     overrides: tuple[Requirement, ...] = ()
     """Requirements that replace all others on the same distribution (``uv pip compile --override``)."""
     support: Support = "any"
-    prefer: Prefer = "newest"
+    prefer: Prefer = "advised"
+    """``advised``: the site's advice, then the newest."""
     site_file: str = ""
     """The file that describes the site, if the user named a file instead of a site."""
     catalogs: tuple[str, ...] = ()

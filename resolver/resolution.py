@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from resolver.compiling.known_bad import known_bad_warnings
 from resolver.compiling.preinstalled import preinstalled_warnings
-from resolver.compiling.problem_builder import window_of
+from resolver.compiling.problem_builder import advice_for, is_advised, window_of
 from resolver.environment import Environment
 from resolver.indexes import files_of
 from resolver.inferred import inferred_warning
@@ -21,7 +21,7 @@ from resolver.versions import join_words
 
 if TYPE_CHECKING:
     from resolver.facts.catalog import Catalog
-    from resolver.facts.schema import Image, Release
+    from resolver.facts.schema import Image, Release, SiteAdvice
     from resolver.indexes import File
     from resolver.model import Request, Target
     from resolver.problem import Problem, Relation, Row
@@ -67,6 +67,8 @@ def resolution_of(
     warnings += filter(None, (inferred_warning(catalog, pick) for pick in picks))
     image = catalog.image.get(versions.get("base-image", ""))
     picks = [_python_pick(pick, request, image) if pick.name == "python" else pick for pick in picks]
+    advice = advice_for(catalog, request)
+    picks = [_advised_pick(pick, advice[pick.name]) if pick.name in advice else pick for pick in picks]
     if image and image.python and versions.get("python", image.python[0]) not in image.python:
         warnings.append(_foreign_python(image, versions["python"]))
     window = window_of(catalog, request)
@@ -104,6 +106,15 @@ def _python_pick(pick: Distribution, request: Request, image: Image | None) -> D
         fact = Fact.of(image, f"{image.name} has Python {join_words(image.python, joiner='and')}", note="")
         return replace(pick, origin="base-image", facts=(*pick.facts, fact))
     return replace(pick, origin="base-image") if "python" in installed else pick
+
+
+def _advised_pick(pick: Distribution, advice: SiteAdvice) -> Distribution:
+    """Return a pick with the site's advice as a fact, if it follows it."""
+    if not is_advised(advice, pick.version):
+        return pick
+    versions = join_words([text.removeprefix("==") for text in advice.versions])
+    fact = Fact.of(advice, f"{advice.site} advises {advice.on} {versions}")
+    return replace(pick, facts=(*pick.facts, fact))
 
 
 def _foreign_python(image: Image, version: str) -> str:

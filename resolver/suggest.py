@@ -220,7 +220,7 @@ def request_arguments(request: Request) -> tuple[str, ...]:
         "--driver": target.driver or "",
         "--base-image": target.base_image or "",
         "--support": request.support if request.support != "any" else "",
-        "--prefer": request.prefer if request.prefer != "newest" else "",
+        "--prefer": request.prefer if request.prefer != "advised" else "",
         "--keep-installed": request.preinstalled.source if request.preinstalled else "",
     }
     arguments = [word for option, value in options.items() if value for word in (option, value)]

@@ -250,21 +250,12 @@ def as_row(facts: ImageFacts, catalog: Catalog) -> schema.Image:
         path=facts.path,
         digest=facts.digest,
         dockerhash=documented.dockerhash if documented else "",
-        compilers=_host_compilers(facts),
         python=tuple(newest_first({minor(python.version) for python in facts.pythons})),
         mpi=documented.mpi if documented else "",
         holds=_catalogued(facts, catalog),
         status="observed",
         source=f"{schema.INSPECTED}{facts.path.rpartition('/')[2]} {facts.digest}",
     )
-
-
-def _host_compilers(facts: ImageFacts) -> tuple[str, ...]:
-    try:
-        chosen = choose_compilers(facts.compilers, cxx_standard=_CXX_STANDARD)
-    except EnvironmentLacksError:
-        return ()
-    return tuple(compiler.name for compiler in (chosen.cc, chosen.cxx) if compiler)
 
 
 def _catalogued(facts: ImageFacts, catalog: Catalog) -> dict[str, str]:

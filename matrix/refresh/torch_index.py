@@ -108,7 +108,6 @@ def _row(
     label = Version(version).local or ""
     rocm = label.removeprefix("rocm") if label.startswith("rocm") else ""
     similar = _most_similar(catalog, rocm)
-    tag = _platform_tag(wheels[0].filename)
     requirements = _requirements(wheels[0], client)
     return schema.Torch(
         version=version,
@@ -120,9 +119,7 @@ def _row(
         triton=next((str(needed) for needed in requirements if "triton" in needed.name), ""),
         torchvision=pairs.get(("torchvision", version), ""),
         torchaudio=pairs.get(("torchaudio", version), ""),
-        glibc=_glibc(tag),
-        platform_tag=tag,
-        bundles_rocm=similar.bundles_rocm if rocm and similar else None,
+        glibc=_glibc(_platform_tag(wheels[0].filename)),
         cxx_standard=similar.cxx_standard if similar else "",
         status="inferred" if rocm else "documented",
         source=f"{index}/torch/",

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from resolver.compiling.clauses import (
     PAIRED_WITH_TORCH,
     Clause,
@@ -23,7 +25,10 @@ from resolver.facts.catalog import is_elsewhere, recipe_for
 from resolver.model import Candidate, Fact
 from resolver.problem import LazyText, Variable
 from resolver.requirements import exact_requirement, normalize_name, split_marker
-from resolver.versions import allows, join_words, minor, newest_first
+from resolver.versions import allows, join_words, minor, newest_first, satisfies
+
+_LIMITS = {"glibc", "libstdcxx", "kernel-driver"}
+"""Components that a distribution does not bring in: a requirement only limits them."""
 
 if TYPE_CHECKING:
     from resolver.compiling.clauses import Test
@@ -249,7 +254,8 @@ def _relate_to_requirements(builder: ProblemBuilder, name: str, masks: _ReleaseM
     grouped: dict[tuple[str, bool], list[schema.Requires]] = {}
     for row in builder.requires.get(name, ()):
         if row.backend in {None, builder.target.backend}:
-            grouped.setdefault((normalize_name(row.on), row.when_present), []).append(row)
+            on = normalize_name(row.on)
+            grouped.setdefault((on, row.when_present or on in _LIMITS), []).append(row)
     inferred = {
         f"=={version}": neighbour
         for (package, version, _), neighbour in builder.catalog.inferred.items()
@@ -258,19 +264,47 @@ def _relate_to_requirements(builder: ProblemBuilder, name: str, masks: _ReleaseM
     for (on, when_present), rows in grouped.items():
         if on not in builder.variables:
             continue  # limits a component that nothing brings in
-        if on in {"rocm", "gfx"} and builder.target.backend != "rocm":
+        if on in {"rocm", "gfx", "kernel-driver"} and builder.target.backend != "rocm":
             continue
         clauses = [
             Clause(
                 masks.applies(row),
-                covers(row.versions, builder.target.gfx) if on == "gfx" else allowed_by(row.versions),
+                _allowed_by(row, on, builder.target.gfx),
                 LazyText(row.status, _requirement_fact, (name, row, inferred.get(row.releases, ""))),
                 build_only=row.kind == "build",
             )
             for row in rows
         ]
+        clauses += [
+            Clause(
+                masks.applies(row),
+                any_candidate,
+                LazyText("inferred", _partial_fact, (name, row)),
+                build_only=row.kind == "build",
+            )
+            for row in rows
+            if row.partial
+        ]
         build = any(row.kind == "build" for row in rows)
         builder.relate(name, on, clauses, build=build, when_present=when_present)
+
+
+def _allowed_by(row: schema.Requires, on: str, gfx: Sequence[str]) -> Test:
+    """Return a test for what a requirement of the catalog allows of a component."""
+    if on == "gfx":
+        return covers(row.versions, gfx)
+    if on == "libstdcxx":  # an image may name only the major version, which stands for its last release
+        return lambda libstdcxx: any(
+            satisfies(version, text)
+            for version in (libstdcxx.version, f"{libstdcxx.version}.9")
+            for text in row.versions
+        )
+    return allowed_by(row.versions)
+
+
+def _partial_fact(name: str, row: schema.Requires) -> Fact:
+    fact = _requirement_fact(name, row, "")
+    return replace(fact, text=f"{fact.text}, and maybe others", status="inferred")
 
 
 def _requirement_fact(name: str, row: schema.Requires, neighbour: str) -> Fact:

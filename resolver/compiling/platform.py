@@ -10,6 +10,7 @@ from resolver.compiling.clauses import (
     THIS_MACHINE,
     Clause,
     LineIs,
+    allowed_by,
     architectures,
     covers,
     version_in,
@@ -20,6 +21,8 @@ from resolver.problem import Preference
 from resolver.versions import join_words, minor, newest_first, sort_key
 
 if TYPE_CHECKING:
+    from datetime import date
+
     from resolver.compiling.problem_builder import ProblemBuilder
     from resolver.model import Origin
 
@@ -45,6 +48,7 @@ def compile_platform(builder: ProblemBuilder) -> None:
         "kernel-driver",
         [_candidate("kernel-driver", row.version, row, "is in AMD's driver table") for row in drivers],
     )
+    _relate_gfx_to_driver(builder)
     pythons = catalog.python.values()
     builder.add_variable(
         "python",
@@ -52,6 +56,16 @@ def compile_platform(builder: ProblemBuilder) -> None:
     )
     _add_rocm(builder)
     _add_images(builder)
+
+
+def _relate_gfx_to_driver(builder: ProblemBuilder) -> None:
+    """Relate the GPU architectures to the drivers that support them."""
+    this = version_in([architectures(builder.target)])
+    for row in (builder.catalog.gfx[name] for name in builder.target.gfx):
+        if row.driver:
+            fact = Fact.of(row, f"{row.target} requires kernel driver {row.driver}")
+            clause = Clause(this, allowed_by([row.driver]), fact)
+            builder.relate("gfx", "kernel-driver", [clause], when_present=True)
 
 
 def _requested(name: str, version: str, fact: Fact) -> Candidate:
@@ -89,7 +103,10 @@ def _add_rocm(builder: ProblemBuilder) -> None:
 
 
 def _driver_table(builder: ProblemBuilder) -> list[Clause]:
-    """Return AMD's table, which has four answers: supported, at own risk, unsupported, not mentioned."""
+    """Return AMD's table, which has four answers: supported, at own risk, unsupported, not mentioned.
+
+    What somebody ran at the site outside of the table is at own risk, too.
+    """
     drivers = list(builder.catalog.driver.values())
     here = builder.catalog.driver.get(builder.driver or "")
     lines = dict.fromkeys(newest_first(minor(row.version) for row in builder.catalog.rocm.values()))
@@ -109,7 +126,30 @@ def _driver_table(builder: ProblemBuilder) -> list[Clause]:
         fact = Fact.of((supporting or drivers)[0], text, note="")
         clauses.append(Clause(LineIs(line), version_in(names), fact))
         clauses += [_at_own_risk(line, row) for row in drivers if _is_older(line, row)]
-    return clauses
+    return clauses + _runs_outside_table(builder)
+
+
+def _runs_outside_table(builder: ProblemBuilder) -> list[Clause]:
+    """Return the newest run at the site of each ROCm line that AMD's table does not list for its driver."""
+    site, catalog = builder.target.site, builder.catalog
+    table = catalog.driver.get(builder.driver or "")
+    newest: dict[str, tuple[date, Clause]] = {}
+    for row in catalog.proven.values():
+        if table is None or row.site != site or row.date is None or row.date > builder.target.date:
+            continue
+        line = minor(row.picks["rocm"]) if "rocm" in row.picks else ""
+        window = catalog.window_on(site, row.date)
+        if not line or line in table.supports or _is_older(line, table):
+            continue
+        if window is None or window.driver != table.version:
+            continue
+        text = (
+            f"{site} ran ROCm {line} in {row.date:%B %Y}, which AMD does not list for driver {table.version}"
+        )
+        clause = Clause(LineIs(line), version_in([table.version]), Fact.of(row, text), risk=True)
+        if line not in newest or newest[line][0] < row.date:
+            newest[line] = row.date, clause
+    return [clause for _, clause in newest.values()]
 
 
 def _is_older(line: str, driver: schema.Driver) -> bool:
@@ -151,10 +191,33 @@ def _add_images(builder: ProblemBuilder) -> None:
     _prefer_python_of_image(builder)
     builder.relate("base-image", "rocm", rocm)
     builder.relate("base-image", "glibc", glibc)
+    if builder.is_required("libstdcxx"):
+        _add_libstdcxx(builder)
+
+
+def _add_libstdcxx(builder: ProblemBuilder) -> None:
+    """Add the libstdc++ of the base images, which no other component brings in."""
+    facts = {
+        row.name: Fact.of(row, f"{row.name} has the libstdc++ of GCC {row.libstdcxx}", note="")
+        for row in builder.catalog.image.values()
+        if row.libstdcxx
+    }
+    versions = {builder.catalog.image[name].libstdcxx: fact for name, fact in facts.items()}
+    candidates = [
+        Candidate("libstdcxx", version, "platform", "base-image", fact) for version, fact in versions.items()
+    ]
+    builder.add_variable("libstdcxx", candidates)
+    clauses = [
+        Clause(version_in([name]), version_in([builder.catalog.image[name].libstdcxx]), fact)
+        for name, fact in facts.items()
+    ]
+    builder.relate("base-image", "libstdcxx", clauses)
 
 
 def _prefer_python_of_image(builder: ProblemBuilder) -> None:
-    """Prefer the Python of the chosen base image, unless the request names one."""
+    """Prefer the Python of the chosen base image, unless the request names one or the site advises one."""
+    if "python" in builder.advice:
+        return
     image, python = builder.variables["base-image"], builder.variables["python"]
     first = {
         bit: python.of_versions(builder.catalog.image[candidate.version].python)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from fnmatch import fnmatchcase
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -11,10 +12,11 @@ from msgspec.structs import replace
 from resolver.compiling.clauses import PAIRED_WITH_TORCH, REQUEST, Clause, mask_of
 from resolver.compiling.preinstalled import InstalledVersion, extend, installed_names, with_installed
 from resolver.errors import UsageError, did_you_mean
+from resolver.facts.catalog import within
 from resolver.model import PLATFORM, STATUS_RANK, SUPPORT_FLOOR
 from resolver.problem import ABSENT, Demand, LazyText, Preference, Problem, Relation, Row, Variable
 from resolver.requirements import exact_requirement, normalize_name
-from resolver.versions import shorten, sort_key
+from resolver.versions import satisfies, shorten, sort_key
 
 if TYPE_CHECKING:
     from _typeshed import SupportsRichComparison
@@ -42,6 +44,8 @@ class ProblemBuilder:
         Minor line of the target's kernel driver, or None if it is not known.
     window
         The site's driver window, or None if the request names the driver.
+    advice
+        What the site advises, by component; empty if the request does not follow its advice.
     open_world
         Whether distributions outside the catalog are resolved against indexes.
     """
@@ -63,6 +67,7 @@ class ProblemBuilder:
         check_target(catalog, self.target)
         self.window = window_of(catalog, request)
         self.driver = self.target.driver or (self.window.driver if self.window else None)
+        self.advice = advice_for(catalog, request)
         requested = [requirement.name for requirement in request.requirements]
         self.reachable = reachable(
             catalog, self.target.backend, [*requested, *installed_names(catalog, request), *also]
@@ -86,6 +91,10 @@ class ProblemBuilder:
         """Return whether only the catalog decides a name; without indexes it decides all."""
         return not self.open_world or name in self.variables or name in self._closed
 
+    def is_required(self, name: str) -> bool:
+        """Return whether a fact about one of the reachable distributions names a component."""
+        return any(row.on == name for rows in self.requires.values() for row in rows)
+
     def installed(self, name: str) -> list[InstalledVersion]:
         """Return the installed versions of a component."""
         return self._installed.get(name, [])
@@ -105,12 +114,14 @@ class ProblemBuilder:
         """Add a component, and sort its candidates in the order of preference.
 
         The highest rank comes first, or the lowest if the request prefers the oldest. Within a rank, the
-        candidate without a variant comes first. Candidates for which `last` is greater come after all others,
-        and the version to keep comes before them.
+        candidate without a variant comes first. What the site advises comes before the rest. Candidates for
+        which `last` is greater come after all others, and the version to keep comes before them.
         Candidates weaker than the requested support may not be chosen.
         """
         ordered = sorted(candidates, key=lambda candidate: candidate.variant)
         ordered.sort(key=rank, reverse=self.request.prefer != "oldest")
+        if advice := self.advice.get(name):
+            ordered.sort(key=lambda candidate: not is_advised(advice, candidate.version))
         ordered.sort(key=last)
         if kept := self._keep.get(name):
             ordered.sort(key=lambda candidate: candidate.key != kept)
@@ -243,6 +254,24 @@ def check_target(catalog: Catalog, target: Target) -> None:
                 raise UsageError(msg, hint=did_you_mean(name, rows))
 
 
+def advice_for(catalog: Catalog, request: Request) -> dict[str, schema.SiteAdvice]:
+    """Return what the site advises on the target's day, by component, if the request follows its advice."""
+    target = request.target
+    if request.prefer != "advised":
+        return {}
+    return {
+        row.on: row
+        for row in catalog.site_advice.values()
+        if row.site == target.site and within(row, target.date)
+    }
+
+
+def is_advised(advice: schema.SiteAdvice, version: str) -> bool:
+    """Return whether a site advises a version."""
+    matches = fnmatchcase if advice.on == "base-image" else satisfies
+    return any(matches(version, text) for text in advice.versions)
+
+
 def window_of(catalog: Catalog, request: Request) -> schema.Window | None:
     """Return the site's driver window of the target's day.
 
@@ -258,7 +287,7 @@ def window_of(catalog: Catalog, request: Request) -> schema.Window | None:
         return None
     windows = catalog.windows_of(target.site) if target.backend == "rocm" else []
     for window in windows:
-        if window.since <= target.date and (window.until is None or target.date < window.until):
+        if within(window, target.date):
             return window
     if windows:
         msg = f"The kernel driver of {target.site} on {target.date} is not known."

@@ -16,6 +16,7 @@ from resolver.compiling.clauses import (
     version_in,
 )
 from resolver.errors import UsageError, did_you_mean
+from resolver.facts.catalog import within
 from resolver.model import Fact, Requirement
 from resolver.versions import bounds_cross, join_words, newest_first, shorten
 
@@ -123,8 +124,7 @@ def _demand_images(builder: ProblemBuilder) -> None:
     if site and site.public_images:
         offered = {name: row for name, row in catalog.image.items() if "://" in row.path}
     for row in catalog.site_image.values():
-        begun = row.since is None or row.since <= target.date
-        if row.site == target.site and begun and (row.until is None or target.date < row.until):
+        if row.site == target.site and within(row, target.date):
             offered[row.image] = row
     releases = newest_first({catalog.image[name].rocm for name in offered} - {""})[::-1]
     what = (

@@ -12,6 +12,7 @@ from resolver.versions import satisfies
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
+    from datetime import date
 
 _OfPackage = TypeVar("_OfPackage", schema.Release, schema.Recipe)
 
@@ -30,6 +31,8 @@ class Catalog(msgspec.Struct, frozen=True, dict=True):
     partition: dict[tuple[str, str], schema.Partition]
     window: dict[tuple[str, str], schema.Window]
     site_image: dict[tuple[str, str, str], schema.SiteImage]
+    site_advice: dict[tuple[object, ...], schema.SiteAdvice]
+    site_variable: dict[tuple[object, ...], schema.SiteVariable]
     package: dict[str, schema.Package]
     release: dict[tuple[str, str, str], schema.Release]
     requires: list[schema.Requires]
@@ -54,6 +57,8 @@ class Catalog(msgspec.Struct, frozen=True, dict=True):
             partition={(row.site, row.name): row for row in rows.partition},
             window={(row.site, row.since.isoformat()): row for row in rows.window},
             site_image={(row.site, row.image, str(row.since)): row for row in rows.site_image},
+            site_advice={row.key(): row for row in rows.site_advice},
+            site_variable={row.key(): row for row in rows.site_variable},
             package={row.name: row for row in rows.package},
             release={(row.package, row.version, row.variant): row for row in rows.release},
             requires=rows.requires,
@@ -85,6 +90,10 @@ class Catalog(msgspec.Struct, frozen=True, dict=True):
             for row, end in zip(rows, ends, strict=False)
         ]
 
+    def window_on(self, site: str, day: date) -> schema.Window | None:
+        """Return the driver window of a site on a day, if it is known."""
+        return next((row for row in self.windows_of(site) if within(row, day)), None)
+
     def releases_of(self, package: str) -> list[schema.Release]:
         """Return all releases of a package, in the order of the files."""
         return self._releases.get(package, [])
@@ -100,6 +109,13 @@ class Catalog(msgspec.Struct, frozen=True, dict=True):
     @cached_property
     def _recipes(self) -> dict[str, list[schema.Recipe]]:
         return _by_package(self.recipe)
+
+
+def within(
+    row: schema.Window | schema.SiteImage | schema.SiteAdvice | schema.SiteVariable, day: date
+) -> bool:
+    """Return whether a day is in the range of dates of a row."""
+    return (row.since is None or row.since <= day) and (row.until is None or day < row.until)
 
 
 def applies(row: schema.Requires | schema.Recipe, release: schema.Release) -> bool:

@@ -113,6 +113,8 @@ class Gfx(Row, frozen=True, kw_only=True):
     """A GPU architecture."""
 
     target: str
+    driver: str = ""
+    """Specifier of the kernel drivers that support it, such as ``>=30.10``; empty if undocumented."""
 
     identity = ("target",)
 
@@ -144,10 +146,6 @@ class Torch(Row, frozen=True, kw_only=True):
     torchaudio: str = ""
     glibc: str = ""
     """The oldest glibc it runs on."""
-    platform_tag: str = ""
-    """Platform tag of its wheels, such as ``manylinux_2_28_x86_64``."""
-    bundles_rocm: bool | None = None
-    """Whether the wheel contains its own ROCm user space in ``torch/lib``."""
     cxx_standard: str = ""
     """Oldest C++ standard that its headers compile with, such as ``17``."""
 
@@ -169,15 +167,13 @@ class Image(Row, frozen=True, kw_only=True):
     glibc: str = ""
     """Its glibc; empty if undocumented, and then glibc is not checked."""
     libstdcxx: str = ""
-    """GCC release of its libstdc++, such as ``13.2``."""
+    """GCC release of its libstdc++, such as ``13.2``; empty if undocumented, and then it is not checked."""
     path: str = ""
     """Its path at the site, or the address to pull it from (``docker://...``)."""
     digest: str = ""
     """``sha256:...`` of the image, if published."""
     dockerhash: str = ""
     """First digits of the digest of the image it was built from, if published."""
-    compilers: tuple[str, ...] = ()
-    """Names of the host C and C++ compilers."""
     python: tuple[str, ...] = ()
     """CPython minor versions in the image; empty if Python comes from elsewhere (conda)."""
     mpi: str = ""
@@ -208,8 +204,6 @@ class Partition(Row, frozen=True, kw_only=True):
     name: str
     backend: Backend
     """``rocm`` if its nodes have the site's GPUs."""
-    nodes: int = 0
-    """Number of nodes; 0 if undocumented."""
     max_hours: float = 0.0
     """Longest run time of a job in hours; 0 if undocumented."""
 
@@ -250,6 +244,57 @@ class SiteImage(
     until: datetime.date | None = None
 
     identity = ("site", "image", "since")
+
+
+class SiteAdvice(
+    Row,
+    frozen=True,
+    kw_only=True,
+    rename={"since": "from", "from_file": "from-file", "from_line": "from-line"},
+):
+    """The versions of a component that a site advises in a range of dates.
+
+    They are preferred by default, and never a limit.
+    """
+
+    site: str
+    on: Literal["rocm", "base-image", "torch", "python"]
+    versions: tuple[str, ...]
+    """Specifiers, one of which matches; for ``base-image`` patterns of names (``lumi-multitorch-*``)."""
+    since: datetime.date | None = None
+    until: datetime.date | None = None
+    """The first day after the range."""
+
+    identity = ("site", "on", "since")
+
+
+class SiteVariable(
+    Row,
+    frozen=True,
+    kw_only=True,
+    rename={"since": "from", "from_file": "from-file", "from_line": "from-line"},
+):
+    """An environment variable that programs need at a site, or that must not be set there."""
+
+    site: str
+    name: str
+    value: str | None = None
+    """What it must be set to, as a shell reads it between double quotes; left out if it must not be set."""
+    reason: str
+    """Why, in one sentence without a full stop."""
+    directory: bool = False
+    """Whether the value is the path of a directory that must exist."""
+    combination: dict[str, str] = {}
+    """Component to the specifier of the versions for which this is true; empty means always."""
+    since: datetime.date | None = None
+    until: datetime.date | None = None
+    """The first day after the range."""
+
+    identity = ("site", "name", "combination", "since")
+
+    def key(self) -> tuple[object, ...]:
+        """Return the values of the keys that identify the row."""
+        return (self.site, self.name, *sorted(self.combination.items()), self.since)
 
 
 class Sdist(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False):
@@ -321,10 +366,13 @@ class Requires(Row, frozen=True, kw_only=True):
     backend: Backend | None = None
     """Only for this backend."""
     on: str
-    """Name of a component: ``torch``, ``rocm``, ``python``, ``gfx`` or another distribution."""
+    """Name of a component: ``torch``, ``rocm``, ``python``, ``gfx``, ``glibc``, ``libstdcxx``,
+    ``kernel-driver`` or another distribution."""
     versions: tuple[str, ...]
     """Specifiers, one of which must match; for ``gfx`` the GPU architectures that can be compiled."""
     kind: EdgeKind = "run"
+    partial: bool = False
+    """Whether others may work as well. Such a row excludes nothing, except with ``--support``."""
     when_present: bool = False
     """Whether this is only a constraint: it applies if the object is chosen, but does not require it."""
 
@@ -484,6 +532,8 @@ class CatalogFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     partition: list[Partition] = []
     window: list[Window] = []
     site_image: list[SiteImage] = []
+    site_advice: list[SiteAdvice] = []
+    site_variable: list[SiteVariable] = []
     package: list[Package] = []
     release: list[Release] = []
     requires: list[Requires] = []

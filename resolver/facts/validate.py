@@ -26,6 +26,7 @@ from resolver.versions import parse_specifier, shorten
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
+    from datetime import date
 
     from resolver.facts.catalog import Catalog
 
@@ -88,8 +89,13 @@ def _specifiers(file: schema.CatalogFile) -> Iterator[Value]:
     for requires in file.requires:
         if requires.on != "gfx":
             yield from ((requires, "versions", text) for text in requires.versions)
-    for bad in file.known_bad:
-        yield from ((bad, "combination", text) for text in bad.combination.values() if text)
+    for advice in file.site_advice:
+        if advice.on != "base-image":
+            yield from ((advice, "versions", text) for text in advice.versions)
+    yield from ((gfx, "driver", gfx.driver) for gfx in file.gfx if gfx.driver)
+    combinations: list[schema.KnownBad | schema.SiteVariable] = [*file.known_bad, *file.site_variable]
+    for combined in combinations:
+        yield from ((combined, "combination", text) for text in combined.combination.values() if text)
 
 
 def _requirements(file: schema.CatalogFile) -> Iterator[Value]:
@@ -165,8 +171,33 @@ def _(row: schema.Requires) -> Iterator[tuple[str, str]]:
 
 @_row_errors.register
 def _(row: schema.Window) -> Iterator[tuple[str, str]]:
-    if row.until is not None and row.until <= row.since:
-        yield "until", f"{row.until} is not after {row.since}"
+    yield from _range_errors(row.since, row.until)
+
+
+@_row_errors.register
+def _(row: schema.SiteImage) -> Iterator[tuple[str, str]]:
+    yield from _range_errors(row.since, row.until)
+
+
+@_row_errors.register
+def _(row: schema.SiteAdvice) -> Iterator[tuple[str, str]]:
+    yield from _range_errors(row.since, row.until)
+    if not row.versions:
+        yield "versions", "is empty; list at least one specifier"
+
+
+@_row_errors.register
+def _(row: schema.SiteVariable) -> Iterator[tuple[str, str]]:
+    yield from _range_errors(row.since, row.until)
+    if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", row.name):
+        yield "name", f"{shorten(row.name)!r} is not the name of an environment variable"
+    if row.value is not None and re.search(r'["`\n]|\$\(', row.value):
+        yield "value", "must not contain quotes, commands or line breaks"
+
+
+def _range_errors(since: date | None, until: date | None) -> Iterator[tuple[str, str]]:
+    if since is not None and until is not None and until <= since:
+        yield "until", f"{until} is not after {since}"
 
 
 @_row_errors.register
@@ -194,6 +225,10 @@ def check_references(catalog: Catalog) -> None:
     for window in catalog.window.values():
         _check_exists(window, "site", window.site, catalog.site)
         _check_exists(window, "driver", window.driver, catalog.driver)
+    for advice in catalog.site_advice.values():
+        _check_exists(advice, "site", advice.site, catalog.site)
+    for variable in catalog.site_variable.values():
+        _check_exists(variable, "site", variable.site, catalog.site)
     for release in catalog.release.values():
         _check_exists(release, "package", release.package, catalog.package)
     for proven in catalog.proven.values():
@@ -212,9 +247,14 @@ def _check_components(catalog: Catalog) -> None:
         _check_exists(row, "component", canonicalize_name(row.on), components)
     for recipe in catalog.recipe:
         _check_exists(recipe, "package", recipe.package, catalog.package)
+    combinations: list[schema.KnownBad | schema.SiteVariable] = [
+        *catalog.known_bad.values(),
+        *catalog.site_variable.values(),
+    ]
+    for combined in combinations:
+        for name in combined.combination:
+            _check_exists(combined, "component", name, components)
     for bad in catalog.known_bad.values():
-        for name in bad.combination:
-            _check_exists(bad, "component", name, components)
         for target in bad.gfx:
             _check_exists(bad, "GPU architecture", target, catalog.gfx)
 

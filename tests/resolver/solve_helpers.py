@@ -24,7 +24,7 @@ def ask(
     python: str | None = None,
     glibc: str | None = None,
     support: Support = "any",
-    prefer: Prefer = "newest",
+    prefer: Prefer = "advised",
 ) -> Request:
     """Return a request for requirements that are separated by spaces."""
     row = catalog.site[site]
@@ -61,7 +61,12 @@ def again(catalog: Catalog, request: Request, arguments: Iterable[str]) -> Reque
     known = {"--backend", "--support", "--prefer", "--driver", "--site", "--date", "--base-image", "--gfx"}
     assert options.keys() <= known
     support: dict[str, Support] = {"documented": "documented", "observed": "observed", "any": "any"}
-    prefer: dict[str, Prefer] = {"newest": "newest", "proven": "proven", "oldest": "oldest"}
+    prefer: dict[str, Prefer] = {
+        "advised": "advised",
+        "newest": "newest",
+        "proven": "proven",
+        "oldest": "oldest",
+    }
     return ask(
         catalog,
         " ".join(texts),
@@ -74,5 +79,5 @@ def again(catalog: Catalog, request: Request, arguments: Iterable[str]) -> Reque
         python=request.target.python,
         glibc=request.target.glibc,
         support=support[options.get("--support", "any")],
-        prefer=prefer[options.get("--prefer", "newest")],
+        prefer=prefer[options.get("--prefer", "advised")],
     )

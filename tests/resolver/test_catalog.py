@@ -453,48 +453,43 @@ def test_invalid_overlay_leaves_catalog_unchanged(catalog: Catalog, overlay: Ove
 
 # The torch wheels.
 
-TORCH_KEYS = ("platform_tag", "cxx_standard", "bundles_rocm")
-UNKNOWN_TORCH_KEYS = {"2.3.0+rocm6.2.0": {"bundles_rocm", "cxx_standard"}}
+TORCH_KEYS = ("glibc", "cxx_standard")
+UNKNOWN_TORCH_KEYS = {"2.3.0+rocm6.2.0": {"glibc", "cxx_standard"}}
 """torch versions with keys that are neither documented nor observed."""
 
 
 def test_torch_wheels_have_build_facts(catalog: Catalog) -> None:
     silent = {
-        row.version: {
-            name
-            for name in TORCH_KEYS
-            if getattr(row, name) in {None, ""} and (row.rocm or name != "bundles_rocm")
-        }
-        for row in catalog.torch.values()
+        row.version: {name for name in TORCH_KEYS if not getattr(row, name)} for row in catalog.torch.values()
     }
     assert {version: names for version, names in silent.items() if names} == UNKNOWN_TORCH_KEYS
 
 
 TRITON = "pytorch-triton-rocm"
 PUBLISHED = {
-    "1.13.1+rocm5.2": ("", "0.14.1+rocm5.2", "3.10", "linux_x86_64", "14"),
-    "2.1.2+rocm5.6": (f"{TRITON}==2.1.0", "0.16.2+rocm5.6", "3.11", "linux_x86_64", "17"),
+    "1.13.1+rocm5.2": ("", "0.14.1+rocm5.2", "3.10", "2.17", "14"),
+    "2.1.2+rocm5.6": (f"{TRITON}==2.1.0", "0.16.2+rocm5.6", "3.11", "2.17", "17"),
     "2.3.1+rocm6.0": (
         f'{TRITON}==2.3.1; python_version<"3.12"',
         "0.18.1+rocm6.0",
         "3.12",
-        "linux_x86_64",
+        "2.17",
         "17",
     ),
-    "2.4.1+rocm6.1": (f"{TRITON}==3.0.0", "0.19.1+rocm6.1", "3.12", "linux_x86_64", "17"),
-    "2.5.1+rocm6.2": (f"{TRITON}==3.1.0", "0.20.1+rocm6.2", "3.12", "linux_x86_64", "17"),
+    "2.4.1+rocm6.1": (f"{TRITON}==3.0.0", "0.19.1+rocm6.1", "3.12", "2.17", "17"),
+    "2.5.1+rocm6.2": (f"{TRITON}==3.1.0", "0.20.1+rocm6.2", "3.12", "2.17", "17"),
     "2.6.0+rocm6.2.4": (
         f"{TRITON}==3.2.0",
         "0.21.0+rocm6.2.4",
         "3.13",
-        "manylinux_2_28_x86_64",
+        "2.28",
         "17",
     ),
-    "2.7.1+rocm6.3": (f"{TRITON}==3.3.1", "0.22.1+rocm6.3", "3.13", "manylinux_2_28_x86_64", "17"),
-    "2.8.0+rocm6.4": (f"{TRITON}==3.4.0", "0.23.0+rocm6.4", "3.13", "manylinux_2_28_x86_64", "17"),
-    "2.9.1+rocm6.4": (f"{TRITON}==3.5.1", "0.24.1+rocm6.4", "3.14", "manylinux_2_28_x86_64", "17"),
-    "2.10.0+rocm7.1": ("triton-rocm==3.6.0", "0.25.0+rocm7.1", "3.14", "manylinux_2_28_x86_64", "17"),
-    "2.13.0+rocm7.2": ("triton-rocm==3.7.1", "0.28.0+rocm7.2", "3.14", "manylinux_2_28_x86_64", "17"),
+    "2.7.1+rocm6.3": (f"{TRITON}==3.3.1", "0.22.1+rocm6.3", "3.13", "2.28", "17"),
+    "2.8.0+rocm6.4": (f"{TRITON}==3.4.0", "0.23.0+rocm6.4", "3.13", "2.28", "17"),
+    "2.9.1+rocm6.4": (f"{TRITON}==3.5.1", "0.24.1+rocm6.4", "3.14", "2.28", "17"),
+    "2.10.0+rocm7.1": ("triton-rocm==3.6.0", "0.25.0+rocm7.1", "3.14", "2.28", "17"),
+    "2.13.0+rocm7.2": ("triton-rocm==3.7.1", "0.28.0+rocm7.2", "3.14", "2.28", "17"),
 }
 """Triton, torchvision, newest Python, platform tag and oldest C++ standard of some of them."""
 
@@ -508,16 +503,11 @@ def test_published_rocm_wheels_have_known_companions(catalog: Catalog) -> None:
             row.triton,
             row.torchvision,
             row.python[-1],
-            row.platform_tag,
+            row.glibc,
             row.cxx_standard,
         )
         for version, row in rows.items()
     } == PUBLISHED
-    assert {row.bundles_rocm for row in rows.values()} == {True}
-    assert [row.version for row in ours if row.bundles_rocm is False] == [
-        "2.14.0+rocm7.14",
-        "2.14.1+rocm7.14",
-    ]
 
 
 def test_torch_versions_have_a_cpu_build(catalog: Catalog) -> None:

@@ -27,8 +27,9 @@ class Case(msgspec.Struct, forbid_unknown_fields=True, rename="kebab"):
     source: str = ""
     """Where the set was run."""
     support: Support = "any"
-    prefer: Prefer = "newest"
+    prefer: Prefer = "advised"
     gfx: list[str] | None = None
+    driver: str | None = None
     python: str | None = None
     glibc: str | None = None
     base_image: str | None = None
@@ -64,7 +65,9 @@ def test_catalog_gives_expected_answer(path: Path, catalog: Catalog) -> None:
         " ".join(case.requirements),
         site=case.site,
         day=case.date.isoformat(),
+        backend="rocm" if case.gfx else None,
         gfx=case.gfx,
+        driver=case.driver,
         python=case.python,
         glibc=case.glibc,
         base_image=case.base_image,

@@ -23,7 +23,7 @@ FIVE = "torch apex deepspeed flash-attn bitsandbytes"
 
 
 def _resolved(
-    catalog: Catalog, requirements: str, *, day: str = "2025-06-01", prefer: Prefer = "newest"
+    catalog: Catalog, requirements: str, *, day: str = "2025-06-01", prefer: Prefer = "advised"
 ) -> Resolution:
     answer = resolve(catalog, ask(catalog, requirements, day=day, prefer=prefer))
     assert isinstance(answer, Resolution)

@@ -32,9 +32,8 @@ def write_torch_index(root: Path, catalog: Catalog, indexes: IndexClient, oldest
             for name, version, requires in _distributions(row, indexes):
                 for python in row.python:
                     tag = f"cp{python.replace('.', '')}"
-                    wheel = write_wheel(
-                        folder, name, version, f"{tag}-{tag}-{row.platform_tag or 'linux_x86_64'}", requires
-                    )
+                    platform = "manylinux_2_28_x86_64" if row.glibc == "2.28" else "linux_x86_64"
+                    wheel = write_wheel(folder, name, version, f"{tag}-{tag}-{platform}", requires)
                     pages[folder / name].append(wheel)
     for page, wheels in pages.items():
         page.mkdir(exist_ok=True)

@@ -1,0 +1,224 @@
+"""Facts about a site and its machines: advice, runs outside of AMD's driver table, floors of a system."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from resolver.facts.catalog import Catalog
+from resolver.facts.loading import load
+from resolver.model import Conflict, Prefer, Resolution, Support
+from resolver.resolve import resolve
+from resolver.versions import minor
+from tests.resolver.solve_helpers import ask
+
+Overlay = Callable[[str], Path]
+KNOWN = 'status = "observed"\nsource = "somewhere"\n'
+TODAY = "2026-11-22"
+PACKAGE = f'[[package]]\nname = "newext"\ntitle = "x"\n{KNOWN}'
+WHEEL = f'[[release]]\npackage = "newext"\nversion = "1.0"\npypi = true\nbackend = ["rocm", "cpu"]\n{KNOWN}'
+
+
+def _requires(keys: str) -> str:
+    return f'{PACKAGE}{WHEEL}[[requires]]\npackage = "newext"\n{keys}\n{KNOWN}'
+
+
+def _run(rocm: str, day: str) -> str:
+    return (
+        f'[[proven]]\nid = "run of {rocm} on {day}"\nsite = "lumi-g"\ndate = {day}\n{KNOWN}'
+        f'[proven.picks]\nrocm = "{rocm}"\n'
+    )
+
+
+def _advice(on: str, versions: str, keys: str = "") -> str:
+    return f'[[site-advice]]\nsite = "lumi-g"\non = "{on}"\nversions = ["{versions}"]\n{keys}\n{KNOWN}'
+
+
+# The site's advice.
+
+
+@pytest.mark.parametrize(("prefer", "line"), [("advised", "6.4"), ("newest", "7.0"), ("oldest", "6.1")])
+def test_advice_decides_default_only(prefer: Prefer, line: str, catalog: Catalog) -> None:
+    answer = resolve(catalog, ask(catalog, "torch deepspeed", day="2026-06-01", prefer=prefer))
+    assert isinstance(answer, Resolution)
+    assert minor(answer.version_of("rocm")) == line
+
+
+def test_advice_is_no_limit(catalog: Catalog) -> None:
+    answer = resolve(catalog, ask(catalog, "torch==2.10.*", day="2026-06-01"))
+    assert isinstance(answer, Resolution)
+    assert minor(answer.version_of("rocm")) == "7.0"
+
+
+def test_followed_advice_is_fact_of_pick(catalog: Catalog) -> None:
+    answer = resolve(catalog, ask(catalog, "torch deepspeed", day="2026-06-01"))
+    assert isinstance(answer, Resolution)
+    texts = {pick.name: [fact.text for fact in pick.facts] for pick in answer.picks}
+    assert "lumi-g advises rocm 6.4.*" in texts["rocm"]
+    assert "lumi-g advises base-image lumi-multitorch-*" in texts["base-image"]
+
+
+@pytest.mark.parametrize(
+    ("keys", "line"),
+    [("", "6.2"), ("from = 2026-06-02", "7.0"), ("until = 2026-06-01", "7.0"), ("until = 2026-06-02", "6.2")],
+)
+def test_advice_has_dates(keys: str, line: str, overlay: Overlay) -> None:
+    catalog = load([overlay(_advice("rocm", "==6.2.*", keys).replace('"lumi-g"', '"hill"') + HILL)])
+    answer = resolve(catalog, ask(catalog, "rocm", site="hill", day="2026-06-01"))
+    assert isinstance(answer, Resolution)
+    assert minor(answer.version_of("rocm")) == line
+
+
+HILL = (
+    f'[[site]]\nname = "hill"\ntitle = "Hill"\nbackend = "rocm"\ngfx = ["gfx90a"]\n{KNOWN}'
+    f'[[window]]\nsite = "hill"\nfrom = 2026-01-01\ndriver = "6.2"\n{KNOWN}'
+    f'[[site-advice]]\nsite = "hill"\non = "python"\nversions = ["==3.11.*"]\n{KNOWN}'
+    f'[[site-image]]\nsite = "hill"\nimage = "lumi-rocm-rocm-6.2.4.sif"\n{KNOWN}'
+)
+
+
+@pytest.mark.parametrize(("prefer", "python"), [("advised", "3.11"), ("newest", "3.12")])
+def test_advised_python_comes_before_that_of_image(prefer: Prefer, python: str, overlay: Overlay) -> None:
+    image = "lumi-multitorch-mpich-u24r64f21m43t29-20260225_144743.sif"
+    catalog = load([overlay(HILL)])
+    assert catalog.image[image].python == ("3.12",)
+    request = ask(catalog, "torch", site="hill", base_image=image, driver="6.3", prefer=prefer)
+    answer = resolve(catalog, request)
+    assert isinstance(answer, Resolution)
+    assert answer.version_of("python") == python
+
+
+# Runs outside of AMD's table.
+
+
+@pytest.mark.parametrize(
+    ("ran", "day", "answer"),
+    [
+        ("2026-09-29", TODAY, Resolution),
+        ("2026-09-29", "2026-09-28", Conflict),  # not known yet
+        ("2025-12-31", TODAY, Conflict),  # with an older driver
+    ],
+)
+def test_run_allows_rocm_outside_table(ran: str, day: str, answer: type, overlay: Overlay) -> None:
+    catalog = load([overlay(_run("7.1.1", ran))])
+    result = resolve(catalog, ask(catalog, "rocm==7.1.*", day=day))
+    assert isinstance(result, answer)
+
+
+def test_run_outside_table_warns_and_names_source(overlay: Overlay) -> None:
+    catalog = load([overlay(_run("7.1.1", "2026-09-29"))])
+    answer = resolve(catalog, ask(catalog, "rocm==7.1.*", day=TODAY))
+    assert isinstance(answer, Resolution)
+    pick = answer.pick("rocm")
+    assert pick is not None
+    assert (pick.verdict, pick.support) == ("at-own-risk", "observed")
+    text = "lumi-g ran ROCm 7.1 in September 2026, which AMD does not list for driver 6.3"
+    assert [fact.source for fact in pick.facts if fact.text == text] == ["somewhere"]
+    assert any(text in warning for warning in answer.warnings)
+
+
+def test_run_outside_table_is_last_choice(overlay: Overlay) -> None:
+    catalog = load([overlay(_run("7.1.1", "2026-09-29"))])
+    answer = resolve(catalog, ask(catalog, "rocm", day=TODAY, prefer="newest"))
+    assert isinstance(answer, Resolution)
+    assert minor(answer.version_of("rocm")) == "7.0"
+
+
+def test_run_counts_at_its_site_only(overlay: Overlay) -> None:
+    catalog = load([overlay(_run("7.1.1", "2026-09-29"))])
+    request = ask(
+        catalog, "rocm==7.1.*", site="local", backend="rocm", gfx=["gfx90a"], driver="6.3", day=TODAY
+    )
+    assert isinstance(resolve(catalog, request), Conflict)
+
+
+def test_documented_support_excludes_runs(overlay: Overlay) -> None:
+    catalog = load([overlay(_run("7.1.1", "2026-09-29"))])
+    request = ask(catalog, "rocm==7.1.*", day=TODAY, support="documented")
+    assert isinstance(resolve(catalog, request), Conflict)
+
+
+# GPU architectures and drivers.
+
+
+@pytest.mark.parametrize(
+    ("gfx", "driver", "answer"),
+    [
+        (["gfx950"], "6.4", Conflict),
+        (["gfx950"], "30.10", Resolution),
+        (["gfx90a", "gfx950"], "6.4", Conflict),
+        (["gfx950"], None, Resolution),
+        (["gfx942"], "6.4", Resolution),
+    ],
+)
+def test_architecture_requires_driver(
+    gfx: list[str], driver: str | None, answer: type, catalog: Catalog
+) -> None:
+    request = ask(catalog, "rocm", site="local", backend="rocm", gfx=gfx, driver=driver, day=TODAY)
+    result = resolve(catalog, request)
+    assert isinstance(result, answer)
+    if isinstance(result, Conflict):
+        assert "gfx950 requires kernel driver >=30.10" in "\n".join(item.text for item in result.core)
+
+
+# Requirements on the system.
+
+
+@pytest.mark.parametrize(
+    ("on", "versions", "rocm"),
+    [
+        ("glibc", ">=2.39", "6.4.4"),
+        ("libstdcxx", ">=14.1", "6.4.4"),  # its row says 14, which stands for the last release of 14
+        ("kernel-driver", ">=6.3", "6.4.4"),
+        ("kernel-driver", ">=6.4", None),
+        ("glibc", ">=2.99", None),
+        ("libstdcxx", ">=15", None),
+    ],
+)
+def test_wheel_limits_system(on: str, versions: str, rocm: str | None, overlay: Overlay) -> None:
+    catalog = load([overlay(_requires(f'on = "{on}"\nversions = ["{versions}"]'))])
+    image = "lumi-multitorch-mpich-u24r64f21m43t29-20260225_144743.sif"
+    answer = resolve(catalog, ask(catalog, "newext torch", base_image=image, day="2026-06-01"))
+    assert (answer.version_of("rocm") if isinstance(answer, Resolution) else None) == rocm
+    if isinstance(answer, Conflict):
+        assert any(f"requires {on} {versions}" in item.text for item in answer.core), answer.core
+
+
+def test_undocumented_system_is_not_checked(overlay: Overlay) -> None:
+    catalog = load([overlay(_requires('on = "libstdcxx"\nversions = [">=15"]'))])
+    assert not catalog.image["lumi-rocm-rocm-6.2.4.sif"].libstdcxx
+    request = ask(catalog, "newext torch", base_image="lumi-rocm-rocm-6.2.4.sif")
+    assert isinstance(resolve(catalog, request), Resolution)
+
+
+# Lists of GPU architectures.
+
+
+@pytest.mark.parametrize(
+    ("gfx", "partial", "support", "answer"),
+    [
+        ("gfx90a", "false", "observed", Resolution),
+        ("gfx942", "false", "any", Conflict),
+        ("gfx942", "true", "any", Resolution),
+        ("gfx942", "true", "observed", Conflict),
+        ("gfx90a", "true", "observed", Resolution),
+    ],
+)
+def test_partial_list_excludes_nothing(
+    gfx: str, partial: str, support: Support, answer: type, overlay: Overlay
+) -> None:
+    keys = f'on = "gfx"\nversions = ["gfx90a"]\npartial = {partial}'
+    catalog = load([overlay(_requires(keys))])
+    request = ask(catalog, "newext", site="local", backend="rocm", gfx=[gfx], support=support, day=TODAY)
+    assert isinstance(resolve(catalog, request), answer)
+
+
+def test_list_belongs_to_variant(overlay: Overlay) -> None:
+    rows = _requires('on = "gfx"\nversions = ["gfx90a"]\nvariant = ""')
+    catalog = load([overlay(rows + WHEEL.replace('"1.0"', '"1.0"\nvariant = "other"'))])
+    request = ask(catalog, "newext", site="local", backend="rocm", gfx=["gfx1100"], day=TODAY)
+    answer = resolve(catalog, request)
+    assert isinstance(answer, Resolution)
+    assert [pick.variant for pick in answer.picks if pick.name == "newext"] == ["other"]
