@@ -31,6 +31,7 @@ class Project(msgspec.Struct, frozen=True, kw_only=True, rename="kebab"):
 
     name: str
     version: str = ""
+    description: str = ""
     requires_python: str = ""
     dependencies: tuple[str, ...] = ()
     optional_dependencies: dict[str, tuple[str, ...]] = {}

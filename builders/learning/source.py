@@ -60,6 +60,7 @@ _CMAKE_PROJECT = re.compile(r"^\s*project\s*\(([^)]*)\)", re.MULTILINE | re.IGNO
 _CMAKE_LANGUAGE = re.compile(r"enable_language\s*\(\s*(\w+)", re.IGNORECASE)
 _CMAKE_TORCH = re.compile(r"^\s*find_package\s*\(\s*Torch\b", re.MULTILINE)
 _CMAKE_DOWNLOAD = re.compile(r"FetchContent_|ExternalProject_Add|file\s*\(\s*DOWNLOAD", re.IGNORECASE)
+_CXX_STANDARD = re.compile(r"-std=(?:c|gnu)\+\+([12]\d)|CMAKE_CXX_STANDARD[\s=]+([12]\d)")
 _ASKS = {
     "cuda.is_available": "what the build does with a GPU: it asks torch.cuda.is_available()",
     "CUDA_HOME": "what the build does with CUDA_HOME: torch sets it to None for ROCm",
@@ -90,6 +91,9 @@ class SourceFacts(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     """Empty if it is computed, as is the version."""
     version: str
+    summary: str
+    import_name: str
+    """The import package; empty if it could not be determined."""
     requires_python: str
     requires: tuple[str, ...]
     """Run requirements that are stated literally."""
@@ -116,6 +120,10 @@ class SourceFacts(msgspec.Struct, frozen=True, kw_only=True):
     submodules: dict[str, bool]
     """Git submodules, and whether their files are there."""
     mentions_hip: bool
+    native_cpu: bool
+    """Whether the build mentions ``-march=native``."""
+    cxx_standards: tuple[str, ...]
+    """The C++ standards that the build sets, such as ``17``."""
     compiles: bool
     undetermined: tuple[str, ...]
 
@@ -152,6 +160,7 @@ def learn_source(top: Path) -> SourceFacts:
     document = read_pyproject(top / FILE) if (top / FILE).is_file() else PyProject()
     scripts = _read_scripts(top, document)
     cmake, of_cmake = _read_cmake(top, scripts, document)
+    build = "\n".join(_COMMENT.sub("", _read(top / name)) for name in (*_paths(scripts), *cmake.files))
     files = _count_files(top)
     extensions = tuple(extension for script in scripts for extension in script.extensions)
     variables = [variable for script in scripts for variable in script.variables] + of_cmake
@@ -163,10 +172,12 @@ def learn_source(top: Path) -> SourceFacts:
     return SourceFacts(
         name=name,
         version=version,
+        summary=_summary(top, document, scripts),
+        import_name=_import_name(top, name, extensions),
         requires_python=_requires_python(document, scripts),
         requires=_run_requirements(document, scripts),
         backend=_backend(document),
-        read=tuple(script.file for script in scripts),
+        read=_paths(scripts),
         torch=tuple(
             dict.fromkeys(
                 entry.where
@@ -187,9 +198,19 @@ def learn_source(top: Path) -> SourceFacts:
         missing=_missing(top, extensions),
         submodules=_submodules(top),
         mentions_hip=_mentions_hip(top),
+        native_cpu="-march=native" in build,
+        cxx_standards=tuple(sorted({a or b for a, b in _CXX_STANDARD.findall(build)})),
         compiles=bool(extensions or cmake.files or _compiling_backend(document)),
         undetermined=tuple(dict.fromkeys(undetermined)),
     )
+
+
+def _paths(scripts: Iterable[BuildScript]) -> tuple[str, ...]:
+    return tuple(script.file for script in scripts)
+
+
+def _read(path: Path) -> str:
+    return path.read_text(encoding="utf-8", errors="replace")
 
 
 def _backend(document: PyProject) -> str:
@@ -218,7 +239,7 @@ def _read_scripts(top: Path, document: PyProject) -> list[BuildScript]:
         path = top / file
         if file in scripts or not path.is_file() or path.stat().st_size > _LARGEST:
             continue
-        script = read_script(path.read_text(encoding="utf-8", errors="replace"), file)
+        script = read_script(_read(path), file)
         scripts[file] = script
         folders = {"", str(PurePosixPath(file).parent)}
         waiting += [name for entry in script.imports for name in _local_files(top, entry.module, folders)]
@@ -323,7 +344,28 @@ def _pkg_info(top: Path) -> dict[str, str]:
         raw, _ = parse_email((top / "PKG-INFO").read_bytes())
     except OSError:
         return {}
-    return {"name": raw.get("name", ""), "version": raw.get("version", "")}
+    return {"name": raw.get("name", ""), "version": raw.get("version", ""), "summary": raw.get("summary", "")}
+
+
+def _summary(top: Path, document: PyProject, scripts: list[BuildScript]) -> str:
+    texts = [_pkg_info(top).get("summary", ""), document.project.description if document.project else ""]
+    texts += [_literal(script, "description") for script in scripts]
+    return " ".join(next(filter(None, texts), "").split())
+
+
+def _import_name(top: Path, name: str, extensions: Iterable[Extension]) -> str:
+    """Return the import package: a directory with the project's name, or that of an extension module."""
+    package = name.replace("-", "_")
+    packages = [
+        path.parent.name
+        for folder in (top, top / "src", top / "python")
+        for path in sorted(folder.glob("*/__init__.py"))
+    ]
+    of_extensions = {extension.name.partition(".")[0] for extension in extensions}
+    for candidate in packages:
+        if candidate.lower() == package or candidate in of_extensions:
+            return candidate
+    return package if (top / f"{package}.py").is_file() else ""
 
 
 def _version_files(top: Path, name: str) -> Iterator[str]:
@@ -361,7 +403,7 @@ def _read_cmake(top: Path, scripts: list[BuildScript], document: PyProject) -> t
     if not calls_cmake and "scikit_build_core" not in backend and "skbuild" not in imports:
         return CMake(), []
     texts = {
-        str(path.relative_to(top)): _COMMENT.sub("", path.read_text(encoding="utf-8", errors="replace"))
+        str(path.relative_to(top)): _COMMENT.sub("", _read(path))
         for path in _own_files(top)
         if path.name == "CMakeLists.txt" or path.suffix == ".cmake"
     }
@@ -469,4 +511,4 @@ def _undetermined(
         if any(used == name or used.endswith(f".{name}") for used in names):
             yield text
     if any("nvcc" in script.programs for script in scripts):
-        yield "what the build does without nvcc, which it looks for"
+        yield "what the build does with nvcc, which it looks for, and without it"

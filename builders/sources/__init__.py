@@ -9,6 +9,7 @@ from builders.sources.fetch import (
     fetch_all,
     fetch_file,
     fetch_published,
+    pack_directory,
 )
 from builders.sources.sdist import fetch_sdist, index_url, unpack_sdist
 from builders.sources.source import Source, obtain, patches_of
@@ -29,6 +30,7 @@ __all__ = [
     "index_url",
     "mirrored",
     "obtain",
+    "pack_directory",
     "patches_of",
     "unpack_sdist",
     "without_password",

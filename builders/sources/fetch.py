@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import tarfile
 from concurrent.futures import ThreadPoolExecutor
@@ -114,7 +115,7 @@ def fetch_file(file: File, downloads: Downloads, *, offline: bool = False) -> bo
     target = cached_file(file)
     commit, directory = git_commit(file.url), local_path(file.url)
     if directory is not None and directory.is_dir():
-        _pack_directory(directory, target)
+        pack_directory(directory, target)
         return True
     if target.exists():
         if file.sha256:
@@ -140,10 +141,14 @@ def _pack_commit(url: str, repository: str, commit: str, target: Path, mirrors: 
         temporary.replace(target)
 
 
-def _pack_directory(directory: Path, target: Path) -> None:
-    """Write a source tree into an sdist, as it is now."""
+def pack_directory(directory: Path, target: Path) -> None:
+    """Write a source tree into an sdist, as it is now: the same files give the same bytes."""
     with explain_cache_errors(), temporary_sibling(target) as temporary:
-        with tarfile.open(temporary, "w:gz") as archive:
+        with (
+            temporary.open("wb") as file,
+            gzip.GzipFile("", "wb", fileobj=file, mtime=0) as compressed,
+            tarfile.open(fileobj=compressed, mode="w") as archive,
+        ):
             for path in sorted(directory.iterdir()):
                 if path.name not in _NOT_SOURCE:
                     archive.add(path, f"{target.name.removesuffix('.tar.gz')}/{path.name}", filter=_is_source)

@@ -1,0 +1,238 @@
+"""The source of a draft, fetched and pinned: a project on an index, a directory, an sdist, or a commit."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit, urlunsplit
+
+from builders.files import sha256_of
+from builders.learning.recipe_draft import version_of_ref
+from builders.learning.source import SourceFacts, learn_source
+from builders.sources import Downloads, fetch_sdist, pack_directory, unpack_sdist, without_password
+from builders.sources.download import download
+from builders.sources.git import Repository, fetch_git, is_commit
+from builders.sources.sdist import sdist_path
+from builders.temporary import TemporaryDirectory
+from resolver.choices import is_prerelease
+from resolver.errors import EnvironmentLacksError, SourceError, UsageError
+from resolver.facts.schema import Git, Sdist
+from resolver.requirements import parse_requirement
+from resolver.versions import is_version
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from resolver.facts.schema import Status
+    from resolver.indexes import File, Metadata, PackageIndexes, Project, Release
+
+_ARCHIVES = (".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".zip")
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """A source with what it shows, pinned."""
+
+    facts: SourceFacts
+    pin: Sdist | Git
+    title: str
+    """File name, or URL and commit, for people."""
+    source: str
+    """The source of the rows that are drafted from it."""
+    on_index: bool = False
+    status: Status = "observed"
+    """That of its requirements: `inferred` if building may change them."""
+    note: str = ""
+    """What limits the use of the draft."""
+
+
+def read_origin(
+    text: str,
+    *,
+    version: str = "",
+    indexes: PackageIndexes | None,
+    mirrors: Mapping[str, str],
+    offline: bool = False,
+) -> Origin:
+    """Fetch what a user names, unpack it, and learn from it; nothing of it is executed.
+
+    Parameters
+    ----------
+    text
+        A requirement (``NAME``, ``NAME==1.0``), a directory, an sdist, or the URL of a git repository, with a
+        branch, tag or commit after ``@``.
+    version
+        The version of a source that computes it.
+    indexes
+        Where to look for a project.
+    mirrors
+        Maps URL prefixes to their replacement.
+    offline
+        Whether only the cache is used.
+
+    Raises
+    ------
+    UsageError
+        There is no such project, release or directory, or it is not a Python project.
+    SourceError
+        It has no sdist, or the archive or commit is damaged or missing.
+    EnvironmentLacksError
+        git or the network is missing, or the cache is not writable.
+    """
+    path = Path(text)
+    if _is_git(text):
+        return _of_git(text.removeprefix("git+"), version, mirrors, offline=offline)
+    if "://" in text:
+        msg = f"{without_password(text)!r} is not the URL of a git repository."
+        raise UsageError(msg, hint="Write git+https://HOST/PATH@TAG, or download the file and name it.")
+    if path.is_dir():
+        return _of_directory(path, version)
+    if text.endswith(_ARCHIVES) and path.is_file():
+        return _of_archive(path, version)
+    if "/" in text or text.endswith(_ARCHIVES):
+        raise UsageError(
+            f"{text!r} does not exist.", hint="Name a project, a directory, an sdist or a git URL."
+        )
+    return _of_project(text, indexes, mirrors, offline=offline)
+
+
+def _is_git(text: str) -> bool:
+    location = text.partition("#")[0]
+    return text.startswith(("git+", "git://", "ssh://")) or (
+        "://" in text and location.rpartition("@")[0 if "@" in location else 2].endswith(".git")
+    )
+
+
+def _of_git(text: str, version: str, mirrors: Mapping[str, str], *, offline: bool) -> Origin:
+    location, _, fragment = text.partition("#")
+    if "subdirectory=" in fragment:
+        msg = f"{without_password(text)!r} names a subdirectory, which a recipe cannot build."
+        raise UsageError(msg, hint="Make an sdist of that directory (python -m build --sdist), and name it.")
+    parts = urlsplit(location)
+    if parts.password or (parts.username and parts.scheme.startswith("http")):
+        msg = "The URL contains a login, which the draft would store."
+        raise UsageError(msg, hint="Put the login into ~/.netrc, and remove it from the URL.")
+    path, _, ref = parts.path.rpartition("@") if "@" in parts.path else (parts.path, "", "")
+    repository = Repository(urlunsplit(parts._replace(path=path)))
+    if offline and not is_commit(ref):
+        msg = f"Only the server knows the commit of {ref or 'the default branch'}, and --offline is set."
+        raise EnvironmentLacksError(msg, hint="Name a commit with all 40 digits.")
+    commit = ref if is_commit(ref) else repository.commit_of(ref, mirrors)
+    repository.ensure(commit, mirrors, offline=offline)
+    pin = Git(repository.url, commit, tuple(repository.submodule_commits(commit)))
+    fetched = fetch_git(pin, offline=offline, mirrors=mirrors)
+    with TemporaryDirectory() as directory:
+        top = directory.root / "source"
+        fetched.checkout(top, directory.root / "git.log")
+        facts = _learned(top, version or version_of_ref(ref), without_password(text))
+    shown = f"{without_password(repository.url)}@{commit}"
+    return Origin(facts, pin, shown, shown)
+
+
+def _of_directory(path: Path, version: str) -> Origin:
+    facts = _learned(path, version, str(path))
+    with TemporaryDirectory() as directory:
+        archive = directory.root / f"{facts.name.replace('-', '_')}-{facts.version}.tar.gz"
+        pack_directory(path, archive)
+        pin = _keep(archive)
+    note = (
+        f"The sdist of {path} is in the cache of this machine only; publish it before others use the draft."
+    )
+    return Origin(facts, pin, f"the directory {path}", f"{pin.file} sha256:{pin.sha256}", note=note)
+
+
+def _of_archive(path: Path, version: str) -> Origin:
+    try:
+        with _unpacked(path) as top:
+            facts = _learned(top, version, str(path))
+    except SourceError as error:
+        raise SourceError(error.message, hint="Name another file.") from None
+    pin = _keep(path)
+    note = f"{path.name} is in the cache of this machine only; publish it before others use the draft."
+    return Origin(facts, pin, path.name, f"{pin.file} sha256:{pin.sha256}", note=note)
+
+
+def _of_project(
+    text: str, indexes: PackageIndexes | None, mirrors: Mapping[str, str], *, offline: bool
+) -> Origin:
+    requirement = parse_requirement(text)
+    project = indexes.project(requirement.name) if indexes else None
+    if indexes is None or project is None:
+        msg = f"No package index has a project {requirement.name!r}."
+        raise UsageError(msg, hint="Check the name, or name a directory or a git URL.")
+    versions = requirement.specifier
+    releases = [row for row in project.releases if versions is None or versions.allows(row.version)]
+    release, file = _newest_sdist(releases, project, text)
+    pin = Sdist(file.name, file.sha256)
+    archive = fetch_sdist(project.name, pin, url=file.url, offline=offline, mirrors=mirrors)
+    metadata = indexes.metadata([file], allow_dynamic=True)
+    with _unpacked(archive) as top:
+        facts = _with_metadata(learn_source(top), release.version, metadata, requirement.name)
+    status: Status = "observed" if metadata and not metadata.dynamic else "inferred"
+    source = f"{file.name} sha256:{file.sha256}"
+    return Origin(facts, pin, file.name, source, on_index=True, status=status)
+
+
+def _newest_sdist(releases: list[Release], project: Project, text: str) -> tuple[Release, File]:
+    """Return the newest release with its sdist; older releases only if the newest is a pre-release."""
+    stable = [row for row in releases if not is_prerelease(row.version)] or releases
+    if not stable:
+        msg = f"No release of {project.name} matches {text!r}."
+        newest = ", ".join(row.version for row in project.releases[:3])
+        raise UsageError(msg, hint=f"Its newest releases: {newest}.")
+    sdists = {row.version: [file for file in row.files if not file.name.endswith(".whl")] for row in releases}
+    release = next((row for row in stable if row.files), stable[0])
+    files = [file for file in sdists[release.version] if file.sha256]
+    if not files:
+        msg = f"{project.name} {release.version} has no sdist with a SHA-256 on the package index."
+        older = [version for version, listed in sdists.items() if listed]
+        hint = f"Name its git repository{f', or {project.name}=={older[0]}, which has one' if older else ''}."
+        raise SourceError(msg, hint=hint)
+    return release, min(files, key=lambda file: not file.name.endswith(".tar.gz"))
+
+
+def _with_metadata(facts: SourceFacts, version: str, metadata: Metadata | None, name: str) -> SourceFacts:
+    """Return the facts with name, version and requirements as the index states them."""
+    from msgspec.structs import replace
+
+    requires = metadata.requires if metadata else facts.requires
+    python = (metadata.requires_python if metadata else "") or facts.requires_python
+    return replace(facts, name=name, version=version, requires=requires, requires_python=python)
+
+
+def _learned(top: Path, version: str, shown: str) -> SourceFacts:
+    """Return what a source shows; its name and version must be known.
+
+    Raises
+    ------
+    UsageError
+        They are computed, or the version is not valid.
+    """
+    from msgspec.structs import replace
+
+    if version and not is_version(version):
+        raise UsageError(f"{version!r} is not a valid version (PEP 440).")
+    facts = learn_source(top)
+    facts = replace(facts, version=version) if version else facts
+    if not facts.name:
+        msg = f"{shown} computes its name, so it cannot be read without running its code."
+        raise UsageError(msg, hint="Make an sdist (python -m build --sdist), and name that file.")
+    if not facts.version:
+        msg = f"{shown} computes its version, so it cannot be read without running its code."
+        raise UsageError(msg, hint="State it: --release VERSION.")
+    return facts
+
+
+@contextmanager
+def _unpacked(archive: Path) -> Iterator[Path]:
+    with TemporaryDirectory() as directory:
+        yield unpack_sdist(archive, directory.root / "unpacked")
+
+
+def _keep(archive: Path) -> Sdist:
+    """Put an sdist where builds look for it, and return its pin."""
+    pin = Sdist(archive.name, sha256_of(archive))
+    download(archive.resolve().as_uri(), sdist_path(pin), pin.sha256, Downloads({}))
+    return pin

@@ -1,0 +1,242 @@
+"""Catalog rows for an extension that the catalog does not know, from what its source shows.
+
+What the source states is `observed`. How to build it is `inferred`: a draft, for somebody to complete.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from resolver.facts.schema import SCHEMA, Backend, Git, Package, Recipe, Release, Requires, Sdist
+from resolver.requirements import required_name, split_marker
+from resolver.versions import is_version
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator
+
+    from builders.learning.build_script import Variable
+    from builders.learning.source import SourceFacts
+    from resolver.facts.schema import Row, Status
+
+MARK = "# Drafted by matrix recipe draft, which replaces files that begin with this line."
+_SEPARATORS = {"HCC_AMDGPU_TARGET": "{gfx:,}"}
+"""Variables whose list of GPU architectures is not separated by semicolons."""
+_GPU_SWITCH = re.compile(r"(FORCE|BUILD|WITH|USE|ENABLE)_(CUDA|HIP|ROCM|GPU)(_EXT|_EXTENSION|_EXTENSIONS)?")
+_CPU_SWITCH = re.compile(r"FORCE_(ONLY_)?CPU")
+_ON = {"1", "on", "true", "yes"}
+_SPECIFIER = re.compile(r"\s*(?:\[[^\]]*\])?\s*\(?([^)@]*)\)?")
+
+
+def backends_of(facts: SourceFacts) -> tuple[Backend, ...]:
+    """Return the backends that a recipe is drafted for."""
+    return ("rocm",) if facts.without_cpu_path else ("rocm", "cpu")
+
+
+def draft_rows(
+    facts: SourceFacts,
+    *,
+    pin: Sdist | Git,
+    source: str,
+    status: Status,
+    on_index: bool,
+    components: Collection[str],
+    date: str,
+) -> list[Row]:
+    """Return the rows of a draft: package, release, requirements, and a recipe for each backend.
+
+    Parameters
+    ----------
+    facts
+        What the source shows; name and version must be known.
+    pin
+        The source.
+    source
+        Where the facts were read, for the rows.
+    status
+        That of the requirements: `inferred` if building may change them.
+    on_index
+        Whether the project is on the package index, which then has its requirements.
+    components
+        Everything that a requirement of the catalog may name.
+    date
+        The day on which the source was read.
+    """
+    read = f"Read on {date}; nothing was executed."
+    return [
+        Package(
+            name=facts.name,
+            title=facts.summary or facts.name,
+            import_name=facts.import_name,
+            pypi="same" if on_index else "",
+            status="observed",
+            source=source,
+            note=read,
+        ),
+        Release(
+            package=facts.name,
+            version=facts.version,
+            sdist=pin if isinstance(pin, Sdist) else None,
+            git=pin if isinstance(pin, Git) else None,
+            backend=backends_of(facts),
+            status="observed",
+            source=source,
+            note=read,
+        ),
+        *_requirements(facts, source=source, status=status, on_index=on_index, components=components),
+        *(_recipe(facts, backend, source) for backend in backends_of(facts)),
+    ]
+
+
+def draft_text(rows: list[Row], gaps: Collection[str], origin: str) -> str:
+    """Return the catalog file of a draft.
+
+    Parameters
+    ----------
+    gaps
+        What could not be determined.
+    origin
+        The source that it was drafted from.
+    """
+    from resolver.facts.catalog_files import row_to_toml
+
+    lines = [MARK, f"# From {origin}."]
+    lines += ["# Could not be determined:", *(f"# - {gap}" for gap in gaps)] if gaps else []
+    return "\n".join([*lines, f"schema = {SCHEMA}", "", *map(row_to_toml, rows)])
+
+
+def gaps_of(facts: SourceFacts) -> list[str]:
+    """Return what could not be determined, most important first."""
+    gaps = [f"where the build finds {file}, which the source lacks" for file in facts.missing]
+    empty = [path for path, present in facts.submodules.items() if not present]
+    gaps += [f"what the build needs of the submodule {path}, which is empty" for path in empty]
+    gaps += facts.undetermined
+    if facts.files.keys() & {".cu", ".cuh"} and not facts.mentions_hip:
+        gaps.append("whether the kernels compile for ROCm: nothing in the source mentions HIP")
+    if len(facts.cxx_standards) > 1:
+        gaps.append(f"which C++ standard torch's headers are compiled with: {', '.join(facts.cxx_standards)}")
+    if not facts.import_name:
+        gaps.append("the name of the import package")
+    gaps += [
+        f"how {row.name}, which CMake reads, gets the GPU architectures ({row.where})"
+        for row in facts.architectures
+        if not _is_environment(row) and "CUDA" not in row.name
+    ]
+    if facts.optional:
+        gaps.append(
+            f"what the build does without {', '.join(facts.optional)}, which it imports conditionally"
+        )
+    return gaps
+
+
+def _requirements(
+    facts: SourceFacts, *, source: str, status: Status, on_index: bool, components: Collection[str]
+) -> Iterator[Requires]:
+    releases = f"=={facts.version}"
+    if facts.requires_python:
+        yield Requires(
+            package=facts.name,
+            releases=releases,
+            on="python",
+            versions=(facts.requires_python,),
+            status="observed",
+            source=source,
+        )
+    texts = [text for text in facts.requires if required_name(text) == "torch" or not on_index]
+    for text in dict.fromkeys(texts):
+        specifier = _specifier(text)
+        name = required_name(text)
+        if name in components and specifier is not None:
+            yield Requires(
+                package=facts.name,
+                releases=releases,
+                on=name,
+                versions=(specifier or ">=0",),
+                status=status,
+                source=source,
+            )
+    limits = [text for text in facts.declared if required_name(text) == "torch" and _specifier(text)]
+    for text in set(limits) - set(texts):
+        yield Requires(
+            package=facts.name,
+            releases=releases,
+            on="torch",
+            versions=(_specifier(text) or "",),
+            kind="build",
+            status="observed",
+            source=source,
+        )
+
+
+def _specifier(text: str) -> str | None:
+    """Return the versions of a requirement without a marker; None if it has one."""
+    head, marker = split_marker(text)
+    match = _SPECIFIER.fullmatch(re.sub(r"^[\w.-]*\w", "", head.strip()))
+    return None if marker or match is None else match[1].replace(" ", "")
+
+
+def _recipe(facts: SourceFacts, backend: Backend, source: str) -> Recipe:
+    environment = dict(_environment(facts, backend))
+    flags = [variable for variable in facts.flags if variable.name in environment]
+    script = next((variable.where.partition(":")[0] for variable in flags), "")
+    standards = facts.cxx_standards if facts.builds_with_torch else ()
+    note = f"Drafted from {', '.join((*facts.read, *facts.cmake.files[:1])) or 'pyproject.toml'}."
+    if backend == "rocm" and facts.without_cpu_path.startswith("its CMake"):
+        note += " CMake requires CUDA, so this cannot compile for ROCm without changes to the source."
+    return Recipe(
+        package=facts.name,
+        releases=f"=={facts.version}",
+        backend=backend,
+        declared=tuple("torch" if required_name(text) == "torch" else text for text in facts.declared),
+        undeclared=facts.undeclared,
+        match_runtime=("torch",) if facts.builds_with_torch else (),
+        environment=environment,
+        must_contain=tuple(_objects(facts, backend)),
+        imports=(facts.import_name,) if facts.import_name else (),
+        source_contains={script: flags[0].name} if flags else {},
+        native_cpu=facts.native_cpu,
+        cxx_standard=standards[0] if len(standards) == 1 else "",
+        status="inferred",
+        source=source,
+        note=note,
+    )
+
+
+def _environment(facts: SourceFacts, backend: Backend) -> Iterator[tuple[str, str]]:
+    """Yield the variables of a recipe: GPU architectures, and switches that the source reads."""
+    if backend == "rocm":
+        if any("CUDAExtension" in extension.kind for extension in facts.extensions):
+            yield "PYTORCH_ROCM_ARCH", "{gfx}"  # torch.utils.cpp_extension reads it
+        for variable in facts.architectures:
+            if _is_environment(variable) and "CUDA" not in variable.name:
+                yield variable.name, _SEPARATORS.get(variable.name, "{gfx}")
+    for variable in facts.flags:
+        default = variable.default.strip("'\"").lower() in _ON
+        if not _is_environment(variable):
+            continue
+        if _GPU_SWITCH.fullmatch(variable.name) and default != (backend == "rocm"):
+            yield variable.name, "1" if backend == "rocm" else "0"
+        elif _CPU_SWITCH.fullmatch(variable.name) and backend == "cpu":
+            yield variable.name, "1"
+
+
+def _is_environment(variable: Variable) -> bool:
+    """Return whether a Python script reads a variable, not a CMake file."""
+    return ".py:" in variable.where
+
+
+def _objects(facts: SourceFacts, backend: Backend) -> Iterator[str]:
+    """Yield the globs of the shared objects that a wheel must contain."""
+    if not facts.compiles:
+        return
+    extensions = [row for row in facts.extensions if backend == "rocm" or not row.uses_gpu_compiler]
+    if not extensions or not all(extension.name for extension in extensions):
+        yield "*.so"
+    names = dict.fromkeys(extension.name for extension in extensions if extension.name)
+    yield from (f"{name.replace('.', '/')}*.so" for name in names)
+
+
+def version_of_ref(ref: str) -> str:
+    """Return the version that the name of a tag states, such as ``v1.2``; empty if it states none."""
+    text = ref.rpartition("/")[2].removeprefix("v")
+    return text if is_version(text) and "." in text else ""

@@ -1,0 +1,244 @@
+"""``matrix recipe draft``: catalog rows for an extension that the catalog does not know."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import msgspec
+
+from builders.findings import Finding
+from builders.learning.source import SourceFacts
+from matrix.console import table
+from matrix.options import add_action, add_catalog, add_format, add_index, add_index_access, nonempty
+from matrix.render import findings_text
+from matrix.resolution_text import conflict_text
+from matrix.settings import Settings, load_catalog, merge, overlays
+from resolver.errors import MatrixError, UsageError
+from resolver.facts.schema import Recipe
+from resolver.model import PLATFORM, Conflict
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Sequence
+
+    from builders.learning.build_script import Extension, Variable
+    from builders.learning.origin import Origin
+    from matrix.context import Context
+    from resolver.facts.schema import Row
+
+SUMMARY = "draft a recipe for an extension that the catalog does not have"
+EXAMPLE = "matrix recipe draft torchsort torch==2.13.0"
+_MOST_SHOWN = 12  # variables
+
+
+class Trial(msgspec.Struct):
+    """The build of a draft on this machine, for the CPU backend."""
+
+    state: Literal["built", "failed", "skipped"]
+    why: str = ""
+    """Why it was not built."""
+    wheel: str = ""
+    """Path in the index."""
+    verdict: str = ""
+    """That of the audit."""
+    findings: tuple[Finding, ...] = ()
+    exit_code: int = 0
+
+
+class DraftResult(msgspec.Struct):
+    """The JSON output of ``matrix recipe draft``."""
+
+    schema: int
+    file: str
+    origin: str
+    note: str
+    """What limits the use of the draft."""
+    facts: SourceFacts
+    gaps: list[str]
+    """What could not be determined."""
+    trial: Trial
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's arguments."""
+    actions = parser.add_subparsers(metavar="ACTION", required=True, dest="action")
+    draft = add_action(
+        actions, "draft", "write a recipe from what a source shows, and build it for the CPU backend", EXAMPLE
+    )
+    draft.add_argument(
+        "source",
+        metavar="NAME|DIR|FILE|GIT-URL",
+        type=nonempty,
+        help="a project on the package index (NAME==VERSION for one release), a directory, an sdist, or a "
+        "git repository (git+https://HOST/PATH@TAG)",
+    )
+    draft.add_argument(
+        "requirements", nargs="*", metavar="REQ", help="what else to build with, such as torch==2.13.0"
+    )
+    draft.add_argument(
+        "-o", "--output", metavar="FILE", type=Path, help="the catalog file to write (default: NAME.toml)"
+    )
+    draft.add_argument("--no-build", action="store_true", help="write the file only")
+    draft.add_argument(
+        "--release",
+        metavar="VERSION",
+        type=nonempty,
+        help="version of a directory or commit that computes its version",
+    )
+    draft.add_argument("--python", metavar="SPEC", type=nonempty, help="Python to build for, such as 3.12")
+    add_index(draft)
+    add_index_access(draft)
+    add_catalog(draft)
+    add_format(draft)
+
+
+def execute(context: Context) -> int:
+    """Run the command."""
+    from builders.learning.origin import read_origin
+    from builders.learning.recipe_draft import draft_rows, gaps_of
+    from matrix.api import package_indexes
+
+    args, console, settings = context.args, context.console, context.settings
+    origin = read_origin(
+        args.source,
+        version=args.release or "",
+        indexes=package_indexes(settings, context.inputs, console),
+        mirrors=settings.mirrors,
+        offline=settings.offline,
+    )
+    facts, gaps = origin.facts, gaps_of(origin.facts)
+    if facts.name in context.catalog.package:
+        console.warning(f"The catalog has {facts.name}; the rows of the draft overlay its rows.")
+    rows = draft_rows(
+        facts,
+        pin=origin.pin,
+        source=origin.source,
+        status=origin.status,
+        on_index=origin.on_index,
+        components={*PLATFORM, *context.catalog.package, "torch", "torchvision", "torchaudio"},
+        date=str(context.today),
+    )
+    file = args.output or Path(f"{facts.name}.toml")
+    _write(file, rows, gaps, origin, context)
+    console.info(f"Wrote {file}.")
+    if args.no_build:
+        trial = Trial("skipped", "--no-build is set.")
+    elif facts.without_cpu_path:
+        trial = Trial("skipped", f"{facts.without_cpu_path}, so nothing can be compiled for the CPU.")
+    else:
+        trial = _build(file, facts, context)
+        if trial.state == "built":
+            built = f"Built, imported and audited on {context.today}: {Path(trial.wheel).name}."
+            _write(file, [_as_built(row, built) for row in rows], gaps, origin, context)
+    result = DraftResult(1, str(file), origin.title, origin.note, facts, gaps, trial)
+    if args.format == "json":
+        console.document(msgspec.to_builtins(result))
+    else:
+        console.data(_text(result, context))
+    return trial.exit_code
+
+
+def _write(file: Path, rows: list[Row], gaps: list[str], origin: Origin, context: Context) -> None:
+    """Write the draft, if the whole catalog is valid with it.
+
+    Raises
+    ------
+    UsageError
+        The file exists and is not a draft.
+    """
+    from builders.files import write_atomic
+    from builders.learning.recipe_draft import MARK, draft_text
+    from resolver.facts.loading import load_uncached, overlay_files, shipped_files
+
+    if file.exists() and not file.read_text(encoding="utf-8", errors="replace").startswith(MARK):
+        msg = f"{file} exists and is not a draft. Nothing was written."
+        raise UsageError(msg, hint="Name another file with -o.")
+    text = draft_text(rows, gaps, origin.title)
+    path = str(file.resolve())
+    layers = [shipped_files(), *map(overlay_files, overlays(context.settings)), [path]]
+    load_uncached(layers, overrides={path: text})
+    write_atomic(file, text)
+
+
+def _as_built(row: Row, note: str) -> Row:
+    """Return the recipe of the CPU backend as observed; other rows as they are."""
+    if isinstance(row, Recipe) and row.backend == "cpu":
+        return msgspec.structs.replace(row, status="observed", note=f"{row.note} {note}")
+    return row
+
+
+def _build(file: Path, facts: SourceFacts, context: Context) -> Trial:
+    """Resolve, build and audit the draft for the CPU backend; a failure is a result."""
+    from builders.audit import Expected, audit_wheel
+    from builders.build_host import find_build_host
+    from builders.index import Index
+    from builders.plan import plan
+    from builders.task import Limits, build_wheel
+    from matrix.api import check_build_hosts, resolve_settings
+    from resolver.inferred import with_releases_of
+
+    args, console = context.args, context.console
+    settings = msgspec.structs.replace(
+        merge(Settings(), args),
+        requirements=[f"{facts.name}=={facts.version}", *args.requirements],
+        backend="cpu",
+        mirrors=context.settings.mirrors,
+        catalog=[*context.settings.catalog, str(file)],
+    )
+    index = Index(args.index)
+    try:
+        catalog = load_catalog(settings)
+        resolution = resolve_settings(settings, catalog, context.today, reporter=console)
+        if isinstance(resolution, Conflict):
+            return Trial("failed", conflict_text(resolution), exit_code=1)
+        catalog = with_releases_of(catalog, resolution)
+        host = find_build_host(resolution, [facts.name], kind=None)
+        (task,) = plan(resolution, catalog, index, host, [facts.name])
+        check_build_hosts([task])
+        limits = Limits(offline=settings.offline, mirrors=settings.mirrors)
+        wheel = task.wheel or build_wheel(task, index, limits, console)
+    except MatrixError as error:
+        why = f"{error.message}\n{error.hint}".rstrip()
+        return Trial("failed", why, findings=tuple(getattr(error, "findings", ())), exit_code=error.exit_code)
+    audit = audit_wheel(wheel, Expected(recipe=task.recipe)).report()
+    return Trial("built", wheel=str(wheel), verdict=audit.verdict, findings=audit.findings)
+
+
+def _text(result: DraftResult, context: Context) -> str:
+    facts, console = result.facts, context.console
+    rows = [
+        ["build backend", facts.backend],
+        ["imports torch", ", ".join(facts.torch[:_MOST_SHOWN]) or "no"],
+        ["declared", ", ".join(facts.declared) or "nothing"],
+        ["not declared", ", ".join(facts.undeclared) or "nothing"],
+        *([f"extension {number}", _extension(row)] for number, row in enumerate(facts.extensions, start=1)),
+        ["CMake", " ".join(facts.cmake.files[:1] + facts.cmake.languages) or "no"],
+        ["source files", ", ".join(f"{count} {suffix}" for suffix, count in facts.files.items()) or "none"],
+        ["submodules", ", ".join(facts.submodules) or "none"],
+        ["architectures", ", ".join(row.name for row in facts.architectures) or "no variable"],
+        ["flags", _names(facts.flags) or "none"],
+    ]
+    lines = [f"{facts.name} {facts.version}, from {result.origin}", table(rows)]
+    if result.gaps:
+        lines += ["\nCould not be determined:", *(f"  - {gap}" for gap in result.gaps)]
+    trial = result.trial
+    if trial.state == "built":
+        lines.append(f"\nBuilt for the CPU: {trial.wheel}\nAudit: {trial.verdict}")
+        lines.append(findings_text(trial.findings, quiet=console.verbosity < 1, indent="  "))
+    else:
+        lines.append(f"\nNot built: {trial.why}")
+    if result.note:
+        lines.append(f"\n{result.note}")
+    use = f"matrix build-wheels {facts.name} --catalog {result.file}"
+    return "\n".join([*filter(None, lines), f"\nComplete {result.file}, then run: {use}"])
+
+
+def _extension(row: Extension) -> str:
+    return f"{row.name or '(computed name)'}, {row.kind} ({row.where})"
+
+
+def _names(variables: Sequence[Variable]) -> str:
+    shown = [f"{row.name}={row.default}" if row.default else row.name for row in variables[:_MOST_SHOWN]]
+    more = len(variables) - len(shown)
+    return ", ".join([*shown, f"{more} more"] if more else shown)
