@@ -16,11 +16,12 @@ from resolver.compiling.clauses import (
     version_in,
 )
 from resolver.facts import schema
-from resolver.model import Candidate, Fact
+from resolver.model import STATUS_RANK, Candidate, Fact
 from resolver.problem import Preference
 from resolver.versions import join_words, minor, newest_first, sort_key
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from datetime import date
 
     from resolver.compiling.problem_builder import ProblemBuilder
@@ -184,7 +185,8 @@ def _add_images(builder: ProblemBuilder) -> None:
         this = version_in([row.name])
         if row.rocm:  # without it, the image has only the ROCm of torch's wheel
             fact = Fact.of(row, f"{row.name} contains ROCm {row.rocm}", note="")
-            rocm.append(Clause(this, version_in([row.rocm]), fact))
+            known = row.rocm in builder.catalog.rocm
+            rocm.append(Clause(this, version_in([row.rocm]) if known else LineIs(minor(row.rocm)), fact))
         if row.glibc:
             fact = Fact.of(row, f"{row.name} is {row.os}, which has glibc {row.glibc}", note=_glibc_note(row))
             glibc.append(Clause(this, version_in([row.glibc]), fact))
@@ -199,7 +201,7 @@ def _add_libstdcxx(builder: ProblemBuilder) -> None:
     """Add the libstdc++ of the base images, which no other component brings in."""
     facts = {
         row.name: Fact.of(row, f"{row.name} has the libstdc++ of GCC {row.libstdcxx}", note="")
-        for row in builder.catalog.image.values()
+        for row in _weakest_first(builder.catalog.image)
         if row.libstdcxx
     }
     versions = {builder.catalog.image[name].libstdcxx: fact for name, fact in facts.items()}
@@ -239,10 +241,14 @@ def _glibc_note(image: schema.Image) -> str:
     return "" if image.source.startswith(schema.INSPECTED) else _GLIBC_OF_RELEASE
 
 
+def _weakest_first(images: Mapping[str, schema.Image]) -> list[schema.Image]:
+    return sorted(images.values(), key=lambda row: STATUS_RANK[row.status])
+
+
 def _add_glibc(builder: ProblemBuilder) -> None:
     facts = {
         row.glibc: Fact.of(row, f"glibc {row.glibc} is the version in {row.os}", note=_glibc_note(row))
-        for row in builder.catalog.image.values()
+        for row in _weakest_first(builder.catalog.image)
         if row.glibc
     }
     here = builder.target.glibc

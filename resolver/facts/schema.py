@@ -161,7 +161,7 @@ class Image(Row, frozen=True, kw_only=True):
 
     name: str
     rocm: str = ""
-    """Its ROCm release; empty for an image without ROCm."""
+    """Its ROCm release, or its line if the release is not known; empty for an image without ROCm."""
     os: str = ""
     """Name of the Linux distribution and its release; empty if undocumented."""
     glibc: str = ""
