@@ -16,7 +16,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from resolver.choices import ALWAYS, Choices, Installed, Link, Pick, is_prerelease, names_prerelease
-from resolver.compiling.clauses import REQUEST
+from resolver.compiling.clauses import LIMITS, REQUEST
 from resolver.compiling.request import closest_versions
 from resolver.environment import Environment, names_python
 from resolver.errors import EnvironmentLacksError, SourceError, UsageError, did_you_mean
@@ -495,20 +495,22 @@ class OpenWorld:
         versions = [text.removeprefix("==") for text in row.versions]
         link = Link(name, row.on, version, f"requires {row.on} {join_words(versions, most=8)}", row.source)
         if row.on == "gfx":
-            if not {*self._request.target.gfx} <= {*row.versions}:
+            allowed_anyway = row.partial and self._request.support == "any"
+            if not allowed_anyway and not {*self._request.target.gfx} <= {*row.versions}:
                 link = link._replace(object="", predicate=f"contains code for {join_words(versions, most=8)}")
                 self._search.add(terms, link)
             return
+        when_present = row.when_present or row.on in LIMITS
         variable: Variable | Choices | None = self._problem.variables.get(row.on)
         number = self._closed.get(row.on, -1)
         if variable is None and row.on not in self._bound:
-            if row.when_present and row.on not in self._open:
+            if when_present and row.on not in self._open:
                 return
             variable = self._node(row.on, "")
             number = variable.number if variable else -1
         if variable is None:
             return
-        allowed = ABSENT if row.when_present else 0
+        allowed = ABSENT if when_present else 0
         for text in row.versions:
             if isinstance(variable, Choices):
                 allowed |= variable.allowed_by(parse_specifier(text))

@@ -19,6 +19,8 @@ REQUEST = "the request"
 THIS_MACHINE = "this machine"
 PAIRED_WITH_TORCH = ("torchvision", "torchaudio")
 """These require a certain torch; torch does not require them."""
+LIMITS = ("glibc", "libstdcxx", "kernel-driver")
+"""Components that no distribution brings in: a requirement of one only limits them."""
 OTHER_ARCHITECTURES = "others"
 """The alternative to the requested GPU architectures, so that these can be named as a reason."""
 

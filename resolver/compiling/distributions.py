@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from resolver.compiling.clauses import (
+    LIMITS,
     PAIRED_WITH_TORCH,
     Clause,
     KnownMask,
@@ -27,13 +28,12 @@ from resolver.problem import LazyText, Variable
 from resolver.requirements import exact_requirement, normalize_name, split_marker
 from resolver.versions import allows, join_words, minor, newest_first, satisfies
 
-_LIMITS = {"glibc", "libstdcxx", "kernel-driver"}
-"""Components that a distribution does not bring in: a requirement only limits them."""
-
 if TYPE_CHECKING:
     from resolver.compiling.clauses import Test
     from resolver.compiling.problem_builder import ProblemBuilder
     from resolver.facts import schema
+
+_PYTORCH = "https://download.pytorch.org/"
 
 
 def compile_torch(builder: ProblemBuilder) -> None:
@@ -96,19 +96,25 @@ def _companion_candidate(name: str, version: str, torches: Sequence[schema.Torch
 
 def _relate_torch_to_platform(builder: ProblemBuilder, rows: Iterable[schema.Torch]) -> None:
     clauses: dict[str, list[Clause]] = {name: [] for name in ("backend", "python", "rocm", "gfx", "glibc")}
-    requested = builder.target.gfx
+    requested, backend = builder.target.gfx, builder.target.backend
+    title = "ROCm" if backend == "rocm" else "CPU"
+    built = {_release_of(row) for row in builder.catalog.torch.values() if row.backend == backend}
     for row in rows:
         this = version_in([row.version])
 
         def fact(text: str, row: schema.Torch = row) -> Fact:
             return Fact.of(row, f"torch {row.version} {text}")
 
-        clauses["backend"].append(Clause(this, version_in([row.backend]), fact(f"is a {row.backend} build")))
+        text = f"is a {row.backend} build"
+        if row.backend != backend and _release_of(row) not in built:
+            text += f"; no {title} build of torch {_release_of(row)} is known"
+        clauses["backend"].append(Clause(this, version_in([row.backend]), fact(text)))
         text = f"is published for Python {join_words(row.python, most=8, joiner='and')}"
         clauses["python"].append(Clause(this, version_in(row.python), fact(text)))
         if row.rocm:
             line = minor(row.rocm)
-            clauses["rocm"].append(Clause(this, LineIs(line), fact(f"is built for ROCm {line}")))
+            where = "" if row.index.startswith(_PYTORCH) else f" and published at {row.index}"
+            clauses["rocm"].append(Clause(this, LineIs(line), fact(f"is built for ROCm {line}{where}")))
         if row.gfx and requested:
             text = f"contains code for {', '.join(row.gfx)}"
             clauses["gfx"].append(Clause(this, covers(row.gfx, requested), fact(text)))
@@ -117,6 +123,11 @@ def _relate_torch_to_platform(builder: ProblemBuilder, rows: Iterable[schema.Tor
             clauses["glibc"].append(Clause(this, newer, fact(f"requires glibc {row.glibc} or newer")))
     for name, of_torch in clauses.items():
         builder.relate("torch", name, of_torch, when_present=name == "glibc")
+
+
+def _release_of(row: schema.Torch) -> str:
+    """Return the version of a torch wheel without its label."""
+    return row.version.partition("+")[0]
 
 
 def _companions(row: schema.Torch) -> dict[str, str]:
@@ -255,7 +266,7 @@ def _relate_to_requirements(builder: ProblemBuilder, name: str, masks: _ReleaseM
     for row in builder.requires.get(name, ()):
         if row.backend in {None, builder.target.backend}:
             on = normalize_name(row.on)
-            grouped.setdefault((on, row.when_present or on in _LIMITS), []).append(row)
+            grouped.setdefault((on, row.when_present or on in LIMITS), []).append(row)
     inferred = {
         f"=={version}": neighbour
         for (package, version, _), neighbour in builder.catalog.inferred.items()

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from resolver.errors import MatrixError, UsageError
 from resolver.facts.catalog import Catalog
 from resolver.facts.loading import load
-from resolver.model import Conflict, Preinstalled, Request, Resolution, Target
+from resolver.model import Conflict, Preinstalled, Request, Resolution, Support, Target
 from resolver.requirements import parse_requirement
 from resolver.resolve import resolve
 from tests.resolver.open_universe import DAY, GLIBC, catalog_of_pythons, open_universe, versions_of
@@ -517,6 +517,43 @@ class Threaded(Prefetching):
 
     def submit(self, work: Callable[[], object]) -> None:
         threading.Thread(target=super().submit, args=(work,)).start()
+
+
+@pytest.mark.parametrize(
+    ("on", "versions", "keys", "support", "resolves"),
+    [
+        ("gfx", "gfx90a", "", "any", False),
+        ("gfx", "gfx90a", "partial = true", "any", True),
+        ("gfx", "gfx90a", "partial = true", "observed", False),
+        ("gfx", "gfx942", "", "observed", True),
+        ("glibc", ">=2.35", "", "any", True),
+        ("glibc", ">=2.99", "", "any", False),
+        ("kernel-driver", ">=6.2", "", "any", True),
+        ("kernel-driver", ">=6.4", "", "any", False),
+    ],
+)
+def test_facts_of_catalog_about_files_and_systems(
+    on: str, versions: str, keys: str, support: Support, overlay: Callable[[str], Path], *, resolves: bool
+) -> None:
+    known = 'status = "observed"\nsource = "somewhere"\n'
+    rows = (
+        f'[[package]]\nname = "openext"\ntitle = "x"\npypi = "same"\n{known}'
+        f'[[release]]\npackage = "openext"\nversion = "1.0"\npypi = true\n{known}'
+        f'[[requires]]\npackage = "openext"\non = "{on}"\nversions = ["{versions}"]\n{keys}\n{known}'
+    )
+    catalog = load([overlay(rows)])
+    request = ask(
+        catalog,
+        "openext",
+        site="local",
+        backend="rocm",
+        gfx=["gfx942"],
+        driver="6.3",
+        glibc="2.39",
+        support=support,
+    )
+    outcome = resolve(catalog, request, FakeIndexes({"openext": {"1.0": FakeRelease()}}))
+    assert isinstance(outcome, Resolution) is resolves
 
 
 def test_facts_of_the_catalog_limit_distributions_outside_it(overlay: Callable[[str], Path]) -> None:
