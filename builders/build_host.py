@@ -46,7 +46,7 @@ class BuildHost:
     provider: Provider | None = None
     """Libraries and symbol versions that a wheel finds in the image; None if unknown."""
     cpu: str = ""
-    """CPU that host code is compiled for, as ``-march`` names it; empty for the CPU that builds."""
+    """CPU that host code is compiled for, as ``-march`` names it; empty for the CPU of the build machine."""
     variables: Mapping[str, str] = field(default_factory=dict)
     """Variables of builds besides those of their recipe."""
     image: ImageFacts | None = None
@@ -90,7 +90,7 @@ def local_build_host(version: str, *, given: Path | None = None, cpu: str = "") 
     Raises
     ------
     EnvironmentLacksError
-        There is no such Python that can build.
+        No usable Python of that version exists.
     """
     runtime = HostRuntime()
     python = find_python(runtime, version, given=given)
@@ -122,7 +122,7 @@ def image_build_host(
     Raises
     ------
     EnvironmentLacksError
-        The image cannot be inspected, or no such Python that can build runs in it.
+        The image cannot be inspected, or no usable Python of that version runs in it.
     """
     facts = inspect_in(runtime)
     image_pythons = [Path(python.path) for python in facts.pythons if minor(python.version) == version]
@@ -169,7 +169,7 @@ def find_build_host(
     Parameters
     ----------
     names
-        Only these are built; all when empty.
+        The wheels that are built; empty means all.
     kind
         ``host``, ``apptainer`` or ``podman``; None chooses.
     image

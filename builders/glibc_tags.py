@@ -75,7 +75,7 @@ def required_glibc(filename: str) -> str:
 
 
 def too_new_glibc(filenames: Iterable[str], glibc: str) -> str:
-    """Return the glibc required by wheels of which pip accepts none; empty if it accepts one.
+    """Return the glibc that wheels require if pip accepts none of them; empty if it accepts any.
 
     Parameters
     ----------

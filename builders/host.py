@@ -90,7 +90,7 @@ def find_python(version: str) -> Path:
         None is on PATH.
     """
     if version == running_python():
-        # In a virtual environment: the interpreter that it was made from.
+        # In a virtual environment: the interpreter that it was created from.
         return Path(getattr(sys, "_base_executable", sys.executable))
     path = shutil.which(f"python{version}")
     if path:

@@ -57,7 +57,7 @@ class DiskFullError(EnvironmentLacksError):
 
 @contextmanager
 def explain_io_errors(directory: Path, label: str = "", *, hint: str) -> Iterator[None]:
-    """Raise `EnvironmentLacksError` where a directory turns out to be full or not writable.
+    """Raise `EnvironmentLacksError` if a directory turns out to be full or not writable.
 
     Parameters
     ----------
@@ -84,16 +84,16 @@ def explain_io_errors(directory: Path, label: str = "", *, hint: str) -> Iterato
 
 @contextmanager
 def explain_cache_errors() -> Iterator[None]:
-    """Raise `EnvironmentLacksError` where the cache turns out to be full or not writable."""
+    """Raise `EnvironmentLacksError` if the cache turns out to be full or not writable."""
     with explain_io_errors(cache_root(), "cache", hint=_CACHE_HINT):
         yield
 
 
 @contextmanager
 def explain_index_errors(index: Path, work: Path) -> Iterator[None]:
-    """Raise `EnvironmentLacksError` where an index turns out to be full or not writable.
+    """Raise `EnvironmentLacksError` if an index turns out to be full or not writable.
 
-    A build that failed because its disk was full counts, too.
+    This includes a build that failed because its disk was full.
 
     Parameters
     ----------

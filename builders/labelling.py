@@ -1,4 +1,4 @@
-"""Label a built wheel: write its version, tags, requirements and documents into name and metadata.
+"""Label a built wheel: write version, tags, requirements and documents into its name and metadata.
 
 An extension is compiled against one torch: another minor release, or the same one for another ROCm, has
 other symbols. So the metadata requires ``torch==2.9.1+rocm6.4`` whatever the source requires, and pip

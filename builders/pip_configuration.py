@@ -40,7 +40,7 @@ class PackageSources(NamedTuple):
 
 
 def package_sources(index_url: str = "", extra_index_urls: Sequence[str] = ()) -> PackageSources:
-    """Return the indexes and places with links that pip would use with these options.
+    """Return the indexes and find-links locations that pip would use with these options.
 
     Parameters
     ----------

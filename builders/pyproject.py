@@ -193,7 +193,7 @@ def _of_groups(document: PyProject, path: Path, groups: Sequence[str]) -> Iterat
 
 
 def _without_self(listed: Iterable[Listed], project: Project | None, path: Path) -> Iterator[Listed]:
-    """Replace requirements on the project itself by those of the extras that they name."""
+    """Replace requirements on the project itself with those of the extras that they name."""
     queue = deque((key, requirement, frozenset[str]()) for key, requirement in listed)
     done: set[tuple[str, frozenset[str]]] = set()
     while queue:

@@ -14,9 +14,10 @@ from builders.cache import cache_root
 
 
 class TemporaryDirectory:
-    """A new directory, removed at the end of its block or with its owner.
+    """A new directory that is removed at the end of its block.
 
-    After a kill the next run removes it: as long as its owner lives, the lock file next to it is locked.
+    If the process is killed, the next run removes it: the lock file next to it is locked while its owner
+    lives.
 
     Parameters
     ----------

@@ -106,7 +106,7 @@ class _Session(requests.Session):
 
 
 class _Retry(Retry):
-    """Wait as long as a server asks for, but not longer than a person would."""
+    """Wait as long as the server asks, but not longer than a user would."""
 
     def get_retry_after(self, response: BaseHTTPResponse) -> float | None:
         seconds = super().get_retry_after(response)

@@ -1,7 +1,7 @@
 """Read and write wheels: the only module that opens them as zip files.
 
 Wheels are untrusted input. A file that would fill memory or disk is rejected before it is read, no member is
-written under its own name, and each member is compared with its size and checksum.
+written under its own name, and each member is checked against its size and checksum.
 """
 
 from __future__ import annotations
@@ -236,7 +236,7 @@ def _open(path: Path) -> BinaryIO:
 
 
 class _LimitedFile(io.FileIO):
-    """A file from which `zipfile` can read no huge directory, and nothing before the start."""
+    """A file that rejects huge reads and seeks before its start, which a damaged directory would cause."""
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
         if whence == io.SEEK_SET and offset < 0:

@@ -201,13 +201,12 @@ def build(
     Returns
     -------
     list of Path
-        The wheels in the index, in install order, those that existed before included.
+        The wheels in the index, in install order, including those that already existed.
 
     Raises
     ------
     BuildError, AuditError
-        A wheel could not be built, or its content is wrong; the error names the log. Nothing of it is
-        published.
+        A wheel could not be built, or its content is wrong; the error names the log. It is not published.
     EnvironmentLacksError
         The machine lacks something, or a source is not available.
     """

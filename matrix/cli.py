@@ -92,7 +92,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _interrupt(number: int, frame: object) -> NoReturn:  # noqa: ARG001
-    """Handle a polite kill, such as Slurm's at the time limit, like Ctrl-C."""
+    """Handle SIGTERM, which Slurm sends at the time limit, and SIGHUP like Ctrl-C."""
     raise KeyboardInterrupt
 
 

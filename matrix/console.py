@@ -46,7 +46,7 @@ class Console(Reporter):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
     def width(self) -> int | None:
-        """Return the columns of the terminal; None if stdout is no terminal and ``COLUMNS`` is unset."""
+        """Return the columns of the terminal; None if stdout is not a terminal and ``COLUMNS`` is unset."""
         if not _is_terminal(sys.stdout) and not os.environ.get("COLUMNS", "").isdecimal():
             return None
         import shutil
@@ -54,7 +54,7 @@ class Console(Reporter):
         return shutil.get_terminal_size().columns
 
     def coloured(self, code: str, text: str) -> str:
-        """Colour part of a result if stdout is a terminal that wants colours."""
+        """Colour part of a result if stdout is a terminal that supports colours."""
         return _coloured(code, text, sys.stdout)
 
     def document(self, value: object) -> None:

@@ -46,7 +46,7 @@ _LOOPBACK = "127.0.0.1"
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A variable that the command sees with another value than the caller."""
+    """A variable that has a different value for the command than for the caller."""
 
     name: str
     value: str | None

@@ -36,7 +36,7 @@ def parse_line(text: str, directory: str = "", *, editable: bool = False) -> Req
     directory
         Where relative paths begin; by default the working directory.
     editable
-        Whether the text is the value of ``-e``, which is a path also without a slash.
+        Whether the text is the value of ``-e``, which is a path even without a slash.
 
     Raises
     ------

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from resolver.model import Edge
 
 _ORIGINS = {"build": "built", PIP: "left to pip"}
-"""Words for origins that do not explain themselves."""
+"""Labels for origins that are not self-explanatory."""
 
 
 def origin_in(graph: DiGraph[str], name: str) -> str:

@@ -1,7 +1,7 @@
 """The requirements that a user states: on the command line, in ``matrix.toml`` and in files.
 
 `matrix.checking` parses the files. It is imported only when there is one, because that takes longer than most
-resolutions. What pip would use and `matrix` does not is an error or a warning with file and line.
+resolutions. Anything that pip would use and `matrix` does not is an error or a warning with file and line.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 Kind = Literal["requirements", "constraints", "overrides"]
 _MOST_NESTED = 50
-"""Requirements files in requirements files."""
+"""Maximum depth of requirements files that include each other."""
 _MOST_LINES = 100_000
 _LONGEST_LINE = 100_000  # characters; pip's parser of options needs minutes for longer ones
 _SPECIAL = re.compile(r"^[-.]|[/@\t]|\s-|\$\{|\.(whl|zip|tgz|tar\.\w+)$")
@@ -54,12 +54,12 @@ class Inputs(msgspec.Struct, frozen=True, kw_only=True):
     find_links: tuple[str, ...] = ()
     """URLs of directories and of pages with links."""
     no_index: bool = False
-    """Whether a file says that no index is asked."""
+    """Whether a file disables package indexes (``--no-index``)."""
     warnings: tuple[str, ...] = ()
-    """What the files say and `matrix` does not use."""
+    """Content of the files that `matrix` does not use."""
 
     def package_sources(self) -> PackageSources:
-        """Return the indexes and places with links to ask: those of the inputs, else those of pip."""
+        """Return the indexes and find-links locations to use: those of the inputs, else those of pip."""
         from builders.pip_configuration import PackageSources, package_sources
 
         sources = package_sources(self.index_url or "", self.extra_index_urls)
@@ -238,7 +238,7 @@ class _Reader:
         required = {requirement.name for requirement in self.requirements["requirements"]}
         both = [name for name in names if normalize_name(name) in required]
         if both:
-            text += f" pip installs {join_words(both, most=20, joiner='and')}, too, over conda's files."
+            text += f" pip also installs {join_words(both, most=20, joiner='and')}, over conda's files."
         self.warnings.append(source.text(text))
 
     def add_project(self, path: Path, extras: Sequence[str], groups: Sequence[str]) -> None:
@@ -331,7 +331,7 @@ class _Reader:
             self.find_links.append(url)
         else:
             if self.index_url not in {None, url}:
-                self.warnings.append(source.text("--index-url replaces that of a line before."))
+                self.warnings.append(source.text("this --index-url replaces the one on an earlier line."))
             self.index_url = url
 
     def _add_requirement(self, text: str, kind: Kind, source: _Source, *, editable: bool = False) -> None:
@@ -351,7 +351,7 @@ class _Reader:
 
 
 def _plain_requirement(text: str) -> Requirement | None:
-    """Parse a line that only has a requirement; return None if `_check_form` must say what is wrong."""
+    """Parse a line that only has a requirement; return None if `_check_form` must report a problem."""
     try:
         return parse_requirement(text)
     except UsageError:
@@ -369,7 +369,7 @@ def _check_form(entry: Entry, source: _Source) -> None:
 
 
 def _index_url(text: str, source: _Source) -> str:
-    """Return the URL of an index or a place with links; a path may be relative to the file, as for pip."""
+    """Return the URL of an index or find-links location; a path may be relative to the file, as for pip."""
     if "://" not in text:
         for folder in (os.path.dirname(source.file), ""):  # noqa: PTH120  accepts any text, as does the next
             path = os.path.join(folder, text)  # noqa: PTH118

@@ -87,7 +87,7 @@ def names_target(args: argparse.Namespace) -> bool:
 
 
 def same_target(lock: Resolution, args: argparse.Namespace, catalog: Catalog) -> None:
-    """Check that the options do not ask for another target than that of the lock.
+    """Check that the options do not request a different target from that of the lock.
 
     Raises
     ------
@@ -119,7 +119,7 @@ def same_target(lock: Resolution, args: argparse.Namespace, catalog: Catalog) ->
 
 
 def same_image(lock: Resolution, args: argparse.Namespace, catalog: Catalog) -> None:
-    """Check that ``--base-image`` does not name another image than that of the lock.
+    """Check that ``--base-image`` does not name a different image from that of the lock.
 
     Raises
     ------

@@ -35,7 +35,7 @@ class LockedPackages(NamedTuple):
 
 
 def is_pylock(path: Path) -> bool:
-    """Return whether installers take a file of this name for a lock.
+    """Return whether installers accept a file of this name as a lock.
 
     Examples
     --------
@@ -98,7 +98,7 @@ def _requirement(package: Package, lock: Pylock, folder: Path) -> str:
 
 
 def _url(package: Package, folder: Path) -> str:
-    """Return the URL of a package that is named by its place rather than its version."""
+    """Return the URL of a package that is named by its location rather than its version."""
     if package.vcs is not None:
         source = package.vcs
         url = f"{source.type}+{source.url or _local(folder, source.path)}@{source.commit_id}"

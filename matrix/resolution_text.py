@@ -133,7 +133,7 @@ def title_of(target: Target) -> str:
 
 
 def show_conflict(conflict: Conflict, console: Console, *, as_json: bool) -> None:
-    """Print a conflict as the answer of a command, and save it for ``matrix explain``."""
+    """Print a conflict as the result of a command, and save it for ``matrix explain``."""
     document = conflict_json(conflict)
     _save_conflict(document)
     if as_json:

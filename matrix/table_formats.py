@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     Core = Callable[[Row, Column | None], list[CoreItem]]
     """Returns the whole reason why a cell, or a row, is refused."""
     Paint = Callable[[str, str], str]
-    """Returns a text in a colour, by the number of the colour."""
+    """Returns a text in the colour with a number."""
 
 ROW_KEYS = ("base_image", "rocm", "torch", "python", "verdict")
 _RISK_COLOUR, _REFUSED_COLOUR = "33", "2"

@@ -44,7 +44,7 @@ _HARMLESS: Mapping[str, tuple[Severity, str]] = {
     "bundle-not-read": ("warning", "Its GPU architectures are not known."),
     "names-only": ("info", ""),
 }
-"""Problems of GPU code that are not damage."""
+"""Problems in GPU code that do not mean that it is damaged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,15 +52,15 @@ class Expected:
     """The values to compare a wheel with; missing values are not compared."""
 
     architectures: tuple[str, ...] = ()
-    """GPU architectures that it must contain code for, each and no other."""
+    """GPU architectures that it must contain code for: all of these and no others."""
     recipe: Recipe | None = None
     torch: Torch | None = None
     """The torch that it will run with."""
     providers: tuple[Provider, ...] = ()
     """The base image, and the conda environment if there is one, that it will run in."""
     python: str = ""
-    """Prefix of the Python that it was built with. Some Pythons are compiled with a flag that puts their
-    own library directory into the RPATH of every extension."""
+    """Prefix of the Python that it was built with. Some builds of Python put their own library directory into
+    the RPATH of every extension."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """Read a shared object: its machine, libraries, search paths, symbol versions, and torch's symbols.
 
-pyelftools reads the structures. Sizes and counts in a damaged or hostile file can be anything, so
-all reading is counted, and a file whose tables are larger than those of any real file is damaged.
+pyelftools reads the structures. Sizes and counts in a damaged or hostile file can be anything, so all bytes
+read are counted, and a file whose tables are larger than those of any real file counts as damaged.
 
 Torch promises no binary interface between versions. An extension that was built against another torch
 imports symbols that do not exist, and fails only when it is loaded. Torch's symbols are recognized by
@@ -167,7 +167,7 @@ def _read(path: str, stream: _CountedReader) -> SharedObject:
     for section in elf.iter_sections():
         start, size = int(section["sh_offset"]), int(section["sh_size"])
         if section["sh_type"] != "SHT_NOBITS" and start + size > end:
-            msg = f"its section {section.name} ends after the file"
+            msg = f"its section {section.name} extends beyond the end of the file"
             raise DamagedError(msg)
         sections[section.name] = Section(start, size)
         if isinstance(section, DynamicSection):

@@ -94,7 +94,7 @@ class CodeObject:
     offset: int
     """Where its bundle begins, in bytes from the beginning of the section."""
     size: int
-    """Bytes, not compressed."""
+    """Uncompressed size in bytes."""
     compression: str = ""
     """``zlib`` or ``zstd`` in a compressed bundle, else empty."""
 
@@ -332,7 +332,7 @@ def _read_table(data: Buffer, base: int, size: int) -> tuple[list[_Entry], int]:
         (text,) = struct.unpack(f"{letters}s", _whole(data, base + at + 24, letters, end))
         name = text.decode("ascii", "backslashreplace")
         if offset + length > size:
-            msg = f"the entry {name!r} ends after its bundle"
+            msg = f"the entry {name!r} extends beyond its bundle"
             raise DamagedError(msg)
         entries.append(_Entry(offset, length, name))
         at += 24 + letters

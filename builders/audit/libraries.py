@@ -186,7 +186,7 @@ def check_bundled(contents: Contents, expected: Expected) -> Iterator[Finding]:
 
 
 def _is_for_torch(contents: Contents, expected: Expected) -> bool:
-    """Return whether a wheel will run with torch, by its metadata, its objects, or the comparison."""
+    """Return whether a wheel will run with torch, judging by its metadata, objects or expected values."""
     return contents.name != "torch" and (
         expected.recipe is not None
         or expected.torch is not None
@@ -199,8 +199,8 @@ def _is_for_torch(contents: Contents, expected: Expected) -> bool:
 def check_search_paths(contents: Contents, expected: Expected) -> Iterator[Finding]:
     """Check that libraries are searched only relative to the object.
 
-    An error in a wheel with a recipe. In others a warning: an absolute path does harm only if the directory
-    exists and the library was not loaded before.
+    Any other path is an error in a wheel with a recipe, and a warning in other wheels: an absolute path does
+    harm only if the directory exists and the library was not loaded before.
     """
     severity: Severity = "warning" if expected.recipe is None else "error"
     python = f"{expected.python.rstrip('/')}/lib" if expected.python else None

@@ -73,7 +73,7 @@ def check_record(contents: Contents, _: Expected) -> Iterator[Finding]:
     text = contents.texts.get("RECORD")
     if "RECORD" in contents.too_large:
         size = contents.too_large["RECORD"]
-        message = f"RECORD has {size} bytes, too many for these members; it is not read."
+        message = f"RECORD has {size} bytes, too many for these members, so it was not read."
         yield Finding("record-damaged", "error", message, _REPACK)
         return
     if text is None:

@@ -59,7 +59,7 @@ class Provider:
     libraries: frozenset[str] | None = None
     """Sonames that its loader finds; None if unknown."""
     is_image: bool = True
-    """Whether no other layer is below it; an environment runs in an image that may have more."""
+    """Whether nothing else is below it: an environment runs in an image that may have more libraries."""
 
 
 def read_torch(directory: Path) -> Torch:

@@ -1,7 +1,7 @@
 """The variables, mounts and private /tmp of every container.
 
-A shell in the container sets the variables: runtimes differ in how they take them, and in whether they
-keep the image's PATH.
+A shell in the container sets the variables, because runtimes differ in how they accept them and in whether
+they keep the image's PATH.
 """
 
 from __future__ import annotations

@@ -90,7 +90,7 @@ def find_image(given: Path, name: str = "") -> Image:
 
 
 def stem(path: Path) -> str:
-    """Return the name of an image that has no other.
+    """Return the name of an image that was given without a name.
 
     Examples
     --------
@@ -260,11 +260,11 @@ def _cache_file(path: Path) -> Path:
 def tree_digest(root: Path) -> str:
     """Return the digest of an unpacked image.
 
-    It is the SHA-256 over one line per entry, sorted by path: kind, whether it is executable, size, path,
-    and target of a symbolic link; and over the content of the files that identify the image: the
-    distribution's release, its list of packages, and ROCm's ``.info``. Owners and times are ignored, and
-    so are ``/dev``, ``/proc``, ``/run``, ``/sys`` and ``/tmp``. Any other file that is replaced by one of
-    the same size leaves the digest as it was.
+    It is the SHA-256 over one line per entry, sorted by path: kind, whether it is executable, size, path, and
+    target of a symbolic link; and over the content of the files that identify the image: the distribution's
+    release, its list of packages, and ROCm's ``.info``. Owners and times are ignored, and so are ``/dev``,
+    ``/proc``, ``/run``, ``/sys`` and ``/tmp``. Replacing any other file with one of the same size does not
+    change the digest.
     """
     total = hashlib.sha256()
     for relative, entry in sorted(_entries(root, "")):

@@ -143,8 +143,8 @@ class ImageFacts(msgspec.Struct, frozen=True, kw_only=True):
 def with_inspected_image(catalog: Catalog, given: str | None, name: str = "") -> Catalog:
     """Return the catalog with the contents of a base image of this machine added.
 
-    The row takes precedence over a row of the same name. The name of an image, and the path of one that
-    is not on this machine, add nothing.
+    The row takes precedence over a row of the same name. A name, or a path that is not on this machine, adds
+    nothing.
 
     Parameters
     ----------

@@ -36,7 +36,7 @@ from builders.process import run
 from resolver.errors import DamagedIndexError, EnvironmentLacksError, MatrixError, UsageError, did_you_mean
 
 _ABANDONED = 3600.0
-"""Seconds after which a temporary file has no writer any more."""
+"""Age in seconds from which a temporary file counts as abandoned."""
 _SHOWN_LINKS = 3
 
 

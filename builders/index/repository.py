@@ -102,7 +102,7 @@ class Index:
         return [path for path in self.wheels(project) if f"-{version}-" in path.name]
 
     def wheel_names(self, project: str) -> list[str]:
-        """Return the names that end in ``.whl``; `is_wheel` on each is slow where there are thousands."""
+        """Return the names that end in ``.whl``; `is_wheel` is slow for thousands of names."""
         listed = _listdir(self.simple / project)
         return sorted([name for name in listed if name.endswith(".whl") and not name.startswith(".")])
 

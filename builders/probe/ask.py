@@ -202,7 +202,7 @@ class Probe:
         ProbeError
             The reply is damaged.
         UsageError
-            The user named something else than a Python.
+            The user named something other than a Python.
         """
         try:
             return self._ask(environment_question(modules), {}, EnvironmentReply)

@@ -1,6 +1,6 @@
 """Judge the reply about an installed wheel.
 
-A node that builds has no GPU. A failure for that reason says nothing about the wheel: it is *not judged*,
+A build node has no GPU. A failure for that reason says nothing about the wheel: it is *not judged*,
 which is a warning and never a pass. The same holds for a module that is required and was not installed.
 """
 

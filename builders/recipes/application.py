@@ -23,7 +23,7 @@ SOURCE_DATE_EPOCH = "315532800"
 """1980-01-01, the oldest time that a zip archive can hold. The wheel must not contain the build time."""
 _FLAG_VARIABLES = ("CFLAGS", "CXXFLAGS")
 _HIP_FLAG_VARIABLES = ("HIPFLAGS", "HIPCC_COMPILE_FLAGS_APPEND")
-"""CMake passes ``HIPFLAGS`` to the HIP compiler and ignores ``CXXFLAGS`` there; hipcc reads the other one."""
+"""CMake passes ``HIPFLAGS`` to the HIP compiler and ignores ``CXXFLAGS`` there; hipcc reads the other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class AppliedRecipe:
 
 
 def apply_recipe(task: Task, *, jobs: int = 1, prefix_map: Mapping[str, str] | None = None) -> AppliedRecipe:
-    """Return all settings of a build, so that nothing depends on the machine that builds.
+    """Return all settings of a build, so that nothing depends on the build machine.
 
     Parameters
     ----------
@@ -106,7 +106,7 @@ def apply_recipe(task: Task, *, jobs: int = 1, prefix_map: Mapping[str, str] | N
 
 
 def _check_request(task: Task) -> None:
-    """Raise an error for requests that would fail late or build something else than requested."""
+    """Raise an error for requests that would fail late or build something other than requested."""
     recipe = task.recipe
     if recipe.backend == "rocm" and not task.gfx:
         msg = f"{task.title} needs a GPU architecture to build for ROCm."
@@ -184,7 +184,7 @@ def _prefix_map_flags(recipe: Recipe, prefix_map: Mapping[str, str]) -> dict[str
     """Return the flags that keep the directories of this build out of the compiled files (``__FILE__``).
 
     They come before the flags of the recipe and are never replaced by them. Programs split these variables at
-    blanks, so a directory with a blank in its name cannot be mapped.
+    spaces, so a directory with a space in its name cannot be mapped.
     """
     flags = " ".join(
         f"-ffile-prefix-map={path}={name}" for path, name in prefix_map.items() if len(path.split()) == 1
@@ -198,9 +198,10 @@ def _notes(task: Task, *, chose_compilers: bool) -> Iterator[str]:
     if not recipe.must_contain:
         yield f"{task.title} compiles nothing: its wheel is pure Python and contains no GPU code."
     if recipe.native_cpu and cpu and chose_compilers:
-        yield f"Host code is compiled for {cpu}; by default the source compiles for the CPU that builds."
+        default = "by default the source compiles for the CPU of the build machine"
+        yield f"Host code is compiled for {cpu}; {default}."
     elif recipe.native_cpu:
-        yield "Host code is compiled for the CPU that builds and may not run on other models."
+        yield "Host code is compiled for the CPU of the build machine and may not run on other models."
     for name, value in recipe.run_environment.items():
         yield f"Set {name}={value} when you run it."
 

@@ -79,8 +79,8 @@ def _ops_environment(recipe: Recipe, chosen: Iterable[Op]) -> dict[str, str]:
     return others | {op.variable: "1" for op in chosen}
 
 
-# Flags belong to a commit, not to a package. ROCm/apex replaced ``--cpp_ext --cuda_ext`` by ``APEX_BUILD_*``
-# and now ignores the old flags silently, so the wheel has no kernels (https://github.com/ROCm/apex/pull/291).
+# Flags belong to a commit, not to a package. ROCm/apex replaced ``--cpp_ext --cuda_ext`` with
+# ``APEX_BUILD_*`` and now ignores the old flags silently, so the wheel has no kernels (https://github.com/ROCm/apex/pull/291).
 # And an sdist may lack what it compiles: flash-attn up to 2.7.3 has no composable_kernel
 # (https://github.com/Dao-AILab/flash-attention/issues/1105).
 

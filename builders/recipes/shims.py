@@ -1,6 +1,6 @@
 """Shims: scripts that replace programs that inspect the machine, and report the target machine instead.
 
-A node that builds has no GPU, or another one than the wheel is for. These programs inspect it:
+A build node has no GPU, or a different one from the one that the wheel is for. These programs inspect it:
 
 - The op_builder of DeepSpeed and ROCm/apex calls ``/opt/rocm/bin/rocminfo`` if it exists, else
   ``rocminfo``. The first text that starts with ``gfx`` becomes PYTORCH_ROCM_ARCH. The first
@@ -77,10 +77,10 @@ def overlay_mounts(rocm_path: str) -> dict[str, str]:
 
 
 def compiler_shim(compiler: Compiler, cpu: str) -> str:
-    """Return a shim for a host compiler that replaces ``-march=native`` by a chosen CPU.
+    """Return a shim for a host compiler that replaces ``-march=native`` with a chosen CPU.
 
-    DeepSpeed always compiles host ops with ``-march=native`` and with the vector width of the CPU that
-    builds; the shim changes both.
+    DeepSpeed always compiles host ops with ``-march=native`` and with the vector width of the build machine;
+    the shim changes both.
 
     Parameters
     ----------

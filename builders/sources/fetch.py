@@ -106,9 +106,9 @@ def fetch_file(file: File, downloads: Downloads, *, offline: bool = False) -> bo
     Raises
     ------
     HashMismatchError
-        The file has another hash than the lock.
+        The file does not have the hash in the lock.
     SourceError
-        The index does not have the file any more.
+        The index no longer has the file.
     EnvironmentLacksError
         The network is missing, or the cache is not writable.
     """

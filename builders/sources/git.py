@@ -452,7 +452,7 @@ def submodule_url(url: str, parent: str) -> str:
 
 
 def _normalize(url: str) -> str:
-    """Spell paths and scp-like URLs as URLs, so that mirrors and relative URLs apply to them."""
+    """Convert paths and scp-like URLs to URLs, so that mirrors and relative URLs apply to them."""
     if url.startswith("/"):
         return f"file://{url}"
     scp = _SCP_URL.fullmatch(url)

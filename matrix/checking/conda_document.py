@@ -262,7 +262,7 @@ class _CondaReader:
                     self._add("not-text", line, "conda does not know this section and stops.")
                     continue
                 if sections:
-                    message = "conda uses only the last pip section and installs nothing of the others."
+                    message = "conda uses only the last pip section and ignores the others."
                     joinable = all(isinstance(part, list) and part for part in (sections[-1], item["pip"]))
                     self._add(
                         "several-pip-sections",
@@ -345,7 +345,7 @@ class _CondaReader:
 
 
 def _text_of(item: object) -> str | None:
-    """Return the string that an item is, also one with the tag ``!!str``; None for anything else."""
+    """Return an item that is a string, with or without the tag ``!!str``; None for any other item."""
     if isinstance(item, str):
         return str(item)
     tag = getattr(item, "tag", None)
@@ -353,7 +353,7 @@ def _text_of(item: object) -> str | None:
 
 
 def _line_of(mapping: CommentedMap, key: object) -> int:
-    """Return the line of a key, also of one that a merge key (``<<``) brought."""
+    """Return the line of a key, including a key that was merged (``<<``)."""
     for source in (mapping, *mapping.merge):
         if key in source.lc.data:
             return int(source.lc.key(key)[0]) + 1

@@ -30,7 +30,7 @@ LARGEST = 2**20
 HINT = "Name a conda environment file (.yml) or a pip requirements file (.txt)."
 _CONDA_KEY = re.compile(r"(?m)^(dependencies|channels)\s*:")
 _CONDA_PIN = re.compile(r"(?:\S+::)?python(?:\s*={1,2}\s*|\s+)(\d+\.\d+)(\.[\d*]+)*(?:[\s=]\S*)?")
-"""A Python for conda, perhaps with channel and build: ``conda-forge::python=3.12.*=*_cpython``."""
+"""A Python for conda, optionally with channel and build: ``conda-forge::python=3.12.*=*_cpython``."""
 _STRUCTURAL = {"several-pip-sections", "pip-not-listed"}
 """Findings whose correction changes more than one entry."""
 
@@ -46,9 +46,9 @@ class Entry:
     editable: bool = True
     """Whether it is alone on its line or in its YAML item, so that it can be replaced."""
     sequence: CommentedSeq | None = None
-    """The YAML list that holds it."""
+    """The YAML list that contains it."""
     position: int = 0
-    """Where it is in that list."""
+    """Its position in that list."""
 
     @property
     def in_flow(self) -> bool:
@@ -115,7 +115,7 @@ class Document:
     def corrected(self, findings: Iterable[Finding]) -> str:
         """Return the file with corrections; the document must not be used afterwards.
 
-        Of several corrections of one entry, or that insert the same lines, only the first is applied.
+        If several corrections change one entry or insert the same lines, only the first is applied.
         """
         entries = {(entry.line, entry.text): entry for entry in reversed(self._entries())}
         chosen: list[tuple[Entry, Sequence[str]]] = []
@@ -141,7 +141,7 @@ class Document:
         return self.entries
 
     def _replace(self, entry: Entry, texts: Sequence[str]) -> None:
-        """Replace an entry by lines; its comment stays with the last of them."""
+        """Replace an entry with lines; its comment stays with the last of them."""
         line = self.lines[entry.line - 1]
         before, behind = line.split(entry.text, 1)
         # The last line of the file may have no line break.

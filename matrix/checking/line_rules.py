@@ -42,7 +42,7 @@ _COMMAND_LINE_FLAGS = {
 """Options of pip's command line without a value: a word after one of them is a requirement."""
 _ISOLATION = re.compile(r"build.isolation")
 _VISIBLE = ("/tmp/", "/var/tmp/", "/mnt/", "/srv/", "/media/")  # noqa: S108
-"""Directories that cotainr's container shows, and those of base images to bind to."""
+"""Directories that are visible in cotainr's container, and directories of base images to bind to."""
 _PATH_OPTIONS = (*INDEX_OPTIONS, "--find-links", "--constraint", "--requirement")
 _CONDA_NAME = re.compile(r"(?:[\w./-]+::)?([A-Za-z0-9_.-]+)")
 _CONDA_TORCH = {"torch", "pytorch", "pytorch-gpu", "torchvision", "torchaudio"}
@@ -295,7 +295,7 @@ def _as_pip_writes(specifiers: SpecifierSet) -> str:
 
 
 def _exclude(first: SpecifierSet, second: SpecifierSet) -> bool:
-    """Return whether certainly no version satisfies both.
+    """Return whether it is certain that no version satisfies both.
 
     Examples
     --------

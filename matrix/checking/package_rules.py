@@ -78,7 +78,7 @@ class Indexes:
         self.torch: dict[str, Entry] = {}
         """Kind of PyTorch's index (``rocm6.4``) to the line that names it."""
         self.other = False
-        """Whether there is any other index than PyPI and PyTorch's."""
+        """Whether there is any index other than PyPI and PyTorch's."""
         self.replacing: Entry | None = None
         """The line that replaces PyPI."""
         self.only_binary: set[str] = set()
@@ -104,7 +104,7 @@ class Indexes:
 
     @property
     def any(self) -> bool:
-        """Whether the file names another index than PyPI."""
+        """Whether the file names an index other than PyPI."""
         return self.other or bool(self.torch)
 
     def wheels_only(self, name: str) -> bool:

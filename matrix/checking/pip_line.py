@@ -83,7 +83,7 @@ class PipLine:
 
     @property
     def unknown_options(self) -> tuple[str, ...]:
-        """Options that pip accepts on its command line at most."""
+        """Options that pip accepts only on its command line, or not at all."""
         return self._parsed.unknown
 
     @property

@@ -159,7 +159,7 @@ def _builds(entry: Entry) -> bool:
 
 
 def _with_local_index(text: str, index: Path) -> str:
-    """Replace the index that the container sees by the one of this machine."""
+    """Replace the index that the container sees with the one on this machine."""
     if not (index / "simple").is_dir():
         return text
     return text.replace(MOUNTED_INDEX, (index / "simple").absolute().as_uri())

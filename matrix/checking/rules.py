@@ -89,7 +89,7 @@ RULES: dict[str, Rule] = {
         "warning", "package for a ROCm older than the driver supports", "may run, at your own risk"
     ),
     "index-other-rocm": Rule(
-        "error", "PyTorch index for another ROCm than torch", "the pinned torch is on another index"
+        "error", "PyTorch index for a different ROCm than torch", "the pinned torch is on another index"
     ),
     "unknown-torch": Rule("warning", "torch that the catalog does not list", "it may not exist"),
     "torch-python": Rule(
@@ -120,7 +120,7 @@ RULES: dict[str, Rule] = {
     ),
     "not-the-lock": Rule("error", "version that differs from the lock", "only with a lock"),
     "label-spelling": Rule(
-        "warning", "label that is not normalized", "other tools than pip compare labels as text"
+        "warning", "label that is not normalized", "tools other than pip compare labels as text"
     ),
     "label-without-index": Rule(
         "warning", "labelled version without an index for it", "PyPI has no labelled versions"

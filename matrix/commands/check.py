@@ -39,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "file", metavar="FILE", type=Path, help="a conda environment file (.yml) or a pip requirements file"
     )
     parser.add_argument(
-        "--fix", action="store_true", help="correct what has only one correction, and show a diff"
+        "--fix", action="store_true", help="apply all corrections that are certain, and show a diff"
     )
     parser.add_argument(
         "--for",

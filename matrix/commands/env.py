@@ -136,7 +136,7 @@ def _check_options(args: argparse.Namespace, consumer: Consumer) -> None:
 
 
 def _left_open(lock: Resolution, wheels: Mapping[str, Sequence[Path]]) -> list[str]:
-    """Return what a lock does not decide: what it says itself, and what our wheels require besides."""
+    """Return what a lock leaves open: what it lists itself, and what our wheels require in addition."""
     unbuilt = [
         pick.name for pick in lock.built() if not pick.files and not pick.alias_of and not wheels[pick.name]
     ]

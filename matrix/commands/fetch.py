@@ -143,7 +143,7 @@ def _check_wheelhouse_options(args: argparse.Namespace, lock: Resolution) -> Non
         msg = "--wheelhouse and --only-sources exclude each other: pip does not install the sources."
         raise UsageError(msg)
     if not lock.is_complete:
-        msg = "The lock leaves requirements to pip, so a wheelhouse would not have everything."
+        msg = "The lock leaves requirements to pip, so a wheelhouse would be incomplete."
         raise UsageError(msg, hint="Run `matrix resolve` with network access, which locks everything.")
 
 
@@ -246,7 +246,7 @@ def _document(result: FetchResult) -> dict[str, object]:
 
 
 def _text(result: FetchResult, *, every: bool) -> str:
-    """Return one line for each item; the files that pip installs have one line together unless `every`."""
+    """Return one line for each item; the files that pip installs share one line unless `every`."""
     if not result.sources and not result.missing:
         return "The lock builds nothing, and has no files: there is nothing to fetch."
     installed = [item for item in result.sources if item.purpose == "install"]

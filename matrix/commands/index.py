@@ -114,7 +114,7 @@ def execute(context: Context) -> int:
     index = Index(args.index)
     if not index.simple.is_dir():
         msg = f"{index.root} is not an index: it has no directory simple/."
-        raise UsageError(msg, hint="`matrix build-wheels` creates one; give its path with --index.")
+        raise UsageError(msg, hint="`matrix build-wheels` creates one; name its path with --index.")
     run = {
         "list": _list,
         "check": _check,
@@ -222,10 +222,10 @@ def _prune(index: Index, args: argparse.Namespace, console: Console) -> int:
     from builders.index.maintenance import prunable
 
     if args.lock is None and args.older_than is None:
-        msg = "Give --lock, --older-than or both, so that wheels still in use are kept."
+        msg = "Use --lock, --older-than or both, so that wheels still in use are kept."
         raise UsageError(
             msg,
-            hint="--lock matrix.lock keeps the wheels it pins; --older-than 90 keeps wheels of 90 days.",
+            hint="--lock FILE keeps the wheels it pins; --older-than 90 keeps wheels of the last 90 days.",
         )
     pinned: dict[str, set[str]] | None = None
     if args.lock is not None:

@@ -165,7 +165,7 @@ def choose_route(route: str, command: Sequence[str], image: str) -> Choice:
     EnvironmentLacksError, UsageError
         The choice depends on the image, and the image cannot be inspected.
     UsageError
-        The base image has no /mnt, or the command would run on another machine than the server.
+        The base image has no /mnt, or the command would run on a different machine from the server.
     """
     if route == "loopback":
         choice = Choice("loopback", "as requested")

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from matrix.console import Console
     from matrix.context import Context
 
-SUMMARY = "show every combination that works at a site: images, torch and Python by package"
+SUMMARY = "show which package versions work at a site, for each base image, torch and Python"
 EXAMPLE = "matrix table apex deepspeed flash-attn 'torch>=2.7' --site lumi-g --python 3.12"
 FORMATS = ("table", "csv", "json", "html")
 

@@ -122,7 +122,7 @@ def test_empty_entry_and_unknown_architecture() -> None:
         (b"noise" * 100, "not an offload bundle"),
         (b"__CLANG_OFFLOAD_BUNDLE__" + struct.pack("<Q", 2**63), "entries"),
         (b"__CLANG_OFFLOAD_BUNDLE__" + struct.pack("<QQQQ", 1, 0, 0, 2**62), "entry name"),
-        (b"__CLANG_OFFLOAD_BUNDLE__" + struct.pack("<QQQQ", 1, 2**63, 2**63, 3) + b"abc", "ends after"),
+        (b"__CLANG_OFFLOAD_BUNDLE__" + struct.pack("<QQQQ", 1, 2**63, 2**63, 3) + b"abc", "extends beyond"),
         (b"CCOB" + struct.pack("<HHQQ", 3, 0, 2**62, 10), "left in its section"),
         (b"CCOB" + struct.pack("<HHQQ", 3, 0, 5, 10) + bytes(30), "left in its section"),
         (packed(plain([GFX90A]), 3, payload=b"no zlib"), "cannot be decompressed"),

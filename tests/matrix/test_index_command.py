@@ -86,7 +86,7 @@ def test_index_remove_dry_run_then_remove(index: Index, capsys: Capture) -> None
         (["status", "tiny==1.0", "archived"], "no project 'tiny==1.0'"),
         (["status", "tiny-1.0-py3-none-any.whl", "archived"], "no project"),
         (["status", "../tiny", "archived"], "no project"),
-        (["prune"], "Give --lock, --older-than or both"),
+        (["prune"], "Use --lock, --older-than or both"),
         (["prune", "--older-than", "soon"], "not a number of days"),
         (["prune", "--older-than", "-1"], "not a number of days"),
         (["prune", "--lock", "none.lock"], "none.lock"),

@@ -362,7 +362,7 @@ def test_environment_file_gives_python_and_pip_section(tmp_path: Path) -> None:
     assert texts(inputs.requirements) == ["python==3.12.*", "torch>=2.4", "numpy", f"my-library @ {url}"]
     (warning,) = inputs.warnings
     assert warning.startswith("envs/env.yml: conda installs numpy and cmake: ")
-    assert "pip installs numpy, too" in warning
+    assert "pip also installs numpy" in warning
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from resolver.model import Distribution
 
 MARK = "written by `matrix env"
-"""Is at the top of every file, and distinguishes ours from a user's file of the same name."""
+"""Text at the top of every file, which distinguishes it from a user's file of the same name."""
 _HEAD = 1000  # bytes in which the mark is looked for
 
 
@@ -68,8 +68,7 @@ class Layout:
     folder: Path = Path()
     """The directory of the files."""
     wheelhouse: Path | None = None
-    """Directory with the files of everything that is installed, with symbolic links resolved; then no index
-    is used."""
+    """Directory with all files to install, with symbolic links resolved. If it is set, no index is used."""
 
     @property
     def bound(self) -> Path:

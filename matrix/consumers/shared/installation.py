@@ -158,7 +158,7 @@ class Installation:
 
 
 def left_to_pip(installation: Installation) -> tuple[str, str]:
-    """Return what the lock of an installation leaves to pip, and how to close it."""
+    """Return what the lock of an installation leaves to pip, and how to lock that as well."""
     lock, reasons = installation.lock, installation.left_open
     if not lock.is_complete:
         hint = "To lock everything, run `matrix resolve` with network access."
