@@ -60,7 +60,7 @@ class Change:
 
 
 def uses_container(command: Sequence[str]) -> bool:
-    """Return whether a command builds or runs a container, also after srun, env and the like.
+    """Return whether a command builds or runs a container, including after srun, env and the like.
 
     Examples
     --------
