@@ -129,6 +129,15 @@ def gaps_of(facts: SourceFacts) -> list[str]:
     return gaps
 
 
+def unnamed_requirements(facts: SourceFacts, components: Collection[str]) -> list[str]:
+    """Return the run requirements that no row of the catalog can state."""
+    return [
+        text
+        for text in dict.fromkeys(facts.requires)
+        if required_name(text) not in components or _specifier(text) is None
+    ]
+
+
 def _requirements(
     facts: SourceFacts, *, source: str, status: Status, on_index: bool, components: Collection[str]
 ) -> Iterator[Requires]:

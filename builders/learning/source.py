@@ -162,7 +162,7 @@ def learn_source(top: Path) -> SourceFacts:
     cmake, of_cmake = _read_cmake(top, scripts, document)
     build = "\n".join(_COMMENT.sub("", _read(top / name)) for name in (*_paths(scripts), *cmake.files))
     files = _count_files(top)
-    extensions = tuple(extension for script in scripts for extension in script.extensions)
+    extensions = (*(row for script in scripts for row in script.extensions), *_in_pyproject(document))
     variables = [variable for script in scripts for variable in script.variables] + of_cmake
     declared = tuple(map(str, document.build_system.get("requires", ())))
     undeclared, optional = _undeclared(top, scripts, cmake, declared)
@@ -174,8 +174,8 @@ def learn_source(top: Path) -> SourceFacts:
         version=version,
         summary=_summary(top, document, scripts),
         import_name=_import_name(top, name, extensions),
-        requires_python=_requires_python(document, scripts),
-        requires=_run_requirements(document, scripts),
+        requires_python=_requires_python(top, document, scripts),
+        requires=_run_requirements(top, document, scripts),
         backend=_backend(document),
         read=_paths(scripts),
         torch=tuple(
@@ -223,6 +223,16 @@ def _compiling_backend(document: PyProject) -> bool:
     return backend in {"scikit_build_core", "mesonpy", "maturin", "skbuild"}
 
 
+def _in_pyproject(document: PyProject) -> Iterator[Extension]:
+    """Yield the extension modules in the table of setuptools."""
+    setuptools = document.tool.get("setuptools", {})
+    tables = setuptools.get("ext-modules", []) if isinstance(setuptools, dict) else []
+    for table in tables if isinstance(tables, list) else []:
+        if isinstance(table, dict):
+            sources = tuple(map(str, table.get("sources", ())))
+            yield Extension(str(table.get("name", "")), "ext-modules", FILE, sources)
+
+
 # Build scripts
 
 
@@ -263,7 +273,9 @@ def _undeclared(
     """Return the build requirements that nothing declares, and the modules that are optional."""
     known = {required_name(text) for text in declared}
     needed = {} if known else {"setuptools": "setuptools", "wheel": "wheel"}
-    needed |= {required_name(text): text for text in _setup_requires(top, scripts)}
+    needed |= {required_name(text): text for text in _listed(top, scripts, "setup_requires")}
+    if any(required_name(text) == "setuptools" and re.search("==|<|~=", text) for text in declared):
+        needed["wheel"] = "wheel"  # setuptools before 70.1 cannot build wheels without it
     optional: dict[str, str] = {}
     for module, is_required in _outer_modules(top, scripts):
         name = _MODULES.get(normalize_name(module), normalize_name(module))
@@ -297,13 +309,6 @@ def _outer_modules(top: Path, scripts: list[BuildScript]) -> Iterator[tuple[str,
 def _uses_torch_build_extension(script: BuildScript) -> bool:
     imported = any(entry.module == "torch.utils.cpp_extension.BuildExtension" for entry in script.imports)
     return imported or any(name.endswith("cpp_extension.BuildExtension") for name in script.names)
-
-
-def _setup_requires(top: Path, scripts: list[BuildScript]) -> Iterator[str]:
-    for script in scripts:
-        listed = script.setup.get("setup_requires", [])
-        yield from [listed] if isinstance(listed, str) else listed
-    yield from _setup_cfg(top, "options", "setup_requires").split("\n")[1:]
 
 
 def _setup_cfg(top: Path, section: str, key: str) -> str:
@@ -379,17 +384,25 @@ def _version_files(top: Path, name: str) -> Iterator[str]:
                 )
 
 
-def _requires_python(document: PyProject, scripts: list[BuildScript]) -> str:
+def _requires_python(top: Path, document: PyProject, scripts: list[BuildScript]) -> str:
     texts = [document.project.requires_python] if document.project else []
     texts += [_literal(script, "python_requires") for script in scripts]
+    texts.append(_setup_cfg(top, "options", "python_requires"))
     return next((text for text in texts if text and specifier_or_none(text) is not None), "")
 
 
-def _run_requirements(document: PyProject, scripts: list[BuildScript]) -> tuple[str, ...]:
+def _run_requirements(top: Path, document: PyProject, scripts: list[BuildScript]) -> tuple[str, ...]:
     if document.project and document.project.dependencies:
         return document.project.dependencies
-    listed = [item for script in scripts for item in script.setup.get("install_requires", ())]
-    return tuple(listed)
+    return tuple(_listed(top, scripts, "install_requires"))
+
+
+def _listed(top: Path, scripts: list[BuildScript], key: str) -> Iterator[str]:
+    """Yield the requirements that ``setup()`` or ``setup.cfg`` list under a key."""
+    for script in scripts:
+        listed = script.setup.get(key, [])
+        yield from listed.split("\n") if isinstance(listed, str) else listed
+    yield from filter(None, map(str.strip, _setup_cfg(top, "options", key).split("\n")))
 
 
 # CMake and other files
@@ -491,18 +504,12 @@ def _undetermined(
     files: dict[str, int],
 ) -> Iterator[str]:
     """Yield what the build does and this reader cannot tell."""
-    computed = {name for script in scripts for name in script.computed}
     for extension in (extension for extension in extensions if not extension.name):
         yield f"{extension.where}: the name of the {extension.kind} is computed"
-    if not extensions and "ext_modules" in computed:
-        yield "which extension modules setup() defines: its argument ext_modules is computed"
     if cmake.files:
         yield "which libraries CMake builds and installs"
-    elif _compiling_backend(document):
-        yield f"what the build backend {_backend(document)} compiles"
-    elif not extensions and files and "ext_modules" not in computed:
-        listed = ", ".join(f"{count} {suffix}" for suffix, count in files.items())
-        yield f"what happens to the source files that no build script compiles ({listed})"
+    elif not extensions and (gap := _unknown_compilation(document, scripts, files)):
+        yield gap
     modules = {entry.module for script in scripts for entry in script.imports}
     if cmake.downloads or modules & {"urllib.request", "requests"}:
         yield "what the build downloads: a build has no network"
@@ -512,3 +519,15 @@ def _undetermined(
             yield text
     if any("nvcc" in script.programs for script in scripts):
         yield "what the build does with nvcc, which it looks for, and without it"
+
+
+def _unknown_compilation(document: PyProject, scripts: list[BuildScript], files: dict[str, int]) -> str:
+    """Return what a build without known extension modules may compile; empty if it compiles nothing."""
+    if _compiling_backend(document):
+        return f"what the build backend {_backend(document)} compiles"
+    if any("ext_modules" in script.computed for script in scripts):
+        return "which extension modules setup() defines: its argument ext_modules is computed"
+    if any({"cffi_modules", "others"} & {*script.setup, *script.computed} for script in scripts):
+        return "what setup() compiles: it has arguments that are not read"
+    listed = ", ".join(f"{count} {suffix}" for suffix, count in files.items())
+    return f"what happens to the source files that no build script compiles ({listed})" if files else ""

@@ -96,7 +96,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def execute(context: Context) -> int:
     """Run the command."""
     from builders.learning.origin import read_origin
-    from builders.learning.recipe_draft import draft_rows, gaps_of
+    from builders.learning.recipe_draft import draft_rows, gaps_of, unnamed_requirements
     from matrix.api import package_indexes
 
     args, console, settings = context.args, context.console, context.settings
@@ -110,13 +110,17 @@ def execute(context: Context) -> int:
     facts, gaps = origin.facts, gaps_of(origin.facts)
     if facts.name in context.catalog.package:
         console.warning(f"The catalog has {facts.name}; the rows of the draft overlay its rows.")
+    components = {*PLATFORM, *context.catalog.package, "torch", "torchvision", "torchaudio"}
+    unnamed = [] if origin.on_index else unnamed_requirements(facts, components)
+    if unnamed:
+        gaps.append(f"versions of {', '.join(unnamed)}: the wheel requires them, but the draft cannot")
     rows = draft_rows(
         facts,
         pin=origin.pin,
         source=origin.source,
         status=origin.status,
         on_index=origin.on_index,
-        components={*PLATFORM, *context.catalog.package, "torch", "torchvision", "torchaudio"},
+        components=components,
         date=str(context.today),
     )
     file = args.output or Path(f"{facts.name}.toml")

@@ -75,6 +75,14 @@ def test_undeclared_requirements(learn: Learn, tmp_path: Path) -> None:
     assert facts.optional == ("cython",)
 
 
+@pytest.mark.parametrize(
+    ("setuptools", "undeclared"), [("setuptools==67.4", ("wheel",)), ("setuptools>=60", ())]
+)
+def test_old_setuptools_needs_wheel(setuptools: str, undeclared: tuple[str, ...], learn: Learn) -> None:
+    facts = learn(**{"pyproject.toml": f"[build-system]\nrequires = ['{setuptools}']\n"})
+    assert facts.undeclared == undeclared
+
+
 def test_extensions_with_names_and_sources(learn: Learn) -> None:
     facts = learn(
         "import os\nfrom torch.utils import cpp_extension\n"
@@ -192,6 +200,21 @@ def test_name_and_version(files: dict[str, str], version: str, tmp_path: Path) -
 def test_unreadable_script_is_reported(text: str, learn: Learn) -> None:
     facts = learn(text)
     assert any(reason.startswith("setup.py") for reason in facts.undetermined)
+
+
+def test_extensions_and_requirements_in_configuration_files(learn: Learn) -> None:
+    facts = learn(
+        **{
+            "pyproject.toml": "[build-system]\nrequires = ['setuptools']\n[tool.setuptools]\n"
+            "ext-modules = [{name = 'own.core', sources = ['core.c']}]\n",
+            "setup.cfg": "[options]\ninstall_requires =\n    torch>=2\n    numpy\npython_requires = >=3.9\n",
+        }
+    )
+    assert [(row.name, row.kind) for row in facts.extensions] == [("own.core", "ext-modules")]
+    assert facts.missing == ("core.c",)
+    assert facts.requires == ("torch>=2", "numpy")
+    assert facts.requires_python == ">=3.9"
+    assert facts.compiles
 
 
 def test_pure_python_compiles_nothing(learn: Learn) -> None:

@@ -103,6 +103,7 @@ def test_draft_of_a_directory_is_a_valid_catalog(project: Path, capsys: Capture)
     assert "tiny.cpu, CppExtension (setup.py:7)" in output.out
     assert "--no-build is set" in output.out
     assert "this machine only" in output.out
+    assert "versions of rich: the wheel requires them" in output.out
     document = drafted()
     (release,) = document["release"]
     assert release["sdist"]["file"] == "tiny-1.0.tar.gz"
