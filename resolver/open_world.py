@@ -24,11 +24,12 @@ from resolver.facts.catalog import applies, is_elsewhere
 from resolver.incompatibilities import Incompatibility, Search, is_required
 from resolver.indexes import File, files_of, uploaded_by
 from resolver.look_ahead import LookAhead
-from resolver.problem import ABSENT
+from resolver.problem import ABSENT, bits
 from resolver.requirements import (
     TRITON_NAMES,
     exact_requirement,
     is_for_cuda,
+    is_rocm_package,
     normalize_name,
     parse_requirement,
     split_marker,
@@ -264,7 +265,7 @@ class OpenWorld:
         return choices.release(domain.bit_length() - 1).version if is_required(domain) else ""
 
     def extras_of(self, name: str) -> tuple[str, ...]:
-        """Return the extras that the request names for a distribution of the catalog, sorted."""
+        """Return the extras that request and target require of a distribution of the catalog, sorted."""
         variants = {candidate.variant for candidate in self._problem.variables[name].candidates}
         extras = {
             extra
@@ -272,6 +273,9 @@ class OpenWorld:
             if not variants & {*requirement.extras} and self._environment.applies(requirement.marker)
             for extra in requirement.extras
         }
+        row = self._catalog.torch.get(self._version(name)) if name == "torch" else None
+        if row and row.device_extra:
+            extras |= {row.device_extra.format(gfx=target) for target in self._request.target.gfx}
         return tuple(sorted(extras))
 
     def lacking(self) -> Iterator[str]:
@@ -288,7 +292,7 @@ class OpenWorld:
 
     def requirements_of(self, name: str) -> list[tuple[str, str]]:
         """Return what a distribution requires in the result, each with its requirement as written."""
-        if name in self._closed:
+        if name in self._closed and name not in self._open:
             return self._requires.get((self._closed[name], 1 << self._solution.get(name, 0)), [])
         required = []
         for choices in self._open.values():
@@ -343,7 +347,8 @@ class OpenWorld:
         """Demand what a requirement of the request asks for, under the Python of the solution."""
         name = requirement.name
         state = (requirement.text, self._environment.python)
-        if name in self._closed or state in self._requested:
+        is_closed = name in self._closed and not (name == "triton" and self._is_of_torch(name))
+        if is_closed or state in self._requested:
             return
         self._requested.add(state)
         if is_for_cuda(name) and name not in self._installed:
@@ -524,6 +529,8 @@ class OpenWorld:
         url = self._url(name)
         if url and not installed:
             return self._indexes.direct(name, url).releases
+        if is_rocm_package(name) and not installed:
+            return self._releases_beside_torch(name)
         project = self._indexes.project(name)
         self.has_answer = True
         if installed:
@@ -531,6 +538,29 @@ class OpenWorld:
             same = [release for release in offered if release.version == installed]
             return same or [Installed(installed)]
         return project.releases if project else None
+
+    def _releases_beside_torch(self, name: str) -> Sequence[Release] | None:
+        """Return the releases of a project on the indexes of the torches that the request allows."""
+        torch = self._problem.variables["torch"]
+        allowed = torch.present
+        for demand in self._problem.demands:
+            allowed &= demand.mask if demand.variable.name == "torch" else torch.everything
+        here = self._index_of_torch()
+        rows = (self._catalog.torch.get(torch.candidate(bit).version) for bit in bits(allowed))
+        releases: dict[str, Release] = {}
+        for url in dict.fromkeys([here, *(row.index for row in rows if row and row.device_extra)]):
+            try:
+                project = self._indexes.at(url).project(name)
+            except (EnvironmentLacksError, SourceError):
+                if url == here:
+                    raise
+                continue
+            self.has_answer = True
+            for release in project.releases if project else ():
+                releases.setdefault(release.version, release)
+        return (
+            sorted(releases.values(), key=lambda release: version_key(release.version), reverse=True) or None
+        )
 
     def _url(self, name: str) -> str:
         """Return the URL of the direct reference that the request has for a name, if any.
@@ -561,7 +591,7 @@ class OpenWorld:
         """Return whether a requirement is decided without looking at a project of its name on the indexes."""
         name = requirement.name
         has_url = any(stated.url for stated in (requirement, *self._stated(name)))
-        return has_url or name in self._bound or name in self._closed
+        return has_url or is_rocm_package(name) or name in self._bound or name in self._closed
 
     def _stated(self, name: str) -> Iterator[Requirement]:
         for stated in (self._asked, self._limits, self._overrides):
@@ -760,10 +790,22 @@ class OpenWorld:
             if not is_built:
                 self._require_triton(terms, requirement, link)
             return not is_ours  # our wheels require the triton of torch by its own name
+        if is_rocm_package(name) and "torch" in self._solution:
+            return self._require_rocm_package(terms, requirement, link)
         if name in self._closed or name in self._bound:
             # The catalog knows better what a build needs.
             return not is_built and self._require_closed(terms, requirement, link)
         return self._require_open(terms, requirement, link)
+
+    def _require_rocm_package(self, terms: dict[int, int], requirement: Requirement, link: Link) -> bool:
+        """Add a requirement on ROCm as a package, or on torch's code for a GPU architecture."""
+        name = requirement.name
+        if name in self._closed:  # ROCm itself: the platform has the same version
+            self._require_closed(terms, requirement, link)
+        if self._nodes(name, requirement.extras):
+            return self._require_open(terms, requirement, link)
+        self._unread["torch", self._solution["torch"]] = f"{self._index_of_torch()} does not list {name}"
+        return False
 
     def _require_closed(self, terms: dict[int, int], requirement: Requirement, link: Link) -> bool:
         """Add a requirement on a distribution of the problem; return whether it decides that."""

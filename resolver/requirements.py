@@ -23,6 +23,7 @@ _PLAIN = re.compile(
     rf"{_NAME}{_EXTRAS}\s*(?:(?P<specifier>{_SPECIFIER})|\((?P<bracketed>\s*{_SPECIFIER})\)\s*)?"
 )
 _SEPARATORS = re.compile(r"[-_.]+")
+_ROCM_PACKAGE = re.compile(r"rocm|rocm-sdk-.+|rocm-bootstrap|rocm-profiler|amd-[a-z]+-device-.+")
 _CUDA = re.compile(r"^(nvidia|cuda)-|-cu(da)?1[1-9]\d?x?(-|$)")
 _NOT_CUDA = frozenset({"nvidia-ml-py"})  # bindings that import on every machine
 TRITON_NAMES = ("triton", "triton-rocm", "pytorch-triton", "pytorch-triton-rocm")
@@ -64,6 +65,21 @@ def is_for_cuda(name: str) -> bool:
     [False, False, False]
     """
     return name not in _NOT_CUDA and _CUDA.search(name) is not None
+
+
+def is_rocm_package(name: str) -> bool:
+    """Return whether a normalized name is one of AMD's packages that bring ROCm to torch.
+
+    Only indexes that have torch for ROCm have them; other indexes may have something else under these names.
+
+    Examples
+    --------
+    >>> [is_rocm_package(name) for name in ("rocm", "rocm-sdk-core", "amd-torch-device-gfx942")]
+    [True, True, True]
+    >>> is_rocm_package("rocm-docs-core")
+    False
+    """
+    return _ROCM_PACKAGE.fullmatch(name) is not None
 
 
 def exact_requirement(requirement: str) -> tuple[str, str] | None:

@@ -113,8 +113,13 @@ def _relate_torch_to_platform(builder: ProblemBuilder, rows: Iterable[schema.Tor
         clauses["python"].append(Clause(this, version_in(row.python), fact(text)))
         if row.rocm:
             line = minor(row.rocm)
-            where = "" if row.index.startswith(_PYTORCH) else f" and published at {row.index}"
-            clauses["rocm"].append(Clause(this, LineIs(line), fact(f"is built for ROCm {line}{where}")))
+            if row.device_extra:
+                own = version_in([row.rocm])
+                text = f"brings ROCm {row.rocm} as pip packages and is published at {row.index}"
+                clauses["rocm"].append(Clause(this, own, fact(text)))
+            else:
+                where = "" if row.index.startswith(_PYTORCH) else f" and published at {row.index}"
+                clauses["rocm"].append(Clause(this, LineIs(line), fact(f"is built for ROCm {line}{where}")))
         if row.gfx and requested:
             text = f"contains code for {', '.join(row.gfx)}"
             clauses["gfx"].append(Clause(this, covers(row.gfx, requested), fact(text)))

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from resolver.compiling.clauses import Test
     from resolver.compiling.problem_builder import ProblemBuilder
     from resolver.facts import schema
+    from resolver.facts.catalog import Catalog
     from resolver.model import Candidate
     from resolver.specifiers import Specifier
 
@@ -57,11 +58,16 @@ def compile_request(builder: ProblemBuilder) -> None:
         text = f"{THIS_MACHINE} has Python {target.python}"
         builder.demand_stated("python", version_in([target.python]), text, THIS_MACHINE)
     for requirement in builder.request.requirements:
-        if builder.is_closed(requirement.name):
+        if builder.is_closed(requirement.name) and not _means_triton_of_torch(builder, requirement.name):
             _demand_requirement(builder, _without_overridden(builder, requirement))
     _demand_limits(builder)
     if builder.open_world:
         builder.demand_requested("python", any_candidate, NEEDS_PYTHON)
+
+
+def _means_triton_of_torch(builder: ProblemBuilder, name: str) -> bool:
+    """Return whether the open world decides a name, because it means the triton of any torch for ROCm."""
+    return builder.open_world and builder.target.backend == "rocm" and name == "triton"
 
 
 def _demand_limits(builder: ProblemBuilder) -> None:
@@ -159,7 +165,22 @@ def _demand_requirement(builder: ProblemBuilder, requirement: Requirement) -> No
         raise UsageError(
             msg, hint=closest_versions(requirement, [candidate.version for candidate in variable.candidates])
         )
+    if requirement.name == "torch" and any(map(_is_device, requirement.extras)):
+        allowed = _with_device_extra(builder.catalog, allowed)
     _demand_under_marker(builder, requirement, allowed, demand_text(requirement))
+
+
+def _is_device(extra: str) -> bool:
+    return extra.startswith("device-")
+
+
+def _with_device_extra(catalog: Catalog, allowed: Test) -> Test:
+    """Return the same test for the torches alone whose extras bring the code for a GPU architecture."""
+    return lambda candidate: (
+        allowed(candidate)
+        and candidate.version in catalog.torch
+        and bool(catalog.torch[candidate.version].device_extra)
+    )
 
 
 def _applies(requirement: Requirement, python: str) -> bool:
