@@ -40,7 +40,7 @@ class Extension(msgspec.Struct, frozen=True):
     @property
     def uses_gpu_compiler(self) -> bool:
         """Whether it needs a GPU compiler in every case."""
-        return "CUDA" in self.kind and "CppExtension" not in self.kind
+        return all("CUDA" in kind for kind in self.kind.split(" or "))
 
 
 class Variable(msgspec.Struct, frozen=True):
@@ -112,6 +112,9 @@ class _Reader(ast.NodeVisitor):
     def __init__(self, script: BuildScript, tree: ast.Module) -> None:
         self.script = script
         self._values = _assigned_once(tree) | {"__file__": ast.Constant(script.file)}
+        self._defined = {
+            node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.ClassDef)
+        }
         self._definitions: list[str] = []
         self._optional = False
 
@@ -223,6 +226,10 @@ class _Reader(ast.NodeVisitor):
             if keyword.arg is None:
                 self.script.computed.append("others")
                 continue
+            if keyword.arg == "ext_modules" and isinstance(keyword.value, ast.List):
+                for item in keyword.value.elts:
+                    if isinstance(item, ast.Call) and not _is_extension(_last_name(item.func)):
+                        self._add_extension(item, _last_name(item.func))
             value = self._text(keyword.value)
             listed = self._texts(keyword.value)
             if value is not None:
@@ -238,17 +245,26 @@ class _Reader(ast.NodeVisitor):
         if named is None or isinstance(named, ast.Starred):
             return
         name = self._text(named)
-        alias = self._values.get(function)
-        kinds = sorted({_last_name(item) for item in ast.walk(alias)} if alias else {function})
         sources = keywords.get("sources") or (node.args[1] if len(node.args) > 1 else None)
         self.script.extensions.append(
             Extension(
                 (name or "").replace("/", "."),
-                " or ".join(filter(_is_extension, kinds)) or function,
+                self._kind(function),
                 self._where(node),
                 tuple(dict.fromkeys(self._files(sources))) if sources else (),
             )
         )
+
+    def _kind(self, function: str) -> str:
+        """Return the classes that a name may stand for where it is called to define an extension module."""
+        if function in self._defined or function[:1].isupper():
+            return function
+        value = self._values.get(function)
+        names = {_last_name(node) for node in ast.walk(value)} if value else set()
+        names = set(filter(_is_extension, names)) or {
+            name for name in self.script.names if _is_extension(name) and name.isidentifier()
+        }
+        return " or ".join(sorted(name for name in names if name[:1].isupper())) or function
 
     def _add_cython(self, node: ast.Call) -> None:
         for file in self._files(node.args[0]) if node.args else ():

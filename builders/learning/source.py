@@ -60,6 +60,8 @@ _CMAKE_PROJECT = re.compile(r"^\s*project\s*\(([^)]*)\)", re.MULTILINE | re.IGNO
 _CMAKE_LANGUAGE = re.compile(r"enable_language\s*\(\s*(\w+)", re.IGNORECASE)
 _CMAKE_TORCH = re.compile(r"^\s*find_package\s*\(\s*Torch\b", re.MULTILINE)
 _CMAKE_DOWNLOAD = re.compile(r"FetchContent_|ExternalProject_Add|file\s*\(\s*DOWNLOAD", re.IGNORECASE)
+_COMPUTES_VERSION = {"version", "others", "use_scm_version", "pbr", "setuptools_scm"}
+"""Arguments of ``setup()`` and tables of ``pyproject.toml`` that compute the version."""
 _CXX_STANDARD = re.compile(r"-std=(?:c|gnu)\+\+([12]\d)|CMAKE_CXX_STANDARD[\s=]+([12]\d)")
 _ASKS = {
     "cuda.is_available": "what the build does with a GPU: it asks torch.cuda.is_available()",
@@ -200,7 +202,11 @@ def learn_source(top: Path) -> SourceFacts:
         mentions_hip=_mentions_hip(top),
         native_cpu="-march=native" in build,
         cxx_standards=tuple(sorted({a or b for a, b in _CXX_STANDARD.findall(build)})),
-        compiles=bool(extensions or cmake.files or _compiling_backend(document)),
+        compiles=bool(extensions or cmake.files or _compiling_backend(document))
+        or any(
+            {"ext_modules", "cffi_modules"}.intersection([*script.computed, *script.setup])
+            for script in scripts
+        ),
         undetermined=tuple(dict.fromkeys(undetermined)),
     )
 
@@ -332,8 +338,11 @@ def _name_and_version(top: Path, document: PyProject, scripts: list[BuildScript]
     stated = _pkg_info(top)
     setup = next((script for script in scripts if script.setup), BuildScript(""))
     name = name or stated.get("name", "") or _literal(setup, "name") or _setup_cfg(top, "metadata", "name")
-    candidates = (version, stated.get("version", ""), _literal(setup, "version"),
-                  _setup_cfg(top, "metadata", "version"), *_version_files(top, name))  # fmt: skip
+    stated_versions = (version, stated.get("version", ""), _literal(setup, "version"),
+                       _setup_cfg(top, "metadata", "version"))  # fmt: skip
+    computed = _COMPUTES_VERSION.intersection([*setup.computed, *document.tool])
+    default = "0.0.0" if setup.setup and document.project is None and not computed else ""  # setuptools'
+    candidates = (*stated_versions, default, *_version_files(top, name))
     return normalize_name(name), next((text for text in candidates if text and is_version(text)), "")
 
 

@@ -115,6 +115,21 @@ def test_extension_class_chosen_at_run_time_has_a_cpu_path(learn: Learn) -> None
     assert facts.without_cpu_path == ""
 
 
+def test_extension_class_that_a_function_returns(learn: Learn) -> None:
+    facts = learn(
+        "from torch.utils.cpp_extension import CUDAExtension, CppExtension\n"
+        "kind, name = choose()\nsetup(ext_modules=[kind(name=name, sources=[])])"
+    )
+    (extension,) = facts.extensions
+    assert (extension.kind, extension.name) == ("CUDAExtension or CppExtension", "")
+
+
+def test_extension_modules_that_are_computed(learn: Learn) -> None:
+    facts = learn("setup(ext_modules=modules())")
+    assert facts.compiles
+    assert any("ext_modules is computed" in gap for gap in facts.undetermined)
+
+
 def test_only_cuda_extensions_have_no_cpu_path(learn: Learn) -> None:
     facts = learn("CUDAExtension('x._C', [])")
     assert facts.without_cpu_path == "all its extensions are CUDAExtension"
@@ -186,6 +201,9 @@ def test_submodules_without_files(learn: Learn) -> None:
             "1.6",
         ),
         ({"setup.py": "setup(name='own_name', version=read())"}, ""),
+        ({"setup.py": "setup(name='own_name', use_scm_version=True)"}, ""),
+        ({"setup.py": "setup(name='own_name', **more)"}, ""),
+        ({"setup.py": "setup(name='own_name')"}, "0.0.0"),
     ],
 )
 def test_name_and_version(files: dict[str, str], version: str, tmp_path: Path) -> None:
