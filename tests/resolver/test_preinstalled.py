@@ -178,6 +178,13 @@ def test_torch_compiled_by_image_is_kept(catalog: Catalog) -> None:
     assert pick_of(answer, "rocm").version == "7.0.2"
 
 
+def test_chosen_image_has_content_to_keep(catalog: Catalog) -> None:
+    request = ask(catalog, "torch", day=DAY)
+    answer = resolved(catalog, replace(request, preinstalled=Preinstalled(IMAGE)))
+    assert "torch" in catalog.image[pick_of(answer, "base-image").version].holds
+    assert pick_of(answer, "torch").origin == "preinstalled"
+
+
 def test_image_without_content_causes_warning(catalog: Catalog) -> None:
     request = ask(catalog, "bitsandbytes", day=DAY, base_image=NO_TORCH)
     answer = resolved(catalog, replace(request, preinstalled=Preinstalled(IMAGE)))
