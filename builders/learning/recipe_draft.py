@@ -214,8 +214,6 @@ def _recipe(facts: SourceFacts, backend: Backend, source: str) -> Recipe:
 def _environment(facts: SourceFacts, backend: Backend) -> Iterator[tuple[str, str]]:
     """Yield the variables of a recipe: GPU architectures, and switches that the source reads."""
     if backend == "rocm":
-        if any("CUDAExtension" in extension.kind for extension in facts.extensions):
-            yield "PYTORCH_ROCM_ARCH", "{gfx}"  # torch.utils.cpp_extension reads it
         for variable in facts.architectures:
             if _is_environment(variable) and "CUDA" not in variable.name:
                 yield variable.name, _SEPARATORS.get(variable.name, "{gfx}")
@@ -230,8 +228,8 @@ def _environment(facts: SourceFacts, backend: Backend) -> Iterator[tuple[str, st
 
 
 def _is_environment(variable: Variable) -> bool:
-    """Return whether a Python script reads a variable, not a CMake file."""
-    return ".py:" in variable.where
+    """Return whether Python reads a variable, not a CMake file."""
+    return ".py:" in variable.where or variable.where == "torch.utils.cpp_extension"
 
 
 def _objects(facts: SourceFacts, backend: Backend) -> Iterator[str]:

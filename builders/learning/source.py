@@ -166,6 +166,8 @@ def learn_source(top: Path) -> SourceFacts:
     files = _count_files(top)
     extensions = (*(row for script in scripts for row in script.extensions), *_in_pyproject(document))
     variables = [variable for script in scripts for variable in script.variables] + of_cmake
+    if any("CUDAExtension" in extension.kind for extension in extensions):
+        variables.append(Variable("PYTORCH_ROCM_ARCH", "", "torch.utils.cpp_extension"))
     declared = tuple(map(str, document.build_system.get("requires", ())))
     undeclared, optional = _undeclared(top, scripts, cmake, declared)
     name, version = _name_and_version(top, document, scripts)

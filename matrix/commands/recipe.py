@@ -220,7 +220,7 @@ def _text(result: DraftResult, context: Context) -> str:
         ["CMake", " ".join(facts.cmake.files[:1] + facts.cmake.languages) or "no"],
         ["source files", ", ".join(f"{count} {suffix}" for suffix, count in facts.files.items()) or "none"],
         ["submodules", ", ".join(facts.submodules) or "none"],
-        ["architectures", ", ".join(row.name for row in facts.architectures) or "no variable"],
+        ["architectures", ", ".join(f"{row.name} ({row.where})" for row in facts.architectures) or "none"],
         ["flags", _names(facts.flags) or "none"],
     ]
     lines = [f"{facts.name} {facts.version}, from {result.origin}", table(rows)]

@@ -133,6 +133,9 @@ def test_extension_modules_that_are_computed(learn: Learn) -> None:
 def test_only_cuda_extensions_have_no_cpu_path(learn: Learn) -> None:
     facts = learn("CUDAExtension('x._C', [])")
     assert facts.without_cpu_path == "all its extensions are CUDAExtension"
+    assert [(row.name, row.where) for row in facts.architectures] == [
+        ("PYTORCH_ROCM_ARCH", "torch.utils.cpp_extension")
+    ]
 
 
 def test_variables_with_defaults(learn: Learn) -> None:
