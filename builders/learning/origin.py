@@ -19,7 +19,8 @@ from builders.temporary import TemporaryDirectory
 from resolver.choices import is_prerelease
 from resolver.errors import EnvironmentLacksError, SourceError, UsageError
 from resolver.facts.schema import Git, Sdist
-from resolver.requirements import parse_requirement
+from resolver.requirements import parse_requirement, required_name
+from resolver.specifiers import specifier_or_none
 from resolver.versions import is_version
 
 if TYPE_CHECKING:
@@ -198,7 +199,8 @@ def _with_metadata(facts: SourceFacts, version: str, metadata: Metadata | None, 
     from msgspec.structs import replace
 
     requires = metadata.requires if metadata else facts.requires
-    python = (metadata.requires_python if metadata else "") or facts.requires_python
+    python = metadata.requires_python if metadata else ""
+    python = python if python and specifier_or_none(python) else facts.requires_python
     return replace(facts, name=name, version=version, requires=requires, requires_python=python)
 
 
@@ -216,8 +218,8 @@ def _learned(top: Path, version: str, shown: str) -> SourceFacts:
         raise UsageError(f"{version!r} is not a valid version (PEP 440).")
     facts = learn_source(top)
     facts = replace(facts, version=version) if version else facts
-    if not facts.name:
-        msg = f"{shown} computes its name, so it cannot be read without running its code."
+    if not facts.name or required_name(facts.name) != facts.name:
+        msg = f"{shown} does not state a valid name, or computes it."
         raise UsageError(msg, hint="Make an sdist (python -m build --sdist), and name that file.")
     if not facts.version:
         msg = f"{shown} computes its version, so it cannot be read without running its code."

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from resolver.facts.schema import SCHEMA, Backend, Git, Package, Recipe, Release, Requires, Sdist
 from resolver.requirements import required_name, split_marker
+from resolver.specifiers import specifier_or_none
 from resolver.versions import is_version
 
 if TYPE_CHECKING:
@@ -102,7 +103,8 @@ def draft_text(rows: list[Row], gaps: Collection[str], origin: str) -> str:
 
     lines = [MARK, f"# From {origin}."]
     lines += ["# Could not be determined:", *(f"# - {gap}" for gap in gaps)] if gaps else []
-    return "\n".join([*lines, f"schema = {SCHEMA}", "", *map(row_to_toml, rows)])
+    comments = ("".join(letter if letter.isprintable() else " " for letter in line) for line in lines)
+    return "\n".join([*comments, f"schema = {SCHEMA}", "", *map(row_to_toml, rows)])
 
 
 def gaps_of(facts: SourceFacts) -> list[str]:
@@ -111,6 +113,11 @@ def gaps_of(facts: SourceFacts) -> list[str]:
     empty = [path for path, present in facts.submodules.items() if not present]
     gaps += [f"what the build needs of the submodule {path}, which is empty" for path in empty]
     gaps += facts.undetermined
+    gaps += [
+        f"what the build requires with {text!r}, which is not a valid requirement"
+        for text in (*facts.declared, *facts.undeclared)
+        if not _is_valid(text)
+    ]
     if facts.files.keys() & {".cu", ".cuh"} and not facts.mentions_hip:
         gaps.append("whether the kernels compile for ROCm: nothing in the source mentions HIP")
     if len(facts.cxx_standards) > 1:
@@ -181,7 +188,10 @@ def _specifier(text: str) -> str | None:
     """Return the versions of a requirement without a marker; None if it has one."""
     head, marker = split_marker(text)
     match = _SPECIFIER.fullmatch(re.sub(r"^[\w.-]*\w", "", head.strip()))
-    return None if marker or match is None else match[1].replace(" ", "")
+    if marker or match is None:
+        return None
+    versions = match[1].replace(" ", "")
+    return versions if not versions or specifier_or_none(versions) is not None else None
 
 
 def _recipe(facts: SourceFacts, backend: Backend, source: str) -> Recipe:
@@ -196,8 +206,10 @@ def _recipe(facts: SourceFacts, backend: Backend, source: str) -> Recipe:
         package=facts.name,
         releases=f"=={facts.version}",
         backend=backend,
-        declared=tuple("torch" if required_name(text) == "torch" else text for text in facts.declared),
-        undeclared=facts.undeclared,
+        declared=tuple(
+            "torch" if required_name(text) == "torch" else text for text in facts.declared if _is_valid(text)
+        ),
+        undeclared=tuple(filter(_is_valid, facts.undeclared)),
         match_runtime=("torch",) if facts.builds_with_torch else (),
         environment=environment,
         must_contain=tuple(_objects(facts, backend)),
@@ -209,6 +221,16 @@ def _recipe(facts: SourceFacts, backend: Backend, source: str) -> Recipe:
         source=source,
         note=note,
     )
+
+
+def _is_valid(requirement: str) -> bool:
+    from packaging.requirements import InvalidRequirement, Requirement
+
+    try:
+        Requirement(requirement)
+    except InvalidRequirement:
+        return False
+    return True
 
 
 def _environment(facts: SourceFacts, backend: Backend) -> Iterator[tuple[str, str]]:

@@ -257,6 +257,8 @@ def _read_scripts(top: Path, document: PyProject) -> list[BuildScript]:
         path = top / file
         if file in scripts or not path.is_file() or path.stat().st_size > _LARGEST:
             continue
+        if not path.resolve().is_relative_to(top.resolve()):
+            continue
         script = read_script(_read(path), file)
         scripts[file] = script
         folders = {"", str(PurePosixPath(file).parent)}

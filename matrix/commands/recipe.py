@@ -11,7 +11,7 @@ from builders.findings import Finding
 from builders.learning.source import SourceFacts
 from matrix.console import table
 from matrix.options import add_action, add_catalog, add_format, add_index, add_index_access, nonempty
-from matrix.render import findings_text
+from matrix.render import findings_text, printable
 from matrix.resolution_text import conflict_text
 from matrix.settings import Settings, load_catalog, merge, overlays
 from resolver.errors import MatrixError, UsageError
@@ -223,9 +223,10 @@ def _text(result: DraftResult, context: Context) -> str:
         ["architectures", ", ".join(f"{row.name} ({row.where})" for row in facts.architectures) or "none"],
         ["flags", _names(facts.flags) or "none"],
     ]
+    rows = [[label, printable(text)] for label, text in rows]
     lines = [f"{facts.name} {facts.version}, from {result.origin}", table(rows)]
     if result.gaps:
-        lines += ["\nCould not be determined:", *(f"  - {gap}" for gap in result.gaps)]
+        lines += ["\nCould not be determined:", *(f"  - {printable(gap)}" for gap in result.gaps)]
     trial = result.trial
     if trial.state == "built":
         lines.append(f"\nBuilt for the CPU: {trial.wheel}\nAudit: {trial.verdict}")

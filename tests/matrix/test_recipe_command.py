@@ -173,6 +173,35 @@ def test_sdist_file(tmp_path: Path) -> None:
     assert main(["resolve", "tiny", "--backend", "cpu", "--catalog", "tiny.toml", "-q"]) == 0
 
 
+def test_hostile_source_gives_a_valid_draft(tmp_path: Path, capsys: Capture) -> None:
+    name = "a\\n[[recipe]]\\x1b[31m"
+    setup = (
+        f"Extension('{name}', ['{name}.cpp'])\nimport os\nos.getenv('{name}')\n"
+        f"setup(name='tiny', version='1', setup_requires=['{name}', 'x @ file:///y'], "
+        f"python_requires='>=3.*.*', install_requires=['torch>=2.*.*', 'numpy; {name}'])"
+    )
+    pyproject = (
+        "[build-system]\nrequires = ['not valid']\nbuild-backend = 'b'\nbackend-path = ['../outside']\n"
+    )
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "outside" / "b.py").write_text("import outside_of_the_source")
+    files = {"setup.py": setup, "pyproject.toml": pyproject}
+    assert main(["recipe", "draft", str(write(tmp_path / "tiny", files)), "--no-build"]) == 0
+    output = capsys.readouterr().out
+    assert "\x1b" not in output
+    assert "'not valid', which is not a valid requirement" in output
+    assert len(drafted()["recipe"]) == 2
+    assert "outside_of_the_source" not in Path("tiny.toml").read_text()
+
+
+@pytest.mark.parametrize("name", ["../../escaped", "two words", ""])
+def test_invalid_name_is_rejected(name: str, tmp_path: Path, capsys: Capture) -> None:
+    files = {"setup.py": f"setup(name={name!r}, version='1')"}
+    assert main(["recipe", "draft", str(write(tmp_path / "tiny", files)), "--no-build"]) == 2
+    assert "does not state a valid name" in capsys.readouterr().err
+    assert list(Path().iterdir()) == []
+
+
 def test_cuda_only_source_is_not_built(tmp_path: Path, capsys: Capture) -> None:
     files = FILES | {
         "setup.py": "CUDAExtension('tiny.gpu', ['csrc/gpu.cu'])\nsetup(name='tiny', version='1')"
