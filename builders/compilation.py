@@ -165,8 +165,8 @@ def _check_mount(runtime: Runtime, bind: Bind) -> None:
 def _linkers(runtime: Runtime, environment: BuildEnvironment, recipe: AppliedRecipe) -> dict[str, str]:
     """Return the link commands of this Python without the RPATH of its own library directory.
 
-    The Pythons of pyenv and conda pass that directory on to every extension (sysconfig's ``LDSHARED``), and
-    with it a path of the build machine.
+    The Python builds of pyenv and conda pass that directory on to every extension (sysconfig's
+    ``LDSHARED``), and with it a path of the build machine.
     """
     command = [str(environment.python), "-c", _PRINT_LINKERS]
     lines = output_in(runtime, command, environment.view).splitlines()

@@ -1,4 +1,4 @@
-"""Check what this machine has: hardware, container engines, Slurm, disk, network, Pythons, compiler.
+"""Check what this machine has: hardware, container engines, Slurm, disk, network, Python, compiler.
 
 Nothing here is an error: a missing tool is a warning that names the consequence.
 """
@@ -208,7 +208,7 @@ def check_disk(id_: str, path: Path) -> Finding:
 
 
 def check_pythons(catalog: Catalog) -> Finding:
-    """Check which Pythons of the catalog are on PATH, and whether they can build."""
+    """Check which Python versions of the catalog are on PATH, and whether they can build."""
     paths: dict[str, str] = {}
     missing = []
     for version in newest_first(catalog.python):

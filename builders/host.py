@@ -1,4 +1,4 @@
-"""The host's Pythons, compilers, cores and memory, and how to install missing tools."""
+"""The host's Python versions, compilers, cores and memory, and how to install missing tools."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def prebuilt(lock: Resolution, catalog: Catalog) -> list[Distribution]:
-    """Return the distributions of a lock that are wheels which others compiled."""
+    """Return the distributions of a lock whose wheels were compiled by others."""
 
     def is_prebuilt(pick: Distribution) -> bool:
         row = catalog.release.get((pick.name, pick.version, pick.variant))

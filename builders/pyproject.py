@@ -65,7 +65,7 @@ def read_pyproject(path: Path) -> PyProject:
 
 
 def static_metadata(directory: Path) -> Metadata:
-    """Return the metadata of the project in a directory, if its ``pyproject.toml`` states all of it.
+    """Return the metadata of the project in a directory, if its ``pyproject.toml`` states it completely.
 
     Raises
     ------

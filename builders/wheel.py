@@ -240,7 +240,7 @@ class _LimitedFile(io.FileIO):
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
         if whence == io.SEEK_SET and offset < 0:
-            msg = "its directory points outside of it"
+            msg = "its directory points outside the file"
             raise DamagedError(msg)
         return super().seek(offset, whence)
 
@@ -256,7 +256,7 @@ def _check_directory(members: Sequence[zipfile.ZipInfo], file_size: int) -> None
         msg = "a member has no name"
         raise DamagedError(msg)
     if any(info.header_offset < 0 for info in members):
-        msg = "its directory points outside of it"
+        msg = "its directory points outside the file"
         raise DamagedError(msg)
     total = sum(info.file_size for info in members)
     if total > _MOST_UNPACKED or total > max(_ALWAYS_ALLOWED, _HIGHEST_RATIO * file_size):

@@ -45,7 +45,7 @@ def golden(catalog: Catalog) -> str:
     lines = [
         "# Proven sets",
         "",
-        "Sets of versions that someone ran together. Generated from the catalog by `nox -s docs`.",
+        "Sets of versions that were run together. Generated from the catalog by `nox -s docs`.",
         "Each set is resolved with exactly its versions and variants, for its site and day, with",
         "`--support observed`. Tier 1: everything in the set is recorded and published, so it must",
         "resolve. Tier 2: the set is old, partly unknown, has a nightly or custom build of torch, or is",

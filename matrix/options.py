@@ -60,7 +60,7 @@ def add_target_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--no-prebuilt",
         action="store_true",
-        help="build what the catalog can build, although others publish wheels of it",
+        help="build what the catalog can build, even if others publish wheels",
     )
 
 

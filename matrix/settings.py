@@ -57,7 +57,7 @@ class Settings(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, rename=
     support: Literal["documented", "observed", "any"] | None = None
     prefer: Literal["advised", "newest", "proven", "oldest"] | None = None
     no_prebuilt: bool = False
-    """Build what the catalog can build, although others publish wheels of it."""
+    """Build what the catalog can build, even if others publish wheels."""
     catalog: list[str] = []
     keep_installed: str | None = None
     """A file that lists the installed distributions to keep, or ``image``."""

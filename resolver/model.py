@@ -182,7 +182,7 @@ class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Overlays that the user added to the catalog."""
     preinstalled: Preinstalled | None = None
     no_prebuilt: bool = False
-    """Whether to build what can be built, although others publish wheels of it."""
+    """Whether to build what can be built, even if others publish wheels."""
 
 
 class Distribution(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

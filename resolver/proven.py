@@ -1,4 +1,4 @@
-"""Proven sets: versions that someone ran together. Solve inside them, and check that they still resolve."""
+"""Proven sets: versions that were run together. Solve inside them, and check that they still resolve."""
 
 from __future__ import annotations
 

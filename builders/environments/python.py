@@ -205,7 +205,7 @@ def _search_image(runtime: Runtime, version: str) -> list[Path]:
 
 
 def _uv_prefixes(version: str) -> list[Path]:
-    """Return the prefixes of the Pythons that uv manages, newest first.
+    """Return the prefixes of the Python installations that uv manages, newest first.
 
     Source: uv's documentation, "Storage" (Python versions): ``$UV_PYTHON_INSTALL_DIR``, else
     ``uv/python`` below ``$XDG_DATA_HOME``; directories ``cpython-3.12.3-linux-x86_64-gnu``.

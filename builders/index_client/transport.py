@@ -171,7 +171,7 @@ class _RemoteFile(io.RawIOBase):
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
         start = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._size}[whence]
         if start + offset < 0:
-            msg = "its directory points outside of it"
+            msg = "its directory points outside the file"
             raise DamagedError(msg)
         self._position = start + offset
         return self._position

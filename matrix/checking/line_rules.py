@@ -61,7 +61,7 @@ def check_lines(document: Document, _: Expected) -> Iterator[Finding]:
 
 
 def check_line(entry: Entry) -> Iterator[Finding]:
-    """Check that pip accepts a line and uses all of it."""
+    """Check that pip accepts a line and ignores no part of it."""
     if "\t" in entry.text:
         message = "pip splits this line at spaces only, so the words around the tab become one word."
         yield _rewritten("tab", entry, message, [re.sub(r"\t+", " ", entry.text)])

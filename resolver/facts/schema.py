@@ -342,7 +342,7 @@ class Release(Row, frozen=True, kw_only=True):
     wheel: Sdist | None = None
     """A published wheel, used as it is."""
     wheels: tuple[Sdist, ...] = ()
-    """Published wheels that no package index has, for different Pythons; each has its URL."""
+    """Published wheels that no package index has, for different versions of Python; each has its URL."""
     pypi: bool = False
     """A release on PyPI with wheels for every Python: pip chooses the file."""
     index: str = ""
@@ -488,7 +488,7 @@ class KnownBad(Row, frozen=True, kw_only=True):
 
 
 class ProvenSet(Row, frozen=True, kw_only=True):
-    """A set of versions that someone ran together."""
+    """A set of versions that were run together."""
 
     id: str
     site: str = ""

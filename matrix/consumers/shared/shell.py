@@ -114,7 +114,7 @@ def installed_check(
 
 
 def environment_steps(installation: Installation, prefix: str, folder: str) -> str:
-    """Return POSIX shell lines that create a virtual environment on top of an image's Python, inside it.
+    """Return POSIX shell lines that create, inside an image, a virtual environment on top of its Python.
 
     If the lock keeps the image's torch, the environment uses the Python that has this torch, and everything
     in the image becomes a constraint, so that pip fails rather than install another version over it.
@@ -124,7 +124,7 @@ def environment_steps(installation: Installation, prefix: str, folder: str) -> s
     prefix
         Where to create the environment; a path without spaces.
     folder
-        Directory of ``requirements.txt`` and ``constraints.txt``, likewise.
+        Directory of ``requirements.txt`` and ``constraints.txt``; also without spaces.
     """
     torch = installation.preinstalled_torch
     ours = ", ".join(json.dumps(pick.name) for pick in installation.on_top)
