@@ -6,6 +6,7 @@ observed by running cotainr, conda and pip with the variable.
 
 from __future__ import annotations
 
+import re
 import shutil
 from dataclasses import dataclass
 from pathlib import Path, PurePath
@@ -15,6 +16,8 @@ from builders.constants import CERTIFICATE_VARIABLES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
+
+    from resolver.facts.schema import SiteVariable
 
 VISIBLE = (PurePath("/tmp"), PurePath("/var/tmp"))  # noqa: S108
 """The only directories of this machine that a container sees while cotainr builds it."""
@@ -41,6 +44,7 @@ _KEPT = {
     "PIP_NO_BUILD_ISOLATION": "is kept: pip inverts it, so only 0 or false switches isolation off",
 }
 _PROXIES = ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY")
+_REFERENCE = re.compile(r"\$\{(\w+)\}")
 _LOOPBACK = "127.0.0.1"
 
 
@@ -70,6 +74,33 @@ def uses_container(command: Sequence[str]) -> bool:
     False
     """
     return any(PurePath(word).name in BUILDERS for word in command)
+
+
+def site_changes(
+    env: Mapping[str, str], variables: Iterable[SiteVariable], keep: Iterable[str] = ()
+) -> list[Change]:
+    """Return the changes for variables that programs need at the site, or must not have.
+
+    A variable that is needed and already set is not changed: its value may be deliberate.
+    """
+    changed, changes, kept = dict(env), [], set(keep)
+    for row in variables:
+        if row.name not in kept and (row.value is None) == (row.name in changed):
+            value = None if row.value is None else expanded(row.value, changed)
+            changes.append(Change(row.name, value, f"{row.reason} ({row.source})"))
+            changed = applied(changed, changes[-1:])
+    return changes
+
+
+def expanded(value: str, env: Mapping[str, str]) -> str:
+    """Replace references to variables as a shell does; a variable that is not set is empty.
+
+    Examples
+    --------
+    >>> expanded("/tmp/${USER}-${SLURM_NODEID}", {"USER": "me"})
+    '/tmp/me-'
+    """
+    return _REFERENCE.sub(lambda reference: env.get(reference[1], ""), value)
 
 
 def unset_changes(env: Mapping[str, str], keep: Iterable[str] = ()) -> list[Change]:

@@ -15,6 +15,7 @@ from matrix.settings import Settings, load_catalog, merge, read_settings
 if TYPE_CHECKING:
     from matrix.inputs import Inputs
     from resolver.facts.catalog import Catalog
+    from resolver.facts.schema import SiteVariable
     from resolver.model import Conflict, Request, Resolution
 
 
@@ -96,6 +97,11 @@ class Context:
         from resolver.lock import read_lock
 
         return read_lock(self.lock_path)
+
+    def site_variables(self) -> list[SiteVariable]:
+        """Return the environment variables that programs need today at the lock's site, or must not have."""
+        versions = {pick.name: pick.version for pick in self.lock.picks}
+        return self.catalog_of_lock().variables_of(self.lock.target.site, self.today, versions)
 
     def catalog_of_lock(self) -> Catalog:
         """Load the facts that the lock was resolved with, and those that the settings name."""

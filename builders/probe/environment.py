@@ -6,12 +6,13 @@ A check that could not be done is a warning, never a pass. Without a GPU, kernel
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import groupby
 from pathlib import PurePath
 
 from builders.findings import Finding
 from builders.probe.ask import EnvironmentReply
+from resolver.facts.schema import SiteVariable
 from resolver.model import Resolution
 from resolver.requirements import normalize_name
 from resolver.versions import minor, sort_key
@@ -51,6 +52,19 @@ def judge_environment(
         *_libstdcxx(reply),
         *_gpus(reply, lock, need_gpu=need_gpu),
     ]
+
+
+def judge_variables(env: Mapping[str, str], variables: Iterable[SiteVariable]) -> Iterator[Finding]:
+    """Report variables that programs need at the site and that are missing, and those that must be unset."""
+    for row in variables:
+        evidence = {"variable": row.name, "source": row.source}
+        if row.value is None and row.name in env:
+            message = f"{row.name} is set to {env[row.name]!r}: {row.reason}."
+            yield Finding("verify-variable-set", "warning", message, f"Run `unset {row.name}`.", evidence)
+        elif row.value is not None and row.name not in env:
+            message = f"{row.name} is not set: {row.reason}."
+            fix = f'Run `export {row.name}="{row.value}"`, or use `matrix run` or the script of `matrix env`.'
+            yield Finding("verify-variable-missing", "info", message, fix, evidence)
 
 
 def _pins(

@@ -22,10 +22,11 @@ from matrix.container_variables import (
     fill_folder,
     index_changes,
     kept_warnings,
+    site_changes,
     unset_changes,
     uses_container,
 )
-from matrix.options import add_index
+from matrix.options import add_index, add_lock
 from resolver.errors import EnvironmentLacksError, UsageError
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ _IMAGE_OPTION = "--base-image"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     add_index(parser)
+    add_lock(parser)
     parser.add_argument(
         "--base-image",
         metavar="PATH",
@@ -68,6 +70,8 @@ def execute(context: Context) -> int:
     _require(command, index)
     choice = choose_route(args.route, command, args.base_image)
     changes = unset_changes(os.environ, args.keep)
+    variables = context.site_variables() if context.has_lock else []
+    changes += site_changes(os.environ, variables, args.keep)
     with ExitStack() as stack:
         server = None
         if choice.route == "bind":
@@ -96,7 +100,11 @@ def execute(context: Context) -> int:
             console.warning(warning)
         if args.dry_run:
             return 0
-        return run_in_foreground(command, env=applied(os.environ, changes), alongside=server)
+        env = applied(os.environ, changes)
+        for row in variables:
+            if row.directory:
+                Path(env[row.name]).mkdir(parents=True, exist_ok=True)
+        return run_in_foreground(command, env=env, alongside=server)
 
 
 def _require(command: list[str], index: Index) -> None:

@@ -18,10 +18,11 @@ from builders.containers.image import find_image
 from builders.files import write_atomic
 from builders.findings import Finding, limited
 from builders.probe.ask import EnvironmentReply, Probe, user_packages
-from builders.probe.environment import NOT_JUDGED, judge_environment
+from builders.probe.environment import NOT_JUDGED, judge_environment, judge_variables
 from builders.probe.wheel import judge_wheel
 from builders.recipes.recipe import recipe_as_built
 from builders.temporary import TemporaryDirectory
+from matrix.container_variables import site_changes
 from matrix.options import add_catalog, add_format
 from matrix.render import findings_text
 from resolver.errors import UsageError
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from matrix.console import Console
     from matrix.context import Context
     from resolver.facts.catalog import Catalog
+    from resolver.facts.schema import SiteVariable
     from resolver.model import Resolution
 
 SUMMARY = "check that a built container or environment matches the lock"
@@ -100,7 +102,8 @@ def execute(context: Context) -> int:
     if args.gpu:
         return _submit(args, lock, catalog, console)
     _reject_job_options(args)
-    reply, findings = _verify(args, lock, catalog)
+    variables = context.site_variables() if lock else []
+    reply, findings = _verify(args, lock, catalog, variables)
     verdict = "defective" if any(finding.severity == "error" for finding in findings) else "sound"
     if args.format == "json":
         console.document(_document(args.image, reply, findings, verdict))
@@ -124,7 +127,7 @@ def _reject_job_options(args: argparse.Namespace) -> None:
 
 
 def _verify(
-    args: argparse.Namespace, lock: Resolution | None, catalog: Catalog
+    args: argparse.Namespace, lock: Resolution | None, catalog: Catalog, variables: Sequence[SiteVariable]
 ) -> tuple[EnvironmentReply, list[Finding]]:
     """Probe the environment and judge its replies."""
     if args.where and not args.image:
@@ -137,6 +140,9 @@ def _verify(
     log.unlink(missing_ok=True)
     passed = _GPU_VARIABLES if image else (*_GPU_VARIABLES, *_HOST_VARIABLES)
     env = {name: os.environ[name] for name in passed if name in os.environ}
+    changes = site_changes(os.environ, variables)
+    env |= {change.name: change.value for change in changes if change.value is not None}
+    env |= {row.name: os.environ[row.name] for row in variables if row.value and row.name in os.environ}
     built, published = _built_recipes(lock, catalog), _published_modules(lock, catalog)
     modules = ["torch", *published.values(), *(name for recipe in built for name in recipe.imports)]
     folder = TemporaryDirectory()
@@ -145,6 +151,7 @@ def _verify(
     base = Path(os.environ.get("PYTHONUSERBASE") or Path.home() / ".local")
     own = user_packages(base, reply.user_site.minor)
     findings = judge_environment(reply, lock, own, need_gpu=args.need_gpu)
+    findings += judge_variables(os.environ, variables)
     installed = {normalize_name(dist.name): dist for dist in reversed(reply.distributions)}
     for recipe in [*built, *(_import_recipe(name, module) for name, module in published.items())]:
         dist = installed.get(normalize_name(recipe.package))

@@ -19,7 +19,7 @@ from matrix.consumers.shared.requirements import (
     preinstalled_note,
     requirement_lines,
 )
-from matrix.consumers.shared.shell import environment_steps
+from matrix.consumers.shared.shell import environment_steps, site_environment
 from resolver.errors import UsageError
 
 if TYPE_CHECKING:
@@ -69,6 +69,7 @@ def _emit(installation: Installation, layout: Layout) -> list[File]:
         "",
         "%environment",
         f"export PATH={_PREFIX}/bin:$PATH PYTHONNOUSERSITE=1",
+        site_environment(installation),
         "",
         "%labels",
         f"org.matrix.site {installation.lock.target.site}",

@@ -11,6 +11,7 @@ from matrix.consumers.shared.files import File
 from matrix.consumers.shared.requirements import environment_file, reject_preinstalled, requirement_lines
 from matrix.consumers.shared.shell import (
     container_environment,
+    environment_of_jobs,
     fill,
     head,
     image_checks,
@@ -37,6 +38,7 @@ def _emit(installation: Installation, layout: Layout) -> list[File]:
     return [
         environment_file(layout.main, installation, notes, "cotainr", lines),
         File(SCRIPT, _build_script(installation, layout), executable=True),
+        *environment_of_jobs(installation, "cotainr"),
     ]
 
 

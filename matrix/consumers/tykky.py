@@ -15,6 +15,7 @@ from matrix.consumers.shared.requirements import (
     requirement_lines,
     requirements_file,
 )
+from matrix.consumers.shared.shell import environment_of_jobs
 
 if TYPE_CHECKING:
     from matrix.consumers.shared.files import File, Layout
@@ -32,6 +33,7 @@ def _emit(installation: Installation, layout: Layout) -> list[File]:
     return [
         environment_file(layout.main, installation, notes, "tykky"),
         requirements_file(_REQUIREMENTS, installation, lines, about, "tykky"),
+        *environment_of_jobs(installation, "tykky"),
     ]
 
 

@@ -28,6 +28,7 @@ from matrix.consumers.shared.shell import (
     fill,
     head,
     image_checks,
+    site_environment,
     source_checks,
 )
 
@@ -81,18 +82,14 @@ def _pack(installation: Installation) -> str:
 
 
 def _run(installation: Installation) -> str:
-    """Return the script that runs programs in the environment; it keeps bind variables of modules.
-
-    Source of the variables for LUMI: LUMI-EasyBuild-containers (conda-python-distributed of the
-    PyTorch easyconfigs).
-    """
+    """Return the script that runs programs in the environment; it keeps bind variables of modules."""
     notes = [f"Usage: bash {_RUN} COMMAND..., for example: srun ... bash {_RUN} python train.py"]
     text = fill(
         _RUN,
         head=head(installation, "venv", _RUN, notes),
         runtime=fill("runtime.sh"),
         checks=image_checks(installation, digest=False),
-        site=fill("lumi-g.sh") if installation.lock.target.site == "lumi-g" else "",
+        site=site_environment(installation),
     )
     return f"{text}\n"
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from resolver.compiling.clauses import Clause, version_in
+from resolver.facts.catalog import matches
 from resolver.model import PLATFORM, Candidate, Fact
 from resolver.versions import satisfies
 
@@ -60,13 +61,8 @@ def known_bad_warnings(catalog: Catalog, target: Target, versions: Mapping[str, 
     return [
         f"{_spelled(row)}: {row.problem} ({row.source})."
         for row in concerning(catalog, target)
-        if row.effect == "warn"
-        and all(name in versions and _matches(text, versions[name]) for name, text in row.combination.items())
+        if row.effect == "warn" and matches(row.combination, versions)
     ]
-
-
-def _matches(specifier: str, version: str) -> bool:
-    return not specifier or satisfies(version, specifier)
 
 
 def _exclude(builder: ProblemBuilder, row: schema.KnownBad, name: str) -> None:
@@ -92,7 +88,7 @@ def _exclude(builder: ProblemBuilder, row: schema.KnownBad, name: str) -> None:
 
 
 def _is_bad(specifier: str) -> Test:
-    return lambda candidate: _matches(specifier, candidate.version)
+    return lambda candidate: not specifier or satisfies(candidate.version, specifier)
 
 
 def _not(test: Test) -> Test:

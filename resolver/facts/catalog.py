@@ -11,7 +11,7 @@ from resolver.facts import schema
 from resolver.versions import satisfies
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
     from datetime import date
 
 _OfPackage = TypeVar("_OfPackage", schema.Release, schema.Recipe)
@@ -94,6 +94,14 @@ class Catalog(msgspec.Struct, frozen=True, dict=True):
         """Return the driver window of a site on a day, if it is known."""
         return next((row for row in self.windows_of(site) if within(row, day)), None)
 
+    def variables_of(self, site: str, day: date, versions: Mapping[str, str]) -> list[schema.SiteVariable]:
+        """Return the environment variables that programs need at a site, or must not have."""
+        return [
+            row
+            for row in self.site_variable.values()
+            if row.site == site and within(row, day) and matches(row.combination, versions)
+        ]
+
     def releases_of(self, package: str) -> list[schema.Release]:
         """Return all releases of a package, in the order of the files."""
         return self._releases.get(package, [])
@@ -109,6 +117,14 @@ class Catalog(msgspec.Struct, frozen=True, dict=True):
     @cached_property
     def _recipes(self) -> dict[str, list[schema.Recipe]]:
         return _by_package(self.recipe)
+
+
+def matches(combination: Mapping[str, str], versions: Mapping[str, str]) -> bool:
+    """Return whether versions include a combination: a specifier of each component, or empty for any."""
+    return all(
+        name in versions and (not specifier or satisfies(versions[name], specifier))
+        for name, specifier in combination.items()
+    )
 
 
 def within(

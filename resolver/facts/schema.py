@@ -282,7 +282,7 @@ class SiteVariable(
     site: str
     name: str
     value: str | None = None
-    """What it must be set to, as a shell reads it between double quotes; left out if it must not be set."""
+    """What it must be set to, with ``${NAME}`` for other variables; left out if it must not be set."""
     reason: str
     """Why, in one sentence without a full stop."""
     directory: bool = False

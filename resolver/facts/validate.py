@@ -191,8 +191,8 @@ def _(row: schema.SiteVariable) -> Iterator[tuple[str, str]]:
     yield from _range_errors(row.since, row.until)
     if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", row.name):
         yield "name", f"{shorten(row.name)!r} is not the name of an environment variable"
-    if row.value is not None and re.search(r'["`\n]|\$\(', row.value):
-        yield "value", "must not contain quotes, commands or line breaks"
+    if row.value is not None and re.search(r'["`\n\\]|\$(?!\{\w+\})', row.value):
+        yield "value", "must not contain quotes, backslashes, line breaks, or a dollar sign except in ${NAME}"
 
 
 def _range_errors(since: date | None, until: date | None) -> Iterator[tuple[str, str]]:

@@ -33,14 +33,14 @@ from builders.probe.ask import (
     parse_reply,
     user_packages,
 )
-from builders.probe.environment import judge_environment
+from builders.probe.environment import judge_environment, judge_variables
 from builders.probe.payload import MARK, newest_symbols
 from builders.probe.slurm import Job, hours_of, job_script, partition_for, submit
 from builders.probe.wheel import judge_wheel
 from builders.provenance import OP_PROPERTY, SBOM_NAME
 from resolver.errors import CommandError, EnvironmentLacksError, MatrixError, ProbeError, UsageError
 from resolver.facts.loading import load
-from resolver.facts.schema import Recipe
+from resolver.facts.schema import Recipe, SiteVariable
 from resolver.model import Distribution, Request, Resolution, Target
 from resolver.requirements import parse_requirement
 
@@ -443,3 +443,19 @@ def test_documentation_lists_every_finding() -> None:
     )
     assert sorted(set(given)) == sorted(rows)
     assert len(rows) == source.read_text().count('"verify-')
+
+
+def test_variables_of_site_are_judged() -> None:
+    def row(name: str, value: str | None) -> SiteVariable:
+        return SiteVariable(
+            site="here", name=name, value=value, reason="it hangs", status="observed", source="a report"
+        )
+
+    rows = [row("SET", "1"), row("MISSING", "${USER}"), row("BAD", None), row("GONE", None)]
+    findings = list(judge_variables({"SET": "2", "BAD": "3"}, rows))
+    assert [(finding.id, finding.severity) for finding in findings] == [
+        ("verify-variable-missing", "info"),
+        ("verify-variable-set", "warning"),
+    ]
+    assert "BAD is set to '3': it hangs." in findings[1].message
+    assert [finding.evidence["source"] for finding in findings] == ["a report"] * 2

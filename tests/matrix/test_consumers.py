@@ -208,6 +208,39 @@ def test_venv_has_requirements_and_three_scripts(work: Path) -> None:
     assert "NCCL_SOCKET_IFNAME" in run
 
 
+def _environment(script: str, **env: str) -> dict[str, str]:
+    """Return the variables after a POSIX shell has read a script."""
+    command = ["sh", "-euc", f"{script}\nenv"]
+    done = subprocess.run(
+        command, env=env | {"PATH": "/bin:/usr/bin"}, capture_output=True, text=True, check=True
+    )
+    return dict(line.partition("=")[::2] for line in done.stdout.splitlines())
+
+
+@pytest.mark.parametrize("consumer", ["cotainr", "tykky"])
+def test_job_scripts_get_variables_of_site(consumer: str, work: Path) -> None:
+    assert env(consumer, "-o", str(work)) == 0
+    script = Path("environment.sh").read_text()
+    found = _environment(script, USER=work.name, SLURM_NODEID="7", NCCL_NET_GDR_LEVEL="PHB")
+    assert found["NCCL_SOCKET_IFNAME"] == "hsn0,hsn1,hsn2,hsn3"
+    assert found["NCCL_NET_GDR_LEVEL"] == "PHB"  # the user's own value stays
+    assert found["MIOPEN_USER_DB_PATH"] == found["MIOPEN_CUSTOM_CACHE_DIR"]
+    assert found["MIOPEN_USER_DB_PATH"] == f"/tmp/{work.name}-miopen-cache-7"
+    Path(found["MIOPEN_USER_DB_PATH"]).rmdir()
+
+
+def test_variable_that_must_not_be_set_is_unset(work: Path) -> None:
+    lock = read_lock(work / "bare.lock")
+    picks = tuple(replace(pick, version="7.0.2") if pick.name == "rocm" else pick for pick in lock.picks)
+    (work / "newer.lock").write_text(dumps(replace(lock, picks=picks)))
+    assert env("cotainr", "-o", str(work), lock="newer.lock") == 0
+    script = Path("environment.sh").read_text()
+    found = _environment(script, USER=work.name, NCCL_NET_GDR_LEVEL="PHB")
+    Path(found["MIOPEN_USER_DB_PATH"]).rmdir()
+    assert "NCCL_NET_GDR_LEVEL" not in found
+    assert found["FI_MR_CACHE_MONITOR"] == "userfaultfd"
+
+
 def test_definition_copies_wheels_and_removes_them(work: Path) -> None:
     assert env("apptainer", "-o", "container.def") == 0
     lines = Path("container.def").read_text().splitlines()
@@ -217,6 +250,7 @@ def test_definition_copies_wheels_and_removes_them(work: Path) -> None:
     assert [line.split()[0] for line in copied] == [
         f"{work}/index/simple/{name}" for name in ("apex", "deepspeed", "flash-attn")
     ]
+    assert any("NCCL_SOCKET_IFNAME" in line for line in lines[lines.index("%environment") :])
     post = lines[lines.index("%post") + 1 : lines.index("%environment")]
     assert "rm -rf /opt/matrix-files" in post
     assert "--extra-index-url file:///opt/matrix-files/simple" in post

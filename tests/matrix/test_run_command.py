@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pty
 import re
@@ -394,3 +395,31 @@ def test_format_option_of_command_is_passed_on(capsys: Capture) -> None:
 def test_uses_container_recognizes_builders() -> None:
     assert uses_container(["env", "A=b", "/opt/cotainr/bin/cotainr", "build"])
     assert not uses_container(["pip", "install", "cotainr-extras"])
+
+
+# Variables of the site.
+
+
+@pytest.mark.usefixtures("index")
+def test_command_gets_variables_of_the_site_of_the_lock(
+    tmp_path: Path, monkeypatch: Patch, capsys: Capture
+) -> None:
+    assert main(["resolve", "torch", "--site", "lumi-g", "--rocm", "7.0", "--date", "2026-06-01", "-q"]) == 0
+    monkeypatch.setenv("NCCL_NET_GDR_LEVEL", "PHB")
+    monkeypatch.setenv("FI_MR_CACHE_MONITOR", "mine")
+    monkeypatch.setenv("USER", tmp_path.name)
+    monkeypatch.delenv("NCCL_SOCKET_IFNAME", raising=False)
+    code = "import json, os; json.dump(dict(os.environ), open('env.json', 'w'))"
+    assert main(["run", *python(code)]) == 0
+    env = json.loads(Path("env.json").read_text())
+    assert env["NCCL_SOCKET_IFNAME"] == "hsn0,hsn1,hsn2,hsn3"
+    assert env["FI_MR_CACHE_MONITOR"] == "mine"
+    assert "NCCL_NET_GDR_LEVEL" not in env
+    folder = Path(env["MIOPEN_CUSTOM_CACHE_DIR"])
+    assert folder.name.startswith(f"{tmp_path.name}-miopen-cache-")
+    folder.rmdir()
+    capsys.readouterr()
+    assert main(["run", "--dry-run", "--keep", "NCCL_NET_GDR_LEVEL", "--", "true"]) == 0
+    shown = capsys.readouterr().err
+    assert "NCCL_SOCKET_IFNAME=hsn0,hsn1,hsn2,hsn3: RCCL must use the Slingshot interfaces" in shown
+    assert "unset NCCL_NET_GDR_LEVEL" not in shown

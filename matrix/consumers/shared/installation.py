@@ -14,6 +14,7 @@ from resolver.model import PLATFORM
 from resolver.versions import is_version
 
 if TYPE_CHECKING:
+    from resolver.facts.schema import SiteVariable
     from resolver.model import Distribution, Resolution
 
 
@@ -29,6 +30,8 @@ class Installation:
         SHA-256 of the files that may be installed, by distribution; empty unless hashes were requested.
     left_open
         What the lock does not decide, in words.
+    variables
+        Environment variables that programs need at the site, or must not have.
 
     Raises
     ------
@@ -39,6 +42,7 @@ class Installation:
     lock: Resolution
     hashes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     left_open: Sequence[str] = ()
+    variables: Sequence[SiteVariable] = ()
 
     def __post_init__(self) -> None:
         """Check that the lock fixes the Python version."""

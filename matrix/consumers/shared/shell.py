@@ -9,7 +9,7 @@ from shlex import quote
 from typing import TYPE_CHECKING
 
 from builders.constants import CERTIFICATE_VARIABLES
-from matrix.consumers.shared.files import MARK, files_in_wheelhouse
+from matrix.consumers.shared.files import MARK, File, files_in_wheelhouse
 from matrix.container_variables import DISTURBING, VISIBLE
 
 if TYPE_CHECKING:
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from matrix.consumers.shared.installation import Installation
     from resolver.model import Distribution
 
+ENVIRONMENT = "environment.sh"
+_REFERENCE = re.compile(r"\$\{(\w+)\}")
 _PLACEHOLDER = re.compile(r"@([A-Z_]+)@")
 
 
@@ -56,6 +58,36 @@ def container_environment() -> str:
         visible=" | ".join(f"{path}/*" for path in VISIBLE),
         temporary=str(VISIBLE[0]),
     )
+
+
+def site_environment(installation: Installation) -> str:
+    """Return POSIX shell lines that set the variables that programs need at the site, and unset others.
+
+    A variable that is needed and already set keeps its value.
+    """
+    lines = []
+    for row in installation.variables:
+        lines.append(f"# {row.reason}.")
+        if row.value is None:
+            lines.append(f"unset {row.name}")
+        else:
+            value = _REFERENCE.sub(r"${\1:-}", row.value)
+            lines.append(f'export {row.name}="${{{row.name}:-{value}}}"')
+        if row.directory:
+            lines.append(f'mkdir -p -- "${row.name}"')
+    return "\n".join(lines)
+
+
+def environment_of_jobs(installation: Installation, consumer: str) -> list[File]:
+    """Return the file that job scripts source, if the site needs any variable."""
+    if not installation.variables:
+        return []
+    lines = [
+        f"# {installation.heading}; {MARK} --for {consumer}`.",
+        f"# Read it in every job script: source {ENVIRONMENT}",
+        site_environment(installation),
+    ]
+    return [File(ENVIRONMENT, "\n".join(lines) + "\n")]
 
 
 def image_checks(installation: Installation, *, digest: bool = True) -> str:
