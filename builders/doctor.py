@@ -176,7 +176,7 @@ def check_slurm() -> Finding:
     match = _VERSION.search(output_of(["sbatch", "--version"]))
     if match is None:
         reason = "`sbatch --version` fails" if shutil.which("sbatch") else "sbatch is not on PATH"
-        return Finding("slurm", "warning", f"{reason}. Builds run here, not as jobs.")
+        return Finding("slurm", "warning", f"{reason}. Builds run on this machine, not as Slurm jobs.")
     names = output_of(["sinfo", "--noheader", "--format", "%R"]).split()
     evidence = {"version": match[0], "partitions": names}
     if not names:

@@ -165,7 +165,7 @@ def draw_svg(graph: DiGraph[str], title: str) -> str:
     """
     program = shutil.which("dot")
     if program is None:
-        msg = "SVG is drawn by Graphviz, and its program `dot` is not installed."
+        msg = "SVG output requires Graphviz, whose program `dot` is not installed."
         hint = "Install Graphviz (package `graphviz`), or use --format dot, which does not need it."
         raise EnvironmentLacksError(msg, hint=hint)
     with TemporaryDirectory() as directory:

@@ -69,7 +69,7 @@ def identify_driver(text: str, catalog: Catalog) -> str:
     Raises
     ------
     UsageError
-        The text names no known driver, or a kernel module that several lines have.
+        The text does not name a known driver, or names a kernel module that several lines share.
     """
     release = release_of_package(text)
     if release is not None:

@@ -41,7 +41,7 @@ class Refuted(NamedTuple):
     problem
         The problem of the platform and the catalog.
     narrowed
-        The same with everything that was learned.
+        The same problem with everything that was learned.
     links
         The statements from which it follows that nothing outside the catalog fits it; empty if the problem
         has no solution itself.
@@ -260,7 +260,7 @@ def _aliases(
     world: OpenWorld,
     required_by: Mapping[str, Sequence[Fact]],
 ) -> Iterator[Distribution]:
-    """Yield a wheel for each name that means the triton of torch, but is not its name."""
+    """Yield an alias for each other name that means the triton of torch."""
     names = {pick.name for pick in picks}
     triton = next((pick for pick in picks if pick.name in TRITON_NAMES), None)
     if triton is None:

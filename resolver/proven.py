@@ -66,7 +66,7 @@ def first_proven(
     sets: Iterable[tuple[ProvenSet, list[Demand]]],
     solve: Callable[[Sequence[Demand]], Solution | None],
 ) -> tuple[Solution | None, ProvenSet | None]:
-    """Return the solution inside the set that decides, as in `solve_proven`, and the set."""
+    """Return the solution that `solve_proven` returns for ranked sets, and the set that contains it."""
     at_risk: tuple[Solution, ProvenSet] | None = None
     for row, demands in sets:
         solution = solve(demands)

@@ -76,7 +76,7 @@ class Contents:
     dist_infos: tuple[str, ...]
     """All ``.dist-info`` directories."""
     dist_info: str
-    """The one that METADATA, WHEEL and RECORD are read from; empty if there is none."""
+    """The directory that METADATA, WHEEL and RECORD are read from; empty if there is none."""
     too_large: Mapping[str, int]
     """METADATA, WHEEL or RECORD to its size in bytes, if that is more than any real one has."""
     digests: Mapping[str, bytes] = field(default_factory=dict)

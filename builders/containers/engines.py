@@ -98,7 +98,7 @@ _FEWER_PRIVILEGES = (("--no-privs",), ("--userns",))
 
 
 class _NetworkCut(NamedTuple):
-    """How a program is cut off from the network: words before the engine, and options of the engine."""
+    """How a program is cut off from the network: arguments before the engine, and options of the engine."""
 
     prefix: tuple[str, ...] = ()
     options: tuple[str, ...] = ()

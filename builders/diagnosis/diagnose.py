@@ -143,7 +143,7 @@ def _fits(row: Failure, context: Context, *, certain: bool) -> bool:
 
 
 def _conditions(row: Failure) -> int:
-    """Return the number of conditions of a row: the more, the more specific it is."""
+    """Return the number of conditions of a row: the more conditions, the more specific the row."""
     conditions = (row.package, row.torch, row.rocm, row.python, row.backend, row.network is not None, row.all)
     return sum(map(bool, conditions))
 

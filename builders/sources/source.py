@@ -81,9 +81,9 @@ class Source:
         Parameters
         ----------
         directory
-            The directory that the source was unpacked into. Without a ceiling, ``git rev-parse`` in a
-            build may find a repository around it and put that commit into the wheel. setuptools-scm
-            would read the version of a source from git from its history.
+            The directory that the source was unpacked into. Without a ceiling, ``git rev-parse`` in a build
+            may find a repository around it and put that commit into the wheel. setuptools-scm reads the
+            version from git's history, which an unpacked source does not have.
         """
         own = {"GIT_CEILING_DIRECTORIES": str(directory.resolve())}
         if self.kind == "git":
