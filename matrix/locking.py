@@ -39,8 +39,19 @@ def catalog_of(lock: Resolution, path: Path, settings: Settings) -> Catalog:
     site = settings.site
     if lock.request.site_file and not site_file(settings.site):
         site = _overlay(lock.request.site_file, path)
-    catalogs = settings.catalog or [_overlay(name, path) for name in lock.request.catalogs]
+    catalogs = settings.catalog or overlays_of(lock, path)
     return with_releases_of(load_catalog(replace(settings, site=site, catalog=catalogs)), lock)
+
+
+def overlays_of(lock: Resolution, path: Path) -> list[str]:
+    """Return the paths of the overlays of a lock, next to it or in the working directory.
+
+    Raises
+    ------
+    UsageError
+        An overlay is missing.
+    """
+    return [_overlay(name, path) for name in lock.request.catalogs]
 
 
 def _overlay(name: str, lock: Path) -> str:

@@ -138,7 +138,7 @@ def add_site_options(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup
         "--date",
         "--exclude-newer",
         metavar="YYYY-MM-DD",
-        type=_date,
+        type=date,
         help="the site and the package indexes as of that day (default: today)",
     )
     group.add_argument("--backend", choices=("rocm", "cpu"), help="default: the site's")
@@ -263,7 +263,8 @@ def positive(text: str) -> int:
     return int(text)
 
 
-def _date(text: str) -> datetime.date:
+def date(text: str) -> datetime.date:
+    """Convert a date in ISO form."""
     try:
         return datetime.date.fromisoformat(text)
     except ValueError:

@@ -225,7 +225,7 @@ def sentences(
         elif isinstance(constraint, LinkGroup):
             item = constraint.item()
         else:
-            item = _describe(session, [*demands, *left], relations, constraint)
+            item = describe(session, [*demands, *left], relations, constraint)
         written.append((constraint, item))
     return _joined(written)
 
@@ -287,19 +287,25 @@ def _both(one: CoreItem, other: CoreItem) -> CoreItem:
     return CoreItem(text, one.kind, " ; ".join(sources))
 
 
-def _describe(
-    session: Session, demands: list[Demand], relations: list[Relation], relation: Relation
-) -> CoreItem:
-    """Describe how a relation limits the candidates that the rest of the core leaves."""
+def subjects_left(
+    session: Session, demands: Sequence[Demand], relations: Sequence[Relation], relation: Relation
+) -> int:
+    """Return the mask of the subjects of a relation that the rest of the core leaves."""
     others = [
         link
         for link, other in enumerate(session.problem.relations)
         if other is not relation and any(other is member for member in relations)
     ]
     domains = session.narrow(demands, others)
-    subjects = relation.subject.present
-    if domains is not None:
-        subjects &= domains[session.network.number[relation.subject.name]]
+    left = -1 if domains is None else domains[session.network.number[relation.subject.name]]
+    return relation.subject.present & left
+
+
+def describe(
+    session: Session, demands: Sequence[Demand], relations: Sequence[Relation], relation: Relation
+) -> CoreItem:
+    """Describe how a relation limits the candidates that the rest of the core leaves."""
+    subjects = subjects_left(session, demands, relations, relation)
     rows = [row for row in relation.rows if row.subjects & subjects]
     source = rows[0].fact.source if rows else "the catalog"
     if len({row.fact.text for row in rows}) == 1:

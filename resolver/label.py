@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from packaging.version import Version
 
@@ -53,6 +54,38 @@ def labelled(version: str, label: str) -> str:
     ('0.19.8+cpu.torch2.13.0', '1.9.0+cpu.torch2.9.1')
     """
     return f"{Version(version).public}+{label}"
+
+
+class BuiltFor(NamedTuple):
+    """What the label of a wheel says that it was built for."""
+
+    backend: str
+    rocm: str
+    """Empty for the CPU backend."""
+    torch: str
+    gfx: tuple[str, ...]
+
+
+_LABEL = re.compile(r"(?:rocm(?P<rocm>[\d.]+)|cpu)\.torch(?P<torch>[^+]+?)(?P<gfx>(?:\.gfx[^.]+)*)")
+
+
+def built_for(version: str) -> BuiltFor | None:
+    """Return what a version's local label says that the wheel was built for; None if it is not our label.
+
+    Examples
+    --------
+    >>> built_for("1.9.0+rocm6.4.torch2.9.1.gfx90a.gfx942")
+    BuiltFor(backend='rocm', rocm='6.4', torch='2.9.1', gfx=('gfx90a', 'gfx942'))
+    >>> built_for("0.19.8+cpu.torch2.13.0")
+    BuiltFor(backend='cpu', rocm='', torch='2.13.0', gfx=())
+    >>> built_for("2.9.1+rocm6.4") is None
+    True
+    """
+    match = _LABEL.fullmatch(Version(version).local or "")
+    if match is None:
+        return None
+    backend = "rocm" if match["rocm"] else "cpu"
+    return BuiltFor(backend, match["rocm"] or "", match["torch"], tuple(match["gfx"].split(".")[1:]))
 
 
 def names_torch(version: str) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import date
 from typing import TYPE_CHECKING, Literal
 
@@ -11,7 +11,7 @@ import msgspec
 from resolver.compiling import compile_problem
 from resolver.explain import core_items
 from resolver.model import CoreItem, Request, Requirement, Target
-from resolver.problem import ABSENT, Demand, Problem
+from resolver.problem import ABSENT, Demand, Problem, Row
 from resolver.session import Session, Solution
 
 if TYPE_CHECKING:
@@ -92,15 +92,19 @@ def _demands(problem: Problem, row: ProvenSet) -> tuple[list[Demand], list[str]]
     return demands, unknown
 
 
-def is_at_risk(problem: Problem, solution: Mapping[str, int]) -> bool:
-    """Return whether a pair of picks is allowed only at own risk."""
+def risks(problem: Problem, solution: Mapping[str, int]) -> Iterator[Row]:
+    """Yield a fact for each pair of picks that is allowed only at own risk."""
     for relation in problem.relations:
         subject, other = relation.subject.name, relation.object.name
         if subject in solution and other in solution:
             rows = relation.rows_between(solution[subject], solution[other])
             if rows and all(row.risk for row in rows):
-                return True
-    return False
+                yield rows[0]
+
+
+def is_at_risk(problem: Problem, solution: Mapping[str, int]) -> bool:
+    """Return whether a pair of picks is allowed only at own risk."""
+    return any(True for _ in risks(problem, solution))
 
 
 class Judgement(msgspec.Struct, frozen=True):
@@ -121,22 +125,35 @@ class Judgement(msgspec.Struct, frozen=True):
     core: tuple[CoreItem, ...] = ()
 
 
-def judge(catalog: Catalog, row: ProvenSet, support: Support = "observed") -> Judgement:
-    """Resolve a set with exactly its versions and variants, for its site and day.
+def request_of_set(catalog: Catalog, row: ProvenSet, support: Support = "observed") -> Request:
+    """Return the request for the components of a set, for its site and day.
 
-    A set without a date is judged for the start of the site's last driver window, and a set without a site
-    without any driver. Nothing is known about days before the site's first window.
+    A set without a date is requested for the start of the site's last driver window, a set without a site
+    for no driver at all.
     """
     site = catalog.site[row.site or "local"]
     windows = catalog.windows_of(site.name)
-    day = row.date or (windows[-1].since if windows else date.max)
-    if windows and row.backend == "rocm" and day < windows[0].since:
-        return Judgement("unknown", (f"the driver of {site.name} on {day}",))
-    gfx = site.gfx if row.backend == "rocm" else ()
-    image = row.picks.get("base-image")
-    target = Target(site=site.name, date=day, backend=row.backend, gfx=gfx, base_image=image)
+    target = Target(
+        site=site.name,
+        date=row.date or (windows[-1].since if windows else date.max),
+        backend=row.backend,
+        gfx=site.gfx if row.backend == "rocm" else (),
+        base_image=row.picks.get("base-image"),
+    )
     requirements = tuple(Requirement(name, None, name) for name in row.picks if name != "base-image")
-    session = Session(compile_problem(catalog, Request(target, requirements, support=support)))
+    return Request(target, requirements, support=support)
+
+
+def judge(catalog: Catalog, row: ProvenSet, support: Support = "observed") -> Judgement:
+    """Resolve a set with exactly its versions and variants, as `request_of_set` requests it.
+
+    Nothing is known of a day before the site's first window.
+    """
+    request = request_of_set(catalog, row, support)
+    day, windows = request.target.date, catalog.windows_of(request.target.site)
+    if windows and row.backend == "rocm" and day < windows[0].since:
+        return Judgement("unknown", (f"the driver of {request.target.site} on {day}",))
+    session = Session(compile_problem(catalog, request))
     demands, unknown = _demands(session.problem, row)
     if unknown:
         return Judgement("unknown", tuple(unknown))

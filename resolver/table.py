@@ -150,13 +150,15 @@ class Table:
         everything = replace(request, requirements=(*_TORCH_AND_PYTHON, *self.limits, *requirements))
         self._problem = compile_problem(catalog, everything)
 
-    def rows(self, *, refused_too: bool = False) -> Iterator[Row]:
+    def rows(self, *, refused_too: bool = False, reasons: bool = True) -> Iterator[Row]:
         """Yield the rows as they are computed: the newest ROCm first, rows at own risk last.
 
         Parameters
         ----------
         refused_too
             Add at the end a row, with the reason, for every torch and Python that has no other row.
+        reasons
+            Find the reasons of empty cells, which takes a quarter of the time.
 
         Yields
         ------
@@ -165,7 +167,7 @@ class Table:
         """
         placed: set[tuple[str, str]] = set()
         for images in self._images():
-            for row in self._rows_of(images, placed):
+            for row in self._rows_of(images, placed, reasons=reasons):
                 placed.add((row.torch, row.python))
                 yield row
         if refused_too:
@@ -201,6 +203,11 @@ class Table:
             return []
         request = self.request_of_rows(row) if column is None else request_of_cell(self.request, row, column)
         return core_items(Session(compile_problem(self.catalog, request)))
+
+    def question(self, column: Column | None) -> tuple[Session, list[Demand]]:
+        """Return the problem of a column, or of the rows, with the demands that do not depend on the row."""
+        part = self._row_part if column is None else self._column_parts[self.columns.index(column)]
+        return part.session, part.demands
 
     def request_of_rows(self, row: Row | None = None) -> Request:
         """Return the request that a row without any column answers, or all rows."""
@@ -257,7 +264,9 @@ class Table:
         if self.request.prefer == "proven":
             yield bit  # a proven set names one image
 
-    def _rows_of(self, images: tuple[str, ...], placed: set[tuple[str, str]]) -> Iterator[Row]:
+    def _rows_of(
+        self, images: tuple[str, ...], placed: set[tuple[str, str]], *, reasons: bool
+    ) -> Iterator[Row]:
         """Yield the rows of a group of images; without images those that have no row yet."""
         parts = [self._row_part, *self._column_parts]
         variables = self._problem.variables
@@ -276,7 +285,7 @@ class Table:
                     continue
                 pins = {"base-image": image, "torch": of_torch, "python": of_python}
                 cells = {
-                    column.name: part.cell(domains, pins)
+                    column.name: part.cell(domains, pins, reasons=reasons)
                     for column, part, domains in zip(
                         self.columns, self._column_parts, at_python[1:], strict=True
                     )
@@ -367,7 +376,8 @@ class _Part:
         self.problem = problem
         self.packages = packages
         self.session = Session(problem)
-        self.start = self.session.narrow(demand for demand in problem.demands if self._counts(demand))
+        self.demands = [demand for demand in problem.demands if self._counts(demand)]
+        self.start = self.session.narrow(self.demands)
         self._proven_sets = proven_sets
         self._requested = requested
         self._open: dict[str, Domains | None] = {}
@@ -400,13 +410,13 @@ class _Part:
         """Return the version of a component in a solution; empty if it has none."""
         return self.problem.variables[name].candidate(solution[name]).version if name in solution else ""
 
-    def cell(self, domains: Domains | None, pins: Mapping[str, int]) -> Cell:
+    def cell(self, domains: Domains | None, pins: Mapping[str, int], *, reasons: bool) -> Cell:
         """Answer for a row with these domains, which follow from these pins."""
         try:
             solution = self.solve(domains)
             if solution is not None:
                 return Cell(tuple(pick_of(self.problem, solution, name) for name in self.packages))
-            return Cell(refused=self.why_refused(pins))
+            return Cell(refused=self.why_refused(pins) if reasons else "")
         except TooLargeError:
             return Cell(refused=UNDECIDED)
 

@@ -1,0 +1,237 @@
+"""``matrix diff``: what a new driver, day, base image or catalog makes possible, impossible or different."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from msgspec.structs import replace
+
+from builders.constants import INDEX_DIRECTORY, LOCK_FILE
+from matrix.consequences_text import consequences_text
+from matrix.inputs import Inputs
+from matrix.locking import catalog_of, overlays_of
+from matrix.options import add_format, add_index, add_names, add_target_options, date, nonempty
+from matrix.request import make_request
+from matrix.resolution_text import title_of
+from matrix.settings import load_catalog, read_settings
+from resolver.compiling.clauses import PAIRED_WITH_TORCH
+from resolver.compiling.problem_builder import window_of
+from resolver.consequences import (
+    Holding,
+    Judge,
+    Side,
+    WheelRecord,
+    between_locks,
+    consequences,
+    wheels,
+)
+from resolver.errors import UsageError
+from resolver.label import built_for
+from resolver.lock import read_lock
+from resolver.model import SCHEMA
+from resolver.table import ROW_COMPONENTS
+
+if TYPE_CHECKING:
+    import argparse
+
+    from packaging.tags import Tag
+
+    from matrix.context import Context
+    from matrix.settings import Settings
+    from resolver.consequences import Consequence
+    from resolver.model import Request, Resolution
+
+SUMMARY = "show what a new driver, day, base image or catalog makes possible or impossible, and why"
+EXAMPLE = "matrix diff --site lumi-g --driver 30.10"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's arguments."""
+    add_names(
+        parser,
+        "locks",
+        metavar="LOCK",
+        help="locks to check (default: matrix.lock, if there is one); two locks and no other change are "
+        "compared with each other",
+    )
+    add_format(parser)
+    add_index(parser)
+    add_target_options(parser)
+    group = parser.add_argument_group("before", "by default the site itself, on the same day")
+    group.add_argument("--from-date", metavar="YYYY-MM-DD", type=date, help="compare with that day")
+    group.add_argument("--from-driver", metavar="VERSION", type=nonempty, help="compare with that driver")
+    group.add_argument(
+        "--from-base-image", metavar="NAME|PATH", type=nonempty, help="compare with that base image"
+    )
+    group.add_argument(
+        "--from-catalog",
+        metavar="DIR",
+        action="append",
+        default=[],
+        help="compare with these facts instead of the shipped ones alone (repeatable)",
+    )
+
+
+def execute(context: Context) -> int:
+    """Run the command."""
+    args, console = context.args, context.console
+    settings_before, settings_after = _settings(context)
+    before, after = _side(context, settings_before), _side(context, settings_after)
+    paths = list(map(Path, args.locks)) or ([LOCK_FILE] if LOCK_FILE.exists() else [])
+    locks = {path: read_lock(path) for path in paths}
+    title = _title(before, after)
+    match list(locks.items()):
+        case [(path, lock), (other_path, other_lock)] if before == after and args.locks:
+            title = f"{path} -> {other_path}"
+            found = between_locks(
+                (_side_of_lock(lock, path, settings_before), lock),
+                (_side_of_lock(other_lock, other_path, settings_after), other_lock),
+            )
+        case _:
+            holdings = list(_locks(context, locks, (before, settings_before), (after, settings_after)))
+            published = wheels(before, after, list(_records(args, after)))
+            found = consequences(before, after, [*holdings, *published])
+            _warn_of_broken(context, holdings, found)
+    if args.format == "json":
+        console.document(_document(before.request, after.request, found))
+    else:
+        console.data(f"{title}\n{consequences_text(found, sources=console.verbosity > 0)}")
+    if found and args.format != "json":
+        console.info("\n*: a fact that changed. Sources: -v. Every row of the table: --format json")
+    return int(any(one.effect == "breaks" for one in found))
+
+
+def _settings(context: Context) -> tuple[Settings, Settings]:
+    """Return the settings of both sides: those of ``matrix.toml`` with the options of each."""
+    args, after, base = context.args, context.settings, read_settings()
+    after = replace(after, catalog=[*base.catalog, *(args.catalog or [])])
+    before = replace(
+        after,
+        date=args.from_date or after.date,
+        driver=args.from_driver or base.driver,
+        base_image=args.from_base_image or base.base_image,
+        catalog=[*base.catalog, *args.from_catalog],
+    )
+    return before, after
+
+
+def _side(context: Context, settings: Settings) -> Side:
+    """Return the facts and the table of a side; it is about what the catalog knows."""
+    from builders.containers.inspection import with_inspected_image
+
+    catalog = with_inspected_image(load_catalog(settings), settings.base_image)
+    known = {*catalog.package, *ROW_COMPONENTS, *PAIRED_WITH_TORCH}
+    requirements = [requirement for requirement in context.inputs.requirements if requirement.name in known]
+    settings = replace(settings, requirements=["torch"], keep_installed=None)
+    inputs = Inputs(requirements=tuple(requirements))
+    return Side(catalog, make_request(settings, catalog, context.today, inputs))
+
+
+def _side_of_lock(lock: Resolution, path: Path, settings: Settings) -> Side:
+    return Side(catalog_of(lock, path, settings), lock.request)
+
+
+def _locks(
+    context: Context,
+    locks: Mapping[Path, Resolution],
+    before: tuple[Side, Settings],
+    after: tuple[Side, Settings],
+) -> Iterator[Holding]:
+    """Yield the locks of the site, each with its own request on the targets of both sides."""
+    target, other = before[0].request.target, after[0].request.target
+    for path, lock in locks.items():
+        if lock.target.site != other.site:
+            text = f"{path} was not checked, because it was resolved for {lock.target.site}."
+            context.console.warning(f"{text} Name its site with --site.")
+            continue
+        changed = {name for name in ("driver", "base_image") if getattr(target, name) != getattr(other, name)}
+        sides = []
+        for side, settings in (before, after):
+            overlays = [*overlays_of(lock, path), *settings.catalog]
+            moved = {name: getattr(side.request.target, name) for name in (*changed, "date")}
+            request = replace(lock.request, target=replace(lock.request.target, **moved))
+            sides.append(Side(catalog_of(lock, path, replace(settings, catalog=overlays)), request))
+        follows = {"kernel-driver"} | ({"base-image", "glibc"} if "base_image" in changed else set())
+        pins = {pick.name: pick.key for pick in lock.picks if pick.name not in follows}
+        yield Holding(
+            kind="lock",
+            name=str(path),
+            before=sides[0],
+            after=sides[1],
+            pins=pins,
+            holder="the lock has",
+            also=tuple(pins),
+            open_world=True,
+        )
+
+
+def _warn_of_broken(context: Context, holdings: Iterable[Holding], found: Iterable[Consequence]) -> None:
+    """Warn of locks that do not hold, whatever changes."""
+    changed = {one.name for one in found if one.kind == "lock"}
+    judge = Judge()
+    for holding in holdings:
+        if holding.name not in changed and (core := judge.broken_before(holding)):
+            why = "; ".join(item.text for item in core)
+            context.console.warning(f"{holding.name} does not hold on either side: {why}.")
+
+
+def _records(args: argparse.Namespace, side: Side) -> Iterator[WheelRecord]:
+    """Yield the wheels of the index that were built for the backend and the GPU architectures."""
+    if not (args.index / "simple").is_dir():
+        if args.index is not INDEX_DIRECTORY:
+            msg = f"{args.index} is not an index: it has no directory simple/."
+            raise UsageError(msg, hint="`matrix build-wheels` creates one.")
+        return
+    from packaging.utils import parse_wheel_filename
+
+    from builders.index import Index
+
+    target = side.request.target
+    index = Index(args.index)
+    for project in index.projects():
+        for path in index.wheels(project):
+            _, version, _, tags = parse_wheel_filename(path.name)
+            made = built_for(str(version))
+            if made is None or made.backend != target.backend or not {*target.gfx} <= {*made.gfx}:
+                continue
+            pins = {"torch": f"=={made.torch}"}
+            pins |= {"rocm": f"=={made.rocm}.*"} if made.rocm else {}
+            pins |= _python_of(tags)
+            yield WheelRecord(path.name, project, version.public, pins)
+
+
+def _python_of(tags: Iterable[Tag]) -> dict[str, str]:
+    """Return the Python that a wheel is for; empty if it is for any."""
+    for tag in tags:
+        if match := re.fullmatch(r"cp3(\d+)", tag.interpreter):
+            return {"python": f"{'>=' if tag.abi == 'abi3' else '=='}3.{match[1]}"}
+    return {}
+
+
+def _title(before: Side, after: Side) -> str:
+    """Return the target, and what changes in it."""
+    pairs: dict[str, list[object]] = {
+        "date": [side.request.target.date for side in (before, after)],
+        "kernel driver": [_driver(side) for side in (before, after)],
+        "base image": [side.request.target.base_image or "any" for side in (before, after)],
+        "facts": [" + ".join(("shipped", *side.request.catalogs)) for side in (before, after)],
+    }
+    changed = [f"{what} {one} -> {other}" for what, (one, other) in pairs.items() if one != other]
+    return "; ".join([title_of(after.request.target), *changed])
+
+
+def _driver(side: Side) -> str:
+    window = window_of(side.catalog, side.request)
+    return side.request.target.driver or (window.driver if window else "unknown")
+
+
+def _document(before: Request, after: Request, found: Sequence[Consequence]) -> dict[str, Any]:
+    sides = {
+        name: {"target": msgspec.to_builtins(request.target), "catalogs": list(request.catalogs)}
+        for name, request in (("before", before), ("after", after))
+    }
+    return {"schema": SCHEMA, **sides, "consequences": msgspec.to_builtins(found)}

@@ -1,0 +1,178 @@
+"""Consequences of a change as text: a summary, then what breaks, becomes possible or differs, and why."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from matrix.render import shortened
+from matrix.resolution_text import first_source
+from resolver.consequences.questions import ROW
+from resolver.versions import newest_first, sort_key
+
+if TYPE_CHECKING:
+    from resolver.consequences import Consequence, Place
+    from resolver.model import CoreItem
+
+HEADINGS = {
+    "breaks": "Breaks",
+    "at-own-risk": "At own risk from now on",
+    "possible": "Becomes possible",
+    "supported": "Becomes supported",
+    "different": "Different",
+}
+"""By effect, in the order in which they are printed."""
+_NOUNS: dict[str, str] = {
+    "torch": "torch version",
+    "base-image": "base image",
+    "package": "package",
+    "lock": "lock",
+    "wheel": "wheel",
+    "proven-set": "proven set",
+}
+_LABELS = {"breaks": "These conflict now:", "possible": "Before, these conflicted:"}
+_MOST_NAMES = 6
+_PATCH_RELEASE = re.compile(r"(\d+\.\d+)\.\d+")
+"""ROCm 6.2.0 and 6.2.1 break for the same reason."""
+
+
+def consequences_text(found: Sequence[Consequence], *, sources: bool = False) -> str:
+    """Return consequences as text.
+
+    Things to which the same happens for the same reason share a paragraph. Below it are the minimal conflict
+    of the first of them, and what changed, marked with an asterisk.
+
+    Parameters
+    ----------
+    found
+        What `resolver.consequences.consequences` returns.
+    sources
+        Add the source of each fact.
+    """
+    lines = [summary(found)]
+    for effect, heading in HEADINGS.items():
+        groups: dict[tuple[object, ...], list[Consequence]] = {}
+        for one in found:
+            if one.effect == effect:
+                groups.setdefault(_alike(one), []).append(one)
+        if groups:
+            lines += ["", heading]
+        for group in groups.values():
+            lines += [f"  {line}" for line in _subject(group)]
+            lines += [f"    {line}" for line in _reason(group[0], sources=sources)]
+    return "\n".join(lines)
+
+
+def summary(found: Sequence[Consequence]) -> str:
+    """Return one line that counts the consequences.
+
+    Examples
+    --------
+    >>> summary([])
+    'Nothing changes.'
+    """
+    if not found:
+        return "Nothing changes."
+    parts = []
+    for effect, heading in HEADINGS.items():
+        names = {(one.kind, one.name) for one in found if one.effect == effect}
+        if names:
+            counts = Counter[str](kind for kind, _ in names)
+            counted = (_count(counts[kind], noun) for kind, noun in _NOUNS.items() if counts[kind])
+            parts.append(f"{heading}: {', '.join(counted)}.")
+    return " ".join(parts)
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def _alike(one: Consequence) -> tuple[object, ...]:
+    """Return what things have in common that share a paragraph: all of their core but their own names."""
+    own = {one.name.partition(" ")[2] or one.name, *(place.torch for place in one.where)} - {""}
+    texts = [item.text for item in _told(one) if not any(name in item.text for name in own)]
+    core = [_PATCH_RELEASE.sub(r"\1", text) for text in texts]
+    if one.before == one.after:
+        return one.kind, *(item.text.replace(one.name, "") for item in one.now)
+    kind = one.name if one.kind == "package" else one.kind
+    return kind, one.before, one.after, one.was, one.now, tuple(core)
+
+
+def _told(one: Consequence) -> list[CoreItem]:
+    """Return the core without what only repeats the subject."""
+    return [
+        item
+        for item in one.core
+        if item.source != ROW and item.text not in {f"you asked for {one.name}", "you asked for torch"}
+    ]
+
+
+def _subject(group: Sequence[Consequence]) -> Iterator[str]:
+    """Yield what a paragraph is about: one line, or several for things with long names."""
+    first = group[0]
+    places = [place for one in group for place in one.where]
+    names = list(dict.fromkeys(one.name for one in group))
+    if first.kind == "torch":
+        versions = [name.removeprefix("torch ") for name in names]
+        yield f"torch {_many(versions)}{_where(places, torch=False)}{_state(first)}"
+    elif first.kind != "package":
+        noun = _NOUNS[first.kind]
+        if len(names) == 1:
+            yield f"{noun} {names[0]}{_state(first)}"
+        else:
+            yield f"{_count(len(names), noun)}{_state(first)}:"
+            yield from (f"  {name}" for name in names)
+    elif first.before == first.after:
+        yield f"{_many(names)}, built differently"
+    elif first.effect == "different":
+        yield f"{first.name}: {first.before or 'not in it'} -> {first.after or 'not in it'}{_where(places)}"
+    else:
+        version = first.before or first.after
+        known = f" {version}" if version not in {"supported", "at own risk"} else ""
+        yield f"{first.name}{known}{_where(places)}"
+
+
+def _state(one: Consequence) -> str:
+    """Return what restricts something that is possible on one side only; empty if it is simply supported."""
+    if one.effect in {"breaks", "possible"} and one.before and one.after:
+        return f": {one.before} -> {one.after}"
+    state = one.before or one.after
+    return f", {state}" if state != "supported" and not (one.before and one.after) else ""
+
+
+def _many(names: Iterable[str]) -> str:
+    return shortened(dict.fromkeys(names), most=_MOST_NAMES)
+
+
+def _where(places: Sequence[Place], *, torch: bool = True) -> str:
+    """Return the rows of the table that a paragraph is about, as the end of a sentence."""
+    parts = []
+    torches = newest_first({place.torch for place in places} - {""})
+    if torch and torches:
+        parts.append(f"with torch {_many(torches)}")
+    pythons = sorted({place.python for place in places} - {""}, key=sort_key)
+    if pythons:
+        span = pythons[0] if len(pythons) == 1 else f"{pythons[0]} to {pythons[-1]}"
+        parts.append(f"Python {span}" if parts else f"with Python {span}")
+    images = sorted({place.base_image for place in places} - {""})
+    if images:
+        parts.append(f"in {shortened(images, most=1)}")
+    return f" {', '.join(parts)}" if parts else ""
+
+
+def _reason(one: Consequence, *, sources: bool) -> Iterator[str]:
+    """Yield the lines of a core, those that changed with an asterisk, then what else changed."""
+    was, now = ({fact.text: fact for fact in facts} for facts in (one.was, one.now))
+    core = _told(one)
+    told = {item.text for item in core}
+    if core and one.effect in _LABELS:
+        yield _LABELS[one.effect]
+    lines = [("*" if item.text in {*was, *now} else "-", item) for item in core]
+    for text, fact in (was | now).items():
+        if text not in told:
+            side = "" if text in was and text in now else " before:" if text in was else " now:"
+            lines.append((f"*{side}", fact))
+    for start, item in lines:
+        yield f"{start} {item.text}{first_source(item) if sources else ''}"

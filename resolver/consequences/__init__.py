@@ -1,0 +1,60 @@
+"""What a change makes possible, impossible or different, and by which fact.
+
+A change is a pair of sides, *before* and *after*: two catalogs, or two targets of one request, or both. The
+two feasible tables are compared, and everything that someone relies on is judged on both sides: locks,
+published wheels, proven sets. What is possible on one side only is explained by a minimal conflict of the
+other side; the facts that changed are the parts of that conflict that the first side does not have. So
+exchanging the sides gives the same answer with the effects exchanged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from resolver.consequences.holdings import Holding, Judge, WheelRecord, between_locks, proven_sets, wheels
+from resolver.consequences.model import Consequence, Place, Side
+from resolver.consequences.tables import Rows, TableDiff, recipe_changes
+
+__all__ = [
+    "Consequence",
+    "Holding",
+    "Judge",
+    "Place",
+    "Side",
+    "WheelRecord",
+    "between_locks",
+    "consequences",
+    "wheels",
+]
+
+
+def consequences(before: Side, after: Side, holdings: Iterable[Holding] = ()) -> list[Consequence]:
+    """Return what a change does to the table, to the proven sets and to what is held; empty if nothing.
+
+    Parameters
+    ----------
+    before, after
+        The two sides. Their requests have the same requirements and the same backend.
+    holdings
+        Locks and wheels to judge on both sides. Proven sets need not be named.
+
+    Raises
+    ------
+    UsageError
+        A request names something that its catalog does not know, such as the driver of that day.
+
+    Examples
+    --------
+    For an update of the catalog, at a site::
+
+        request = Request(Target(site="lumi-g", date=today, backend="rocm", gfx=("gfx90a",)))
+        consequences(Side(old, request), Side(new, request))
+    """
+    if before == after:
+        return []
+    found = TableDiff(Rows(before), Rows(after)).consequences()
+    found += recipe_changes(before, after)
+    judge = Judge()
+    for holding in [*proven_sets(before, after), *holdings]:
+        found += judge.consequences(holding)
+    return found

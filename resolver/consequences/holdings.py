@@ -1,0 +1,284 @@
+"""What someone relies on: locks, published wheels and proven sets, and whether it is still possible."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
+from typing import TYPE_CHECKING
+
+import msgspec
+from msgspec.structs import replace
+
+from resolver.compiling import compile_problem
+from resolver.consequences.model import Consequence, Effect, Kind, Side
+from resolver.consequences.questions import Question, Reason, Reasons
+from resolver.consequences.tables import build_changes
+from resolver.errors import UsageError
+from resolver.facts import schema
+from resolver.model import CoreItem, Resolution
+from resolver.proven import request_of_set
+from resolver.session import Session
+
+if TYPE_CHECKING:
+    from resolver.facts.schema import ProvenSet, Release
+    from resolver.model import Distribution
+
+
+class Holding(msgspec.Struct, frozen=True, kw_only=True):
+    """Something that someone relies on, as a question for each side.
+
+    Attributes
+    ----------
+    kind, name
+        What it is.
+    before, after
+        The facts and the request of each side.
+    pins
+        What must stay as it is; see `Question`.
+    holder
+        The beginning of a sentence about the pins, such as ``the lock has``.
+    also
+        Distributions that may be part of it although nothing of the catalog requires them.
+    open_world
+        Whether the request may contain distributions that only package indexes know.
+    differs
+        Facts because of which it would be another thing if it were made again.
+    """
+
+    kind: Kind
+    name: str
+    before: Side
+    after: Side
+    pins: Mapping[str, str]
+    holder: str
+    also: tuple[str, ...] = ()
+    open_world: bool = False
+    differs: tuple[CoreItem, ...] = ()
+
+
+class WheelRecord(msgspec.Struct, frozen=True):
+    """A wheel of an index, with what it was built for.
+
+    Attributes
+    ----------
+    file
+        Its file name.
+    name, version
+        The distribution, and its version without the label.
+    built_for
+        Specifiers of torch, ROCm and Python.
+    """
+
+    file: str
+    name: str
+    version: str
+    built_for: Mapping[str, str]
+
+
+class Judge:
+    """Judges what is held; each problem is compiled once."""
+
+    def __init__(self) -> None:
+        self._sessions: dict[tuple[int, tuple[str, ...], bool], tuple[Side, Session | CoreItem]] = {}
+        self._reasons = Reasons()
+
+    def consequences(self, holding: Holding) -> Iterator[Consequence]:
+        """Yield what a change does to something that is held: nothing or one consequence."""
+        questions = self._questions(holding)
+        before, after = ("" if isinstance(question, CoreItem) else question.state for question in questions)
+        effect: Effect
+        reason, possible_before = Reason(), bool(before)
+        if bool(before) != bool(after):
+            effect = "breaks" if before else "possible"
+            possible, refused = questions if before else questions[::-1]
+            if isinstance(refused, CoreItem):
+                reason = Reason((refused,), core=(refused,))
+            elif isinstance(possible, Question):
+                reason = self._reasons.why(refused, possible)
+        elif before != after:
+            possible_before = before == "supported"
+            effect = "at-own-risk" if possible_before else "supported"
+            risky = questions[1 if possible_before else 0]
+            reason = Reason(risky.risks if isinstance(risky, Question) else ())
+        elif before and holding.differs:
+            effect, reason = "different", Reason(holding.differs, holding.differs)
+        else:
+            return
+        was, now = reason.sides(possible_before=possible_before)
+        yield Consequence(
+            effect=effect,
+            kind=holding.kind,
+            name=holding.name,
+            before=before,
+            after=after,
+            was=was,
+            now=now,
+            core=reason.core,
+        )
+
+    def broken_before(self, holding: Holding) -> tuple[CoreItem, ...]:
+        """Return why something is impossible even before the change; empty if it is possible."""
+        question, _ = self._questions(holding)
+        if isinstance(question, CoreItem):
+            return (question,)
+        return () if question.state else Reasons().why(question, question).core
+
+    def _questions(self, holding: Holding) -> list[Question | CoreItem]:
+        sessions = [self._session(side, holding) for side in (holding.before, holding.after)]
+        known = {name for one in sessions if isinstance(one, Session) for name in one.problem.variables}
+        pins = {name: key for name, key in holding.pins.items() if name in known}
+        return [
+            session
+            if isinstance(session, CoreItem)
+            else Question(session, session.problem.demands, pins, holder=holding.holder, source=holding.name)
+            for session in sessions
+        ]
+
+    def _session(self, side: Side, holding: Holding) -> Session | CoreItem:
+        """Return the problem of a side, or why it cannot be compiled."""
+        key = (id(side), holding.also, holding.open_world)
+        if key not in self._sessions:
+            session: Session | CoreItem
+            try:
+                session = Session(
+                    compile_problem(
+                        side.catalog, side.request, also=holding.also, open_world=holding.open_world
+                    )
+                )
+            except UsageError as error:
+                session = CoreItem(error.message.rstrip("."), "fact", "the catalog")
+            self._sessions[key] = side, session  # the side is kept, so that no other gets its id
+        return self._sessions[key][1]
+
+
+def proven_sets(before: Side, after: Side) -> Iterator[Holding]:
+    """Yield the proven sets that both catalogs have.
+
+    If the target changes, those of the site on each target, else all, each for its own site and day.
+    """
+    target = after.request.target
+    moves = before.request.target != target
+    for name, row in before.catalog.proven.items():
+        other = after.catalog.proven.get(name)
+        if other is None or (moves and (row.site not in {"", target.site} or row.backend != target.backend)):
+            continue
+        yield Holding(
+            kind="proven-set",
+            name=name,
+            before=_side_of_set(before, row, moves=moves),
+            after=_side_of_set(after, other, moves=moves),
+            pins={part: key for part, key in row.picks.items() if part != "base-image"},
+            holder="the set has",
+        )
+
+
+def _side_of_set(side: Side, row: ProvenSet, *, moves: bool) -> Side:
+    request = request_of_set(side.catalog, row)
+    if moves:
+        target = side.request.target
+        image = target.base_image or request.target.base_image
+        support = side.request.support
+        request = replace(request, target=replace(target, base_image=image), support=support)
+    return Side(side.catalog, request)
+
+
+def wheels(before: Side, after: Side, records: Sequence[WheelRecord]) -> Iterator[Holding]:
+    """Yield published wheels: whether each still loads with a torch, a ROCm and a Python it was built for.
+
+    If the catalog knows the release, what that requires at run time counts, too.
+    """
+    names = tuple(sorted({record.name for record in records}))
+    ours, theirs = (_with_published(side, records) for side in (before, after))
+    for record in records:
+        known = all(_releases_of(side, record) for side in (before, after))
+        differs: list[CoreItem] = []
+        others = {release.key(): release for release in _releases_of(after, record)}
+        for release in _releases_of(before, record):
+            if release.key() in others:
+                differs += build_changes(before, after, release, others[release.key()])
+        yield Holding(
+            kind="wheel",
+            name=record.file,
+            before=ours,
+            after=theirs,
+            pins={**({record.name: f"=={record.version}"} if known else {}), **record.built_for},
+            holder="the wheel is for",
+            also=names,
+            differs=tuple(differs),
+        )
+
+
+def _releases_of(side: Side, record: WheelRecord) -> list[Release]:
+    rows = side.catalog.releases_of(record.name)
+    return [row for row in rows if row.version.partition("+")[0] == record.version]
+
+
+def _with_published(side: Side, records: Sequence[WheelRecord]) -> Side:
+    """Return a side in which the releases of wheels are published: they need nothing that builds them."""
+    catalog = side.catalog
+    published = {
+        row.key(): replace(
+            row, sdist=None, git=None, pypi=False, patches=(), wheel=schema.Sdist(record.file, "")
+        )
+        for record in records
+        for row in _releases_of(side, record)
+    }
+    names = {name for name, _, _ in published}
+    requires = [row for row in catalog.requires if row.package not in names or row.kind == "run"]
+    catalog = replace(catalog, release={**catalog.release, **published}, requires=requires)
+    return Side(catalog, replace(side.request, requirements=()))
+
+
+def between_locks(before: tuple[Side, Resolution], after: tuple[Side, Resolution]) -> list[Consequence]:
+    """Return how the picks of two locks differ, and why the version of one is impossible in the other.
+
+    Parameters
+    ----------
+    before, after
+        Each lock with its facts and its request.
+    """
+    sides, locks = [before[0], after[0]], [before[1], after[1]]
+    names = {pick.name: None for lock in reversed(locks) for pick in lock.picks}
+    sessions = [
+        Session(compile_problem(side.catalog, side.request, also=tuple(names), open_world=True))
+        for side in sides
+    ]
+    reasons = Reasons()
+    found = []
+    for name in names:
+        picks = [lock.pick(name) for lock in locks]
+        keys = [pick.key if pick else "" for pick in picks]
+        if keys[0] == keys[1]:
+            continue
+        reason, possible_before = Reason(_facts_beyond(*picks), _facts_beyond(*picks[::-1])), False
+        for position, key in enumerate(keys):
+            if key and any(name in session.problem.variables for session in sessions):
+                questions = [
+                    Question(session, session.problem.demands, {name: key}, holder="the lock has")
+                    for session in sessions
+                ]
+                refused, possible = questions[1 - position], questions[position]
+                if refused.solution is None and possible.solution is not None:
+                    reason, possible_before = reasons.why(refused, possible), position == 0
+                    break
+        was, now = reason.sides(possible_before=possible_before)
+        found.append(
+            Consequence(
+                effect="different",
+                kind="package",
+                name=name,
+                before=keys[0],
+                after=keys[1],
+                was=was,
+                now=now,
+                core=reason.core,
+            )
+        )
+    return found
+
+
+def _facts_beyond(pick: Distribution | None, other: Distribution | None) -> tuple[CoreItem, ...]:
+    """Return the first fact of a pick that the pick of the other lock does not have."""
+    known = {fact.text for fact in other.facts} if other else set()
+    facts = (fact for fact in pick.facts if fact.text not in known) if pick else iter(())
+    return tuple(CoreItem(fact.text, "fact", fact.source) for fact in islice(facts, 1))

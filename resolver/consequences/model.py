@@ -1,0 +1,61 @@
+"""The two sides of a change, and its consequences."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from resolver.facts.catalog import Catalog
+from resolver.model import CoreItem, Request
+
+Effect = Literal["breaks", "at-own-risk", "possible", "supported", "different"]
+Kind = Literal["base-image", "torch", "package", "lock", "wheel", "proven-set"]
+
+
+class Side(msgspec.Struct, frozen=True):
+    """One side of a comparison: the facts, and the target with what limits the table, as for `Table`."""
+
+    catalog: Catalog
+    request: Request
+
+
+class Place(msgspec.Struct, frozen=True, order=True):
+    """A row of the table."""
+
+    base_image: str
+    """Empty if no base image works with this torch and Python, or if the sides name different images."""
+    torch: str
+    python: str
+
+
+class Consequence(msgspec.Struct, frozen=True, kw_only=True):
+    """What a change does to one thing.
+
+    Attributes
+    ----------
+    effect
+        ``breaks``: it was possible and is not any more; ``possible``: the reverse. ``at-own-risk``: it was
+        supported and is now only possible at own risk; ``supported``: the reverse.
+    kind, name
+        The thing.
+    before, after
+        Its version or state on each side; empty if impossible.
+    where
+        The rows of the table that it is about.
+    was, now
+        The facts that changed and have to do with the effect, as they were and as they are. A fact that
+        only one side has is only in one of them.
+    core
+        The minimal conflict on the side on which it, or its version, is impossible.
+    """
+
+    effect: Effect
+    kind: Kind
+    name: str
+    before: str = ""
+    after: str = ""
+    where: tuple[Place, ...] = ()
+    was: tuple[CoreItem, ...] = ()
+    now: tuple[CoreItem, ...] = ()
+    core: tuple[CoreItem, ...] = ()

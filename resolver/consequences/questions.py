@@ -1,0 +1,231 @@
+"""Whether something is possible, and which facts of one side make it impossible on that side only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, NamedTuple
+
+from resolver.explain import describe, sentences, subjects_left
+from resolver.model import CoreItem
+from resolver.problem import Demand, Problem, Relation, Variable, bits
+from resolver.proven import risks
+from resolver.session import Session
+
+if TYPE_CHECKING:
+    from resolver.model import Candidate
+    from resolver.session import Solution
+
+_MOST_ROWS = 3
+ANY = "*"
+"""A pin that allows every version, but not absence."""
+ROW = "the comparison"
+"""The source of a demand for the row or version that is compared: nobody has to be told about it."""
+
+
+class Question:
+    """Demands on a problem, and the answer to whether all can be met.
+
+    Parameters
+    ----------
+    session, demands
+        The problem and what is asked of it.
+    pins
+        For components, in addition: version and variant (`Candidate.key`), a version, a specifier, or `ANY`.
+    holder, source
+        Who has these versions, as the beginning of a sentence, and where that is stated.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        demands: Iterable[Demand],
+        pins: Mapping[str, str],
+        *,
+        holder: str = "",
+        source: str = ROW,
+    ) -> None:
+        self.session = session
+        self.pins = pins
+        self.missing: dict[str, str] = {}
+        """Pins that the catalog does not have."""
+        self._pinning: dict[str, Demand] = {}
+        for name, key in pins.items():
+            variable = self.problem.variables.get(name)
+            mask = _mask(variable, key) if variable else 0
+            if variable is None or not mask:
+                self.missing[name] = key
+            else:
+                text = f"{holder} {name} {key.removeprefix('==')}".lstrip()
+                self._pinning[name] = Demand(variable, mask, text, "request", source)
+        self.demands = [*demands, *self._pinning.values()]
+
+    def pins_among(self, demands: Iterable[Demand]) -> dict[str, str]:
+        """Return the pins whose demands are among some demands."""
+        found = {id(demand) for demand in demands}
+        return {name: self.pins[name] for name, demand in self._pinning.items() if id(demand) in found}
+
+    @property
+    def problem(self) -> Problem:
+        """The problem."""
+        return self.session.problem
+
+    @cached_property
+    def solution(self) -> Solution | None:
+        """The preferred solution; None if there is none."""
+        return None if self.missing else self.session.solve_within(self.session.narrow(self.demands))
+
+    @cached_property
+    def risks(self) -> tuple[CoreItem, ...]:
+        """The facts because of which the solution is only allowed at own risk."""
+        rows = risks(self.problem, self.solution) if self.solution else []
+        return tuple(dict.fromkeys(CoreItem(row.fact.text, "fact", row.fact.source) for row in rows))
+
+    @property
+    def state(self) -> str:
+        """Whether there is a solution, and at whose risk; empty if there is none."""
+        if self.solution is None:
+            return ""
+        return "at own risk" if self.risks else "supported"
+
+
+def _mask(variable: Variable, key: str) -> int:
+    """Return the mask of a version and variant, else of all variants of a version, or of a specifier."""
+    if key == ANY:
+        return variable.present
+    if key[:1] in "=<>":
+        return variable.allowed_by(key)
+    exact = [position for position, candidate in enumerate(variable.candidates) if candidate.key == key]
+    return variable.mask(exact) or variable.of_versions([key])
+
+
+class Reason(NamedTuple):
+    """Why something is impossible on one side."""
+
+    refusing: tuple[CoreItem, ...] = ()
+    """The facts of the core that the other side does not have."""
+    allowing: tuple[CoreItem, ...] = ()
+    """What the other side has instead."""
+    core: tuple[CoreItem, ...] = ()
+
+    def sides(self, *, possible_before: bool) -> tuple[tuple[CoreItem, ...], tuple[CoreItem, ...]]:
+        """Return the facts that changed, as they were and as they are."""
+        return (self.allowing, self.refusing) if possible_before else (self.refusing, self.allowing)
+
+
+class Reasons:
+    """Why questions have no answer on one side but on the other; a core is found once and used again."""
+
+    def __init__(self) -> None:
+        self._known: dict[Session, list[tuple[dict[str, str], Reason]]] = {}
+
+    def why(self, refused: Question, possible: Question) -> Reason:
+        """Return the core of a refused question, and which facts in it the other side does not have."""
+        if refused.missing:
+            core = tuple(not_in_catalog(f"{name} {key}") for name, key in refused.missing.items())
+            return Reason((), tuple(_new_candidates(refused, possible)), core)
+        known = self._known.setdefault(refused.session, [])
+        for pins, reason in known:
+            if pins.items() <= refused.pins.items():
+                return reason
+        demands, relations = refused.session.explain(refused.demands)
+        core = tuple(sentences(refused.session, demands, relations))
+        changed = [
+            *_changed_demands(demands, possible.problem),
+            *_changed_relations(refused.session, demands, relations, possible),
+        ]
+        refusing = tuple(item for item, _ in changed)
+        allowing = dict.fromkeys(item for item, other in changed for item in other)
+        if not changed:
+            allowing = dict.fromkeys(_new_candidates(refused, possible))
+        reason = Reason(refusing, tuple(allowing), core)
+        known.append((refused.pins_among(demands), reason))
+        return reason
+
+
+def not_in_catalog(what: str) -> CoreItem:
+    """Return the core of something that a catalog does not have."""
+    return CoreItem(f"the catalog has no {what}", "fact", "the catalog")
+
+
+def _new_candidates(refused: Question, possible: Question) -> Iterator[CoreItem]:
+    """Yield the facts because of which versions in a solution exist that the other side does not have."""
+    for name, bit in (possible.solution or {}).items():
+        candidate = possible.problem.variables[name].candidate(bit)
+        other = refused.problem.variables.get(name)
+        if other is None or candidate.key not in _keys(other.candidates):
+            yield CoreItem(candidate.fact.text, "fact", candidate.fact.source)
+
+
+def _changed_demands(demands: Iterable[Demand], other: Problem) -> Iterator[tuple[CoreItem, list[CoreItem]]]:
+    """Yield the facts about the target in a core that the other side does not have, and what it has."""
+    for demand in demands:
+        if demand.kind == "request" and not demand.of_target:
+            continue
+        others = [
+            counterpart
+            for counterpart in other.demands
+            if counterpart.variable.name == demand.variable.name
+            and (counterpart.kind == "fact" or counterpart.of_target)
+        ]
+        if not any(_is_same_demand(demand, counterpart) for counterpart in others):
+            yield _item(demand), [_item(counterpart) for counterpart in others]
+
+
+def _item(demand: Demand) -> CoreItem:
+    return CoreItem(demand.text, demand.kind, demand.source)
+
+
+def _changed_relations(
+    session: Session, demands: list[Demand], relations: list[Relation], possible: Question
+) -> Iterator[tuple[CoreItem, list[CoreItem]]]:
+    """Yield the relations in a core that the other side does not have, and what it has."""
+    for relation in relations:
+        subjects = subjects_left(session, demands, relations, relation)
+        others = [
+            counterpart for counterpart in possible.problem.relations if _ends(counterpart) == _ends(relation)
+        ]
+        if not any(_is_same_relation(relation, counterpart, subjects) for counterpart in others):
+            yield describe(session, demands, relations, relation), _rows_beyond(relation, others, possible)
+
+
+def _rows_beyond(relation: Relation, others: Sequence[Relation], possible: Question) -> list[CoreItem]:
+    """Return the facts of the other side, about the same subjects, that a relation does not have."""
+    known = {row.fact.text for row in relation.rows}
+    items: dict[CoreItem, None] = {}
+    for other in others:
+        subjects = other.subject.present
+        for demand in possible.demands:
+            subjects &= demand.mask if demand.variable is other.subject else -1
+        for row in other.rows:
+            if row.subjects & subjects and row.fact.text not in known:
+                items[CoreItem(row.fact.text, "fact", row.fact.source)] = None
+    return list(items)[:_MOST_ROWS]
+
+
+def _ends(relation: Relation) -> tuple[str, str, bool, bool]:
+    return relation.subject.name, relation.object.name, relation.when_present, relation.forbids
+
+
+def _is_same_demand(demand: Demand, other: Demand) -> bool:
+    """Return whether a demand of the other side allows the same of what both sides have."""
+    shared = _keys(demand.variable.candidates) & _keys(other.variable.candidates)
+    ours, theirs = demand.variable.chosen(demand.mask), other.variable.chosen(other.mask)
+    return _keys(ours) & shared == _keys(theirs) & shared
+
+
+def _is_same_relation(relation: Relation, other: Relation, subjects: int) -> bool:
+    """Return whether a relation of the other side allows the same for some subjects that both sides have."""
+    bit_of = {candidate.key: bit for bit, candidate in enumerate(other.subject.candidates, start=1)}
+    shared = _keys(relation.object.candidates) & _keys(other.object.candidates)
+    for bit in bits(subjects):
+        other_bit = bit_of.get(relation.subject.candidate(bit).key)
+        if other_bit is not None:
+            allowed = _keys(relation.object.chosen(relation.table[bit]))
+            if (allowed ^ _keys(other.object.chosen(other.table[other_bit]))) & shared:
+                return False
+    return True
+
+
+def _keys(candidates: Iterable[Candidate]) -> set[str]:
+    return {candidate.key for candidate in candidates}

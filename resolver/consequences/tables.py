@@ -1,0 +1,367 @@
+"""What differs between the tables of two sides, and between the recipes of two catalogs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from resolver.consequences.model import Consequence, Kind, Place, Side
+from resolver.consequences.questions import ANY, Question, Reason, Reasons, not_in_catalog
+from resolver.facts import schema
+from resolver.facts.catalog import recipe_for
+from resolver.model import CoreItem
+from resolver.table import ROW_COMPONENTS, UNDECIDED, Cell, Row, Table
+from resolver.versions import join_words, sort_key
+
+if TYPE_CHECKING:
+    from resolver.facts.schema import Recipe, Release
+    from resolver.model import Distribution, Target
+
+
+PUBLISHED_ONLY = "published wheels only: no base image works"
+
+
+class Rows:
+    """The table of one side."""
+
+    def __init__(self, side: Side) -> None:
+        self.side = side
+        self.table = Table(side.catalog, side.request)
+        self.columns = {column.name: column for column in self.table.columns}
+        self.of_pair: dict[tuple[str, str], dict[str, Row]] = {}
+        """For each torch and Python its rows by base image, the preferred first."""
+        for row in self.table.rows(reasons=False):
+            images = self.of_pair.setdefault((row.torch, row.python), {})
+            for image in row.images or ("",):
+                images.setdefault(image, row)
+
+    @property
+    def target(self) -> Target:
+        """The target."""
+        return self.side.request.target
+
+    @cached_property
+    def images(self) -> list[str]:
+        """The base images with which any torch works."""
+        return list(dict.fromkeys(image for rows in self.of_pair.values() for image in rows if image))
+
+    @cached_property
+    def versions(self) -> dict[str, dict[str, list[Place]]]:
+        """By package and version, in which rows the version is the best one."""
+        versions: dict[str, dict[str, list[Place]]] = {}
+        for (torch, python), rows in self.of_pair.items():
+            for row in rows.values():
+                for name, cell in row.cells.items():
+                    if cell.picks:
+                        places = versions.setdefault(name, {}).setdefault(cell.version, [])
+                        places.append(Place("", torch, python))
+        return versions
+
+    def question(
+        self, place: Place | None, column: str = "", pins: Mapping[str, str] | None = None
+    ) -> Question:
+        """Ask whether a row, or a package in any row, has a solution, with more pins if any."""
+        session, demands = self.table.question(self.columns[column] if column else None)
+        all_pins = {}
+        if place is not None:
+            all_pins = {"base-image": place.base_image, "torch": place.torch, "python": place.python}
+        all_pins = {name: key for name, key in all_pins.items() if key} | dict(pins or {})
+        return Question(session, demands, all_pins)
+
+
+class TableDiff:
+    """What differs between the tables of two sides."""
+
+    def __init__(self, before: Rows, after: Rows) -> None:
+        self._before = before
+        self._after = after
+        self._reasons = Reasons()
+        self._has_same_images = before.target.base_image == after.target.base_image
+        self._found: dict[tuple[object, ...], Consequence] = {}
+        self._without_image: set[Place] = set()
+        """Where only one side has a base image; without one, no package can be compiled."""
+
+    def consequences(self) -> list[Consequence]:
+        """Return what differs: whole base images and torch versions first, then single cells."""
+        if self._has_same_images:
+            self._compare_images()
+        common: list[tuple[Place, Row, Row]] = []
+        pairs = {*self._before.of_pair, *self._after.of_pair}
+        for pair in sorted(pairs, key=lambda pair: tuple(map(_newest, pair)), reverse=True):
+            rows, other_rows = self._before.of_pair.get(pair, {}), self._after.of_pair.get(pair, {})
+            if rows and other_rows:
+                common += self._compare_rows(pair, rows, other_rows)
+            else:
+                state = "" if any(rows or other_rows) else PUBLISHED_ONLY
+                self._one_sided("torch", f"torch {pair[0]}", Place("", *pair), state=state)
+        self._compare_verdicts(common)
+        for place, row, other in common:
+            for column in _sorted((*row.cells, *other.cells)):
+                self._compare_cells(place, column, row.cells.get(column), other.cells.get(column))
+        self._compare_packages()
+        return list(self._found.values())
+
+    def _add(self, consequence: Consequence, places: Iterable[Place]) -> None:
+        """Add a consequence, or its places to those of the same consequence elsewhere."""
+        key = (
+            consequence.effect,
+            consequence.kind,
+            consequence.name,
+            consequence.before,
+            consequence.after,
+            consequence.was,
+            consequence.now,
+        )
+        known = self._found.get(key, consequence)
+        where = tuple(dict.fromkeys((*known.where, *places)))
+        self._found[key] = replace(known, where=where)
+
+    def _one_sided(
+        self,
+        kind: Kind,
+        name: str,
+        place: Place,
+        column: str = "",
+        *,
+        state: str = "",
+        otherwise: str = "",
+        places: Sequence[Place] | None = None,
+        pins: Mapping[str, str] | None = None,
+    ) -> None:
+        """Add what is possible on one side only, with the reason why it is not possible on the other.
+
+        Parameters
+        ----------
+        kind, name, places
+            What to add.
+        place, column, pins
+            The question.
+        state, otherwise
+            What to say of the sides on which it is possible and impossible.
+        """
+        questions = [
+            side.question(place, column, pins) if not column or column in side.columns else None
+            for side in (self._before, self._after)
+        ]
+        before, after = questions
+        is_before = before is not None and before.solution is not None
+        if is_before and after is not None and after.solution is not None:
+            return
+        possible, refused = (before, after) if is_before else (after, before)
+        if possible is None or possible.solution is None:
+            return
+        if refused is None:
+            bit = possible.solution[column]
+            fact = possible.problem.variables[column].candidate(bit).fact
+            item = CoreItem(fact.text, "fact", fact.source)
+            reason = Reason((), (item,), (not_in_catalog(column),))
+        else:
+            reason = self._reasons.why(refused, possible)
+        states = (state or possible.state, otherwise)
+        was, now = reason.sides(possible_before=is_before)
+        consequence = Consequence(
+            effect="breaks" if is_before else "possible",
+            kind=kind,
+            name=name,
+            before=states[0] if is_before else states[1],
+            after=states[1] if is_before else states[0],
+            was=was,
+            now=now,
+            core=reason.core,
+        )
+        self._add(consequence, [place] if places is None else places)
+
+    def _compare_images(self) -> None:
+        before, after = self._before.images, self._after.images
+        for image in _sorted((*before, *after)):
+            if not (image in before and image in after):
+                place = Place(image, "", "")
+                self._one_sided("base-image", image, place, places=())
+
+    def _compare_rows(
+        self, pair: tuple[str, str], rows: Mapping[str, Row], other_rows: Mapping[str, Row]
+    ) -> Iterator[tuple[Place, Row, Row]]:
+        """Compare the rows of a torch and Python that both sides have; yield those to compare further."""
+        shared = [image for image in rows if image in other_rows] if self._has_same_images else []
+        if not shared:
+            yield Place("", *pair), next(iter(rows.values())), next(iter(other_rows.values()))
+        for image in shared:
+            yield Place(image, *pair), rows[image], other_rows[image]
+        if self._has_same_images and any(rows) != any(other_rows):
+            self._without_image.add(Place("", *pair))
+            self._one_sided(
+                "torch",
+                f"torch {pair[0]}",
+                Place("", *pair),
+                pins={"base-image": ANY},
+                state="with a base image",
+                otherwise=PUBLISHED_ONLY,
+            )
+        elif self._has_same_images:
+            for image in _sorted((*rows, *other_rows)):
+                if image and image not in shared and image in {*self._before.images} & {*self._after.images}:
+                    self._one_sided("torch", f"torch {pair[0]}", Place(image, *pair))
+
+    def _compare_verdicts(self, common: Sequence[tuple[Place, Row, Row]]) -> None:
+        changed = [(place, row, other) for place, row, other in common if row.verdict != other.verdict]
+        same_images = {place.base_image for place, row, other in common if row.verdict == other.verdict}
+        for place, row, _ in changed:
+            is_risk = row.verdict == "supported"
+            facts = (self._after if is_risk else self._before).question(place).risks
+            whole = bool(place.base_image) and place.base_image not in same_images
+            consequence = Consequence(
+                effect="at-own-risk" if is_risk else "supported",
+                kind="base-image" if whole else "torch",
+                name=place.base_image if whole else f"torch {place.torch}",
+                before="supported" if is_risk else "at own risk",
+                after="at own risk" if is_risk else "supported",
+                was=() if is_risk else facts,
+                now=facts if is_risk else (),
+            )
+            self._add(consequence, [place])
+
+    def _compare_cells(self, place: Place, name: str, before: Cell | None, after: Cell | None) -> None:
+        if UNDECIDED in {cell.refused for cell in (before, after) if cell}:
+            return
+        ours, theirs = (cell.picks[0] if cell and cell.picks else None for cell in (before, after))
+        if (ours is None and theirs is None) or (None in (ours, theirs) and place in self._without_image):
+            return
+        if ours is None or theirs is None:
+            pick = ours or theirs
+            self._one_sided("package", name, place, name, state=pick.key if pick else "")
+        elif ours.key != theirs.key:
+            self._add(self._different(place, name, ours, theirs), [place])
+        elif (ours.origin, ours.support) != (theirs.origin, theirs.support):
+            consequence = Consequence(
+                effect="different",
+                kind="package",
+                name=name,
+                before=f"{ours.key}, {ours.origin}, {ours.support}",
+                after=f"{theirs.key}, {theirs.origin}, {theirs.support}",
+                was=_weakest(ours),
+                now=_weakest(theirs),
+            )
+            self._add(consequence, [place])
+
+    def _different(self, place: Place, name: str, ours: Distribution, theirs: Distribution) -> Consequence:
+        """Return why a cell has another version: the version of one side is impossible on the other."""
+        other_image = (CoreItem("the preferred base image is another one", "fact", "the table"),)
+        reason, is_before = Reason(other_image, other_image), True
+        for version in sorted({ours.key, theirs.key}, key=_newest, reverse=True):
+            before, after = (
+                side.question(place, name, {name: version}) for side in (self._before, self._after)
+            )
+            is_before = before.solution is not None
+            if is_before != (after.solution is not None):
+                reason = self._reasons.why(*((after, before) if is_before else (before, after)))
+                break
+        was, now = reason.sides(possible_before=is_before)
+        return Consequence(
+            effect="different",
+            kind="package",
+            name=name,
+            before=ours.key,
+            after=theirs.key,
+            was=was,
+            now=now,
+            core=reason.core,
+        )
+
+    def _compare_packages(self) -> None:
+        """Add packages, and releases that one catalog does not have, that only one side has in its table."""
+        before, after = self._before.versions, self._after.versions
+        changed = {
+            (one.name, version)
+            for one in self._found.values()
+            if one.kind == "package"
+            for version in (one.before, one.after)
+        }
+        for name in _sorted((*before, *after)):
+            ours, theirs = before.get(name, {}), after.get(name, {})
+            if not (ours and theirs):
+                if not any(name == package for package, _ in changed):
+                    places = [place for where in (ours or theirs).values() for place in where]
+                    self._one_sided("package", name, Place("", "", ""), name, places=places)
+                continue
+            for version in _sorted({*ours} ^ {*theirs}):
+                if (name, version) in changed or not self._is_new(name, version):
+                    continue
+                places = ours.get(version) or theirs[version]
+                pins = {name: version}
+                self._one_sided(
+                    "package", name, Place("", "", ""), name, state=version, places=places, pins=pins
+                )
+
+    def _is_new(self, name: str, version: str) -> bool:
+        """Return whether the catalog of one side does not have a version."""
+        sides = (self._before, self._after)
+        return any(side.question(None, name, {name: version}).missing for side in sides)
+
+
+def _weakest(pick: Distribution) -> tuple[CoreItem, ...]:
+    """Return the first fact that decides how far a pick can be trusted."""
+    facts = (fact for fact in pick.facts if fact.status == pick.support)
+    return tuple(CoreItem(fact.text, "fact", fact.source) for fact in islice(facts, 1))
+
+
+def _sorted(names: Iterable[str]) -> list[str]:
+    """Return names, each once, in an order that does not depend on the sides."""
+    return sorted(set(names))
+
+
+def _newest(key: str) -> tuple[object, str]:
+    return sort_key(key.partition(" ")[0]), key
+
+
+def recipe_changes(before: Side, after: Side) -> Iterator[Consequence]:
+    """Yield the releases that both catalogs have and build from another source or in another way."""
+    requested = {requirement.name for requirement in after.request.requirements} - {*ROW_COMPONENTS}
+    for key, release in before.catalog.release.items():
+        other = after.catalog.release.get(key)
+        if other is None or (requested and release.package not in requested):
+            continue
+        facts = build_changes(before, after, release, other)
+        if facts:
+            name = _named(release)
+            yield Consequence(
+                effect="different",
+                kind="package",
+                name=name,
+                before=name,
+                after=name,
+                was=facts,
+                now=facts,
+            )
+
+
+def build_changes(before: Side, after: Side, release: Release, other: Release) -> tuple[CoreItem, ...]:
+    """Return how the source or the recipe of a release differs between two sides."""
+    backend = after.request.target.backend
+    recipes = recipe_for(before.catalog, release, backend), recipe_for(after.catalog, other, backend)
+    rows: list[tuple[str, Release | Recipe | None, Release | Recipe | None]] = [
+        ("source", release, other),
+        ("recipe", *recipes),
+    ]
+    facts = []
+    for what, ours, theirs in rows:
+        if ours is not None and theirs is not None and (keys := _differing_keys(ours, theirs)):
+            differing = join_words(keys, joiner="and")
+            text = f"the {what} of {_named(release)} differs in {differing}"
+            sources = {ours.source, theirs.source}
+            facts.append(CoreItem(text, "fact", " ; ".join(sorted(sources))))
+    return tuple(facts)
+
+
+def _named(release: Release) -> str:
+    variant = f" ({release.variant})" if release.variant else ""
+    return f"{release.package} {release.version}{variant}"
+
+
+def _differing_keys(ours: Release | Recipe, theirs: Release | Recipe) -> list[str]:
+    """Return the keys in which two rows differ, except those that only say where the row is from."""
+    keys = [key for key in ours.__struct_fields__ if key not in schema.Row.__struct_fields__]
+    return [key.replace("_", "-") for key in keys if getattr(ours, key) != getattr(theirs, key)]

@@ -1,0 +1,181 @@
+"""``matrix diff``: the sides that options describe, locks, wheels of an index, text, JSON and exit codes."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from builders.index import Index
+from matrix.cli import main
+from matrix.consequences_text import consequences_text
+from resolver.consequences import Consequence, Place
+from resolver.model import CoreItem
+
+Capture = pytest.CaptureFixture[str]
+SITE = ["--site", "lumi-g", "--date", "2026-06-01"]
+SMALL = 'requirements = ["apex", "torch>=2.9"]\n'
+"""A request that keeps the table small."""
+
+
+@pytest.fixture(autouse=True)
+def _with_a_small_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "matrix.toml").write_text(SMALL, encoding="utf-8")
+
+
+def run(capsys: Capture, *arguments: str, code: int = 0) -> str:
+    assert main(list(arguments)) == code
+    return capsys.readouterr().out
+
+
+def run_json(capsys: Capture, *arguments: str, code: int = 0) -> dict[str, Any]:
+    document: dict[str, Any] = json.loads(run(capsys, *arguments, "--format", "json", code=code))
+    return document
+
+
+def effects(document: dict[str, Any], kind: str) -> dict[str, str]:
+    return {one["name"]: one["effect"] for one in document["consequences"] if one["kind"] == kind}
+
+
+def write_lock(capsys: Capture, name: str, *requirements: str, site: list[str] = SITE) -> None:
+    run(capsys, "resolve", *requirements, *site, "-o", name)
+
+
+def test_no_change_is_empty(capsys: Capture) -> None:
+    assert run(capsys, "diff", *SITE).splitlines()[1:] == ["Nothing changes."]
+    assert run_json(capsys, "diff", *SITE, "--driver", "6.3")["consequences"] == []
+
+
+def test_driver_is_that_of_after(capsys: Capture) -> None:
+    text = run(capsys, "diff", *SITE, "--driver", "30.10")
+    title, summary, *rest = text.splitlines()
+    assert title.endswith("kernel driver 6.3 -> 30.10")
+    assert re.search(r"Becomes possible: \d+ torch versions\.", summary)
+    assert "    * lumi-g has kernel driver 6.3 on 2026-06-01 (since 2026-01-01)" in rest
+    assert "    * now: the kernel driver is 30.10" in rest
+
+
+def test_broken_things_set_the_exit_code(capsys: Capture) -> None:
+    document = run_json(capsys, "diff", *SITE, "--driver", "5.7", code=1)
+    assert document["after"]["target"]["driver"] == "5.7"
+    assert document["before"]["target"]["driver"] is None
+    torches = effects(document, "torch")
+    assert torches["torch 2.10.0+rocm7.0"] == "breaks"
+    for one in document["consequences"]:
+        assert one["core"] or one["effect"] not in {"breaks", "possible"}
+
+
+def test_from_options_describe_before(capsys: Capture) -> None:
+    document = run_json(capsys, "diff", *SITE, "--from-driver", "5.7")
+    assert effects(document, "torch")["torch 2.10.0+rocm7.0"] == "possible"
+    document = run_json(
+        capsys, "diff", "--site", "lumi-g", "--from-date", "2026-02-27", "--date", "2026-06-01"
+    )
+    assert set(effects(document, "base-image").values()) == {"possible"}
+
+
+def test_catalog_is_a_layer_of_after(capsys: Capture, tmp_path: Path) -> None:
+    (tmp_path / "update.toml").write_text(
+        'schema = 1\n[[known-bad]]\ncombination = { apex = "==1.10.0" }\nproblem = "it hangs"\n'
+        'status = "observed"\nsource = "a test"\n',
+        encoding="utf-8",
+    )
+    document = run_json(capsys, "diff", *SITE, "--catalog", "update.toml", code=1)
+    assert document["before"]["catalogs"] == []
+    assert document["after"]["catalogs"] == ["update.toml"]
+    assert "breaks" in {one["effect"] for one in document["consequences"] if one["name"] == "apex"}
+    mirror = run_json(capsys, "diff", *SITE, "--from-catalog", "update.toml")
+    assert effects(mirror, "package")["apex"] == "possible"
+
+
+def test_own_lock_is_checked(capsys: Capture) -> None:
+    write_lock(capsys, "matrix.lock", "torch==2.10.0+rocm7.0")
+    document = run_json(capsys, "diff", *SITE, "--driver", "5.7", code=1)
+    assert effects(document, "lock") == {"matrix.lock": "breaks"}
+    lock = next(one for one in document["consequences"] if one["kind"] == "lock")
+    assert {"text": "the kernel driver is 5.7", "kind": "request", "source": "the request"} in lock["now"]
+    text = run(capsys, "diff", *SITE, "--driver", "5.7", code=1)
+    assert "  lock matrix.lock\n" in text
+
+
+def test_lock_that_was_broken_before_is_a_warning(capsys: Capture) -> None:
+    write_lock(capsys, "old.lock", "torch==2.5.1", "rocm==6.2.*")
+    assert main(["diff", "old.lock", *SITE, "--driver", "5.7", "--from-driver", "5.7"]) == 0
+    assert "old.lock does not hold on either side" in capsys.readouterr().err
+
+
+def test_lock_of_another_site_is_not_checked(capsys: Capture) -> None:
+    write_lock(capsys, "cpu.lock", "torch", site=["--backend", "cpu"])
+    assert main(["diff", "cpu.lock", *SITE]) == 0
+    assert "it was resolved for local" in capsys.readouterr().err
+
+
+def test_two_locks_are_compared(capsys: Capture) -> None:
+    write_lock(capsys, "one.lock", "torch==2.10.0+rocm7.0")
+    write_lock(capsys, "other.lock", "torch", site=[*SITE, "--driver", "6.0"])
+    document = run_json(capsys, "diff", "one.lock", "other.lock", *SITE)
+    torch = next(one for one in document["consequences"] if one["name"] == "torch")
+    assert torch["before"] == "2.10.0+rocm7.0"
+    assert torch["now"][0]["text"] == "the kernel driver is 6.0"
+    assert run(capsys, "diff", "one.lock", "one.lock", *SITE).splitlines()[1:] == ["Nothing changes."]
+
+
+def test_wheel_of_the_index_no_longer_loads(
+    capsys: Capture, tmp_path: Path, make_wheel: Callable[..., Path]
+) -> None:
+    for version in ("1.10.0+rocm7.0.torch2.10.0.gfx90a", "1.10.0+rocm7.0.torch2.10.0.gfx942"):
+        tags = "cp312-cp312-linux_x86_64"
+        Index(tmp_path / "index").publish(make_wheel("apex", version, tags=tags), {})
+    document = run_json(capsys, "diff", *SITE, "--driver", "5.7", code=1)
+    name = "apex-1.10.0+rocm7.0.torch2.10.0.gfx90a-cp312-cp312-linux_x86_64.whl"
+    assert effects(document, "wheel") == {name: "breaks"}
+    assert effects(run_json(capsys, "diff", *SITE, "--driver", "6.4"), "wheel") == {}
+
+
+def test_index_that_is_none_is_refused(capsys: Capture) -> None:
+    assert main(["diff", *SITE, "--driver", "6.4", "--index", "nowhere"]) == 2
+    assert "nowhere is not an index" in capsys.readouterr().err
+
+
+def test_requirements_that_the_catalog_lacks_do_not_count(capsys: Capture, tmp_path: Path) -> None:
+    (tmp_path / "matrix.toml").write_text('requirements = ["apex", "torch>=2.9", "lightning"]\n', "utf-8")
+    assert run_json(capsys, "diff", *SITE, "--driver", "30.10")["consequences"]
+
+
+def test_things_with_one_reason_share_a_paragraph() -> None:
+    driver = CoreItem("the kernel driver is 5.7", "request", "the request")
+
+    def broken(torch: str, rocm: str) -> Consequence:
+        fact = CoreItem(f"torch {torch} is built for ROCm {rocm}", "fact", "here")
+        return Consequence(
+            effect="breaks",
+            kind="torch",
+            name=f"torch {torch}",
+            before="supported",
+            where=(Place("", torch, "3.12"), Place("", torch, "3.9")),
+            now=(driver,),
+            core=(fact, CoreItem(f"ROCm {rocm} needs driver 6.3", "fact", "there"), driver),
+        )
+
+    found = [broken("2.9.1", "6.4"), broken("2.9.0", "6.4"), broken("2.8.0", "6.3")]
+    assert consequences_text(found).splitlines() == [
+        "Breaks: 3 torch versions.",
+        "",
+        "Breaks",
+        "  torch 2.9.1, 2.9.0 with Python 3.9 to 3.12",
+        "    These conflict now:",
+        "    - torch 2.9.1 is built for ROCm 6.4",
+        "    - ROCm 6.4 needs driver 6.3",
+        "    * the kernel driver is 5.7",
+        "  torch 2.8.0 with Python 3.9 to 3.12",
+        "    These conflict now:",
+        "    - torch 2.8.0 is built for ROCm 6.3",
+        "    - ROCm 6.3 needs driver 6.3",
+        "    * the kernel driver is 5.7",
+    ]
+    assert "ROCm 6.4 needs driver 6.3 [there]" in consequences_text(found, sources=True)
