@@ -7,7 +7,7 @@ reported as wrong, one that does not come in time as a timeout, a resolver that 
 missing. Two groups:
 
 in process
-    the search alone, in a process of its own, input already in memory: ``Session.solve`` with arc
+    the search alone, in a separate process, input already in memory: ``Session.solve`` with arc
     consistency and ``Session.explain``; nab-resolver (PubGrub in Python); clingo (grounding and solving).
     Only ours looks for the preferred solution; the others stop at the first.
 whole command

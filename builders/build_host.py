@@ -48,7 +48,7 @@ class BuildHost:
     cpu: str = ""
     """CPU that host code is compiled for, as ``-march`` names it; empty for the CPU of the build machine."""
     variables: Mapping[str, str] = field(default_factory=dict)
-    """Variables of builds besides those of their recipe."""
+    """Build variables in addition to those of the recipe."""
     image: ImageFacts | None = None
     """Content of the base image; None on the host itself."""
 

@@ -229,7 +229,7 @@ def _has_terminal() -> bool:
 
 
 def _end_with_parent() -> None:
-    """Let the kernel end this process when `matrix` dies: a reaper would need a session of its own."""
+    """Let the kernel end this process when `matrix` dies: a reaper would need its own session."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 

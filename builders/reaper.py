@@ -6,7 +6,7 @@ kernel closes the pipe however `matrix` ends, SIGKILL included.
 
 The kernel's own means are not enough. PR_SET_PDEATHSIG (prctl(2)) reaches only the program itself, not the
 compilers it started, and is lost when a container runtime changes its privileges. ninja gives each compiler
-a process group of its own, so only the session identifies them all.
+its own process group, so only the session identifies them all.
 
 The script imports nothing of this project and runs without site-packages, so that it starts quickly.
 """

@@ -115,7 +115,7 @@ def build_wheel(task: Task, index: Index, limits: Limits, reporter: Reporter) ->
 
 @dataclass(frozen=True, slots=True)
 class _Build:
-    """One attempt to build a task in a directory of its own."""
+    """One attempt to build a task in its own directory."""
 
     task: Task
     index: Index

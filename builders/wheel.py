@@ -63,7 +63,7 @@ class WheelReader:
     path
         The wheel.
     file
-        Its content if it is elsewhere, such as on a server; then only the name of the path counts.
+        Its content if it is elsewhere, such as on a server; then only the name in the path is used.
 
     Raises
     ------

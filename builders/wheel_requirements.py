@@ -22,9 +22,10 @@ if TYPE_CHECKING:
 
 
 def unmet_requirements(resolution: Resolution, wheels: Mapping[str, Sequence[Path]]) -> list[str]:
-    """Return what our wheels require and a lock does not have, in words.
+    """Return, as text, the requirements of our wheels that a lock does not meet.
 
-    What the request overrides does not count. A wheel that cannot be read is left to `matrix index check`.
+    Requirements that the request overrides are ignored. `matrix index check` reports wheels that cannot be
+    read.
 
     Parameters
     ----------

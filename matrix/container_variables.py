@@ -117,7 +117,7 @@ def kept_warnings(env: Mapping[str, str]) -> list[str]:
 
 
 def index_changes(env: Mapping[str, str], url: str) -> list[Change]:
-    """Return the changes that make pip and uv read the index, besides the caller's own indexes.
+    """Return the changes that make pip and uv read the index, in addition to the caller's indexes.
 
     pip adds the lines of a requirements file to ``PIP_EXTRA_INDEX_URL``, and both expand
     ``${MATRIX_INDEX_URL}`` in such a line. If there is a proxy, the loopback address needs an exception.

@@ -96,7 +96,7 @@ class _Layout:
         yield block
 
     def heading(self, row: Row) -> str:
-        """Return the lines above the rows of some images: their names, and those of the columns."""
+        """Return the heading of a group of rows: the names of the images and of the columns."""
         text = _heading(row, is_cpu=self._is_cpu)
         lines = [self._paint(_RISK_COLOUR, text) if row.verdict == "at-own-risk" else text] if text else []
         lines += [f"  {image}" for image in row.images]

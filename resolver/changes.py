@@ -23,7 +23,7 @@ changed."""
 
 
 class Change(msgspec.Struct, frozen=True):
-    """A change of a request."""
+    """A change to a request."""
 
     text: str
     apply: Callable[[Request], Request]

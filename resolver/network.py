@@ -158,7 +158,7 @@ class Network:
         demands
             Limits on single variables.
         links
-            Numbers of the relations that count; all if None.
+            Numbers of the relations to consider; all if None.
         proof
             Receives the reason if a domain is empty. With a proof, only variables that must be present are
             made consistent: all others can be absent together, so they have no part in any proof.
@@ -190,7 +190,7 @@ class Network:
         return [*bits(mask & first), *bits(mask & ~first)]
 
     def _touching_among(self, links: Sequence[int] | None) -> Sequence[Sequence[int]]:
-        """Return for each variable those of its relations that count."""
+        """Return, for each variable, its relations to consider."""
         if links is None or len(links) == len(self._ends):
             return self._touching
         touching: list[list[int]] = [[] for _ in self.names]
@@ -247,7 +247,7 @@ class Network:
         domains
             What is left of each variable.
         links
-            Numbers of the relations that count; all if None.
+            Numbers of the relations to consider; all if None.
         proof
             Receives the reason if there is no solution.
 
@@ -316,7 +316,7 @@ class Network:
         links
             The relations to start with.
         touching
-            For each variable the relations that count.
+            For each variable, the relations to consider.
         proof
             Records what dropped candidates.
         lazily

@@ -151,7 +151,7 @@ def _demand(variable: Variable, mask: int) -> Demand:
 
 
 def _without(problem: Problem, terms: dict[str, int], number: int) -> Problem:
-    """Exclude a combination of values: a component of its own has one version for each way to avoid it."""
+    """Exclude a combination of values: a separate component has one version for each way to avoid it."""
     fact = Fact("learned from the indexes", "documented", "the indexes")
     name = f"{_LEARNED}{number}"
     ways = Variable(name, [Candidate(name, f"without {term}", "platform", "request", fact) for term in terms])

@@ -66,7 +66,7 @@ class Session:
         demands
             The demands to meet.
         links
-            Numbers of the relations that count; all if None.
+            Numbers of the relations to consider; all if None.
         """
         return self.network.start(self.problem.demands if demands is None else demands, links)
 

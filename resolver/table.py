@@ -1,6 +1,6 @@
 """The feasible matrix: for each base image, torch and Python the best version of each package.
 
-Every cell answers a request of its own (`request_of_cell`). They are not resolved one by one: the problem
+Every cell answers its own request (`request_of_cell`). They are not resolved one by one: the problem
 of all columns is compiled once, each column gets the subproblem that concerns it, and a row narrows the
 arc consistent domains of each column: image, then torch, then Python.
 
@@ -364,7 +364,7 @@ def _narrow_each(
 
 
 class _Part:
-    """The subproblem of one column, or without packages that of the rows themselves."""
+    """The subproblem of one column; without packages, that of the rows themselves."""
 
     def __init__(
         self,

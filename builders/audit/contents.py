@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from resolver.facts.schema import Recipe
 
 BARE_OBJECT = (".hsaco", ".co")
-"""Suffixes of GPU code objects in files of their own, as in aiter and triton."""
+"""Suffixes of GPU code objects in separate files, as in aiter and triton."""
 OP_TABLE = "git_version_info_installed.py"
 """File in which the builds of DeepSpeed and Apex record the ops that they compiled."""
 _SHARED_OBJECT = re.compile(r"\.so(\.\d+)*$")

@@ -85,7 +85,7 @@ _FEATURES = {"xnack": (0x300, {0x200: "-", 0x300: "+"}), "sramecc": (0xC00, {0x8
 
 @dataclass(frozen=True, slots=True)
 class CodeObject:
-    """A GPU code object: an entry of a bundle, or a file of its own."""
+    """A GPU code object: an entry of a bundle, or a separate file."""
 
     architecture: str
     """Without features, such as ``gfx90a``."""

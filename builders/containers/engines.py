@@ -108,7 +108,7 @@ class _NetworkCut(NamedTuple):
 class ApptainerRuntime:
     """A base image run by Apptainer or SingularityCE: a SIF file or an unpacked directory.
 
-    The processes are in a PID namespace of their own, so that none of them outlives the engine.
+    The processes are in their own PID namespace, so that none of them outlives the engine.
     """
 
     kind: ClassVar[str] = "apptainer"
@@ -136,8 +136,8 @@ class ApptainerRuntime:
     def _privileges(self) -> tuple[str, ...]:
         """Options that drop root's capabilities.
 
-        By default the engine passes them on, and fails where root, in a container of its own, does not
-        have all of them.
+        By default the engine passes them on, and fails if root, itself in a container, does not have all of
+        them.
         """
         if os.geteuid() != 0:
             return ()

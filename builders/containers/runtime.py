@@ -132,7 +132,7 @@ def without_network() -> tuple[str, ...]:
 
 @cache
 def can_mount() -> bool:
-    """Return whether this user may mount file systems in a namespace of its own."""
+    """Return whether this user may mount file systems in its own namespace."""
     unshare = shutil.which("unshare") or "unshare"
     commands = ([unshare, "--user", mapping, "--mount", "echo", "yes"] for mapping in _MAPPINGS)
     return any(output_of(command).strip() == "yes" for command in commands)

@@ -48,7 +48,7 @@ class PipSettings:
 def ensure_pip(runtime: Runtime, python: TargetPython, *, log: Path) -> Path:
     """Return the directory of a pip that any Python of that version can run.
 
-    ensurepip installs it into an environment of its own. ``python DIRECTORY install ...`` then runs pip
+    ensurepip installs it into a separate environment. ``python DIRECTORY install ...`` then runs pip
     for the environment of that python, as pip itself does for its option ``--python``
     (``pip/_internal/cli/main_parser.py``).
 

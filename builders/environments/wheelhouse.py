@@ -7,7 +7,7 @@ In the cache::
     wheelhouses/<key>.part/       an unfinished download, which the next one resumes
 
 The manifest is written last. Build requirements must have wheels: building one from source would need
-the network and an environment of its own.
+the network and a separate environment.
 """
 
 from __future__ import annotations

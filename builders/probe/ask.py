@@ -74,7 +74,7 @@ class TorchReply(Outcome, frozen=True):
     gpus: list[Gpu] = []
     """GPUs that multiplied two matrices; empty if that was not requested."""
     borrowed: list[str] = []
-    """Lent distributions that torch, or the start of Python, used."""
+    """Lent distributions that torch, or Python at its start, used."""
 
 
 class WheelMetadata(msgspec.Struct, frozen=True):

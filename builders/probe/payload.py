@@ -1,7 +1,7 @@
 """Run inside the environment that is probed: answer one question about it, as JSON.
 
 The script knows nothing of the program that sends it and needs only Python 3.9. Everything that imports
-code runs in a process of its own, so that a crash loses only one answer.
+code runs in a separate process, so that a crash loses only one answer.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def main(arguments: list[str]) -> None:
 
 
 def in_child(kind: str, value: object) -> dict[str, Any]:
-    """Answer one part in a process of its own."""
+    """Answer one part in a separate process."""
     command = [sys.executable, __file__, "--one", json.dumps([kind, value])]
     try:
         done = subprocess.run(command, capture_output=True, timeout=TIMEOUT, check=False)

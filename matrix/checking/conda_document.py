@@ -1,7 +1,7 @@
 """Conda environment files, loaded and written by ruamel.yaml, which conda itself uses, in round-trip mode.
 
 conda's rules come from its source (``conda/env/env.py``): the items of the pip section become the lines of
-a requirements file, the last of several pip sections counts, and unknown keys are ignored.
+a requirements file, only the last of several pip sections is used, and unknown keys are ignored.
 """
 
 from __future__ import annotations
@@ -205,7 +205,7 @@ class _CondaReader:
         dependencies = tree["dependencies"]
         if not isinstance(dependencies, CommentedSeq):
             msg = f"{self.name}:{_line_of(tree, 'dependencies')}: `dependencies` is not a list."
-            raise UsageError(msg, hint="Start each dependency with a hyphen on a line of its own.")
+            raise UsageError(msg, hint="Start each dependency with a hyphen on its own line.")
         sequence = dependencies.lc.item(0)[1] - tree.lc.col if dependencies else 4
         yaml.indent(mapping=2, sequence=max(sequence, 2), offset=max(sequence - 2, 0))
         document = CondaDocument(

@@ -47,7 +47,7 @@ _PATH_OPTIONS = (*INDEX_OPTIONS, "--find-links", "--constraint", "--requirement"
 _CONDA_NAME = re.compile(r"(?:[\w./-]+::)?([A-Za-z0-9_.-]+)")
 _CONDA_TORCH = {"torch", "pytorch", "pytorch-gpu", "torchvision", "torchaudio"}
 _CONDA_CUDA = {"pytorch-cuda", "cudatoolkit", "cuda-toolkit", "cuda", "cudnn", "nccl", "nvidia-apex"}
-_SEPARATE_LINES = "Put each on a line of its own."
+_SEPARATE_LINES = "Put each on its own line."
 
 
 def check_lines(document: Document, _: Expected) -> Iterator[Finding]:
@@ -187,7 +187,7 @@ def _unreadable(entry: Entry) -> Finding:
         return finding("not-a-requirement", entry, message, fix=fix)
     # Words without versions may be prose, and pip would install packages of those names.
     if len(words) > 1 and not entry.pip.options and all(map(_has_version, words)):
-        message += " Each requirement needs a line of its own."
+        message += " Each requirement needs its own line."
         return _rewritten("not-a-requirement", entry, message, words)
     return finding("not-a-requirement", entry, message)
 

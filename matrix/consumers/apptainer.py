@@ -2,7 +2,7 @@
 
 ``%post`` of such a build (SingularityCE with PRoot, apptainer without root) has a clean environment, and
 nothing can be bound to new paths. So wheels are copied in with ``%files`` and removed again. Everything is
-installed into an environment of its own, which leaves the image's packages as they are. Source:
+installed into a separate environment, which leaves the image's packages as they are. Source:
 LUMI-training-materials docs/2day-20260422/205-Containers.md ("unprivileged proot build").
 """
 

@@ -214,7 +214,7 @@ def read_layers(
 ) -> tuple[list[Layer], list[Path]]:
     """Read groups of files; each group is a layer above the previous one.
 
-    A file that is included becomes a layer of its own below the group of the file that includes it.
+    A file that is included becomes a separate layer below the group of the file that includes it.
 
     Parameters
     ----------

@@ -153,7 +153,7 @@ def test_clean_environment_keeps_only_recipe_and_known_names(
     assert seen["PYTHONNOUSERSITE"] == "1"
 
 
-# Runs a program that starts two others, one in a process group of its own as ninja does. It writes down
+# Runs a program that starts two others, one in its own process group as ninja does. It writes down
 # all three process numbers.
 PARENT = """
 import pathlib, sys

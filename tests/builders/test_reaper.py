@@ -13,7 +13,7 @@ import pytest
 from builders import reaper
 from builders.reaper import end_session, members
 
-# Starts a child in a process group of its own; the child creates a file once it ignores SIGTERM.
+# Starts a child in its own process group; the child creates a file once it ignores SIGTERM.
 IGNORES_SIGTERM = """
 import subprocess, sys
 child = (

@@ -18,12 +18,12 @@ def solve(problem: Problem, *, max_steps: int = MOST_STEPS) -> Solution | None:
 
 
 def solve_preferred(problem: Problem) -> Solution | None:
-    """Find the preferred solution in a session of its own."""
+    """Find the preferred solution in its own session."""
     return Session(problem).solve()
 
 
 def minimal_core(problem: Problem) -> tuple[list[Demand], list[Relation]]:
-    """Find the minimal core in a session of its own."""
+    """Find the minimal core in its own session."""
     return Session(problem).explain()
 
 

@@ -40,7 +40,7 @@ class Source:
     """Whether it is a directory with everything, so that no index is used."""
 
     def options(self, indexes: Iterable[str], *, ours: bool) -> list[str]:
-        """Return pip's options, for lines of their own.
+        """Return pip's options, for separate lines.
 
         Parameters
         ----------

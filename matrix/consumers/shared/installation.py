@@ -29,7 +29,7 @@ class Installation:
     hashes
         SHA-256 of the files that may be installed, by distribution; empty unless hashes were requested.
     left_open
-        What the lock does not decide, in words.
+        Descriptions of what the lock does not decide.
     variables
         Environment variables that programs need at the site, or must not have.
 
@@ -113,7 +113,7 @@ class Installation:
 
     @property
     def indexes(self) -> list[str]:
-        """URLs of the wheel indexes besides ours and PyPI, each once."""
+        """URLs of the wheel indexes other than ours and PyPI, each once."""
         return list(dict.fromkeys(filter(None, map(index_of, self.installed))))
 
     @property

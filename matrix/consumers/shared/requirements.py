@@ -9,7 +9,7 @@ Observed with pip 22.3 to 26.3:
 - ``--only-binary NAME`` keeps pip from running an unrelated setup.py, and makes a missing wheel an error.
 - If one line has a hash, every requirement and every dependency needs one.
 - ``--no-deps`` is not allowed in the file. As a variable, it would also apply to the build requirements of
-  sdists, which pip installs with a pip of its own.
+  sdists, which pip installs with its own pip.
 - uv lets no package build from source after ``--only-binary :all:``, whatever follows.
 
 conda joins the lines of the pip section into a requirements file (conda 24.11 to 26.7), so the same holds
