@@ -148,7 +148,7 @@ def _locks(
             text = f"{path} was not checked, because it was resolved for {lock.target.site}."
             context.console.warning(f"{text} Name its site with --site.")
             continue
-        changed = {name for name in ("driver", "base_image") if getattr(target, name) != getattr(other, name)}
+        changed = {name for name in ("driver", "base_image") if getattr(target, name) or getattr(other, name)}
         sides = []
         for side, settings in (before, after):
             overlays = [*overlays_of(lock, path), *settings.catalog]
