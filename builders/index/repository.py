@@ -343,7 +343,7 @@ class Index:
                 taken = not link_exclusively(temporary, target)
         if taken and sha256_of(target) != digest:
             record_path.unlink(missing_ok=True)
-            msg = f"{target.name} is already in the index {self.root} with other content."
+            msg = f"{target.name} is already in the index {self.root} with different content."
             raise NameTakenError(msg, hint="A published wheel is never replaced; a rebuild gets a build tag.")
         self.refresh(name, {target.name: msgspec.structs.replace(entry, upload_time=upload_time(target))})
         return target

@@ -56,7 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--wheelhouse",
         metavar="DIR",
         type=Path,
-        help="fetch only what pip installs, and put it into DIR together with our wheels of the index, for "
+        help="fetch only what pip installs, and put it into DIR together with our wheels from the index, for "
         "`matrix env --wheelhouse DIR`",
     )
     add_index(parser)
