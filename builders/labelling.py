@@ -57,7 +57,7 @@ class Pin:
     version: str
     """With its local label."""
     replaces: tuple[str, ...] = ()
-    """Other distributions with the same modules: their requirements become requirements of this one."""
+    """Other distributions with the same modules: requirements on them become requirements on this one."""
     always: bool = False
     """Whether to require it even if the source does not, as Apex does not require torch."""
 

@@ -25,7 +25,7 @@ BUILDERS = ("cotainr", "apptainer", "singularity")
 """Programs that build a container."""
 _BINDING = ("SINGULARITY_BIND", "SINGULARITY_BINDPATH", "APPTAINER_BIND", "APPTAINER_BINDPATH")
 _BINDS = ("SINGULARITY_BIND", "APPTAINER_BIND")
-_PATHS = "pip counts packages found there as installed, and then they are missing in the image"
+_PATHS = "pip treats packages found there as installed, so they would be missing from the image"
 _ELSEWHERE = "pip would not install into the environment of the image"
 DISTURBING = {
     **dict.fromkeys(_BINDING, "the build would fail: it has no mount points for the binds of site modules"),

@@ -206,7 +206,7 @@ class PodmanRuntime:
 
     @cached_property
     def _runtime_options(self) -> tuple[str, ...]:
-        """Options before ``run``: where podman's default OCI runtime does not work, runc may."""
+        """Options before ``run``: they select runc where podman's default OCI runtime does not work."""
         if not self._works(()) and shutil.which("runc") and self._works(("--runtime", "runc")):
             return ("--runtime", "runc")
         return ()

@@ -274,7 +274,7 @@ def _catalogued(facts: ImageFacts, catalog: Catalog) -> dict[str, str]:
 def gcc_of(glibcxx: str) -> str:
     """Return the first GCC release whose libstdc++ has a symbol version.
 
-    A symbol version that is newer than our table returns the newest release in it, which is a lower bound.
+    For a symbol version newer than our table, return the newest release in it, which is a lower bound.
 
     Examples
     --------

@@ -1,6 +1,6 @@
 """pip for a target Python, and the user's pip configuration.
 
-A base image does not contain pip's configuration files, or contains its own. So those of the user are read
+A base image does not contain pip's configuration files, or contains its own. So the user's files are read
 here. Settings that define where packages come from are passed on as variables, and local directories and
 files that they name are bound into the image. Settings that define where packages are installed or how they
 are built are not passed on.

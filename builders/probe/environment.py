@@ -85,7 +85,7 @@ def _pins(
         if version is None:
             yield Finding("verify-pin-missing", "error", f"{name} {pinned} is not installed.", _REBUILD)
         elif version != pinned and sort_key(version) != sort_key(pinned):  # a wheel may say 2024.01
-            message = f"{name} is {version}, and the lock pins {pinned}."
+            message = f"{name} is {version}, but the lock pins {pinned}."
             yield Finding("verify-pin-differs", "error", message, _REBUILD)
         else:
             right += 1
@@ -204,7 +204,7 @@ def _gpus(reply: EnvironmentReply, lock: Resolution | None, *, need_gpu: bool) -
         return
     if not reply.torch.gpus:
         if need_gpu:
-            message = "torch sees no GPU, and this is a GPU job."
+            message = "torch sees no GPU, although this is a GPU job."
             yield Finding(
                 "verify-no-gpu", "error", message, "Check /dev/kfd, the driver and the job's request."
             )

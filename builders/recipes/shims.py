@@ -1,6 +1,6 @@
 """Shims: scripts that replace programs that inspect the machine, and report the target machine instead.
 
-A build node has no GPU, or a different one from the one that the wheel is for. These programs inspect it:
+A build node has no GPU, or a different GPU than the wheel is built for. These programs inspect the node:
 
 - The op_builder of DeepSpeed and ROCm/apex calls ``/opt/rocm/bin/rocminfo`` if it exists, else
   ``rocminfo``. The first text that starts with ``gfx`` becomes PYTORCH_ROCM_ARCH. The first

@@ -323,7 +323,7 @@ def check_extensions(document: Document, expected: Expected) -> Iterator[Finding
         yield from _check_published(entry, rocm_of(torch.local), expected)
         if line.local and not indexes.wheels_only(line.name):
             message = (
-                "If the wheel is missing, pip may build a source archive of another index, without torch."
+                "If the wheel is missing, pip may build a source archive from another index, without torch."
             )
             corrected = [f"--only-binary {line.name}", line.text]
             yield finding("no-only-binary", entry, message, corrected=corrected, fixable=True)
@@ -405,12 +405,10 @@ def _check_extension(
         yield finding("other-project", entry, message, corrected=corrected, fixable=True, fix=_PIN)
     if not line.pinned:
         reason = "another project" if other_project else "not built for this torch and this GPU"
-        message = f"pip takes the highest version of any index. PyPI's {line.name} is {reason}."
+        message = f"pip takes the highest version from any index. PyPI's {line.name} is {reason}."
         yield finding("unpinned-extension", entry, message, fix=_PIN)
         return
-    message = (
-        "Of several builds of this version pip takes the one whose label sorts last, for whichever GPU. "
-    )
+    message = "Of several builds of this version, pip takes the one whose label sorts last, for any GPU. "
     message += "Without the index" if indexes.any else "The file names no index with such builds, so"
     message += " pip builds PyPI's source archive, without torch."
     yield finding("unlabelled-extension", entry, message, fix=_PIN)

@@ -124,7 +124,7 @@ def _ask(document: Document, expected: Expected, texts: Mapping[int, str], secon
             return _failed(output, more, error.code, expected)
     markers = "" if pip_python == python else f" (environment markers evaluated for {pip_python})"
     return Preflight(
-        outcome="passed", text=f"pip {pip_version} for Python {python}{markers} finds wheels for all of it."
+        outcome="passed", text=f"pip {pip_version} for Python {python}{markers} finds wheels for everything."
     )
 
 

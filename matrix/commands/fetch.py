@@ -164,9 +164,7 @@ def _wheelhouse_warnings(
 ) -> Iterator[str]:
     missing = [name for name, built in wheels.items() if not built]
     if missing:
-        message = (
-            f"The wheelhouse has no wheel of {shortened(missing)}, which {index.root} does not have yet."
-        )
+        message = f"The wheelhouse has no wheel of {shortened(missing)}: {index.root} does not have it yet."
         yield f"{message} Build with `matrix build-wheels`, then run the same command again."
     unmet = unmet_requirements(lock, wheels)
     if unmet:

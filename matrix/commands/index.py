@@ -165,7 +165,7 @@ def _rows(index: Index, project: str) -> list[dict[str, Any]]:
 
 def _state(row: dict[str, Any]) -> str:
     if not row["listed"]:
-        return "on no page: run `matrix index refresh`"
+        return "not on its page: run `matrix index refresh`"
     if row["yanked"] is False:
         return ""
     return f"yanked: {row['yanked']}" if isinstance(row["yanked"], str) else "yanked"

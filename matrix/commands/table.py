@@ -85,7 +85,7 @@ def execute(context: Context) -> int:
             file.writelines(pieces)
         console.info(f"Wrote {args.output}")
     if args.format == "table":
-        console.info("\nA dash and a name: no version works because of facts about that component.")
+        console.info("\nA dash followed by a name: no version works, because of facts about that component.")
     return 0
 
 

@@ -116,7 +116,7 @@ def test_sound_environment_has_no_errors() -> None:
                 ]
             },
             "verify-pin-differs",
-            "torch is 2.9.1+cu128, and the lock pins 2.9.1+rocm6.4",
+            "torch is 2.9.1+cu128, but the lock pins 2.9.1+rocm6.4",
         ),
         ({"python": "3.12.1"}, "verify-python", "3.12.1"),
         (

@@ -108,7 +108,7 @@ def test_index_bad_input_changes_nothing(
 def test_index_refresh_lists_copied_wheels(index: Index, make_wheel: MakeWheel, capsys: Capture) -> None:
     shutil.copy(make_wheel("tiny", "3.0"), index.simple / "tiny")
     assert main(["index", "list"]) == 0
-    assert "on no page: run `matrix index refresh`" in capsys.readouterr().out
+    assert "not on its page: run `matrix index refresh`" in capsys.readouterr().out
     assert main(["index", "refresh"]) == 0
     assert "tiny" in capsys.readouterr().out
     assert "3.0" in (index.simple / "tiny" / "index.json").read_text()
