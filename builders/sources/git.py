@@ -281,11 +281,37 @@ class Repository:
         EnvironmentLacksError
             git or the network is missing, or the cache is not writable.
         """
-        require_git()
-        address = mirrored(self.url, mirrors)
         names = [f"refs/heads/{ref}", f"refs/tags/{ref}^{{}}", f"refs/tags/{ref}"]
         if ref.startswith("refs/") or ref in {"", "HEAD"}:
             names = [ref or "HEAD"]
+        commits = self._remote_refs(names, mirrors)
+        commit = next((commits[name] for name in names if name in commits), "")
+        if not commit:
+            msg = f"{without_password(self.url)} has no branch or tag {shorten(ref)!r}."
+            raise SourceError(msg, hint="Name a branch, a tag, or a commit with all 40 digits.")
+        return commit
+
+    def tags(self, mirrors: Mapping[str, str]) -> dict[str, str]:
+        """Return the tags of the server with their commits.
+
+        Raises
+        ------
+        SourceError
+            There is no such repository.
+        EnvironmentLacksError
+            git or the network is missing, or the cache is not writable.
+        """
+        refs = self._remote_refs(["refs/tags/*"], mirrors)
+        commits = {name: refs.get(f"{name}^{{}}", commit) for name, commit in refs.items()}
+        return {
+            name.removeprefix("refs/tags/"): commit
+            for name, commit in commits.items()
+            if not name.endswith("^{}")
+        }
+
+    def _remote_refs(self, names: Sequence[str], mirrors: Mapping[str, str]) -> dict[str, str]:
+        require_git()
+        address = mirrored(self.url, mirrors)
         with explain_cache_errors(), exclusive_lock(self.path.with_suffix(".lock")):
             self._prepare()
             try:
@@ -293,12 +319,7 @@ class Repository:
             except CommandError as error:
                 message = _PASSWORD.sub("", error.message)
                 raise _fetch_failure(error, address) or SourceError(message, hint="Check the URL.") from None
-            commits = {name: commit for commit, name in _REMOTE_REF.findall(self.log.read_text())}
-        commit = next((commits[name] for name in names if name in commits), "")
-        if not commit:
-            msg = f"{without_password(self.url)} has no branch or tag {shorten(ref)!r}."
-            raise SourceError(msg, hint="Name a branch, a tag, or a commit with all 40 digits.")
-        return commit
+            return {name: commit for commit, name in _REMOTE_REF.findall(self.log.read_text())}
 
     def read(self, commit: str, path: str) -> bytes | None:
         """Return the content of a file of a commit; None if there is none."""

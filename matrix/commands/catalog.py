@@ -53,7 +53,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--source",
         action="append",
         choices=updating.SOURCES,
-        help="pypi: releases and hashes; torch: PyTorch's wheel indexes; rocm: AMD's matrix (default: all)",
+        help="pypi: releases and hashes; torch: PyTorch's wheel indexes; rocm: AMD's tables of ROCm, "
+        "drivers and GPUs; amd, vllm: their wheel indexes; github: flash-attention wheels; git: tags; "
+        "sites: their documents (repeatable; default: all)",
     )
     update.add_argument(
         "--package", action="append", metavar="NAME", help="only this package, on PyPI (repeatable)"
@@ -219,4 +221,5 @@ def _report_update(
     elif diff:
         console.info(f"\n{len(update.rows)} new rows. Nothing was written; --apply writes {args.output}.")
     else:
-        console.info("The catalog is up to date.")
+        reached = "The sources that were reached have nothing new."
+        console.info(reached if update.unreachable else "The catalog is up to date.")

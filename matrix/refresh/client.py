@@ -40,6 +40,8 @@ class Client:
 
     Attributes
     ----------
+    answered
+        Whether any server replied.
     fetched, unchanged
         Number of pages, and how many of them had not changed.
     """
@@ -48,6 +50,7 @@ class Client:
         self._mirrors = dict(mirrors or {})
         self._session = new_session("catalog update", partial(CacheControlAdapter, FileCache(cache)))
         self._unreachable: dict[str, str] = {}  # host to reason, so that each host is tried only once
+        self.answered = False
         self.fetched = 0
         self.unchanged = 0
 
@@ -72,12 +75,30 @@ class Client:
             else:
                 self.unchanged += getattr(response, "from_cache", False)
                 response.encoding = "utf-8"
-                if response.ok:
-                    return response
-                if response.status_code in MISSING:
-                    return None
+                if response.ok or response.status_code in MISSING:
+                    self.answered = True
+                    return response if response.ok else None
                 self._unreachable[host] = f"status {response.status_code} {response.reason}"
         raise EnvironmentLacksError(f"{host} could not be reached: {self._unreachable[host]}.")
+
+    def projects(self, index: str, *, missing_ok: bool = False) -> list[str]:
+        """Return the names of the projects on a package index.
+
+        Raises
+        ------
+        EnvironmentLacksError
+            The index cannot be reached, or does not exist.
+        """
+        response = self.get(f"{index.rstrip('/')}/", pypi_simple.ACCEPT_ANY)
+        if response is None:
+            if missing_ok:
+                return []
+            raise EnvironmentLacksError(f"{index} does not exist.")
+        try:
+            return [name.strip("/") for name in pypi_simple.IndexPage.from_response(response).projects]
+        except (ValueError, TypeError, KeyError, pypi_simple.UnsupportedRepoVersionError) as error:
+            msg = f"{response.url} is not a package index: {error}."
+            raise EnvironmentLacksError(msg) from None
 
     def project_page(self, index: str, project: str) -> pypi_simple.ProjectPage | None:
         """Fetch the page of a project on a package index; return None if the index does not have it.

@@ -10,7 +10,7 @@ from matrix.refresh import CatalogUpdate
 from matrix.refresh.client import files_by_version
 from resolver.errors import EnvironmentLacksError
 from resolver.facts import schema
-from resolver.facts.catalog import applies, recipe_for
+from resolver.facts.catalog import applies, is_elsewhere, recipe_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -57,7 +57,8 @@ def _compare(
     for release in known:
         _check_known(catalog, release, files, update)
     newest = max(known, key=lambda release: Version(release.version))
-    latest = max((release.version for release in catalog.releases_of(name)), key=Version)
+    releases = (release for release in catalog.releases_of(name) if not is_elsewhere(release))
+    latest = max((release.version for release in releases), key=Version)
     for version, candidates in files_by_version(page, {"sdist", "wheel"}).items():
         if _is_newer(version, latest) and not all(file.is_yanked for file in candidates):
             _add_release(catalog, newest, version, candidates, update)
@@ -134,7 +135,7 @@ def _add_release(
         )
         return
     update.rows.append(release)
-    update.rows += _copied_requirements(catalog, newest, release)
+    update.rows += copied_requirements(catalog, newest, release)
 
 
 def _is_similar(file: DistributionPackage, known: schema.Release) -> bool:
@@ -152,7 +153,7 @@ def _machine(tags: list[str]) -> str:
     return "x86_64" if platform.endswith("x86_64") and "linux" in platform else platform
 
 
-def _copied_requirements(catalog: Catalog, known: schema.Release, new: schema.Release) -> list[schema.Row]:
+def copied_requirements(catalog: Catalog, known: schema.Release, new: schema.Release) -> list[schema.Row]:
     """Copy, as inferred, the requirements of the newest known release that no row states for the new one."""
     note = _COPIED.format(known=f"{known.package} {known.version}", new=new.version)
     return [

@@ -69,7 +69,7 @@ def _new_rows(catalog: Catalog, index: str, client: Client) -> list[schema.Row]:
     new = {
         version: linux
         for version, wheels in files_by_version(page, {"wheel"}).items()
-        if _is_new(version, catalog) and (linux := [wheel for wheel in wheels if _is_linux(wheel.filename)])
+        if _is_new(version, catalog) and (linux := [wheel for wheel in wheels if is_linux(wheel.filename)])
     }
     pairs = _pairs(catalog, index, client) if new else {}
     return [
@@ -92,7 +92,8 @@ def _is_new(version: str, catalog: Catalog) -> bool:
     return not known or parsed.release >= max(known)
 
 
-def _is_linux(file: str) -> bool:
+def is_linux(file: str) -> bool:
+    """Return whether a wheel is for Linux on x86-64."""
     return "linux" in file and "x86_64" in file
 
 
@@ -108,18 +109,18 @@ def _row(
     label = Version(version).local or ""
     rocm = label.removeprefix("rocm") if label.startswith("rocm") else ""
     similar = _most_similar(catalog, rocm)
-    requirements = _requirements(wheels[0], client)
+    requirements = requirements_of(wheels[0], client)
     return schema.Torch(
         version=version,
         backend="rocm" if rocm else "cpu",
         rocm=rocm,
         index=index,
-        python=_pythons(wheels),
+        python=pythons_of(wheels),
         gfx=similar.gfx if rocm and similar else (),
         triton=next((str(needed) for needed in requirements if "triton" in needed.name), ""),
         torchvision=pairs.get(("torchvision", version), ""),
         torchaudio=pairs.get(("torchaudio", version), ""),
-        glibc=_glibc(_platform_tag(wheels[0].filename)),
+        glibc=glibc_of(platform_tag(wheels[0].filename)),
         cxx_standard=similar.cxx_standard if similar else "",
         status="inferred" if rocm else "documented",
         source=f"{index}/torch/",
@@ -136,12 +137,13 @@ def _most_similar(catalog: Catalog, rocm: str) -> schema.Torch | None:
     return max(same_line or rows, key=lambda row: (sort_key(row.rocm or "0"), Version(row.version)))
 
 
-def _pythons(wheels: Iterable[DistributionPackage]) -> tuple[str, ...]:
+def pythons_of(wheels: Iterable[DistributionPackage | str]) -> tuple[str, ...]:
     """Return the CPython minor versions with a wheel; free-threaded builds do not count."""
     minors = set()
     for wheel in wheels:
         try:
-            tags = parse_wheel_filename(wheel.filename)[3]
+            file = wheel if isinstance(wheel, str) else wheel.filename
+            tags = parse_wheel_filename(file)[3]
         except InvalidWheelFilename:
             continue
         for tag in tags:
@@ -150,11 +152,12 @@ def _pythons(wheels: Iterable[DistributionPackage]) -> tuple[str, ...]:
     return tuple(sorted(minors, key=sort_key))
 
 
-def _platform_tag(file: str) -> str:
+def platform_tag(file: str) -> str:
+    """Return the first platform tag of a wheel."""
     return file.removesuffix(".whl").rsplit("-", 1)[-1].split(".")[0]
 
 
-def _glibc(tag: str) -> str:
+def glibc_of(tag: str) -> str:
     """Return the oldest glibc of a perennial manylinux tag (PEP 600); empty for any other tag."""
     parts = tag.split("_")
     return f"{parts[1]}.{parts[2]}" if tag.startswith("manylinux_") else ""
@@ -167,10 +170,10 @@ def _pairs(catalog: Catalog, index: str, client: Client) -> dict[tuple[str, str]
     for name in PAIRED_WITH_TORCH:
         page = client.project_page(index, name)
         for version, wheels in files_by_version(page, {"wheel"}).items() if page else ():
-            linux = [wheel for wheel in wheels if _is_linux(wheel.filename)]
+            linux = [wheel for wheel in wheels if is_linux(wheel.filename)]
             if version in known or not linux or Version(version).is_prerelease:
                 continue
-            for needed in _requirements(linux[0], client):
+            for needed in requirements_of(linux[0], client):
                 exact = [clause.version for clause in needed.specifier if clause.operator == "=="]
                 if needed.name == "torch" and exact:
                     pairs[name, _with_label(exact[0], version)] = version
@@ -183,7 +186,7 @@ def _with_label(torch: str, companion: str) -> str:
     return torch if "+" in torch or not local else f"{torch}+{local}"
 
 
-def _requirements(wheel: DistributionPackage, client: Client) -> list[Requirement]:
+def requirements_of(wheel: DistributionPackage, client: Client) -> list[Requirement]:
     """Return the requirements in a wheel's metadata file; empty if the index does not serve it."""
     if not wheel.has_metadata:
         return []

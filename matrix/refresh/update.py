@@ -7,6 +7,7 @@ catalog must load with the new text before anything is written.
 from __future__ import annotations
 
 import difflib
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,13 +20,13 @@ from resolver.facts.loading import load, load_uncached, overlay_files, shipped_f
 from resolver.facts.schema import SCHEMA
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
     from resolver.facts import schema
     from resolver.facts.catalog import Catalog
     from resolver.reporter import Reporter
 
-SOURCES = ("pypi", "torch", "rocm")
+SOURCES = ("pypi", "torch", "rocm", "amd", "vllm", "github", "git", "sites")
 OUTPUT = Path("catalog") / "updates.toml"
 _HEADER = f"# Facts that are not in the shipped catalog.\nschema = {SCHEMA}\n"
 _MOST_PAGES = 3
@@ -60,7 +61,7 @@ def fetch_update(
     EnvironmentLacksError
         No source could be reached.
     """
-    from matrix.refresh import pypi, rocm_matrix, torch_index
+    from matrix.refresh import git_tags, prebuilt, pypi, rocm_matrix, rocm_tables, sites, torch_index
     from matrix.refresh.client import Client
 
     for name in packages:
@@ -68,17 +69,27 @@ def fetch_update(
             msg = f"The catalog has no package {name!r}."
             raise UsageError(msg, hint=did_you_mean(name, catalog.package))
     client = Client(cache_root() / "refresh", mirrors)
+    finders: dict[str, list[Callable[[], CatalogUpdate]]] = {
+        "pypi": [partial(pypi.find_updates, catalog, packages, client, index)],
+        "torch": [partial(torch_index.find_updates, catalog, client)],
+        "rocm": [
+            partial(rocm_matrix.find_updates, catalog, client),
+            partial(rocm_tables.find_updates, catalog, client),
+        ],
+        "amd": [partial(prebuilt.amd_updates, catalog, client)],
+        "vllm": [partial(prebuilt.vllm_updates, catalog, client, index)],
+        "github": [partial(prebuilt.github_updates, catalog, client)],
+        "git": [partial(git_tags.find_updates, catalog, packages, mirrors)],
+        "sites": [partial(sites.find_updates, catalog, client)],
+    }
     update = CatalogUpdate()
     for source in (source for source in SOURCES if source in sources):
         reporter.info(f"Checking {source} ...")
-        if source == "pypi":
-            update.add(pypi.find_updates(catalog, packages, client, index))
-        elif source == "torch":
-            update.add(torch_index.find_updates(catalog, client))
-        else:
-            update.add(rocm_matrix.find_updates(catalog, client))
+        for find in finders[source]:
+            update.add(find())
+    update.rows = list({(type(row), row.key()): row for row in reversed(update.rows)}.values())[::-1]
     reporter.info(f"Pages: {client.fetched}, unchanged since the last run: {client.unchanged}.")
-    if update.unreachable and not update.rows and not update.remarks:
+    if update.unreachable and not (update.rows or update.remarks or client.answered):
         reasons = "; ".join(by_reason(update.unreachable))
         msg = f"No source could be reached, and nothing was changed: {reasons}."
         raise EnvironmentLacksError(

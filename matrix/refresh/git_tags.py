@@ -1,0 +1,84 @@
+"""New tags of the git repositories that packages are built from (``git ls-remote``)."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import msgspec
+from packaging.version import InvalidVersion, Version
+
+from builders.sources.git import Repository
+from matrix.refresh import CatalogUpdate
+from matrix.refresh.pypi import copied_requirements
+from resolver.errors import EnvironmentLacksError, SourceError
+from resolver.facts.catalog import recipe_for
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from resolver.facts import schema
+    from resolver.facts.catalog import Catalog
+
+_TAG = re.compile(r"v?(\d+(\.\d+)+(\.?post\d+)?)")
+
+
+def find_updates(catalog: Catalog, packages: Iterable[str], mirrors: Mapping[str, str]) -> CatalogUpdate:
+    """Return the tags that are newer than every known release of their package.
+
+    Only packages whose newest release without a variant comes from git are looked up: for the others, PyPI
+    or a fork decides what a release is.
+    """
+    update = CatalogUpdate()
+    for name in packages:
+        releases = [row for row in catalog.releases_of(name) if not row.variant]
+        newest = max(releases, key=lambda row: Version(row.version), default=None)
+        if newest is None or newest.git is None:
+            continue
+        try:
+            tags = Repository(newest.git.url).tags(mirrors)
+        except EnvironmentLacksError as error:
+            update.unreachable.append(f"{newest.git.url}: {error.message}")
+        except SourceError as error:
+            update.remarks.append(f"{name}: {error.message}")
+        else:
+            _add_new(catalog, newest, tags, update)
+    return update
+
+
+def _add_new(
+    catalog: Catalog, newest: schema.Release, tags: Mapping[str, str], update: CatalogUpdate
+) -> None:
+    git = newest.git
+    if git is None:
+        return
+    known = [Version(row.version) for row in catalog.releases_of(newest.package)]
+    for tag, commit in tags.items():
+        version = _version_of(tag)
+        if version is None or version <= max(known):
+            continue
+        release = msgspec.structs.replace(
+            newest,
+            version=str(version),
+            git=msgspec.structs.replace(git, commit=commit),
+            patches=(),
+            status="documented",
+            source=f"{git.url} tag {tag}",
+            note=f"Submodules as of {newest.version}." if git.submodules else "",
+        )
+        if not any(recipe_for(catalog, release, backend) for backend in release.backend):
+            update.remarks.append(
+                f"{newest.package} {version} has the tag {tag}, but the catalog has no recipe for it, "
+                "so it was skipped."
+            )
+            continue
+        update.rows.append(release)
+        update.rows += copied_requirements(catalog, newest, release)
+
+
+def _version_of(tag: str) -> Version | None:
+    match = _TAG.fullmatch(tag)
+    try:
+        return Version(match[1]) if match else None
+    except InvalidVersion:
+        return None

@@ -1,0 +1,354 @@
+"""Wheels that others compiled for ROCm: AMD's and vLLM's indexes, and flash-attention in GitHub releases.
+
+A label such as ``+rocm7.2torch2.14`` or ``+rocm721`` names what a wheel was compiled for, its file name the
+Pythons and the glibc, its metadata the torch. Rows that rest on names alone are inferred.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import msgspec
+from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
+from packaging.version import InvalidVersion, Version
+
+from matrix.refresh import CatalogUpdate
+from matrix.refresh.client import files_by_version
+from matrix.refresh.torch_index import glibc_of, is_linux, platform_tag, pythons_of, requirements_of
+from resolver.errors import EnvironmentLacksError
+from resolver.facts import schema
+from resolver.versions import minor, sort_key
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from pypi_simple import DistributionPackage
+
+    from matrix.refresh.client import Client
+    from resolver.facts.catalog import Catalog
+
+AMD = ("https://repo.amd.com/rocm/whl-multi-arch", "https://stable.repo.amd.com/rocm/whl-next")
+VLLM = "https://wheels.vllm.ai/rocm"
+RELEASES = "https://api.github.com/repos/mjun0812/flash-attention-prebuild-wheels/releases?per_page=100"
+_ROCM = re.compile(r"(?:^|\.)rocm(\d+(?:\.\d+)*)(?=torch|$)")
+_TORCH = re.compile(r"torch(\d+\.\d+(?:\.\d+)?)")
+_VARIANT = re.compile(r"rocm\d+")
+_DEVICE = re.compile(r"amd-torch-device-(gfx[0-9a-f]+)")
+_OLDEST_VLLM = "0.14"  # the first release with wheels for ROCm
+_NOTE = "From the names of its files; the content was not read."
+
+
+# AMD's indexes.
+
+
+def amd_updates(catalog: Catalog, client: Client) -> CatalogUpdate:
+    """Return AMD's torch wheels, and AMD's wheels of packages of the catalog, that the catalog lacks."""
+    update = CatalogUpdate()
+    own = (row.index for row in catalog.torch.values() if row.device_extra)
+    for index in dict.fromkeys([*AMD, *own]):
+        try:
+            update.rows += _amd_rows(catalog, index, client)
+        except EnvironmentLacksError as error:
+            update.unreachable.append(f"{index}: {error.message}")
+    return update
+
+
+def _amd_rows(catalog: Catalog, index: str, client: Client) -> Iterator[schema.Row]:
+    projects = client.projects(index)
+    names = {canonicalize_name(name) for name in projects}
+    targets = {match[1] for name in names if (match := _DEVICE.fullmatch(name))}
+    gfx = tuple(target for target in catalog.gfx if target in targets)
+    pages = {name: _linux_wheels(client, index, name) for name in ("torch", "torchvision", "torchaudio")}
+    for version, wheels in pages["torch"].items():
+        if version not in catalog.torch and _is_known_line(catalog, version):
+            yield _amd_torch(catalog, index, version, wheels, pages=pages, gfx=gfx, client=client)
+    for name in catalog.package:
+        if name in names and name not in pages:
+            for version, wheels in _linux_wheels(client, index, name).items():
+                if _is_known_line(catalog, version) and (name, version, "") not in catalog.release:
+                    yield from _release_rows(catalog, name, version, wheels, index=index, client=client)
+
+
+def _is_known_line(catalog: Catalog, version: str) -> bool:
+    rocm = _rocm_of(catalog, version)
+    return bool(rocm) and minor(rocm) in {minor(known) for known in catalog.rocm}
+
+
+def _amd_torch(
+    catalog: Catalog,
+    index: str,
+    version: str,
+    wheels: list[DistributionPackage],
+    *,
+    pages: dict[str, dict[str, list[DistributionPackage]]],
+    gfx: tuple[str, ...],
+    client: Client,
+) -> schema.Torch:
+    rocm = _rocm_of(catalog, version)
+    public = Version(version).public
+    like = next((row for row in catalog.torch.values() if Version(row.version).public == public), None)
+
+    def companion(name: str) -> str:
+        known = Version(getattr(like, name)).release if like and getattr(like, name) else ()
+        same_rocm = (found for found in pages[name] if known and Version(found).local == f"rocm{rocm}")
+        return next((found for found in same_rocm if Version(found).release[: len(known)] == known), "")
+
+    requirements = requirements_of(wheels[0], client)
+    return schema.Torch(
+        version=version,
+        backend="rocm",
+        rocm=rocm,
+        index=index,
+        python=pythons_of(wheels),
+        gfx=gfx,
+        triton=next((str(needed) for needed in requirements if needed.name == "triton"), ""),
+        torchvision=companion("torchvision"),
+        torchaudio=companion("torchaudio"),
+        glibc=glibc_of(platform_tag(wheels[0].filename)),
+        cxx_standard=like.cxx_standard if like else "",
+        device_extra="device-{gfx}",
+        status="documented",
+        source=f"{index}/torch/",
+        note="GPU architectures: those for which the index has device packages of some torch.",
+    )
+
+
+# vLLM's indexes: one for each release and ROCm.
+
+
+def vllm_updates(catalog: Catalog, client: Client, index: str) -> CatalogUpdate:
+    """Return vLLM's wheels for ROCm, with the torch that each index has for them, that the catalog lacks.
+
+    `index` is the package index that lists vLLM's releases.
+    """
+    update = CatalogUpdate()
+    try:
+        for version in _vllm_versions(catalog, client, index):
+            for variant in client.projects(f"{VLLM}/{version}", missing_ok=True):
+                if _VARIANT.fullmatch(variant):
+                    update.rows += _vllm_rows(catalog, f"{VLLM}/{version}/{variant}", client)
+    except EnvironmentLacksError as error:
+        update.unreachable.append(f"{VLLM}: {error.message}")
+    return update
+
+
+def _vllm_versions(catalog: Catalog, client: Client, index: str) -> list[str]:
+    """Return the releases for which there may be an index that the catalog does not know."""
+    known = [Version(row.version) for row in catalog.releases_of("vllm") if row.index]
+    newest = max((version.public for version in known), key=sort_key, default="")
+    page = client.project_page(index, "vllm")
+    versions = files_by_version(page, {"wheel", "sdist"}) if page else {}
+    return [
+        text
+        for text in sorted(filter(_is_final, versions), key=sort_key)
+        if (sort_key(text) > sort_key(newest) if newest else sort_key(text) >= sort_key(_OLDEST_VLLM))
+    ]
+
+
+def _vllm_rows(catalog: Catalog, index: str, client: Client) -> Iterator[schema.Row]:
+    torches = _linux_wheels(client, index, "torch")
+    for version, wheels in _linux_wheels(client, index, "vllm").items():
+        if ("vllm", version, "") in catalog.release:
+            continue
+        rocm = _rocm_of(catalog, version)
+        yield from _release_rows(
+            catalog, "vllm", version, wheels, index=index, client=client, torch=list(torches)
+        )
+        for torch, files in torches.items():
+            if torch not in catalog.torch and rocm:
+                yield _torch_of_vllm(catalog, index, torch, files, rocm=rocm, client=client)
+
+
+def _torch_of_vllm(
+    catalog: Catalog,
+    index: str,
+    version: str,
+    wheels: list[DistributionPackage],
+    *,
+    rocm: str,
+    client: Client,
+) -> schema.Torch:
+    requirements = requirements_of(wheels[0], client)
+    public = Version(version).public
+    like = next((row for row in catalog.torch.values() if Version(row.version).public == public), None)
+    return schema.Torch(
+        version=version,
+        backend="rocm",
+        rocm=rocm,
+        index=index,
+        python=pythons_of(wheels),
+        triton=next((str(needed) for needed in requirements if "triton" in needed.name), ""),
+        glibc=glibc_of(platform_tag(wheels[0].filename)),
+        cxx_standard=like.cxx_standard if like else "",
+        status="inferred",
+        source=f"{index}/torch/",
+        note=f"ROCm from the name of the index. {_NOTE} It may need a system with ROCm.",
+    )
+
+
+# GitHub releases.
+
+
+class _Asset(msgspec.Struct):
+    name: str
+    browser_download_url: str
+    digest: str | None = None
+
+
+class _GitHubRelease(msgspec.Struct):
+    html_url: str
+    assets: list[_Asset]
+    prerelease: bool = False
+
+
+def github_updates(catalog: Catalog, client: Client) -> CatalogUpdate:
+    """Return flash-attention's wheels for ROCm in GitHub releases that the catalog lacks."""
+    update = CatalogUpdate()
+    try:
+        response = client.get(RELEASES)
+        releases = msgspec.json.decode(response.content, type=list[_GitHubRelease]) if response else []
+    except EnvironmentLacksError as error:
+        update.unreachable.append(f"{RELEASES}: {error.message}")
+        return update
+    except msgspec.DecodeError:
+        update.remarks.append(f"{RELEASES} is no longer a list of releases and was skipped.")
+        return update
+    wheels: dict[str, list[schema.Sdist]] = {}
+    for asset in (asset for release in releases if not release.prerelease for asset in release.assets):
+        version, sha256 = _version_of(asset.name), (asset.digest or "").removeprefix("sha256:")
+        if not version or not is_linux(asset.name) or not _rocm_of(catalog, version):
+            continue
+        if not sha256:
+            update.remarks.append(f"{asset.browser_download_url} has no sha256, so it was skipped.")
+        elif not any(wheel.file == asset.name for wheel in wheels.get(version, ())):
+            wheels.setdefault(version, []).append(
+                schema.Sdist(asset.name, sha256, asset.browser_download_url)
+            )
+    for version, files in wheels.items():
+        if ("flash-attn", version, "") not in catalog.release:
+            update.rows += _github_rows(catalog, version, files)
+    return update
+
+
+def _version_of(file: str) -> str:
+    """Return the version of a wheel of flash-attn; empty for any other file."""
+    try:
+        name, version, _, _ = parse_wheel_filename(file)
+    except InvalidWheelFilename:
+        return ""
+    return str(version) if name == "flash-attn" and not version.is_prerelease else ""
+
+
+def _github_rows(catalog: Catalog, version: str, wheels: Sequence[schema.Sdist]) -> Iterator[schema.Row]:
+    label = Version(version).local or ""
+    source = wheels[0].url.rpartition("/")[0].replace("/download/", "/tag/")
+    torch = _TORCH.search(label)
+    yield schema.Release(
+        package="flash-attn",
+        version=version,
+        wheels=tuple(sorted(wheels, key=lambda wheel: wheel.file)),
+        status="inferred",
+        source=source,
+        note=_NOTE,
+    )
+    yield from _requirements(
+        catalog,
+        "flash-attn",
+        version,
+        [wheel.file for wheel in wheels],
+        torch=[f"=={torch[1]}.*"] if torch else [],
+        source=source,
+    )
+
+
+# Rows of a release.
+
+
+def _release_rows(
+    catalog: Catalog,
+    package: str,
+    version: str,
+    wheels: list[DistributionPackage],
+    *,
+    index: str,
+    client: Client,
+    torch: Sequence[str] = (),
+) -> Iterator[schema.Row]:
+    """Yield a release on an index and its requirements; `torch` are versions on the same index."""
+    needed = next((row for row in requirements_of(wheels[0], client) if row.name == "torch"), None)
+    source = f"{index}/{package}/"
+    yield schema.Release(
+        package=package, version=version, index=index, status="inferred", source=source, note=_NOTE
+    )
+    versions = [str(needed.specifier)] if needed and needed.specifier else [f"=={text}" for text in torch]
+    files = [wheel.filename for wheel in wheels]
+    yield from _requirements(catalog, package, version, files, torch=versions, source=source)
+
+
+def _requirements(
+    catalog: Catalog, package: str, version: str, files: Sequence[str], *, torch: Sequence[str], source: str
+) -> Iterator[schema.Requires]:
+    rocm = _rocm_of(catalog, version)
+    glibc = {glibc_of(platform_tag(file)) for file in files} - {""}
+    stated = {
+        "torch": torch,
+        "rocm": [f"=={minor(rocm)}.*"] if rocm else [],
+        "python": [f"=={python}.*" for python in pythons_of(files)],
+        "glibc": [f">={max(glibc, key=sort_key)}"] if glibc else [],
+    }
+    for on, versions in stated.items():
+        if versions:
+            yield schema.Requires(
+                package=package,
+                releases=f"=={version}",
+                on=on,
+                versions=tuple(versions),
+                when_present=on == "glibc",
+                status="inferred",
+                source=source,
+                note=_NOTE,
+            )
+
+
+def _linux_wheels(client: Client, index: str, name: str) -> dict[str, list[DistributionPackage]]:
+    """Return the final releases of a project with their wheels for Linux on x86-64."""
+    page = client.project_page(index, name)
+    releases = files_by_version(page, {"wheel"}) if page else {}
+    return {
+        version: linux
+        for version, wheels in releases.items()
+        if _is_final(version) and (linux := [wheel for wheel in wheels if is_linux(wheel.filename)])
+    }
+
+
+def _is_final(version: str) -> bool:
+    try:
+        parsed = Version(version)
+    except InvalidVersion:
+        return False
+    return not parsed.is_devrelease and not (parsed.is_prerelease and not parsed.local)
+
+
+def _rocm_of(catalog: Catalog, version: str) -> str:
+    """Return the ROCm that a local label names, such as ``7.2.1`` for ``rocm721``; empty if it names none.
+
+    Digits without dots are those of a release or a line that the catalog knows.
+    """
+    match = _ROCM.search(Version(version).local or "")
+    if match is None:
+        return ""
+    text = match[1]
+    if "." in text or len(text) == 1:
+        return text
+    known = {*catalog.rocm, *map(minor, catalog.rocm)}
+    splits = [".".join(parts) for parts in _splits(text)]
+    return next((split for split in splits if split in known), splits[0])
+
+
+def _splits(digits: str) -> Iterable[tuple[str, ...]]:
+    """Yield how digits can be major, minor and patch, or major and minor; majors with one digit first."""
+    for major in range(1, min(3, len(digits))):
+        for end in range(major + 1, len(digits)):
+            yield digits[:major], digits[major:end], digits[end:]
+        yield digits[:major], digits[major:]
