@@ -51,7 +51,7 @@ def clone(sources: Sources, tmp_path: Path) -> Path:
 def run(clone: Path) -> subprocess.CompletedProcess[str]:
     path = f"{clone / 'bin'}:{os.environ['PATH']}"
     environment = os.environ | {"PATH": path, "PYTHONPATH": str(ROOT)}
-    command = [clone / SCRIPT, "report.md"]
+    command = [str(clone / SCRIPT), "report.md"]
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
 
 
