@@ -177,8 +177,9 @@ def _of_project(
 
 
 def _newest_sdist(releases: list[Release], project: Project, text: str) -> tuple[Release, File]:
-    """Return the newest release with its sdist; older releases only if the newest is a pre-release."""
-    stable = [row for row in releases if not is_prerelease(row.version)] or releases
+    """Return the newest release with its sdist; pre-releases and yanked ones only if there is no other."""
+    usual = [row for row in releases if not is_prerelease(row.version) and not _is_yanked(row)]
+    stable = usual or releases
     if not stable:
         msg = f"No release of {project.name} matches {text!r}."
         newest = ", ".join(row.version for row in project.releases[:3])
@@ -187,11 +188,16 @@ def _newest_sdist(releases: list[Release], project: Project, text: str) -> tuple
     release = next((row for row in stable if row.files), stable[0])
     files = [file for file in sdists[release.version] if file.sha256]
     if not files:
-        msg = f"{project.name} {release.version} has no sdist with a SHA-256 on the package index."
+        without = " with a SHA-256" if sdists[release.version] else ""
+        msg = f"{project.name} {release.version} has no sdist{without} on the package index."
         older = [version for version, listed in sdists.items() if listed]
         hint = f"Name its git repository{f', or {project.name}=={older[0]}, which has one' if older else ''}."
         raise SourceError(msg, hint=hint)
     return release, min(files, key=lambda file: not file.name.endswith(".tar.gz"))
+
+
+def _is_yanked(release: Release) -> bool:
+    return bool(release.files) and all(file.yanked is not None for file in release.files)
 
 
 def _with_metadata(facts: SourceFacts, version: str, metadata: Metadata | None, name: str) -> SourceFacts:

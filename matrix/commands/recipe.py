@@ -205,7 +205,7 @@ def _build(file: Path, facts: SourceFacts, context: Context) -> Trial:
     except MatrixError as error:
         why = f"{error.message}\n{error.hint}".rstrip()
         return Trial("failed", why, findings=tuple(getattr(error, "findings", ())), exit_code=error.exit_code)
-    audit = audit_wheel(wheel, Expected(recipe=task.recipe)).report()
+    audit = audit_wheel(wheel, Expected(recipe=task.recipe, python=str(host.python.prefix))).report()
     return Trial("built", wheel=str(wheel), verdict=audit.verdict, findings=audit.findings)
 
 

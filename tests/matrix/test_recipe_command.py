@@ -70,18 +70,21 @@ def make_sdist(target: Path, files: Mapping[str, str]) -> bytes:
 
 @pytest.fixture
 def index(tmp_path: Path) -> str:
-    """A package index with an sdist of tiny, a project with wheels only, and a damaged sdist."""
+    """A package index: sdists of tiny (1.1 is yanked), a project with wheels only, and a damaged sdist."""
     root = tmp_path / "simple"
     pkg_info = (
         "Metadata-Version: 2.2\nName: tiny\nVersion: 1.0\nRequires-Python: >=3.8\nRequires-Dist: torch>=2\n"
     )
     make_sdist(root / "tiny" / "tiny-1.0.tar.gz", FILES | {"PKG-INFO": pkg_info})
     make_sdist(root / "tiny" / "tiny-0.9.tar.gz", FILES | {"PKG-INFO": pkg_info.replace("1.0", "0.9")})
+    make_sdist(root / "tiny" / "tiny-1.1.tar.gz", FILES | {"PKG-INFO": pkg_info.replace("1.0", "1.1")})
+    make_sdist(root / "tiny" / "tiny-2.0rc1.tar.gz", FILES)
     write(root / "wheels", {"wheels-2.0-py3-none-any.whl": "", "wheels-1.0.tar.gz": ""})
     write(root / "damaged", {"damaged-1.0.tar.gz": "no archive"})
     for folder in root.iterdir():
         links = (
-            f'<a href="{file.name}#sha256={hashlib.sha256(file.read_bytes()).hexdigest()}">{file.name}</a>'
+            f'<a href="{file.name}#sha256={hashlib.sha256(file.read_bytes()).hexdigest()}"'
+            f"{' data-yanked' if '1.1' in file.name else ''}>{file.name}</a>"
             for file in sorted(folder.iterdir())
         )
         (folder / "index.html").write_text(f"<!DOCTYPE html><html><body>{''.join(links)}</body></html>")
@@ -238,7 +241,7 @@ def test_edited_file_is_not_replaced(project: Path, capsys: Capture) -> None:
     [
         ("no-such-project", 2, "No package index has a project 'no-such-project'"),
         ("wheels", 1, "wheels 2.0 has no sdist"),
-        ("tiny>2", 2, "No release of tiny matches 'tiny>2'"),
+        ("tiny>3", 2, "No release of tiny matches 'tiny>3'"),
         ("damaged", 1, "its archive cannot be read"),
         ("../damaged-1.0.tar.gz", 1, "Cannot unpack damaged-1.0.tar.gz"),
         ("./missing", 2, "'./missing' does not exist"),
