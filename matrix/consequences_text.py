@@ -25,6 +25,7 @@ HEADINGS = {
 }
 """By effect, in the order in which they are printed."""
 _NOUNS: dict[str, str] = {
+    "default": "default version",
     "torch": "torch version",
     "base-image": "base image",
     "package": "package",
@@ -96,6 +97,8 @@ def _alike(one: Consequence) -> tuple[object, ...]:
     core = [_PATCH_RELEASE.sub(r"\1", text) for text in texts]
     if one.before == one.after:
         return one.kind, *(item.text.replace(one.name, "") for item in one.now)
+    if one.kind == "package" and one.effect == "different":
+        return one.name, one.was, one.now, tuple(core)
     kind = one.name if one.kind == "package" else one.kind
     return kind, one.before, one.after, one.was, one.now, tuple(core)
 
@@ -117,6 +120,8 @@ def _subject(group: Sequence[Consequence]) -> Iterator[str]:
     if first.kind == "torch":
         versions = [name.removeprefix("torch ") for name in names]
         yield f"torch {_many(versions)}{_where(places, torch=False)}{_state(first)}"
+    elif first.kind == "default":
+        yield f"`matrix resolve torch`: {first.before} -> {first.after}"
     elif first.kind != "package":
         noun = _NOUNS[first.kind]
         if len(names) == 1:
@@ -127,7 +132,8 @@ def _subject(group: Sequence[Consequence]) -> Iterator[str]:
     elif first.before == first.after:
         yield f"{_many(names)}, built differently"
     elif first.effect == "different":
-        yield f"{first.name}: {first.before or 'not in it'} -> {first.after or 'not in it'}{_where(places)}"
+        for one in group:
+            yield f"{one.name}: {one.before or 'not in it'} -> {one.after or 'not in it'}{_where(one.where)}"
     else:
         version = first.before or first.after
         known = f" {version}" if version not in {"supported", "at own risk"} else ""

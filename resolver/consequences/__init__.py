@@ -13,7 +13,7 @@ from collections.abc import Iterable
 
 from resolver.consequences.holdings import Holding, Judge, WheelRecord, between_locks, proven_sets, wheels
 from resolver.consequences.model import Consequence, Place, Side
-from resolver.consequences.tables import Rows, TableDiff, recipe_changes
+from resolver.consequences.tables import Rows, TableDiff, changed_packages, recipe_changes, with_columns
 
 __all__ = [
     "Consequence",
@@ -52,9 +52,12 @@ def consequences(before: Side, after: Side, holdings: Iterable[Holding] = ()) ->
     """
     if before == after:
         return []
-    found = TableDiff(Rows(before), Rows(after)).consequences()
+    names = changed_packages(before, after)
+    sides = (before, after) if names is None else with_columns(before, after, names)
+    found = TableDiff(*map(Rows, sides)).consequences() if names is None or names else []
     found += recipe_changes(before, after)
     judge = Judge()
-    for holding in [*proven_sets(before, after), *holdings]:
+    sets = (one for one in proven_sets(before, after) if names is None or names & one.pins.keys())
+    for holding in [*sets, *holdings]:
         found += judge.consequences(holding)
     return found

@@ -10,7 +10,7 @@ from resolver.facts.catalog import Catalog
 from resolver.model import CoreItem, Request
 
 Effect = Literal["breaks", "at-own-risk", "possible", "supported", "different"]
-Kind = Literal["base-image", "torch", "package", "lock", "wheel", "proven-set"]
+Kind = Literal["default", "base-image", "torch", "package", "lock", "wheel", "proven-set"]
 
 
 class Side(msgspec.Struct, frozen=True):

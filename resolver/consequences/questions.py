@@ -186,12 +186,15 @@ def _changed_relations(
             counterpart for counterpart in possible.problem.relations if _ends(counterpart) == _ends(relation)
         ]
         if not any(_is_same_relation(relation, counterpart, subjects) for counterpart in others):
-            yield describe(session, demands, relations, relation), _rows_beyond(relation, others, possible)
+            same_ends = [one for one in session.problem.relations if _ends(one) == _ends(relation)]
+            yield describe(session, demands, relations, relation), _facts_beyond(same_ends, others, possible)
 
 
-def _rows_beyond(relation: Relation, others: Sequence[Relation], possible: Question) -> list[CoreItem]:
-    """Return the facts of the other side, about the same subjects, that a relation does not have."""
-    known = {row.fact.text for row in relation.rows}
+def _facts_beyond(
+    refusing: Sequence[Relation], others: Sequence[Relation], possible: Question
+) -> list[CoreItem]:
+    """Return the facts about the pins of the other side that the refusing side does not have."""
+    known = {row.fact.text for relation in refusing for row in relation.rows}
     items: dict[CoreItem, None] = {}
     for other in others:
         subjects = other.subject.present

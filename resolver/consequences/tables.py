@@ -7,22 +7,83 @@ from functools import cached_property
 from itertools import islice
 from typing import TYPE_CHECKING
 
+import msgspec
 from msgspec.structs import replace
 
+from resolver.compiling.clauses import PAIRED_WITH_TORCH
+from resolver.compiling.problem_builder import advice_for
 from resolver.consequences.model import Consequence, Kind, Place, Side
 from resolver.consequences.questions import ANY, Question, Reason, Reasons, not_in_catalog
 from resolver.facts import schema
 from resolver.facts.catalog import recipe_for
-from resolver.model import CoreItem
-from resolver.table import ROW_COMPONENTS, UNDECIDED, Cell, Row, Table
+from resolver.model import CoreItem, Requirement
+from resolver.requirements import normalize_name
+from resolver.table import ROW_COMPONENTS, UNDECIDED, Cell, Row, Table, available_packages
 from resolver.versions import join_words, sort_key
 
 if TYPE_CHECKING:
     from resolver.facts.schema import Recipe, Release
     from resolver.model import Distribution, Target
+    from resolver.session import Solution
 
 
+_DEFAULT = ("torch", "rocm", "python")
 PUBLISHED_ONLY = "published wheels only: no base image works"
+
+
+_OF_PACKAGES = {"package", "release", "requires", "recipe", "proven"}
+"""Kinds of rows that are about packages, or about no row of the table."""
+
+
+def changed_packages(before: Side, after: Side) -> frozenset[str] | None:
+    """Return the packages to which something may happen; None if it may happen to anything.
+
+    If only facts about some packages differ, all packages have the same cells except these and those that
+    require them.
+    """
+    if before.request.target != after.request.target:
+        return None
+    names: set[str] = set()
+    for kind in schema.KINDS:
+        ours, theirs = (
+            {msgspec.msgpack.encode(row): row for row in side.catalog.of_kind(kind)}
+            for side in (before, after)
+        )
+        differing = [(ours.get(row) or theirs[row]) for row in ours.keys() ^ theirs.keys()]
+        if differing and (kind not in _OF_PACKAGES or after.request.prefer == "proven"):
+            return None
+        names |= {row.name if isinstance(row, schema.Package) else _package(row) for row in differing} - {""}
+    requires = [row for side in (before, after) for row in side.catalog.requires]
+    while more := {row.package for row in requires if normalize_name(row.on) in names} - names:
+        names |= more
+    return None if names & {"torch", *PAIRED_WITH_TORCH} else frozenset(names)
+
+
+def _package(row: schema.Row) -> str:
+    return row.package if isinstance(row, schema.Release | schema.Requires | schema.Recipe) else ""
+
+
+def with_columns(before: Side, after: Side, names: frozenset[str]) -> tuple[Side, Side]:
+    """Return sides whose tables have only some columns, and one more: without any, a table has all."""
+    columns = [_columns_of(side) for side in (before, after)]
+    both = [name for name in columns[0] if name in columns[1]]
+    kept = names | {*both[:1]}
+    sides = []
+    for side, all_columns in zip((before, after), columns, strict=True):
+        limits = [row for row in side.request.requirements if row.name in ROW_COMPONENTS]
+        requirements = [row for name in all_columns if name in kept for row in all_columns[name]]
+        sides.append(Side(side.catalog, replace(side.request, requirements=(*limits, *requirements))))
+    return sides[0], sides[1]
+
+
+def _columns_of(side: Side) -> dict[str, list[Requirement]]:
+    """Return the columns of the table of a side, each with its requirements."""
+    columns: dict[str, list[Requirement]] = {}
+    for requirement in side.request.requirements:
+        if requirement.name not in ROW_COMPONENTS:
+            columns.setdefault(requirement.name, []).append(requirement)
+    available = available_packages(side.catalog, side.request.target.backend)
+    return columns or {name: [Requirement(name, None, name)] for name in available}
 
 
 class Rows:
@@ -87,6 +148,7 @@ class TableDiff:
 
     def consequences(self) -> list[Consequence]:
         """Return what differs: whole base images and torch versions first, then single cells."""
+        self._compare_default()
         if self._has_same_images:
             self._compare_images()
         common: list[tuple[Place, Row, Row]] = []
@@ -175,6 +237,50 @@ class TableDiff:
         )
         self._add(consequence, [place] if places is None else places)
 
+    def _compare_default(self) -> None:
+        """Compare what is chosen if the request names no version."""
+        solutions = [side.question(None).solution or {} for side in (self._before, self._after)]
+        picks = [
+            {name: self._key(side, solution, name) for name in _DEFAULT if name in solution}
+            for side, solution in zip((self._before, self._after), solutions, strict=True)
+        ]
+        name = next((name for name in _DEFAULT if picks[0].get(name) != picks[1].get(name)), None)
+        if not all(solutions) or name is None:
+            return
+        advice = (_advice(side.side) for side in (self._before, self._after))
+        reason, possible_before = self._why_other(None, "", name, *(pick.get(name, "") for pick in picks))
+        was, now = reason.sides(possible_before=possible_before) if reason.core else advice
+        before, after = (", ".join(f"{name} {key}" for name, key in pick.items()) for pick in picks)
+        self._add(
+            Consequence(
+                effect="different",
+                kind="default",
+                name="default",
+                before=before,
+                after=after,
+                was=was,
+                now=now,
+                core=reason.core,
+            ),
+            (),
+        )
+
+    @staticmethod
+    def _key(side: Rows, solution: Solution, name: str) -> str:
+        session, _ = side.table.question(None)
+        return session.problem.variables[name].candidate(solution[name]).key
+
+    def _why_other(self, place: Place | None, column: str, name: str, *keys: str) -> tuple[Reason, bool]:
+        """Return why a version of one side is impossible on the other, and whether it is that of before."""
+        for key in sorted({*keys} - {""}, key=_newest, reverse=True):
+            before, after = (
+                side.question(place, column, {name: key}) for side in (self._before, self._after)
+            )
+            is_before = before.solution is not None
+            if is_before != (after.solution is not None):
+                return self._reasons.why(*((after, before) if is_before else (before, after))), is_before
+        return Reason(), True
+
     def _compare_images(self) -> None:
         before, after = self._before.images, self._after.images
         for image in _sorted((*before, *after)):
@@ -249,16 +355,10 @@ class TableDiff:
 
     def _different(self, place: Place, name: str, ours: Distribution, theirs: Distribution) -> Consequence:
         """Return why a cell has another version: the version of one side is impossible on the other."""
-        other_image = (CoreItem("the preferred base image is another one", "fact", "the table"),)
-        reason, is_before = Reason(other_image, other_image), True
-        for version in sorted({ours.key, theirs.key}, key=_newest, reverse=True):
-            before, after = (
-                side.question(place, name, {name: version}) for side in (self._before, self._after)
-            )
-            is_before = before.solution is not None
-            if is_before != (after.solution is not None):
-                reason = self._reasons.why(*((after, before) if is_before else (before, after)))
-                break
+        reason, is_before = self._why_other(place, name, name, ours.key, theirs.key)
+        if not reason.core:
+            other_image = (CoreItem("the preferred base image is another one", "fact", "the table"),)
+            reason = Reason(other_image, other_image)
         was, now = reason.sides(possible_before=is_before)
         return Consequence(
             effect="different",
@@ -300,6 +400,15 @@ class TableDiff:
         """Return whether the catalog of one side does not have a version."""
         sides = (self._before, self._after)
         return any(side.question(None, name, {name: version}).missing for side in sides)
+
+
+def _advice(side: Side) -> tuple[CoreItem, ...]:
+    """Return what the site advises."""
+    rows = advice_for(side.catalog, side.request).values()
+    return tuple(
+        CoreItem(f"{row.site} advises {row.on} {join_words(row.versions)}", "fact", row.source)
+        for row in rows
+    )
 
 
 def _weakest(pick: Distribution) -> tuple[CoreItem, ...]:

@@ -21,6 +21,7 @@ from resolver.consequences import (
     consequences,
     wheels,
 )
+from resolver.consequences.tables import Rows, TableDiff
 from resolver.facts.catalog import Catalog
 from resolver.facts.loading import load_uncached
 from resolver.model import Conflict, Request, Resolution, Target
@@ -62,6 +63,7 @@ UPDATES = {
     "a recipe": '[[recipe]]\npackage = "built"\nbackend = "rocm"\nmust-contain = ["*.so"]\n'
     'imports = ["built"]\n'
     'environment = { FLAG = "1" }\n',
+    "advice": '[[site-advice]]\nsite = "hill"\non = "rocm"\nversions = ["==6.3.*"]\n',
     "an image": '[[image]]\nname = "newer.sif"\nrocm = "6.3.1"\nos = "Hill 2"\nglibc = "2.39"\n'
     + KNOWN
     + '\n[[site-image]]\nsite = "hill"\nimage = "newer.sif"\n',
@@ -357,6 +359,25 @@ def test_two_images_are_compared_row_by_row(with_update: Load) -> None:
     assert only(found, name="torch 2.5.1+rocm6.2").effect == "possible"
     assert only(found, name="torch 2.9.1+rocm6.4").effect == "breaks"
     assert not [one for one in found if one.kind == "base-image"]
+
+
+def test_default_follows_the_driver_and_the_advice(with_update: Load) -> None:
+    catalog = with_update("nothing")
+    default = only(consequences(side(catalog), side(catalog, driver="6.0")), kind="default")
+    assert default.before == "torch 2.9.1+rocm6.4, rocm 6.4.0, python 3.12"
+    assert default.after.startswith("torch 2.5.1+rocm6.2, ")
+    assert texts(default.now) == ["the kernel driver is 6.0"]
+    default = only(consequences(side(catalog), side(with_update("advice"))), kind="default")
+    assert default.after.startswith("torch 2.8.0+rocm6.3, ")
+    assert (texts(default.was), texts(default.now)) == ([], ["hill advises rocm ==6.3.*"])
+
+
+@pytest.mark.parametrize("name", UPDATES)
+def test_unchanged_columns_are_left_out_without_effect(with_update: Load, name: str) -> None:
+    before, after = side(with_update("nothing")), side(with_update(name))
+    found = [one for one in consequences(before, after) if one.kind in {"torch", "base-image"} or one.where]
+    everything = TableDiff(Rows(before), Rows(after)).consequences()
+    assert [one for one in everything if one.kind != "default"] == found
 
 
 SIDES = st.tuples(
