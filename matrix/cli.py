@@ -23,8 +23,8 @@ from matrix.options import EXIT_CODES, add_verbosity, expand_gfx_flags, help_tex
 from resolver.errors import EXIT_INTERRUPTED, InternalError, MatrixError, UsageError, did_you_mean
 
 _GARBAGE_THRESHOLD = 50_000
-"""New objects between two searches for reference cycles. Nearly everything a command creates lives until it
-ends, so Python's default threshold costs a tenth of the run time and frees nothing."""
+"""Number of new objects after which Python searches for reference cycles. Nearly everything a command
+creates lives until it ends, so Python's default costs a tenth of the run time and frees nothing."""
 
 
 def commands() -> dict[str, Path]:
