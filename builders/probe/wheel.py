@@ -71,7 +71,7 @@ def _load(load: LoadReply, reply: WheelReply, kind: str, what: str, *, complete:
 
 
 def _excuse(outcome: Outcome, reply: WheelReply, *, complete: bool) -> str:
-    """Return why a failure says nothing about the wheel; empty if it does."""
+    """Return why a failure says nothing about the wheel; empty if the wheel is to blame."""
     if reply.torch.error and outcome.text == reply.torch.text:
         return f"torch itself does not load here ({reply.torch.failure})"
     if _NO_GPU.search(outcome.text):

@@ -81,7 +81,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     job.add_argument(
         "--dry-run", action="store_true", help="write the script of the job, but do not submit it"
     )
-    job.add_argument("--partition", metavar="NAME", default="", help="default: the site's, by the time limit")
+    job.add_argument(
+        "--partition",
+        metavar="NAME",
+        default="",
+        help="default: by the time limit",
+    )
     job.add_argument("--account", metavar="NAME", default="", help="default: Slurm's default account")
     job.add_argument("--time", metavar="TIME", default=_TIME, help="time limit (default: %(default)s)")
     job.add_argument(
