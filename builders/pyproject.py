@@ -38,11 +38,19 @@ class Project(msgspec.Struct, frozen=True, kw_only=True, rename="kebab"):
     dynamic: tuple[str, ...] = ()
 
 
+class BuildSystem(msgspec.Struct, frozen=True, kw_only=True, rename="kebab"):
+    """The ``[build-system]`` table (PEP 517)."""
+
+    requires: tuple[str, ...] = ()
+    build_backend: str = "setuptools.build_meta:__legacy__"
+    backend_path: tuple[str, ...] = ()
+
+
 class PyProject(msgspec.Struct, frozen=True, kw_only=True, rename="kebab"):
     """The tables of a ``pyproject.toml`` that matter for resolving."""
 
     project: Project | None = None
-    build_system: dict[str, Any] = {}
+    build_system: BuildSystem = BuildSystem()
     dependency_groups: dict[str, list[Any]] = {}
     tool: dict[str, Any] = {}
 

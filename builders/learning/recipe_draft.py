@@ -118,6 +118,9 @@ def gaps_of(facts: SourceFacts) -> list[str]:
         for text in (*facts.declared, *facts.undeclared)
         if not _is_valid(text)
     ]
+    compilers = [name for name in ("CC", "CXX") if name in facts.sets]
+    if compilers:
+        gaps.append(f"which compiler is used: the build sets {' and '.join(compilers)} itself")
     if facts.files.keys() & {".cu", ".cuh"} and not facts.mentions_hip:
         gaps.append("whether the kernels compile for ROCm: nothing in the source mentions HIP")
     if len(facts.cxx_standards) > 1:

@@ -21,10 +21,8 @@ from resolver.specifiers import specifier_or_none
 from resolver.versions import is_version
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Sequence
 
-LEGACY_BACKEND = "setuptools.build_meta:__legacy__"
-_SCRIPTS = ("setup.py", "hatch_build.py", "build.py")
 _SKIPPED = {".git", ".hg", "build", "dist", "node_modules", "venv", ".venv"}
 _NOT_OWN = {"third_party", "thirdparty", "3rdparty", "third-party", "external", "extern", "submodules",
             "deps", "pybind11", "tests", "test", "examples", "docs"}  # fmt: skip
@@ -123,10 +121,11 @@ class SourceFacts(msgspec.Struct, frozen=True, kw_only=True):
     """Git submodules, and whether their files are there."""
     mentions_hip: bool
     native_cpu: bool
-    """Whether the build mentions ``-march=native``."""
+    """Whether the build scripts mention ``-march=native``."""
     cxx_standards: tuple[str, ...]
     """The C++ standards that the build sets, such as ``17``."""
     compiles: bool
+    """Whether the build compiles something, as far as is known."""
     undetermined: tuple[str, ...]
 
     @property
@@ -168,8 +167,8 @@ def learn_source(top: Path) -> SourceFacts:
     variables = [variable for script in scripts for variable in script.variables] + of_cmake
     if any("CUDAExtension" in extension.kind for extension in extensions):
         variables.append(Variable("PYTORCH_ROCM_ARCH", "", "torch.utils.cpp_extension"))
-    declared = tuple(map(str, document.build_system.get("requires", ())))
-    undeclared, optional = _undeclared(top, scripts, cmake, declared)
+    declared = document.build_system.requires
+    undeclared, optional = _undeclared(top, scripts, cmake, document)
     name, version = _name_and_version(top, document, scripts)
     undetermined = [reason for script in scripts for reason in script.undetermined]
     undetermined += _undetermined(document, scripts, extensions, cmake, files)
@@ -180,7 +179,7 @@ def learn_source(top: Path) -> SourceFacts:
         import_name=_import_name(top, name, extensions),
         requires_python=_requires_python(top, document, scripts),
         requires=_run_requirements(top, document, scripts),
-        backend=_backend(document),
+        backend=document.build_system.build_backend,
         read=_paths(scripts),
         torch=tuple(
             dict.fromkeys(
@@ -221,13 +220,9 @@ def _read(path: Path) -> str:
     return path.read_text(encoding="utf-8", errors="replace")
 
 
-def _backend(document: PyProject) -> str:
-    return str(document.build_system.get("build-backend", LEGACY_BACKEND))
-
-
 def _compiling_backend(document: PyProject) -> bool:
     """Return whether the backend is one that exists to compile."""
-    backend = _backend(document).partition(".")[0].partition(":")[0]
+    backend = document.build_system.build_backend.partition(".")[0].partition(":")[0]
     return backend in {"scikit_build_core", "mesonpy", "maturin", "skbuild"}
 
 
@@ -244,20 +239,26 @@ def _in_pyproject(document: PyProject) -> Iterator[Extension]:
 # Build scripts
 
 
+def _entry_scripts(top: Path, document: PyProject) -> list[str]:
+    """Return the files that a build executes first: their functions are called, too."""
+    module = document.build_system.build_backend.partition(":")[0].replace(".", "/")
+    backends = (
+        str(PurePosixPath(folder, name))
+        for folder in document.build_system.backend_path
+        for name in (f"{module}.py", f"{module}/__init__.py")
+    )
+    return [name for name in ("setup.py", "hatch_build.py", *backends) if (top / name).is_file()]
+
+
 def _read_scripts(top: Path, document: PyProject) -> list[BuildScript]:
     """Read the build scripts and, recursively, the modules of the source that they import."""
-    waiting = [name for name in _SCRIPTS[:2] if (top / name).is_file()]
-    module = _backend(document).partition(":")[0].replace(".", "/")
-    for folder in document.build_system.get("backend-path", ()):
-        names = (f"{module}.py", f"{module}/__init__.py")
-        waiting += [str(PurePosixPath(str(folder), name)) for name in names]
+    waiting = _entry_scripts(top, document)
     scripts: dict[str, BuildScript] = {}
     while waiting:
         file = waiting.pop(0)
         path = top / file
-        if file in scripts or not path.is_file() or path.stat().st_size > _LARGEST:
-            continue
-        if not path.resolve().is_relative_to(top.resolve()):
+        is_own = path.resolve().is_relative_to(top.resolve()) and path.stat().st_size <= _LARGEST
+        if file in scripts or not is_own:
             continue
         script = read_script(_read(path), file)
         scripts[file] = script
@@ -278,16 +279,17 @@ def _local_files(top: Path, module: str, folders: Iterable[str]) -> Iterator[str
 
 
 def _undeclared(
-    top: Path, scripts: list[BuildScript], cmake: CMake, declared: Iterable[str]
+    top: Path, scripts: list[BuildScript], cmake: CMake, document: PyProject
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return the build requirements that nothing declares, and the modules that are optional."""
+    declared = document.build_system.requires
     known = {required_name(text) for text in declared}
     needed = {} if known else {"setuptools": "setuptools", "wheel": "wheel"}
     needed |= {required_name(text): text for text in _listed(top, scripts, "setup_requires")}
     if any(required_name(text) == "setuptools" and re.search("==|<|~=", text) for text in declared):
         needed["wheel"] = "wheel"  # setuptools before 70.1 cannot build wheels without it
     optional: dict[str, str] = {}
-    for module, is_required in _outer_modules(top, scripts):
+    for module, is_required in _outer_modules(top, scripts, _entry_scripts(top, document)):
         name = _MODULES.get(normalize_name(module), normalize_name(module))
         if is_required and module == "pkg_resources":
             needed[name] = f"setuptools<{_WITHOUT_PKG_RESOURCES}"
@@ -304,7 +306,9 @@ def _undeclared(
     return tuple(undeclared), tuple(name for name in optional if name not in needed)
 
 
-def _outer_modules(top: Path, scripts: list[BuildScript]) -> Iterator[tuple[str, bool]]:
+def _outer_modules(
+    top: Path, scripts: list[BuildScript], entries: Collection[str]
+) -> Iterator[tuple[str, bool]]:
     """Yield the imported modules of other distributions, and whether the build fails without them."""
     standard = sys.stdlib_module_names - {"distutils"}
     for script in scripts:
@@ -312,7 +316,7 @@ def _outer_modules(top: Path, scripts: list[BuildScript]) -> Iterator[tuple[str,
         for entry in script.imports:
             module = entry.module.partition(".")[0]
             if module not in standard and not any(_local_files(top, module, folders)):
-                is_called = script.file in _SCRIPTS or not entry.in_function
+                is_called = script.file in entries or not entry.in_function
                 yield module, is_called and not entry.optional
 
 
@@ -424,7 +428,7 @@ def _listed(top: Path, scripts: list[BuildScript], key: str) -> Iterator[str]:
 def _read_cmake(top: Path, scripts: list[BuildScript], document: PyProject) -> tuple[CMake, list[Variable]]:
     """Read the project's own CMake files, if its build uses CMake."""
     calls_cmake = any("cmake" in script.programs for script in scripts)
-    backend = _backend(document)
+    backend = document.build_system.build_backend
     imports = {entry.module.partition(".")[0] for script in scripts for entry in script.imports}
     if not calls_cmake and "scikit_build_core" not in backend and "skbuild" not in imports:
         return CMake(), []
@@ -537,7 +541,7 @@ def _undetermined(
 def _unknown_compilation(document: PyProject, scripts: list[BuildScript], files: dict[str, int]) -> str:
     """Return what a build without known extension modules may compile; empty if it compiles nothing."""
     if _compiling_backend(document):
-        return f"what the build backend {_backend(document)} compiles"
+        return f"what the build backend {document.build_system.build_backend} compiles"
     if any("ext_modules" in script.computed for script in scripts):
         return "which extension modules setup() defines: its argument ext_modules is computed"
     if any({"cffi_modules", "others"} & {*script.setup, *script.computed} for script in scripts):
