@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from builders.findings import Finding
+from matrix.consequences_text import consequences_text
 from matrix.console import table
 from matrix.options import add_action, add_catalog, add_format, add_names
 from matrix.refresh import update as updating
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from matrix.context import Context
     from matrix.refresh import CatalogUpdate
     from matrix.settings import Settings
+    from resolver.consequences import Consequence
     from resolver.facts.schema import Row, Status
 
 SUMMARY = "list the facts, check files of facts, or look for new facts"
@@ -68,6 +70,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=updating.OUTPUT,
         help="file of facts to which new rows are appended (default: %(default)s)",
     )
+    update.add_argument(
+        "--site", metavar="NAME|FILE", help="also show what the new rows change at this site (minutes)"
+    )
     update.add_argument("--apply", action="store_true", help="write the file; without it, only show the diff")
     for action in (listing, check, update):
         add_catalog(action)
@@ -82,7 +87,7 @@ def execute(context: Context) -> int:
         settings.catalog = [*settings.catalog, *map(str, args.files)]
         return _check(args, overlays(settings), console)
     if args.action == "update":
-        return _update(args, settings, console)
+        return _update(context)
     return _list(args, settings, console)
 
 
@@ -175,9 +180,10 @@ def _check(args: argparse.Namespace, paths: list[Path], console: Console) -> int
     return 0
 
 
-def _update(args: argparse.Namespace, settings: Settings, console: Console) -> int:
+def _update(context: Context) -> int:
     from builders.sources import index_url
 
+    args, settings, console = context.args, context.settings, context.console
     draft = updating.Draft(args.output, overlays(settings))
     catalog = draft.load()
     update = updating.fetch_update(
@@ -189,18 +195,27 @@ def _update(args: argparse.Namespace, settings: Settings, console: Console) -> i
         reporter=console,
     )
     updating.leave_own_rows(update, args.output)
-    draft.append(update.rows)
+    after = draft.append(update.rows)
+    found = []
+    if settings.site and update.rows:
+        found = updating.consequences_at(settings.site, catalog, after, context.today)
     written = args.apply and draft.write()
     for remark in update.remarks:
         console.warning(remark)
     for missed in updating.by_reason(update.unreachable):
         console.warning(f"Skipped: {missed}.")
-    _report_update(args, update, draft.diff(), console, written=written)
+    _report_update(args, update, draft.diff(), found, console, written=written)
     return EnvironmentLacksError.exit_code if update.unreachable else 0
 
 
 def _report_update(
-    args: argparse.Namespace, update: CatalogUpdate, diff: str, console: Console, *, written: bool
+    args: argparse.Namespace,
+    update: CatalogUpdate,
+    diff: str,
+    found: list[Consequence],
+    console: Console,
+    *,
+    written: bool,
 ) -> None:
     if args.format == "json":
         console.document(
@@ -209,6 +224,7 @@ def _report_update(
                 "rows": len(update.rows),
                 "diff": diff,
                 "written": str(args.output) if written else "",
+                "consequences": msgspec.to_builtins(found),
                 "remarks": update.remarks,
                 "unreachable": update.unreachable,
             }
@@ -216,6 +232,8 @@ def _report_update(
         return
     if diff:
         console.data(diff)
+    if found:
+        console.data(f"\nConsequences: {consequences_text(found)}")
     if written:
         console.info(f"\nWrote {len(update.rows)} rows to {args.output}. Use them: --catalog {args.output}")
     elif diff:

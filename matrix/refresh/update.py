@@ -21,7 +21,9 @@ from resolver.facts.schema import SCHEMA
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+    from datetime import date
 
+    from resolver.consequences import Consequence
     from resolver.facts import schema
     from resolver.facts.catalog import Catalog
     from resolver.reporter import Reporter
@@ -119,8 +121,8 @@ class Draft:
         """Load the catalog with the file as it is."""
         return load(self.overlays)
 
-    def append(self, rows: Iterable[schema.Row]) -> None:
-        """Append rows to the text.
+    def append(self, rows: Iterable[schema.Row]) -> Catalog:
+        """Append rows to the text, and return the catalog with them.
 
         Raises
         ------
@@ -129,7 +131,7 @@ class Draft:
         """
         self.after = with_rows(self.before, rows)
         if self.after == self.before:
-            return
+            return self.load()
         groups = [shipped_files(), *map(overlay_files, self.overlays)]
         path = str(self.path.resolve())
         if not any(path in group for group in groups):
@@ -138,7 +140,7 @@ class Draft:
                 groups[inside[-1]].append(path)
             else:
                 groups.append([path])
-        load_uncached(groups, overrides={path: self.after})
+        return load_uncached(groups, overrides={path: self.after})[0]
 
     def diff(self) -> str:
         """Return the change as a unified diff; empty if there is none."""
@@ -171,6 +173,24 @@ def with_rows(text: str, rows: Iterable[schema.Row]) -> str:
         return text
     text = text or _HEADER
     return text + added if text.endswith("\n") else f"{text}\n{added}"
+
+
+def consequences_at(site: str, before: Catalog, after: Catalog, today: date) -> list[Consequence]:
+    """Return what new rows change at a site.
+
+    Raises
+    ------
+    UsageError
+        The catalog does not know the site, or its driver of that day.
+    """
+    from matrix.inputs import Inputs
+    from matrix.request import make_request
+    from matrix.settings import Settings
+    from resolver.consequences import Side, consequences
+
+    settings = Settings(site=site, requirements=["torch"])
+    requests = [make_request(settings, catalog, today, Inputs()) for catalog in (before, after)]
+    return consequences(Side(before, requests[0]), Side(after, requests[1]))
 
 
 def leave_own_rows(update: CatalogUpdate, path: Path) -> None:

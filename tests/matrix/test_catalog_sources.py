@@ -328,3 +328,16 @@ def main_of(*arguments: str) -> int:
     from matrix.cli import main
 
     return main(["catalog", "update", *arguments])
+
+
+@pytest.mark.slow
+def test_consequences_of_new_rows_are_shown(pages: Sources, capsys: Capture) -> None:
+    wheel = "torch-99.0.0+cpu-cp312-cp312-manylinux_2_28_x86_64.whl"
+    pages.pages["/torch/whl/cpu/torch/"] = (HTML, listing(wheel))
+    shown = update(capsys, "--source", "torch", "--site", "lumi-c")
+    assert [(item["effect"], item["kind"], item["name"]) for item in shown["consequences"]] == [
+        ("possible", "torch", "torch 99.0.0+cpu")
+    ]
+    assert main_of("--source", "torch", "--site", "lumi-c") == 0
+    assert "Consequences: Becomes possible: 1 torch version." in capsys.readouterr().out
+    assert update(capsys, "--source", "torch")["consequences"] == []
