@@ -11,7 +11,7 @@ import msgspec
 from msgspec.structs import replace
 
 from resolver.compiling.clauses import PAIRED_WITH_TORCH
-from resolver.compiling.problem_builder import advice_for
+from resolver.compiling.problem_builder import advice_for, window_of
 from resolver.consequences.model import Consequence, Kind, Place, Side
 from resolver.consequences.questions import ANY, Question, Reason, Reasons, not_in_catalog
 from resolver.facts import schema
@@ -49,7 +49,8 @@ def changed_packages(before: Side, after: Side) -> frozenset[str] | None:
             {msgspec.msgpack.encode(row): row for row in side.catalog.of_kind(kind)}
             for side in (before, after)
         )
-        differing = [(ours.get(row) or theirs[row]) for row in ours.keys() ^ theirs.keys()]
+        rows = [(ours.get(row) or theirs[row]) for row in ours.keys() ^ theirs.keys()]
+        differing = [row for row in rows if _matters(row, after)]
         if differing and (kind not in _OF_PACKAGES or after.request.prefer == "proven"):
             return None
         names |= {row.name if isinstance(row, schema.Package) else _package(row) for row in differing} - {""}
@@ -57,6 +58,24 @@ def changed_packages(before: Side, after: Side) -> frozenset[str] | None:
     while more := {row.package for row in requires if normalize_name(row.on) in names} - names:
         names |= more
     return None if names & {"torch", *PAIRED_WITH_TORCH} else frozenset(names)
+
+
+def _matters(row: schema.Row, side: Side) -> bool:
+    """Return whether a row can matter for the target of a side: not one about another site or driver."""
+    target = side.request.target
+    match row:
+        case schema.Partition() | schema.DriverModule() | schema.SiteVariable():
+            return False
+        case schema.Gfx():
+            return row.target in target.gfx
+        case schema.Site():
+            return row.name == target.site
+        case schema.Driver():
+            window = None if target.driver else window_of(side.catalog, side.request)
+            return row.version == (window.driver if window else target.driver)
+        case schema.Window() | schema.SiteImage() | schema.SiteAdvice() | schema.KnownBad():
+            return row.site in {"", target.site}
+    return True
 
 
 def _package(row: schema.Row) -> str:
