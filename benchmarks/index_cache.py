@@ -15,7 +15,7 @@ from pathlib import Path
 import requests
 
 from builders.index_client import IndexClient
-from builders.index_client.pages import ACCEPT, parse, releases
+from builders.index_client.pages import ACCEPT, cut, files
 from builders.pip_configuration import package_sources
 
 _PROJECTS = ("numpy", "boto3", "torch", "transformers", "pandas", "grpcio", "aiohttp", "pydantic-core")
@@ -62,8 +62,9 @@ def main() -> None:
     for _ in range(_RUNS):
         start = time.process_time()
         for name, reply in zip(names, replies, strict=True):
-            files, _status = parse(reply.content, reply.headers["Content-Type"], reply.url, index)
-            releases(name, files)
+            page = cut(reply.content, reply.headers["Content-Type"], reply.url, name)
+            for _, part in page.releases:
+                files(part, page.form, reply.url, index)
         parsing.append(time.process_time() - start)
     figures = {"projects": len(names), "cold wall": cold, "warm cpu": warm, "parse cpu": min(parsing)}
     print(json.dumps(figures | {"warm / parse": warm / min(parsing)}, indent=1))

@@ -7,8 +7,8 @@ import os
 import platform
 import shutil
 import sys
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from builders.process import output_of
 from resolver.errors import EnvironmentLacksError
@@ -46,8 +46,7 @@ _INSTALLERS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class MissingTool:
+class MissingTool(NamedTuple):
     """A tool that a build on this host needs and that is missing."""
 
     what: str

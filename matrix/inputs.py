@@ -289,9 +289,7 @@ class _Reader:
         text = _VARIABLE.sub(lambda match: os.environ[match[1]], entry.text)
         if text == entry.text:
             return entry
-        from dataclasses import replace as replace_entry
-
-        return replace_entry(entry, text=text)
+        return replace(entry, text=text)
 
     def _add_entry(self, entry: Entry, kind: Kind, source: _Source) -> None:
         line = entry.pip

@@ -50,11 +50,20 @@ class Choices:
         Number of the variable in the search.
     everything
         The mask of all releases and of absence.
-    avoided
-        The mask of the releases that are chosen only if no other can be.
+    avoids_prereleases
+        Whether a pre-release is chosen only if no other release can be (PEP 440).
     """
 
-    __slots__ = ("_by_specifier", "_size", "avoided", "everything", "extra", "name", "number", "releases")
+    __slots__ = (
+        "_by_specifier",
+        "_size",
+        "avoids_prereleases",
+        "everything",
+        "extra",
+        "name",
+        "number",
+        "releases",
+    )
 
     def __init__(self, name: str, extra: str, releases: Sequence[Release]) -> None:
         self.name = name
@@ -64,13 +73,18 @@ class Choices:
         self.number = -1
         self._size = len(releases)
         self.everything = (1 << (self._size + 1)) - 1
-        self.avoided = 0
+        self.avoids_prereleases = False
         self._by_specifier: dict[str, int] = {}
 
-    def avoid_prereleases(self) -> None:
-        """Choose a pre-release only if no other release can be chosen (PEP 440)."""
-        releases = enumerate(self.releases, start=1)
-        self.avoided = sum(1 << bit for bit, release in releases if is_prerelease(release.version))
+    def preferred(self, mask: int, *, oldest: bool) -> int:
+        """Return the release in a mask that is to be tried first, as a mask of its own."""
+        left = mask
+        while left:
+            bit = left.bit_length() - 1 if oldest else (left & -left).bit_length() - 1
+            if not self.avoids_prereleases or not is_prerelease(self.release(bit).version):
+                return 1 << bit
+            left &= ~(1 << bit)
+        return 1 << (mask.bit_length() - 1) if oldest else mask & -mask
 
     @property
     def key(self) -> str:

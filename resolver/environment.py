@@ -20,7 +20,17 @@ if TYPE_CHECKING:
 
     from resolver.indexes import File
 
-_EXTRA = re.compile(r"""\s*\(?\s*extra\s*==\s*(?:"([^"]*)"|'([^']*)')\s*\)?\s*""")
+_COMPARISON = re.compile(r"""\s*(\w+)\s*(==|!=|<=|>=|<|>)\s*(["'])([^"']*)\3\s*""")
+_GROUP = re.compile(r"\((?:[^()]|\([^()]*\))*\)")
+_TEXTS = {
+    "implementation_name",
+    "os_name",
+    "platform_machine",
+    "platform_python_implementation",
+    "platform_system",
+    "sys_platform",
+}
+"""Variables that are never compared as versions."""
 NEWEST_PATCH = 99
 """Higher than the patch number of any Python release."""
 _OLDEST_GLIBC = 5  # manylinux1
@@ -65,24 +75,68 @@ class Environment:
         """
         if not marker:
             return True
-        only_extra = _EXTRA.fullmatch(marker)
-        if only_extra:
-            return bool(extra) and _normalized(only_extra[1] or only_extra[2] or "") == extra
         key = (marker, extra)
-        if key not in self._markers:
-            from packaging.markers import Marker, UndefinedComparison
+        applies = self._markers.get(key)
+        if applies is None:
+            patches = self._patches if "python_full_version" in marker else self._patches[:1]
+            simple = [self._simple(marker, extra, patch) for patch in patches]
+            applies = self._evaluated(marker, extra) if None in simple else any(simple)
+            self._markers[key] = applies
+        return applies
 
-            parsed = self._parsed.get(marker)
-            if parsed is None:
-                parsed = self._parsed[marker] = Marker(marker)
-            try:
-                self._markers[key] = any(
-                    parsed.evaluate({**self._variables, "python_full_version": full, "extra": extra})
-                    for full in self._patches
-                )
-            except UndefinedComparison as error:
-                raise ValueError(str(error)) from None
-        return self._markers[key]
+    def _simple(self, marker: str, extra: str, patch: str) -> bool | None:
+        """Evaluate a marker that only compares common variables, perhaps in parentheses before an extra.
+
+        Return None for others. Almost all markers are of this kind, and loading `packaging.markers` takes
+        longer than evaluating them.
+        """
+        if "(" in marker:
+            group, _, last = marker.rpartition(" and ")
+            if _GROUP.fullmatch(group) is None:
+                return None
+            compared = self._compared(last, extra, patch)
+            return compared and self._simple(group[1:-1], extra, patch)
+        alternatives = []
+        for alternative in marker.split(" or "):
+            clauses = [self._compared(clause, extra, patch) for clause in alternative.split(" and ")]
+            if None in clauses:
+                return None
+            alternatives.append(all(clauses))
+        return any(alternatives)
+
+    def _compared(self, clause: str, extra: str, patch: str) -> bool | None:
+        """Evaluate a comparison; None if `packaging` must do it."""
+        parts = _COMPARISON.fullmatch(clause)
+        if parts is None:
+            return None
+        name, operator, value = parts[1], parts[2], parts[4]
+        if name in {"python_version", "python_full_version"}:
+            allowed = specifier_or_none(operator + value)
+            version = self.python if name == "python_version" else patch
+            return None if allowed is None else allowed.allows(version)
+        if operator not in {"==", "!="}:
+            return None
+        if name == "extra":
+            is_same = bool(extra) and _normalized(value) == extra
+        elif name in _TEXTS:
+            is_same = self._variables[name] == value
+        else:
+            return None
+        return is_same == (operator == "==")
+
+    def _evaluated(self, marker: str, extra: str) -> bool:
+        from packaging.markers import Marker, UndefinedComparison
+
+        parsed = self._parsed.get(marker)
+        if parsed is None:
+            parsed = self._parsed[marker] = Marker(marker)
+        try:
+            return any(
+                parsed.evaluate({**self._variables, "python_full_version": full, "extra": extra})
+                for full in self._patches
+            )
+        except UndefinedComparison as error:
+            raise ValueError(str(error)) from None
 
     @property
     def _patches(self) -> tuple[str, str]:

@@ -94,12 +94,15 @@ class Search:
         Number of contradictions so far.
     stated
         The incompatibilities that were added.
+    touched
+        Variables whose domain is new or changed. Whoever chooses removes those that need no more attention.
     """
 
     def __init__(self, *, max_conflicts: int = MOST_CONFLICTS) -> None:
         self.domains: list[int] = []
         self.conflicts = 0
         self.stated: list[Incompatibility] = []
+        self.touched: set[int] = set()
         self._everything: list[int] = []
         self._max_conflicts = max_conflicts
         self._touching: list[list[Incompatibility]] = []
@@ -119,6 +122,7 @@ class Search:
         self._everything.append(everything)
         self._touching.append([])
         self._last.append(-1)
+        self.touched.add(len(self.domains) - 1)
         return len(self.domains) - 1
 
     def add(self, terms: Mapping[int, int], reason: object) -> None:
@@ -194,6 +198,7 @@ class Search:
         if before & ~mask:
             self.domains[variable] = before & mask
             self._changed.append(variable)
+            self.touched.add(variable)
 
     def _settle(self) -> Incompatibility | None:
         """Propagate all conclusions; return the final incompatibility if the assumptions have no solution."""
@@ -307,6 +312,7 @@ class Search:
         while len(self._trail) > start:
             entry = self._trail.pop()
             self.domains[entry.variable] = entry.before
+            self.touched.add(entry.variable)
             self._last[entry.variable] = entry.previous
             if entry.cause is not None and entry.level <= level:
                 self._fresh.append(entry.cause)  # it still follows

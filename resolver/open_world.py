@@ -125,8 +125,8 @@ class OpenWorld:
         self._by_number: dict[int, Choices] = {}
         self._loaded: dict[int, set[int]] = {}
         """For each variable the values whose requirements were added, for the present environment."""
-        self._finished: list[int] = []
-        """For each variable the value that needs no more work, for the present solution."""
+        self._undecided: set[int] = set()
+        """Variables that must be present, and have several values."""
         self._installable_files: dict[tuple[str, str], list[File]] = {}
         """By project and version, for the present environment."""
         self._requires: dict[tuple[int, int], list[tuple[str, str]]] = {}
@@ -192,7 +192,7 @@ class OpenWorld:
             self._environment = Environment(python, glibc, any_patch=self._any_patch)
             self._loaded.clear()
             self._installable_files.clear()
-        self._finished.clear()
+        self._search.touched.update(range(len(self._search.domains)))
         self._look_ahead.start(
             (
                 requirement
@@ -398,7 +398,7 @@ class OpenWorld:
             return choices
         self._add_facts(choices)
         if not any(names_prerelease(requirement.specifier) for requirement in self._stated(name)):
-            choices.avoid_prereleases()
+            choices.avoids_prereleases = True
         for limit in self._limits.get(name, ()):
             text = f"you limited {name} to {limit.specifier}"
             excluded = choices.everything & ~choices.allowed_by(limit.specifier) & ~ABSENT
@@ -599,23 +599,22 @@ class OpenWorld:
 
     def _choose(self) -> tuple[int, int] | None:
         """Return the next variable to decide and its value; read the metadata of what was decided."""
-        first = -1
-        domains, finished = self._search.domains, self._finished
-        finished += [ABSENT] * (len(domains) - len(finished))
-        for number, (domain, finished_domain) in enumerate(zip(domains, finished, strict=True)):
-            if domain == finished_domain or domain & ABSENT:
-                continue
-            if number in self._names and self._names[number] not in self._solution:
-                raise WantedError([self._names[number]])
-            if domain & (domain - 1):
-                first = number if first < 0 else first
-            elif domain not in self._loaded.get(number, ()):
-                self._load(number, domain)
-                return number, domain
-            else:
-                finished[number] = domain
-        if first < 0:
+        domains, touched, undecided = self._search.domains, self._search.touched, self._undecided
+        for number in sorted(touched):
+            domain = domains[number]
+            undecided.discard(number)
+            if not domain & ABSENT:
+                if number in self._names and self._names[number] not in self._solution:
+                    raise WantedError([self._names[number]])
+                if domain & (domain - 1):
+                    undecided.add(number)
+                elif domain not in self._loaded.get(number, ()):
+                    self._load(number, domain)
+                    return number, domain
+            touched.discard(number)
+        if not undecided:
             return None
+        first = min(undecided)
         choices, domain = self._by_number[first], self._search.domains[first]
         if choices.extra:
             return first, self._same_as_project(choices, domain)
@@ -656,10 +655,7 @@ class OpenWorld:
         kept = mask & choices.of_version(self._keep.get(choices.name, ""))
         if kept:
             return kept
-        mask = mask & ~choices.avoided or mask
-        if self._request.prefer == "oldest":
-            return 1 << (mask.bit_length() - 1)
-        return mask & -mask
+        return choices.preferred(mask, oldest=self._request.prefer == "oldest")
 
     def _installable(self, name: str, release: Release) -> list[File]:
         """Return the files of a release that the target may install."""
@@ -675,17 +671,21 @@ class OpenWorld:
         """Return why a release cannot be installed, and whether the target decides that; None if it can."""
         if isinstance(release, Installed):
             return None
+        installable = self._installable(name, release)
+        if installable and installable[0].yanked is None:
+            return None
         files = uploaded_by(release.files, self._request.target.date)
         if not files:
             return f"was uploaded after {self._request.target.date}", False
         if all(file.yanked is not None for file in files) and not self._is_pinned(name, release.version):
             return "is yanked", False
-        if self._installable(name, release):
-            return None
+        return None if installable else (self._not_for_target(files), True)
+
+    def _not_for_target(self, files: Sequence[File]) -> str:
         pythons = {file.requires_python for file in files}
         if len(pythons) == 1 and not self._environment.allows_python(python := pythons.pop()):
-            return f"requires Python {python}", True
-        return f"has no file for {self._environment}", True
+            return f"requires Python {python}"
+        return f"has no file for {self._environment}"
 
     def _is_pinned(self, name: str, version: str) -> bool:
         """Return whether a requirement names exactly this version, so that it may be yanked (PEP 592)."""

@@ -36,6 +36,7 @@ _BEFORE, _AT, _AFTER, _PAST = -1, 0, 1, 2
 _JUST_AFTER = (1,)
 _FIRST: VersionKey = (-1,)
 _LAST: VersionKey = (1 << 62,)
+_PLAIN = re.compile(r"[0-9]+(?:\.[0-9]+)*")
 _CLAUSE = re.compile(
     r"(?P<operator>==|!=|<=|>=|<|>|~=)\s*(?P<public>[0-9](?:[a-z0-9.!_-]*[a-z0-9])?)"
     r"(?P<series>\.\*)?(?P<local>\+[a-z0-9]+(?:[._-][a-z0-9]+)*)?",
@@ -109,6 +110,8 @@ def version_or_none(text: str) -> Version | None:
 @cache
 def version_key(version: str) -> VersionKey:
     """Return the key of a valid version; its local label is ignored."""
+    if _PLAIN.fullmatch(version):
+        return 0, _without_trailing_zeros(tuple(map(int, version.split(".")))), _AT
     parsed = Version(version)
     key = parsed.epoch, _without_trailing_zeros(parsed.release)
     if parsed.pre is not None or (parsed.dev is not None and parsed.post is None):

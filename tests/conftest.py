@@ -10,10 +10,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 from wheel.wheelfile import WheelFile
 
 from builders.containers import runtime
 from tests.rig.rig import Rig, the_rig
+
+settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("any machine")  # a busy machine is not a fault
 
 _INTEGRATION_TIMEOUT = 1800
 """Seconds; the first test that needs the rig's base image also makes it."""

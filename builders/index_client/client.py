@@ -12,13 +12,14 @@ import os
 import threading
 import time
 from bisect import bisect_left
+from collections.abc import Sequence
 from contextlib import contextmanager, suppress
 from copy import copy
 from datetime import UTC, datetime
 from functools import cached_property, lru_cache, partial
 from pathlib import Path
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar, overload
 from urllib.parse import urlsplit
 
 import msgspec
@@ -27,15 +28,15 @@ from packaging.version import Version
 
 from builders.cache import cache_root
 from builders.index_client import pages, stored
-from builders.index_client.pages import PageError
-from builders.index_client.stored import ACTIVE, Page, StoredPage
+from builders.index_client.pages import ACTIVE, PageError
+from builders.index_client.stored import Page, StoredPage
 from builders.urls import OFFLINE_HINT, local_path, mirrored, without_password
 from resolver.errors import EnvironmentLacksError, MatrixError, SourceError
 from resolver.indexes import File, Metadata
 from resolver.reporter import SILENT
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     import requests
 
@@ -43,11 +44,8 @@ if TYPE_CHECKING:
     from resolver.indexes import Project, Release
     from resolver.reporter import Reporter
 
-    Releases = Sequence[tuple[str, Sequence[File]]]
-    """Versions, newest first, and the files of each."""
-
 FRESH_FOR = 600.0  # seconds
-_FORMAT = "v2"
+_FORMAT = "v3"
 _THREADS = 16
 _HIDES_MISSING = "download.pytorch.org"
 """Replies 403 for projects that it does not have. uv makes the same exception."""
@@ -219,7 +217,7 @@ class IndexClient:
             if self._local(index) is None and not self._is_usable(self._page_path(index, name)):
                 self.submit(partial(self._page, index, name))
         parts: list[_Part] = [self._page(index, name) for index in self._indexes]
-        parts += [_Links(pages.releases(name, self._link_page(url).get(name, ()))) for url in self._links]
+        parts += [_Links(name, self._link_page(url).get(name, ())) for url in self._links]
         present = [part for part in parts if part.exists]
         return _Project(name, present) if present else None
 
@@ -232,12 +230,7 @@ class IndexClient:
         folder = self._local(url)
         if folder is not None:
             return self._local_page(folder, index, name)
-
-        def parse(content: bytes, kind: str, location: str) -> tuple[Releases, str]:
-            files, status = pages.parse(content, kind, location, index)
-            return pages.releases(name, files), status
-
-        return self._cached_page(url, self._page_path(index, name), index, name, parse)
+        return self._cached_page(url, index, name)
 
     def _link_page(self, url: str) -> dict[str, list[File]]:
         """Return the files of a place with links, by the project that they may belong to."""
@@ -249,12 +242,7 @@ class IndexClient:
         if local is not None:
             files = _files_at(local, url)
         else:
-
-            def parse(content: bytes, kind: str, location: str) -> tuple[Releases, str]:
-                linked, status = pages.parse(content, kind, location, url)
-                return [("", linked)], status
-
-            page = self._cached_page(url, self._page_path(url, ""), url, "", parse)
+            page = self._cached_page(url, url, "")
             files = page.files(0) if page.exists else ()
         by_project: dict[str, list[File]] = {}
         for file in files:
@@ -273,30 +261,25 @@ class IndexClient:
             page = stored.read(target, url)
             if page is None or page.etag != validator:
                 with _broken_page(index, name):
-                    files, status = pages.parse(path.read_bytes(), kind, url, index)
-                header = Page(url, etag=validator, exists=True, status=status)
-                page = stored.write(target, header, pages.releases(name, files))
+                    cut = pages.cut(path.read_bytes(), kind, url, name)
+                header = Page(url, validator, "", True, url, index, cut.form, cut.status)
+                page = stored.write(target, header, cut.releases)
             return page
         return stored.NOTHING
 
-    def _cached_page(
-        self,
-        url: str,
-        path: Path,
-        index: str,
-        name: str,
-        parse: Callable[[bytes, str, str], tuple[Releases, str]],
-    ) -> StoredPage:
+    def _cached_page(self, url: str, index: str, name: str) -> StoredPage:
         """Return a page from the cache if that may be used, else from its server.
 
         Parameters
         ----------
-        parse
-            Returns the releases and the status for the content, content type and final URL of a page.
+        name
+            The project; empty for a page with links to files of any.
         """
+        path = self._page_path(index, name)
         page = stored.read(path, url)
-        if page is not None and self._is_usable(path):
-            self._warn_if_old(path)
+        if page is not None and self._may_use(page.age):
+            if page.age >= self._fresh_for:
+                self._warn(path.stem, page.age)
             return page
         if self._offline:
             what = f"project {name}" if name else "links"
@@ -313,11 +296,12 @@ class IndexClient:
                 os.utime(path)
             return page
         header = Page(url, reply.headers.get("ETag", ""), reply.headers.get("Last-Modified", ""), reply.ok)
-        releases: Releases = []
-        if reply.ok:
-            with self._parsing, _broken_page(index, name):
-                kind = reply.headers.get("Content-Type", "")
-                releases, header.status = parse(content, kind, without_password(reply.url))
+        if not reply.ok:
+            return stored.write(path, header, [])
+        header.location, header.index = without_password(reply.url), index
+        with self._parsing, _broken_page(index, name):
+            kind = reply.headers.get("Content-Type", "")
+            header.form, header.status, releases = pages.cut(content, kind, header.location, name)
         return stored.write(path, header, releases)
 
     def _get(
@@ -391,16 +375,19 @@ class IndexClient:
     def _is_usable(self, path: Path) -> bool:
         """Return whether a cached page may be used without a request."""
         age = stored.age(path)
-        return age is not None and (self._offline or age < self._fresh_for)
+        return age is not None and self._may_use(age)
 
-    def _warn_if_old(self, path: Path) -> None:
-        age = stored.age(path) or 0.0
-        if age < self._fresh_for or self._warned.is_set():
+    def _may_use(self, age: float) -> bool:
+        return self._offline or age < self._fresh_for
+
+    def _warn(self, name: str, age: float) -> None:
+        """Say once that an old page is used."""
+        if self._warned.is_set():
             return
         self._warned.set()
         day = datetime.fromtimestamp(time.time() - age, UTC).strftime("%Y-%m-%d %H:%M UTC")
         self._reporter.warning(
-            f"--offline uses pages of package indexes from the cache, that of {path.stem} as of {day}. "
+            f"--offline uses pages of package indexes from the cache, that of {name} as of {day}. "
             "Newer releases are not considered."
         )
 
@@ -425,7 +412,8 @@ class _Links:
 
     status = ACTIVE
 
-    def __init__(self, releases: Releases) -> None:
+    def __init__(self, project: str, files: Iterable[File]) -> None:
+        releases = pages.by_version(((file.name, file) for file in files), project)
         self.exists = bool(releases)
         self.versions = [version for version, _ in releases]
         self._files = [files for _, files in releases]
@@ -480,8 +468,33 @@ class _Project:
     def releases(self) -> Sequence[Release]:
         if len(self._parts) > 1:
             return _merge(self._parts)
-        (part,) = self._parts
-        return [_Release(version, part, number) for number, version in enumerate(part.versions)]
+        return _Releases(self._parts[0])
+
+
+class _Releases(Sequence["_Release"]):
+    """The releases of a project on one index; most are never looked at."""
+
+    def __init__(self, part: _Part) -> None:
+        self._part = part
+        self._made: dict[int, _Release] = {}
+
+    def __len__(self) -> int:
+        return len(self._part.versions)
+
+    @overload
+    def __getitem__(self, position: int) -> _Release: ...
+
+    @overload
+    def __getitem__(self, position: slice) -> Sequence[_Release]: ...
+
+    def __getitem__(self, position: int | slice) -> _Release | Sequence[_Release]:
+        if isinstance(position, slice):
+            return [self[number] for number in range(len(self))[position]]
+        release = self._made.get(position)
+        if release is None:
+            number = range(len(self))[position]
+            release = self._made[position] = _Release(self._part.versions[number], self._part, number)
+        return release
 
 
 class _Pool:
@@ -565,16 +578,19 @@ def _candidates(files: Sequence[File]) -> list[File]:
 
 
 def _files_at(place: Path, url: str) -> list[File]:
-    """Return the files of a directory, or those that an HTML file links to."""
+    """Return the files of a directory, or those that an HTML file links to, wheels first."""
     try:
         if place.is_dir():
-            return [
+            files = (
                 File(path.name, path.as_uri(), size=path.stat().st_size, index=url)
-                for path in sorted(place.iterdir())
+                for path in place.iterdir()
                 if path.is_file()
-            ]
+            )
+            return sorted(files, key=pages.wheels_first)
         with _broken_page(url, ""):
-            return pages.parse(place.read_bytes(), _HTML, place.as_uri(), url)[0]
+            location = place.as_uri()
+            form, _, releases = pages.cut(place.read_bytes(), _HTML, location, "")
+            return [file for _, part in releases for file in pages.files(part, form, location, url)]
     except FileNotFoundError:
         return []
     except OSError as error:

@@ -8,27 +8,32 @@ from __future__ import annotations
 
 import html
 import re
-from functools import lru_cache
-from typing import TYPE_CHECKING
+from functools import lru_cache, partial
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeVar
 from urllib.parse import unquote, urljoin
 
 import msgspec
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
-from builders.index_client.stored import ACTIVE
 from resolver.indexes import File
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
+
+Form = Literal["json", "html"]
+ACTIVE = "active"
+T = TypeVar("T")
 
 ACCEPT = "application/vnd.pypi.simple.v1+json, application/vnd.pypi.simple.v1+html;q=0.2, text/html;q=0.01"
 _QUARANTINED = "quarantined"
 _SDIST_ENDINGS = (".tar.gz", ".zip", ".tgz", ".tar.bz2", ".tar.xz")
 _ENDINGS = (".whl", *_SDIST_ENDINGS)
-_ANCHOR = '<a href="'
-_ATTRIBUTE = re.compile(r" [a-z-]+=")
-_UNUSUAL = re.compile(r"<(?:base\s|!--)", re.IGNORECASE)
+_ANCHOR = b'<a href="'
+_END = b"</a>"
+_ATTRIBUTE = re.compile(r' ([a-z-]+)="([^"]*)"')
+_LINK = re.compile(r'([^"#]*)#?([^"]*)"((?: [a-z-]+="[^"]*")*) *>')
+_NO_ATTRIBUTES: dict[str, str] = {}
 _OTHER_SYSTEMS = ("win", "macosx", "ios", "android")
 _META = re.compile(r"""<meta\s+name="pypi:([a-z-]+)"\s+content="([^"<>]*)"\s*/?>""", re.IGNORECASE)
 
@@ -68,20 +73,47 @@ class _JsonPage(msgspec.Struct, rename="kebab"):
     project_status: _Status = _Status()
 
 
+class _RawPage(msgspec.Struct):
+    files: list[msgspec.Raw]
+
+
 _json_decoder = msgspec.json.Decoder(_JsonPage)
+_raw_decoder = msgspec.json.Decoder(_RawPage)
+_files_decoder = msgspec.json.Decoder(list[_JsonFile])
 
 
-def parse(content: bytes, content_type: str, url: str, index: str) -> tuple[list[File], str]:
-    """Return the files on a page in its order, and the status of the project.
+class Cut(NamedTuple):
+    """A page cut into the releases of a project, whose files are parsed when they are needed.
+
+    Attributes
+    ----------
+    form
+        What the parts are written in.
+    status
+        The status of the project.
+    releases
+        Versions, newest first, and the part of the page about each.
+    """
+
+    form: Form
+    status: str
+    releases: list[tuple[str, bytes]]
+
+
+def cut(content: bytes, content_type: str, url: str, project: str) -> Cut:
+    """Cut a page into releases.
+
+    Files of other projects, and those with an invalid name or version, are skipped; so are wheels for other
+    systems than Linux, which are most files of some projects, but not their versions.
 
     Parameters
     ----------
     content_type
         As the server declares it.
     url
-        Where the page was found; relative links are resolved against it.
-    index
-        The `File.index` of the files.
+        Where the page was found.
+    project
+        Normalized name. If it is empty, all files are in one release with an empty version.
 
     Raises
     ------
@@ -90,58 +122,74 @@ def parse(content: bytes, content_type: str, url: str, index: str) -> tuple[list
     """
     kind = content_type.partition(";")[0].strip().lower()
     if kind.endswith(("/json", "+json")):
-        files, status = _parse_json(content, url, index)
+        form, status, parts = _cut_json(content)
     elif kind.endswith(("/html", "+html", "/xhtml+xml")):
-        files, status = _parse_html(content, url, index)
+        form, status, parts = _cut_html(content, url)
     else:
         msg = f"its content type is {kind or 'missing'}, neither JSON nor HTML"
         raise PageError(msg)
-    return ([] if status == _QUARANTINED else files), status
+    versions = by_version(parts, project) if project else [("", [part for _, part in parts])]
+    if status == _QUARANTINED:
+        versions = []
+    elif form == "json":
+        return Cut(form, status, [(version, b"[%s]" % b",".join(rows)) for version, rows in versions])
+    return Cut(form, status, [(version, _END.join(rows)) for version, rows in versions])
 
 
-def releases(project: str, files: Iterable[File]) -> list[tuple[str, list[File]]]:
-    """Return the versions of a project, newest first, and the files of each, wheels first.
+def files(part: bytes, form: Form, url: str, index: str) -> tuple[File, ...]:
+    """Return the files in a part of a page, wheels first.
 
-    Files of other projects, and those with an invalid name or version, are skipped; so are wheels for other
-    systems than Linux, which are most files of some projects, but not their versions.
+    Parameters
+    ----------
+    url
+        Where the page was found; relative links are resolved against it.
+    index
+        The `File.index` of the files.
     """
-    versions: dict[str, Version | None] = {}
-    by_version: dict[Version, tuple[str, list[File]]] = {}
-    seen: set[str] = set()
-    for file in files:
-        text = version_in(file.name, project)
-        if text is None or file.name in seen:
-            continue
-        seen.add(file.name)
-        if text not in versions:
-            versions[text] = _version(text)
-        version = versions[text]
+    found = _json_files(part, url, index) if form == "json" else _html_files(part, url, index)
+    by_name: dict[str, File] = {}
+    for file in found:
+        by_name.setdefault(file.name, file)
+    return tuple(sorted(by_name.values(), key=wheels_first))
+
+
+def wheels_first(file: File) -> tuple[bool, str]:
+    """Return a key by which files are sorted."""
+    return not file.name.endswith(".whl"), file.name
+
+
+def by_version(parts: Iterable[tuple[str, T]], project: str) -> list[tuple[str, list[T]]]:
+    """Return the versions of a project, newest first, and what belongs to each.
+
+    Parameters
+    ----------
+    parts
+        Names of files, each with anything.
+    """
+    by_text: dict[str, list[T]] = {}
+    is_ours = lru_cache(maxsize=None)(partial(_is_name, project=project))
+    for name, part in parts:
+        words = name.split("-")
+        if len(words) == 5 and name.endswith(".whl"):  # noqa: PLR2004  most files
+            text = words[1].replace("_", "-") if is_ours(words[0]) else None
+        else:
+            text = version_in(name, project)
+        if text:
+            rows = by_text.setdefault(text, [])
+            if not _is_for_others(words[-1]):
+                rows.append(part)
+    merged: dict[Version, tuple[str, list[T]]] = {}
+    for text, rows in by_text.items():
+        version = _version(text)
         if version is not None:
-            rows = by_version.setdefault(version, (text, []))[1]
-            if not is_foreign(file.name):
-                rows.append(file)
-    return [
-        (text, sorted(rows, key=lambda file: (not file.name.endswith(".whl"), file.name)))
-        for _, (text, rows) in sorted(by_version.items(), key=lambda item: item[0], reverse=True)
-    ]
-
-
-def is_foreign(filename: str) -> bool:
-    """Return whether a wheel is only for other systems than Linux.
-
-    Examples
-    --------
-    >>> is_foreign("numpy-2.0.0-cp312-cp312-win_amd64.whl")
-    True
-    >>> is_foreign("numpy-2.0.0-cp312-cp312-manylinux_2_17_x86_64.manylinux2014_x86_64.whl")
-    False
-    """
-    return _is_foreign_tag(filename.rpartition("-")[2])
+            merged.setdefault(version, (text, []))[1].extend(rows)
+    return [row for _, row in sorted(merged.items(), key=lambda item: item[0], reverse=True)]
 
 
 @lru_cache(maxsize=1000)
-def _is_foreign_tag(tag: str) -> bool:
-    return tag.endswith(".whl") and all(part.startswith(_OTHER_SYSTEMS) for part in tag[:-4].split("."))
+def _is_for_others(ending: str) -> bool:
+    """Return whether the last part of a file name is that of a wheel only for other systems than Linux."""
+    return ending.endswith(".whl") and all(tag.startswith(_OTHER_SYSTEMS) for tag in ending[:-4].split("."))
 
 
 def version_in(filename: str, project: str) -> str | None:
@@ -208,16 +256,21 @@ def _version(text: str) -> Version | None:
         return None
 
 
-def _parse_json(content: bytes, url: str, index: str) -> tuple[list[File], str]:
+def _cut_json(content: bytes) -> tuple[Form, str, list[tuple[str, bytes]]]:
     try:
         page = _json_decoder.decode(content)
+        rows = _raw_decoder.decode(content).files
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         msg = f"it is not valid JSON of a package index ({error})"
         raise PageError(msg) from None
     _check_api(page.meta.api_version)
+    parts = [(file.filename, bytes(row)) for file, row in zip(page.files, rows, strict=True)]
+    return "json", page.project_status.status, parts
+
+
+def _json_files(part: bytes, url: str, index: str) -> Iterator[File]:
     resolve = _Resolver(url)
-    files = []
-    for row in page.files:
+    for row in _files_decoder.decode(part):
         metadata = row.core_metadata
         if metadata is None:
             metadata = row.data_dist_info_metadata
@@ -225,71 +278,80 @@ def _parse_json(content: bytes, url: str, index: str) -> tuple[list[File], str]:
             metadata = row.dist_info_metadata
         hashed = isinstance(metadata, _Hashes)
         yanked = row.yanked
-        files.append(
-            File(
-                row.filename,
-                resolve(row.url.partition("#")[0]),
-                row.hashes.sha256.lower(),
-                row.size or 0,
-                index,
-                row.requires_python or "",
-                row.upload_time or "",
-                yanked if isinstance(yanked, str) and yanked else "" if yanked is True else None,
-                hashed or metadata is True,
-                metadata.sha256.lower() if isinstance(metadata, _Hashes) else "",
-            )
+        yield File(
+            row.filename,
+            resolve(row.url.partition("#")[0]),
+            row.hashes.sha256.lower(),
+            row.size or 0,
+            index,
+            row.requires_python or "",
+            row.upload_time or "",
+            yanked if isinstance(yanked, str) and yanked else "" if yanked is True else None,
+            hashed or metadata is True,
+            metadata.sha256.lower() if isinstance(metadata, _Hashes) else "",
         )
-    return files, page.project_status.status
 
 
-def _parse_html(content: bytes, url: str, index: str) -> tuple[list[File], str]:
-    text = content.decode("utf-8", "replace")
-    meta = dict(_META.findall(text))
+def _cut_html(content: bytes, url: str) -> tuple[Form, str, list[tuple[str, bytes]]]:
+    pieces = content.split(_END)
+    rest = pieces.pop()
+    head = (pieces[0] if pieces else rest).decode("utf-8", "replace")
+    meta = dict(_META.findall(head))
     _check_api(meta.get("repository-version", "1.0"))
     status = meta.get("project-status", ACTIVE)
-    anchors = text.split(_ANCHOR)[1:]
-    lower = text.lower()
-    if lower.count("<a ") + lower.count("<a\n") == len(anchors) and not _UNUSUAL.search(text):
-        try:
-            return _usual_links(anchors, url, index), status
-        except _UnusualError:
-            pass
-    return _parse_unusual_html(text, url, index), status
+    is_usual = content.count(b"<a") == content.count(_ANCHOR) == len(pieces)
+    if not is_usual or any(mark in content for mark in (b"<A", b"<!--")) or "<base" in head.lower():
+        rows = _parse_unusual_html(content.decode("utf-8", "replace"), url)
+        return "json", status, [(row.filename, msgspec.json.encode(row)) for row in rows]
+    return "html", status, list(zip(map(_linked_name, pieces), pieces, strict=True))
 
 
-def _usual_links(anchors: Iterable[str], url: str, index: str) -> list[File]:
-    """Return the files of anchors of the form ``<a href="URL" NAME="VALUE" ...>``, all lower case.
-
-    This is a tenth of the work of an HTML parser, which counts where pages have thousands of links.
+def _linked_name(piece: bytes) -> str:
+    """Return the name of the linked file, which is the text of the link (PEP 503) as a rule.
 
     Parameters
     ----------
-    anchors
-        What follows ``<a href="``.
+    piece
+        What ends with a link, without ``</a>``.
+    """
+    start = piece.rfind(b">") + 1
+    if piece.find(b"/" + piece[start:], 0, start) >= 0:
+        return piece[start:].decode("utf-8", "replace")
+    link = piece.rpartition(_ANCHOR)[2].partition(b'"')[0].decode("utf-8", "replace")
+    return _last_segment(html.unescape(link).partition("#")[0])
+
+
+def _last_segment(location: str) -> str:
+    name = location.partition("?")[0].rpartition("/")[2]
+    return unquote(name) if "%" in name else name
+
+
+def _html_files(part: bytes, url: str, index: str) -> list[File]:
+    """Return the files of links, which are usually ``<a href="URL" NAME="VALUE" ...>``, all lower case.
+
+    Parsing those takes a tenth of the time of an HTML parser.
     """
     resolve = _Resolver(url)
     unescape = lru_cache(html.unescape)
-    files = []
-    for anchor in anchors:
-        link, _, rest = anchor.partition('"')
-        location, _, fragment = (html.unescape(link) if "&" in link else link).partition("#")
-        name = location.partition("?")[0].rpartition("/")[2]
-        if "%" in name:
-            name = unquote(name)
+    found: list[File] = []
+    for piece in part.split(_END):
+        link = piece.rpartition(_ANCHOR)[2].decode("utf-8", "replace")
+        usual = _LINK.match(link)
+        if usual is None:
+            rows = _parse_unusual_html((piece + _END).decode("utf-8", "replace"), url)
+            found += _json_files(msgspec.json.encode(rows), url, index)
+            continue
+        location, fragment, text = usual.groups()
+        if "&" in location or "&" in fragment:
+            location, _, fragment = html.unescape(f"{location}#{fragment}").partition("#")
+        name = _last_segment(location)
         if not name.endswith(_ENDINGS):
             continue
-        if is_foreign(name):
-            files.append(File(name, location))
-            continue
-        words = rest.partition(">")[0].split('"')
-        attributes = dict(zip(words[:-1:2], words[1::2], strict=False))
-        if words[-1].strip() or not all(map(_is_attribute, attributes)):
-            raise _UnusualError
-        get = attributes.get
-        requires = get(" data-requires-python=", "")
-        yanked = get(" data-yanked=")
-        metadata = get(" data-core-metadata=", get(" data-dist-info-metadata="))
-        files.append(
+        get = dict(_ATTRIBUTE.findall(text)).get if text else _NO_ATTRIBUTES.get
+        requires = get("data-requires-python", "")
+        yanked = get("data-yanked")
+        metadata = get("data-core-metadata", get("data-dist-info-metadata"))
+        found.append(
             File(
                 name,
                 resolve(location),
@@ -297,25 +359,16 @@ def _usual_links(anchors: Iterable[str], url: str, index: str) -> list[File]:
                 0,
                 index,
                 unescape(requires) if "&" in requires else requires,
-                get(" data-upload-time=", ""),
+                get("data-upload-time", ""),
                 None if yanked is None else html.unescape(yanked),
                 metadata is not None and metadata != "false",
                 _sha256(metadata) if metadata else "",
             )
         )
-    return files
+    return found
 
 
-@lru_cache(maxsize=100)
-def _is_attribute(text: str) -> bool:
-    return _ATTRIBUTE.fullmatch(text) is not None
-
-
-class _UnusualError(Exception):
-    """A page is not written as indexes usually write it."""
-
-
-def _parse_unusual_html(text: str, url: str, index: str) -> list[File]:
+def _parse_unusual_html(text: str, url: str) -> list[_JsonFile]:
     """Parse HTML that is not written as indexes usually write it; this takes much longer."""
     import pypi_simple
 
@@ -324,19 +377,18 @@ def _parse_unusual_html(text: str, url: str, index: str) -> list[File]:
     except (ValueError, pypi_simple.UnsupportedRepoVersionError) as error:
         raise PageError(str(error).rstrip(".")) from None
     return [
-        File(
+        _JsonFile(
             package.filename,
-            package.url.partition("#")[0],
-            package.digests.get("sha256", ""),
-            0,
-            index,
-            package.requires_python or "",
-            "",
-            (package.yanked_reason or "") if package.is_yanked else None,
-            bool(package.has_metadata),
-            (package.metadata_digests or {}).get("sha256", ""),
+            package.url,
+            _Hashes(package.digests.get("sha256", "")),
+            requires_python=package.requires_python,
+            yanked=package.yanked_reason or package.is_yanked,
+            core_metadata=_Hashes(digests.get("sha256", ""))
+            if (digests := package.metadata_digests)
+            else bool(package.has_metadata),
         )
         for package in page.packages
+        if package.filename.endswith(_ENDINGS)
     ]
 
 

@@ -1,7 +1,8 @@
 """Pages in the cache: the releases of a project in their order; their files are read when needed.
 
 A page has up to 10,000 files, of which resolving needs a few. So a cached page is a token, the length of
-the header, the header, and the packed files of each release. Reading it takes one read of its beginning.
+the header, the header, and what the page says of each release, as the server sent it. Reading it takes one
+read of its beginning.
 """
 
 from __future__ import annotations
@@ -14,12 +15,12 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from builders.files import temporary_sibling
-from resolver.indexes import File
+from builders.index_client import pages
+from builders.index_client.pages import ACTIVE, Form
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from resolver.indexes import File
 
-ACTIVE = "active"
 _TOKEN = 16  # random bytes at the beginning, by which a replaced file is recognized
 _START = _TOKEN + 4
 _FIRST_READ = 1 << 15  # bytes; holds most pages
@@ -36,26 +37,38 @@ class Page(msgspec.Struct, array_like=True, gc=False):
     """Validators for a conditional request (RFC 9110, section 13.1)."""
     exists: bool = False
     """Whether the index has the project."""
+    location: str = ""
+    """Where the page was found, which redirects can change."""
+    index: str = ""
+    form: Form = "json"
+    """What the releases are written in."""
     status: str = ACTIVE
     versions: list[str] = []
     """Newest first."""
     sizes: list[int] = []
-    """The number of bytes of the packed files of each version."""
+    """The number of bytes about each version."""
 
 
 _encoder = msgspec.msgpack.Encoder()
 _page_decoder = msgspec.msgpack.Decoder(Page)
-_files_decoder = msgspec.msgpack.Decoder(tuple[File, ...])
 
 
 class StoredPage:
-    """A page in the cache; the attributes are those of `Page`."""
+    """A page in the cache; the other attributes are those of `Page`.
+
+    Attributes
+    ----------
+    age
+        Seconds since it was written, when it was read.
+    """
 
     __slots__ = (
-        "_head", "_page", "_path", "_start", "_window", "etag", "exists", "modified", "status", "versions",
+        "_head", "_page", "_path", "_start", "_window",
+        "age", "etag", "exists", "modified", "status", "versions",
     )  # fmt: skip
 
-    def __init__(self, path: Path, head: bytes, page: Page, start: int) -> None:
+    def __init__(self, path: Path, head: bytes, page: Page, start: int, age: float = 0.0) -> None:
+        self.age = age
         self._path = path
         self._head = head
         self._page = page
@@ -70,9 +83,10 @@ class StoredPage:
         If another process replaced the page meanwhile, they are those of the new page, perhaps none.
         """
         start = self._start + sum(self._page.sizes[:number])
-        packed = self._read(start, start + self._page.sizes[number])
-        if packed is not None:
-            return _files_decoder.decode(packed)
+        part = self._read(start, start + self._page.sizes[number])
+        if part is not None:
+            page = self._page
+            return pages.files(part, page.form, page.location, page.index)
         version = self.versions[number]
         other = read(self._path, self._page.url)
         if other is None or version not in other.versions:
@@ -102,19 +116,19 @@ NOTHING = StoredPage(Path(), b"", Page(""), 0)
 """A project that an index does not have."""
 
 
-def write(path: Path, page: Page, releases: Sequence[tuple[str, Sequence[File]]]) -> StoredPage:
+def write(path: Path, page: Page, releases: list[tuple[str, bytes]]) -> StoredPage:
     """Replace a page in the cache; a damaged file counts as missing, so it is not flushed to disk.
 
     Parameters
     ----------
     releases
-        The versions, newest first, and the files of each, wheels first.
+        The versions, newest first, and what the page says of each.
     """
-    packed = [_encoder.encode(files) for _, files in releases]
     page.versions = [version for version, _ in releases]
-    page.sizes = [len(data) for data in packed]
+    page.sizes = [len(part) for _, part in releases]
     header = _encoder.encode(page)
-    content = b"".join([os.urandom(_TOKEN), len(header).to_bytes(4), header, *packed])
+    parts = [part for _, part in releases]
+    content = b"".join([os.urandom(_TOKEN), len(header).to_bytes(4), header, *parts])
     is_stored = replace(path, content)
     return StoredPage(path, content[:_FIRST_READ] if is_stored else content, page, _START + len(header))
 
@@ -127,13 +141,13 @@ def read(path: Path, url: str) -> StoredPage | None:
             start = _START + int.from_bytes(head[_TOKEN:_START])
             if start > len(head):
                 head += source.read(start - len(head))
-            size = os.fstat(source.fileno()).st_size
+            status = os.fstat(source.fileno())
         page = _page_decoder.decode(memoryview(head)[_START:start])
     except (OSError, msgspec.DecodeError, UnicodeDecodeError):
         return None
-    if page.url != url or len(page.versions) != len(page.sizes) or start + sum(page.sizes) != size:
+    if page.url != url or len(page.versions) != len(page.sizes) or start + sum(page.sizes) != status.st_size:
         return None
-    return StoredPage(path, head, page, start)
+    return StoredPage(path, head, page, start, abs(time.time() - status.st_mtime))
 
 
 def replace(path: Path, content: bytes) -> bool:

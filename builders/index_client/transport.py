@@ -19,8 +19,8 @@ from builders.wheel import DamagedError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-_TAIL = 1 << 17  # bytes; holds the directory and the metadata of most wheels
-_AT_LEAST = 1 << 16  # bytes of a later request
+_TAIL = 1 << 19  # bytes; holds the directory and the metadata of almost all wheels
+_WINDOW = 1 << 16  # bytes of a later request, and more before a directory: there the metadata usually is
 _LARGEST_RANGE = 1 << 24  # bytes; the directory of torch has 2 MB
 _LARGEST_WHOLE = 50_000_000  # bytes of a wheel that is downloaded to read its metadata
 _LARGEST_PAGE = 200_000_000  # bytes; that of a project with 10,000 files has 5 MB
@@ -119,7 +119,7 @@ class Transport:
                 total = response.headers.get("Content-Range", "").rpartition("/")[2]
                 if total.isdigit():
                     tail = b"".join(chunks(response, _TAIL))
-                    return io.BufferedReader(_RemoteFile(self, url, int(total), tail), _AT_LEAST)
+                    return io.BufferedReader(_RemoteFile(self, url, int(total), tail), _WINDOW)
             if response.status_code in {requests.codes.requested_range_not_satisfiable, 501}:
                 return self._whole(url)
             check_status(response)
@@ -187,10 +187,14 @@ class _RemoteFile(io.RawIOBase):
             msg = f"its directory would have {end - start} bytes"
             raise DamagedError(msg)
         known = self._size - len(self._tail)
-        if start >= known:
-            data = self._tail[start - known : end - known]
+        if start < known <= end:
+            first = max(start - _WINDOW, 0)
+            self._tail = self._transport.read_range(self._url, first, known) + self._tail
+            known = first
+        if start < known:
+            data = self._transport.read_range(self._url, start, end)
         else:
-            data = self._transport.read_range(self._url, start, min(end, known))
+            data = self._tail[start - known : end - known]
         buffer[: len(data)] = data
         self._position += len(data)
         return len(data)

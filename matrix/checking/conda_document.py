@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass, field
 from difflib import SequenceMatcher
 from io import StringIO
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 from ruamel.yaml import YAML
 from ruamel.yaml.comments import CommentedMap, CommentedSeq
 from ruamel.yaml.constructor import DuplicateKeyError
@@ -44,15 +44,14 @@ _COMMENTED_OUT_LINE = re.compile(
 _LINE_BREAK = re.compile("\r\n|[\n\r\x85\u2028\u2029]")  # YAML's
 
 
-@dataclass(kw_only=True)
-class CondaDocument(Document):
+class CondaDocument(Document, kw_only=True):
     """A conda environment file."""
 
     kind = "conda"
     yaml: YAML
     tree: CommentedMap
     has_pip_section: bool = False
-    mappings: list[Entry] = field(default_factory=list)
+    mappings: list[Entry] = msgspec.field(default_factory=list)
     """Items of a pip section that YAML reads as mappings."""
 
     def _restructure(self, rules: set[str]) -> None:

@@ -6,13 +6,11 @@ Requirements files are corrected line by line; `conda_document` has the other ki
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from pip_requirements_parser import COMMENT_RE, join_lines
+import msgspec
 
-from matrix.checking.pip_line import PipLine
 from matrix.checking.rules import finding_at
 from resolver.errors import UsageError
 from resolver.textfile import read_text
@@ -24,6 +22,7 @@ if TYPE_CHECKING:
     from ruamel.yaml.comments import CommentedSeq
 
     from builders.findings import Finding
+    from matrix.checking.pip_line import PipLine
 
 LARGEST = 2**20
 """Bytes. A file written by a person is far smaller."""
@@ -31,12 +30,12 @@ HINT = "Name a conda environment file (.yml) or a pip requirements file (.txt)."
 _CONDA_KEY = re.compile(r"(?m)^(dependencies|channels)\s*:")
 _CONDA_PIN = re.compile(r"(?:\S+::)?python(?:\s*={1,2}\s*|\s+)(\d+\.\d+)(\.[\d*]+)*(?:[\s=]\S*)?")
 """A Python for conda, optionally with channel and build: ``conda-forge::python=3.12.*=*_cpython``."""
+_COMMENT = re.compile(r"(^|\s+)#.*$")
 _STRUCTURAL = {"several-pip-sections", "pip-not-listed"}
 """Findings whose correction changes more than one entry."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Entry:
+class Entry(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """One line for pip, or one dependency for conda."""
 
     line: int
@@ -58,6 +57,8 @@ class Entry:
     @cached_property
     def pip(self) -> PipLine:
         """The entry as pip reads it."""
+        from matrix.checking.pip_line import PipLine
+
         return PipLine(self.text)
 
 
@@ -89,19 +90,18 @@ def finding(
     )
 
 
-@dataclass(kw_only=True)
-class Document:
+class Document(msgspec.Struct, kw_only=True):
     """A requirements file. `CondaDocument` is the other kind."""
 
     kind = "requirements"
     name: str
     lines: list[str]
     """The lines with their line breaks."""
-    entries: list[Entry] = field(default_factory=list)
+    entries: list[Entry] = []
     """The entries that pip reads, in order."""
-    conda: list[Entry] = field(default_factory=list)
+    conda: list[Entry] = []
     """What conda reads."""
-    findings: list[Finding] = field(default_factory=list)
+    findings: list[Finding] = []
     """Problems in the structure of the file."""
     has_pip_section: bool = True
     editable: bool = True
@@ -193,11 +193,17 @@ def read_document(text: str, name: str) -> Document:
 def read_requirements(text: str, name: str) -> Document:
     """Parse a pip requirements file."""
     lines = text.splitlines(keepends=True)
-    joined = list(join_lines(enumerate((line.rstrip("\r\n") for line in lines), start=1)))
+    numbered = enumerate((line.rstrip("\r\n") for line in lines), start=1)
+    if "\\" in text:
+        from pip_requirements_parser import join_lines  # takes long to load, and most files are plain
+
+        joined = list(join_lines(numbered))
+    else:
+        joined = list(numbered)
     entries = []
     starts = [number for number, _ in joined] + [len(lines) + 1]
     for (number, line), following in zip(joined, starts[1:], strict=True):
-        comment = COMMENT_RE.search(line)
+        comment = _COMMENT.search(line)
         code = (line[: comment.start()] if comment else line).strip()
         if code:
             alone = following == number + 1 and code in lines[number - 1]

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from hypothesis import given
+from hypothesis import strategies as st
+from packaging.markers import Marker
+
 from resolver.environment import Environment
 from resolver.facts.catalog import Catalog
 from resolver.model import Resolution
@@ -49,3 +53,40 @@ def test_requires_python_of_all_or_some_patch_releases() -> None:
         ("nonsense", True, True),
     ):
         assert (every.allows_python(text), some.allows_python(text)) == (by_every, by_some)
+
+
+VARIABLES = ("python_version", "python_full_version", "sys_platform", "os_name", "platform_system", "extra")
+VALUES = ("3.9", "3.12", "3.12.4", "3.13", "linux", "win32", "posix", "Linux", "dev", "3.*")
+
+
+@st.composite
+def comparisons(draw: st.DrawFn) -> str:
+    quote = draw(st.sampled_from("\"'"))
+    name, value = draw(st.sampled_from(VARIABLES)), draw(st.sampled_from(VALUES))
+    operator = draw(st.sampled_from(("==", "!=", "<", "<=", ">", ">=", "in")))
+    return f"{name} {operator} {quote}{value}{quote}"
+
+
+MARKERS = st.recursive(
+    comparisons(),
+    lambda inner: st.one_of(
+        inner.map(lambda text: f"({text})"),
+        st.builds("{} {} {}".format, inner, st.sampled_from(("and", "or")), inner),
+    ),
+    max_leaves=5,
+)
+
+
+@given(MARKERS, st.sampled_from(("", "dev")))
+def test_markers_apply_as_packaging_says(text: str, extra: str) -> None:
+    environment, marker = Environment("3.12"), Marker(text)
+
+    def expected(full: str) -> bool:
+        values = {"python_version": "3.12", "python_full_version": full, "sys_platform": "linux"}
+        return marker.evaluate({**values, "os_name": "posix", "platform_system": "Linux", "extra": extra})
+
+    try:
+        applies = environment.applies(text, extra)
+    except ValueError:
+        return  # such as an order of texts, which is not defined
+    assert applies == any(map(expected, ("3.12.0", "3.12.99")))
