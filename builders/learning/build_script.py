@@ -115,6 +115,7 @@ class _Reader(ast.NodeVisitor):
         self._defined = {
             node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.ClassDef)
         }
+        self._aliases = _extension_aliases(tree)
         self._definitions: list[str] = []
         self._optional = False
 
@@ -176,7 +177,7 @@ class _Reader(ast.NodeVisitor):
         function = _last_name(node.func)
         if function == "setup":
             self._add_setup(node)
-        elif _is_extension(function) and not any(map(_is_extension, self._definitions)):
+        elif self._defines(function) and not any(map(_is_extension, self._definitions)):
             self._add_extension(node, function)
         elif function == "cythonize":
             self._add_cython(node)
@@ -221,6 +222,10 @@ class _Reader(ast.NodeVisitor):
         if re.search(r"\bcmake\b", text):
             self.script.programs.add("cmake")
 
+    def _defines(self, function: str) -> bool:
+        """Return whether calling a name defines an extension module."""
+        return function in self._aliases or _is_extension(function)
+
     def _add_setup(self, node: ast.Call) -> None:
         for keyword in node.keywords:
             if keyword.arg is None:
@@ -228,7 +233,7 @@ class _Reader(ast.NodeVisitor):
                 continue
             if keyword.arg == "ext_modules" and isinstance(keyword.value, ast.List):
                 for item in keyword.value.elts:
-                    if isinstance(item, ast.Call) and not _is_extension(_last_name(item.func)):
+                    if isinstance(item, ast.Call) and not self._defines(_last_name(item.func)):
                         self._add_extension(item, _last_name(item.func))
             value = self._text(keyword.value)
             listed = self._texts(keyword.value)
@@ -259,12 +264,8 @@ class _Reader(ast.NodeVisitor):
         """Return the classes that a name may stand for where it is called to define an extension module."""
         if function in self._defined or function[:1].isupper():
             return function
-        value = self._values.get(function)
-        names = {_last_name(node) for node in ast.walk(value)} if value else set()
-        names = set(filter(_is_extension, names)) or {
-            name for name in self.script.names if _is_extension(name) and name.isidentifier()
-        }
-        return " or ".join(sorted(name for name in names if name[:1].isupper())) or function
+        names = self._aliases.get(function) or set(filter(_is_class, self.script.names))
+        return " or ".join(sorted(names)) or function
 
     def _add_cython(self, node: ast.Call) -> None:
         for file in self._files(node.args[0]) if node.args else ():
@@ -361,6 +362,28 @@ def _assigned_once(tree: ast.Module) -> dict[str, ast.expr]:
         if isinstance(node, ast.arg):
             several.add(node.arg)
     return {name: value for name, value in values.items() if name not in several}
+
+
+def _extension_aliases(tree: ast.Module) -> dict[str, set[str]]:
+    """Return the names that stand for classes of extension modules, such as ``kind = CUDAExtension``."""
+    aliases: dict[str, set[str]] = {}
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Assign):
+            continue
+        for target in node.targets:
+            pairs = [(target, node.value)]
+            if isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple):
+                pairs = list(zip(target.elts, node.value.elts, strict=False))
+            for name, value in pairs:
+                choices = [value.body, value.orelse] if isinstance(value, ast.IfExp) else [value]
+                classes = set(filter(_is_class, map(_last_name, choices)))
+                if isinstance(name, ast.Name) and classes:
+                    aliases.setdefault(name.id, set()).update(classes)
+    return aliases
+
+
+def _is_class(name: str) -> bool:
+    return _is_extension(name) and name.isidentifier() and name[:1].isupper()
 
 
 def _survives_import_error(handler: ast.ExceptHandler) -> bool:

@@ -23,7 +23,9 @@ if TYPE_CHECKING:
 MARK = "# Drafted by matrix recipe draft, which replaces files that begin with this line."
 _SEPARATORS = {"HCC_AMDGPU_TARGET": "{gfx:,}"}
 """Variables whose list of GPU architectures is not separated by semicolons."""
-_GPU_SWITCH = re.compile(r"(FORCE|BUILD|WITH|USE|ENABLE)_(CUDA|HIP|ROCM|GPU)(_EXT|_EXTENSION|_EXTENSIONS)?")
+_GPU_SWITCH = re.compile(
+    r"(\w+_)?(FORCE|BUILD|WITH|USE|ENABLE)_(CUDA|HIP|ROCM|GPU)(_EXT|_EXTENSIONS?|_OPS|_KERNELS)?"
+)
 _CPU_SWITCH = re.compile(r"FORCE_(ONLY_)?CPU")
 _ON = {"1", "on", "true", "yes"}
 _SPECIFIER = re.compile(r"\s*(?:\[[^\]]*\])?\s*\(?([^)@]*)\)?")

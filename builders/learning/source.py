@@ -165,7 +165,7 @@ def learn_source(top: Path) -> SourceFacts:
     files = _count_files(top)
     extensions = (*(row for script in scripts for row in script.extensions), *_in_pyproject(document))
     variables = [variable for script in scripts for variable in script.variables] + of_cmake
-    if any("CUDAExtension" in extension.kind for extension in extensions):
+    if any(name.endswith("CUDAExtension") for script in scripts for name in script.names):
         variables.append(Variable("PYTORCH_ROCM_ARCH", "", "torch.utils.cpp_extension"))
     declared = document.build_system.requires
     undeclared, optional = _undeclared(top, scripts, cmake, document)

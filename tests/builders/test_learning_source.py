@@ -115,6 +115,15 @@ def test_extension_class_chosen_at_run_time_has_a_cpu_path(learn: Learn) -> None
     assert facts.without_cpu_path == ""
 
 
+def test_extension_class_that_is_assigned_twice(learn: Learn) -> None:
+    facts = learn(
+        "kind, files = CUDAExtension, ['a.cu']\nif cpu:\n    kind, files = CppExtension, []\n"
+        "modules = []\nmodules.append(kind('own', files))\nsetup(ext_modules=modules)"
+    )
+    assert [(row.kind, row.name) for row in facts.extensions] == [("CUDAExtension or CppExtension", "own")]
+    assert [row.name for row in facts.architectures] == ["PYTORCH_ROCM_ARCH"]
+
+
 def test_extension_class_that_a_function_returns(learn: Learn) -> None:
     facts = learn(
         "from torch.utils.cpp_extension import CUDAExtension, CppExtension\n"

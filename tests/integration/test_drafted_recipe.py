@@ -1,4 +1,4 @@
-"""A real sdist from the package index, outside the catalog: drafted, built for the CPU and audited."""
+"""Drafts that are built: a real sdist for the CPU, and a HIP extension from git for a GPU in a base image."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ from pathlib import Path
 import pytest
 
 from resolver.errors import EXIT_INTERRUPTED
+from tests.rig.rig import Rig
 from tests.support.built import matrix, running_below, wait_until_it_compiles
+from tests.support.fusedtiny import Repository
+from tests.support.site import Site
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(1800)]
 REQUEST = ("torchlpc==0.7.2", "torch==2.13.0")
@@ -47,3 +50,16 @@ def test_draft_is_interrupted_then_built_and_reused(tmp_path: Path) -> None:
     again = matrix(tmp_path, "build-wheels", *catalog)
     assert again.returncode == 0, again.stderr
     assert "torchlpc 0.7.2+cpu.torch2.13.0  up to date" in again.stdout
+
+
+def test_draft_from_git_is_built_for_a_gpu(rig: Rig, repository: Repository) -> None:
+    site = Site(rig, "fusedtiny==1.0")
+    drafted = site.matrix("recipe", "draft", f"git+{repository.url}@{repository.new}", "--no-build")
+    assert drafted.returncode == 0, drafted.stderr
+    assert "fusedtiny_cuda, CUDAExtension or CppExtension" in drafted.stdout
+    (site.work / "matrix.toml").write_text('catalog = ["fusedtiny.toml"]\n')
+    site.resolve()
+    done = site.build()
+    assert done.returncode == 0, done.stdout + done.stderr
+    (architectures,) = site.audit(site.wheel("fusedtiny"), "--gfx90a")["code_objects"].values()
+    assert architectures == ["gfx90a"]
