@@ -140,7 +140,8 @@ class Session:
 
         Without any one of them the others have a solution. The core is the one that deletion finds:
         leave out one item after another, and leave it out for good if there is still no solution. Items
-        that are tried late tend to stay, so the backend, the least surprising reason, is tried last.
+        that are tried late tend to stay, so the backend, the least surprising reason, is tried last, and what
+        needs a base image first: that the catalog lists no image is a weaker reason than a driver or a wheel.
 
         Two shortcuts save most of the questions and change no answer. An item that the current proof does not
         use can be left out without a question, because the proof still holds. And while no item has to stay,
@@ -155,8 +156,9 @@ class Session:
         demands = self.problem.demands if demands is None else demands
         ordered = sorted(demands, key=lambda demand: demand.kind != "request")
         relations = self.problem.relations
-        items: list[_Item] = [demand for demand in ordered if demand.variable.name != "backend"]
-        items += range(len(relations))
+        images = [number for number, relation in enumerate(relations) if relation.object.name == "base-image"]
+        items: list[_Item] = [*images, *(demand for demand in ordered if demand.variable.name != "backend")]
+        items += [number for number in range(len(relations)) if number not in images]
         items += [demand for demand in ordered if demand.variable.name == "backend"]
         core = self._minimal(items, ())
         return (

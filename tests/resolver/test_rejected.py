@@ -23,7 +23,7 @@ def _picked(catalog: Catalog, request: Request) -> dict[str, str]:
     [("apex", "torch"), ("flash-attn", "torch"), ("torch", "rocm"), ("apex", "python")],
 )
 def test_rejected_version_conflicts_when_requested(requirements: str, name: str, catalog: Catalog) -> None:
-    request = ask(catalog, requirements)
+    request = ask(catalog, requirements, prefer="newest")
     picked = _picked(catalog, request)
     rejected, _ = rejected_versions(catalog, request, picked, name)
     assert rejected
