@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from resolver.errors import AuditError
 from resolver.facts.catalog import is_elsewhere
+from resolver.label import built_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -20,7 +21,8 @@ def prebuilt(lock: Resolution, catalog: Catalog) -> list[Distribution]:
 
     def is_prebuilt(pick: Distribution) -> bool:
         row = catalog.release.get((pick.name, pick.version, pick.variant))
-        return row is not None and is_elsewhere(row) and pick.origin == "published" and bool(pick.files)
+        compiled = is_elsewhere(row) if row else built_for(pick.version) is not None
+        return compiled and pick.origin == "published" and bool(pick.files)
 
     return [pick for pick in lock.distributions if is_prebuilt(pick)]
 

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from resolver.compiling import compile_problem
 from resolver.errors import EnvironmentLacksError, MatrixError
 from resolver.inferred import widened
+from resolver.labelled import with_labelled_wheels
 from resolver.model import Resolution
 from resolver.resolution import preferred_solution, resolution_of
 from resolver.session import Session
@@ -56,7 +57,10 @@ def resolve(
     """
     if indexes is None:
         return _resolve_closed(catalog, request, keep)
-    return _resolve_open(widened(catalog, request, indexes), request, indexes, keep)
+    catalog = widened(catalog, request, indexes)
+    if not request.no_prebuilt:
+        catalog = with_labelled_wheels(catalog, request, indexes)
+    return _resolve_open(catalog, request, indexes, keep)
 
 
 def _resolve_closed(

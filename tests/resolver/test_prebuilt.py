@@ -127,3 +127,32 @@ def test_wheel_without_url_is_an_error(overlay: Overlay) -> None:
     start, _, _ = release_with_wheels("2.0+rocm64", "312").partition(", url")
     with pytest.raises(CatalogError, match="each wheel has its url"):
         load([overlay(PACKAGE + start + f" }}]\n{SEEN}")])
+
+
+# Wheels that somebody built with this program, on a configured index.
+
+SITE = "file:///shared/index/simple"
+LABEL = "1.9+rocm6.4.torch2.9.1.gfx90a"
+
+
+def at_site(*versions: str, tag: str = TAG.format("312")) -> dict[str, FakeRelease]:
+    return {version: FakeRelease(wheels=[tag], index=SITE) for version in versions}
+
+
+def test_labelled_wheel_on_a_configured_index_is_used(overlay: Overlay) -> None:
+    catalog = load([overlay(PACKAGE)])
+    versions = at_site(LABEL, "3.0+rocm6.4.torch2.8.0.gfx90a", "3.0+rocm6.4.torch2.9.1.gfx942")
+    versions |= at_site("3.0+cpu.torch2.9.1", "3.0+rocm7.9.torch2.9.1.gfx90a")
+    pick = resolved(catalog, FakeIndexes({"slow": versions}))
+    assert (pick.version, pick.origin, pick.index) == (LABEL, "published", SITE)
+    assert pick.facts[0].text == f"slow {LABEL} is published at {SITE}"
+
+
+def test_labelled_wheel_is_not_used_with_no_prebuilt(overlay: Overlay) -> None:
+    indexes = FakeIndexes({"slow": at_site(LABEL) | {"2.0": FakeRelease(wheels=(), sdist=True)}})
+    assert resolved(load([overlay(PACKAGE)]), indexes, no_prebuilt=True).origin == "build"
+
+
+def test_labelled_wheel_for_another_python_is_not_used(overlay: Overlay) -> None:
+    indexes = FakeIndexes({"slow": at_site(LABEL) | {"2.0": FakeRelease(wheels=(), sdist=True)}})
+    assert resolved(load([overlay(PACKAGE)]), indexes, python="3.11").origin == "build"

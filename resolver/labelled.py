@@ -1,0 +1,84 @@
+"""Wheels that somebody built with this program and published on a configured index.
+
+Their local version label states what they were built for. They are releases like any other that PyPI does not
+have, so a site that shares an index compiles each extension once.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from resolver.compiling.clauses import PAIRED_WITH_TORCH
+from resolver.compiling.problem_builder import reachable
+from resolver.errors import EnvironmentLacksError, SourceError
+from resolver.facts import schema
+from resolver.facts.catalog import recipe_for
+from resolver.indexes import uploaded_by
+from resolver.label import built_for
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from resolver.facts.catalog import Catalog
+    from resolver.indexes import PackageIndexes, Release
+    from resolver.model import Request
+
+
+def with_labelled_wheels(catalog: Catalog, request: Request, indexes: PackageIndexes) -> Catalog:
+    """Return a catalog with the labelled wheels for the target that the indexes have of what is requested."""
+    target = request.target
+    reached = reachable(catalog, target.backend, [row.name for row in request.requirements])
+    releases: list[schema.Release] = []
+    requires: list[schema.Requires] = []
+    for name in sorted(reached & catalog.package.keys() - {"torch", *PAIRED_WITH_TORCH}):
+        if not any(recipe_for(catalog, row, target.backend) for row in catalog.releases_of(name)):
+            continue
+        try:
+            project = indexes.project(name)
+        except (EnvironmentLacksError, SourceError):
+            continue  # whoever needs the project reports it
+        for published in project.releases if project else ():
+            label = built_for(published.version)
+            fits = label is not None and label.backend == target.backend and {*target.gfx} <= {*label.gfx}
+            if fits and (files := uploaded_by(published.files, target.date)):
+                releases.append(_release(name, published, files[0].index, target.backend))
+                requires += _requirements(name, published, files[0].index)
+    if not releases:
+        return catalog
+    return replace(
+        catalog,
+        release=catalog.release | {row.key(): row for row in releases},
+        requires=[*catalog.requires, *requires],
+    )
+
+
+def _release(name: str, published: Release, index: str, backend: schema.Backend) -> schema.Release:
+    return schema.Release(
+        package=name,
+        version=published.version,
+        backend=(backend,),
+        index=index,
+        status="observed",
+        source=f"{index}/{name}/",
+    )
+
+
+def _requirements(name: str, published: Release, index: str) -> Iterator[schema.Requires]:
+    label = built_for(published.version)
+    if label is None:
+        return
+    stated: dict[str, tuple[str, ...]] = {"torch": (f"=={label.torch}",)}
+    if label.backend == "rocm":
+        stated |= {"rocm": (f"=={label.rocm}.*",), "gfx": label.gfx}
+    for on, versions in stated.items():
+        yield schema.Requires(
+            package=name,
+            releases=f"=={published.version}",
+            on=on,
+            versions=versions,
+            status="observed",
+            source=f"{index}/{name}/",
+            note="From its local version label.",
+        )
