@@ -6,6 +6,7 @@ have, so a site that shares an index compiles each extension once.
 
 from __future__ import annotations
 
+from itertools import product
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
@@ -27,24 +28,31 @@ if TYPE_CHECKING:
 
 
 def with_labelled_wheels(catalog: Catalog, request: Request, indexes: PackageIndexes) -> Catalog:
-    """Return a catalog with the labelled wheels for the target that the indexes have of what is requested."""
+    """Return a catalog with the labelled wheels for the target that the indexes have of what is requested.
+
+    The first index is not asked: it is usually PyPI, which rejects labels and may have other projects of the
+    same names.
+    """
     target = request.target
     reached = reachable(catalog, target.backend, [row.name for row in request.requirements])
+    names = [
+        name
+        for name in sorted(reached & catalog.package.keys() - {"torch", *PAIRED_WITH_TORCH})
+        if any(recipe_for(catalog, row, target.backend) for row in catalog.releases_of(name))
+    ]
     releases: list[schema.Release] = []
     requires: list[schema.Requires] = []
-    for name in sorted(reached & catalog.package.keys() - {"torch", *PAIRED_WITH_TORCH}):
-        if not any(recipe_for(catalog, row, target.backend) for row in catalog.releases_of(name)):
-            continue
+    for name, url in product(names, indexes.urls[1:]):
         try:
-            project = indexes.project(name)
+            project = indexes.at(url).project(name)
         except (EnvironmentLacksError, SourceError):
-            continue  # whoever needs the project reports it
+            continue  # if it is needed, the search reports it
         for published in project.releases if project else ():
             label = built_for(published.version)
             fits = label is not None and label.backend == target.backend and {*target.gfx} <= {*label.gfx}
-            if fits and (files := uploaded_by(published.files, target.date)):
-                releases.append(_release(name, published, files[0].index, target.backend))
-                requires += _requirements(name, published, files[0].index)
+            if fits and uploaded_by(published.files, target.date):
+                releases.append(_release(name, published, url, target.backend))
+                requires += _requirements(name, published, url)
     if not releases:
         return catalog
     return replace(

@@ -15,7 +15,7 @@ from resolver.lock import dumps
 from resolver.model import Conflict, Distribution
 from resolver.resolve import resolve
 from tests.resolver.solve_helpers import ask
-from tests.support.indexes import FakeIndexes, FakeRelease
+from tests.support.indexes import URL, FakeIndexes, FakeRelease
 
 Overlay = Callable[[str], Path]
 SEEN = 'status = "documented"\nsource = "a test"\n'
@@ -143,16 +143,18 @@ def test_labelled_wheel_on_a_configured_index_is_used(overlay: Overlay) -> None:
     catalog = load([overlay(PACKAGE)])
     versions = at_site(LABEL, "3.0+rocm6.4.torch2.8.0.gfx90a", "3.0+rocm6.4.torch2.9.1.gfx942")
     versions |= at_site("3.0+cpu.torch2.9.1", "3.0+rocm7.9.torch2.9.1.gfx90a")
-    pick = resolved(catalog, FakeIndexes({"slow": versions}))
+    pick = resolved(catalog, FakeIndexes({"slow": versions}, urls=(URL, SITE)))
     assert (pick.version, pick.origin, pick.index) == (LABEL, "published", SITE)
     assert pick.facts[0].text == f"slow {LABEL} is published at {SITE}"
 
 
 def test_labelled_wheel_is_not_used_with_no_prebuilt(overlay: Overlay) -> None:
-    indexes = FakeIndexes({"slow": at_site(LABEL) | {"2.0": FakeRelease(wheels=(), sdist=True)}})
+    projects = {"slow": at_site(LABEL) | {"2.0": FakeRelease(wheels=(), sdist=True)}}
+    indexes = FakeIndexes(projects, urls=(URL, SITE))
     assert resolved(load([overlay(PACKAGE)]), indexes, no_prebuilt=True).origin == "build"
 
 
 def test_labelled_wheel_for_another_python_is_not_used(overlay: Overlay) -> None:
-    indexes = FakeIndexes({"slow": at_site(LABEL) | {"2.0": FakeRelease(wheels=(), sdist=True)}})
+    projects = {"slow": at_site(LABEL) | {"2.0": FakeRelease(wheels=(), sdist=True)}}
+    indexes = FakeIndexes(projects, urls=(URL, SITE))
     assert resolved(load([overlay(PACKAGE)]), indexes, python="3.11").origin == "build"
