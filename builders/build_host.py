@@ -171,7 +171,7 @@ def find_build_host(
     names
         The wheels that are built; empty means all.
     kind
-        ``host``, ``apptainer`` or ``podman``; None chooses.
+        ``host``, ``apptainer`` or ``podman``; None selects one.
     image
         The value of ``--base-image``: where the lock's image is, if it is a path.
     python

@@ -188,7 +188,7 @@ def check_slurm() -> Finding:
 
 
 def check_disk(id_: str, path: Path) -> Finding:
-    """Check how much space a directory has, which need not exist yet."""
+    """Check how much space a directory has; it need not exist yet."""
     existing = next(parent for parent in (path, *path.parents) if parent.exists())
     usage, counts = shutil.disk_usage(existing), os.statvfs(existing)
     free = usage.free / _GIB
@@ -247,7 +247,7 @@ def check_network(what: str, url: str) -> Finding:
         return Finding(f"network-{what}", "info", f"{url} responds", evidence={"url": url})
     message = f"{url} does not respond. Files that are not in the cache cannot be downloaded from here."
     fix = (
-        "Run `matrix fetch` where there is a network, with the same XDG_CACHE_HOME, then build with "
+        "Run `matrix fetch` with network access and the same XDG_CACHE_HOME, then build with "
         "--offline; or set a mirror in matrix.toml."
     )
     return Finding(f"network-{what}", "warning", message, fix, {"url": url})

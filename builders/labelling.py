@@ -1,7 +1,7 @@
 """Label a built wheel: write version, tags, requirements and documents into its name and metadata.
 
-An extension is compiled against one torch: another minor release, or the same one for another ROCm, has
-other symbols. So the metadata requires ``torch==2.9.1+rocm6.4`` whatever the source requires, and pip
+An extension is compiled against one torch: another minor release, or the same release for another ROCm, has
+different symbols. So the metadata requires ``torch==2.9.1+rocm6.4`` whatever the source requires, and pip
 rejects any other. The pin is metadata only: uv can override it, pip skips it with ``--no-deps``, and
 `PinStyle` writes a weaker one in the first place.
 """
@@ -208,7 +208,7 @@ def _parse(text: str) -> Requirement | None:
 
 
 def label_wheel(raw: Path, labels: Labels, directory: Path) -> Labelled:
-    """Write a copy of a wheel with other labels.
+    """Write a copy of a wheel with different labels.
 
     The bytes of the copy depend on the content and the labels, not on when, where, or how the build
     backend packed the wheel.

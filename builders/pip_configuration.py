@@ -98,7 +98,7 @@ def pip_configuration() -> dict[str, str]:
 
 
 def variable_of(name: str) -> str:
-    """Return the variable that has a setting of pip."""
+    """Return the environment variable for a setting of pip."""
     return f"PIP_{name.upper().replace('-', '_')}"
 
 

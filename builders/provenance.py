@@ -230,9 +230,9 @@ def sbom(task: Task, materials: Iterable[Descriptor], *, program: str) -> bytes:
     """Return the bill of materials of a wheel as CycloneDX JSON.
 
     The wheel is the main component and its source the ancestor in its pedigree. Submodules and torch are
-    components. Everything that was only needed to build is in the formulation, so that no scanner takes the
-    compiler for a part of the wheel. There is no timestamp, and the serial number is derived from the rest,
-    because the same inputs must give the same wheel.
+    components. Everything that was only needed to build is in the formulation, so that no scanner mistakes
+    the compiler for a part of the wheel. There is no timestamp, and the serial number is derived from the
+    rest, because the same inputs must give the same wheel.
 
     Parameters
     ----------
@@ -283,7 +283,7 @@ def _main_component(task: Task, source: Descriptor, patches: Iterable[Descriptor
     """Return the component of the wheel itself.
 
     A wheel built from git gets a package URL of type ``generic``, because the project of that name on PyPI
-    may be another one: Apex is.
+    may be a different one, as for Apex.
     """
     from cyclonedx.model import XsUri
     from cyclonedx.model.component import Commit, Component, Diff, Patch, PatchClassification, Pedigree

@@ -61,7 +61,7 @@ def _fits(file: str, project: str, version: str, python: str, machine: str) -> b
         return False
     major, minor = (int(part) for part in python.split(".")[:2])
     interpreter = f"cp{major}{minor}"
-    # The glibc of the place where the wheel will be installed is not known here.
+    # The glibc of the machine where the wheel will be installed is not known here.
     platforms = [
         tag.platform
         for tag in tags

@@ -36,7 +36,7 @@ class Adapter(HTTPAdapter):
     def build_connection_pool_key_attributes(  # type: ignore[override]
         self, request: requests.PreparedRequest, verify: bool | str, cert: object = None
     ) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Return the arguments for the connection pool of a request, with a context that is shared."""
+        """Return the arguments for the connection pool of a request, with a shared context."""
         host, pool = super().build_connection_pool_key_attributes(request, verify, cast("None", cert))
         shared = cast("dict[str, Any]", pool)
         if host["scheme"] == "https" and verify:

@@ -146,7 +146,7 @@ def make_parser(called: str = "") -> argparse.ArgumentParser:
 
 
 def _summary(file: Path) -> str:
-    """Return the ``SUMMARY`` of a command without importing its module, which may import much."""
+    """Return the ``SUMMARY`` of a command without importing its module, which may import many others."""
     import ast
 
     line = re.search(r'^SUMMARY = (["\'].*["\'])$', file.read_text(encoding="utf-8"), re.MULTILINE)

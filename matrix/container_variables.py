@@ -79,7 +79,7 @@ def uses_container(command: Sequence[str]) -> bool:
 def site_changes(
     env: Mapping[str, str], variables: Iterable[SiteVariable], keep: Iterable[str] = ()
 ) -> list[Change]:
-    """Return the changes for variables that programs need at the site, or must not have.
+    """Return the changes for variables that must be set at the site, or must not be set.
 
     A variable that is needed and already set is not changed: its value may be deliberate.
     """
@@ -112,7 +112,7 @@ def unset_changes(env: Mapping[str, str], keep: Iterable[str] = ()) -> list[Chan
 
 
 def kept_warnings(env: Mapping[str, str]) -> list[str]:
-    """Return warnings about variables that are kept and may surprise."""
+    """Return warnings about variables that are kept and may cause surprises."""
     return [f"{name} {effect}" for name, effect in _KEPT.items() if env.get(name)]
 
 

@@ -116,7 +116,7 @@ class _DirectReference:
         return Path(path).absolute().as_uri()
 
     def _read_file_name(self, path: str) -> None:
-        """Read the name in the name of a wheel or, if none is stated, of an sdist."""
+        """Read the project name from the file name of a wheel or, if none is stated, of an sdist."""
         from packaging.utils import (
             InvalidSdistFilename,
             InvalidWheelFilename,

@@ -119,11 +119,11 @@ class _Source(msgspec.Struct, frozen=True):
     """The real paths of the files that include each other, up to this one."""
 
     def error(self, message: str, *, hint: str = "") -> UsageError:
-        """Return an error that begins with the place."""
+        """Return an error that begins with the location."""
         return UsageError(self.text(message), hint=hint)
 
     def text(self, message: str) -> str:
-        """Return a message that begins with the place."""
+        """Return a message that begins with the location."""
         place = [self.file, *([str(self.line)] if self.line else []), *([f" {self.key}"] if self.key else [])]
         return f"{':'.join(place)}: {message}" if self.file else message
 
@@ -387,7 +387,7 @@ def _index_url(text: str, source: _Source) -> str:
 
 
 def _python_requirement(document: Document, entry: Entry, source: _Source) -> list[Requirement]:
-    """Return the Python of a conda environment as a requirement; of an exact version, its minor."""
+    """Return the Python of a conda environment as a requirement for a minor version."""
     if document.python:
         return [parse_requirement(f"python=={document.python}.*")]
     specifier = entry.text.partition("python")[2].strip()

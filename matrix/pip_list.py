@@ -27,7 +27,7 @@ _NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?")
 _PIP_MESSAGE = re.compile(r"(WARNING|DEPRECATION|Using Python|\[notice\])", re.IGNORECASE)
 _EGG = re.compile(r"[#&]egg=([\w.-]+)")
 _COLUMNS = 2
-"""Name and version; a third is the directory of an editable project."""
+"""Name and version, and for an editable project its directory."""
 
 
 class InstalledDist(NamedTuple):

@@ -23,7 +23,8 @@ def findings_text(
     """Return findings as text, each as a message, its evidence and a hint.
 
     Of the evidence, ``file`` and ``line`` come before the message, ``text`` (a line of a file, or a list of
-    ``{line, text}``) and ``corrected`` (the lines that should replace it) after it; the rest is left to JSON.
+    ``{line, text}``) and ``corrected`` (the lines that should replace it) after it; the rest appears only in
+    JSON.
 
     Parameters
     ----------
@@ -66,7 +67,7 @@ def _quoted(text: Any) -> list[str]:  # noqa: ANN401
 
 
 def count_text(findings: Sequence[Finding]) -> str:
-    """Return how many findings of each severity there are.
+    """Return the number of findings of each severity.
 
     Examples
     --------
@@ -88,7 +89,7 @@ def count_text(findings: Sequence[Finding]) -> str:
 
 
 def shortened(names: Iterable[str], *, most: int = 5, separator: str = ", ") -> str:
-    """Join names for a sentence; of a long list, name the first ones and count the others.
+    """Join names for a sentence; name the first ones of a long list and count the others.
 
     Examples
     --------

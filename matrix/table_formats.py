@@ -166,14 +166,14 @@ def _csv_line(values: list[str]) -> str:
 
 
 def to_json(table: Table, rows: Iterable[Row], core: Core | None = None) -> Iterator[str]:
-    """Yield the table as one JSON document, one row a line.
+    """Yield the table as one JSON document, one row per line.
 
     Parameters
     ----------
     table, rows
         The table and its rows.
     core
-        Returns the whole reason of a refusal; without it, JSON only names the components.
+        Returns the whole reason for a refusal; without it, JSON only names the components.
     """
     head = {
         "schema": SCHEMA,

@@ -139,7 +139,7 @@ def rejected_versions(
     specifier
         Limits the versions to explain.
     limit
-        How many candidates to explain, starting with the one next to the chosen one.
+        How many candidates to explain, starting with the one ranked just above the chosen one.
 
     Returns
     -------
@@ -253,7 +253,7 @@ def _names(constraint: _Constraint) -> tuple[str, ...]:
 
 
 def _joined(sentences: list[_Sentence]) -> list[CoreItem]:
-    """Join sentences of a long core, starting with those that belong together most."""
+    """Join the sentences of a long core, the most closely related ones first."""
     for related in (_same_pair, _same_subject, _same_kind):
         while len(sentences) > MAX_CORE_ITEMS:
             pairs = combinations(range(len(sentences)), 2)

@@ -50,7 +50,7 @@ def generations(graph: networkx.DiGraph[str]) -> tuple[tuple[str, ...], ...]:
 
 
 def with_needs(graph: networkx.DiGraph[str], names: Iterable[str]) -> networkx.DiGraph[str]:
-    """Return the part of the graph that these distributions need, themselves included."""
+    """Return the part of the graph that these distributions need, including themselves."""
     part = set(names)
     for name in names:
         part |= networkx.descendants(graph, name)

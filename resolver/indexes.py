@@ -133,7 +133,7 @@ class PackageIndexes(Protocol):
         """Return the metadata of a release, from its first file that provides metadata without running code.
 
         In this order: the metadata file of a wheel (PEP 658), the wheel itself by range requests, the
-        PKG-INFO of an sdist if it is static (PEP 643). None if there is none of these.
+        PKG-INFO of an sdist if it is static (PEP 643). None if none of these exists.
 
         Parameters
         ----------

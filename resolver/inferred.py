@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 def widened(
     catalog: Catalog, request: Request, indexes: PackageIndexes, conflicting: Collection[str] = ()
 ) -> Catalog:
-    """Return a catalog with the releases of package indexes that a request needs; the same if there are none.
+    """Return a catalog with the releases of package indexes that a request needs, if there are any.
 
     Parameters
     ----------

@@ -96,8 +96,10 @@ def read_lock(path: Path) -> Resolution:
         msg = f"{path} is not a matrix lock."
         raise LockError(msg, hint="Name the lock with --lock, or write one with: matrix resolve")
     if schema != SCHEMA or isinstance(schema, bool):
-        msg = f"{path} has unknown schema version {schema!r}. This matrix reads version {SCHEMA}."
-        raise LockError(msg, hint=f"Use the matrix that wrote it. Or {_AGAIN[0].lower()}{_AGAIN[1:]}")
+        msg = f"{path} has unknown schema version {schema!r}. This version of matrix reads {SCHEMA}."
+        raise LockError(
+            msg, hint=f"Use the version of matrix that wrote it, or {_AGAIN[0].lower()}{_AGAIN[1:]}"
+        )
     written = data.pop(_INTEGRITY, None)
     if written is None:
         msg = f"{path} has no digest ([{_INTEGRITY}] at its end). It was cut short or edited."
@@ -108,7 +110,7 @@ def read_lock(path: Path) -> Resolution:
     try:
         return msgspec.convert(data, Resolution, dec_hook=_decode)
     except msgspec.ValidationError as error:
-        msg = f"{path} is not a lock that this matrix can read: {error}."
+        msg = f"{path} is not a lock that this version of matrix can read: {error}."
         raise LockError(msg, hint=_AGAIN) from None
 
 

@@ -55,7 +55,7 @@ class LookAhead:
         """Projects that were not in the cache at the start."""
 
     def start(self, requirements: Iterable[Requirement], environment: Environment) -> None:
-        """Start to fetch what requirements are likely to bring in, where that needs the network."""
+        """Start fetching what requirements are likely to bring in, where that needs the network."""
         for requirement in requirements:
             name = requirement.name
             key = (name, requirement.extras)

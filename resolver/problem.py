@@ -1,4 +1,4 @@
-"""The one form to which all facts compile.
+"""The common form to which all facts are compiled.
 
 A problem has variables (components), each with candidates in the order of preference. Sets of
 candidates are integers used as bit masks; bit 0 means "absent", not part of the set. Two kinds of

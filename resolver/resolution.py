@@ -109,7 +109,7 @@ def _python_pick(pick: Distribution, request: Request, image: Image | None) -> D
 
 
 def _advised_pick(pick: Distribution, advice: SiteAdvice) -> Distribution:
-    """Return a pick with the site's advice as a fact, if it follows it."""
+    """Return a pick with the site's advice as a fact, if the pick follows it."""
     if not is_advised(advice, pick.version):
         return pick
     versions = join_words([text.removeprefix("==") for text in advice.versions])

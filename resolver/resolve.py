@@ -113,7 +113,7 @@ def _resolve_open(
 def _widened_by_conflict(
     catalog: Catalog, request: Request, indexes: PackageIndexes, refuted: Refuted
 ) -> Catalog:
-    """Return a catalog with other releases of what takes part in a conflict; the same if there are none."""
+    """Return a catalog with other releases of what takes part in a conflict, if there are any."""
     if request.support != "any":  # it excludes the facts of such releases
         return catalog
     demands, relations = Session(refuted.narrowed).explain()

@@ -32,7 +32,7 @@ def suggest(
     """Return changes with which a request resolves, smallest first; at least one if any exists.
 
     Single changes to the core are tried first: remove a pin, change the base image or the date, leave out a
-    requirement. If none is enough, the first that resolves of these is returned: two changes together, all
+    requirement. If none is enough, the first of these that resolves is returned: two changes together, all
     pins removed, the conflicts relaxed one after another, another site, and finally a maximal subset of the
     requirements, here or with a change of the target.
 

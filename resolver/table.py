@@ -210,7 +210,7 @@ class Table:
         return part.session, part.demands
 
     def request_of_rows(self, row: Row | None = None) -> Request:
-        """Return the request that a row without any column answers, or all rows."""
+        """Return the request that a row, or the whole table, answers if it has no columns."""
         pins = [_pin("torch", row.torch), _pin("python", row.python)] if row else []
         limited = {requirement.name for requirement in (*pins, *self.limits)}
         pins += [requirement for requirement in _TORCH_AND_PYTHON if requirement.name not in limited]

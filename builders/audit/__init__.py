@@ -1,7 +1,7 @@
 """Audit wheels by their content: a build can exit with 0 and still have compiled nothing.
 
-DeepSpeed builds without its ops if it finds no torch, and Apex with Python stubs that import. Each
-``check_*`` function yields findings, which text, JSON and provenance share.
+If DeepSpeed finds no torch, it builds without its ops; Apex builds with Python stubs that can be imported.
+Each ``check_*`` function yields findings, which text, JSON and provenance share.
 """
 
 from builders.audit.contents import Expected

@@ -78,7 +78,7 @@ class Contents:
     dist_info: str
     """The directory that METADATA, WHEEL and RECORD are read from; empty if there is none."""
     too_large: Mapping[str, int]
-    """METADATA, WHEEL or RECORD to its size in bytes, if that is more than any real one has."""
+    """METADATA, WHEEL or RECORD to its size in bytes, if that is larger than in any real wheel."""
     digests: Mapping[str, bytes] = field(default_factory=dict)
     """Member to the SHA-256 of its content."""
     texts: Mapping[str, bytes] = field(default_factory=dict)
@@ -97,7 +97,7 @@ class Contents:
         return [str(value).strip() for value in _headers(self.texts.get(text, b"")).get_all(name, [])]
 
     def requirements(self) -> list[Requirement]:
-        """Return the requirements without an extra; pip reports those that cannot be read."""
+        """Return the requirements that apply without extras, except invalid ones, which pip reports."""
         requirements = []
         for text in islice(self.header("METADATA", "Requires-Dist"), _MOST_REQUIREMENTS):
             try:

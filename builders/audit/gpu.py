@@ -51,7 +51,9 @@ def _compare_member(path: str, code: Mapping[str, str], requested: tuple[str, ..
             yield Finding("target-not-asked", "error", text, fix, evidence)
         elif name != architecture and name not in requested:
             text = f"{path} contains code for {name}, which runs only on GPUs with these features."
-            yield Finding("target-features", "warning", text, f"Build for {architecture} alone.", evidence)
+            yield Finding(
+                "target-features", "warning", text, f"Build for {architecture} without features.", evidence
+            )
     missing = [name for name in requested if name not in code and name not in code.values()]
     if missing and not path.endswith(BARE_OBJECT):
         present = ", ".join(sorted(code)) or "no GPU code"
@@ -71,7 +73,7 @@ def check_label(contents: Contents, expected: Expected) -> Iterator[Finding]:
     labelled = sorted(set(_ARCHITECTURE.findall(label)))
     if labelled and not present and not contents.objects:
         text = f"The label names {', '.join(labelled)}, but the wheel contains nothing compiled."
-        fix = "This is right if kernels are compiled at run time, as with Triton. Otherwise they are missing."
+        fix = "Expected if kernels are compiled at run time, as with Triton; otherwise they are missing."
         promised = expected.recipe is not None and not expected.recipe.must_contain
         yield Finding("label-of-pure-wheel", "info" if promised else "warning", text, fix)
     elif labelled and labelled != present:

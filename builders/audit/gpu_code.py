@@ -50,7 +50,7 @@ _MOST_AT_ONCE = 1 << 17  # bytes; malloc returns larger blocks to the system, an
 _LARGEST_IN_MEMORY = 1 << 24  # bytes of a bundle
 
 _SIZES = {1: "<I", 2: "<II", 3: "<QQ"}
-"""Version of a compressed bundle to its sizes: of the whole (not in version 1), and unpacked."""
+"""Version of a compressed bundle to its size fields: total size (not in version 1) and unpacked size."""
 _METHODS = {0: "zlib", 1: "zstd"}
 _HASH = 8  # bytes of a hash before the payload
 _ENTRY_ID = re.compile(

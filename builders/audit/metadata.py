@@ -37,7 +37,7 @@ _RENAME = "Rename it with the wheel library, never by hand."
 
 
 def check_members(contents: Contents, _: Expected) -> Iterator[Finding]:
-    """Check that no member would be unpacked elsewhere, as a link, or over another."""
+    """Check that no member would be unpacked outside the environment, as a link, or over another member."""
     seen: set[str] = set()
     for info in contents.members:
         name, evidence = info.filename, {"member": info.filename}
@@ -122,7 +122,7 @@ def check_metadata(contents: Contents, _: Expected) -> Iterator[Finding]:
     for text in ("METADATA", "WHEEL"):
         if text in contents.too_large:
             message = (
-                f"{text} has {contents.too_large[text]} bytes, more than {LARGEST_METADATA}; it is not read."
+                f"{text} has {contents.too_large[text]} bytes, over {LARGEST_METADATA}, so it was not read."
             )
             evidence = {"member": f"{contents.dist_info}/{text}"}
             yield Finding("metadata-too-large", "error", message, _REBUILD, evidence)

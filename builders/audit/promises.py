@@ -5,9 +5,9 @@ and with DeepSpeed for which accelerator and torch. ``ds_report`` and the loadin
 file is read as literals and never run. Names of ops and of the variables that request them:
 ``op_builder/*.py`` of deepspeedai/DeepSpeed 0.19.8 and of ROCm/apex, setup.py of both.
 
-bitsandbytes loads ``libbitsandbytes_rocmXY.so`` by the ROCm of the torch that runs, so no NEEDED entry
-names it. Rules from ``bitsandbytes/cextension.py`` and ``cuda_specs.py`` of the wheels 0.49.2 and 0.50.2
-on PyPI: up to 0.49, XY is ten times major plus minor (8.2 and 7.12 are the same); from 0.50 on, major
+bitsandbytes chooses ``libbitsandbytes_rocmXY.so`` by the ROCm version of the running torch, so no NEEDED
+entry names it. Rules from ``bitsandbytes/cextension.py`` and ``cuda_specs.py`` of the wheels 0.49.2 and
+0.50.2 on PyPI: up to 0.49, XY is ten times major plus minor (8.2 and 7.12 are the same); from 0.50 on, major
 followed by minor, and if that library is missing, another of the same major with a warning.
 """
 

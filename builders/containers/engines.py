@@ -1,6 +1,6 @@
 """Apptainer, SingularityCE and podman as runtimes, and the choice between them.
 
-Nothing of the caller's environment reaches a container, nor what the site's configuration binds.
+Neither the caller's environment nor the bind paths of the site's configuration reach a container.
 
 Sources: https://apptainer.org/docs/user/main/ (bind paths, environment, network, security), podman-run(1).
 """
@@ -36,8 +36,7 @@ def choose_runtime(kind: str | None, image: Image | None, *, tmp: Path | None = 
     Parameters
     ----------
     kind
-        One of `KINDS`. None chooses: the host without an image, else Apptainer or SingularityCE, else
-        podman.
+        One of `KINDS`. None selects the host without an image, else Apptainer or SingularityCE, else podman.
     tmp
         Parent of the directory that is /tmp in the container; the cache when None.
 

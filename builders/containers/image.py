@@ -33,7 +33,7 @@ _TAR_MAGIC, _TAR_AT = b"ustar", 257
 _UNSTABLE = ("dev", "proc", "run", "sys", "tmp")
 """Directories of an unpacked image that do not belong to it."""
 _DIGESTED = ("etc/os-release", "usr/lib/os-release", "var/lib/dpkg/status")
-"""Files of an unpacked image whose content is part of its digest, as is that of ROCm's ``.info``."""
+"""Files of an unpacked image whose content is part of its digest, in addition to ROCm's ``.info``."""
 
 
 class Image(msgspec.Struct, frozen=True):

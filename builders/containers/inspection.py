@@ -177,7 +177,7 @@ def inspect_image(image: Image, kind: str | None = None) -> ImageFacts:
     Raises
     ------
     EnvironmentLacksError
-        No runtime that is installed can run it.
+        No installed runtime can run it.
     MatrixError
         As `inspect_in`.
     """
@@ -227,7 +227,7 @@ def cached_facts(image: Image) -> ImageFacts | None:
 
 
 def _cache_file(image: Image) -> Path:
-    """Return the file that caches the result; another script or other fields are another file."""
+    """Return the file that caches the result; its name depends on the script and the fields."""
     kinds: tuple[type[Any], ...] = (ImageFacts, ImagePython, Tool)
     fields = " ".join(name for kind in kinds for name in kind.__struct_fields__).encode()
     table = " ".join(_FIRST_GCC).encode()
@@ -377,7 +377,7 @@ def _version_in(line: str) -> str:
 
 
 def _compilers(rows: Iterable[list[str]]) -> tuple[Compiler, ...]:
-    """Return each compiler once, by the first path on PATH."""
+    """Return each compiler once, with its first path on PATH."""
     by_name: dict[str, Compiler] = {}
     for path, version, line in rows:
         name = path.rpartition("/")[2]

@@ -181,7 +181,7 @@ class Failure(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     cause: str
     fix: str
     source: str
-    """Where this is known from; several are separated by `` ; ``."""
+    """The source of this knowledge; several are separated by `` ; ``."""
     status: Literal["documented", "observed", "inferred"]
     """Observed: a real log has these lines; most failures were provoked."""
     any: tuple[str, ...] = ()

@@ -232,7 +232,7 @@ def make_environment(
     Raises
     ------
     EnvironmentLacksError
-        The Python cannot create it, or pip refuses a wheel.
+        The Python cannot create it, or pip rejects a wheel.
     """
     remove_tree(root)
     installed = _create(runtime, python, root, layers, wheels, log=log)
@@ -281,7 +281,7 @@ def _create(
         with explaining:
             run_in(runtime, ["/bin/sh", "-c", _CREATE, "sh", *arguments, *command], view, what=what, log=log)
     except CommandError as error:
-        raise EnvironmentLacksError(error.message, hint="The log has the reason.") from None
+        raise EnvironmentLacksError(error.message, hint="The log shows the reason.") from None
     return msgspec.json.decode((root / _INSTALLED).read_bytes(), type=dict[str, str])
 
 

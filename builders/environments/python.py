@@ -253,7 +253,7 @@ def _try(
 def _failure_reason(lines: Sequence[str]) -> str:
     text = "\n".join(lines)
     if old := _OLD_GLIBC.search(text):
-        return f"it needs {old[1]}, and the glibc of the base image is older"
+        return f"it needs {old[1]}, but the glibc of the base image is older"
     if missing := _NO_LIBRARY.search(text):
         return f"it needs {missing[1]}, which does not exist there"
     return f"it does not run: {lines[-1] if lines else 'no output'}"

@@ -297,7 +297,7 @@ def _download_hint(log: Path, start: int, unreachable: Sequence[str]) -> str:
     if unreachable or others:
         return (
             f"Not reachable from here: {', '.join([*unreachable, *others])}. Run this on a machine with "
-            f"network, map the URL to a mirror ([mirrors] in matrix.toml), or put the wheels into a "
+            f"network access, map the URL to a mirror ([mirrors] in matrix.toml), or put the wheels into a "
             f"directory and set PIP_FIND_LINKS to it."
         )
     return (

@@ -93,7 +93,7 @@ class OpTable(Outcome, frozen=True):
     installed: dict[str, bool] = {}
     accelerator: str = ""
     torch: str = ""
-    """Major.minor of the torch that was compiled against."""
+    """Major.minor of the torch that it was compiled against."""
 
 
 class WheelReply(msgspec.Struct, frozen=True, kw_only=True):

@@ -55,7 +55,7 @@ def judge_environment(
 
 
 def judge_variables(env: Mapping[str, str], variables: Iterable[SiteVariable]) -> Iterator[Finding]:
-    """Report variables that programs need at the site and that are missing, and those that must be unset."""
+    """Report variables that must be set at the site but are not, and those that must be unset."""
     for row in variables:
         evidence = {"variable": row.name, "source": row.source}
         if row.value is None and row.name in env:
@@ -155,7 +155,7 @@ def _user_site(
         message = f"~/.local has packages for Python {site.minor}, which are ignored: {site.ignored}."
         yield Finding("verify-user-site-shut", "info", message)
         return
-    fix = "Set PYTHONNOUSERSITE=1 in every job, or remove them: they come before what is installed."
+    fix = "Set PYTHONNOUSERSITE=1 in every job, or remove them: they take precedence over what is installed."
     shadowing = sorted(f"{name} {version}" for name, version in user_packages.items() if name in installed)
     if shadowing:
         message = f"~/.local shadows what is installed for Python {site.minor}: {', '.join(shadowing)}."

@@ -1,6 +1,6 @@
 """Run inside the environment that is probed: answer one question about it, as JSON.
 
-The script knows nothing of the program that sends it and needs only Python 3.9. Everything that imports
+The script knows nothing about the program that sends it and needs only Python 3.9. Everything that imports
 code runs in a separate process, so that a crash loses only one answer.
 """
 
@@ -181,7 +181,7 @@ def borrowed(lent: str) -> list[str]:
 
 
 def object_part(path: str) -> dict[str, Any]:
-    """Load a shared object after torch: a Python module as such, another library by its path."""
+    """Load a shared object after torch: a Python module by importing it, any other library by its path."""
     try:
         import_torch()
         if any(path.endswith(end) and end != ".so" for end in importlib.machinery.EXTENSION_SUFFIXES):

@@ -123,7 +123,7 @@ def _part_of(target: Path) -> Iterator[IO[bytes] | None]:
 
 
 def _fetch(url: str, part: IO[bytes], downloads: Downloads) -> None:
-    """Append what is missing of a file, and continue after interrupted connections."""
+    """Append the missing part of a file, and continue after interrupted connections."""
     from builders.index_client.transport import RequestError
     from builders.web import MISSING
 

@@ -173,7 +173,9 @@ def fetch_git(pin: Git, *, offline: bool = False, mirrors: Mapping[str, str] | N
         for below, inner in selected.items():
             if below not in urls:
                 msg = f"{where}: .gitmodules has no URL for the submodule {below}."
-                raise SourceError(msg, hint="Check the commit: git could not fetch the submodule, either.")
+                raise SourceError(
+                    msg, hint="Check the commit: git itself could not fetch the submodule either."
+                )
             pending.append((_join(path, below), submodule_url(urls[below], url), links[below], inner))
     return CachedCommit(tuple(sorted(trees, key=lambda tree: tree.path)), fetched)
 

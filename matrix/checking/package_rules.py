@@ -398,7 +398,7 @@ def _check_extension(
         return
     other_project = package.pypi == "other project"
     if other_project and not indexes.wheels_only(line.name):
-        message = f"{line.name} on PyPI is another project. pip installs that one"
+        message = f"{line.name} on PyPI is a different project. pip installs that project"
         message += " if it cannot read the index or the index has no higher version" if indexes.any else ""
         message += ", and runs its setup.py."
         corrected = [f"--only-binary {line.name}", line.text]
@@ -428,7 +428,7 @@ def _check_label(entry: Entry, torch: str, expected: Expected) -> Iterator[Findi
     built = _TORCH_LABEL.search(label)
     if built and torch and Version(built[1]) != Version(torch):
         message = (
-            f"{entry.pip.name} was built against torch {built[1]}, and the file pins torch {torch}. The "
+            f"{entry.pip.name} was built against torch {built[1]}, but the file pins torch {torch}. The "
             "import may fail."
         )
         yield finding("other-target", entry, message, fix=_PIN)

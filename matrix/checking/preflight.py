@@ -174,7 +174,7 @@ def _missing_files(texts: Iterable[str]) -> Iterator[str]:
 
 
 def _find_pip(python: str) -> tuple[str, str, str] | None:
-    """Return an interpreter with pip, pip's version and the interpreter's; of the given minor if possible."""
+    """Return an interpreter with pip, and both versions; it has the given minor version if possible."""
     for interpreter in (shutil.which(f"python{python}"), sys.executable, shutil.which("python3")):
         output = output_of([interpreter, "-m", "pip", "--version"]) if interpreter else ""
         version = re.match(r"pip (\S+) from .*\(python (\d+\.\d+)\)", output)

@@ -78,7 +78,7 @@ RULES: dict[str, Rule] = {
         "error", "torch without an exact version", "PyPI has a newer torch, which is built for CUDA"
     ),
     "unlabelled-torch": Rule(
-        "warning", "torch pinned without its label", "right only while pip can read the index"
+        "warning", "torch pinned without its label", "correct only while pip can read the index"
     ),
     "other-rocm": Rule(
         "error",

@@ -127,7 +127,7 @@ def _expected(context: Context, consumer: Consumer) -> Expected:
     args = context.args
     target_options = [name for name in _TARGET_OPTIONS if getattr(args, name)]
     if args.lock and target_options:
-        msg = f"--lock and --{target_options[0].replace('_', '-')} both define what the file is for."
+        msg = f"--lock and --{target_options[0].replace('_', '-')} both define the target of the file."
         raise UsageError(msg, hint="Use one of the two options.")
     beside = args.file.parent / LOCK_FILE
     if args.lock is None and not target_options and beside.is_file():

@@ -63,8 +63,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--wheelhouse",
         metavar="DIR",
         type=Path,
-        help="a directory with the files of everything (`matrix fetch --wheelhouse DIR`), which is used "
-        "instead of any index",
+        help="a directory with all files (`matrix fetch --wheelhouse DIR`), used instead of any index",
     )
     parser.add_argument(
         "-o",

@@ -41,7 +41,7 @@ SUMMARY = "check that a built container or environment matches the lock"
 EXAMPLE = "matrix verify --image container.sif"
 SCRIPT = Path("matrix-verify.sbatch")
 _MOST_OF_ONE_KIND = 10
-"""Findings in the text output; a container that was built from another lock has hundreds."""
+"""Maximum number of findings in the text output; a container built from another lock has hundreds."""
 _TIME = "00:15:00"
 _OUTPUT = "matrix-verify-%j.out"
 _HOST_VARIABLES = ("LD_LIBRARY_PATH", "LD_PRELOAD", "PYTHONPATH", "VIRTUAL_ENV", "CONDA_PREFIX", "ROCM_PATH")

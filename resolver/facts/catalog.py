@@ -95,7 +95,7 @@ class Catalog(msgspec.Struct, frozen=True, dict=True):
         return next((row for row in self.windows_of(site) if within(row, day)), None)
 
     def variables_of(self, site: str, day: date, versions: Mapping[str, str]) -> list[schema.SiteVariable]:
-        """Return the environment variables that programs need at a site, or must not have."""
+        """Return the environment variables that must be set at a site, or must not be set."""
         return [
             row
             for row in self.site_variable.values()
@@ -120,7 +120,7 @@ class Catalog(msgspec.Struct, frozen=True, dict=True):
 
 
 def matches(combination: Mapping[str, str], versions: Mapping[str, str]) -> bool:
-    """Return whether versions include a combination: a specifier of each component, or empty for any."""
+    """Return whether versions match the specifiers of a combination; an empty one allows any version."""
     return all(
         name in versions and (not specifier or satisfies(versions[name], specifier))
         for name, specifier in combination.items()
@@ -144,7 +144,7 @@ def applies(row: schema.Requires | schema.Recipe, release: schema.Release) -> bo
 
 
 def is_elsewhere(release: schema.Release) -> bool:
-    """Return whether a release is wheels that PyPI does not have."""
+    """Return whether a release consists of wheels that PyPI does not have."""
     return bool(release.wheels or release.index)
 
 

@@ -4,7 +4,7 @@ A catalog file is TOML, with keys in kebab-case. Any file may contain rows of an
 files have one subject each. Every row has a `status` and a `source`:
 
 ``documented``
-    stated by the makers: in a support table, in package metadata, on a release page;
+    stated by the vendor or project: in a support table, in package metadata, on a release page;
 ``observed``
     seen in a run or in a file, and recorded;
 ``inferred``
@@ -277,7 +277,7 @@ class SiteVariable(
     kw_only=True,
     rename={"since": "from", "from_file": "from-file", "from_line": "from-line"},
 ):
-    """An environment variable that programs need at a site, or that must not be set there."""
+    """An environment variable that must be set at a site, or must not be set there."""
 
     site: str
     name: str
@@ -306,7 +306,7 @@ class Sdist(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False):
     file: str
     sha256: str
     url: str = ""
-    """Where it is, if PyPI does not have it."""
+    """Its URL, if PyPI does not have it."""
 
 
 class Git(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False):
@@ -442,7 +442,7 @@ class Recipe(Row, frozen=True, kw_only=True):
     source_lacks: dict[str, str] = {}
     """Source file to a text it must not contain: evidence that the source does not need other flags."""
     one_wave_size: bool = False
-    """Whether the source compiles in the wave size that rocminfo reports, for all architectures."""
+    """Whether the build uses the wave size that rocminfo reports for all architectures."""
     fixed_paths: dict[str, str] = {}
     """Program that the source calls by a fixed path, to the releases that do so."""
     plain_targets: bool = False
@@ -452,7 +452,7 @@ class Recipe(Row, frozen=True, kw_only=True):
     memory_per_job: float = 2.0
     """Peak memory of one compile job in GiB."""
     core_hours: float = 0.0
-    """The least time that compiling takes, in core hours; 0 if it is short or unknown."""
+    """The minimum compile time in core hours; 0 if it is short or unknown."""
     cxx_standard: str = ""
     """The C++ standard that the source sets, such as ``17``; empty if it uses torch's."""
 

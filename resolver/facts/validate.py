@@ -151,7 +151,7 @@ def _(row: schema.Release) -> Iterator[tuple[str, str]]:
     if sum(map(bool, (row.sdist, row.git, row.wheel, row.wheels, row.pypi, row.index))) != 1:
         yield "version", "a release has exactly one of sdist, git, wheel, wheels, pypi and index"
     if not all(wheel.url for wheel in row.wheels):
-        yield "wheels", "each wheel has its url"
+        yield "wheels", "each wheel needs a url"
     if row.patches and not (row.sdist or row.git):
         yield "patches", "only an sdist or a git commit can be patched"
     for patch in row.patches:

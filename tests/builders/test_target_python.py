@@ -108,7 +108,7 @@ def test_error_lists_why_no_python_is_usable(runtime: ImageRuntime, interpreter:
         find_python(runtime, "3.12", image_pythons=pythons)
     reasons = [line.partition(": ")[2] for line in caught.value.message.splitlines()[1:]]
     assert reasons[0] == "it is missing the headers (Python.h) and the venv module with pip (ensurepip)"
-    assert reasons[1] == "it needs GLIBC_2.34, and the glibc of the base image is older"
+    assert reasons[1] == "it needs GLIBC_2.34, but the glibc of the base image is older"
     assert reasons[2] == "it needs libpython3.12.so.1.0, which does not exist there"
     assert reasons[3] == "it does not report its version"
     assert reasons[4].startswith("it does not run: ")

@@ -64,7 +64,7 @@ def test_missing_file_and_conflicting_options_are_errors(capsys: Capture) -> Non
     assert "is a directory" in capsys.readouterr().err
     Path("list.txt").write_text(TORCH)
     assert main(["check", "list.txt", "--lock", "matrix.lock", "--site", "lumi-g"]) == 2
-    assert "--lock and --site both define what the file is for" in capsys.readouterr().err
+    assert "--lock and --site both define the target of the file" in capsys.readouterr().err
     assert main(["check", "list.txt", "--timeout", "0"]) == 2
     assert "'0' is not a number of seconds" in capsys.readouterr().err
     assert main(["check", "list.txt", "--base-image", "lumi-rocm-rocm-6.2.5.sif", *LOOK]) == 2

@@ -125,7 +125,7 @@ def test_wheel_without_url_is_an_error(overlay: Overlay) -> None:
     with pytest.raises(CatalogError, match="urls"):
         load([overlay(PACKAGE + rows)])
     start, _, _ = release_with_wheels("2.0+rocm64", "312").partition(", url")
-    with pytest.raises(CatalogError, match="each wheel has its url"):
+    with pytest.raises(CatalogError, match="each wheel needs a url"):
         load([overlay(PACKAGE + start + f" }}]\n{SEEN}")])
 
 

@@ -61,7 +61,7 @@ def container_environment() -> str:
 
 
 def site_environment(installation: Installation) -> str:
-    """Return POSIX shell lines that set the variables that programs need at the site, and unset others.
+    """Return POSIX shell lines that set the variables needed at the site, and unset others.
 
     A variable that is needed and already set keeps its value.
     """
@@ -105,11 +105,11 @@ def image_checks(installation: Installation, *, digest: bool = True) -> str:
 
 
 def source_checks(installation: Installation, layout: Layout) -> str:
-    """Return the lines that check that the index, or the wheelhouse, has the wheels before anything slow.
+    """Return the lines that check, before anything slow runs, that the wheels are there.
 
     They set ``$index`` to the directory to bind.
 
-    Empty if the user named the URL of the index, or nothing in it is installed.
+    Return an empty string if the user named the URL of the index, or nothing in it is installed.
     """
     if not layout.binds(installation):
         return ""
