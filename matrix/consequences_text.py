@@ -25,16 +25,18 @@ HEADINGS = {
 }
 """By effect, in the order in which they are printed."""
 _NOUNS: dict[str, str] = {
-    "default": "default version",
-    "torch": "torch version",
-    "base-image": "base image",
-    "package": "package",
     "lock": "lock",
     "wheel": "wheel",
+    "default": "default version",
+    "base-image": "base image",
+    "torch": "torch version",
+    "package": "package",
     "proven-set": "proven set",
 }
+"""By kind, in the order in which they are printed."""
 _LABELS = {"breaks": "These conflict now:", "possible": "Before, these conflicted:"}
 _MOST_NAMES = 6
+_MOST_LINES = 12
 _PATCH_RELEASE = re.compile(r"(\d+\.\d+)\.\d+")
 """ROCm 6.2.0 and 6.2.1 break for the same reason."""
 
@@ -55,7 +57,7 @@ def consequences_text(found: Sequence[Consequence], *, sources: bool = False) ->
     lines = [summary(found)]
     for effect, heading in HEADINGS.items():
         groups: dict[tuple[object, ...], list[Consequence]] = {}
-        for one in found:
+        for one in sorted(found, key=lambda one: [*_NOUNS].index(one.kind)):
             if one.effect == effect:
                 groups.setdefault(_alike(one), []).append(one)
         if groups:
@@ -128,7 +130,9 @@ def _subject(group: Sequence[Consequence]) -> Iterator[str]:
             yield f"{noun} {names[0]}{_state(first)}"
         else:
             yield f"{_count(len(names), noun)}{_state(first)}:"
-            yield from (f"  {name}" for name in names)
+            yield from (f"  {name}" for name in names[:_MOST_LINES])
+            if len(names) > _MOST_LINES:
+                yield f"  and {len(names) - _MOST_LINES} more"
     elif first.before == first.after:
         yield f"{_many(names)}, built differently"
     elif first.effect == "different":

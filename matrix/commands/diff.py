@@ -84,6 +84,7 @@ def execute(context: Context) -> int:
     paths = list(map(Path, args.locks)) or ([LOCK_FILE] if LOCK_FILE.exists() else [])
     locks = {path: read_lock(path) for path in paths}
     title = _title(before, after)
+    remark = ""
     match list(locks.items()):
         case [(path, lock), (other_path, other_lock)] if before == after and args.locks:
             title = f"{path} -> {other_path}"
@@ -93,15 +94,19 @@ def execute(context: Context) -> int:
             )
         case _:
             holdings = list(_locks(context, locks, (before, settings_before), (after, settings_after)))
-            published = wheels(before, after, list(_records(args, after)))
+            published = list(wheels(before, after, list(_records(args, after))))
             found = consequences(before, after, [*holdings, *published])
             _warn_of_broken(context, holdings, found)
+            remark = f"Locks checked: {len(holdings)}. Wheels checked: {len(published)}."
+            if before == after:
+                remark = "Both sides are the same. Name a change, such as --driver, --catalog or --from-date."
     if args.format == "json":
         console.document(_document(before.request, after.request, found))
     else:
         console.data(f"{title}\n{consequences_text(found, sources=console.verbosity > 0)}")
-    if found and args.format != "json":
-        console.info("\n*: a fact that changed. Sources: -v. Every row of the table: --format json")
+        console.info(f"\n{remark}".rstrip())
+        if found:
+            console.info("*: a fact that changed. Sources: -v. Every row of the table: --format json")
     return int(any(one.effect == "breaks" for one in found))
 
 
