@@ -11,6 +11,7 @@ import msgspec
 from msgspec.structs import replace
 
 from resolver.model import PLATFORM, Request, Requirement
+from resolver.versions import sort_key
 
 if TYPE_CHECKING:
     from resolver.facts.catalog import Catalog
@@ -22,6 +23,10 @@ _MOST_DAYS = 3
 changed."""
 
 
+_MOST_DRIVERS = 3
+"""Try at most this many lines of drivers after the requested one."""
+
+
 class Change(msgspec.Struct, frozen=True):
     """A change to a request."""
 
@@ -30,7 +35,7 @@ class Change(msgspec.Struct, frozen=True):
     name: str = ""
     """The component whose requirement changes; empty if the target changes."""
     frees_a_pin: bool = False
-    kind: Literal["", "day", "trust"] = ""
+    kind: Literal["", "day", "driver", "trust"] = ""
     """Of several changes of the same kind, only the nearest one that resolves is suggested."""
     last: bool = False
     """Whether the change is suggested only if no other resolves."""
@@ -52,6 +57,8 @@ def changes_of(catalog: Catalog, request: Request, *, sited: bool) -> list[Chang
         changes.append(Change("any base image of the site", partial(_retarget, base_image="")))
     if target.driver and catalog.windows_of(target.site):
         changes.append(Change(f"the driver of {target.site}", partial(_retarget, driver="")))
+    if target.driver:
+        changes += _newer_drivers(catalog, target.driver)
     if sited:
         changes += _other_days(catalog, request)
     if request.preinstalled:
@@ -67,6 +74,12 @@ def changes_of(catalog: Catalog, request: Request, *, sited: bool) -> list[Chang
         ]
     changes += _other_sites(catalog, request)
     return changes
+
+
+def _newer_drivers(catalog: Catalog, driver: str) -> Iterator[Change]:
+    lines = sorted(catalog.driver, key=sort_key)
+    for line in lines[lines.index(driver) + 1 :][:_MOST_DRIVERS]:
+        yield Change(f"kernel driver {line}", partial(_retarget, driver=line), kind="driver")
 
 
 def _more_trust(request: Request) -> Iterator[Change]:

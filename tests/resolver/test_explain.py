@@ -361,6 +361,11 @@ def test_several_conflicts_still_have_suggestions(requirements: str, catalog: Ca
         ("aiter mamba-ssm bitsandbytes", {"site": "archer2-cpu"}, "for adastra"),
         ("xformers aiter apex==1.10.0", {"site": "archer2", "support": "documented"}, "also accept"),
         ("apex", {"support": "documented"}, "lumi-g on 2024-08-31 (driver 5.2)"),
+        (
+            "torch",
+            {"site": "local", "backend": "rocm", "gfx": ["gfx950"], "driver": "6.4"},
+            "kernel driver 30.10",
+        ),
     ],
 )
 def test_smallest_resolving_change_comes_first(
