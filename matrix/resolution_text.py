@@ -52,7 +52,7 @@ def resolution_text(
     if `every`.
     """
     others: frozenset[str] = frozenset() if every else names_of_others(resolution)
-    listed = [pick for pick in resolution.picks if pick.name not in others]
+    listed = [pick for pick in resolution.picks if pick.kind == "platform" or pick.name not in others]
     rows = []
     for pick in listed:
         support = pick.support if pick.verdict == "supported" else f"{pick.support}, at own risk"

@@ -207,7 +207,7 @@ def _allowed(
     """
     versions = allowed_by([str(requirement.specifier)] if requirement.specifier is not None else [])
     known = sorted({candidate.variant for candidate in candidates} - {""}, key=_names_before_commits)
-    if not requirement.extras or (open_world and not {*known} & {*requirement.extras}):
+    if all(map(_is_device, requirement.extras)) or (open_world and not {*known} & {*requirement.extras}):
         return versions
     if len(requirement.extras) > 1:
         msg = f"{shorten(requirement.text)!r} names more than one variant."

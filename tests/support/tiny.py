@@ -9,7 +9,13 @@ from pathlib import Path
 
 
 def tiny_wheel(
-    folder: Path, name: str, version: str, *, requires: Sequence[str] = (), tags: str = "py3-none-any"
+    folder: Path,
+    name: str,
+    version: str,
+    *,
+    requires: Sequence[str] = (),
+    extras: Sequence[str] = (),
+    tags: str = "py3-none-any",
 ) -> Path:
     """Write a pure wheel whose only module has its version.
 
@@ -21,13 +27,16 @@ def tiny_wheel(
         Of the distribution; the module has its name.
     requires
         Its requirements.
+    extras
+        The extras that it provides.
     tags
         Interpreter, ABI and platform.
     """
     folder.mkdir(parents=True, exist_ok=True)
     module = name.replace("-", "_")
     info = f"{module}-{version}.dist-info"
-    needs = "".join(f"Requires-Dist: {requirement}\n" for requirement in requires)
+    needs = "".join(f"Provides-Extra: {extra}\n" for extra in extras)
+    needs += "".join(f"Requires-Dist: {requirement}\n" for requirement in requires)
     members = {
         f"{module}.py": f"VERSION = {version!r}\n",
         f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n{needs}",
