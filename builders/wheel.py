@@ -14,6 +14,7 @@ import io
 import mmap
 import os
 import stat
+import struct
 import tempfile
 import time
 import zipfile
@@ -48,6 +49,7 @@ _InflateError = cast("type[Exception]", zlib.error)
 _COMPRESS_LEVEL = 2  # of zlib-ng: a quarter of the time of zlib's default level, for members 11 % larger
 _BLOCK = 1 << 20  # bytes that are compressed at once
 _WINDOW = 1 << 15  # bytes before a block that deflate can refer to
+_LOCAL_HEADER = struct.Struct("<26xHH")  # of a member in a zip file; lengths of its name and its extra field
 _FIRST_DATE = (1980, 1, 1, 0, 0, 0)  # the oldest date that a zip file can hold
 
 
@@ -225,6 +227,49 @@ class WheelReader:
                 return
             with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
                 yield content, digest
+
+    @contextmanager
+    def partly(self, info: zipfile.ZipInfo) -> Iterator[mmap.mmap | bytes | StoredMember]:
+        """Yield the content of a member, of which only what is used is read if it is not compressed.
+
+        The checksum of such a member is not compared.
+        """
+        if info.compress_type == zipfile.ZIP_STORED and info.file_size > _CHUNK:
+            yield StoredMember(self._file, info)
+            return
+        with self.unpacked(info) as (content, _):
+            yield content
+
+
+class StoredMember:
+    """The content of a member that is not compressed; a slice of it is read when it is used.
+
+    Parameters
+    ----------
+    file
+        The wheel.
+    info
+        The member.
+    """
+
+    def __init__(self, file: BinaryIO, info: zipfile.ZipInfo) -> None:
+        self._file = file
+        self._size = info.file_size
+        file.seek(info.header_offset)
+        header = file.read(_LOCAL_HEADER.size)
+        if len(header) < _LOCAL_HEADER.size:
+            msg = "is cut short"
+            raise DamagedError(msg)
+        *_, name, extra = _LOCAL_HEADER.unpack(header)
+        self._start = info.header_offset + _LOCAL_HEADER.size + name + extra
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __getitem__(self, part: slice) -> bytes:
+        start, end, _ = part.indices(self._size)
+        self._file.seek(self._start + start)
+        return self._file.read(max(0, end - start))
 
 
 def _open(path: Path) -> BinaryIO:

@@ -13,10 +13,10 @@ from resolver.reporter import SILENT, Reporter
 if TYPE_CHECKING:
     from builders.audit import WheelAudit
     from builders.index import Index
+    from builders.index_client import IndexClient
     from builders.plan import Task
     from matrix.inputs import Inputs
     from resolver.facts.catalog import Catalog
-    from resolver.indexes import PackageIndexes
     from resolver.model import Conflict, Resolution
 
 
@@ -125,7 +125,7 @@ def resolve_settings(
     return solve(catalog, request, package_indexes(settings, inputs, reporter), keep=keep)
 
 
-def package_indexes(settings: Settings, inputs: Inputs, reporter: Reporter = SILENT) -> PackageIndexes | None:
+def package_indexes(settings: Settings, inputs: Inputs, reporter: Reporter = SILENT) -> IndexClient | None:
     """Return the package indexes of settings, files and pip's configuration; None if there is none."""
     sources = inputs.package_sources()
     if not sources.indexes and not sources.find_links:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import argparse
 import datetime
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
 from builders.cache import cache_root
-from resolver.errors import UsageError, did_you_mean
+from resolver.errors import CatalogError, UsageError, did_you_mean
 from resolver.facts import loading
 
 if TYPE_CHECKING:
@@ -156,5 +157,10 @@ def overlays(settings: Settings) -> list[Path]:
 
 
 def load_catalog(settings: Settings) -> Catalog:
-    """Load the shipped catalog and its overlays."""
-    return loading.load(overlays(settings), cache=cache_root() / "catalog")
+    """Load the shipped catalog, what audits and builds learned, and the overlays."""
+    own, cache = overlays(settings), cache_root() / "catalog"
+    learned = cache_root() / "learned.toml"
+    if learned.exists():
+        with suppress(CatalogError):  # an overlay is wrong, or the program is newer than the learned facts
+            return loading.load([learned, *own], cache=cache)
+    return loading.load(own, cache=cache)

@@ -15,6 +15,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from resolver.choices import ALWAYS, Choices, Installed, Link, Pick, is_prerelease, names_prerelease
 from resolver.compiling.clauses import LIMITS, REQUEST
 from resolver.compiling.request import closest_versions
@@ -484,21 +486,45 @@ class OpenWorld:
         """Add what the catalog knows about the releases of a project."""
         for row in self._rows.get(choices.name, ()):
             releases = choices.allowed_by(parse_specifier(row.releases) if row.releases else None)
+            if row.is_of_wheel:
+                releases = self._with_wheel(choices, releases)
             self._add_row(row, choices.name, {choices.number: releases}, row.releases.removeprefix("=="))
+
+    def _with_wheel(self, choices: Choices, releases: int) -> int:
+        """Return those releases of which an index has a wheel that was read: another file may differ."""
+        read = {row.sha256 for row in self._catalog.wheel.values() if row.package == choices.name}
+        bits = [bit for bit in range(1, len(choices.releases) + 1) if releases >> bit & 1]
+        return sum(
+            1 << bit
+            for bit in bits
+            if any(not file.sha256 or file.sha256 in read for file in choices.release(bit).files)
+        )
 
     @cached_property
     def _rows(self) -> dict[str, list[Requires]]:
         """The requirements that the catalog states for this backend, by distribution."""
-        rows: dict[str, list[Requires]] = {}
+        target = self._request.target
+        by_key: dict[tuple[object, ...], Requires] = {}
         for row in self._catalog.requires:
-            if row.kind == "run" and row.backend in {None, self._request.target.backend}:
-                rows.setdefault(normalize_name(row.package), []).append(row)
+            if row.kind == "run" and not row.partial and row.backend in {None, target.backend}:
+                versions = row.versions if row.allows_gfx(target.gfx) else ()
+                earlier = by_key.get(row.key())
+                if earlier is not None or versions != row.versions:
+                    both = (*earlier.versions, *versions) if earlier else versions
+                    row = replace(row, versions=both)  # noqa: PLW2901  each of them allows more
+                by_key[row.key()] = row
+        rows: dict[str, list[Requires]] = {}
+        for row in by_key.values():
+            rows.setdefault(normalize_name(row.package), []).append(row)
         return rows
 
     def _add_row(self, row: Requires, name: str, terms: dict[int, int], version: str) -> None:
         """Add a requirement of the catalog between a distribution and one that is not of the catalog."""
         versions = [text.removeprefix("==") for text in row.versions]
-        link = Link(name, row.on, version, f"requires {row.on} {join_words(versions, most=8)}", row.source)
+        predicate = f"requires {row.on} {join_words(versions, most=8)}"
+        if not versions:
+            predicate = f"contains no code for {', '.join(self._request.target.gfx)}"
+        link = Link(name, row.on, version, predicate, row.source)
         if row.on == "gfx":
             allowed_anyway = row.partial and self._request.support == "any"
             if not allowed_anyway and not {*self._request.target.gfx} <= {*row.versions}:

@@ -19,14 +19,13 @@ from builders.findings import Finding
 from builders.wheel import DamagedError
 
 if TYPE_CHECKING:
-    import mmap
     import zipfile
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from email.message import Message
 
     from packaging.tags import Tag
 
-    from builders.audit.elf import SharedObject
+    from builders.audit.elf import Content, SharedObject
     from builders.audit.runtime_libraries import Provider, Torch
     from builders.findings import Severity
     from builders.wheel import WheelReader
@@ -36,7 +35,7 @@ BARE_OBJECT = (".hsaco", ".co")
 """Suffixes of GPU code objects in separate files, as in aiter and triton."""
 OP_TABLE = "git_version_info_installed.py"
 """File in which the builds of DeepSpeed and Apex record the ops that they compiled."""
-_SHARED_OBJECT = re.compile(r"\.so(\.\d+)*$")
+SHARED_OBJECT = re.compile(r"\.so(\.\d+)*$")
 _LARGEST_TABLE = 1 << 16  # bytes of an op table; that of DeepSpeed has 1 kB
 _MOST_TABLES = 100  # a wheel has one
 _MOST_REQUIREMENTS = 10_000
@@ -125,11 +124,20 @@ def matches_any(name: str, patterns: Iterable[str]) -> bool:
     return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
 
 
-def read_contents(file: str, wheel: WheelReader) -> tuple[Contents, list[Finding]]:
-    """Read a wheel; damaged members are reported as findings."""
-    reading = _Reading(wheel)
+def read_contents(
+    file: str, wheel: WheelReader, selected: Callable[[zipfile.ZipInfo], bool] | None = None
+) -> tuple[Contents, list[Finding]]:
+    """Read a wheel; damaged members are reported as findings.
+
+    Parameters
+    ----------
+    selected
+        Returns whether a member is of interest. Only such members are read, as little of them as possible,
+        and not hashed; without it all.
+    """
+    reading = _Reading(wheel, partly=selected is not None)
     for info in wheel.members:
-        if not info.is_dir():
+        if not info.is_dir() and (selected is None or selected(info)):
             reading.read(info)
     contents = Contents(
         file,
@@ -151,8 +159,9 @@ def read_contents(file: str, wheel: WheelReader) -> tuple[Contents, list[Finding
 class _Reading:
     """Reads one wheel, member by member."""
 
-    def __init__(self, wheel: WheelReader) -> None:
+    def __init__(self, wheel: WheelReader, *, partly: bool) -> None:
         self._wheel = wheel
+        self._partly = partly
         self.findings: list[Finding] = []
         self.digests: dict[str, bytes] = {}
         self.texts: dict[str, bytes] = {}
@@ -167,15 +176,20 @@ class _Reading:
 
     def read(self, info: zipfile.ZipInfo) -> None:
         path, name = info.filename, info.filename.rpartition("/")[2]
-        is_object = _SHARED_OBJECT.search(path)
+        is_object = SHARED_OBJECT.search(path)
         text = self._metadata.get(path, "")
         try:
+            if self._partly and (is_object or name.endswith(BARE_OBJECT)):
+                with self._wheel.partly(info) as part:
+                    self._object(path, part) if is_object else self._bare_object(path, part)
+                return
             if is_object or name.endswith(BARE_OBJECT):
                 with self._wheel.unpacked(info) as (data, digest):
                     self.digests[path] = digest
                     self._object(path, data) if is_object else self._bare_object(path, data)
                 return
-            self.digests[path] = self._wheel.sha256(info)
+            if not self._partly:
+                self.digests[path] = self._wheel.sha256(info)
             if text and info.file_size <= self._wheel.largest(text):
                 self.texts[text] = self._wheel.read(info)
             elif name == OP_TABLE and len(self.texts) < _MOST_TABLES and info.file_size <= _LARGEST_TABLE:
@@ -183,7 +197,7 @@ class _Reading:
         except DamagedError as error:
             self._damaged("member-damaged", path, str(error))
 
-    def _object(self, path: str, data: mmap.mmap | bytes) -> None:
+    def _object(self, path: str, data: Content) -> None:
         try:
             shared_object = read_object(path, data)
         except DamagedError as error:
@@ -200,7 +214,7 @@ class _Reading:
             text = f"In the GPU code of {path}, {problem.text}."
             self.findings.append(Finding(problem.id, severity, text, fix, evidence))
 
-    def _bare_object(self, path: str, data: mmap.mmap | bytes) -> None:
+    def _bare_object(self, path: str, data: Content) -> None:
         name = code_object_name(data)
         if name is not None and name.partition(":")[0] in ARCHITECTURES.values():
             architecture, *features = name.split(":")

@@ -26,6 +26,10 @@ if TYPE_CHECKING:
     import mmap
     from collections.abc import Mapping
 
+    from builders.wheel import StoredMember
+
+    Content = mmap.mmap | bytes | StoredMember
+
 _GPU_SECTION = ".hip_fatbin"
 _MOST_READS = 2_000_000
 _MOST_BYTES = 1 << 28
@@ -98,7 +102,7 @@ def version_key(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in version.split("."))
 
 
-def read_object(path: str, data: mmap.mmap | bytes) -> SharedObject:
+def read_object(path: str, data: Content) -> SharedObject:
     """Read a shared object.
 
     Parameters
@@ -125,7 +129,7 @@ def read_object(path: str, data: mmap.mmap | bytes) -> SharedObject:
 class _CountedReader(io.RawIOBase):
     """A stream that limits how much a parser can read: a damaged file could make it read forever."""
 
-    def __init__(self, data: mmap.mmap | bytes) -> None:
+    def __init__(self, data: Content) -> None:
         self._data = data
         self._at = self._reads = self._bytes = 0
 

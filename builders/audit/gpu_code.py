@@ -31,7 +31,9 @@ else:
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    Content = mmap.mmap | bytes
+    from builders.wheel import StoredMember
+
+    Content = mmap.mmap | bytes | StoredMember
     Buffer = Content | memoryview
 
 _PLAIN = b"__CLANG_OFFLOAD_BUNDLE__"
@@ -183,8 +185,7 @@ class _Section:
             except (DamagedError, _UnreadError) as error:
                 name = "fatbin-damaged" if isinstance(error, DamagedError) else "bundle-not-read"
                 self._problem(name, str(error), at)
-                following = _MAGIC.search(self.data, at + len(_COMPRESSED), self.end)
-                end = following.start() if following else self.end
+                end = self._next_bundle(at + len(_COMPRESSED))
             at = self._skip_zeros(end)
             if isinstance(self.data, mmap.mmap):
                 self.data.madvise(mmap.MADV_DONTNEED)  # or all pages that were read stay in memory
@@ -203,6 +204,15 @@ class _Section:
             if rest:
                 break
         return at
+
+    def _next_bundle(self, at: int) -> int:
+        """Return where the next bundle begins, or the end of the section."""
+        while at < self.end:
+            following = _MAGIC.search(self.data[at : min(at + _CHUNK + len(_PLAIN), self.end)])
+            if following:
+                return at + following.start()
+            at += _CHUNK
+        return self.end
 
     def _read_bundle(self, at: int) -> int:
         """Read the bundle at an offset, and return where it ends."""

@@ -200,6 +200,25 @@ def bitsandbytes_library(version: str, rocm: str) -> str:
     return f"libbitsandbytes_rocm{f'{major}{minor}' if fallback else major * 10 + minor}.so"
 
 
+def bitsandbytes_hip(version: str, library: str) -> str:
+    """Return the HIP line for which a release of bitsandbytes loads a library; empty for another library.
+
+    Examples
+    --------
+    >>> bitsandbytes_hip("0.49.2", "libbitsandbytes_rocm72.so")
+    '7.2'
+    >>> bitsandbytes_hip("0.50.2", "libbitsandbytes_rocm715.so")
+    '7.15'
+    >>> bitsandbytes_hip("0.50.2", "libbitsandbytes_cuda126.so")
+    ''
+    """
+    match = _BITSANDBYTES.fullmatch(library)
+    if not match:
+        return ""
+    line = f"{match[1]}.{match[2]}"
+    return line if bitsandbytes_library(version, line) == library else ""
+
+
 def check_computed_names(contents: Contents, expected: Expected) -> Iterator[Finding]:
     """Check that the wheel contains the library that bitsandbytes loads with this torch."""
     rocm = expected.torch.rocm if expected.torch else ""

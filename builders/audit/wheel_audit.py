@@ -79,6 +79,8 @@ class WheelAudit:
     sha256: str
     findings: tuple[Finding, ...]
     path: Path = field(repr=False)
+    is_damaged: bool = False
+    """Whether parts of it cannot be read."""
 
     @property
     def verdict(self) -> Literal["sound", "defective"]:
@@ -148,8 +150,9 @@ def audit_wheel(path: Path, expected: Expected = _NOTHING) -> WheelAudit:
     except OSError as error:
         msg = f"Cannot read {path}: {error.strerror or error}."
         raise UsageError(msg) from None
+    is_damaged = any(finding.severity == "error" for finding in damage)
     findings = limited(damage)
     for check in CHECKS:
         findings += limited(check(contents, expected))
     findings.sort(key=lambda finding: SEVERITIES.index(finding.severity))
-    return WheelAudit(contents, digest, tuple(findings), path)
+    return WheelAudit(contents, digest, tuple(findings), path, is_damaged)

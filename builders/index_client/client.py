@@ -189,7 +189,7 @@ class IndexClient:
 
         reader = DirectReader(
             self._cache / "direct",
-            self._transport,
+            self.transport,
             mirrors=self._mirrors,
             offline=self._offline,
             fresh_for=self._fresh_for,
@@ -316,7 +316,7 @@ class IndexClient:
         if is_cached:
             hint += " The cache has an older copy of this page: --offline uses it."
         try:
-            reply, content = self._transport.page(url, headers)
+            reply, content = self.transport.page(url, headers)
         except RequestError as error:
             raise EnvironmentLacksError(f"Cannot fetch {page}: {error}.", hint=hint) from None
         code = reply.status_code
@@ -348,13 +348,15 @@ class IndexClient:
             raise EnvironmentLacksError(msg, hint=OFFLINE_HINT)
         from builders.index_client.metadata import read
 
-        metadata = read(file, local, self._transport)
+        metadata = read(file, local, self.transport)
         if metadata is not None:
             stored.replace(path, _metadata_encoder.encode(metadata))
         return metadata
 
     @property
-    def _transport(self) -> Transport:
+    def transport(self) -> Transport:
+        """The connections to the servers, with their credentials."""
+
         def connect() -> Transport:
             from builders.index_client.transport import Transport
 

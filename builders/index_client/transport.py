@@ -127,6 +127,11 @@ class Transport:
                 return None
             return io.BytesIO(b"".join(chunks(response, _LARGEST_WHOLE)))
 
+    @staticmethod
+    def tail_of(size: int) -> int:
+        """Return how many bytes `remote_file` fetches of a file before any of it is read."""
+        return min(size, _TAIL)
+
     def _whole(self, url: str) -> io.BytesIO | None:
         try:
             return io.BytesIO(b"".join(self.download(url, _LARGEST_WHOLE)))

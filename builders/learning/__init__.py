@@ -1,1 +1,75 @@
-"""Learn facts by reading files: what a program can read, nobody has to type."""
+"""Learn facts from files: what a program can read, nobody types.
+
+`wheel` reads wheels, `image` base images, `machine` this machine, and `source` source trees. Rows of the
+catalog have the status ``observed``. Their source is the name and the hash of the file, their note the day.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, get_args
+
+import msgspec
+
+from resolver.facts import schema
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+
+_ORDER = tuple(get_args(field.type)[0] for field in msgspec.structs.fields(schema.CatalogFile)[2:])
+"""The kinds of rows in the order in which they are written."""
+
+
+class Learned(msgspec.Struct):
+    """What was learned from some files."""
+
+    rows: list[schema.Row] = []
+    remarks: list[str] = []
+    """What the files do not tell, as sentences."""
+    size: int = 0
+    """Bytes of all files."""
+    read: int = 0
+    """Bytes of them that were read."""
+
+    def add(self, other: Learned) -> None:
+        """Add what was learned from another file; see `merged`."""
+        self.rows = merged([*self.rows, *other.rows])
+        self.remarks += [text for text in other.remarks if text not in self.remarks]
+        self.size += other.size
+        self.read += other.read
+
+
+def merged(rows: Iterable[schema.Row]) -> list[schema.Row]:
+    """Return rows of which none repeats another.
+
+    The wheels of a release for several Pythons state mostly the same. Rows that only differ in their source
+    become one with all sources, and so do the Pythons of a release. Of rows that contradict each other the
+    last one counts.
+    """
+    known: dict[tuple[object, ...], schema.Row] = {}
+    for row in rows:
+        key: tuple[object, ...] = (type(row), *row.key())
+        if isinstance(row, schema.Requires):
+            key += (row.gfx, *(() if row.on == "python" else row.versions))
+        earlier = known.get(key)
+        if earlier is not None and isinstance(row, schema.Requires | schema.Package):
+            known[key] = _joined(earlier, row)
+        else:
+            known[key] = row
+    return sorted(known.values(), key=lambda row: _ORDER.index(type(row)))
+
+
+def _joined(earlier: schema.Row, row: schema.Row) -> schema.Row:
+    """Join two rows; the source has the hash of the first file only, because each wheel has its own row."""
+    if row.source not in earlier.source:
+        source = f"{earlier.source} ; {row.source.partition(' ')[0]}"
+        earlier = msgspec.structs.replace(earlier, source=source)
+    if isinstance(row, schema.Requires) and isinstance(earlier, schema.Requires):
+        versions = sorted({*earlier.versions, *row.versions}, key=_numbers)
+        return msgspec.structs.replace(earlier, versions=tuple(versions))
+    return earlier
+
+
+def _numbers(specifier: str) -> list[int]:
+    return [int(number) for number in re.findall(r"\d+", specifier)]

@@ -9,6 +9,7 @@ import msgspec
 
 from builders.audit import Expected, audit_wheel, image_provider, read_torch
 from builders.audit.runtime_libraries import read_conda, read_image_facts
+from builders.learning.stored import remember_audit
 from matrix.options import add_format
 from matrix.render import findings_text, printable
 from resolver.errors import UsageError, did_you_mean
@@ -76,7 +77,9 @@ def execute(context: Context) -> int:
     reports = []
     for path in args.wheels:
         recipe = _recipe(args.package, path, context.catalog) if args.package else None
-        reports.append(audit_wheel(path, Expected(architectures, recipe, torch, providers)).report())
+        audit = audit_wheel(path, Expected(architectures, recipe, torch, providers))
+        remember_audit(audit, context.catalog, context.today)
+        reports.append(audit.report())
     if args.format == "json":
         console.document({"schema": 1, "wheels": msgspec.to_builtins(reports)})
     else:

@@ -225,6 +225,7 @@ def _build(
     tasks: Sequence[Task], wheels: Sequence[WheelResult], index: Index, limits: Limits, context: Context
 ) -> int:
     """Build the wheels that the index lacks, record the results, and return the exit code."""
+    from builders.learning.stored import remember_built
     from builders.task import build_wheel
 
     console = context.console
@@ -244,6 +245,8 @@ def _build(
             wheel.diagnosis = tuple(msgspec.convert(error.details.get("diagnosis", ()), list[Finding]))
         else:
             console.step(f"published {path.name}")
+            if task.pick.git:
+                remember_built(path, task.pick.version, task.pick.variant, context.catalog, context.today)
             wheel.state, wheel.wheel = "built", str(path)
     return exit_code
 

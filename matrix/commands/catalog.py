@@ -1,4 +1,4 @@
-"""``matrix catalog``: list the facts, check files of facts, find new facts."""
+"""``matrix catalog``: list the facts, check files of facts, learn and find new facts."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from builders.findings import Finding
+from matrix import learning
 from matrix.consequences_text import consequences_text
 from matrix.console import table
 from matrix.options import add_action, add_catalog, add_format, add_names
@@ -30,11 +31,12 @@ if TYPE_CHECKING:
     from resolver.consequences import Consequence
     from resolver.facts.schema import Row, Status
 
-SUMMARY = "list the facts, check files of facts, or look for new facts"
+SUMMARY = "list the facts, check files of facts, learn from files, or look for new facts"
 EXAMPLE = "matrix catalog check my-facts/"
 EXAMPLES = {
     "list": "matrix catalog list torch",
     "check": EXAMPLE,
+    "learn": "matrix catalog learn bitsandbytes==0.50.2 wheels/*.whl image.sif",
     "update": "matrix catalog update --format json",
 }
 STATUSES: tuple[Status, ...] = ("documented", "observed", "inferred")
@@ -62,19 +64,27 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     update.add_argument(
         "--package", action="append", metavar="NAME", help="only this package, on PyPI (repeatable)"
     )
-    update.add_argument(
-        "-o",
-        "--output",
-        metavar="FILE",
-        type=Path,
-        default=updating.OUTPUT,
-        help="file of facts to which new rows are appended (default: %(default)s)",
+    summary = "read wheels and base images, and show what they state as facts"
+    learn = add_action(actions, "learn", summary, EXAMPLES["learn"])
+    text = (
+        "a wheel, a base image, a directory with wheels, the URL of a wheel, or NAME[==VERSION] on an index"
     )
     update.add_argument(
         "--site", metavar="NAME|FILE", help="also show what the new rows change at this site (minutes)"
     )
-    update.add_argument("--apply", action="store_true", help="write the file; without it, only show the diff")
-    for action in (listing, check, update):
+    add_names(learn, "files", metavar="FILE", help=text)
+    for action, default in ((update, updating.OUTPUT), (learn, learning.OUTPUT)):
+        action.add_argument(
+            "-o",
+            "--output",
+            metavar="FILE",
+            type=Path,
+            default=default,
+            help="file of facts to which new rows are appended (default: %(default)s)",
+        )
+        text = "write the file; without it, only show the diff"
+        action.add_argument("--apply", action="store_true", help=text)
+    for action in (listing, check, learn, update):
         add_catalog(action)
         add_format(action)
 
@@ -86,6 +96,8 @@ def execute(context: Context) -> int:
     if args.action == "check":
         settings.catalog = [*settings.catalog, *map(str, args.files)]
         return _check(args, overlays(settings), console)
+    if args.action == "learn":
+        return _learn(context)
     if args.action == "update":
         return _update(context)
     return _list(args, settings, console)
@@ -180,6 +192,52 @@ def _check(args: argparse.Namespace, paths: list[Path], console: Console) -> int
     return 0
 
 
+def _learn(context: Context) -> int:
+    from builders.learning.stored import new_rows
+
+    args, console = context.args, context.console
+    draft = updating.Draft(args.output, overlays(context.settings))
+    catalog = draft.load()
+    learned = learning.learn(args.files, catalog, context)
+    rows, remarks = new_rows(learned.rows, catalog)
+    remarks = [*learned.remarks, *remarks]
+    draft.replace(rows, catalog)
+    written = args.apply and draft.write()
+    diff = draft.diff()
+    if args.format == "json":
+        console.document(
+            {
+                "schema": 1,
+                "rows": len(rows),
+                "known": len(learned.rows) - len(rows),
+                "diff": diff,
+                "written": str(args.output) if written else "",
+                "remarks": remarks,
+                "size": learned.size,
+                "read": learned.read,
+            }
+        )
+        return 0
+    if diff:
+        console.data(diff)
+    for remark in remarks:
+        console.warning(remark)
+    console.info(f"Read {learned.read / 1e6:,.1f} of {learned.size / 1e6:,.1f} MB.")
+    _report_end(args, len(rows), "The catalog has all of this already.", console, written=written)
+    return 0
+
+
+def _report_end(
+    args: argparse.Namespace, rows: int, nothing: str, console: Console, *, written: bool
+) -> None:
+    if written:
+        console.info(f"\nWrote {rows} rows to {args.output}. Use them: --catalog {args.output}")
+    elif rows:
+        console.info(f"\n{rows} new rows. Nothing was written; --apply writes {args.output}.")
+    else:
+        console.info(nothing)
+
+
 def _update(context: Context) -> int:
     from builders.sources import index_url
 
@@ -234,10 +292,6 @@ def _report_update(
         console.data(diff)
     if found:
         console.data(f"\nConsequences: {consequences_text(found)}")
-    if written:
-        console.info(f"\nWrote {len(update.rows)} rows to {args.output}. Use them: --catalog {args.output}")
-    elif diff:
-        console.info(f"\n{len(update.rows)} new rows. Nothing was written; --apply writes {args.output}.")
-    else:
-        reached = "The sources that were reached have nothing new."
-        console.info(reached if update.unreachable else "The catalog is up to date.")
+    reached = "The sources that were reached have nothing new."
+    nothing = reached if update.unreachable else "The catalog is up to date."
+    _report_end(args, len(update.rows), nothing, console, written=written)

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 SOURCES = ("pypi", "torch", "rocm", "amd", "vllm", "github", "git", "sites")
 OUTPUT = Path("catalog") / "updates.toml"
-_HEADER = f"# Facts that are not in the shipped catalog.\nschema = {SCHEMA}\n"
+_HEADER = "# Facts that are not in the shipped catalog.\n"
 _MOST_PAGES = 3
 
 
@@ -109,10 +109,13 @@ class Draft:
         The file; it may not exist yet.
     overlays
         The files and directories of facts that are in use.
+    header
+        Comment at the top of a new file.
     """
 
-    def __init__(self, path: Path, overlays: Sequence[Path]) -> None:
+    def __init__(self, path: Path, overlays: Sequence[Path], *, header: str = _HEADER) -> None:
         self.path = path
+        self._header = header
         is_in_use = any(path == overlay or overlay in path.parents for overlay in overlays)
         self.overlays = [*overlays] if is_in_use or not path.exists() else [*overlays, path]
         self.before = self.after = _text_of(path)
@@ -120,6 +123,25 @@ class Draft:
     def load(self) -> Catalog:
         """Load the catalog with the file as it is."""
         return load(self.overlays)
+
+    def replace(self, rows: Iterable[schema.Row], catalog: Catalog) -> None:
+        """Append rows to the text, in place of the rows of the file with the same identity.
+
+        Raises
+        ------
+        CatalogError
+            The catalog cannot be loaded with the new text.
+        """
+        rows = list(rows)
+        keys = {(type(row), row.key()) for row in rows}
+        path = str(self.path.resolve())
+        own = [
+            row.from_line
+            for row in catalog.rows()
+            if row.from_file == path and (type(row), row.key()) in keys
+        ]
+        self.after = without_rows(self.before, own)
+        self.append(rows)
 
     def append(self, rows: Iterable[schema.Row]) -> Catalog:
         """Append rows to the text, and return the catalog with them.
@@ -129,7 +151,7 @@ class Draft:
         CatalogError
             The catalog cannot be loaded with the new text.
         """
-        self.after = with_rows(self.before, rows)
+        self.after = with_rows(self.after, rows, header=self._header)
         if self.after == self.before:
             return self.load()
         groups = [shipped_files(), *map(overlay_files, self.overlays)]
@@ -166,12 +188,12 @@ class Draft:
         return True
 
 
-def with_rows(text: str, rows: Iterable[schema.Row]) -> str:
-    """Return the text of a catalog file with rows appended."""
+def with_rows(text: str, rows: Iterable[schema.Row], *, header: str = _HEADER) -> str:
+    """Return the text of a catalog file with rows appended; a new file begins with the header."""
     added = "".join(f"\n{row_to_toml(row)}" for row in rows)
     if not added:
         return text
-    text = text or _HEADER
+    text = text or f"{header}schema = {SCHEMA}\n"
     return text + added if text.endswith("\n") else f"{text}\n{added}"
 
 
@@ -191,6 +213,20 @@ def consequences_at(site: str, before: Catalog, after: Catalog, today: date) -> 
     settings = Settings(site=site, requirements=["torch"])
     requests = [make_request(settings, catalog, today, Inputs()) for catalog in (before, after)]
     return consequences(Side(before, requests[0]), Side(after, requests[1]))
+
+
+def without_rows(text: str, lines: Iterable[int]) -> str:
+    """Return the text of a catalog file without the rows that begin on some lines, counted from 1."""
+    kept = text.splitlines()
+    for first in sorted(lines, reverse=True):
+        end = first
+        while end < len(kept) and not kept[end].startswith("[["):
+            end += 1
+        while end > first and (not kept[end - 1].strip() or kept[end - 1].startswith("#")):
+            end -= 1  # what follows the row: empty lines, and a comment on the next one
+        start = first - 1 if first == 1 or kept[first - 2].strip() else first - 2
+        del kept[start:end]
+    return "".join(f"{line}\n" for line in kept)
 
 
 def leave_own_rows(update: CatalogUpdate, path: Path) -> None:

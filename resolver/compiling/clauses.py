@@ -50,6 +50,11 @@ def any_candidate(_: Candidate) -> bool:
     return True
 
 
+def no_candidate(_: Candidate) -> bool:
+    """Allow nothing."""
+    return False
+
+
 class IndexedTest(msgspec.Struct, frozen=True):
     """A test whose mask comes from an index of the variable, without testing each candidate."""
 

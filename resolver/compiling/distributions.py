@@ -20,6 +20,7 @@ from resolver.compiling.clauses import (
     allowed_by,
     any_candidate,
     covers,
+    no_candidate,
     version_in,
 )
 from resolver.facts.catalog import is_elsewhere, recipe_for
@@ -180,7 +181,9 @@ def _companion_requires_torch(name: str, torches: Mapping[str, Sequence[schema.T
 def compile_packages(builder: ProblemBuilder) -> None:
     """Add the extension packages that the request can bring in."""
     names = [
-        name for name in builder.catalog.package if name in builder.reachable and builder.is_closed(name)
+        name
+        for name in builder.catalog.package
+        if name in builder.reachable and builder.is_closed(name) and builder.catalog.releases_of(name)
     ]
     for name in names:
         if name not in builder.variables:
@@ -309,6 +312,8 @@ def _allowed_by(row: schema.Requires, on: str, gfx: Sequence[str]) -> Test:
     """Return a test for what a requirement of the catalog allows of a component."""
     if on == "gfx":
         return covers(row.versions, gfx)
+    if not row.allows_gfx(gfx):
+        return no_candidate
     if on == "libstdcxx":  # an image may name only the major version, which stands for its last release
         return lambda libstdcxx: any(
             satisfies(version, text)
@@ -331,6 +336,8 @@ def _requirement_fact(name: str, row: schema.Requires, neighbour: str) -> Fact:
     if row.on == "gfx":
         verb = "can be compiled for" if row.kind == "build" else "contains code for"
     text = f"{name}{which} {verb} {versions}"
+    if row.gfx:
+        text += f", with code for {', '.join(row.gfx)}"
     is_copied = neighbour and row.status == "inferred"
     return Fact.of(row, f"{text} (inferred from {neighbour})" if is_copied else text)
 

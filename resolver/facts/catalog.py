@@ -35,6 +35,7 @@ class Catalog(msgspec.Struct, frozen=True, dict=True):
     site_variable: dict[tuple[object, ...], schema.SiteVariable]
     package: dict[str, schema.Package]
     release: dict[tuple[str, str, str], schema.Release]
+    wheel: dict[str, schema.Wheel]
     requires: list[schema.Requires]
     recipe: list[schema.Recipe]
     known_bad: dict[tuple[object, ...], schema.KnownBad]
@@ -61,6 +62,7 @@ class Catalog(msgspec.Struct, frozen=True, dict=True):
             site_variable={row.key(): row for row in rows.site_variable},
             package={row.name: row for row in rows.package},
             release={(row.package, row.version, row.variant): row for row in rows.release},
+            wheel={row.file: row for row in rows.wheel},
             requires=rows.requires,
             recipe=rows.recipe,
             known_bad={row.key(): row for row in rows.known_bad},

@@ -87,7 +87,7 @@ def _fill_in_package_names(data: dict[str, Any]) -> None:
     for row in _tables(data, "known-bad"):
         if isinstance(row.get("combination"), dict):
             row["combination"] = {canonicalize_name(key): value for key, value in row["combination"].items()}
-    for kind in ("release", "requires", "recipe"):
+    for kind in ("release", "wheel", "requires", "recipe"):
         for row in _tables(data, kind):
             if name is not None:
                 row.setdefault("package", name)
@@ -289,7 +289,7 @@ def _check_compatible(row: schema.Row, other: schema.Row) -> None:
         for name in row.__struct_fields__
         if name not in {"from_file", "from_line"} and getattr(row, name) != getattr(other, name)
     ]
-    if row.widening and "versions" in differing:
+    if row.widening and {"versions", "gfx"} & {*differing}:
         return
     title = f"{row.location}: [[{kind_of(row)}]] {row.title}"
     if not differing:

@@ -13,6 +13,7 @@ files have one subject each. Every row has a `status` and a `source`:
 
 import datetime
 import os
+from collections.abc import Iterable  # msgspec reads the annotations at run time
 from typing import ClassVar, Literal
 
 import msgspec
@@ -80,6 +81,8 @@ class Rocm(Row, frozen=True, kw_only=True):
     version: str
     gfx: tuple[str, ...] = ()
     """GPU architectures that AMD's matrix lists for it."""
+    hip: str = ""
+    """HIP version that it reports, if that is not of its own line, such as ``7.15`` for ROCm 10.0."""
 
     identity = ("version",)
 
@@ -358,6 +361,24 @@ class Release(Row, frozen=True, kw_only=True):
         return bool(self.wheel or self.wheels or self.pypi or self.index)
 
 
+class Wheel(Row, frozen=True, kw_only=True):
+    """A wheel that was read; what it requires is in rows of its own."""
+
+    package: str
+    version: str
+    file: str
+    sha256: str
+    code: dict[str, tuple[str, ...]] = {}
+    """Library to the GPU architectures of its code."""
+    libraries: tuple[str, ...] = ()
+    """Libraries of ROCm that it needs and does not contain, such as ``libamdhip64.so.7``."""
+    ops: tuple[str, ...] = ()
+    """Ops that its op table lists as compiled."""
+    licence: str = ""
+
+    identity = ("file",)
+
+
 class Requires(Row, frozen=True, kw_only=True):
     """The one relation: (package, releases) requires (object, versions)."""
 
@@ -373,6 +394,9 @@ class Requires(Row, frozen=True, kw_only=True):
     ``kernel-driver`` or another distribution."""
     versions: tuple[str, ...]
     """Specifiers, one of which must match; for ``gfx`` the GPU architectures that can be compiled."""
+    gfx: tuple[str, ...] = ()
+    """Only these GPU architectures may be used with these versions; empty means any. A wheel may contain
+    one library for each ROCm line, each with code for other architectures."""
     kind: EdgeKind = "run"
     partial: bool = False
     """Whether others may work as well. Such a row excludes nothing, except with ``--support``."""
@@ -381,6 +405,15 @@ class Requires(Row, frozen=True, kw_only=True):
 
     identity = ("package", "releases", "variant", "backend", "on", "kind", "when_present")
     widening = True
+
+    @property
+    def is_of_wheel(self) -> bool:
+        """Whether it states what was read in a wheel."""
+        return ".whl sha256:" in self.source
+
+    def allows_gfx(self, requested: Iterable[str]) -> bool:
+        """Return whether the row allows its versions with all requested GPU architectures."""
+        return not self.gfx or {*requested} <= {*self.gfx}
 
 
 class Op(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False):
@@ -539,6 +572,7 @@ class CatalogFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     site_variable: list[SiteVariable] = []
     package: list[Package] = []
     release: list[Release] = []
+    wheel: list[Wheel] = []
     requires: list[Requires] = []
     recipe: list[Recipe] = []
     known_bad: list[KnownBad] = []

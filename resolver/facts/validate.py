@@ -59,7 +59,7 @@ def validation_errors(file: schema.CatalogFile) -> Iterator[Value]:
 
 
 def _versions(file: schema.CatalogFile) -> Iterator[Value]:
-    for kind in (file.rocm, file.python, file.driver, file.torch, file.release):
+    for kind in (file.rocm, file.python, file.driver, file.torch, file.release, file.wheel):
         yield from ((row, "version", row.version) for row in kind)
     for driver in file.driver:
         yield from ((driver, "supports", text) for text in driver.supports)
@@ -79,6 +79,7 @@ def _versions(file: schema.CatalogFile) -> Iterator[Value]:
         (recipe, "cxx_standard", recipe.cxx_standard) for recipe in file.recipe if recipe.cxx_standard
     )
     yield from ((row, "driver", row.driver) for row in file.window)
+    yield from ((row, "hip", row.hip) for row in file.rocm if row.hip)
 
 
 def _specifiers(file: schema.CatalogFile) -> Iterator[Value]:
@@ -242,6 +243,8 @@ def _check_components(catalog: Catalog) -> None:
     tritons = {canonicalize_name(Pep508(row.triton).name) for row in catalog.torch.values() if row.triton}
     published_with_torch = ["torch", "torchvision", "torchaudio", *sorted(tritons)]
     components = dict.fromkeys([*PLATFORM, *catalog.package, *published_with_torch])
+    for wheel in catalog.wheel.values():
+        _check_exists(wheel, "package", wheel.package, catalog.package)
     for row in catalog.requires:
         _check_exists(row, "package", row.package, catalog.package)
         _check_exists(row, "component", canonicalize_name(row.on), components)

@@ -1,0 +1,58 @@
+"""``matrix site``: write a site file for this machine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from builders.learning.machine import learn_machine, site_name
+from matrix.options import add_action, add_catalog, add_format
+from matrix.refresh.update import Draft
+from matrix.settings import overlays
+from resolver.errors import UsageError
+
+if TYPE_CHECKING:
+    import argparse
+
+    from matrix.context import Context
+
+SUMMARY = "write a site file for this machine"
+EXAMPLE = "matrix site init -o cirrus.toml"
+_HEADER = "# Facts about {name}, read on this machine. Correct and complete them, and check the file:\n"
+_HEADER += "# matrix catalog check {path}\n"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's arguments."""
+    actions = parser.add_subparsers(metavar="ACTION", required=True, dest="action")
+    init = add_action(actions, "init", SUMMARY, EXAMPLE)
+    init.add_argument("--name", metavar="NAME", help="name of the site (default: that of Slurm's cluster)")
+    text = "directory with base images of the site (repeatable)"
+    init.add_argument("--images", metavar="DIR", type=Path, action="append", default=[], help=text)
+    init.add_argument(
+        "-o", "--output", metavar="FILE", type=Path, help="the file to write (default: NAME.toml)"
+    )
+    add_catalog(init)
+    add_format(init)
+
+
+def execute(context: Context) -> int:
+    """Run the command."""
+    args, console = context.args, context.console
+    name = args.name or site_name()
+    path = args.output or Path(f"{name}.toml")
+    if path.exists():
+        msg = f"{path} exists."
+        raise UsageError(msg, hint="Remove it, or name another file with -o FILE.")
+    draft = Draft(path, overlays(context.settings), header=_HEADER.format(name=name, path=path))
+    learned = learn_machine(name, draft.load(), context.today, args.images)
+    draft.append(learned.rows)
+    draft.write()
+    if args.format == "json":
+        document = {"schema": 1, "site": name, "written": str(path), "rows": len(learned.rows)}
+        console.document(document | {"remarks": learned.remarks})
+        return 0
+    for remark in learned.remarks:
+        console.warning(remark)
+    console.info(f"Wrote {len(learned.rows)} rows to {path}. Use them: --site {path}")
+    return 0

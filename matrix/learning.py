@@ -1,0 +1,124 @@
+"""``matrix catalog learn``: decide what each argument is, and read it."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from resolver.errors import SourceError, UsageError
+from resolver.versions import shorten
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from builders.index_client import IndexClient
+    from builders.learning import Learned
+    from matrix.context import Context
+    from resolver.facts.catalog import Catalog
+    from resolver.indexes import File
+
+OUTPUT = Path("catalog") / "learned.toml"
+
+
+def learn(names: Sequence[str], catalog: Catalog, context: Context) -> Learned:
+    """Learn from wheels and base images.
+
+    Parameters
+    ----------
+    names
+        Paths of wheels, of base images and of directories with wheels; URLs of wheels; names on an index,
+        alone or with a version.
+
+    Raises
+    ------
+    UsageError
+        A name is none of these, or a file is damaged.
+    SourceError
+        An index does not have the project or the version.
+    EnvironmentLacksError
+        An index cannot be reached, or there is no runtime to inspect an image.
+    """
+    from builders.containers.image import is_local
+    from builders.learning import Learned
+
+    if not names:
+        msg = "Nothing to read was named."
+        raise UsageError(
+            msg, hint="Name wheels, base images, or distributions: matrix catalog learn NAME==VERSION"
+        )
+    learned = Learned()
+    for name in names:
+        if is_local(Path(name)):
+            for part in _from_path(Path(name), catalog, context):
+                learned.add(part)
+        else:
+            for part in _from_index(name, catalog, context):
+                learned.add(part)
+    return learned
+
+
+def _from_path(path: Path, catalog: Catalog, context: Context) -> Iterator[Learned]:
+    from builders.learning.image import learn_image
+    from builders.learning.wheel import learn_wheel
+
+    wheels = [path] if path.suffix == ".whl" else []
+    if path.is_dir() and not (path / "usr").is_dir():
+        wheels = sorted(path.rglob("*.whl"))
+        if not wheels:
+            msg = f"The directory {path} contains no wheel."
+            raise UsageError(msg)
+    if not wheels:
+        context.console.info(f"Inspecting {path} ...")
+        yield learn_image(path, catalog, context.today)
+    for wheel in wheels:
+        context.console.info(f"Reading {wheel} ...")
+        yield learn_wheel(wheel, catalog, context.today)
+
+
+def _from_index(name: str, catalog: Catalog, context: Context) -> Iterator[Learned]:
+    from builders.learning.wheel import learn_published, learn_url
+    from matrix.api import package_indexes
+
+    indexes = package_indexes(context.settings, context.inputs, context.console)
+    if indexes is None:
+        msg = f"{shorten(name)} is not a file, and no package index is configured."
+        raise UsageError(msg, hint="Give the path of a wheel or image, or configure an index for pip.")
+    if "://" in name:
+        context.console.info(f"Reading {name} ...")
+        yield learn_url(name, catalog, indexes.transport, context.today)
+        return
+    for file in _wheels_of(name, indexes):
+        context.console.info(f"Reading {file.name} ...")
+        yield learn_published(file, catalog, indexes.transport, context.today)
+
+
+def _wheels_of(text: str, indexes: IndexClient) -> list[File]:
+    """Return the wheels of the newest release that a requirement allows, for Linux on x86_64."""
+    from resolver.requirements import parse_requirement
+
+    requirement = parse_requirement(text)
+    name, specifier = requirement.name, requirement.specifier
+    project = indexes.project(name)
+    where = f"Indexes asked: {', '.join(indexes.urls)}."
+    if project is None:
+        msg = f"{shorten(text)} is not a file, and no index has a project {name}."
+        raise SourceError(msg, hint=where)
+    allowed = [
+        release for release in project.releases if specifier is None or specifier.allows(release.version)
+    ]
+    for release in allowed:
+        if wheels := [file for file in release.files if _is_for_linux(file.name) and file.sha256]:
+            return wheels
+    msg = f"No release that matches {shorten(text)} has a wheel for Linux on x86_64 with a SHA-256."
+    raise SourceError(msg, hint=where)
+
+
+def _is_for_linux(name: str) -> bool:
+    """Return whether a wheel is for Linux on x86_64, or for any system, and for usual CPython."""
+    if not name.endswith(".whl"):
+        return False
+    *_, python, abi, platform = name.removesuffix(".whl").split("-")
+    if not python.startswith(("cp", "py")) or re.fullmatch(r"cp\d+t", abi):
+        return False
+    return platform == "any" or ("linux" in platform and platform.endswith("x86_64"))

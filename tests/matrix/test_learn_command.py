@@ -1,0 +1,189 @@
+"""``matrix catalog learn`` and ``matrix site init``."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from builders import doctor, host
+from builders.files import sha256_of
+from builders.learning import machine
+from matrix.cli import main
+from resolver.facts.loading import load
+from tests.support.range_server import serving
+
+MakeWheel = Callable[..., Path]
+Capture = pytest.CaptureFixture[str]
+
+
+@pytest.fixture(autouse=True)
+def _alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    for name in ("MATRIX_SITE", "PIP_FIND_LINKS", "PIP_EXTRA_INDEX_URL"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def learn(capsys: Capture, *arguments: str) -> dict[str, Any]:
+    assert main(["catalog", "learn", *arguments, "--format", "json"]) == 0
+    document: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return document
+
+
+def test_diff_is_shown_and_written_only_with_apply(make_wheel: MakeWheel, capsys: Capture) -> None:
+    path = make_wheel(requires_python=">=3.9")
+    assert main(["catalog", "learn", str(path)]) == 0
+    output = capsys.readouterr()
+    assert '+versions = [">=3.9"]' in output.out
+    assert "Nothing was written" in output.err
+    written = Path("catalog/learned.toml")
+    assert not written.exists()
+    assert learn(capsys, str(path), "--apply")["written"] == str(written)
+    row = load([written]).wheel[path.name]
+    assert (row.version, row.sha256) == ("1.0", sha256_of(path))
+    again = learn(capsys, str(path), "--apply")
+    assert (again["rows"], again["diff"], again["written"]) == (0, "", "")
+
+
+def test_changed_wheel_replaces_its_rows_and_leaves_others(make_wheel: MakeWheel, capsys: Capture) -> None:
+    learn(capsys, str(make_wheel("other")), str(make_wheel(requires_python=">=3.9")), "--apply")
+    file = Path("catalog/learned.toml")
+    file.write_text(file.read_text().replace("[[wheel]]", "# A comment of a person.\n[[wheel]]", 1))
+    learn(capsys, str(make_wheel(requires_python=">=3.10")), "--apply")
+    catalog = load([file])
+    rows = [row.versions for row in catalog.requires if row.package == "tiny" and row.on == "python"]
+    assert rows == [(">=3.10",)]
+    assert {"tiny", "other"} <= {row.package for row in catalog.wheel.values()}
+    assert "# A comment of a person." in file.read_text()
+
+
+def test_bound_beside_one_of_the_catalog_is_a_remark(make_wheel: MakeWheel, capsys: Capture) -> None:
+    facts = Path("facts.toml")
+    facts.write_text(
+        'schema = 1\n[[package]]\nname = "tiny"\ntitle = "t"\nstatus = "documented"\nsource = "s"\n'
+        '[[requires]]\non = "python"\nversions = [">=3.8"]\nstatus = "documented"\nsource = "s"\n'
+    )
+    report = learn(capsys, str(make_wheel(requires_python=">=3.9")), "--catalog", str(facts))
+    assert 'on = "python"' not in report["diff"]
+    assert any("facts.toml:7 has >=3.8" in remark for remark in report["remarks"])
+
+
+def test_directory_and_name_on_an_index(
+    make_wheel: MakeWheel, capsys: Capture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old, new = make_wheel(version="1.0"), make_wheel(version="2.0")
+    assert learn(capsys, str(old.parent))["rows"] == 3  # the package and two wheels
+    links = "".join(f'<a href="/made/{p.name}#sha256={sha256_of(p)}">{p.name}</a>' for p in (old, new))
+    page = tmp_path / "simple" / "tiny" / "index.html"
+    page.parent.mkdir(parents=True)
+    page.write_text(links)
+    with serving(tmp_path) as server:
+        monkeypatch.delenv("PIP_NO_INDEX")
+        monkeypatch.setenv("PIP_INDEX_URL", f"{server.url}/simple")
+        assert 'version = "2.0"' in learn(capsys, "tiny")["diff"]
+        assert 'version = "1.0"' in learn(capsys, "tiny==1.0")["diff"]
+        assert main(["catalog", "learn", "tiny==3.0"]) == 1
+        assert "has a wheel" in capsys.readouterr().err
+        assert main(["catalog", "learn", "nothing"]) == 1
+        assert "no index has a project nothing" in capsys.readouterr().err
+
+
+def test_bad_arguments_are_usage_errors(tmp_path: Path, capsys: Capture) -> None:
+    (tmp_path / "empty").mkdir()
+    for arguments, text in (
+        ([], "Nothing to read"),
+        (["empty"], "contains no wheel"),
+        (["matrix-no-wheel.txt"], "matrix-no-wheel.txt"),
+    ):
+        (tmp_path / "matrix-no-wheel.txt").write_text("no image")
+        assert main(["catalog", "learn", *arguments]) == 2
+        assert text in capsys.readouterr().err
+
+
+# A site.
+
+
+@pytest.fixture
+def _node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pretend to be a node with two MI250X.
+
+    Stands in for a node with GPUs, their driver and Slurm.
+    """
+    topology = tmp_path / "nodes"
+    for number, version in enumerate((0, 90010, 90010)):
+        (topology / str(number)).mkdir(parents=True)
+        (topology / str(number) / "properties").write_text(f"gfx_target_version {version}\n")
+    monkeypatch.setattr(machine, "count_gpus", lambda: doctor.count_gpus(topology))
+    monkeypatch.setattr(host, "driver_version", lambda: "6.3.6.60003-1739731")
+    answers = {
+        "sinfo": "standard-g|2-00:00:00|gpu:mi250:8\nsmall|3:00:00|(null)\nsmall|3:00:00|(null)\n",
+        "scontrol": "SlurmUser = slurm\nClusterName             = Cirrus\n",
+    }
+    monkeypatch.setattr(machine, "output_of", lambda command: answers.get(command[0], ""))
+
+
+@pytest.mark.usefixtures("_node")
+def test_site_file_has_what_the_machine_reports(capsys: Capture) -> None:
+    assert main(["site", "init", "--format", "json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert (report["site"], report["written"]) == ("cirrus", "cirrus.toml")
+    assert report["remarks"] == []
+    assert main(["catalog", "check", "cirrus.toml"]) == 0
+    catalog = load([Path("cirrus.toml")])
+    assert (catalog.site["cirrus"].gfx, catalog.site["cirrus"].backend) == (("gfx90a",), "rocm")
+    (window,) = catalog.windows_of("cirrus")
+    assert window.driver == "6.0"
+    limits = {
+        row.name: (row.backend, row.max_hours) for row in catalog.partition.values() if row.site == "cirrus"
+    }
+    assert limits == {"standard-g": ("rocm", 48.0), "small": ("cpu", 3.0)}
+    capsys.readouterr()
+    assert (
+        main(["resolve", "torch", "--site", "cirrus.toml", "--offline", "--format", "json", "--no-lock"]) == 0
+    )
+    assert json.loads(capsys.readouterr().out)["target"]["driver"] == "6.0"
+
+
+@pytest.mark.usefixtures("_node")
+def test_existing_site_file_is_kept(capsys: Capture) -> None:
+    Path("mine.toml").write_text("mine")
+    assert main(["site", "init", "-o", "mine.toml"]) == 2
+    assert "mine.toml exists" in capsys.readouterr().err
+    assert Path("mine.toml").read_text() == "mine"
+
+
+def test_machine_without_gpu_driver_and_slurm_is_a_cpu_site(
+    monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    monkeypatch.setattr(machine, "count_gpus", dict)
+    monkeypatch.setattr(host, "driver_version", lambda: "")
+    monkeypatch.setattr(machine, "output_of", lambda _: "")
+    assert main(["site", "init", "--name", "login", "-o", "login.toml"]) == 0
+    warnings = capsys.readouterr().err
+    for text in ("no AMD GPU", "no AMD kernel driver", "Slurm does not respond"):
+        assert text in warnings
+    assert load([Path("login.toml")]).site["login"].backend == "cpu"
+
+
+@pytest.mark.usefixtures("_node")
+def test_driver_that_the_catalog_does_not_know_is_a_remark(
+    monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    monkeypatch.setattr(host, "driver_version", lambda: "9.9.9")
+    assert main(["site", "init"]) == 0
+    assert re.search(r"driver 9\.9\.9 was left out", capsys.readouterr().err)
+    assert load([Path("cirrus.toml")]).windows_of("cirrus") == []
+
+
+@pytest.mark.usefixtures("_node")
+def test_directory_without_images_is_an_error(tmp_path: Path, capsys: Capture) -> None:
+    (tmp_path / "images").mkdir()
+    assert main(["site", "init", "--images", "images"]) == 2
+    assert "contains no base image" in capsys.readouterr().err
+    assert not Path("cirrus.toml").exists()
