@@ -103,34 +103,34 @@ class Transport:
             check_status(response)
             yield from chunks(response, limit)
 
-    def remote_file(self, url: str) -> io.BufferedReader | io.BytesIO | None:
+    def remote_file(self, url: str, tail: int = _TAIL) -> io.BufferedReader | io.BytesIO | None:
         """Return a remote file of which only the parts that are read are downloaded.
 
         If the server does not support ranges, the file is downloaded; None if it is too large for that.
+
+        Parameters
+        ----------
+        tail
+            Bytes at its end that are downloaded at once.
 
         Raises
         ------
         RequestError
             The server does not have it.
         """
-        headers = {"Accept-Encoding": "identity", "Range": f"bytes=-{_TAIL}"}
+        headers = {"Accept-Encoding": "identity", "Range": f"bytes=-{tail}"}
         with self.get(url, headers, stream=True) as response:
             if response.status_code == requests.codes.partial_content:
                 total = response.headers.get("Content-Range", "").rpartition("/")[2]
                 if total.isdigit():
-                    tail = b"".join(chunks(response, _TAIL))
-                    return io.BufferedReader(_RemoteFile(self, url, int(total), tail), _WINDOW)
+                    end = b"".join(chunks(response, tail))
+                    return io.BufferedReader(_RemoteFile(self, url, int(total), end), _WINDOW)
             if response.status_code in {requests.codes.requested_range_not_satisfiable, 501}:
                 return self._whole(url)
             check_status(response)
             if int(response.headers.get("Content-Length", "0")) > _LARGEST_WHOLE:
                 return None
             return io.BytesIO(b"".join(chunks(response, _LARGEST_WHOLE)))
-
-    @staticmethod
-    def tail_of(size: int) -> int:
-        """Return how many bytes `remote_file` fetches of a file before any of it is read."""
-        return min(size, _TAIL)
 
     def _whole(self, url: str) -> io.BytesIO | None:
         try:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from builders.index_client.transport import Transport
 
 _BLOCK = 1 << 15  # bytes
+_TAIL = 1 << 16  # bytes; holds the directory and the metadata of most wheels
 _STEP = 1 << 22  # bytes of a request inside a member that is read as a whole
 _MOST_KEPT = 1 << 10  # blocks
 
@@ -46,7 +47,7 @@ class RemoteWheel(io.RawIOBase):
     def __init__(self, transport: Transport, url: str) -> None:
         self._url = url
         try:
-            remote = transport.remote_file(url)
+            remote = transport.remote_file(url, _TAIL)
         except RequestError as error:
             raise request_failed(url, error) from None
         if remote is None:
@@ -55,7 +56,7 @@ class RemoteWheel(io.RawIOBase):
         self._whole = isinstance(remote, io.BytesIO)
         self._file = remote.detach() if isinstance(remote, io.BufferedReader) else remote
         self.size = self._file.seek(0, io.SEEK_END)
-        self.fetched = self.size if self._whole else transport.tail_of(self.size)
+        self.fetched = self.size if self._whole else min(self.size, _TAIL)
         self._known = self.size - self.fetched
         self._members: list[tuple[int, int]] = []
         self._blocks: dict[int, bytes] = {}
@@ -89,17 +90,17 @@ class RemoteWheel(io.RawIOBase):
             return 0
         number, offset = divmod(self._at, _BLOCK)
         if number not in self._blocks:
-            self._fetch(number)
+            self._fetch(number, len(buffer))
         data = self._blocks[number][offset : offset + len(buffer)]
         buffer[: len(data)] = data
         self._at += len(data)
         return len(data)
 
-    def _fetch(self, number: int) -> None:
-        """Fetch a block, and the following ones as far as they belong to the same part."""
+    def _fetch(self, number: int, wanted: int) -> None:
+        """Fetch a block, and the following ones that are wanted or belong to the same part."""
         start, last = number * _BLOCK, number
         end = next((end for begin, end in self._members if begin <= self._at < end), 0)
-        most = min(end, start + _STEP)
+        most = max(min(end, start + _STEP), min(self._at + wanted, self.size))
         while (last + 1) * _BLOCK < most and last + 1 not in self._blocks:
             last += 1
         stop = min((last + 1) * _BLOCK, self.size)
