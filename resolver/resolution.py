@@ -66,6 +66,12 @@ def resolution_of(
     warnings += known_bad_warnings(catalog, request.target, versions)
     warnings += filter(None, (inferred_warning(catalog, pick) for pick in picks))
     image = catalog.image.get(versions.get("base-image", ""))
+    if image and not image.mpi:
+        builds = [candidate for candidate in candidates.values() if candidate.recipe and candidate.recipe.mpi]
+        warnings += [
+            f"{candidate} is compiled against the MPI of the base image, but none is known in {image.name}."
+            for candidate in builds
+        ]
     picks = [_python_pick(pick, request, image) if pick.name == "python" else pick for pick in picks]
     advice = advice_for(catalog, request)
     picks = [_advised_pick(pick, advice[pick.name]) if pick.name in advice else pick for pick in picks]

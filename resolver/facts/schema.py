@@ -183,6 +183,7 @@ class Image(Row, frozen=True, kw_only=True):
     python: tuple[str, ...] = ()
     """CPython minor versions in the image; empty if Python comes from elsewhere (conda)."""
     mpi: str = ""
+    """Its MPI library; empty if it has none, or if that is undocumented."""
     holds: dict[str, str] = {}
     """Distributions that are installed in it (``torch = "2.9.1+rocm6.4"``)."""
 
@@ -464,6 +465,8 @@ class Recipe(Row, frozen=True, kw_only=True):
     """Modules of the installed wheel that must import."""
     attributes: dict[str, str] = {}
     """Expected attributes of imported modules: ``module:name`` to the value as text."""
+    mpi: bool = False
+    """Whether it is compiled against the MPI of the base image."""
     op_table: str = ""
     """File of the wheel in which the build lists the ops it compiled (``installed_ops``)."""
     run_environment: dict[str, str] = {}

@@ -222,3 +222,17 @@ def test_list_belongs_to_variant(overlay: Overlay) -> None:
     answer = resolve(catalog, request)
     assert isinstance(answer, Resolution)
     assert [pick.variant for pick in answer.picks if pick.name == "newext"] == ["other"]
+
+
+@pytest.mark.parametrize(
+    ("image", "warned"),
+    [
+        ("lumi-multitorch-mpich-u24r64f21m43t29-20260225_144743.sif", False),
+        ("lumi-rocm-rocm-6.2.4.sif", True),
+    ],
+)
+def test_package_that_needs_mpi_warns_without_it(image: str, catalog: Catalog, *, warned: bool) -> None:
+    answer = resolve(catalog, ask(catalog, "mpi4py rocm", base_image=image))
+    assert isinstance(answer, Resolution)
+    assert answer.version_of("base-image") == image
+    assert any("is compiled against the MPI" in warning for warning in answer.warnings) is warned
