@@ -13,7 +13,7 @@ from resolver.compiling import compile_problem
 from resolver.compiling.clauses import PAIRED_WITH_TORCH, REQUEST
 from resolver.compiling.problem_builder import closed_names
 from resolver.errors import EnvironmentLacksError
-from resolver.model import Candidate, Distribution, Edge, Fact, Resolution
+from resolver.model import PLATFORM, Candidate, Distribution, Edge, Fact, Resolution, layer
 from resolver.open_world import OpenWorld, TritonFoundError, WantedError
 from resolver.order import generations, without_cycles
 from resolver.problem import ABSENT, Demand, Problem, Relation, Row, Variable
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from resolver.facts.catalog import Catalog
     from resolver.indexes import PackageIndexes
     from resolver.model import Request
+    from resolver.session import Solution
 
 _MOST_REASONS = 3
 """Maximum number of requirements to name as the reason for a distribution."""
@@ -71,7 +72,7 @@ def solve(
         )
         turns = _Turns(catalog, request, problem, world)
         try:
-            resolution = turns.resolve(frozenset(), frozenset())
+            answer = turns.resolve(frozenset(), frozenset())
         except WantedError as error:
             also |= error.names
             continue
@@ -82,8 +83,10 @@ def solve(
         except EnvironmentLacksError as error:
             if world.has_answer:
                 raise
-            resolution = _left_open(catalog, request, problem, error)
-        return resolution or Refuted(problem, turns.narrowed(), world, turns.links)
+            return _left_open(catalog, request, problem, error) or Refuted(
+                problem, turns.narrowed(), world, turns.links
+            )
+        return answer[0] if answer else Refuted(problem, turns.narrowed(), world, turns.links)
 
 
 class _Turns:
@@ -99,8 +102,11 @@ class _Turns:
         self.links: list[Link] = []
         """The statements from which everything was learned."""
 
-    def resolve(self, present: frozenset[str], absent: frozenset[str]) -> Resolution | None:
-        """Return the preferred resolution with some distributions of the catalog and without others."""
+    def resolve(self, present: frozenset[str], absent: frozenset[str]) -> tuple[Resolution, Solution] | None:
+        """Return the preferred resolution with some distributions of the catalog and without others.
+
+        The solution of the catalog's problem comes with it.
+        """
         while True:
             session = Session(self.narrowed(present, absent))
             solution, notes = preferred_solution(self._catalog, self._request, session)
@@ -113,16 +119,26 @@ class _Turns:
             except WantedError as error:
                 if not error.names <= self._problem.variables.keys():
                     raise
-                with_them = self.resolve(present | error.names, absent)
-                if with_them:
-                    return with_them
-                absent |= error.names
-                continue
+                answer = self.resolve(present | error.names, absent)
+                if answer and not self._is_better(solution, answer[1]):
+                    return answer
+                other = self.resolve(present, absent | error.names)  # other releases may want none of them
+                return other if other and (not answer or self._is_better(other[1], answer[1])) else answer
             if failed is None:
                 resolution = resolution_of(self._catalog, self._request, self._problem, solution, notes)
-                return _completed(resolution, self._world)
+                return _completed(resolution, self._world), solution
             self.links += [link for link in failed.reasons() if isinstance(link, Link)]
             self._learned.append({self._names[number]: mask for number, mask in failed.terms.items()})
+
+    def _is_better(self, solution: Solution, than: Solution) -> bool:
+        """Return whether the platform of a solution is preferred to that of another.
+
+        Without torch it is not: an old release that does not use torch is not worth a newer ROCm.
+        """
+        if self._request.prefer == "proven" or "torch" not in solution:
+            return False
+        names = sorted({*PLATFORM, "torch"} & solution.keys() & than.keys(), key=layer)
+        return [solution[name] for name in names] < [than[name] for name in names]
 
     @cached_property
     def _distributions(self) -> set[str]:

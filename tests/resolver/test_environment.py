@@ -33,7 +33,9 @@ def test_newer_patch_release_is_assumed_only_without_other_solution(catalog: Cat
     answer = resolved(catalog, {"lib": {"2.0": NEWER}})
     assert answer.version_of("lib") == "2.0"
     (warning,) = answer.warnings[-1:]
-    assert warning.startswith("lib 2.0 requires Python >=3.12.4, so not every patch release")
+    assert warning.startswith(
+        "lib 2.0 requires Python >=3.12.4, so some patch releases of the Python in the lock cannot"
+    )
 
 
 def test_requirement_of_some_patch_release_counts(catalog: Catalog) -> None:
