@@ -17,7 +17,7 @@ from matrix.locking import catalog_of, overlays_of
 from matrix.options import add_format, add_index, add_names, add_target_options, date, nonempty
 from matrix.request import make_request
 from matrix.resolution_text import title_of
-from matrix.settings import load_catalog, read_settings
+from matrix.settings import load_catalog, overlays, read_settings
 from resolver.compiling.clauses import PAIRED_WITH_TORCH
 from resolver.compiling.problem_builder import window_of
 from resolver.consequences import (
@@ -30,6 +30,7 @@ from resolver.consequences import (
     wheels,
 )
 from resolver.errors import UsageError
+from resolver.facts.loading import load
 from resolver.label import built_for
 from resolver.lock import read_lock
 from resolver.model import SCHEMA
@@ -74,16 +75,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=[],
         help="compare with these facts instead of the shipped ones alone (repeatable)",
     )
+    group.add_argument(
+        "--from-shipped",
+        metavar="DIR",
+        type=Path,
+        help="compare with the facts that another version ships: resolver/facts of its checkout",
+    )
 
 
 def execute(context: Context) -> int:
     """Run the command."""
     args, console = context.args, context.console
     settings_before, settings_after = _settings(context)
-    before, after = _side(context, settings_before), _side(context, settings_after)
+    before = _side(context, settings_before, args.from_shipped)
+    after = _side(context, settings_after)
     paths = list(map(Path, args.locks)) or ([LOCK_FILE] if LOCK_FILE.exists() else [])
     locks = {path: read_lock(path) for path in paths}
-    title = _title(before, after)
+    title = _title(before, after, args.from_shipped)
     remark = ""
     match list(locks.items()):
         case [(path, lock), (other_path, other_lock)] if before == after and args.locks:
@@ -101,7 +109,7 @@ def execute(context: Context) -> int:
             if before == after:
                 remark = "Both sides are the same. Name a change, such as --driver, --catalog or --from-date."
     if args.format == "json":
-        console.document(_document(before.request, after.request, found))
+        console.document(_document(before.request, after.request, found, args.from_shipped))
     else:
         console.data(f"{title}\n{consequences_text(found, sources=console.verbosity > 0)}")
         console.info(f"\n{remark}".rstrip())
@@ -124,11 +132,12 @@ def _settings(context: Context) -> tuple[Settings, Settings]:
     return before, after
 
 
-def _side(context: Context, settings: Settings) -> Side:
+def _side(context: Context, settings: Settings, shipped: Path | None = None) -> Side:
     """Return the facts and the table of a side; it is about what the catalog knows."""
     from builders.containers.inspection import with_inspected_image
 
-    catalog = with_inspected_image(load_catalog(settings), settings.base_image)
+    catalog = load(overlays(settings), shipped=shipped) if shipped else load_catalog(settings)
+    catalog = with_inspected_image(catalog, settings.base_image)
     known = {*catalog.package, *ROW_COMPONENTS, *PAIRED_WITH_TORCH}
     requirements = [requirement for requirement in context.inputs.requirements if requirement.name in known]
     settings = replace(settings, requirements=["torch"], keep_installed=None)
@@ -217,13 +226,16 @@ def _python_of(tags: Iterable[Tag]) -> dict[str, str]:
     return {}
 
 
-def _title(before: Side, after: Side) -> str:
+def _title(before: Side, after: Side, shipped: Path | None) -> str:
     """Return the target, and what changes in it."""
     pairs: dict[str, list[object]] = {
         "date": [side.request.target.date for side in (before, after)],
         "kernel driver": [_driver(side) for side in (before, after)],
         "base image": [side.request.target.base_image or "any" for side in (before, after)],
-        "facts": [" + ".join(("shipped", *side.request.catalogs)) for side in (before, after)],
+        "facts": [
+            " + ".join((str(first or "shipped"), *side.request.catalogs))
+            for first, side in ((shipped, before), (None, after))
+        ],
     }
     changed = [f"{what} {one} -> {other}" for what, (one, other) in pairs.items() if one != other]
     return "; ".join([title_of(after.request.target), *changed])
@@ -234,9 +246,15 @@ def _driver(side: Side) -> str:
     return side.request.target.driver or (window.driver if window else "unknown")
 
 
-def _document(before: Request, after: Request, found: Sequence[Consequence]) -> dict[str, Any]:
+def _document(
+    before: Request, after: Request, found: Sequence[Consequence], shipped: Path | None
+) -> dict[str, Any]:
     sides = {
-        name: {"target": msgspec.to_builtins(request.target), "catalogs": list(request.catalogs)}
-        for name, request in (("before", before), ("after", after))
+        name: {
+            "target": msgspec.to_builtins(request.target),
+            "shipped": str(facts or ""),
+            "catalogs": list(request.catalogs),
+        }
+        for name, request, facts in (("before", before, shipped), ("after", after, None))
     }
     return {"schema": SCHEMA, **sides, "consequences": msgspec.to_builtins(found)}

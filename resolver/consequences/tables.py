@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from msgspec.structs import replace
@@ -31,6 +31,8 @@ _DEFAULT = ("torch", "rocm", "python")
 PUBLISHED_ONLY = "published wheels only: no base image works"
 
 
+_ORIGIN: dict[str, Any] = {"source": "", "note": "", "from_file": "", "from_line": 0}
+"""What only says where a row is from."""
 _OF_PACKAGES = {"package", "release", "requires", "recipe", "proven"}
 """Kinds of rows that are about packages, or about no row of the table."""
 
@@ -46,7 +48,7 @@ def changed_packages(before: Side, after: Side) -> frozenset[str] | None:
     names: set[str] = set()
     for kind in schema.KINDS:
         ours, theirs = (
-            {msgspec.msgpack.encode(row): row for row in side.catalog.of_kind(kind)}
+            {msgspec.msgpack.encode(replace(row, **_ORIGIN)): row for row in side.catalog.of_kind(kind)}
             for side in (before, after)
         )
         rows = [(ours.get(row) or theirs[row]) for row in ours.keys() ^ theirs.keys()]
@@ -490,6 +492,7 @@ def _named(release: Release) -> str:
 
 
 def _differing_keys(ours: Release | Recipe, theirs: Release | Recipe) -> list[str]:
-    """Return the keys in which two rows differ, except those that only say where the row is from."""
-    keys = [key for key in ours.__struct_fields__ if key not in schema.Row.__struct_fields__]
+    """Return the keys in which two rows differ, except origin and the releases that they are for."""
+    others = {*schema.Row.__struct_fields__, "releases", "variant"}
+    keys = [key for key in ours.__struct_fields__ if key not in others]
     return [key.replace("_", "-") for key in keys if getattr(ours, key) != getattr(theirs, key)]

@@ -29,13 +29,17 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def load(overlays: Iterable[Path] = (), *, cache: Path | str | None = None) -> Catalog:
+def load(
+    overlays: Iterable[Path] = (), *, shipped: Path | None = None, cache: Path | str | None = None
+) -> Catalog:
     """Load the shipped catalog and merge overlays over it.
 
     Parameters
     ----------
     overlays
         TOML files, or directories whose ``*.toml`` files are all read; later ones win.
+    shipped
+        A directory to read in place of the shipped files: those of another version of this program.
     cache
         Directory of the compiled form, which is used as long as no file changed.
 
@@ -44,7 +48,7 @@ def load(overlays: Iterable[Path] = (), *, cache: Path | str | None = None) -> C
     CatalogError
         A file is missing or invalid, or two rows contradict each other.
     """
-    groups = [shipped_files(), *map(overlay_files, overlays)]
+    groups = [overlay_files(shipped) if shipped else shipped_files(), *map(overlay_files, overlays)]
     rows = _read_compiled(cache, groups) if cache else None
     if rows is not None:
         return Catalog.from_rows(rows)

@@ -14,6 +14,7 @@ from builders.index import Index
 from matrix.cli import main
 from matrix.consequences_text import consequences_text
 from resolver.consequences import Consequence, Place
+from resolver.facts.schema import FOLDER
 from resolver.model import CoreItem
 
 Capture = pytest.CaptureFixture[str]
@@ -91,6 +92,20 @@ def test_catalog_is_a_layer_of_after(capsys: Capture, tmp_path: Path) -> None:
     assert "breaks" in {one["effect"] for one in document["consequences"] if one["name"] == "apex"}
     mirror = run_json(capsys, "diff", *SITE, "--from-catalog", "update.toml")
     assert effects(mirror, "package")["apex"] == "possible"
+
+
+def test_other_shipped_facts_are_those_of_before(capsys: Capture, tmp_path: Path) -> None:
+    for path in Path(FOLDER).rglob("*.toml"):
+        copy = tmp_path / "old" / path.relative_to(FOLDER)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        copy.write_text(path.read_text("utf-8").replace('driver = "6.3"\npackage', 'driver = "6.0"\npackage'))
+    document = run_json(capsys, "diff", *SITE, "--from-shipped", "old")
+    assert document["before"]["shipped"] == "old"
+    torch = next(one for one in document["consequences"] if one["name"] == "torch 2.10.0+rocm7.0")
+    assert torch["effect"] == "possible"
+    assert [fact["text"] for fact in torch["now"]] == [
+        "lumi-g has kernel driver 6.3 on 2026-06-01 (since 2026-01-01)"
+    ]
 
 
 def test_own_lock_is_checked(capsys: Capture) -> None:
