@@ -299,8 +299,8 @@ def _cut_html(content: bytes, url: str) -> tuple[Form, str, list[tuple[str, byte
     meta = dict(_META.findall(head))
     _check_api(meta.get("repository-version", "1.0"))
     status = meta.get("project-status", ACTIVE)
-    is_usual = content.count(b"<a") == content.count(_ANCHOR) == len(pieces)
-    if not is_usual or any(mark in content for mark in (b"<A", b"<!--")) or "<base" in head.lower():
+    is_usual = pieces and content.count(b"<a") == content.count(_ANCHOR) == len(pieces)
+    if not is_usual or b"<!--" in content or "<base" in head.lower():
         rows = _parse_unusual_html(content.decode("utf-8", "replace"), url)
         return "json", status, [(row.filename, msgspec.json.encode(row)) for row in rows]
     return "html", status, list(zip(map(_linked_name, pieces), pieces, strict=True))
