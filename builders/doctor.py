@@ -165,7 +165,7 @@ def check_namespaces() -> Finding:
         "should build. Apptainer runs images only if it is installed setuid."
     )
     fix = (
-        "Ask the site for sysctl user.max_user_namespaces above 0 (Ubuntu 24.04: also "
+        "Ask the site to set the sysctl user.max_user_namespaces above 0 (Ubuntu 24.04: also "
         "kernel.apparmor_restrict_unprivileged_userns=0), or build in a container."
     )
     return Finding("user-namespaces", "warning", message, fix, evidence)

@@ -44,8 +44,8 @@ _PATCH_RELEASE = re.compile(r"(\d+\.\d+)\.\d+")
 def consequences_text(found: Sequence[Consequence], *, sources: bool = False) -> str:
     """Return consequences as text.
 
-    Things to which the same happens for the same reason share a paragraph. Below it are the minimal conflict
-    of the first of them, and what changed, marked with an asterisk.
+    Things that change in the same way for the same reason share a paragraph. Below it are the minimal
+    conflict of the first of them, and what changed, marked with an asterisk.
 
     Parameters
     ----------
@@ -93,7 +93,7 @@ def _count(number: int, noun: str) -> str:
 
 
 def _alike(one: Consequence) -> tuple[object, ...]:
-    """Return what things have in common that share a paragraph: all of their core but their own names."""
+    """Return the key of a paragraph: the core without the names of the things themselves."""
     own = {one.name.partition(" ")[2] or one.name, *(place.torch for place in one.where)} - {""}
     texts = [item.text for item in _told(one) if not any(name in item.text for name in own)]
     core = [_PATCH_RELEASE.sub(r"\1", text) for text in texts]

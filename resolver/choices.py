@@ -77,7 +77,7 @@ class Choices:
         self._by_specifier: dict[str, int] = {}
 
     def preferred(self, mask: int, *, oldest: bool) -> int:
-        """Return the release in a mask that is to be tried first, as a mask of its own."""
+        """Return the mask of the release to try first."""
         left = mask
         while left:
             bit = left.bit_length() - 1 if oldest else (left & -left).bit_length() - 1

@@ -105,7 +105,7 @@ class Environment:
         return any(alternatives)
 
     def _compared(self, clause: str, extra: str, patch: str) -> bool | None:
-        """Evaluate a comparison; None if `packaging` must do it."""
+        """Evaluate a comparison; return None if `packaging` must do it."""
         parts = _COMPARISON.fullmatch(clause)
         if parts is None:
             return None

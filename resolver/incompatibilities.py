@@ -95,7 +95,7 @@ class Search:
     stated
         The incompatibilities that were added.
     touched
-        Variables whose domain is new or changed. Whoever chooses removes those that need no more attention.
+        Variables whose domain is new or changed. The caller removes those that need no more attention.
     """
 
     def __init__(self, *, max_conflicts: int = MOST_CONFLICTS) -> None:

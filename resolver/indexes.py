@@ -101,7 +101,7 @@ class PackageIndexes(Protocol):
         """The URLs of the indexes in order of preference, without credentials and trailing slash."""
 
     def at(self, url: str) -> PackageIndexes:
-        """Return one index alone, which need not be one of these."""
+        """Return a single index, which need not be one of these."""
 
     def project(self, name: str) -> Project | None:
         """Return a project with the releases of all indexes, or None if no index has it.

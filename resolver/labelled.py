@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 def with_labelled_wheels(catalog: Catalog, request: Request, indexes: PackageIndexes) -> Catalog:
-    """Return a catalog with the labelled wheels for the target that the indexes have of what is requested.
+    """Return a catalog with the labelled wheels that the indexes have for the target and the request.
 
     The first index is not asked: it is usually PyPI, which rejects labels and may have other projects of the
     same names.

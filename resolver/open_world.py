@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from resolver.session import Solution
 
 _MOST_CHECKED = 25
-"""Releases that are checked together until one can be installed."""
+"""Number of releases to check at a time until one can be installed."""
 
 
 class TritonFoundError(Exception):
@@ -126,11 +126,11 @@ class OpenWorld:
         self._open: dict[str, Choices] = {}
         self._by_number: dict[int, Choices] = {}
         self._loaded: dict[int, set[int]] = {}
-        """For each variable the values whose requirements were added, for the present environment."""
+        """For each variable the values whose requirements were added, for the current environment."""
         self._undecided: set[int] = set()
         """Variables that must be present, and have several values."""
         self._installable_files: dict[tuple[str, str], list[File]] = {}
-        """By project and version, for the present environment."""
+        """By project and version, for the current environment."""
         self._requires: dict[tuple[int, int], list[tuple[str, str]]] = {}
         self._installed = request.preinstalled.installed if request.preinstalled else {}
         self._limits = _by_name(request.constraints)
@@ -172,8 +172,8 @@ class OpenWorld:
         Returns
         -------
         Incompatibility or None
-            None if that is possible; `picks` has the result. Otherwise values of the problem's variables that
-            nothing else fits, by the variables' numbers in the order of the problem.
+            None if that is possible; `picks` has the result. Otherwise the values of the problem's variables
+            that fit no result, by the variables' numbers in the order of the problem.
 
         Raises
         ------
@@ -232,7 +232,7 @@ class OpenWorld:
                 )
 
     def replaced_for_cuda(self) -> Iterator[str]:
-        """Yield a sentence for each pick that is older than a release that requires CUDA."""
+        """Yield a sentence for each pick that was chosen because a newer release requires CUDA."""
         for pick in self.picks():
             newer, required = self._needing_cuda.get(pick.name, (pick.version, ""))
             if version_key(newer) > version_key(pick.version):
@@ -459,7 +459,7 @@ class OpenWorld:
 
     @cached_property
     def _without_triton(self) -> int:
-        """The mask of the torches that bring no triton, as far as is known: those we compile, and absence."""
+        """The mask of the versions of torch not known to bring triton: those we compile, and absence."""
         mask = ABSENT
         for bit, candidate in enumerate(self._problem.variables["torch"].candidates, start=1):
             row = self._catalog.torch.get(candidate.version)
@@ -608,7 +608,7 @@ class OpenWorld:
         return direct[0].url if direct else ""
 
     def _but_url(self, choices: Choices, allowed: int) -> str:
-        """Return how a text about a requirement ends that the release of a direct reference does not meet."""
+        """Return the end of a message about a requirement that a direct reference does not meet."""
         if allowed or not self._url(choices.name):
             return ""
         return f", but the URL of {choices.name} is that of {choices.releases[0].version}"
@@ -810,7 +810,7 @@ class OpenWorld:
     def _require_one(
         self, terms: dict[int, int], requirement: Requirement, link: Link, *, is_ours: bool, is_built: bool
     ) -> bool:
-        """Add a requirement; return whether what it requires becomes part of the result for its sake."""
+        """Add a requirement; return whether what it requires becomes part of the result because of it."""
         name = requirement.name
         if link.subject != "torch" and self._is_of_torch(name):
             if not is_built:

@@ -257,7 +257,7 @@ def read_symbols(table: bytes, names: bytes, bits: int) -> Symbols:
     """
     layout, (info, section) = _SYMBOL[bits], _INFO_AND_SECTION[bits]
     if len(table) > _MOST_SYMBOLS * layout.size:
-        msg = "its table of symbols is larger than that of any real file"
+        msg = "its symbol table is larger than that of any real file"
         raise DamagedError(msg)
     imports: set[bytes] = set()
     exports: set[bytes] = set()

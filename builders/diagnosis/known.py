@@ -70,7 +70,7 @@ def compile_pattern(text: str) -> Pattern:
         raise PatternError(msg)
     plain = max(_plain_runs(text), key=len, default="")
     if len(plain) < _MINIMUM:
-        msg = f"{text!r} has no {_MINIMUM} literal characters in a row outside of brackets"
+        msg = f"{text!r} has no {_MINIMUM} consecutive literal characters outside brackets"
         raise PatternError(msg)
     return Pattern(expression, plain.encode())
 

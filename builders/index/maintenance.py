@@ -385,8 +385,8 @@ def prunable(
     Parameters
     ----------
     pinned
-        Versions with local versions that locks pin, by normalized name. The wheel with the highest build tag
-        of each pinned version is kept. None if no lock was given.
+        Versions with local labels that locks pin, by normalized name. The wheel with the highest build tag of
+        each pinned version is kept. None if no lock was given.
     older_than
         Return only wheels published longer ago than this.
     now

@@ -1,8 +1,8 @@
 """The configured package indexes over HTTP and from directories, with a cache on disk.
 
-Pages are used without a request while they are fresh, and afterwards requested under a condition if the
-server sent a validator. Metadata never changes, so it is requested once. Cached files are replaced
-atomically, and a damaged one counts as missing, so several processes may share a cache.
+A fresh page is used without a request. A stale page is requested conditionally if the server sent a
+validator. Metadata never changes, so it is requested once. Cached files are replaced atomically, and a
+damaged one counts as missing, so several processes may share a cache.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class IndexClient:
 
     All indexes that have a project are merged, as pip does; of files with the same name, that of the first
     index is used. An index that replies with an error other than "not found" stops the resolution, because
-    the answer could otherwise depend on its state: so does uv, where pip ignores such an index. The one
+    the answer could otherwise depend on its state: uv does the same, and pip ignores such an index. The one
     exception is a 403 of PyTorch's index, which means that it does not have the project.
 
     Parameters
@@ -80,7 +80,7 @@ class IndexClient:
     offline
         Whether only the cache and directories are used. Cached pages of any age are then used.
     fresh_for
-        For how many seconds a page is used without a request.
+        Number of seconds for which a page is used without a request.
     reporter
         Receives a warning when old pages are used.
     """
@@ -119,11 +119,11 @@ class IndexClient:
 
     @property
     def urls(self) -> tuple[str, ...]:
-        """The indexes in the order of preference, and then the places with links."""
+        """The indexes in order of preference, then the find-links locations."""
         return (*self._indexes, *self._links)
 
     def at(self, url: str) -> IndexClient:
-        """Return one index alone, which need not be one of these."""
+        """Return a single index, which need not be one of these."""
         url = _shown([url])[0]
         return self._alone.get(url, lambda: self._restricted_to(url))
 
@@ -148,7 +148,7 @@ class IndexClient:
         return self._projects.get(name, lambda: self._load_project(name))
 
     def metadata(self, files: Sequence[File], *, allow_dynamic: bool = False) -> Metadata | None:
-        """Return the metadata of a release, from the first of its files that has some without running code.
+        """Return the metadata of a release, from its first file that provides metadata without running code.
 
         Parameters
         ----------
@@ -209,7 +209,7 @@ class IndexClient:
         )
 
     def submit(self, work: Callable[[], object]) -> None:
-        """Do some work in one of 16 threads, which do not keep the process alive. Its errors are ignored."""
+        """Run `work` in one of 16 threads, which do not keep the process alive; its errors are ignored."""
         self._pool.submit(work)
 
     def _load_project(self, name: str) -> Project | None:
@@ -233,7 +233,7 @@ class IndexClient:
         return self._cached_page(url, index, name)
 
     def _link_page(self, url: str) -> dict[str, list[File]]:
-        """Return the files of a place with links, by the project that they may belong to."""
+        """Return the files of a find-links location, by the project that they may belong to."""
         return self._link_pages.get(url, lambda: self._load_links(url))
 
     def _load_links(self, url: str) -> dict[str, list[File]]:
@@ -273,7 +273,7 @@ class IndexClient:
         Parameters
         ----------
         name
-            The project; empty for a page with links to files of any.
+            The project; empty for a page with links to files of any project.
         """
         path = self._page_path(index, name)
         page = stored.read(path, url)
@@ -307,7 +307,7 @@ class IndexClient:
     def _get(
         self, url: str, headers: Mapping[str, str], index: str, name: str, *, is_cached: bool
     ) -> tuple[requests.Response, bytes]:
-        """Return a reply that is a page, says that it did not change, or that the index does not have it."""
+        """Return a reply: a page, or that it did not change, or that the index does not have it."""
         from builders.index_client.transport import RequestError
         from builders.web import MISSING
 
@@ -395,7 +395,7 @@ class IndexClient:
 
 
 class _Part(Protocol):
-    """A project on one index, or at one place with links."""
+    """A project on one index, or at one find-links location."""
 
     @property
     def exists(self) -> bool: ...
@@ -410,7 +410,7 @@ class _Part(Protocol):
 
 
 class _Links:
-    """The releases of a project at a place with links."""
+    """The releases of a project at a find-links location."""
 
     status = ACTIVE
 
@@ -524,7 +524,7 @@ class _Pool:
 
 
 class _Once(Generic[T]):
-    """Answers that are computed once, also if several threads ask; errors are answers, too."""
+    """Answers that are computed only once, even if several threads ask; errors are answers, too."""
 
     def __init__(self) -> None:
         self._locks: dict[str, threading.Lock] = {}
@@ -596,9 +596,9 @@ def _files_at(place: Path, url: str) -> list[File]:
     except FileNotFoundError:
         return []
     except OSError as error:
-        msg = f"{place}, which is configured as a place with links, cannot be read: {error.strerror}."
+        msg = f"{place}, which is configured as a find-links location, cannot be read: {error.strerror}."
         raise EnvironmentLacksError(
-            msg, hint="Change its permissions, or pip's setting of find-links."
+            msg, hint="Change its permissions, or pip's find-links setting."
         ) from None
 
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 GIT = "git+"
 _LONGEST_URL = 300  # characters in messages
 _FILES = ("pyproject.toml", "setup.py", "setup.cfg")
-"""What says whether the metadata of a source tree is static."""
+"""Files that state whether the metadata of a source tree is static."""
 
 
 class Reference(msgspec.Struct, frozen=True):
@@ -55,7 +55,7 @@ class DirectRelease(msgspec.Struct, frozen=True):
 
 
 class DirectProject(msgspec.Struct, frozen=True):
-    """A project of which only the release that a direct reference names counts."""
+    """A project whose only release is the one that a direct reference names."""
 
     name: str
     releases: tuple[DirectRelease, ...]
@@ -78,7 +78,7 @@ class DirectReader:
     offline
         Whether only the cache and this machine are used.
     fresh_for
-        For how many seconds a URL without a hash and a branch or tag are used without a request.
+        Number of seconds for which a URL without a hash, a branch or a tag is used without a request.
     """
 
     def __init__(
@@ -102,7 +102,7 @@ class DirectReader:
         Raises
         ------
         UsageError
-            Nothing there says without running code what it is, or it is another distribution.
+            Its metadata cannot be read without running code, or is that of another distribution.
         SourceError
             There is no such file or commit, or it is damaged or has another hash.
         EnvironmentLacksError
@@ -256,7 +256,7 @@ def _reference(
     digest: str = "",
     size: int = 0,
 ) -> Reference:
-    """Return a reference, with a name of the file from which pip reads name and version."""
+    """Return a reference with a file name from which pip can read name and version."""
     if not filename.endswith(".whl") and version_in(filename, name) is None:
         ending = ".zip" if filename.endswith(".zip") else ".tar.gz"
         filename = f"{name.replace('-', '_')}-{metadata.version}{ending}"
@@ -283,7 +283,7 @@ def _keep(temporary: Path, file: File) -> None:
 
 
 def _static(files: Mapping[str, bytes], shown: str) -> Metadata:
-    """Return the static metadata of a source tree of which only a few files are known.
+    """Return the static metadata of a source tree, given a few of its files.
 
     Raises
     ------

@@ -39,7 +39,7 @@ _STATIC_SINCE = (2, 2)  # PEP 643
 
 
 def read(file: File, local: Path | None, transport: Transport) -> Metadata | None:
-    """Read the metadata of a file without running its code; None if it has none that can be read so.
+    """Read the metadata of a file without running its code; return None if that is impossible.
 
     Parameters
     ----------

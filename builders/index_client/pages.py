@@ -88,7 +88,7 @@ class Cut(NamedTuple):
     Attributes
     ----------
     form
-        What the parts are written in.
+        The format of the parts.
     status
         The status of the project.
     releases
@@ -103,8 +103,8 @@ class Cut(NamedTuple):
 def cut(content: bytes, content_type: str, url: str, project: str) -> Cut:
     """Cut a page into releases.
 
-    Files of other projects, and those with an invalid name or version, are skipped; so are wheels for other
-    systems than Linux, which are most files of some projects, but not their versions.
+    Files of other projects, and those with an invalid name or version, are skipped. Wheels for systems other
+    than Linux, which are most files of some projects, are skipped as well, but their versions are kept.
 
     Parameters
     ----------
@@ -164,7 +164,7 @@ def by_version(parts: Iterable[tuple[str, T]], project: str) -> list[tuple[str, 
     Parameters
     ----------
     parts
-        Names of files, each with anything.
+        File names, each with an arbitrary value.
     """
     by_text: dict[str, list[T]] = {}
     is_ours = lru_cache(maxsize=None)(partial(_is_name, project=project))
@@ -188,7 +188,7 @@ def by_version(parts: Iterable[tuple[str, T]], project: str) -> list[tuple[str, 
 
 @lru_cache(maxsize=1000)
 def _is_for_others(ending: str) -> bool:
-    """Return whether the last part of a file name is that of a wheel only for other systems than Linux."""
+    """Return whether a file name ends like that of a wheel only for systems other than Linux."""
     return ending.endswith(".whl") and all(tag.startswith(_OTHER_SYSTEMS) for tag in ending[:-4].split("."))
 
 
@@ -307,12 +307,12 @@ def _cut_html(content: bytes, url: str) -> tuple[Form, str, list[tuple[str, byte
 
 
 def _linked_name(piece: bytes) -> str:
-    """Return the name of the linked file, which is the text of the link (PEP 503) as a rule.
+    """Return the name of the linked file, which is usually the text of the link (PEP 503).
 
     Parameters
     ----------
     piece
-        What ends with a link, without ``</a>``.
+        Text that ends with a link, without ``</a>``.
     """
     start = piece.rfind(b">") + 1
     if piece.find(b"/" + piece[start:], 0, start) >= 0:
@@ -327,7 +327,7 @@ def _last_segment(location: str) -> str:
 
 
 def _html_files(part: bytes, url: str, index: str) -> list[File]:
-    """Return the files of links, which are usually ``<a href="URL" NAME="VALUE" ...>``, all lower case.
+    """Return the files of links, usually ``<a href="URL" NAME="VALUE" ...>`` in lower case.
 
     Parsing those takes a tenth of the time of an HTML parser.
     """

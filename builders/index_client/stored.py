@@ -41,7 +41,7 @@ class Page(msgspec.Struct, array_like=True, gc=False):
     """Where the page was found, which redirects can change."""
     index: str = ""
     form: Form = "json"
-    """What the releases are written in."""
+    """The format of the releases."""
     status: str = ACTIVE
     versions: list[str] = []
     """Newest first."""
@@ -80,7 +80,7 @@ class StoredPage:
     def files(self, number: int) -> tuple[File, ...]:
         """Return the files of a version by its position in `Page.versions`, wheels first.
 
-        If another process replaced the page meanwhile, they are those of the new page, perhaps none.
+        If another process replaced the page meanwhile, they are those of the new page, and may be empty.
         """
         start = self._start + sum(self._page.sizes[:number])
         part = self._read(start, start + self._page.sizes[number])
@@ -122,7 +122,7 @@ def write(path: Path, page: Page, releases: list[tuple[str, bytes]]) -> StoredPa
     Parameters
     ----------
     releases
-        The versions, newest first, and what the page says of each.
+        The versions, newest first, and what the page says about each.
     """
     page.versions = [version for version, _ in releases]
     page.sizes = [len(part) for _, part in releases]

@@ -148,7 +148,7 @@ class Transport:
                 raise RequestError(msg)
             data = b"".join(chunks(response, end - start))
         if len(data) != end - start:
-            msg = "the server sent another range than requested"
+            msg = "the server sent a different range than requested"
             raise RequestError(msg)
         return data
 

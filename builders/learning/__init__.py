@@ -1,4 +1,4 @@
-"""Learn facts from files: what a program can read, nobody types.
+"""Learn facts by reading files, so that they need not be typed.
 
 `wheel` reads wheels, `image` base images, `machine` this machine, and `source` source trees. Rows of the
 catalog have the status ``observed``. Their source is the name and the hash of the file, their note the day.

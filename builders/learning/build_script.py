@@ -1,7 +1,7 @@
 """Read Python build scripts (setup.py and modules that it imports) as syntax trees; nothing is executed.
 
 A value that is not a literal is followed through names that are assigned once, ``os.path`` functions and
-``+``. Everything else could not be determined, and is reported as such.
+``+``. Everything else is reported as not determined.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from resolver.versions import shorten
 _DEEPEST = 20  # names that are followed from one to the next
 _LONGEST_DEFAULT = 60  # characters
 _SAME_PATH = {"abspath", "realpath", "resolve", "absolute", "fspath", "str", "Path", "as_posix"}
-"""Functions and methods that return the path they receive, as far as a path in the source is concerned."""
+"""Functions and methods that do not change a path in the source."""
 _IMPORT_ERRORS = {"ImportError", "ModuleNotFoundError", "Exception"}
 _CALLS = {"call", "check_call", "check_output", "Popen", "run", "system", "which"}
 """Functions that start a program, or look for one."""
@@ -58,7 +58,7 @@ class Import(msgspec.Struct, frozen=True):
     module: str
     where: str
     optional: bool
-    """Whether the script goes on without it, or imports it only under a condition."""
+    """Whether the script continues without it, or imports it only under a condition."""
     in_function: bool
 
 
@@ -76,7 +76,7 @@ class BuildScript(msgspec.Struct):
     names: set[str] = set()
     """Attributes and names that it uses, such as ``CUDA_HOME`` and ``cuda.is_available``."""
     setup: dict[str, str | list[str]] = {}
-    """The literal arguments of ``setup()``: texts and lists of texts."""
+    """The literal arguments of ``setup()``: strings and lists of strings."""
     computed: list[str] = []
     """Arguments of ``setup()`` that are not literal."""
     version: str = ""
@@ -92,7 +92,7 @@ def read_script(text: str, file: str) -> BuildScript:
     text
         Its text.
     file
-        Its path in the source, which ``__file__`` stands for.
+        Its path in the source, which is the value of ``__file__``.
     """
     script = BuildScript(file)
     try:
@@ -189,7 +189,7 @@ class _Reader(ast.NodeVisitor):
                 words = text.split() if isinstance(text, str) else []
                 self.script.programs |= {PurePosixPath(word).name for word in words[:1]}
         elif function == "exec" and node.args:
-            self.script.undetermined.append(f"{self._where(node)} executes a text, which was not read")
+            self.script.undetermined.append(f"{self._where(node)} executes a string, which was not read")
         self.generic_visit(node)
 
     def visit_Subscript(self, node: ast.Subscript) -> None:
@@ -261,7 +261,7 @@ class _Reader(ast.NodeVisitor):
         )
 
     def _kind(self, function: str) -> str:
-        """Return the classes that a name may stand for where it is called to define an extension module."""
+        """Return the classes that a name may refer to in a call that defines an extension module."""
         if function in self._defined or function[:1].isupper():
             return function
         names = self._aliases.get(function) or set(filter(_is_class, self.script.names))
@@ -297,7 +297,7 @@ class _Reader(ast.NodeVisitor):
         return [file for child in children for file in self._files(child, depth + 1)]
 
     def _texts(self, node: ast.expr, depth: int = 0) -> list[str] | None:
-        """Return the items of a list of texts; None if it is something else."""
+        """Return the items of a list of strings; None for anything else."""
         if isinstance(node, ast.Name) and node.id in self._values and depth < _DEEPEST:
             return self._texts(self._values[node.id], depth + 1)
         if not isinstance(node, ast.List | ast.Tuple):
@@ -306,7 +306,7 @@ class _Reader(ast.NodeVisitor):
         return [item for item in items if item is not None] if None not in items else None
 
     def _text(self, node: ast.expr, depth: int = 0) -> str | None:
-        """Return the text that an expression stands for; None if that could not be determined."""
+        """Return the string value of an expression; None if it could not be determined."""
         text: str | None = None
         if depth > _DEEPEST:
             return None
@@ -365,7 +365,7 @@ def _assigned_once(tree: ast.Module) -> dict[str, ast.expr]:
 
 
 def _extension_aliases(tree: ast.Module) -> dict[str, set[str]]:
-    """Return the names that stand for classes of extension modules, such as ``kind = CUDAExtension``."""
+    """Return the names assigned to classes of extension modules, such as ``kind = CUDAExtension``."""
     aliases: dict[str, set[str]] = {}
     for node in ast.walk(tree):
         if not isinstance(node, ast.Assign):

@@ -44,7 +44,7 @@ class Origin:
     """The source of the rows that are drafted from it."""
     on_index: bool = False
     status: Status = "observed"
-    """That of its requirements: `inferred` if building may change them."""
+    """Status of its requirements: `inferred` if building may change them."""
     note: str = ""
     """What limits the use of the draft."""
 
@@ -57,7 +57,7 @@ def read_origin(
     mirrors: Mapping[str, str],
     offline: bool = False,
 ) -> Origin:
-    """Fetch what a user names, unpack it, and learn from it; nothing of it is executed.
+    """Fetch what a user names, unpack it, and learn from it; none of its code is executed.
 
     Parameters
     ----------

@@ -1,6 +1,6 @@
 """Catalog rows for an extension that the catalog does not know, from what its source shows.
 
-What the source states is `observed`. How to build it is `inferred`: a draft, for somebody to complete.
+What the source states is `observed`. How to build it is `inferred`: a draft for the user to complete.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def draft_rows(
     source
         Where the facts were read, for the rows.
     status
-        That of the requirements: `inferred` if building may change them.
+        Status of the requirements: `inferred` if building may change them.
     on_index
         Whether the project is on the package index, which then has its requirements.
     components
@@ -113,7 +113,7 @@ def gaps_of(facts: SourceFacts) -> list[str]:
     """Return what could not be determined, most important first."""
     gaps = [f"where the build finds {file}, which the source lacks" for file in facts.missing]
     empty = [path for path, present in facts.submodules.items() if not present]
-    gaps += [f"what the build needs of the submodule {path}, which is empty" for path in empty]
+    gaps += [f"what the build needs from the submodule {path}, which is empty" for path in empty]
     gaps += facts.undetermined
     gaps += [
         f"what the build requires with {text!r}, which is not a valid requirement"
@@ -255,7 +255,7 @@ def _environment(facts: SourceFacts, backend: Backend) -> Iterator[tuple[str, st
 
 
 def _is_environment(variable: Variable) -> bool:
-    """Return whether Python reads a variable, not a CMake file."""
+    """Return whether a variable is read by Python rather than by a CMake file."""
     return ".py:" in variable.where or variable.where == "torch.utils.cpp_extension"
 
 

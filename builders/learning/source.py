@@ -40,13 +40,13 @@ _MODULES = {
     "sklearn": "scikit-learn",
     "yaml": "pyyaml",
 }
-"""Modules whose distribution has another name; all others are taken to be named like theirs."""
+"""Modules whose distribution has another name; all others are assumed to have the same name."""
 _WITHOUT_PKG_RESOURCES = "82"
 """The first setuptools whose wheel has no ``pkg_resources``."""
 _CMAKE_WITHOUT_OLD_POLICIES = (3, 5)
 """CMake 4 rejects a ``cmake_minimum_required`` below this (release notes of CMake 4.0)."""
 ARCHITECTURES = re.compile(r"(CUDA|ROCM|HIP|HCC|GPU|OFFLOAD).*(ARCH|TARGET)|GFX")
-"""What the names of variables that list GPU architectures contain."""
+"""Parts of the names of variables that list GPU architectures."""
 _CMAKE_ARCHITECTURES = re.compile(
     r"\b(CMAKE_(?:HIP|CUDA)_ARCHITECTURES|PYTORCH_ROCM_ARCH|TORCH_CUDA_ARCH_LIST|AMDGPU_TARGETS|GPU_TARGETS"
     r"|GPU_ARCHS|HCC_AMDGPU_TARGET|HIP_ARCHITECTURES)\b"
@@ -66,7 +66,7 @@ _ASKS = {
     "has_cuda": "what the build does with a GPU: it asks torch.has_cuda",
     "CUDA_HOME": "what the build does with CUDA_HOME: torch sets it to None for ROCm",
 }
-"""Names that a script uses, and what depends on the machine then."""
+"""Names that a script uses, and what then depends on the machine."""
 _COMMENT = re.compile(r"#.*")
 _MENTIONS_HIP = re.compile(rb"USE_ROCM|__HIP|version\.hip|IS_HIP_EXTENSION|hip/hip_|hip_runtime|\bhipcc\b")
 _SUBMODULE = re.compile(r"^\s*path\s*=\s*(\S+)\s*$", re.MULTILINE)
@@ -90,7 +90,7 @@ class SourceFacts(msgspec.Struct, frozen=True, kw_only=True):
     """What a source tree shows about its build. JSON output is this struct, encoded."""
 
     name: str
-    """Empty if it is computed, as is the version."""
+    """Empty if it is computed; so is `version`."""
     version: str
     summary: str
     import_name: str
@@ -106,7 +106,7 @@ class SourceFacts(msgspec.Struct, frozen=True, kw_only=True):
     declared: tuple[str, ...]
     undeclared: tuple[str, ...]
     optional: tuple[str, ...]
-    """Modules that the build uses if they are there."""
+    """Modules that the build uses if they are installed."""
     extensions: tuple[Extension, ...]
     cmake: CMake
     architectures: tuple[Variable, ...]
@@ -119,7 +119,7 @@ class SourceFacts(msgspec.Struct, frozen=True, kw_only=True):
     missing: tuple[str, ...]
     """Source files of extensions that are not in the source."""
     submodules: dict[str, bool]
-    """Git submodules, and whether their files are there."""
+    """Git submodules, and whether their files are present."""
     mentions_hip: bool
     native_cpu: bool
     """Whether the build scripts mention ``-march=native``."""
@@ -222,13 +222,13 @@ def _read(path: Path) -> str:
 
 
 def _compiling_backend(document: PyProject) -> bool:
-    """Return whether the backend is one that exists to compile."""
+    """Return whether the build backend is made for compiled extensions."""
     backend = document.build_system.build_backend.partition(".")[0].partition(":")[0]
     return backend in {"scikit_build_core", "mesonpy", "maturin", "skbuild"}
 
 
 def _in_pyproject(document: PyProject) -> Iterator[Extension]:
-    """Yield the extension modules in the table of setuptools."""
+    """Yield the extension modules that ``[tool.setuptools]`` lists."""
     setuptools = document.tool.get("setuptools", {})
     tables = setuptools.get("ext-modules", []) if isinstance(setuptools, dict) else []
     for table in tables if isinstance(tables, list) else []:
@@ -521,7 +521,7 @@ def _undetermined(
     cmake: CMake,
     files: dict[str, int],
 ) -> Iterator[str]:
-    """Yield what the build does and this reader cannot tell."""
+    """Yield what could not be determined about the build."""
     for extension in (extension for extension in extensions if not extension.name):
         yield f"{extension.where}: the name of the {extension.kind} is computed"
     if cmake.files:

@@ -119,8 +119,8 @@ def _print(text: str) -> str:
 def _rocminfo(targets: Sequence[str]) -> str:
     """Return the parts of rocminfo's output that sources read: an agent for the CPU and one for each target.
 
-    op_builder takes the first text that starts with ``gfx`` as the whole list of targets, so the first agent
-    names all of them, joined as in PYTORCH_ROCM_ARCH.
+    op_builder takes the first string that starts with ``gfx`` as the whole list of targets, so the first
+    agent names all of them, joined as in PYTORCH_ROCM_ARCH.
     """
     lines = ["HSA Agents", "Agent 1", "  Name:                    CPU", "  Device Type:             CPU"]
     names = [";".join(targets), *targets[1:]]

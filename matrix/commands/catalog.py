@@ -70,7 +70,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "a wheel, a base image, a directory with wheels, the URL of a wheel, or NAME[==VERSION] on an index"
     )
     update.add_argument(
-        "--site", metavar="NAME|FILE", help="also show what the new rows change at this site (minutes)"
+        "--site", metavar="NAME|FILE", help="also show what the new rows change at this site (takes minutes)"
     )
     add_names(learn, "files", metavar="FILE", help=text)
     for action, default in ((update, updating.OUTPUT), (learn, learning.OUTPUT)):

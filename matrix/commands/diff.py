@@ -133,7 +133,7 @@ def _settings(context: Context) -> tuple[Settings, Settings]:
 
 
 def _side(context: Context, settings: Settings, shipped: Path | None = None) -> Side:
-    """Return the facts and the table of a side; it is about what the catalog knows."""
+    """Return the facts and the table of a side; only what the catalog knows is compared."""
     from builders.containers.inspection import with_inspected_image
 
     catalog = load(overlays(settings), shipped=shipped) if shipped else load_catalog(settings)
@@ -184,7 +184,7 @@ def _locks(
 
 
 def _warn_of_broken(context: Context, holdings: Iterable[Holding], found: Iterable[Consequence]) -> None:
-    """Warn of locks that do not hold, whatever changes."""
+    """Warn about locks that do not hold on either side."""
     changed = {one.name for one in found if one.kind == "lock"}
     judge = Judge()
     for holding in holdings:

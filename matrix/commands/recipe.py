@@ -41,7 +41,7 @@ class Trial(msgspec.Struct):
     wheel: str = ""
     """Path in the index."""
     verdict: str = ""
-    """That of the audit."""
+    """Verdict of the audit."""
     findings: tuple[Finding, ...] = ()
     exit_code: int = 0
 

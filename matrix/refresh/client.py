@@ -1,8 +1,8 @@
 """An HTTP client for public sources: one request at a time, and only for pages that changed.
 
-CacheControl stores every page with its validators and requests it again under a condition (RFC 9110,
-section 13.1), so most replies are a 304 without a body. It replaces its files atomically: a run that
-was killed loses no page that it already had.
+CacheControl stores every page with its validators and requests it again conditionally (RFC 9110, section
+13.1), so most replies are a 304 without a body. It replaces its files atomically: a run that was killed loses
+no page that it already had.
 """
 
 from __future__ import annotations

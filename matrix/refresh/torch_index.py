@@ -47,7 +47,7 @@ def find_updates(catalog: Catalog, client: Client) -> CatalogUpdate:
 def indexes(catalog: Catalog) -> list[str]:
     """Return the URLs of PyTorch's indexes that may have something new.
 
-    An index that does not have the newest known torch is not updated any more.
+    An index that does not have the newest known torch is no longer updated.
     """
     rows = [row for row in catalog.torch.values() if row.index.startswith(_BASE)]
     newest = {

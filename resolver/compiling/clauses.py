@@ -20,7 +20,7 @@ THIS_MACHINE = "this machine"
 PAIRED_WITH_TORCH = ("torchvision", "torchaudio")
 """These require a certain torch; torch does not require them."""
 LIMITS = ("glibc", "libstdcxx", "kernel-driver")
-"""Components that no distribution brings in: a requirement of one only limits them."""
+"""Components that no distribution brings in: a distribution's requirement on them only limits them."""
 OTHER_ARCHITECTURES = "others"
 """The alternative to the requested GPU architectures, so that these can be named as a reason."""
 
@@ -92,7 +92,7 @@ class VersionIn(IndexedTest, frozen=True):
 
 
 class AllowedBy(IndexedTest, frozen=True):
-    """Allows the versions that any of some specifiers allows."""
+    """Allows the versions that at least one of several specifiers allows."""
 
     specifiers: tuple[str, ...]
 

@@ -139,8 +139,8 @@ def _release_of(row: schema.Torch) -> str:
 def _companions(row: schema.Torch) -> dict[str, str]:
     """Return the exact companions of a torch wheel, by distribution.
 
-    A triton that the wheel requires on some Pythons only (torch 2.2 and 2.3 before Python 3.12) is not one of
-    them: the marker is in the wheel's metadata, which only an index has.
+    A triton that the wheel requires only on some versions of Python (torch 2.2 and 2.3 before Python 3.12) is
+    not included: the marker is in the wheel's metadata, which only an index has.
     """
     companions = {"torchvision": row.torchvision, "torchaudio": row.torchaudio}
     exact = exact_requirement(row.triton)
@@ -150,7 +150,7 @@ def _companions(row: schema.Torch) -> dict[str, str]:
 
 
 def _triton_of_some_pythons(row: schema.Torch) -> dict[str, str]:
-    """Return the triton that a torch wheel requires on some Pythons only."""
+    """Return the triton that a torch wheel requires only on some versions of Python."""
     head, marker = split_marker(row.triton)
     exact = exact_requirement(head) if marker else None
     return {exact[0]: exact[1]} if exact else {}
@@ -198,7 +198,7 @@ def compile_packages(builder: ProblemBuilder) -> None:
 def _lateness(builder: ProblemBuilder, name: str) -> Callable[[Candidate], int]:
     """Return what sorts releases that are built behind wheels that others compiled, whatever their versions.
 
-    The releases that the catalog does not list come last, because nobody has tried them.
+    The releases that the catalog does not list come last, because they are untested.
     """
     has_prebuilt = any(map(is_elsewhere, builder.catalog.releases_of(name)))
     inferred = builder.catalog.inferred

@@ -1,9 +1,9 @@
 """Known-bad combinations: versions that do not work together although every two of them seem to.
 
-A combination of two components is one relation. A combination of more gets a component of its own with
-one version for each way to avoid it ("without apex"). Every component inside its bad versions rules out
-its own way, so if all are inside, none is left. The component that is rarest among requests brings it in,
-so that most problems do not contain it.
+A combination of two components is one relation. A combination of more gets a component of its own with one
+version for each way to avoid it ("without apex"). Every component that has one of its bad versions rules out
+its own way, so if all have one, none is left. The component that is requested most rarely brings it in, so
+that most problems do not contain it.
 """
 
 from __future__ import annotations

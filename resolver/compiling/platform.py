@@ -106,7 +106,7 @@ def _add_rocm(builder: ProblemBuilder) -> None:
 def _driver_table(builder: ProblemBuilder) -> list[Clause]:
     """Return AMD's table, which has four answers: supported, at own risk, unsupported, not mentioned.
 
-    What somebody ran at the site outside of the table is at own risk, too.
+    What was run at the site outside of the table is at own risk, too.
     """
     drivers = list(builder.catalog.driver.values())
     here = builder.catalog.driver.get(builder.driver or "")

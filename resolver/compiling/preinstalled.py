@@ -119,7 +119,7 @@ def _source(preinstalled: Preinstalled) -> str:
 
 
 def _matches(version: str, known: Sequence[Candidate]) -> tuple[list[int], list[int]]:
-    """Return the positions of the candidates whose requirements a version has, and that it can replace."""
+    """Return the positions of the candidates with the same requirements, and of the replaceable ones."""
     exact = [i for i, candidate in enumerate(known) if candidate.version == version]
     if exact:
         return exact, exact
@@ -276,7 +276,7 @@ def _python_of(image: schema.Image) -> Fact:
 
 
 def _platform(builder: ProblemBuilder, name: str, version: str, preinstalled: Preinstalled) -> list[str]:
-    """Return the versions of Python or ROCm in the catalog that an installed version means."""
+    """Return the versions of Python or ROCm in the catalog that correspond to an installed version."""
     known = [candidate.version for candidate in builder.variables[name].candidates]
     line = minor(version)
     versions = [

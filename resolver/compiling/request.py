@@ -87,7 +87,7 @@ def _demand_limit(builder: ProblemBuilder, limit: Requirement, specifier: Specif
 def _demand_under_marker(
     builder: ProblemBuilder, requirement: Requirement, allowed: Test, text: str, *, optional: bool = False
 ) -> None:
-    """Add the demand of a requirement; one with a marker applies under some Pythons only."""
+    """Add the demand of a requirement, which a marker may limit to some versions of Python."""
     if not requirement.marker:
         builder.demand_requested(requirement.name, allowed, text, optional=optional)
     elif applying := _applying_pythons(builder, requirement):

@@ -1,7 +1,7 @@
 """What a change makes possible, impossible or different, and by which fact.
 
 A change is a pair of sides, *before* and *after*: two catalogs, or two targets of one request, or both. The
-two feasible tables are compared, and everything that someone relies on is judged on both sides: locks,
+two feasible tables are compared, and everything that users rely on is judged on both sides: locks,
 published wheels, proven sets. What is possible on one side only is explained by a minimal conflict of the
 other side; the facts that changed are the parts of that conflict that the first side does not have. So
 exchanging the sides gives the same answer with the effects exchanged.

@@ -1,4 +1,4 @@
-"""What someone relies on: locks, published wheels and proven sets, and whether it is still possible."""
+"""What users rely on: locks, published wheels and proven sets, and whether it is still possible."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class Holding(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that someone relies on, as a question for each side.
+    """Something that users rely on, as a question for each side.
 
     Attributes
     ----------
@@ -42,7 +42,7 @@ class Holding(msgspec.Struct, frozen=True, kw_only=True):
     open_world
         Whether the request may contain distributions that only package indexes know.
     differs
-        Facts because of which it would be another thing if it were made again.
+        Facts that would make it different if it were made again.
     """
 
     kind: Kind
@@ -83,7 +83,7 @@ class Judge:
         self._reasons = Reasons()
 
     def consequences(self, holding: Holding) -> Iterator[Consequence]:
-        """Yield what a change does to something that is held: nothing or one consequence."""
+        """Yield the consequence of a change for something that users rely on, if there is one."""
         questions = self._questions(holding)
         before, after = ("" if isinstance(question, CoreItem) else question.state for question in questions)
         effect: Effect
@@ -154,7 +154,8 @@ class Judge:
 def proven_sets(before: Side, after: Side) -> Iterator[Holding]:
     """Yield the proven sets that both catalogs have.
 
-    If the target changes, those of the site on each target, else all, each for its own site and day.
+    If the target changes, these are those of the site, on each target; else all, each for its own site and
+    day.
     """
     target = after.request.target
     moves = before.request.target != target
@@ -185,7 +186,7 @@ def _side_of_set(side: Side, row: ProvenSet, *, moves: bool) -> Side:
 def wheels(before: Side, after: Side, records: Sequence[WheelRecord]) -> Iterator[Holding]:
     """Yield published wheels: whether each still loads with a torch, a ROCm and a Python it was built for.
 
-    If the catalog knows the release, what that requires at run time counts, too.
+    If the catalog knows the release, its run requirements count as well.
     """
     names = tuple(sorted({record.name for record in records}))
     ours, theirs = (_with_published(side, records) for side in (before, after))

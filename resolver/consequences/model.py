@@ -35,7 +35,7 @@ class Consequence(msgspec.Struct, frozen=True, kw_only=True):
     Attributes
     ----------
     effect
-        ``breaks``: it was possible and is not any more; ``possible``: the reverse. ``at-own-risk``: it was
+        ``breaks``: it was possible and no longer is; ``possible``: the reverse. ``at-own-risk``: it was
         supported and is now only possible at own risk; ``supported``: the reverse.
     kind, name
         The thing.
@@ -44,7 +44,7 @@ class Consequence(msgspec.Struct, frozen=True, kw_only=True):
     where
         The rows of the table that it is about.
     was, now
-        The facts that changed and have to do with the effect, as they were and as they are. A fact that
+        The facts that changed and are related to the effect, as they were and as they are. A fact that
         only one side has is only in one of them.
     core
         The minimal conflict on the side on which it, or its version, is impossible.

@@ -20,7 +20,7 @@ _MOST_ROWS = 3
 ANY = "*"
 """A pin that allows every version, but not absence."""
 ROW = "the comparison"
-"""The source of a demand for the row or version that is compared: nobody has to be told about it."""
+"""The source of a demand for the row or version that is compared, which is not reported."""
 
 
 class Question:
@@ -33,7 +33,7 @@ class Question:
     pins
         For components, in addition: version and variant (`Candidate.key`), a version, a specifier, or `ANY`.
     holder, source
-        Who has these versions, as the beginning of a sentence, and where that is stated.
+        What has these versions, as the beginning of a sentence, and where that is stated.
     """
 
     def __init__(

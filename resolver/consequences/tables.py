@@ -34,7 +34,7 @@ PUBLISHED_ONLY = "published wheels only: no base image works"
 _ORIGIN: dict[str, Any] = {"source": "", "note": "", "from_file": "", "from_line": 0}
 """What only says where a row is from."""
 _OF_PACKAGES = {"package", "release", "requires", "recipe", "proven"}
-"""Kinds of rows that are about packages, or about no row of the table."""
+"""Kinds of facts that are about packages, or that affect no row of the table."""
 
 
 def changed_packages(before: Side, after: Side) -> frozenset[str] | None:
@@ -63,7 +63,7 @@ def changed_packages(before: Side, after: Side) -> frozenset[str] | None:
 
 
 def _matters(row: schema.Row, side: Side) -> bool:
-    """Return whether a row can matter for the target of a side: not one about another site or driver."""
+    """Return whether a row can affect the target of a side; one about another site or driver cannot."""
     target = side.request.target
     match row:
         case schema.Partition() | schema.DriverModule() | schema.SiteVariable():
@@ -133,7 +133,7 @@ class Rows:
 
     @cached_property
     def versions(self) -> dict[str, dict[str, list[Place]]]:
-        """By package and version, in which rows the version is the best one."""
+        """For each package and version, the rows in which the version is the best."""
         versions: dict[str, dict[str, list[Place]]] = {}
         for (torch, python), rows in self.of_pair.items():
             for row in rows.values():
@@ -224,7 +224,7 @@ class TableDiff:
         place, column, pins
             The question.
         state, otherwise
-            What to say of the sides on which it is possible and impossible.
+            What to report about the sides on which it is possible and impossible.
         """
         questions = [
             side.question(place, column, pins) if not column or column in side.columns else None
@@ -378,7 +378,7 @@ class TableDiff:
         """Return why a cell has another version: the version of one side is impossible on the other."""
         reason, is_before = self._why_other(place, name, name, ours.key, theirs.key)
         if not reason.core:
-            other_image = (CoreItem("the preferred base image is another one", "fact", "the table"),)
+            other_image = (CoreItem("the preferred base image differs", "fact", "the table"),)
             reason = Reason(other_image, other_image)
         was, now = reason.sides(possible_before=is_before)
         return Consequence(
@@ -448,7 +448,7 @@ def _newest(key: str) -> tuple[object, str]:
 
 
 def recipe_changes(before: Side, after: Side) -> Iterator[Consequence]:
-    """Yield the releases that both catalogs have and build from another source or in another way."""
+    """Yield the releases that both catalogs have and build from a different source or in a different way."""
     requested = {requirement.name for requirement in after.request.requirements} - {*ROW_COMPONENTS}
     for key, release in before.catalog.release.items():
         other = after.catalog.release.get(key)

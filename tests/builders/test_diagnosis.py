@@ -327,12 +327,12 @@ def test_literal_text_is_in_every_match(pattern: str, plain: str) -> None:
 @pytest.mark.parametrize(
     ("pattern", "why"),
     [
-        ("abc", "no 4 literal characters"),
+        ("abc", "no 4 consecutive literal characters"),
         ("abcd|efgh", "alternatives outside of brackets"),
         ("(abcd", "not a valid regular expression"),
         ("(?i)abcd", "sets flags"),
         (r"abcd\x41", "by number"),
-        ("(abcd|efgh)", "no 4 literal characters"),
+        ("(abcd|efgh)", "no 4 consecutive literal characters"),
     ],
 )
 def test_pattern_without_literal_text_is_rejected(pattern: str, why: str) -> None:
