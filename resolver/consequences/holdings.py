@@ -125,14 +125,21 @@ class Judge:
 
     def _questions(self, holding: Holding) -> list[Question | CoreItem]:
         sessions = [self._session(side, holding) for side in (holding.before, holding.after)]
-        known = {name for one in sessions if isinstance(one, Session) for name in one.problem.variables}
-        pins = {name: key for name, key in holding.pins.items() if name in known}
-        return [
-            session
-            if isinstance(session, CoreItem)
-            else Question(session, session.problem.demands, pins, holder=holding.holder, source=holding.name)
-            for session in sessions
-        ]
+        pins = holding.pins
+        if holding.open_world:
+            known = {name for one in sessions if isinstance(one, Session) for name in one.problem.variables}
+            pins = {name: key for name, key in pins.items() if name in known}
+        questions: list[Question | CoreItem] = []
+        for session in sessions:
+            if isinstance(session, CoreItem):
+                questions.append(session)
+                continue
+            demands = session.problem.demands
+            if holding.kind == "proven-set" and "base-image" in pins:  # whether or not the site offers it
+                demands = [one for one in demands if one.variable.name != "base-image" or one.of_target]
+            question = Question(session, demands, pins, holder=holding.holder, source=holding.name)
+            questions.append(question)
+        return questions
 
     def _session(self, side: Side, holding: Holding) -> Session | CoreItem:
         """Return the problem of a side, or why it cannot be compiled."""
@@ -157,30 +164,30 @@ def proven_sets(before: Side, after: Side) -> Iterator[Holding]:
     If the target changes, these are those of the site, on each target; else all, each for its own site and
     day.
     """
+    both = [row for name, row in before.catalog.proven.items() if name in after.catalog.proven]
     target = after.request.target
-    moves = before.request.target != target
-    for name, row in before.catalog.proven.items():
-        other = after.catalog.proven.get(name)
-        if other is None or (moves and (row.site not in {"", target.site} or row.backend != target.backend)):
-            continue
-        yield Holding(
-            kind="proven-set",
-            name=name,
-            before=_side_of_set(before, row, moves=moves),
-            after=_side_of_set(after, other, moves=moves),
-            pins={part: key for part, key in row.picks.items() if part != "base-image"},
-            holder="the set has",
+    if before.request.target != target:
+        sets = [row for row in both if row.site in {"", target.site} and row.backend == target.backend]
+        ours, theirs = (
+            Side(side.catalog, replace(side.request, requirements=())) for side in (before, after)
         )
+        also = tuple(sorted({name for row in sets for name in row.picks}))
+        has_image = before.request.target.base_image or target.base_image
+        for row in sets:
+            pins = {name: key for name, key in row.picks.items() if not (has_image and name == "base-image")}
+            yield _holding_of_set(row, ours, theirs, pins, also)
+        return
+    for row in both:
+        ours, theirs = (Side(side.catalog, request_of_set(side.catalog, row)) for side in (before, after))
+        yield _holding_of_set(row, ours, theirs, row.picks)
 
 
-def _side_of_set(side: Side, row: ProvenSet, *, moves: bool) -> Side:
-    request = request_of_set(side.catalog, row)
-    if moves:
-        target = side.request.target
-        image = target.base_image or request.target.base_image
-        support = side.request.support
-        request = replace(request, target=replace(target, base_image=image), support=support)
-    return Side(side.catalog, request)
+def _holding_of_set(
+    row: ProvenSet, before: Side, after: Side, pins: Mapping[str, str], also: tuple[str, ...] = ()
+) -> Holding:
+    return Holding(
+        kind="proven-set", name=row.id, before=before, after=after, pins=pins, holder="the set has", also=also
+    )
 
 
 def wheels(before: Side, after: Side, records: Sequence[WheelRecord]) -> Iterator[Holding]:
