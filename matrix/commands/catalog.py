@@ -250,6 +250,7 @@ def _update(context: Context) -> int:
         packages=args.package or list(catalog.package),
         index=index_url(),
         mirrors=settings.mirrors,
+        today=context.today,
         reporter=console,
     )
     updating.leave_own_rows(update, args.output)

@@ -1,23 +1,27 @@
 """Wheels that others compiled for ROCm: AMD's and vLLM's indexes, and flash-attention in GitHub releases.
 
 A label such as ``+rocm7.2torch2.14`` or ``+rocm721`` names what a wheel was compiled for, its file name the
-Pythons and the glibc, its metadata the torch. Rows that rest on names alone are inferred.
+Pythons and the glibc, its metadata the torch. One wheel of each release is read in parts; the rows of a
+release whose wheel cannot be read rest on names alone, and are inferred.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import msgspec
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 from packaging.version import InvalidVersion, Version
 
+from builders.learning import Learned
 from matrix.refresh import CatalogUpdate
 from matrix.refresh.client import files_by_version
 from matrix.refresh.torch_index import glibc_of, is_linux, platform_tag, pythons_of, requirements_of
-from resolver.errors import EnvironmentLacksError
+from resolver.errors import EnvironmentLacksError, MatrixError
 from resolver.facts import schema
+from resolver.indexes import File
 from resolver.versions import minor, sort_key
 
 if TYPE_CHECKING:
@@ -38,36 +42,43 @@ _DEVICE = re.compile(r"amd-torch-device-(gfx[0-9a-f]+)")
 _OLDEST_VLLM = "0.14"  # the first release with wheels for ROCm
 _NOTE = "From the names of its files; the content was not read."
 
+Reader = Callable[[File], Learned]
+"""Learns from a wheel on a server, of which it fetches parts; raises a `MatrixError` if it cannot."""
+
 
 # AMD's indexes.
 
 
-def amd_updates(catalog: Catalog, client: Client) -> CatalogUpdate:
+def amd_updates(catalog: Catalog, client: Client, read: Reader) -> CatalogUpdate:
     """Return AMD's torch wheels, and AMD's wheels of packages of the catalog, that the catalog lacks."""
     update = CatalogUpdate()
     own = (row.index for row in catalog.torch.values() if row.device_extra)
     for index in dict.fromkeys([*AMD, *own]):
         try:
-            update.rows += _amd_rows(catalog, index, client)
+            update.add(_amd_update(catalog, index, client, read))
         except EnvironmentLacksError as error:
             update.unreachable.append(f"{index}: {error.message}")
     return update
 
 
-def _amd_rows(catalog: Catalog, index: str, client: Client) -> Iterator[schema.Row]:
-    projects = client.projects(index)
-    names = {canonicalize_name(name) for name in projects}
+def _amd_update(catalog: Catalog, index: str, client: Client, read: Reader) -> CatalogUpdate:
+    update = CatalogUpdate()
+    names = {canonicalize_name(name) for name in client.projects(index)}
     targets = {match[1] for name in names if (match := _DEVICE.fullmatch(name))}
     gfx = tuple(target for target in catalog.gfx if target in targets)
     pages = {name: _linux_wheels(client, index, name) for name in ("torch", "torchvision", "torchaudio")}
-    for version, wheels in pages["torch"].items():
-        if version not in catalog.torch and _is_known_line(catalog, version):
-            yield _amd_torch(catalog, index, version, wheels, pages=pages, gfx=gfx, client=client)
+    update.rows += [
+        _amd_torch(catalog, index, version, wheels, pages=pages, gfx=gfx, client=client)
+        for version, wheels in pages["torch"].items()
+        if version not in catalog.torch and _is_known_line(catalog, version)
+    ]
     for name in catalog.package:
         if name in names and name not in pages:
             for version, wheels in _linux_wheels(client, index, name).items():
                 if _is_known_line(catalog, version) and (name, version, "") not in catalog.release:
-                    yield from _release_rows(catalog, name, version, wheels, index=index, client=client)
+                    rows = _release_rows(catalog, name, version, wheels, index=index, client=client)
+                    _add_read(rows, _file(wheels[0], index), read, update)
+    return update
 
 
 def _is_known_line(catalog: Catalog, version: str) -> bool:
@@ -117,7 +128,7 @@ def _amd_torch(
 # vLLM's indexes: one for each release and ROCm.
 
 
-def vllm_updates(catalog: Catalog, client: Client, index: str) -> CatalogUpdate:
+def vllm_updates(catalog: Catalog, client: Client, index: str, read: Reader) -> CatalogUpdate:
     """Return vLLM's wheels for ROCm, with the torch that each index has for them, that the catalog lacks.
 
     `index` is the package index that lists vLLM's releases.
@@ -127,7 +138,7 @@ def vllm_updates(catalog: Catalog, client: Client, index: str) -> CatalogUpdate:
         for version in _vllm_versions(catalog, client, index):
             for variant in client.projects(f"{VLLM}/{version}", missing_ok=True):
                 if _VARIANT.fullmatch(variant):
-                    update.rows += _vllm_rows(catalog, f"{VLLM}/{version}/{variant}", client)
+                    _add_vllm(catalog, f"{VLLM}/{version}/{variant}", client, read, update)
     except EnvironmentLacksError as error:
         update.unreachable.append(f"{VLLM}: {error.message}")
     return update
@@ -146,18 +157,21 @@ def _vllm_versions(catalog: Catalog, client: Client, index: str) -> list[str]:
     ]
 
 
-def _vllm_rows(catalog: Catalog, index: str, client: Client) -> Iterator[schema.Row]:
+def _add_vllm(catalog: Catalog, index: str, client: Client, read: Reader, update: CatalogUpdate) -> None:
     torches = _linux_wheels(client, index, "torch")
     for version, wheels in _linux_wheels(client, index, "vllm").items():
         if ("vllm", version, "") in catalog.release:
             continue
-        rocm = _rocm_of(catalog, version)
-        yield from _release_rows(
+        rows = _release_rows(
             catalog, "vllm", version, wheels, index=index, client=client, torch=list(torches)
         )
-        for torch, files in torches.items():
-            if torch not in catalog.torch and rocm:
-                yield _torch_of_vllm(catalog, index, torch, files, rocm=rocm, client=client)
+        _add_read(rows, _file(wheels[0], index), read, update)
+        rocm = _rocm_of(catalog, version)
+        update.rows += [
+            _torch_of_vllm(catalog, index, torch, files, rocm=rocm, client=client)
+            for torch, files in torches.items()
+            if torch not in catalog.torch and rocm
+        ]
 
 
 def _torch_of_vllm(
@@ -202,7 +216,7 @@ class _GitHubRelease(msgspec.Struct):
     prerelease: bool = False
 
 
-def github_updates(catalog: Catalog, client: Client) -> CatalogUpdate:
+def github_updates(catalog: Catalog, client: Client, read: Reader) -> CatalogUpdate:
     """Return flash-attention's wheels for ROCm in GitHub releases that the catalog lacks."""
     update = CatalogUpdate()
     try:
@@ -227,7 +241,8 @@ def github_updates(catalog: Catalog, client: Client) -> CatalogUpdate:
             )
     for version, files in wheels.items():
         if ("flash-attn", version, "") not in catalog.release:
-            update.rows += _github_rows(catalog, version, files)
+            first = File(name=files[0].file, url=files[0].url, sha256=files[0].sha256)
+            _add_read(_github_rows(catalog, version, files), first, read, update)
     return update
 
 
@@ -284,6 +299,38 @@ def _release_rows(
     versions = [str(needed.specifier)] if needed and needed.specifier else [f"=={text}" for text in torch]
     files = [wheel.filename for wheel in wheels]
     yield from _requirements(catalog, package, version, files, torch=versions, source=source)
+
+
+def _file(wheel: DistributionPackage, index: str) -> File:
+    sha256 = (wheel.digests or {}).get("sha256", "")
+    return File(name=wheel.filename, url=wheel.url, sha256=sha256, index=index)
+
+
+def _add_read(rows: Iterable[schema.Row], file: File, read: Reader, update: CatalogUpdate) -> None:
+    """Add the rows of a release, with what one of its wheels contains instead of what names say.
+
+    The Pythons stay those of all wheels, and torch that of the index.
+    """
+    rows = list(rows)
+    try:
+        learned = read(file)
+    except MatrixError as error:
+        update.remarks.append(f"{file.name} was not read, so its rows are inferred: {error.message}")
+        update.rows += rows
+        return
+    kept = {row.on for row in rows if isinstance(row, schema.Requires) and row.on in {"python", "torch"}}
+    contents = [row for row in learned.rows if isinstance(row, schema.Requires) and row.on not in kept]
+    if not file.sha256:
+        source = f"{file.index} {file.name} (the index has no hashes)"
+        contents = [msgspec.structs.replace(row, source=source) for row in contents]
+    stated = {row.on for row in contents}
+    for row in rows:
+        if isinstance(row, schema.Release):
+            update.rows.append(msgspec.structs.replace(row, status="observed", note=""))
+        elif isinstance(row, schema.Requires) and row.on not in stated:
+            update.rows.append(row)
+    update.rows += contents
+    update.rows += [row for row in learned.rows if isinstance(row, schema.Wheel) and row.sha256]
 
 
 def _requirements(

@@ -23,9 +23,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
     from datetime import date
 
+    from builders.learning import Learned
     from resolver.consequences import Consequence
     from resolver.facts import schema
     from resolver.facts.catalog import Catalog
+    from resolver.indexes import File
     from resolver.reporter import Reporter
 
 SOURCES = ("pypi", "torch", "rocm", "amd", "vllm", "github", "git", "sites")
@@ -41,6 +43,7 @@ def fetch_update(
     packages: Sequence[str],
     index: str,
     mirrors: Mapping[str, str],
+    today: date,
     reporter: Reporter,
 ) -> CatalogUpdate:
     """Fetch the pages of public sources and return what the catalog does not have.
@@ -55,6 +58,8 @@ def fetch_update(
         URL of the package index.
     mirrors
         URL prefix to the prefix that replaces it.
+    today
+        The day on which wheels are read.
 
     Raises
     ------
@@ -63,6 +68,8 @@ def fetch_update(
     EnvironmentLacksError
         No source could be reached.
     """
+    from builders.index_client.transport import Transport
+    from builders.learning.wheel import learn_published
     from matrix.refresh import git_tags, prebuilt, pypi, rocm_matrix, rocm_tables, sites, torch_index
     from matrix.refresh.client import Client
 
@@ -71,6 +78,12 @@ def fetch_update(
             msg = f"The catalog has no package {name!r}."
             raise UsageError(msg, hint=did_you_mean(name, catalog.package))
     client = Client(cache_root() / "refresh", mirrors)
+    transport = Transport((), mirrors)
+
+    def read(file: File) -> Learned:
+        reporter.step(f"reading {file.name}")
+        return learn_published(file, catalog, transport, today)
+
     finders: dict[str, list[Callable[[], CatalogUpdate]]] = {
         "pypi": [partial(pypi.find_updates, catalog, packages, client, index)],
         "torch": [partial(torch_index.find_updates, catalog, client)],
@@ -78,9 +91,9 @@ def fetch_update(
             partial(rocm_matrix.find_updates, catalog, client),
             partial(rocm_tables.find_updates, catalog, client),
         ],
-        "amd": [partial(prebuilt.amd_updates, catalog, client)],
-        "vllm": [partial(prebuilt.vllm_updates, catalog, client, index)],
-        "github": [partial(prebuilt.github_updates, catalog, client)],
+        "amd": [partial(prebuilt.amd_updates, catalog, client, read)],
+        "vllm": [partial(prebuilt.vllm_updates, catalog, client, index, read)],
+        "github": [partial(prebuilt.github_updates, catalog, client, read)],
         "git": [partial(git_tags.find_updates, catalog, packages, mirrors)],
         "sites": [partial(sites.find_updates, catalog, client)],
     }
@@ -89,7 +102,8 @@ def fetch_update(
         reporter.info(f"Checking {source} ...")
         for find in finders[source]:
             update.add(find())
-    update.rows = list({(type(row), row.key()): row for row in reversed(update.rows)}.values())[::-1]
+    keys = {(type(row), row.key(), row if row.widening else None): row for row in reversed(update.rows)}
+    update.rows = list(keys.values())[::-1]
     reporter.info(f"Pages: {client.fetched}, unchanged since the last run: {client.unchanged}.")
     if update.unreachable and not (update.rows or update.remarks or client.answered):
         reasons = "; ".join(by_reason(update.unreachable))

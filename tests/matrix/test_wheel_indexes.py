@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from matrix.cli import main
+from resolver.facts.loading import load
 from resolver.lock import read_lock
 from resolver.model import Resolution
 from resolver.versions import minor
@@ -174,3 +175,28 @@ def test_wheel_of_another_index_is_locked_fetched_and_audited(amd: Path, capsys:
     assert main(["fetch", "compiled", "--format", "json"]) == 1
     (item,) = json.loads(capsys.readouterr().out)["missing"]
     assert "contains no code for gfx942" in item["message"]
+
+
+def test_update_reads_wheels_of_amd(amd: Path, capsys: Capture) -> None:
+    put(amd, "apex", "1.14.0+rocm10.1.0", tags=TAGS, requires=["torch==2.14.*", "numpy>=2"])
+    projects = sorted(path.name for path in amd.iterdir())
+    (amd.parent / "whl-multi-arch").mkdir()
+    write_page(amd.parent / "whl-multi-arch")
+    links = "".join(f'    <a href="{name}/">{name}</a><br/>\n' for name in projects)
+    (amd / "index.html").write_text(f"<!DOCTYPE html>\n<html>\n  <body>\n{links}  </body>\n</html>\n")
+    assert main(["catalog", "update", "--source", "amd", "--apply", "--format", "json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert (shown["remarks"], shown["unreachable"]) == ([], [])
+    mine = load([Path("catalog/updates.toml")])
+    release = mine.release["apex", "1.14.0+rocm10.1.0", ""]
+    assert (release.index, release.status) == (AMD, "observed")
+    needs = {
+        row.on: (row.versions, row.status)
+        for row in mine.requires
+        if row.package == "apex" and row.releases == "==1.14.0+rocm10.1.0"
+    }
+    assert needs["torch"] == (("==2.14.*",), "observed")
+    assert not any(row.source.endswith("sha256:") for row in mine.requires)
+    assert needs["numpy"] == ((">=2",), "observed")
+    assert needs["rocm"] == (("==10.1.*",), "inferred")
+    assert TORCH in mine.torch  # the shipped row
