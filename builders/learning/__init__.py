@@ -65,7 +65,7 @@ def _joined(earlier: schema.Row, row: schema.Row) -> schema.Row:
     if row.source not in earlier.source:
         source = f"{earlier.source} ; {row.source.partition(' ')[0]}"
         earlier = msgspec.structs.replace(earlier, source=source)
-    if isinstance(row, schema.Requires) and isinstance(earlier, schema.Requires):
+    if isinstance(row, schema.Requires) and isinstance(earlier, schema.Requires) and row.on == "python":
         versions = sorted({*earlier.versions, *row.versions}, key=_numbers)
         return msgspec.structs.replace(earlier, versions=tuple(versions))
     return earlier

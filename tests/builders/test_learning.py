@@ -208,18 +208,15 @@ def test_objects_say_nothing_about_a_version_built_from_source(
 
 def test_wheels_of_one_release_are_joined(make_wheel: MakeWheel, catalog: Catalog) -> None:
     learned = Learned()
-    for python in ("cp311", "cp312"):
+    for python in ("cp312", "cp311", "cp39"):
         tags = f"{python}-{python}-manylinux_2_28_x86_64"
-        learned.add(learn_wheel(make_wheel(tags=tags), catalog, TODAY))
-    assert required(learned, "python") == [(("==3.11.*", "==3.12.*"), ())]
+        files = {"tiny/a.hsaco": code_object("gfx90a"), "tiny/b.hsaco": code_object("gfx1030")}
+        learned.add(learn_wheel(make_wheel(tags=tags, files=files), catalog, TODAY))
+    assert required(learned, "gfx") == [(("gfx1030", "gfx90a"), ())]
+    assert required(learned, "python") == [(("==3.9.*", "==3.11.*", "==3.12.*"), ())]
     assert required(learned, "glibc") == [((">=2.28",), ())]
-    assert [type(row).__name__ for row in learned.rows] == [
-        "Package",
-        "Wheel",
-        "Wheel",
-        "Requires",
-        "Requires",
-    ]
+    kinds = [type(row).__name__ for row in learned.rows]
+    assert kinds == ["Package", *["Wheel"] * 3, *["Requires"] * 3]
     assert "cp311" in learned.rows[-1].source
     assert "cp312" in learned.rows[-1].source
 

@@ -15,7 +15,7 @@ from resolver.facts.loading import load
 from resolver.indexes import File
 
 pytestmark = pytest.mark.integration
-_WHEELS = 5
+_WHEELS = 3
 _ROWS = 25
 
 
