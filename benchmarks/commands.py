@@ -33,6 +33,7 @@ COMMANDS = {
     "resolve": [*MATRIX, "resolve", *FOUR, "--python", "3.12", "-q"],
     "conflict": [*MATRIX, "resolve", "torch", "rocm==7.1.*", "--date", "2026-03-01"],
     "table": [*MATRIX, "table", "--site", "lumi-g", "--date", "2026-06-01", "-q"],
+    "diff": [*MATRIX, "diff", "--site", "lumi-g", "--date", "2026-06-01", "--driver", "30.10", "-q"],
     "dry-run": [*MATRIX, "build-wheels", "deepspeed", "--backend", "cpu", "--dry-run"],
 }
 

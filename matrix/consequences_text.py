@@ -13,7 +13,7 @@ from resolver.consequences.questions import ROW
 from resolver.versions import newest_first, sort_key
 
 if TYPE_CHECKING:
-    from resolver.consequences import Consequence, Place
+    from resolver.consequences import Consequence, RowKey
     from resolver.model import CoreItem
 
 HEADINGS = {
@@ -94,8 +94,8 @@ def _count(number: int, noun: str) -> str:
 
 def _alike(one: Consequence) -> tuple[object, ...]:
     """Return the key of a paragraph: the core without the names of the things themselves."""
-    own = {one.name.partition(" ")[2] or one.name, *(place.torch for place in one.where)} - {""}
-    texts = [item.text for item in _told(one) if not any(name in item.text for name in own)]
+    own = {one.name.partition(" ")[2] or one.name, *(row_key.torch for row_key in one.where)} - {""}
+    texts = [item.text for item in _shown_core(one) if not any(name in item.text for name in own)]
     core = [_PATCH_RELEASE.sub(r"\1", text) for text in texts]
     if one.before == one.after:
         return one.kind, *(item.text.replace(one.name, "") for item in one.now)
@@ -105,7 +105,7 @@ def _alike(one: Consequence) -> tuple[object, ...]:
     return kind, one.before, one.after, one.was, one.now, tuple(core)
 
 
-def _told(one: Consequence) -> list[CoreItem]:
+def _shown_core(one: Consequence) -> list[CoreItem]:
     """Return the core without what only repeats the subject."""
     return [
         item
@@ -117,11 +117,11 @@ def _told(one: Consequence) -> list[CoreItem]:
 def _subject(group: Sequence[Consequence]) -> Iterator[str]:
     """Yield what a paragraph is about: one line, or several for things with long names."""
     first = group[0]
-    places = [place for one in group for place in one.where]
+    row_keys = [row_key for one in group for row_key in one.where]
     names = list(dict.fromkeys(one.name for one in group))
     if first.kind == "torch":
         versions = [name.removeprefix("torch ") for name in names]
-        yield f"torch {_many(versions)}{_where(places, torch=False)}{_state(first)}"
+        yield f"torch {_many(versions)}{_where(row_keys, torch=False)}{_state(first)}"
     elif first.kind == "default":
         yield f"`matrix resolve torch`: {first.before} -> {first.after}"
     elif first.kind != "package":
@@ -137,11 +137,11 @@ def _subject(group: Sequence[Consequence]) -> Iterator[str]:
         yield f"{_many(names)}, built differently"
     elif first.effect == "different":
         for one in group:
-            yield f"{one.name}: {one.before or 'not in it'} -> {one.after or 'not in it'}{_where(one.where)}"
+            yield f"{one.name}: {one.before or 'none'} -> {one.after or 'none'}{_where(one.where)}"
     else:
         version = first.before or first.after
         known = f" {version}" if version not in {"supported", "at own risk"} else ""
-        yield f"{first.name}{known}{_where(places)}"
+        yield f"{first.name}{known}{_where(row_keys)}"
 
 
 def _state(one: Consequence) -> str:
@@ -156,17 +156,17 @@ def _many(names: Iterable[str]) -> str:
     return shortened(dict.fromkeys(names), most=_MOST_NAMES)
 
 
-def _where(places: Sequence[Place], *, torch: bool = True) -> str:
+def _where(row_keys: Sequence[RowKey], *, torch: bool = True) -> str:
     """Return the rows of the table that a paragraph is about, as the end of a sentence."""
     parts = []
-    torches = newest_first({place.torch for place in places} - {""})
+    torches = newest_first({row_key.torch for row_key in row_keys} - {""})
     if torch and torches:
         parts.append(f"with torch {_many(torches)}")
-    pythons = sorted({place.python for place in places} - {""}, key=sort_key)
+    pythons = sorted({row_key.python for row_key in row_keys} - {""}, key=sort_key)
     if pythons:
         span = pythons[0] if len(pythons) == 1 else f"{pythons[0]} to {pythons[-1]}"
         parts.append(f"Python {span}" if parts else f"with Python {span}")
-    images = sorted({place.base_image for place in places} - {""})
+    images = sorted({row_key.base_image for row_key in row_keys} - {""})
     if images:
         parts.append(f"in {shortened(images, most=1)}")
     return f" {', '.join(parts)}" if parts else ""
@@ -175,13 +175,13 @@ def _where(places: Sequence[Place], *, torch: bool = True) -> str:
 def _reason(one: Consequence, *, sources: bool) -> Iterator[str]:
     """Yield the lines of a core, those that changed with an asterisk, then what else changed."""
     was, now = ({fact.text: fact for fact in facts} for facts in (one.was, one.now))
-    core = _told(one)
-    told = {item.text for item in core}
+    core = _shown_core(one)
+    shown = {item.text for item in core}
     if core and one.effect in _LABELS:
         yield _LABELS[one.effect]
     lines = [("*" if item.text in {*was, *now} else "-", item) for item in core]
     for text, fact in (was | now).items():
-        if text not in told:
+        if text not in shown:
             side = "" if text in was and text in now else " before:" if text in was else " now:"
             lines.append((f"*{side}", fact))
     for start, item in lines:

@@ -12,14 +12,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from resolver.consequences.holdings import Holding, Judge, WheelRecord, between_locks, proven_sets, wheels
-from resolver.consequences.model import Consequence, Place, Side
+from resolver.consequences.model import Consequence, RowKey, Side
 from resolver.consequences.tables import Rows, TableDiff, changed_packages, recipe_changes, with_columns
 
 __all__ = [
     "Consequence",
     "Holding",
     "Judge",
-    "Place",
+    "RowKey",
     "Side",
     "WheelRecord",
     "between_locks",

@@ -20,7 +20,7 @@ class Side(msgspec.Struct, frozen=True):
     request: Request
 
 
-class Place(msgspec.Struct, frozen=True, order=True):
+class RowKey(msgspec.Struct, frozen=True, order=True):
     """A row of the table."""
 
     base_image: str
@@ -55,7 +55,7 @@ class Consequence(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     before: str = ""
     after: str = ""
-    where: tuple[Place, ...] = ()
+    where: tuple[RowKey, ...] = ()
     was: tuple[CoreItem, ...] = ()
     now: tuple[CoreItem, ...] = ()
     core: tuple[CoreItem, ...] = ()

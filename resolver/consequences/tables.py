@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from resolver.compiling.clauses import PAIRED_WITH_TORCH
 from resolver.compiling.problem_builder import advice_for, window_of
-from resolver.consequences.model import Consequence, Kind, Place, Side
+from resolver.consequences.model import Consequence, Kind, RowKey, Side
 from resolver.consequences.questions import ANY, Question, Reason, Reasons, not_in_catalog
 from resolver.facts import schema
 from resolver.facts.catalog import recipe_for
@@ -132,25 +132,25 @@ class Rows:
         return list(dict.fromkeys(image for rows in self.of_pair.values() for image in rows if image))
 
     @cached_property
-    def versions(self) -> dict[str, dict[str, list[Place]]]:
+    def versions(self) -> dict[str, dict[str, list[RowKey]]]:
         """For each package and version, the rows in which the version is the best."""
-        versions: dict[str, dict[str, list[Place]]] = {}
+        versions: dict[str, dict[str, list[RowKey]]] = {}
         for (torch, python), rows in self.of_pair.items():
             for row in rows.values():
                 for name, cell in row.cells.items():
                     if cell.picks:
-                        places = versions.setdefault(name, {}).setdefault(cell.version, [])
-                        places.append(Place("", torch, python))
+                        row_keys = versions.setdefault(name, {}).setdefault(cell.version, [])
+                        row_keys.append(RowKey("", torch, python))
         return versions
 
     def question(
-        self, place: Place | None, column: str = "", pins: Mapping[str, str] | None = None
+        self, row_key: RowKey | None, column: str = "", pins: Mapping[str, str] | None = None
     ) -> Question:
         """Ask whether a row, or a package in any row, has a solution, with more pins if any."""
         session, demands = self.table.question(self.columns[column] if column else None)
         all_pins = {}
-        if place is not None:
-            all_pins = {"base-image": place.base_image, "torch": place.torch, "python": place.python}
+        if row_key is not None:
+            all_pins = {"base-image": row_key.base_image, "torch": row_key.torch, "python": row_key.python}
         all_pins = {name: key for name, key in all_pins.items() if key} | dict(pins or {})
         return Question(session, demands, all_pins)
 
@@ -164,7 +164,7 @@ class TableDiff:
         self._reasons = Reasons()
         self._has_same_images = before.target.base_image == after.target.base_image
         self._found: dict[tuple[object, ...], Consequence] = {}
-        self._without_image: set[Place] = set()
+        self._without_image: set[RowKey] = set()
         """Where only one side has a base image; without one, no package can be compiled."""
 
     def consequences(self) -> list[Consequence]:
@@ -172,7 +172,7 @@ class TableDiff:
         self._compare_default()
         if self._has_same_images:
             self._compare_images()
-        common: list[tuple[Place, Row, Row]] = []
+        common: list[tuple[RowKey, Row, Row]] = []
         pairs = {*self._before.of_pair, *self._after.of_pair}
         for pair in sorted(pairs, key=lambda pair: tuple(map(_newest, pair)), reverse=True):
             rows, other_rows = self._before.of_pair.get(pair, {}), self._after.of_pair.get(pair, {})
@@ -180,16 +180,16 @@ class TableDiff:
                 common += self._compare_rows(pair, rows, other_rows)
             else:
                 state = "" if any(rows or other_rows) else PUBLISHED_ONLY
-                self._one_sided("torch", f"torch {pair[0]}", Place("", *pair), state=state)
+                self._one_sided("torch", f"torch {pair[0]}", RowKey("", *pair), state=state)
         self._compare_verdicts(common)
-        for place, row, other in common:
+        for row_key, row, other in common:
             for column in _sorted((*row.cells, *other.cells)):
-                self._compare_cells(place, column, row.cells.get(column), other.cells.get(column))
+                self._compare_cells(row_key, column, row.cells.get(column), other.cells.get(column))
         self._compare_packages()
         return list(self._found.values())
 
-    def _add(self, consequence: Consequence, places: Iterable[Place]) -> None:
-        """Add a consequence, or its places to those of the same consequence elsewhere."""
+    def _add(self, consequence: Consequence, row_keys: Iterable[RowKey]) -> None:
+        """Add a consequence, or its rows to those of the same consequence elsewhere."""
         key = (
             consequence.effect,
             consequence.kind,
@@ -200,34 +200,34 @@ class TableDiff:
             consequence.now,
         )
         known = self._found.get(key, consequence)
-        where = tuple(dict.fromkeys((*known.where, *places)))
+        where = tuple(dict.fromkeys((*known.where, *row_keys)))
         self._found[key] = replace(known, where=where)
 
     def _one_sided(
         self,
         kind: Kind,
         name: str,
-        place: Place,
+        row_key: RowKey,
         column: str = "",
         *,
         state: str = "",
         otherwise: str = "",
-        places: Sequence[Place] | None = None,
+        row_keys: Sequence[RowKey] | None = None,
         pins: Mapping[str, str] | None = None,
     ) -> None:
         """Add what is possible on one side only, with the reason why it is not possible on the other.
 
         Parameters
         ----------
-        kind, name, places
+        kind, name, row_keys
             What to add.
-        place, column, pins
+        row_key, column, pins
             The question.
         state, otherwise
             What to report about the sides on which it is possible and impossible.
         """
         questions = [
-            side.question(place, column, pins) if not column or column in side.columns else None
+            side.question(row_key, column, pins) if not column or column in side.columns else None
             for side in (self._before, self._after)
         ]
         before, after = questions
@@ -256,7 +256,7 @@ class TableDiff:
             now=now,
             core=reason.core,
         )
-        self._add(consequence, [place] if places is None else places)
+        self._add(consequence, [row_key] if row_keys is None else row_keys)
 
     def _compare_default(self) -> None:
         """Compare what is chosen if the request names no version."""
@@ -291,11 +291,11 @@ class TableDiff:
         session, _ = side.table.question(None)
         return session.problem.variables[name].candidate(solution[name]).key
 
-    def _why_other(self, place: Place | None, column: str, name: str, *keys: str) -> tuple[Reason, bool]:
+    def _why_other(self, row_key: RowKey | None, column: str, name: str, *keys: str) -> tuple[Reason, bool]:
         """Return why a version of one side is impossible on the other, and whether it is that of before."""
         for key in sorted({*keys} - {""}, key=_newest, reverse=True):
             before, after = (
-                side.question(place, column, {name: key}) for side in (self._before, self._after)
+                side.question(row_key, column, {name: key}) for side in (self._before, self._after)
             )
             is_before = before.solution is not None
             if is_before != (after.solution is not None):
@@ -306,24 +306,24 @@ class TableDiff:
         before, after = self._before.images, self._after.images
         for image in _sorted((*before, *after)):
             if not (image in before and image in after):
-                place = Place(image, "", "")
-                self._one_sided("base-image", image, place, places=())
+                row_key = RowKey(image, "", "")
+                self._one_sided("base-image", image, row_key, row_keys=())
 
     def _compare_rows(
         self, pair: tuple[str, str], rows: Mapping[str, Row], other_rows: Mapping[str, Row]
-    ) -> Iterator[tuple[Place, Row, Row]]:
+    ) -> Iterator[tuple[RowKey, Row, Row]]:
         """Compare the rows of a torch and Python that both sides have; yield those to compare further."""
         shared = [image for image in rows if image in other_rows] if self._has_same_images else []
         if not shared:
-            yield Place("", *pair), next(iter(rows.values())), next(iter(other_rows.values()))
+            yield RowKey("", *pair), next(iter(rows.values())), next(iter(other_rows.values()))
         for image in shared:
-            yield Place(image, *pair), rows[image], other_rows[image]
+            yield RowKey(image, *pair), rows[image], other_rows[image]
         if self._has_same_images and any(rows) != any(other_rows):
-            self._without_image.add(Place("", *pair))
+            self._without_image.add(RowKey("", *pair))
             self._one_sided(
                 "torch",
                 f"torch {pair[0]}",
-                Place("", *pair),
+                RowKey("", *pair),
                 pins={"base-image": ANY},
                 state="with a base image",
                 otherwise=PUBLISHED_ONLY,
@@ -331,37 +331,37 @@ class TableDiff:
         elif self._has_same_images:
             for image in _sorted((*rows, *other_rows)):
                 if image and image not in shared and image in {*self._before.images} & {*self._after.images}:
-                    self._one_sided("torch", f"torch {pair[0]}", Place(image, *pair))
+                    self._one_sided("torch", f"torch {pair[0]}", RowKey(image, *pair))
 
-    def _compare_verdicts(self, common: Sequence[tuple[Place, Row, Row]]) -> None:
-        changed = [(place, row, other) for place, row, other in common if row.verdict != other.verdict]
-        same_images = {place.base_image for place, row, other in common if row.verdict == other.verdict}
-        for place, row, _ in changed:
+    def _compare_verdicts(self, common: Sequence[tuple[RowKey, Row, Row]]) -> None:
+        changed = [(row_key, row, other) for row_key, row, other in common if row.verdict != other.verdict]
+        same_images = {row_key.base_image for row_key, row, other in common if row.verdict == other.verdict}
+        for row_key, row, _ in changed:
             is_risk = row.verdict == "supported"
-            facts = (self._after if is_risk else self._before).question(place).risks
-            whole = bool(place.base_image) and place.base_image not in same_images
+            facts = (self._after if is_risk else self._before).question(row_key).risks
+            whole = bool(row_key.base_image) and row_key.base_image not in same_images
             consequence = Consequence(
                 effect="at-own-risk" if is_risk else "supported",
                 kind="base-image" if whole else "torch",
-                name=place.base_image if whole else f"torch {place.torch}",
+                name=row_key.base_image if whole else f"torch {row_key.torch}",
                 before="supported" if is_risk else "at own risk",
                 after="at own risk" if is_risk else "supported",
                 was=() if is_risk else facts,
                 now=facts if is_risk else (),
             )
-            self._add(consequence, [place])
+            self._add(consequence, [row_key])
 
-    def _compare_cells(self, place: Place, name: str, before: Cell | None, after: Cell | None) -> None:
+    def _compare_cells(self, row_key: RowKey, name: str, before: Cell | None, after: Cell | None) -> None:
         if UNDECIDED in {cell.refused for cell in (before, after) if cell}:
             return
         ours, theirs = (cell.picks[0] if cell and cell.picks else None for cell in (before, after))
-        if (ours is None and theirs is None) or (None in (ours, theirs) and place in self._without_image):
+        if (ours is None and theirs is None) or (None in (ours, theirs) and row_key in self._without_image):
             return
         if ours is None or theirs is None:
             pick = ours or theirs
-            self._one_sided("package", name, place, name, state=pick.key if pick else "")
+            self._one_sided("package", name, row_key, name, state=pick.key if pick else "")
         elif ours.key != theirs.key:
-            self._add(self._different(place, name, ours, theirs), [place])
+            self._add(self._different(row_key, name, ours, theirs), [row_key])
         elif (ours.origin, ours.support) != (theirs.origin, theirs.support):
             consequence = Consequence(
                 effect="different",
@@ -372,11 +372,11 @@ class TableDiff:
                 was=_weakest(ours),
                 now=_weakest(theirs),
             )
-            self._add(consequence, [place])
+            self._add(consequence, [row_key])
 
-    def _different(self, place: Place, name: str, ours: Distribution, theirs: Distribution) -> Consequence:
+    def _different(self, row_key: RowKey, name: str, ours: Distribution, theirs: Distribution) -> Consequence:
         """Return why a cell has another version: the version of one side is impossible on the other."""
-        reason, is_before = self._why_other(place, name, name, ours.key, theirs.key)
+        reason, is_before = self._why_other(row_key, name, name, ours.key, theirs.key)
         if not reason.core:
             other_image = (CoreItem("the preferred base image differs", "fact", "the table"),)
             reason = Reason(other_image, other_image)
@@ -405,16 +405,16 @@ class TableDiff:
             ours, theirs = before.get(name, {}), after.get(name, {})
             if not (ours and theirs):
                 if not any(name == package for package, _ in changed):
-                    places = [place for where in (ours or theirs).values() for place in where]
-                    self._one_sided("package", name, Place("", "", ""), name, places=places)
+                    row_keys = [row_key for where in (ours or theirs).values() for row_key in where]
+                    self._one_sided("package", name, RowKey("", "", ""), name, row_keys=row_keys)
                 continue
             for version in _sorted({*ours} ^ {*theirs}):
                 if (name, version) in changed or not self._is_new(name, version):
                     continue
-                places = ours.get(version) or theirs[version]
+                row_keys = ours.get(version) or theirs[version]
                 pins = {name: version}
                 self._one_sided(
-                    "package", name, Place("", "", ""), name, state=version, places=places, pins=pins
+                    "package", name, RowKey("", "", ""), name, state=version, row_keys=row_keys, pins=pins
                 )
 
     def _is_new(self, name: str, version: str) -> bool:

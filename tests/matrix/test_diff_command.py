@@ -13,7 +13,7 @@ import pytest
 from builders.index import Index
 from matrix.cli import main
 from matrix.consequences_text import consequences_text
-from resolver.consequences import Consequence, Place
+from resolver.consequences import Consequence, RowKey
 from resolver.facts.schema import FOLDER
 from resolver.model import CoreItem
 
@@ -172,7 +172,7 @@ def test_things_with_one_reason_share_a_paragraph() -> None:
             kind="torch",
             name=f"torch {torch}",
             before="supported",
-            where=(Place("", torch, "3.12"), Place("", torch, "3.9")),
+            where=(RowKey("", torch, "3.12"), RowKey("", torch, "3.9")),
             now=(driver,),
             core=(fact, CoreItem(f"ROCm {rocm} needs driver 6.3", "fact", "there"), driver),
         )

@@ -160,7 +160,7 @@ def test_newer_driver_makes_torch_possible(with_update: Load) -> None:
     found = consequences(side(catalog), side(catalog, driver="30.10"))
     torch = only(found, kind="torch", effect="possible")
     assert torch.name == "torch 2.10.0+rocm7.0"
-    assert [(place.torch, place.python) for place in torch.where] == [("2.10.0+rocm7.0", "3.12")]
+    assert [(row_key.torch, row_key.python) for row_key in torch.where] == [("2.10.0+rocm7.0", "3.12")]
     assert texts(torch.core) == [
         "torch 2.10.0+rocm7.0",
         "torch 2.10.0+rocm7.0 is built for ROCm 7.0 and published at https://here/7.0",
@@ -200,11 +200,11 @@ def test_every_row_that_changes_is_reported(with_update: Load) -> None:
     before, after = rows_of(catalog), rows_of(catalog, driver="6.0")
     found = consequences(side(catalog), side(catalog, driver="6.0"))
     gone = {
-        (place.torch, place.python)
+        (row_key.torch, row_key.python)
         for one in found
         if one.kind == "torch" and one.effect == "breaks" and not one.after
-        for place in one.where
-        if not place.base_image
+        for row_key in one.where
+        if not row_key.base_image
     }
     assert gone == before.keys() - after.keys()
     for torch, python in gone:
@@ -216,7 +216,7 @@ def test_new_bound_changes_cell(with_update: Load) -> None:
     found = consequences(side(with_update("nothing")), side(with_update("a bound")))
     upper = only(found, name="upper", effect="breaks")
     assert upper.before == "1.1"
-    assert {place.torch for place in upper.where} == {"2.9.1+rocm6.4"}
+    assert {row_key.torch for row_key in upper.where} == {"2.9.1+rocm6.4"}
     assert texts(upper.now) == ["upper 1.1 requires torch <2.9"]
     assert texts(upper.now)[0] in texts(upper.core)
 
