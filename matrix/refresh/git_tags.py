@@ -9,6 +9,7 @@ import msgspec
 from packaging.version import InvalidVersion, Version
 
 from builders.sources.git import Repository
+from builders.urls import mirrored, without_password
 from matrix.refresh import CatalogUpdate
 from matrix.refresh.pypi import copied_requirements
 from resolver.errors import EnvironmentLacksError, SourceError
@@ -38,7 +39,9 @@ def find_updates(catalog: Catalog, packages: Iterable[str], mirrors: Mapping[str
         try:
             tags = Repository(newest.git.url).tags(mirrors)
         except EnvironmentLacksError as error:
-            update.unreachable.append(f"{newest.git.url}: {error.message}")
+            address = without_password(mirrored(newest.git.url, mirrors))
+            reason = error.message.partition("\n")[0].replace(address, "the repository")
+            update.unreachable.append(f"{newest.git.url}: {reason}")
         except SourceError as error:
             update.remarks.append(f"{name}: {error.message}")
         else:

@@ -341,3 +341,12 @@ def test_consequences_of_new_rows_are_shown(pages: Sources, capsys: Capture) -> 
     assert main_of("--source", "torch", "--site", "lumi-c") == 0
     assert "Becomes possible\n  torch 99.0.0+cpu" in capsys.readouterr().out
     assert update(capsys, "--source", "torch")["consequences"] == []
+
+
+def test_unreachable_repositories_share_a_line(pages: Sources, capsys: Capture) -> None:
+    Path("matrix.toml").write_text('[mirrors]\n"https://github.com/" = "http://nowhere.invalid/"\n')
+    assert main_of("--source", "git", "--package", "apex", "--package", "torch") == 3
+    message = capsys.readouterr().err
+    assert message.count("nowhere.invalid") == 1
+    assert "https://github.com/ROCm/apex, https://github.com/pytorch/pytorch" in message
+    assert not pages.requests
