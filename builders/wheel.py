@@ -230,7 +230,7 @@ class WheelReader:
 
     @contextmanager
     def partly(self, info: zipfile.ZipInfo) -> Iterator[mmap.mmap | bytes | StoredMember]:
-        """Yield the content of a member, of which only what is used is read if it is not compressed.
+        """Yield the content of a member; if it is not compressed, only what is used is read.
 
         The checksum of such a member is not compared.
         """

@@ -491,7 +491,7 @@ class OpenWorld:
             self._add_row(row, choices.name, {choices.number: releases}, row.releases.removeprefix("=="))
 
     def _with_wheel(self, choices: Choices, releases: int) -> int:
-        """Return those releases of which an index has a wheel that was read: another file may differ."""
+        """Return the releases of which an index has the wheel that was read; other files may differ."""
         read = {row.sha256 for row in self._catalog.wheel.values() if row.package == choices.name}
         bits = [bit for bit in range(1, len(choices.releases) + 1) if releases >> bit & 1]
         return sum(

@@ -1,7 +1,7 @@
 """Learn facts by reading files, so that they need not be typed.
 
-`wheel` reads wheels, `image` base images, `machine` this machine, and `source` source trees. Rows of the
-catalog have the status ``observed``. Their source is the name and the hash of the file, their note the day.
+`wheel` reads wheels, `image` base images, `machine` this machine, and `source` source trees. The rows have
+the status ``observed``, the name and the hash of the file as source, and the day as note.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ class Learned(msgspec.Struct):
 
     rows: list[schema.Row] = []
     remarks: list[str] = []
-    """What the files do not tell, as sentences."""
+    """What the files do not state, as sentences."""
     size: int = 0
-    """Bytes of all files."""
+    """Size of all files in bytes."""
     read: int = 0
-    """Bytes of them that were read."""
+    """Number of these bytes that were read."""
 
     def add(self, other: Learned) -> None:
         """Add what was learned from another file; see `merged`."""
@@ -41,11 +41,11 @@ class Learned(msgspec.Struct):
 
 
 def merged(rows: Iterable[schema.Row]) -> list[schema.Row]:
-    """Return rows of which none repeats another.
+    """Return the rows without repetitions.
 
-    The wheels of a release for several Pythons state mostly the same. Rows that only differ in their source
-    become one with all sources, and so do the Pythons of a release. Of rows that contradict each other the
-    last one counts.
+    The wheels of a release for several versions of Python mostly state the same. Rows that differ only in
+    their source become one row with all sources, and so do rows about versions of Python. Of rows that
+    contradict each other, the last one counts.
     """
     known: dict[tuple[object, ...], schema.Row] = {}
     for row in rows:

@@ -137,7 +137,7 @@ class _Machine:
         )
 
     def images(self, rows: Iterable[schema.Row]) -> Iterator[schema.SiteImage]:
-        """Yield that the site has some base images."""
+        """Yield the rows that say which base images the site has."""
         for row in rows:
             if isinstance(row, schema.Image):
                 yield schema.SiteImage(

@@ -1,4 +1,4 @@
-"""Remote wheels, of which only the blocks that are used are fetched."""
+"""Remote wheels: only the blocks that are used are fetched."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class RemoteWheel(io.RawIOBase):
         self._at = 0
 
     def expect(self, members: Iterable[tuple[int, int]]) -> None:
-        """Name the parts that will be read as a whole, by begin and end, so that they need few requests."""
+        """Announce the parts that will be read as a whole (start, end), so that they need few requests."""
         self._members = sorted(members)
 
     def readable(self) -> bool:
@@ -124,5 +124,5 @@ def request_failed(url: str, error: RequestError) -> SourceError | EnvironmentLa
     """Return the error for a file that could not be fetched."""
     msg = f"{without_password(url)} could not be fetched: {error}."
     if error.status in MISSING:
-        return SourceError(msg, hint="Check the address.")
+        return SourceError(msg, hint="Check the URL.")
     return EnvironmentLacksError(msg, hint=NETWORK_HINT)

@@ -1,4 +1,4 @@
-"""The facts that were learned on the way: a file of the user's cache that every command reads.
+"""Facts that audits and builds learned: a file in the user's cache that every command reads.
 
 An audit reads a wheel anyway, and so does a build. What they learn is stored in ``learned.toml``, the lowest
 of the layers over the shipped facts. It contains no releases: a wheel that was read does not become a
@@ -35,7 +35,7 @@ def stored_facts() -> Path:
 
 
 def remember_audit(audit: WheelAudit, catalog: Catalog, today: date) -> None:
-    """Store what an audit read in a wheel, unless the catalog knows the wheel or the wheel is damaged.
+    """Store what an audit learned from a wheel, unless the catalog knows the wheel or the wheel is damaged.
 
     Nothing is stored about a version that the catalog builds from source or pins by another hash: the facts
     of one wheel would limit others of the same version.
@@ -55,7 +55,7 @@ def remember_audit(audit: WheelAudit, catalog: Catalog, today: date) -> None:
 def remember_built(wheel: Path, version: str, variant: str, catalog: Catalog, today: date) -> None:
     """Store the requirements in the metadata of a wheel that was built from a commit.
 
-    No index has them: without, a resolution does not know what the release requires.
+    No index has them; without them, a resolution does not know what the release requires.
     """
     from builders.learning.wheel import learn_built
 
@@ -81,7 +81,7 @@ def _remember(learned: Learned, catalog: Catalog) -> None:
 
 
 def _kept(known: Iterable[schema.Row], new: Iterable[schema.Row]) -> list[schema.Row]:
-    """Return the stored rows without those of a wheel that has another content now."""
+    """Return the stored rows without those of a wheel whose content has changed."""
     wheels = {row.file: row for row in new if isinstance(row, schema.Wheel)}
     replaced = {
         row.source
@@ -121,7 +121,7 @@ def new_rows(rows: Iterable[schema.Row], catalog: Catalog) -> tuple[list[schema.
 
 
 def _other_bound(row: schema.Row, catalog: Catalog) -> schema.Requires | None:
-    """Return a row for more releases than a learned bound; lists of GPU architectures are no bounds."""
+    """Return a row of the catalog that is about the same requirement as a learned row, if there is one."""
     if not isinstance(row, schema.Requires) or row.on == "gfx" or row.gfx:
         return None
     version = row.releases.removeprefix("==")

@@ -110,7 +110,7 @@ def learn_published(file: File, catalog: Catalog, transport: Transport, today: d
             contents, _ = read_contents(file.name, wheel, selected)
     except DamagedError as error:
         msg = f"{file.name} on {file.index or file.url} is not a valid wheel: {error}."
-        raise SourceError(msg, hint="Tell the owners of the index.") from None
+        raise SourceError(msg, hint="Report it to the maintainers of the index.") from None
     return learn_contents(contents, file.sha256, catalog, today, size=remote.size, read=remote.fetched)
 
 
@@ -148,7 +148,7 @@ def learn_url(url: str, catalog: Catalog, transport: Transport, today: date) -> 
 
 
 def learn_built(path: Path, version: str, variant: str, catalog: Catalog, today: date) -> Learned:
-    """Learn from the metadata of a wheel that was built what its release requires.
+    """Learn what a release requires from the metadata of a wheel that was built.
 
     Distributions that the catalog does not know are added to it, as packages that indexes decide.
     """
@@ -163,7 +163,7 @@ def learn_built(path: Path, version: str, variant: str, catalog: Catalog, today:
 
 
 def _selected(wheel: WheelReader) -> Callable[[zipfile.ZipInfo], bool]:
-    """Return the test whether a member of a wheel is read."""
+    """Return a test for the members of a wheel that are read."""
     texts = {f"{wheel.dist_info}/METADATA", f"{wheel.dist_info}/WHEEL"}
     version = str(wheel.version)
 
@@ -185,7 +185,7 @@ def _selected(wheel: WheelReader) -> Callable[[zipfile.ZipInfo], bool]:
 def _compressed_parts(
     wheel: WheelReader, selected: Callable[[zipfile.ZipInfo], bool]
 ) -> list[tuple[int, int]]:
-    """Return begin and end of the members that are read as a whole."""
+    """Return start and end of the members that are read as a whole."""
     return [
         (info.header_offset, info.header_offset + info.compress_size + 512)
         for info in wheel.members
@@ -426,7 +426,7 @@ class _Reading:
         elif names:
             reason = "belong to different ROCm versions" if ranges else "do not change with ROCm's version"
             self._remark(
-                f"its ROCm line is not told: the libraries that it needs ({_shortened(names)}) {reason}."
+                f"its ROCm line is unknown: the libraries that it needs ({_shortened(names)}) {reason}."
             )
 
     def _torch(self) -> Iterator[schema.Requires]:
@@ -453,7 +453,7 @@ class _Reading:
                 notes.append(f"Its symbols of torch use the {'new' if new else 'old'} C++ ABI.")
             if not (built_for or labelled) and not all(map(_is_c_symbol, imports)):
                 text = f"it uses {len(imports)} C++ symbols of torch, which have no version"
-                self._remark(f"with which torch it loads is not told: {text}.")
+                self._remark(f"the torch that it loads with is unknown: {text}.")
         if specifiers:
             yield self._requires("torch", [",".join(specifiers)], " ".join(notes))
 

@@ -223,7 +223,7 @@ def _learn(context: Context) -> int:
     for remark in remarks:
         console.warning(remark)
     console.info(f"Read {learned.read / 1e6:,.1f} of {learned.size / 1e6:,.1f} MB.")
-    _report_end(args, len(rows), "The catalog has all of this already.", console, written=written)
+    _report_end(args, len(rows), "The catalog already has all of this.", console, written=written)
     return 0
 
 

@@ -42,7 +42,7 @@ def execute(context: Context) -> int:
     name = args.name or site_name()
     path = args.output or Path(f"{name}.toml")
     if path.exists():
-        msg = f"{path} exists."
+        msg = f"{path} already exists."
         raise UsageError(msg, hint="Remove it, or name another file with -o FILE.")
     draft = Draft(path, overlays(context.settings), header=_HEADER.format(name=name, path=path))
     learned = learn_machine(name, draft.load(), context.today, args.images)

@@ -32,7 +32,7 @@ PUBLISHED_ONLY = "published wheels only: no base image works"
 
 
 _ORIGIN: dict[str, Any] = {"source": "", "note": "", "from_file": "", "from_line": 0}
-"""What only says where a row is from."""
+"""Keys that only say where a row is from."""
 _OF_PACKAGES = {"package", "release", "requires", "recipe", "proven"}
 """Kinds of facts that are about packages, or that affect no row of the table."""
 

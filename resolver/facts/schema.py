@@ -363,7 +363,7 @@ class Release(Row, frozen=True, kw_only=True):
 
 
 class Wheel(Row, frozen=True, kw_only=True):
-    """A wheel that was read; what it requires is in rows of its own."""
+    """A wheel that was read; what it requires is in separate rows."""
 
     package: str
     version: str

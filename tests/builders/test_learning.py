@@ -139,7 +139,7 @@ def test_libraries_of_several_rocm_versions_tell_no_line(
     }
     learned = learn_wheel(make_wheel(files=files, tags=TAGS), catalog, TODAY)
     assert required(learned, "rocm") == required(learned, "gfx") == []
-    assert any("ROCm line is not told" in remark for remark in learned.remarks)
+    assert any("ROCm line is unknown" in remark for remark in learned.remarks)
     assert any("different GPU architectures" in remark for remark in learned.remarks)
 
 
@@ -168,7 +168,7 @@ def test_symbols_of_torch_tell_the_cxx_abi(
     text = metadata("Requires-Dist: torch>=2.0")
     learned = learn_wheel(make_wheel(files=files, metadata=text, tags=TAGS), catalog, TODAY)
     assert required(learned, "torch") == [((f">=2.0,{bound}",), ())]
-    assert any("with which torch it loads is not told" in remark for remark in learned.remarks)
+    assert any("the torch that it loads with is unknown" in remark for remark in learned.remarks)
 
 
 def test_c_symbols_of_torch_tell_nothing(

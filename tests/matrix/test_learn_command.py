@@ -154,7 +154,7 @@ def test_site_file_has_what_the_machine_reports(capsys: Capture) -> None:
 def test_existing_site_file_is_kept(capsys: Capture) -> None:
     Path("mine.toml").write_text("mine")
     assert main(["site", "init", "-o", "mine.toml"]) == 2
-    assert "mine.toml exists" in capsys.readouterr().err
+    assert "mine.toml already exists" in capsys.readouterr().err
     assert Path("mine.toml").read_text() == "mine"
 
 
