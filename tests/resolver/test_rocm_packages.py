@@ -120,6 +120,8 @@ def test_driver_excludes_the_rocm_of_torch(catalog: Catalog, indexes: FakeIndexe
     assert isinstance(answer, Conflict)
     assert any("ROCm 7.14" in item.text and "30.10" in item.text for item in answer.core)
     assert resolved(catalog, indexes, "torch==2.12.0+rocm7.14.1", driver="31.40").target.rocm == "7.14.1"
+    assert resolved(catalog, indexes, "torch[device-gfx942]", driver="31.50").target.rocm == "10.1.0"
+    assert resolved(catalog, indexes, "torch[device-gfx942]", driver="31.40").target.rocm == "10.0.0"
 
 
 def test_another_torch_brings_another_rocm(catalog: Catalog, indexes: FakeIndexes) -> None:
