@@ -105,8 +105,13 @@ status = "observed"
 source = "here"
 [[release]]
 version = "1.0"
-wheel = {{ file = "{name}-1.0-py3-none-any.whl", sha256 = "{zeros}" }}
-backend = ["rocm", "cpu"]
+sdist = {{ file = "{name}-1.0.tar.gz", sha256 = "{zeros}" }}
+backend = ["rocm"]
+status = "observed"
+source = "here"
+[[recipe]]
+backend = "rocm"
+match-runtime = []
 status = "observed"
 source = "here"
 [[requires]]
