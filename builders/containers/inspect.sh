@@ -94,6 +94,12 @@ for name in cmake ninja git make ccache sccache patchelf mpicc; do
     has "$name" && fact tool "$name" "$(command -v "$name")" "$(first "$name" --version)"
 done
 
+# MPI.
+has mpichversion && fact mpi "$(first mpichversion)"
+for name in ompi_info mpirun; do
+    has "$name" && fact mpi "$(first "$name" --version)"
+done
+
 # Pythons and conda.
 for d in $(unique /opt/conda /opt/miniconda* /opt/miniforge* ${CONDA_PREFIX-}); do
     [ -d "$d/conda-meta" ] && fact conda "$d"

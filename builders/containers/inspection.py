@@ -38,10 +38,13 @@ _CXX_STANDARD = "17"
 _SCRIPT = Path(__file__).with_name("inspect.sh")
 _MARK = "@fact"
 _VERSION = re.compile(r"\d+(\.\d+)+")
+_MPI = re.compile(r"(Open MPI|MPICH)\b\D*(\d+(?:\.\d+)+)")
+"""What Open MPI's ``ompi_info`` and ``mpirun`` print, and MPICH's ``mpichversion``."""
 _LIBRARIES = {"GLIBCXX": "libstdc++.so.6", "CXXABI": "libstdc++.so.6", "GCC": "libgcc_s.so.1"}
 _VALUES = {
     "os-id": 1, "os-version": 1, "os": 1, "architecture": 1, "glibc": 1, "library": 2, "symbol": 2, "rocm": 2,
-    "hipcc": 2, "gpu-tool": 2, "compiler": 3, "tool": 3, "conda": 1, "python": 2, "labels": 1, "end": 0,
+    "hipcc": 2, "gpu-tool": 2, "compiler": 3, "tool": 3, "mpi": 1, "conda": 1, "python": 2, "labels": 1,
+    "end": 0,
 }  # fmt: skip
 """Every key that the script prints, and its number of values."""
 
@@ -99,6 +102,8 @@ class ImageFacts(msgspec.Struct, frozen=True, kw_only=True):
     """``rocminfo``, ``amdgpu-arch`` and the like, with their paths."""
     compilers: tuple[Compiler, ...] = ()
     tools: dict[str, Tool] = {}
+    mpi: str = ""
+    """Name and version, such as ``MPICH 4.1.2``."""
     pythons: tuple[ImagePython, ...] = ()
     conda: tuple[str, ...] = ()
     """Prefixes of conda and its environments."""
@@ -238,7 +243,7 @@ def _cache_file(image: Image) -> Path:
 def as_row(facts: ImageFacts, catalog: Catalog) -> schema.Image:
     """Return an inspected image as a row of the catalog.
 
-    Facts that only documents state, such as its MPI, are copied from a row of the same name.
+    Facts that only documents state are copied from a row of the same name.
     """
     documented = catalog.image.get(facts.name)
     return schema.Image(
@@ -251,7 +256,7 @@ def as_row(facts: ImageFacts, catalog: Catalog) -> schema.Image:
         digest=facts.digest,
         dockerhash=documented.dockerhash if documented else "",
         python=tuple(newest_first({minor(python.version) for python in facts.pythons})),
-        mpi=documented.mpi if documented else "",
+        mpi=facts.mpi or (documented.mpi if documented else ""),
         holds=_catalogued(facts, catalog),
         status="observed",
         source=f"{schema.INSPECTED}{facts.path.rpartition('/')[2]} {facts.digest}",
@@ -320,6 +325,7 @@ def parse_output(text: str, image: Image) -> ImageFacts:
         gpu_tools={name: path for name, path in lines["gpu-tool"]},  # noqa: C416  rows are lists
         compilers=_compilers(lines["compiler"]),
         tools={name: Tool(path=path, version=_version_in(line)) for name, path, line in lines["tool"]},
+        mpi=_mpi(lines["mpi"]),
         pythons=_pythons(lines["python"]),
         conda=tuple(sorted({path for (path,) in lines["conda"]})),
         labels=_labels(only("labels")),
@@ -385,6 +391,11 @@ def _compilers(rows: Iterable[list[str]]) -> tuple[Compiler, ...]:
         if release:
             by_name.setdefault(name, Compiler(name, release, path))
     return tuple(by_name.values())
+
+
+def _mpi(rows: Iterable[list[str]]) -> str:
+    matches = (_MPI.search(line) for (line,) in rows)
+    return next((f"{match[1]} {match[2]}" for match in matches if match), "")
 
 
 def _pythons(rows: Iterable[list[str]]) -> tuple[ImagePython, ...]:

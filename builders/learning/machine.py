@@ -62,6 +62,7 @@ def learn_machine(name: str, catalog: Catalog, today: date, images: Iterable[Pat
                 continue
             learned.add(image)
             learned.rows += machine.images(image.rows)
+    learned.rows.sort(key=lambda row: not isinstance(row, schema.Site))
     return learned
 
 

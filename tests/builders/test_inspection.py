@@ -53,6 +53,7 @@ LINES = [
     ("compiler", "/usr/bin/g++-12", "12.3.0", "g++-12 (SUSE Linux) 12.3.0"),
     ("compiler", "/usr/bin/g++", "", "g++ (SUSE Linux) 7.5.0"), ("compiler", "/bin/g++", "9", "g++ 9"),
     ("tool", "cmake", "/usr/bin/cmake", "cmake version 3.28.3"),
+    ("mpi", "HYDRA build details:"), ("mpi", "MPICH Version:      4.1.2"),
     ("conda", "/opt/conda"), ("python", "/usr/bin/python3", ""),
     ("python", "/opt/venv/bin/python3", json.dumps(PYTHON)), ("labels", '{"a": "b"}'), ("end",),
 ]  # fmt: skip
@@ -87,6 +88,7 @@ def test_parse_output(noise: bool) -> None:
     assert facts.libraries == ("librccl.so.1", "libz.so.1")
     assert Compiler("g++", "7.5.0", "/usr/bin/g++") in facts.compilers
     assert facts.tools["cmake"].version == "3.28.3"
+    assert facts.mpi == "MPICH 4.1.2"
     (python,) = facts.pythons
     assert (python.path, python.base, python.headers) == ("/opt/venv/bin/python3", "/usr", True)
     assert python.holds["typing-extensions"] == "4.1"

@@ -96,9 +96,12 @@ def test_directory_and_name_on_an_index(
 
 def test_bad_arguments_are_usage_errors(tmp_path: Path, capsys: Capture) -> None:
     (tmp_path / "empty").mkdir()
+    (tmp_path / "project").mkdir()
+    (tmp_path / "project" / "setup.py").touch()
     for arguments, text in (
         ([], "Nothing to read"),
         (["empty"], "contains no wheel"),
+        (["project"], "matrix recipe draft project"),
         (["matrix-no-wheel.txt"], "matrix-no-wheel.txt"),
     ):
         (tmp_path / "matrix-no-wheel.txt").write_text("no image")
