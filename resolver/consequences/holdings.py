@@ -18,10 +18,11 @@ from resolver.facts import schema
 from resolver.model import CoreItem, Resolution
 from resolver.proven import request_of_set
 from resolver.session import Session
+from resolver.table import ROW_COMPONENTS
 
 if TYPE_CHECKING:
     from resolver.facts.schema import ProvenSet, Release
-    from resolver.model import Distribution
+    from resolver.model import Distribution, Request
 
 
 class Holding(msgspec.Struct, frozen=True, kw_only=True):
@@ -168,9 +169,7 @@ def proven_sets(before: Side, after: Side) -> Iterator[Holding]:
     target = after.request.target
     if before.request.target != target:
         sets = [row for row in both if row.site in {"", target.site} and row.backend == target.backend]
-        ours, theirs = (
-            Side(side.catalog, replace(side.request, requirements=())) for side in (before, after)
-        )
+        ours, theirs = (Side(side.catalog, _with_limits_only(side.request)) for side in (before, after))
         also = tuple(sorted({name for row in sets for name in row.picks}))
         has_image = before.request.target.base_image or target.base_image
         for row in sets:
@@ -234,7 +233,13 @@ def _with_published(side: Side, records: Sequence[WheelRecord]) -> Side:
     names = {name for name, _, _ in published}
     requires = [row for row in catalog.requires if row.package not in names or row.kind == "run"]
     catalog = replace(catalog, release={**catalog.release, **published}, requires=requires)
-    return Side(catalog, replace(side.request, requirements=()))
+    return Side(catalog, _with_limits_only(side.request))
+
+
+def _with_limits_only(request: Request) -> Request:
+    """Return a request without packages; what limits the rows of the table also limits what is held."""
+    limits = (requirement for requirement in request.requirements if requirement.name in ROW_COMPONENTS)
+    return replace(request, requirements=tuple(limits))
 
 
 def between_locks(before: tuple[Side, Resolution], after: tuple[Side, Resolution]) -> list[Consequence]:

@@ -259,7 +259,9 @@ class TableDiff:
         self._add(consequence, [row_key] if row_keys is None else row_keys)
 
     def _compare_default(self) -> None:
-        """Compare what is chosen if the request names no version."""
+        """Compare what is chosen if the request names no version, unless a proven set decides that."""
+        if self._after.side.request.prefer == "proven":
+            return
         solutions = [side.question(None).solution or {} for side in (self._before, self._after)]
         picks = [
             {name: self._key(side, solution, name) for name in _DEFAULT if name in solution}
