@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import tarfile
 import threading
@@ -200,3 +201,26 @@ def test_update_reads_wheels_of_amd(amd: Path, capsys: Capture) -> None:
     assert needs["numpy"] == ((">=2",), "observed")
     assert needs["rocm"] == (("==10.1.*",), "inferred")
     assert TORCH in mine.torch  # the shipped row
+
+
+def test_wheel_of_a_github_release_is_locked_with_its_requirements(amd: Path, capsys: Capture) -> None:
+    wheel = tiny_wheel(amd.parents[1] / "v1", "compiled", "1.0+rocm7.2", tags=TAGS, requires=["filelock"])
+    sha256 = hashlib.sha256(wheel.read_bytes()).hexdigest()
+    url = f"https://repo.amd.com/v1/{wheel.name.replace('+', '%2B')}"
+    Path("facts.toml").write_text(
+        f'schema = 1\n[[package]]\nname = "compiled"\ntitle = "Compiled elsewhere"\n{SEEN}'
+        f'[[release]]\nversion = "1.0+rocm7.2"\n{SEEN}'
+        f'wheels = [{{ file = "{wheel.name}", sha256 = "{sha256}", url = "{url}" }}]\n'
+    )
+    Path("matrix.toml").write_text(
+        'no-prebuilt = true\ncatalog = ["facts.toml"]\n' + Path("matrix.toml").read_text()
+    )
+    lock = resolved("compiled", "torch==2.11.0")
+    assert lock.request.no_prebuilt  # nothing can build it, so the wheel stays
+    pick = lock.pick("compiled")
+    assert pick is not None
+    assert (pick.origin, pick.direct_url) == ("published", f"{url}#sha256={sha256}")
+    assert lock.version_of("filelock") == "3.32.3"
+    assert main(["env", "--for", "pip", "-o", "out.txt"]) == 0
+    assert f"compiled @ {url}#sha256={sha256}" in Path("out.txt").read_text()
+    assert capsys.readouterr().out
