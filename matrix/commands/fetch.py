@@ -22,6 +22,8 @@ from builders.sources import (
     fetch_published,
 )
 from builders.wheel_requirements import unmet_requirements
+from matrix.api import package_indexes
+from matrix.build_requirements import fetch_build_requirements
 from matrix.locking import same_image
 from matrix.options import add_build_host_options, add_format, add_index, add_lock, add_names
 from matrix.render import sdists_text, shortened
@@ -88,13 +90,14 @@ def execute(context: Context) -> int:
         _check_wheelhouse_options(args, lock)
     published = [pick for pick in lock.distributions if pick.origin == "published" and pick.files]
     locked = [] if args.only_sources else [pick for pick in published if not names or pick.name in names]
-    result = fetch_published(
-        locked,
+    fetch_files = partial(
+        fetch_published,
         mirrors=settings.mirrors,
         offline=args.offline,
         check=check_of(lock, catalog),
         reporter=console,
     )
+    result = fetch_files(locked)
     others = [name for name in names if name not in {pick.name for pick in published}]
     if args.wheelhouse is None and (others or not names):
         wheels = partial(
@@ -115,13 +118,19 @@ def execute(context: Context) -> int:
             reporter=console,
         )
     if args.wheelhouse is not None:
+        sdists = [item for item in result.sources if item.kind == "sdist"]
+        if sdists:
+            indexes = package_indexes(settings, context.inputs, console)
+            result += fetch_build_requirements(lock, sdists, catalog, indexes, fetch_files)
         built = lock.built(others) if others or not names else []
-        index = Index(args.index)
-        ours = {pick.name: index.wheels_of(pick.name, pick.pinned) for pick in built}
-        _fill_wheelhouse(args.wheelhouse, result.sources, ours)
-        result.warnings += _wheelhouse_warnings(lock, ours, index)
+        _fill_wheelhouse(args.wheelhouse, result, lock, built, Index(args.index))
     if warning := sdists_text([pick for pick in locked if pick.is_sdist]):
         result.warnings.append(warning)
+    _report(result, args, console)
+    return max((item.exit_code for item in result.missing), default=0)
+
+
+def _report(result: FetchResult, args: argparse.Namespace, console: Console) -> None:
     for warning in result.warnings:
         console.warning(warning)
     for item in result.missing[:_MOST_ERRORS]:
@@ -135,7 +144,6 @@ def execute(context: Context) -> int:
         if args.wheelhouse is not None:
             command = f"matrix env --wheelhouse {quote(str(args.wheelhouse))}"
             console.info(f"Use the files in {args.wheelhouse} with `{command}`.")
-    return max((item.exit_code for item in result.missing), default=0)
 
 
 def _check_wheelhouse_options(args: argparse.Namespace, lock: Resolution) -> None:
@@ -148,15 +156,17 @@ def _check_wheelhouse_options(args: argparse.Namespace, lock: Resolution) -> Non
 
 
 def _fill_wheelhouse(
-    folder: Path, fetched: Sequence[FetchedItem], wheels: Mapping[str, Sequence[Path]]
+    folder: Path, result: FetchResult, lock: Resolution, built: Sequence[Distribution], index: Index
 ) -> None:
-    """Put the fetched files of the lock into a directory."""
-    paths = [Path(item.path) for item in fetched]
-    paths += [path for built in wheels.values() for path in built]
+    """Put the fetched files of the lock and our wheels into a directory; warn about what it lacks."""
+    ours = {pick.name: index.wheels_of(pick.name, pick.pinned) for pick in built}
+    paths = [Path(item.path) for item in result.sources]
+    paths += [path for wheels in ours.values() for path in wheels]
     with explain_io_errors(folder, hint="Free some space, or choose another directory."):
         folder.mkdir(parents=True, exist_ok=True)
         for path in paths:
             link_or_copy(path, folder / path.name)
+    result.warnings += _wheelhouse_warnings(lock, ours, index)
 
 
 def _wheelhouse_warnings(

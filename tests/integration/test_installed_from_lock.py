@@ -111,9 +111,6 @@ def test_wheelhouse_needs_no_index(
     consumer = "pip" if installer != "pylock" else "pylock"
     assert main(["env", "--for", consumer, "--wheelhouse", "wheels", "-o", "."]) == 0
     assert main(["fetch", "--offline"]) == 0
-    # pip builds the sdist, which needs setuptools from the wheelhouse as well.
-    done = run(sys.executable, "-m", "pip", "download", "-q", "-d", "wheels", "setuptools", "wheel")
-    assert done.returncode == 0, done.stderr
     python = new_environment("env")
     file = "pylock.toml" if installer == "pylock" else "requirements.txt"
     if installer == "pip":
@@ -128,8 +125,6 @@ def test_wheelhouse_needs_no_index(
 
 def test_uv_project_uses_wheelhouse_only(work: Path) -> None:
     assert main(["fetch", "--wheelhouse", "wheels"]) == 0
-    done = run(sys.executable, "-m", "pip", "download", "-q", "-d", "wheels", "setuptools", "wheel")
-    assert done.returncode == 0, done.stderr
     (work / "project").mkdir()
     assert main(["env", "--for", "uv", "--wheelhouse", "wheels", "-o", "project"]) == 0
     command = [uv.find_uv_bin(), "sync", "-q", "--project", "project", "--python", sys.executable]

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import subprocess
 import sys
+import tarfile
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -70,10 +72,14 @@ def changed(name: str, **fields: Any) -> Resolution:
     return write(replace(lock, picks=picks))
 
 
-def add_sdist(work: Path) -> None:
-    """Add a distribution that has no wheel."""
+def add_sdist(work: Path, *requires: str) -> None:
+    """Add a distribution that has no wheel, with build requirements."""
     path = work / "files" / "docopt-0.6.2.tar.gz"
-    path.write_bytes(b"an sdist")
+    text = f"[build-system]\nrequires = {list(requires)}\n".encode()
+    with tarfile.open(path, "w:gz") as archive:
+        member = tarfile.TarInfo("docopt-0.6.2/pyproject.toml")
+        member.size = len(text)
+        archive.addfile(member, io.BytesIO(text))
     lock = read_lock(Path("matrix.lock"))
     write(replace(lock, picks=(*lock.picks, locked_pick("docopt", "0.6.2", local_file(path)))))
 
@@ -273,6 +279,31 @@ def test_pylock_is_complete(work: Path, capsys: Capture) -> None:
 def fill(work: Path) -> Path:
     assert main(["fetch", "--wheelhouse", "wheels"]) == 0
     return work / "wheels"
+
+
+def test_wheelhouse_has_what_sdists_are_built_with(
+    work: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    offered = work / "offered"
+    for version in ("1.0", "2.0"):
+        tiny_wheel(offered, "maker", version, requires=["helper"])
+    tiny_wheel(offered, "helper", "1.0")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(offered))
+    add_sdist(work, "maker<2", "sympy")
+    built_with = {"maker-1.0-py3-none-any.whl", "helper-1.0-py3-none-any.whl"}
+    names = {path.name for path in fill(work).iterdir()}
+    assert built_with < names
+    assert "maker-2.0-py3-none-any.whl" not in names
+    assert "build requirements of" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("requirement", ["maker", "not a requirement"])
+def test_build_requirements_that_cannot_be_had_are_named(
+    work: Path, capsys: Capture, requirement: str
+) -> None:
+    add_sdist(work, requirement)
+    assert fill(work).exists()
+    assert "The build requirements of docopt 0.6.2 are missing: " in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("consumer", ["pip", "tykky", "cotainr"])
