@@ -24,13 +24,13 @@ _PROJECT_FILES = ("pyproject.toml", "setup.py")
 
 
 def learn(names: Sequence[str], catalog: Catalog, context: Context) -> Learned:
-    """Learn from wheels and base images.
+    """Learn from wheels, sources and base images.
 
     Parameters
     ----------
     names
-        Paths of wheels, of base images and of directories with wheels; URLs of wheels; names on an index,
-        alone or with a version.
+        Paths of wheels, sdists, base images, source trees and directories with wheels; URLs of wheels and
+        git repositories; names on an index, alone or with a version.
 
     Raises
     ------
@@ -51,13 +51,40 @@ def learn(names: Sequence[str], catalog: Catalog, context: Context) -> Learned:
         )
     learned = Learned()
     for name in names:
-        if is_local(Path(name)):
+        if _is_source(name):
+            learned.add(_from_source(name, catalog, context))
+        elif is_local(Path(name)):
             for part in _from_path(Path(name), catalog, context):
                 learned.add(part)
         else:
             for part in _from_index(name, catalog, context):
                 learned.add(part)
     return learned
+
+
+def _is_source(text: str) -> bool:
+    """Return whether a name is that of an sdist, a source tree or a git repository."""
+    from builders.learning.origin import ARCHIVES, is_git
+
+    if is_git(text):
+        return True
+    path = Path(text)
+    return text.endswith(ARCHIVES) or (path / "pyproject.toml").is_file() or (path / "setup.py").is_file()
+
+
+def _from_source(text: str, catalog: Catalog, context: Context) -> Learned:
+    from builders.learning.origin import learn_origin, read_origin
+    from matrix.api import package_indexes
+
+    context.console.info(f"Reading {text} ...")
+    settings = context.settings
+    origin = read_origin(
+        text,
+        indexes=package_indexes(settings, context.inputs, context.console),
+        mirrors=settings.mirrors,
+        offline=settings.offline,
+    )
+    return learn_origin(origin, catalog, context.today)
 
 
 def _from_path(path: Path, catalog: Catalog, context: Context) -> Iterator[Learned]:
@@ -93,13 +120,19 @@ def _from_index(name: str, catalog: Catalog, context: Context) -> Iterator[Learn
         context.console.info(f"Reading {name} ...")
         yield learn_url(name, catalog, indexes.transport, context.today)
         return
-    for file in _wheels_of(name, indexes):
+    wheels = _wheels_of(name, indexes)
+    if not wheels:
+        yield _from_source(name, catalog, context)
+    for file in wheels:
         context.console.info(f"Reading {file.name} ...")
         yield learn_published(file, catalog, indexes.transport, context.today)
 
 
 def _wheels_of(text: str, indexes: IndexClient) -> list[File]:
-    """Return the wheels of the newest release that a requirement allows, for Linux on x86_64."""
+    """Return the wheels of the newest release that a requirement allows, for Linux on x86_64.
+
+    None are returned if there are only sdists.
+    """
     from resolver.requirements import parse_requirement
 
     requirement = parse_requirement(text)
@@ -115,6 +148,8 @@ def _wheels_of(text: str, indexes: IndexClient) -> list[File]:
     for release in allowed:
         if wheels := [file for file in release.files if _is_for_linux(file.name) and file.sha256]:
             return wheels
+    if any(not file.name.endswith(".whl") for release in allowed for file in release.files):
+        return []
     msg = f"No release that matches {shorten(text)} has a wheel for Linux on x86_64 with a SHA-256."
     raise SourceError(msg, hint=f"{where} To learn how it is built: matrix recipe draft {name}")
 

@@ -58,7 +58,8 @@ class Import(msgspec.Struct, frozen=True):
     module: str
     where: str
     optional: bool
-    """Whether the script continues without it, or imports it only under a condition."""
+    """Whether the script continues without it."""
+    conditional: bool
     in_function: bool
 
 
@@ -75,6 +76,8 @@ class BuildScript(msgspec.Struct):
     """Programs that it starts or looks for."""
     names: set[str] = set()
     """Attributes and names that it uses, such as ``CUDA_HOME`` and ``cuda.is_available``."""
+    search_path: list[str] = []
+    """Directories of the source that it adds to ``sys.path``."""
     setup: dict[str, str | list[str]] = {}
     """The literal arguments of ``setup()``: strings and lists of strings."""
     computed: list[str] = []
@@ -118,6 +121,7 @@ class _Reader(ast.NodeVisitor):
         self._aliases = _extension_aliases(tree)
         self._definitions: list[str] = []
         self._optional = False
+        self._conditional = False
 
     def _where(self, node: ast.expr | ast.stmt) -> str:
         return f"{self.script.file}:{node.lineno}"
@@ -136,8 +140,9 @@ class _Reader(ast.NodeVisitor):
             self.script.names.add(alias.name)
 
     def _add_import(self, module: str, node: ast.stmt) -> None:
-        in_function = bool(self._definitions)
-        self.script.imports.append(Import(module, self._where(node), self._optional, in_function))
+        self.script.imports.append(
+            Import(module, self._where(node), self._optional, self._conditional, bool(self._definitions))
+        )
 
     def visit_Try(self, node: ast.Try) -> None:
         before = self._optional
@@ -146,13 +151,13 @@ class _Reader(ast.NodeVisitor):
         self._optional = before
 
     def visit_If(self, node: ast.If) -> None:
-        before = self._optional
+        before = self._conditional
         self.visit(node.test)
-        self._optional = True
+        self._conditional = True
         body = [] if ast.unparse(node.test).endswith("TYPE_CHECKING") else node.body
         for statement in [*body, *node.orelse]:
             self.visit(statement)
-        self._optional = before
+        self._conditional = before
 
     # Calls
 
@@ -188,6 +193,8 @@ class _Reader(ast.NodeVisitor):
             for text in texts:
                 words = text.split() if isinstance(text, str) else []
                 self.script.programs |= {PurePosixPath(word).name for word in words[:1]}
+        elif function in {"insert", "append"} and ast.unparse(node.func).startswith("sys.path."):
+            self.script.search_path += filter(None, [self._text(node.args[-1])] if node.args else [])
         elif function == "exec" and node.args:
             self.script.undetermined.append(f"{self._where(node)} executes a string, which was not read")
         self.generic_visit(node)
@@ -262,9 +269,10 @@ class _Reader(ast.NodeVisitor):
 
     def _kind(self, function: str) -> str:
         """Return the classes that a name may refer to in a call that defines an extension module."""
-        if function in self._defined or function[:1].isupper():
+        names = self._aliases.get(function, set())
+        if not names and (function in self._defined or function[:1].isupper()):
             return function
-        names = self._aliases.get(function) or set(filter(_is_class, self.script.names))
+        names = names or set(filter(_is_class, self.script.names))
         return " or ".join(sorted(names)) or function
 
     def _add_cython(self, node: ast.Call) -> None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 from urllib.parse import urlsplit, urlunsplit
 
 from builders.files import sha256_of
-from builders.learning.recipe_draft import version_of_ref
+from builders.learning.recipe_draft import components_of, draft_rows, gaps_of, version_of_ref
 from builders.learning.source import SourceFacts, learn_source
 from builders.sources import Downloads, fetch_sdist, pack_directory, unpack_sdist, without_password
 from builders.sources.download import download
@@ -18,6 +18,8 @@ from builders.sources.sdist import sdist_path
 from builders.temporary import TemporaryDirectory
 from resolver.choices import is_prerelease
 from resolver.errors import EnvironmentLacksError, SourceError, UsageError
+from resolver.facts import schema
+from resolver.facts.catalog import recipe_for
 from resolver.facts.schema import Git, Sdist
 from resolver.requirements import parse_requirement, required_name
 from resolver.specifiers import specifier_or_none
@@ -25,11 +27,15 @@ from resolver.versions import is_version
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
+    from datetime import date
 
+    from builders.learning import Learned
+    from resolver.facts.catalog import Catalog
     from resolver.facts.schema import Status
     from resolver.indexes import File, Metadata, PackageIndexes, Project, Release
 
-_ARCHIVES = (".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".zip")
+BACKENDS = get_args(schema.Backend)
+ARCHIVES = (".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".zip")
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +49,8 @@ class Origin:
     source: str
     """The source of the rows that are drafted from it."""
     on_index: bool = False
+    size: int = 0
+    """Bytes of the source."""
     status: Status = "observed"
     """Status of its requirements: `inferred` if building may change them."""
     note: str = ""
@@ -83,23 +91,78 @@ def read_origin(
         git or the network is missing, or the cache is not writable.
     """
     path = Path(text)
-    if _is_git(text):
+    if is_git(text):
         return _of_git(text.removeprefix("git+"), version, mirrors, offline=offline)
     if "://" in text:
         msg = f"{without_password(text)!r} is not the URL of a git repository."
         raise UsageError(msg, hint="Write git+https://HOST/PATH@TAG, or download the file and name it.")
     if path.is_dir():
         return _of_directory(path, version)
-    if text.endswith(_ARCHIVES) and path.is_file():
+    if text.endswith(ARCHIVES) and path.is_file():
         return _of_archive(path, version)
-    if "/" in text or text.endswith(_ARCHIVES):
+    if "/" in text or text.endswith(ARCHIVES):
         raise UsageError(
             f"{text!r} does not exist.", hint="Name a project, a directory, an sdist or a git URL."
         )
     return _of_project(text, indexes, mirrors, offline=offline)
 
 
-def _is_git(text: str) -> bool:
+def learn_origin(origin: Origin, catalog: Catalog, today: date) -> Learned:
+    """Return rows of what the catalog does not have, and remarks on what the source says differently.
+
+    A release, a package and a recipe of the catalog are never replaced.
+    """
+    from builders.learning import Learned
+
+    facts = origin.facts
+    release = catalog.release.get((facts.name, facts.version, ""))
+    rows = draft_rows(
+        facts,
+        pin=origin.pin,
+        source=origin.source,
+        status=origin.status,
+        on_index=origin.on_index,
+        components=components_of(catalog),
+        date=str(today),
+    )
+    recipes = [
+        recipe for backend in BACKENDS if release and (recipe := recipe_for(catalog, release, backend))
+    ]
+    kept = [
+        row
+        for row in rows
+        if not (isinstance(row, schema.Package) and facts.name in catalog.package)
+        and not (isinstance(row, schema.Release | schema.Recipe) and release)
+    ]
+    title = f"{facts.name} {facts.version}"
+    remarks = [f"{title}: could not be determined: {gap}." for gap in gaps_of(facts)]
+    pin = release and (release.sdist or release.git)
+    if release and pin and type(pin) is type(origin.pin) and not _is_same_source(pin, origin.pin):
+        remarks.append(f"{title}: {release.location} names another file or commit than {origin.title}.")
+    remarks += [text for recipe in recipes for text in _differences(facts, recipe)]
+    return Learned(kept, remarks, origin.size, origin.size)
+
+
+def _is_same_source(pin: Sdist | Git, other: Sdist | Git) -> bool:
+    if isinstance(pin, Sdist) and isinstance(other, Sdist):
+        return pin.sha256 == other.sha256
+    return isinstance(pin, Git) and isinstance(other, Git) and pin.commit == other.commit
+
+
+def _differences(facts: SourceFacts, recipe: schema.Recipe) -> Iterator[str]:
+    """Yield what a recipe of the catalog says differently about build requirements."""
+    where = f"{facts.name} {facts.version} ({recipe.location})"
+    declared, listed = ({*map(required_name, texts)} for texts in (facts.declared, recipe.declared))
+    if declared != listed:
+        stated, known = (", ".join(sorted(names)) or "nothing" for names in (declared, listed))
+        yield f"{where}: the source declares {stated}; the recipe says {known}."
+    needed = {*map(required_name, facts.undeclared)} - listed - {*map(required_name, recipe.undeclared)}
+    if needed:
+        yield f"{where}: the build also needs {', '.join(sorted(needed))}, which the recipe does not list."
+
+
+def is_git(text: str) -> bool:
+    """Return whether a text is the URL of a git repository."""
     location = text.partition("#")[0]
     return text.startswith(("git+", "git://", "ssh://")) or (
         "://" in text and location.rpartition("@")[0 if "@" in location else 2].endswith(".git")
@@ -129,7 +192,7 @@ def _of_git(text: str, version: str, mirrors: Mapping[str, str], *, offline: boo
         fetched.checkout(top, directory.root / "git.log")
         facts = _learned(top, version or version_of_ref(ref), without_password(text))
     shown = f"{without_password(repository.url)}@{commit}"
-    return Origin(facts, pin, shown, shown)
+    return Origin(facts, pin, shown, shown, size=fetched.size)
 
 
 def _of_directory(path: Path, version: str) -> Origin:
@@ -141,7 +204,9 @@ def _of_directory(path: Path, version: str) -> Origin:
     note = (
         f"The sdist of {path} is in the cache of this machine only; publish it before others use the draft."
     )
-    return Origin(facts, pin, f"the directory {path}", f"{pin.file} sha256:{pin.sha256}", note=note)
+    return Origin(
+        facts, pin, f"the directory {path}", f"{pin.file} sha256:{pin.sha256}", size=_size(pin), note=note
+    )
 
 
 def _of_archive(path: Path, version: str) -> Origin:
@@ -152,7 +217,7 @@ def _of_archive(path: Path, version: str) -> Origin:
         raise SourceError(error.message, hint="Name another file.") from None
     pin = _keep(path)
     note = f"{path.name} is in the cache of this machine only; publish it before others use the draft."
-    return Origin(facts, pin, path.name, f"{pin.file} sha256:{pin.sha256}", note=note)
+    return Origin(facts, pin, path.name, f"{pin.file} sha256:{pin.sha256}", size=_size(pin), note=note)
 
 
 def _of_project(
@@ -173,7 +238,7 @@ def _of_project(
         facts = _with_metadata(learn_source(top), release.version, metadata, requirement.name)
     status: Status = "observed" if metadata and not metadata.dynamic else "inferred"
     source = f"{file.name} sha256:{file.sha256}"
-    return Origin(facts, pin, file.name, source, on_index=True, status=status)
+    return Origin(facts, pin, file.name, source, on_index=True, size=_size(pin), status=status)
 
 
 def _newest_sdist(releases: list[Release], project: Project, text: str) -> tuple[Release, File]:
@@ -237,6 +302,10 @@ def _learned(top: Path, version: str, shown: str) -> SourceFacts:
 def _unpacked(archive: Path) -> Iterator[Path]:
     with TemporaryDirectory() as directory:
         yield unpack_sdist(archive, directory.root / "unpacked")
+
+
+def _size(pin: Sdist) -> int:
+    return sdist_path(pin).stat().st_size
 
 
 def _keep(archive: Path) -> Sdist:

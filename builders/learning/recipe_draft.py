@@ -9,6 +9,7 @@ import re
 from typing import TYPE_CHECKING
 
 from resolver.facts.schema import SCHEMA, Backend, Git, Package, Recipe, Release, Requires, Sdist
+from resolver.model import PLATFORM
 from resolver.requirements import required_name, split_marker
 from resolver.specifiers import specifier_or_none
 from resolver.versions import is_version
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
     from builders.learning.build_script import Variable
     from builders.learning.source import SourceFacts
+    from resolver.facts.catalog import Catalog
     from resolver.facts.schema import Row, Status
 
 MARK = "# Drafted by matrix recipe draft, which replaces files that begin with this line."
@@ -34,6 +36,11 @@ _SPECIFIER = re.compile(r"\s*(?:\[[^\]]*\])?\s*\(?([^)@]*)\)?")
 def backends_of(facts: SourceFacts) -> tuple[Backend, ...]:
     """Return the backends that a recipe is drafted for."""
     return ("rocm",) if facts.without_cpu_path else ("rocm", "cpu")
+
+
+def components_of(catalog: Catalog) -> set[str]:
+    """Return everything that a requirement of the catalog may name."""
+    return {*PLATFORM, *catalog.package, "torch", "torchvision", "torchaudio"}
 
 
 def draft_rows(

@@ -252,8 +252,9 @@ def _entry_scripts(top: Path, document: PyProject) -> list[str]:
 
 
 def _read_scripts(top: Path, document: PyProject) -> list[BuildScript]:
-    """Read the build scripts and, recursively, the modules of the source that they import."""
-    waiting = _entry_scripts(top, document)
+    """Read the build scripts and, recursively, the modules of the source that they need."""
+    entries = _entry_scripts(top, document)
+    waiting = [*entries]
     scripts: dict[str, BuildScript] = {}
     while waiting:
         file = waiting.pop(0)
@@ -263,9 +264,19 @@ def _read_scripts(top: Path, document: PyProject) -> list[BuildScript]:
             continue
         script = read_script(_read(path), file)
         scripts[file] = script
-        folders = {"", str(PurePosixPath(file).parent)}
-        waiting += [name for entry in script.imports for name in _local_files(top, entry.module, folders)]
+        folders = _search_path(script)
+        needed = (
+            entry.module
+            for entry in script.imports
+            if not entry.optional and (file in entries or not entry.in_function)
+        )
+        waiting = [*waiting, *(name for module in needed for name in _local_files(top, module, folders))]
     return list(scripts.values())
+
+
+def _search_path(script: BuildScript) -> set[str]:
+    """Return the directories of the source in which the modules that a script imports may be."""
+    return {"", str(PurePosixPath(script.file).parent), *script.search_path}
 
 
 def _local_files(top: Path, module: str, folders: Iterable[str]) -> Iterator[str]:
@@ -313,12 +324,12 @@ def _outer_modules(
     """Yield the imported modules of other distributions, and whether the build fails without them."""
     standard = sys.stdlib_module_names - {"distutils"}
     for script in scripts:
-        folders = {"", str(PurePosixPath(script.file).parent)}
+        folders = _search_path(script)
         for entry in script.imports:
             module = entry.module.partition(".")[0]
             if module not in standard and not any(_local_files(top, module, folders)):
                 is_called = script.file in entries or not entry.in_function
-                yield module, is_called and not entry.optional
+                yield module, is_called and not entry.optional and not entry.conditional
 
 
 def _uses_torch_build_extension(script: BuildScript) -> bool:

@@ -67,7 +67,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     summary = "read wheels and base images, and show what they state as facts"
     learn = add_action(actions, "learn", summary, EXAMPLES["learn"])
     text = (
-        "a wheel, a base image, a directory with wheels, the URL of a wheel, or NAME[==VERSION] on an index"
+        "a wheel, an sdist, a source tree, a git URL, a base image, a directory with wheels, the URL of a "
+        "wheel, or NAME[==VERSION] on an index"
     )
     update.add_argument(
         "--site", metavar="NAME|FILE", help="also show what the new rows change at this site (takes minutes)"

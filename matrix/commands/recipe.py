@@ -16,7 +16,7 @@ from matrix.resolution_text import conflict_text
 from matrix.settings import Settings, load_catalog, merge, overlays
 from resolver.errors import MatrixError, UsageError
 from resolver.facts.schema import Recipe
-from resolver.model import PLATFORM, Conflict
+from resolver.model import Conflict
 
 if TYPE_CHECKING:
     import argparse
@@ -96,7 +96,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def execute(context: Context) -> int:
     """Run the command."""
     from builders.learning.origin import read_origin
-    from builders.learning.recipe_draft import draft_rows, gaps_of, unnamed_requirements
+    from builders.learning.recipe_draft import components_of, draft_rows, gaps_of, unnamed_requirements
     from matrix.api import package_indexes
 
     args, console, settings = context.args, context.console, context.settings
@@ -110,7 +110,7 @@ def execute(context: Context) -> int:
     facts, gaps = origin.facts, gaps_of(origin.facts)
     if facts.name in context.catalog.package:
         console.warning(f"The catalog has {facts.name}; the rows of the draft overlay its rows.")
-    components = {*PLATFORM, *context.catalog.package, "torch", "torchvision", "torchaudio"}
+    components = components_of(context.catalog)
     unnamed = [] if origin.on_index else unnamed_requirements(facts, components)
     if unnamed:
         gaps.append(f"versions of {', '.join(unnamed)}: the wheel requires them, but the draft cannot")

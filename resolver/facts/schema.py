@@ -304,7 +304,7 @@ class SiteVariable(
         return (self.site, self.name, *sorted(self.combination.items()), self.since)
 
 
-class Sdist(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False):
+class Sdist(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, gc=False):
     """A file, pinned by its hash."""
 
     file: str
@@ -313,7 +313,7 @@ class Sdist(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False):
     """Its URL, if PyPI does not have it."""
 
 
-class Git(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False):
+class Git(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, gc=False):
     """A commit of a git repository."""
 
     url: str

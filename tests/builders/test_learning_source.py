@@ -46,6 +46,28 @@ def test_torch_is_found_in_local_modules_and_below_conditions(learn: Learn) -> N
     assert "torch" in facts.undeclared
 
 
+def test_modules_on_a_search_path_that_the_script_sets(learn: Learn) -> None:
+    facts = learn(
+        "import os, sys\nhere = os.path.dirname(__file__)\n"
+        "sys.path.insert(0, os.path.join(here, 'install'))\nimport helper",
+        install__helper_py="import torch",
+    )
+    assert facts.read == ("setup.py", "install/helper.py")
+    assert facts.undeclared == ("setuptools", "wheel", "torch")
+
+
+def test_modules_that_the_build_does_not_need_are_not_read(learn: Learn) -> None:
+    facts = learn(
+        "def build():\n    import helper\n"
+        "try:\n    import plain\nexcept ImportError:\n    import whole.package",
+        helper_py="def later():\n    import whole",
+        whole____init___py="import pandas",
+        plain_py="",
+    )
+    assert facts.read == ("setup.py", "helper.py")
+    assert facts.undeclared == ("setuptools", "wheel")
+
+
 def test_backend_in_the_source_is_read(learn: Learn, tmp_path: Path) -> None:
     (tmp_path / "pyproject.toml").write_text(
         "[build-system]\nrequires = ['setuptools']\nbuild-backend = 'own.backend'\nbackend-path = ['tools']\n"
@@ -118,9 +140,13 @@ def test_extension_class_chosen_at_run_time_has_a_cpu_path(learn: Learn) -> None
 def test_extension_class_that_is_assigned_twice(learn: Learn) -> None:
     facts = learn(
         "kind, files = CUDAExtension, ['a.cu']\nif cpu:\n    kind, files = CppExtension, []\n"
-        "modules = []\nmodules.append(kind('own', files))\nsetup(ext_modules=modules)"
+        "modules = []\nmodules.append(kind('own', files))\n"
+        "Extension = CppExtension\nmodules.append(Extension('plain', []))\nsetup(ext_modules=modules)"
     )
-    assert [(row.kind, row.name) for row in facts.extensions] == [("CUDAExtension or CppExtension", "own")]
+    assert [(row.kind, row.name) for row in facts.extensions] == [
+        ("CUDAExtension or CppExtension", "own"),
+        ("CppExtension", "plain"),
+    ]
     assert [row.name for row in facts.architectures] == ["PYTORCH_ROCM_ARCH"]
 
 

@@ -260,3 +260,41 @@ def test_bad_source(source: str, code: int, message: str, index: str, capsys: Ca
     assert message in output.err
     assert "Traceback" not in output.err
     assert list(Path().iterdir()) == []
+
+
+def test_catalog_learn_reads_sources(
+    project: Path, index: str, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PIP_NO_INDEX")
+    monkeypatch.setenv("PIP_INDEX_URL", index)
+    for source in (str(project), "tiny==1.0"):
+        assert main(["catalog", "learn", source, "--format", "json"]) == 0
+        document = json.loads(capsys.readouterr().out)
+        assert "[[release]]" in document["diff"]
+        assert '+status = "observed"' in document["diff"]
+        assert document["size"] == document["read"] > 0
+        assert main(["catalog", "learn", source, "--apply", "-q"]) == 0
+        assert main(["catalog", "check", "catalog/learned.toml"]) == 0
+        Path("catalog/learned.toml").unlink()
+        capsys.readouterr()
+
+
+def test_catalog_learn_leaves_known_recipes_and_reports_differences(
+    project: Path, tmp_path: Path, capsys: Capture
+) -> None:
+    seen = 'status = "observed"\nsource = "tests"\n'
+    known = (
+        f'schema = 1\n[[package]]\nname = "tiny"\ntitle = "Tiny"\n{seen}[[release]]\nversion = "1.0"\n{seen}'
+        f'sdist = {{ file = "tiny-1.0.tar.gz", sha256 = "{"0" * 64}" }}\n'
+        f'[[recipe]]\nbackend = "rocm"\ndeclared = ["torch"]\nundeclared = ["setuptools", "wheel"]\n{seen}'
+    )
+    write(tmp_path, {"known/tiny.toml": known})
+    options = ["--catalog", str(tmp_path / "known"), "--format", "json"]
+    assert main(["catalog", "learn", str(project), *options]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert "[[recipe]]" not in document["diff"]
+    assert "[[release]]" not in document["diff"]
+    remarks = "\n".join(document["remarks"])
+    assert "names another file or commit" in remarks
+    assert "the source declares nothing; the recipe says torch." in remarks
+    assert "the build also needs ninja, packaging, which the recipe does not list." in remarks
