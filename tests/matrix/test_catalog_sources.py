@@ -86,6 +86,7 @@ def amd(pages: Sources) -> Sources:
     return pages
 
 
+@pytest.mark.slow
 def test_amd_index_adds_torch_and_apex(amd: Sources, capsys: Capture) -> None:
     shown = update(capsys, "--source", "amd", "--apply", code=3)  # the other index has no page
     assert len(shown["unreachable"]) == 1
@@ -104,6 +105,7 @@ def test_amd_index_adds_torch_and_apex(amd: Sources, capsys: Capture) -> None:
     assert amd.requests
 
 
+@pytest.mark.slow
 def test_amd_index_without_news_adds_nothing(amd: Sources, capsys: Capture) -> None:
     update(capsys, "--source", "amd", "--apply", code=3)
     again = update(capsys, "--source", "amd", "--catalog", "catalog", code=3)
@@ -114,6 +116,7 @@ def test_amd_index_without_news_adds_nothing(amd: Sources, capsys: Capture) -> N
 # vLLM's indexes.
 
 
+@pytest.mark.slow
 def test_vllm_index_adds_release_with_its_torch(pages: Sources, capsys: Capture) -> None:
     pages.project("vllm", [sdist("vllm", "0.13.0"), sdist("vllm", "99.1.0"), sdist("vllm", "99.2.0rc1")])
     put(pages, f"{prebuilt.VLLM}/99.1.0/", listing("rocm721/", "triton/"), HTML)
@@ -164,6 +167,7 @@ def asset(name: str, digest: str | None = f"sha256:{AB}") -> dict[str, Any]:
     return {"name": name, "browser_download_url": url, "digest": digest, "size": 1, "state": "uploaded"}
 
 
+@pytest.mark.slow
 def test_flash_attention_wheels_of_a_github_release(pages: Sources, capsys: Capture) -> None:
     name = "flash_attn-2.9.1+rocm7.2torch2.14-cp{0}-cp{0}-linux_x86_64.whl"
     assets = [
@@ -203,6 +207,7 @@ def test_reply_that_is_no_list_of_releases_is_a_remark(pages: Sources, capsys: C
 # Git tags.
 
 
+@pytest.mark.slow
 def test_new_tag_becomes_a_release(pages: Sources, capsys: Capture, tmp_path: Path) -> None:
     repository = tmp_path / "upstream"
     first = commit(repository, {"setup.py": "1"})
@@ -250,6 +255,7 @@ def test_read_drivers_of_table_and_sentence() -> None:
     assert rocm_tables.read_drivers("<html>") == {}
 
 
+@pytest.mark.slow
 def test_driver_and_architecture_are_added(pages: Sources, capsys: Capture) -> None:
     put(pages, rocm_tables.DRIVERS[0], DRIVER_TABLE + '    "6.3.x", "7.1.x"\n')
     table = (
@@ -300,6 +306,7 @@ PARTITIONS = """\
 """
 
 
+@pytest.mark.slow
 def test_site_documents_give_drivers_and_limits(pages: Sources, capsys: Capture, catalog: Catalog) -> None:
     put(pages, sites.FRONTIER, FRONTIER_GUIDE)
     put(pages, sites.LUMI, PARTITIONS)

@@ -131,6 +131,7 @@ def test_torch_of_amd_is_locked_with_its_rocm(amd: Path) -> None:
     assert amd.exists()
 
 
+@pytest.mark.slow
 def test_lock_with_rocm_packages_is_fetched_and_exported(amd: Path, capsys: Capture) -> None:
     resolved("torch[device-gfx942]")
     assert "rocm    10.1.0" in capsys.readouterr().out
@@ -147,6 +148,7 @@ def test_lock_with_rocm_packages_is_fetched_and_exported(amd: Path, capsys: Capt
     assert amd.exists()
 
 
+@pytest.mark.slow
 def test_index_without_the_device_is_reported(amd: Path) -> None:
     for path in (amd / "amd-torch-device-gfx942").iterdir():
         path.unlink()
@@ -178,6 +180,7 @@ def test_wheel_of_another_index_is_locked_fetched_and_audited(amd: Path, capsys:
     assert "contains no code for gfx942" in item["message"]
 
 
+@pytest.mark.slow
 def test_update_reads_wheels_of_amd(amd: Path, capsys: Capture) -> None:
     put(amd, "apex", "1.14.0+rocm10.1.0", tags=TAGS, requires=["torch==2.14.*", "numpy>=2"])
     projects = sorted(path.name for path in amd.iterdir())
@@ -203,6 +206,7 @@ def test_update_reads_wheels_of_amd(amd: Path, capsys: Capture) -> None:
     assert TORCH in mine.torch  # the shipped row
 
 
+@pytest.mark.slow
 def test_wheel_of_a_github_release_is_locked_with_its_requirements(amd: Path, capsys: Capture) -> None:
     wheel = tiny_wheel(amd.parents[1] / "v1", "compiled", "1.0+rocm7.2", tags=TAGS, requires=["filelock"])
     sha256 = hashlib.sha256(wheel.read_bytes()).hexdigest()
