@@ -18,7 +18,7 @@ _URL = re.compile(r"(https?|ssh|git|file)://[^\s-]\S*")
 
 
 def mirrored(url: str, mirrors: Mapping[str, str]) -> str:
-    """Return the URL to use instead of a URL.
+    """Return a URL with its prefix replaced as the mirrors state.
 
     Parameters
     ----------

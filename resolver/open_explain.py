@@ -84,7 +84,7 @@ def rejected_in_open_world(
     specifier: Specifier | None = None,
     limit: int = MAX_REJECTED,
 ) -> tuple[list[RejectedVersion], int]:
-    """Return why newer versions of a distribution were not chosen; as `rejected_versions`, with indexes.
+    """Return why newer versions of a distribution were not chosen: `rejected_versions` with indexes.
 
     Each of them is requested in place of the chosen one.
     """

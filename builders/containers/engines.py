@@ -83,7 +83,7 @@ def _program(names: Sequence[str]) -> str:
         if path:
             return path
     other = "--in podman uses podman." if names == _APPTAINERS else "--in apptainer uses Apptainer."
-    msg = f"{' or '.join(names)} is needed to run the image, and is not on PATH."
+    msg = f"{' or '.join(names)} is needed to run the image, but is not on PATH."
     hint = f"Load the site's module of that name (module avail {names[0]}) or install it. {other}"
     raise EnvironmentLacksError(msg, hint=hint)
 

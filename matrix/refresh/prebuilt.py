@@ -43,7 +43,7 @@ _OLDEST_VLLM = "0.14"  # the first release with wheels for ROCm
 _NOTE = "From the names of its files; the content was not read."
 
 Reader = Callable[[File], Learned]
-"""Learns from a wheel on a server, of which it fetches parts; raises a `MatrixError` if it cannot."""
+"""Learns from a wheel on a server by fetching parts of it; raises a `MatrixError` if it cannot."""
 
 
 # AMD's indexes.

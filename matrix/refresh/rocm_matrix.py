@@ -112,7 +112,7 @@ def _add_drivers(catalog: Catalog, columns: dict[str, Column], url: str, update:
         if contradicting:
             update.remarks.append(
                 f"AMD's matrix lists driver {driver} for ROCm {', '.join(contradicting)}, but the driver "
-                f"table does not ({known.source}). The table was kept."
+                f"table does not ({known.source}). The table takes precedence."
             )
         if new:
             supports = tuple(sorted({*known.supports, *new}, key=sort_key))

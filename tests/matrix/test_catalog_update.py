@@ -329,7 +329,7 @@ def test_matrix_adds_releases_and_keeps_driver_table(
     assert set(after.supports) == {*before.supports, "9.9"}
     assert "7.1" not in after.supports
     if "7.1" in before.unsupported:
-        assert any("7.1" in remark and "table was kept" in remark for remark in shown["remarks"])
+        assert any("7.1" in remark and "table takes precedence" in remark for remark in shown["remarks"])
 
 
 # Conditional requests and errors.
