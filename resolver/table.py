@@ -449,7 +449,7 @@ class _Part:
     def reason(self, name: str, pins: Mapping[str, int], mask: int = -1) -> str:
         """Name the components whose facts exclude every version of a package.
 
-        Each version for which the row leaves nothing is excluded by some relation with another component.
+        Each version that the row excludes is excluded by some relation with another component.
         As few of those components as necessary are named, the one that excludes most versions first.
 
         Parameters

@@ -84,7 +84,7 @@ def _compare_glibc_with_tag(
 def _compare_runtime_with_tag(
     contents: Contents, family: str, version: str, evidence: dict[str, str]
 ) -> Iterator[Finding]:
-    """Compare the needed versions of the compiler's libraries with the systems that the platform tag promises."""
+    """Compare the needed versions of the compiler's libraries with the systems of the platform tag."""
     library = _COMPILER_LIBRARIES[family]
     if any(PurePosixPath(info.filename).name.startswith(library) for info in contents.members):
         return

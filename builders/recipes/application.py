@@ -23,7 +23,7 @@ SOURCE_DATE_EPOCH = "315532800"
 """1980-01-01, the oldest time that a zip archive can hold. The wheel must not contain the build time."""
 _FLAG_VARIABLES = ("CFLAGS", "CXXFLAGS")
 _HIP_FLAG_VARIABLES = ("HIPFLAGS", "HIPCC_COMPILE_FLAGS_APPEND")
-"""CMake passes ``HIPFLAGS`` to the HIP compiler and ignores ``CXXFLAGS`` there; hipcc reads the other."""
+"""For HIP, CMake reads ``HIPFLAGS``, not ``CXXFLAGS``; hipcc reads ``HIPCC_COMPILE_FLAGS_APPEND``."""
 
 
 @dataclass(frozen=True, slots=True)
