@@ -73,7 +73,7 @@ class Proof:
         return len(self._trail)
 
     def truncate(self, length: int) -> None:
-        """Drop all records but the first ones."""
+        """Keep only the first records."""
         del self._trail[length:]
 
     def contradiction(self, link: int, variables: Iterable[int]) -> int:

@@ -135,10 +135,10 @@ def join_words(words: Sequence[str], *, most: int = 4, joiner: str = "or") -> st
     Examples
     --------
     >>> join_words(["3.9", "3.10"]), join_words(["1", "2", "3", "4", "5", "6"])
-    ('3.9 or 3.10', '1, 2, 3 ... 6 (6 versions)')
+    ('3.9 or 3.10', '1, 2, 3 ... 6 (6 in all)')
     """
     if len(words) > most + 1:
-        return f"{', '.join(words[: most - 1])} ... {words[-1]} ({len(words)} versions)"
+        return f"{', '.join(words[: most - 1])} ... {words[-1]} ({len(words)} in all)"
     if len(words) > 1:
         return f"{', '.join(words[:-1])} {joiner} {words[-1]}"
     return words[0] if words else "nothing"

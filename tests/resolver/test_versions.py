@@ -105,8 +105,8 @@ def test_invalid_version_is_not_allowed() -> None:
         (1, "1"),
         (2, "1 or 2"),
         (5, "1, 2, 3, 4 or 5"),
-        (6, "1, 2, 3 ... 6 (6 versions)"),
-        (60, "1, 2, 3 ... 60 (60 versions)"),
+        (6, "1, 2, 3 ... 6 (6 in all)"),
+        (60, "1, 2, 3 ... 60 (60 in all)"),
     ],
 )
 def test_join_words_shortens_a_long_list(count: int, text: str) -> None:
@@ -115,7 +115,7 @@ def test_join_words_shortens_a_long_list(count: int, text: str) -> None:
 
 def test_join_words_uses_length_and_joiner() -> None:
     assert join_words(list("abc"), joiner="and") == "a, b and c"
-    assert join_words(list("abcd"), most=2) == "a ... d (4 versions)"
+    assert join_words(list("abcd"), most=2) == "a ... d (4 in all)"
 
 
 def test_shorten_cuts_a_long_text() -> None:
