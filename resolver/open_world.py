@@ -506,7 +506,7 @@ class OpenWorld:
         target = self._request.target
         by_key: dict[tuple[object, ...], Requires] = {}
         for row in self._catalog.requires:
-            if row.kind == "run" and not row.partial and row.backend in {None, target.backend}:
+            if row.kind == "run" and row.backend in {None, target.backend}:
                 versions = row.versions if row.allows_gfx(target.gfx) else ()
                 earlier = by_key.get(row.key())
                 if earlier is not None or versions != row.versions:

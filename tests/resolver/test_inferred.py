@@ -411,14 +411,14 @@ def test_support_refuses_inferred_release_and_says_why(catalog: Catalog, support
 
 
 def test_bitsandbytes_after_a_commit_cannot_be_inferred(catalog: Catalog) -> None:
-    indexes = FakeIndexes({"bitsandbytes": {"0.48.1": WHEEL, "0.49.1": WHEEL}})
+    indexes = FakeIndexes({"bitsandbytes": {"0.48.1": WHEEL, "0.49.9": WHEEL}})
     with pytest.raises(UsageError, match="is built from a commit"):
         resolve(catalog, ask(catalog, "bitsandbytes==0.48.1"), indexes)
-    lock = resolve(catalog, ask(catalog, "bitsandbytes==0.49.1"), indexes)
+    lock = resolve(catalog, ask(catalog, "bitsandbytes==0.49.9"), indexes)
     assert isinstance(lock, Resolution)
     pick = lock.pick("bitsandbytes")
     assert pick is not None
-    assert (pick.version, pick.origin, pick.support) == ("0.49.1", "published", "inferred")
+    assert (pick.version, pick.origin, pick.support) == ("0.49.9", "published", "inferred")
 
 
 def test_conflict_over_many_releases_is_short(catalog: Catalog) -> None:
