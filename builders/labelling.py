@@ -143,7 +143,7 @@ def runtime_pins(
 def pin_requirements(
     requirements: Sequence[str], pins: Iterable[Pin], pin_style: PinStyle = "exact"
 ) -> PinnedRequirements:
-    """Pin the requirements of a wheel, and drop those of CUDA.
+    """Pin the requirements of a wheel, and drop those on CUDA distributions.
 
     Extras and markers stay, also in pins. A requirement that `packaging` cannot parse stays unchanged.
     """

@@ -41,7 +41,7 @@ def preferred_solution(
     names = {requirement.name for requirement in request.requirements}
     solution, proven = solve_proven(session, sets, names)
     if proven:
-        return solution, [f"Inside the proven set {proven.id} ({proven.source})."]
+        return solution, [f"Resolved within the proven set {proven.id} ({proven.source})."]
     return solution, ["No proven set fits this request; the newest versions were chosen."]
 
 

@@ -112,7 +112,7 @@ def _tokens(text: str) -> Iterator[_Token]:
         kind: Literal["plain", "open", "close", "bar", "other"] = "other"
         if character == "\\":
             if text[position] in _BY_NUMBER:
-                msg = f"{text!r} has a character or group by number; write the character itself"
+                msg = f"{text!r} refers to a character or group by number; write the character itself"
                 raise PatternError(msg)
             position += 1
             if _PLAIN_ESCAPES.match(text[start + 1]):

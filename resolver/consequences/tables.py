@@ -38,7 +38,7 @@ _OF_PACKAGES = {"package", "release", "requires", "recipe", "proven"}
 
 
 def changed_packages(before: Side, after: Side) -> frozenset[str] | None:
-    """Return the packages to which something may happen; None if it may happen to anything.
+    """Return the packages that may be affected; None if everything may be.
 
     If only facts about some packages differ, all packages have the same cells except these and those that
     require them.

@@ -462,7 +462,7 @@ class Recipe(Row, frozen=True, kw_only=True):
     must_contain: tuple[str, ...] = ()
     """Globs of wheel members, each of which must match at least one shared object."""
     imports: tuple[str, ...] = ()
-    """Modules of the installed wheel that must import."""
+    """Modules of the installed wheel that must be importable."""
     attributes: dict[str, str] = {}
     """Expected attributes of imported modules: ``module:name`` to the value as text."""
     mpi: bool = False
