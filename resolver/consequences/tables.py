@@ -395,7 +395,7 @@ class TableDiff:
         )
 
     def _compare_packages(self) -> None:
-        """Add packages, and releases that one catalog does not have, that only one side has in its table."""
+        """Add packages that only one side has in its table, and releases that one catalog lacks there."""
         before, after = self._before.versions, self._after.versions
         changed = {
             (one.name, version)
