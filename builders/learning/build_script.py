@@ -218,15 +218,12 @@ class _Reader(ast.NodeVisitor):
         self.generic_visit(node)
 
     def visit_JoinedStr(self, node: ast.JoinedStr) -> None:
-        self._add_cmake(ast.unparse(node))
+        if re.search(r"\bcmake [-{.]", ast.unparse(node)):
+            self.script.programs.add("cmake")
         self.generic_visit(node)
 
     def visit_Constant(self, node: ast.Constant) -> None:
-        if isinstance(node.value, str) and len(self._definitions) and "\n" not in node.value:
-            self._add_cmake(node.value)
-
-    def _add_cmake(self, text: str) -> None:
-        if re.search(r"\bcmake\b", text):
+        if isinstance(node.value, str) and re.search(r"\bcmake -", node.value):
             self.script.programs.add("cmake")
 
     def _defines(self, function: str) -> bool:

@@ -264,7 +264,7 @@ def _read_scripts(top: Path, document: PyProject) -> list[BuildScript]:
             continue
         script = read_script(_read(path), file)
         scripts[file] = script
-        folders = _search_path(script)
+        folders = _search_path(script, scripts.values())
         needed = (
             entry.module
             for entry in script.imports
@@ -274,9 +274,10 @@ def _read_scripts(top: Path, document: PyProject) -> list[BuildScript]:
     return list(scripts.values())
 
 
-def _search_path(script: BuildScript) -> set[str]:
+def _search_path(script: BuildScript, scripts: Iterable[BuildScript]) -> set[str]:
     """Return the directories of the source in which the modules that a script imports may be."""
-    return {"", str(PurePosixPath(script.file).parent), *script.search_path}
+    added = {folder for other in scripts for folder in other.search_path}
+    return {"", str(PurePosixPath(script.file).parent), *added}
 
 
 def _local_files(top: Path, module: str, folders: Iterable[str]) -> Iterator[str]:
@@ -324,7 +325,7 @@ def _outer_modules(
     """Yield the imported modules of other distributions, and whether the build fails without them."""
     standard = sys.stdlib_module_names - {"distutils"}
     for script in scripts:
-        folders = _search_path(script)
+        folders = _search_path(script, scripts)
         for entry in script.imports:
             module = entry.module.partition(".")[0]
             if module not in standard and not any(_local_files(top, module, folders)):

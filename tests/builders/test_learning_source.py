@@ -15,11 +15,12 @@ Learn = Callable[..., SourceFacts]
 
 @pytest.fixture
 def learn(tmp_path: Path) -> Learn:
-    """Write files by name into a directory, and return what is learned from it."""
+    """Write files into a directory, and return what is learned from it; `a__b_py` is ``a/b.py``."""
 
     def write(setup: str = "", **files: str) -> SourceFacts:
         texts = {"setup.py": setup} if setup else {}
-        texts |= {name.replace("__", "/").replace("_py", ".py"): text for name, text in files.items()}
+        for name, text in files.items():
+            texts[name if "." in name else name.replace("__", "/").replace("_py", ".py")] = text
         for name, text in texts.items():
             path = tmp_path / name
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -50,9 +51,9 @@ def test_modules_on_a_search_path_that_the_script_sets(learn: Learn) -> None:
     facts = learn(
         "import os, sys\nhere = os.path.dirname(__file__)\n"
         "sys.path.insert(0, os.path.join(here, 'install'))\nimport helper",
-        install__helper_py="import torch",
+        **{"install/helper/__init__.py": "import helper.other", "install/helper/other.py": "import torch"},
     )
-    assert facts.read == ("setup.py", "install/helper.py")
+    assert facts.read == ("setup.py", "install/helper/__init__.py", "install/helper/other.py")
     assert facts.undeclared == ("setuptools", "wheel", "torch")
 
 
@@ -60,9 +61,12 @@ def test_modules_that_the_build_does_not_need_are_not_read(learn: Learn) -> None
     facts = learn(
         "def build():\n    import helper\n"
         "try:\n    import plain\nexcept ImportError:\n    import whole.package",
-        helper_py="def later():\n    import whole",
-        whole____init___py="import pandas",
-        plain_py="",
+        **{
+            "helper.py": "def later():\n    import whole",
+            "whole/__init__.py": "import pandas",
+            "whole/package.py": "",
+            "plain.py": "",
+        },
     )
     assert facts.read == ("setup.py", "helper.py")
     assert facts.undeclared == ("setuptools", "wheel")
@@ -117,7 +121,7 @@ def test_extensions_with_names_and_sources(learn: Learn) -> None:
         "    CppExtension(name='pack.' + 'cpu', sources=['csrc/a.cpp']),\n"
         "    Extension(compute(), []),\n"
         "    CMakeExtension('pack.cmake')], cmdclass={'build_ext': cpp_extension.BuildExtension})\n",
-        **{"csrc__a.cpp": ""},
+        **{"csrc/a.cpp": ""},
     )
     assert [(extension.kind, extension.name) for extension in facts.extensions] == [
         ("CUDAExtension", "pack._C"),
@@ -201,7 +205,7 @@ def test_cmake_files_count_if_the_build_calls_cmake(learn: Learn) -> None:
         'find_package(Torch REQUIRED)\noption(FAST "speed" ON)\n'
         "set(CMAKE_HIP_ARCHITECTURES $ENV{OWN_ARCH})\nFetchContent_Declare(y)\n"
     )
-    files = {"CMakeLists.txt": cmake, "third_party__z__CMakeLists.txt": 'option(NOT_OURS "" ON)'}
+    files = {"CMakeLists.txt": cmake, "third_party/z/CMakeLists.txt": 'option(NOT_OURS "" ON)'}
     assert not learn("from setuptools import setup", **files).cmake.files
     facts = learn("import subprocess\nsubprocess.check_call(['cmake', '.'])", **files)
     assert facts.cmake.files == ("CMakeLists.txt",)
@@ -218,7 +222,7 @@ def test_submodules_without_files(learn: Learn) -> None:
         "setup()",
         **{
             ".gitmodules": '[submodule "a"]\n\tpath = lib/a\n\turl = x\n[submodule "b"]\n\tpath = lib/b\n',
-            "lib__b__k.cu": "",
+            "lib/b/k.cu": "",
         },
     )
     assert facts.submodules == {"lib/a": False, "lib/b": True}
