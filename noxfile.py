@@ -75,6 +75,7 @@ def bench(session: nox.Session) -> None:
     session.run("python", "-m", "benchmarks.indexing")
     session.run("python", "-m", "benchmarks.index_cache")
     session.run("python", "-m", "benchmarks.open_world")
+    session.run("python", "-m", "benchmarks.learning")
     session.run("python", "-m", "benchmarks.audit")
     session.run("python", "-m", "benchmarks.audit", "--packed")
     session.run("python", "benchmarks/environments.py")
