@@ -96,7 +96,9 @@ def _companion_candidate(name: str, version: str, torches: Sequence[schema.Torch
 
 
 def _relate_torch_to_platform(builder: ProblemBuilder, rows: Iterable[schema.Torch]) -> None:
-    clauses: dict[str, list[Clause]] = {name: [] for name in ("backend", "python", "rocm", "gfx", "glibc")}
+    names = ("backend", "python", "rocm", "gfx", "glibc", "base-image")
+    clauses: dict[str, list[Clause]] = {name: [] for name in names}
+    images = [row.name for row in builder.catalog.image.values() if row.rocm]
     requested, backend = builder.target.gfx, builder.target.backend
     title = "ROCm" if backend == "rocm" else "CPU"
     built = {_release_of(row) for row in builder.catalog.torch.values() if row.backend == backend}
@@ -121,6 +123,9 @@ def _relate_torch_to_platform(builder: ProblemBuilder, rows: Iterable[schema.Tor
             else:
                 where = "" if row.index.startswith(_PYTORCH) else f" and published at {row.index}"
                 clauses["rocm"].append(Clause(this, LineIs(line), fact(f"is built for ROCm {line}{where}")))
+            if row.system_rocm:
+                text = "uses the ROCm of a base image"
+                clauses["base-image"].append(Clause(this, version_in(images), fact(text)))
         if row.gfx and requested:
             text = f"contains code for {', '.join(row.gfx)}"
             clauses["gfx"].append(Clause(this, covers(row.gfx, requested), fact(text)))
@@ -128,7 +133,8 @@ def _relate_torch_to_platform(builder: ProblemBuilder, rows: Iterable[schema.Tor
             newer = allowed_by([f">={row.glibc}"])
             clauses["glibc"].append(Clause(this, newer, fact(f"requires glibc {row.glibc} or newer")))
     for name, of_torch in clauses.items():
-        builder.relate("torch", name, of_torch, when_present=name == "glibc")
+        if of_torch or name != "base-image":
+            builder.relate("torch", name, of_torch, when_present=name == "glibc")
 
 
 def _release_of(row: schema.Torch) -> str:

@@ -151,6 +151,8 @@ class Torch(Row, frozen=True, kw_only=True):
     """The oldest glibc it runs on."""
     cxx_standard: str = ""
     """Oldest C++ standard that its headers compile with, such as ``17``."""
+    system_rocm: bool = False
+    """Whether it uses the ROCm that is installed in the system, so that it needs a base image with ROCm."""
     device_extra: str = ""
     """The extra that brings the code for one GPU architecture, such as ``device-{gfx}``, without which no
     kernel runs; empty if the wheel has the code."""
