@@ -197,7 +197,8 @@ def _torch_of_vllm(
         cxx_standard=like.cxx_standard if like else "",
         status="inferred",
         source=f"{index}/torch/",
-        note=f"ROCm from the name of the index. {_NOTE} It may need a system with ROCm.",
+        system_rocm=True,
+        note=f"ROCm from the name of the index. {_NOTE}",
     )
 
 

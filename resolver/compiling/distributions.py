@@ -50,6 +50,7 @@ def compile_torch(builder: ProblemBuilder) -> None:
         candidates = [_companion_candidate(name, version, torches) for version, torches in versions.items()]
         _add_torch_variable(builder, name, candidates)
     _relate_torch_to_platform(builder, rows)
+    _relate_torch_to_images(builder, rows)
     for name, versions in companions.items():
         if name in PAIRED_WITH_TORCH:
             builder.relate(name, "torch", _companion_requires_torch(name, versions))
@@ -96,9 +97,7 @@ def _companion_candidate(name: str, version: str, torches: Sequence[schema.Torch
 
 
 def _relate_torch_to_platform(builder: ProblemBuilder, rows: Iterable[schema.Torch]) -> None:
-    names = ("backend", "python", "rocm", "gfx", "glibc", "base-image")
-    clauses: dict[str, list[Clause]] = {name: [] for name in names}
-    images = [row.name for row in builder.catalog.image.values() if row.rocm]
+    clauses: dict[str, list[Clause]] = {name: [] for name in ("backend", "python", "rocm", "gfx", "glibc")}
     requested, backend = builder.target.gfx, builder.target.backend
     title = "ROCm" if backend == "rocm" else "CPU"
     built = {_release_of(row) for row in builder.catalog.torch.values() if row.backend == backend}
@@ -123,9 +122,6 @@ def _relate_torch_to_platform(builder: ProblemBuilder, rows: Iterable[schema.Tor
             else:
                 where = "" if row.index.startswith(_PYTORCH) else f" and published at {row.index}"
                 clauses["rocm"].append(Clause(this, LineIs(line), fact(f"is built for ROCm {line}{where}")))
-            if row.system_rocm:
-                text = "uses the ROCm of a base image"
-                clauses["base-image"].append(Clause(this, version_in(images), fact(text)))
         if row.gfx and requested:
             text = f"contains code for {', '.join(row.gfx)}"
             clauses["gfx"].append(Clause(this, covers(row.gfx, requested), fact(text)))
@@ -133,8 +129,23 @@ def _relate_torch_to_platform(builder: ProblemBuilder, rows: Iterable[schema.Tor
             newer = allowed_by([f">={row.glibc}"])
             clauses["glibc"].append(Clause(this, newer, fact(f"requires glibc {row.glibc} or newer")))
     for name, of_torch in clauses.items():
-        if of_torch or name != "base-image":
-            builder.relate("torch", name, of_torch, when_present=name == "glibc")
+        builder.relate("torch", name, of_torch, when_present=name == "glibc")
+
+
+def _relate_torch_to_images(builder: ProblemBuilder, rows: Iterable[schema.Torch]) -> None:
+    """Relate the wheels that use the system's ROCm to the base images that have one."""
+    has_rocm = version_in(row.name for row in builder.catalog.image.values() if row.rocm)
+    clauses = [
+        Clause(
+            version_in([row.version]),
+            has_rocm,
+            Fact.of(row, f"torch {row.version} uses the ROCm of a base image"),
+        )
+        for row in rows
+        if row.system_rocm
+    ]
+    if clauses:
+        builder.relate("torch", "base-image", clauses)
 
 
 def _release_of(row: schema.Torch) -> str:

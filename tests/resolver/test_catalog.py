@@ -459,7 +459,11 @@ def test_invalid_overlay_leaves_catalog_unchanged(catalog: Catalog, overlay: Ove
 # The torch wheels.
 
 TORCH_KEYS = ("glibc", "cxx_standard")
-UNKNOWN_TORCH_KEYS = {"2.3.0+rocm6.2.0": {"glibc", "cxx_standard"}}
+UNKNOWN_TORCH_KEYS = {
+    "2.3.0+rocm6.2.0": {"glibc", "cxx_standard"},
+    "2.12.0+git6bbd260": {"glibc"},
+    "2.13.0+git733fca1": {"glibc"},
+}
 """torch versions with keys that are neither documented nor observed."""
 
 
