@@ -68,7 +68,7 @@ def _versions(dists: Iterable[InstalledDist], source: str, known: set[str]) -> d
             msg = f"{source}:{line}: {shorten(version)!r} is not a valid version of {name} (PEP 440)."
             raise UsageError(msg, hint=_HINT)
         if versions.setdefault(name, version) != version:
-            msg = f"{source}:{line}: {name} {version} contradicts {name} {versions[name]} in a line above."
+            msg = f"{source}:{line}: {name} {version} contradicts {name} {versions[name]} on an earlier line."
             raise UsageError(msg, hint="List one environment per file.")
     return versions
 
