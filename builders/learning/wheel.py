@@ -445,13 +445,13 @@ class _Reading:
             line = minor(built_for) if built_for else labelled[1] if labelled else ""
             specifiers.append(f"=={line}.*")
             notes.append(f"Its {'op table' if built_for else 'version'} names the torch of its build.")
-        if imports:
+        if imports and not any(text.startswith("==") for text in specifiers):
             new = any(map(_NEW_STRING.search, imports))
             old = any(map(_OLD_STRING.search, imports))
             if new != old:
                 specifiers.append(f"{'>=' if new else '<'}{_FIRST_WITH_NEW_STRING}")
                 notes.append(f"Its symbols of torch use the {'new' if new else 'old'} C++ ABI.")
-            if not (built_for or labelled) and not all(map(_is_c_symbol, imports)):
+            if not all(map(_is_c_symbol, imports)):
                 text = f"it uses {len(imports)} C++ symbols of torch, which have no version"
                 self._remark(f"the torch that it loads with is unknown: {text}.")
         if specifiers:

@@ -171,6 +171,16 @@ def test_symbols_of_torch_tell_the_cxx_abi(
     assert any("the torch that it loads with is unknown" in remark for remark in learned.remarks)
 
 
+def test_pinned_torch_needs_no_symbols(
+    make_wheel: MakeWheel, compiled: Callable[..., bytes], catalog: Catalog
+) -> None:
+    text = metadata("Requires-Dist: torch==2.9.1")
+    wheel = make_wheel(files={"tiny/op.so": compiled(imports=NEW_STRING)}, metadata=text, tags=TAGS)
+    learned = learn_wheel(wheel, catalog, TODAY)
+    assert required(learned, "torch") == [(("==2.9.1",), ())]
+    assert not any("torch" in remark for remark in learned.remarks)
+
+
 def test_c_symbols_of_torch_tell_nothing(
     make_wheel: MakeWheel, compiled: Callable[..., bytes], catalog: Catalog
 ) -> None:
