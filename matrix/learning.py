@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from resolver.indexes import File
 
 OUTPUT = Path("catalog") / "learned.toml"
-_SOURCES = (".tar.gz", ".zip")
-_PROJECT_FILES = ("pyproject.toml", "setup.py")
 
 
 def learn(names: Sequence[str], catalog: Catalog, context: Context) -> Learned:
@@ -91,9 +89,6 @@ def _from_path(path: Path, catalog: Catalog, context: Context) -> Iterator[Learn
     from builders.learning.image import learn_image
     from builders.learning.wheel import learn_wheel
 
-    if path.name.endswith(_SOURCES) or any((path / name).is_file() for name in _PROJECT_FILES):
-        msg = f"{path} is a source, and facts are learned from wheels and base images."
-        raise UsageError(msg, hint=f"To learn how it is built: matrix recipe draft {path}")
     wheels = [path] if path.suffix == ".whl" else []
     if path.is_dir() and not (path / "usr").is_dir():
         wheels = sorted(path.rglob("*.whl"))

@@ -101,7 +101,7 @@ def test_bad_arguments_are_usage_errors(tmp_path: Path, capsys: Capture) -> None
     for arguments, text in (
         ([], "Nothing to read"),
         (["empty"], "contains no wheel"),
-        (["project"], "matrix recipe draft project"),
+        (["project"], "project does not state a valid name"),
         (["matrix-no-wheel.txt"], "matrix-no-wheel.txt"),
     ):
         (tmp_path / "matrix-no-wheel.txt").write_text("no image")
