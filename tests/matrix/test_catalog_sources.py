@@ -123,18 +123,18 @@ def test_vllm_index_adds_release_with_its_torch(pages: Sources, capsys: Capture)
     index = f"{prebuilt.VLLM}/99.1.0/rocm721"
     tag = "cp312-cp312-manylinux_2_34_x86_64.whl"
     put(pages, f"{index}/vllm/", listing(f"../../../abc/vllm-99.1.0+rocm721-{tag}"), HTML)
-    put(pages, f"{index}/torch/", listing(f"../../../abc/torch-2.10.0+git8514f05-{tag}"), HTML)
+    put(pages, f"{index}/torch/", listing(f"../../../abc/torch-99.0.0+git8514f05-{tag}"), HTML)
     shown = update(capsys, "--source", "vllm", "--apply")
     mine = written()
     assert mine.release["vllm", "99.1.0+rocm721", ""].index == index
     needs = {row.on: row.versions for row in mine.requires if row.releases == "==99.1.0+rocm721"}
     assert needs == {
-        "torch": ("==2.10.0+git8514f05",),
+        "torch": ("==99.0.0+git8514f05",),
         "rocm": ("==7.2.*",),
         "python": ("==3.12.*",),
         "glibc": (">=2.34",),
     }
-    torch = mine.torch["2.10.0+git8514f05"]
+    torch = mine.torch["99.0.0+git8514f05"]
     assert (torch.index, torch.rocm, torch.python, torch.glibc) == (index, "7.2.1", ("3.12",), "2.34")
     assert shown["unreachable"] == []
     assert not any("99.2.0" in path or "0.13.0/" in path for path, _ in pages.requests)
