@@ -15,7 +15,7 @@ from resolver.facts.loading import load
 from resolver.indexes import File
 
 pytestmark = pytest.mark.integration
-_WHEELS = 3
+_WHEELS = 2
 _ROWS = 25
 
 

@@ -32,7 +32,7 @@ SPECIFIERS = {
     "deepspeed": ("", "<0.16", ">=0.17"),
 }
 NAMES = ("a", "b", "c")
-SEEDS = range(15)
+SEEDS = range(10)
 
 Projects = dict[str, dict[str, list[str]]]
 
