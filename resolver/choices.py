@@ -78,13 +78,17 @@ class Choices:
 
     def preferred(self, mask: int, *, oldest: bool) -> int:
         """Return the mask of the release to try first."""
+
+        def first(left: int) -> int:
+            return 1 << (left.bit_length() - 1) if oldest else left & -left
+
         left = mask
-        while left:
-            bit = left.bit_length() - 1 if oldest else (left & -left).bit_length() - 1
-            if not self.avoids_prereleases or not is_prerelease(self.release(bit).version):
-                return 1 << bit
-            left &= ~(1 << bit)
-        return 1 << (mask.bit_length() - 1) if oldest else mask & -mask
+        while left and self.avoids_prereleases and self._is_prerelease(first(left)):
+            left &= ~first(left)
+        return first(left or mask)
+
+    def _is_prerelease(self, mask: int) -> bool:
+        return is_prerelease(self.release(mask.bit_length() - 1).version)
 
     @property
     def key(self) -> str:

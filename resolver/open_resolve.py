@@ -73,6 +73,7 @@ def solve(
         turns = _Turns(catalog, request, problem, world)
         try:
             answer = turns.resolve(frozenset(), frozenset())
+            resolution = answer[0] if answer else None
         except WantedError as error:
             also |= error.names
             continue
@@ -83,10 +84,8 @@ def solve(
         except EnvironmentLacksError as error:
             if world.has_answer:
                 raise
-            return _left_open(catalog, request, problem, error) or Refuted(
-                problem, turns.narrowed(), world, turns.links
-            )
-        return answer[0] if answer else Refuted(problem, turns.narrowed(), world, turns.links)
+            resolution = _left_open(catalog, request, problem, error)
+        return resolution or Refuted(problem, turns.narrowed(), world, turns.links)
 
 
 class _Turns:

@@ -262,7 +262,15 @@ class IndexClient:
             if page is None or page.etag != validator:
                 with _broken_page(index, name):
                     cut = pages.cut(path.read_bytes(), kind, url, name)
-                header = Page(url, validator, "", True, url, index, cut.form, cut.status)
+                header = Page(
+                    url,
+                    etag=validator,
+                    exists=True,
+                    location=url,
+                    index=index,
+                    form=cut.form,
+                    status=cut.status,
+                )
                 page = stored.write(target, header, cut.releases)
             return page
         return stored.NOTHING

@@ -294,13 +294,13 @@ def _json_files(part: bytes, url: str, index: str) -> Iterator[File]:
 
 def _cut_html(content: bytes, url: str) -> tuple[Form, str, list[tuple[str, bytes]]]:
     pieces = content.split(_END)
-    rest = pieces.pop()
+    rest = pieces.pop()  # often ends with a comment, which hides no link
     head = (pieces[0] if pieces else rest).decode("utf-8", "replace")
     meta = dict(_META.findall(head))
     _check_api(meta.get("repository-version", "1.0"))
     status = meta.get("project-status", ACTIVE)
     is_usual = pieces and content.count(b"<a") == content.count(_ANCHOR) == len(pieces)
-    if not is_usual or b"<!--" in content or "<base" in head.lower():
+    if not is_usual or content.find(b"<!--", 0, -len(rest) or None) >= 0 or "<base" in head.lower():
         rows = _parse_unusual_html(content.decode("utf-8", "replace"), url)
         return "json", status, [(row.filename, msgspec.json.encode(row)) for row in rows]
     return "html", status, list(zip(map(_linked_name, pieces), pieces, strict=True))

@@ -25,7 +25,7 @@ from urllib3.util import Retry
 
 from builders.index import Index
 from builders.index.server import serving
-from builders.index_client import IndexClient, transport
+from builders.index_client import IndexClient, pages, transport
 from resolver.errors import EnvironmentLacksError, MatrixError, SourceError
 from resolver.indexes import File, Metadata, PackageIndexes, Project
 from resolver.reporter import Reporter
@@ -1135,3 +1135,15 @@ def test_page_replaced_by_another_process(server: Server, client: MakeClient) ->
     assert [file.name for file in files(project, "1.0")] == [names[1]]
     assert files(project, "0.0") == []
     assert files(project, "1999.0")[0].name == names[1999]
+
+
+LINK = b'<a href="/files/a-1.0.tar.gz#sha256=00">a-1.0.tar.gz</a><br>\n'
+HIDDEN = b'<!-- <a href="/files/a-2.0.tar.gz">a-2.0.tar.gz</a> -->\n'
+
+
+@pytest.mark.parametrize(
+    ("page", "form"), [(LINK + b"<!--SERIAL 1-->", "html"), (HIDDEN + LINK, "json"), (LINK + HIDDEN, "json")]
+)
+def test_comment_is_no_link(page: bytes, form: str) -> None:
+    cut = pages.cut(page, HTML, "https://index.example/simple/a/", "a")
+    assert (cut.form, [version for version, _ in cut.releases]) == (form, ["1.0"])
