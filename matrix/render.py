@@ -108,9 +108,7 @@ def sdists_text(sdists: Sequence[Distribution]) -> str:
     if not sdists:
         return ""
     names = shortened(f"{pick.name} {pick.version}" for pick in sdists)
-    return (
-        f"No wheel for the target: {names}. pip will build from source, which needs the build requirements."
-    )
+    return f"No wheel for the target: {names}. pip will build from source."
 
 
 def printable(text: str) -> str:
