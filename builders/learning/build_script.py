@@ -428,7 +428,7 @@ def _joined(separator: str, parts: list[str | None]) -> str | None:
 
 
 def _formatted(pattern: str | None, values: list[str | None]) -> str | None:
-    if pattern is None or None in values or re.search(r"\{[^}]", pattern):
+    if pattern is None or None in values or not re.fullmatch(r"([^{}]|\{\})*", pattern):
         return None
     return pattern.format(*values) if pattern.count("{}") == len(values) else None
 

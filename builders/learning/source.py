@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import re
 import sys
+from glob import iglob
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
@@ -233,8 +234,9 @@ def _in_pyproject(document: PyProject) -> Iterator[Extension]:
     tables = setuptools.get("ext-modules", []) if isinstance(setuptools, dict) else []
     for table in tables if isinstance(tables, list) else []:
         if isinstance(table, dict):
-            sources = tuple(map(str, table.get("sources", ())))
-            yield Extension(str(table.get("name", "")), "ext-modules", FILE, sources)
+            sources = table.get("sources", [])
+            files = tuple(map(str, sources)) if isinstance(sources, list) else ()
+            yield Extension(str(table.get("name", "")), "ext-modules", FILE, files)
 
 
 # Build scripts
@@ -409,9 +411,7 @@ def _version_files(top: Path, name: str) -> Iterator[str]:
     for folder in (top / package, top / "src" / package):
         for file in ("version.py", "_version.py", "__init__.py", "__version__.py"):
             if (folder / file).is_file():
-                yield from _VERSION_LINE.findall(
-                    (folder / file).read_text(encoding="utf-8", errors="replace")
-                )
+                yield from _VERSION_LINE.findall(_read(folder / file))
 
 
 def _requires_python(top: Path, document: PyProject, scripts: list[BuildScript]) -> str:
@@ -507,13 +507,14 @@ def _missing(top: Path, extensions: Iterable[Extension]) -> tuple[str, ...]:
 
 def _exists(top: Path, name: str) -> bool:
     if "*" in name:
-        return next(top.glob(name), None) is not None
+        # Path.glob rejects "**.cu", which build scripts use.
+        return next(iglob(name, root_dir=top, recursive=True), None) is not None  # noqa: PTH207
     return (top / name).exists() or (name.endswith(".pyx") and (top / name).with_suffix(".cpp").exists())
 
 
 def _submodules(top: Path) -> dict[str, bool]:
     file = top / ".gitmodules"
-    paths = _SUBMODULE.findall(file.read_text(encoding="utf-8", errors="replace")) if file.is_file() else []
+    paths = _SUBMODULE.findall(_read(file)) if file.is_file() else []
     return {path: (top / path).is_dir() and any((top / path).iterdir()) for path in paths}
 
 

@@ -277,6 +277,25 @@ def test_extensions_and_requirements_in_configuration_files(learn: Learn) -> Non
     assert facts.compiles
 
 
+@pytest.mark.parametrize(
+    ("sources", "missing"), [("csrc/**.cu", ()), ("csrc/**/*.cu", ()), ("other/**.cu", ("other/**.cu",))]
+)
+def test_patterns_of_sources(sources: str, missing: tuple[str, ...], learn: Learn) -> None:
+    text = "import glob\nfrom torch.utils.cpp_extension import CUDAExtension\n"
+    facts = learn(f"{text}CUDAExtension('a._C', glob.glob('{sources}'))", **{"csrc/op.cu": ""})
+    assert facts.missing == missing
+
+
+def test_invalid_values_in_a_source_are_ignored(learn: Learn) -> None:
+    table = "[[tool.setuptools.ext-modules]]\nname = 'a._C'\nsources = 5\n"
+    facts = learn(
+        "from setuptools import setup\nsetup(name='a', version='}'.format(), description='{'.format(1))",
+        **{"pyproject.toml": table},
+    )
+    assert [(row.name, row.sources) for row in facts.extensions] == [("a._C", ())]
+    assert (facts.version, facts.summary) == ("", "")
+
+
 def test_pure_python_compiles_nothing(learn: Learn) -> None:
     facts = learn("from setuptools import setup\nsetup(name='plain', version='1', python_requires='>=3.8')")
     assert not facts.compiles
