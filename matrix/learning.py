@@ -107,10 +107,13 @@ def _from_index(name: str, catalog: Catalog, context: Context) -> Iterator[Learn
     from builders.learning.wheel import learn_published, learn_url
     from matrix.api import package_indexes
 
+    if "://" not in name and ("/" in name or name.endswith(".whl")):
+        msg = f"{name!r} does not exist."
+        raise UsageError(msg, hint="Name a file, a directory, a URL, or a project on the package index.")
     indexes = package_indexes(context.settings, context.inputs, context.console)
     if indexes is None:
         msg = f"{shorten(name)} is not a file, and no package index is configured."
-        raise UsageError(msg, hint="Give the path of a wheel or image, or configure an index for pip.")
+        raise UsageError(msg, hint="Name a wheel or a base image, or configure an index for pip.")
     if "://" in name:
         context.console.info(f"Reading {name} ...")
         yield learn_url(name, catalog, indexes.transport, context.today)

@@ -26,7 +26,7 @@ from resolver.specifiers import specifier_or_none
 from resolver.versions import is_version
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Collection, Iterator, Mapping
     from datetime import date
 
     from builders.learning import Learned
@@ -55,6 +55,18 @@ class Origin:
     """Status of its requirements: `inferred` if building may change them."""
     note: str = ""
     """What limits the use of the draft."""
+
+    def rows(self, components: Collection[str], today: date) -> list[schema.Row]:
+        """Return the rows of a draft; see `draft_rows`."""
+        return draft_rows(
+            self.facts,
+            pin=self.pin,
+            source=self.source,
+            status=self.status,
+            on_index=self.on_index,
+            components=components,
+            date=str(today),
+        )
 
 
 def read_origin(
@@ -100,10 +112,9 @@ def read_origin(
         return _of_directory(path, version)
     if text.endswith(ARCHIVES) and path.is_file():
         return _of_archive(path, version)
-    if "/" in text or text.endswith(ARCHIVES):
-        raise UsageError(
-            f"{text!r} does not exist.", hint="Name a project, a directory, an sdist or a git URL."
-        )
+    if "/" in text or text.endswith((*ARCHIVES, ".whl")):
+        msg = f"{text!r} {'is not an sdist' if path.is_file() else 'does not exist'}."
+        raise UsageError(msg, hint="Name a project, a directory, an sdist or a git URL.")
     return _of_project(text, indexes, mirrors, offline=offline)
 
 
@@ -116,21 +127,12 @@ def learn_origin(origin: Origin, catalog: Catalog, today: date) -> Learned:
 
     facts = origin.facts
     release = catalog.release.get((facts.name, facts.version, ""))
-    rows = draft_rows(
-        facts,
-        pin=origin.pin,
-        source=origin.source,
-        status=origin.status,
-        on_index=origin.on_index,
-        components=components_of(catalog),
-        date=str(today),
-    )
     recipes = [
         recipe for backend in BACKENDS if release and (recipe := recipe_for(catalog, release, backend))
     ]
     kept = [
         row
-        for row in rows
+        for row in origin.rows(components_of(catalog), today)
         if not (isinstance(row, schema.Package) and facts.name in catalog.package)
         and not (isinstance(row, schema.Release | schema.Recipe) and release)
     ]

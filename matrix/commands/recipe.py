@@ -96,7 +96,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def execute(context: Context) -> int:
     """Run the command."""
     from builders.learning.origin import read_origin
-    from builders.learning.recipe_draft import components_of, draft_rows, gaps_of, unnamed_requirements
+    from builders.learning.recipe_draft import components_of, gaps_of, unnamed_requirements
     from matrix.api import package_indexes
 
     args, console, settings = context.args, context.console, context.settings
@@ -114,15 +114,7 @@ def execute(context: Context) -> int:
     unnamed = [] if origin.on_index else unnamed_requirements(facts, components)
     if unnamed:
         gaps.append(f"versions of {', '.join(unnamed)}: the wheel requires them, but the draft cannot")
-    rows = draft_rows(
-        facts,
-        pin=origin.pin,
-        source=origin.source,
-        status=origin.status,
-        on_index=origin.on_index,
-        components=components,
-        date=str(context.today),
-    )
+    rows = origin.rows(components, context.today)
     file = args.output or Path(f"{facts.name}.toml")
     _write(file, rows, gaps, origin, context)
     console.info(f"Wrote {file}.")

@@ -103,6 +103,8 @@ def test_bad_arguments_are_usage_errors(tmp_path: Path, capsys: Capture) -> None
         (["empty"], "contains no wheel"),
         (["project"], "project does not state a valid name"),
         (["matrix-no-wheel.txt"], "matrix-no-wheel.txt"),
+        (["./missing.whl"], "'./missing.whl' does not exist"),
+        (["missing.whl"], "'missing.whl' does not exist"),
     ):
         (tmp_path / "matrix-no-wheel.txt").write_text("no image")
         assert main(["catalog", "learn", *arguments]) == 2

@@ -246,6 +246,7 @@ def test_edited_file_is_not_replaced(project: Path, capsys: Capture) -> None:
         ("../damaged-1.0.tar.gz", 1, "Cannot unpack damaged-1.0.tar.gz"),
         ("./missing", 2, "'./missing' does not exist"),
         ("missing-1.0.tar.gz", 2, "'missing-1.0.tar.gz' does not exist"),
+        ("../tiny-1.0-py3-none-any.whl", 2, "'../tiny-1.0-py3-none-any.whl' is not an sdist"),
         (".", 2, "is not a Python project"),
         ("https://host.invalid/page", 2, "is not the URL of a git repository"),
         ("git+https://host.invalid/a#subdirectory=b", 2, "names a subdirectory"),
@@ -254,7 +255,8 @@ def test_edited_file_is_not_replaced(project: Path, capsys: Capture) -> None:
     ],
 )
 def test_bad_source(source: str, code: int, message: str, index: str, capsys: Capture) -> None:
-    Path("../damaged-1.0.tar.gz").write_text("no archive")
+    for name in ("damaged-1.0.tar.gz", "tiny-1.0-py3-none-any.whl"):
+        Path("..", name).write_text("no archive")
     assert main(["recipe", "draft", source, "--index-url", index, "--no-build"]) == code
     output = capsys.readouterr()
     assert message in output.err
