@@ -25,8 +25,10 @@ if TYPE_CHECKING:
 _TARGET_OPTIONS = ("site", "date", "backend", "gfx", "driver", "rocm", "python", "base_image")
 
 
-def catalog_of(lock: Resolution, path: Path, settings: Settings) -> Catalog:
+def catalog_of(lock: Resolution, path: Path, settings: Settings, shipped: Path | None = None) -> Catalog:
     """Load the shipped catalog with the overlays of a lock, or those of the settings if there are any.
+
+    With `shipped`, the catalog that another version ships is loaded instead.
 
     The overlays of the lock are looked for next to the lock, then in the working directory. Releases of the
     lock that the catalog does not list are added, with the facts of the nearest older release.
@@ -40,7 +42,7 @@ def catalog_of(lock: Resolution, path: Path, settings: Settings) -> Catalog:
     if lock.request.site_file and not site_file(settings.site):
         site = _overlay(lock.request.site_file, path)
     catalogs = settings.catalog or overlays_of(lock, path)
-    return with_releases_of(load_catalog(replace(settings, site=site, catalog=catalogs)), lock)
+    return with_releases_of(load_catalog(replace(settings, site=site, catalog=catalogs), shipped), lock)
 
 
 def overlays_of(lock: Resolution, path: Path) -> list[str]:

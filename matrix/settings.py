@@ -156,11 +156,14 @@ def overlays(settings: Settings) -> list[Path]:
     return [*paths, *map(Path, settings.catalog)]
 
 
-def load_catalog(settings: Settings) -> Catalog:
-    """Load the shipped catalog, what audits and builds learned, and the overlays."""
+def load_catalog(settings: Settings, shipped: Path | None = None) -> Catalog:
+    """Load the shipped catalog, what audits and builds learned, and the overlays.
+
+    With `shipped`, the catalog that another version ships is loaded instead.
+    """
     own, cache = overlays(settings), cache_root() / "catalog"
     learned = cache_root() / "learned.toml"
     if learned.exists():
         with suppress(CatalogError):  # an overlay is wrong, or the program is newer than the learned facts
-            return loading.load([learned, *own], cache=cache)
-    return loading.load(own, cache=cache)
+            return loading.load([learned, *own], shipped=shipped, cache=cache)
+    return loading.load(own, shipped=shipped, cache=cache)

@@ -17,7 +17,7 @@ from matrix.locking import catalog_of, overlays_of
 from matrix.options import add_format, add_index, add_names, add_target_options, date, nonempty
 from matrix.request import make_request
 from matrix.resolution_text import title_of
-from matrix.settings import load_catalog, overlays, read_settings
+from matrix.settings import load_catalog, read_settings
 from resolver.compiling.clauses import PAIRED_WITH_TORCH
 from resolver.compiling.problem_builder import window_of
 from resolver.consequences import (
@@ -30,7 +30,6 @@ from resolver.consequences import (
     wheels,
 )
 from resolver.errors import UsageError
-from resolver.facts.loading import load
 from resolver.label import built_for
 from resolver.lock import read_lock
 from resolver.model import SCHEMA
@@ -101,7 +100,14 @@ def execute(context: Context) -> int:
                 (_side_of_lock(other_lock, other_path, settings_after), other_lock),
             )
         case _:
-            holdings = list(_locks(context, locks, (before, settings_before), (after, settings_after)))
+            holdings = list(
+                _locks(
+                    context,
+                    locks,
+                    (before, settings_before, args.from_shipped),
+                    (after, settings_after, None),
+                )
+            )
             published = list(wheels(before, after, list(_records(args, after))))
             found = consequences(before, after, [*holdings, *published])
             _warn_of_broken(context, holdings, found)
@@ -136,8 +142,7 @@ def _side(context: Context, settings: Settings, shipped: Path | None = None) -> 
     """Return the facts and the table of a side; only what the catalog knows is compared."""
     from builders.containers.inspection import with_inspected_image
 
-    catalog = load(overlays(settings), shipped=shipped) if shipped else load_catalog(settings)
-    catalog = with_inspected_image(catalog, settings.base_image)
+    catalog = with_inspected_image(load_catalog(settings, shipped), settings.base_image)
     known = {*catalog.package, *ROW_COMPONENTS, *PAIRED_WITH_TORCH}
     requirements = [requirement for requirement in context.inputs.requirements if requirement.name in known]
     settings = replace(settings, requirements=["torch"], keep_installed=None)
@@ -152,8 +157,8 @@ def _side_of_lock(lock: Resolution, path: Path, settings: Settings) -> Side:
 def _locks(
     context: Context,
     locks: Mapping[Path, Resolution],
-    before: tuple[Side, Settings],
-    after: tuple[Side, Settings],
+    before: tuple[Side, Settings, Path | None],
+    after: tuple[Side, Settings, Path | None],
 ) -> Iterator[Holding]:
     """Yield the locks of the site, each with its own request on the targets of both sides."""
     target, other = before[0].request.target, after[0].request.target
@@ -164,11 +169,12 @@ def _locks(
             continue
         changed = {name for name in ("driver", "base_image") if getattr(target, name) or getattr(other, name)}
         sides = []
-        for side, settings in (before, after):
+        for side, settings, shipped in (before, after):
             overlays = [*overlays_of(lock, path), *settings.catalog]
             moved = {name: getattr(side.request.target, name) for name in (*changed, "date")}
             request = replace(lock.request, target=replace(lock.request.target, **moved))
-            sides.append(Side(catalog_of(lock, path, replace(settings, catalog=overlays)), request))
+            settings_of_lock = replace(settings, catalog=overlays)
+            sides.append(Side(catalog_of(lock, path, settings_of_lock, shipped), request))
         follows = {"kernel-driver"} | ({"base-image", "glibc"} if "base_image" in changed else set())
         pins = {pick.name: pick.key for pick in lock.picks if pick.name not in follows}
         yield Holding(

@@ -193,15 +193,14 @@ def _changed_relations(
 def _facts_beyond(
     refusing: Sequence[Relation], others: Sequence[Relation], possible: Question
 ) -> list[CoreItem]:
-    """Return the facts about the pins of the other side that the refusing side does not have."""
+    """Return the facts that allow the solution of the other side and that the refusing side does not have."""
     known = {row.fact.text for relation in refusing for row in relation.rows}
+    solution = possible.solution or {}
     items: dict[CoreItem, None] = {}
     for other in others:
-        subjects = other.subject.present
-        for demand in possible.demands:
-            subjects &= demand.mask if demand.variable is other.subject else -1
-        for row in other.rows:
-            if row.subjects & subjects and row.fact.text not in known:
+        subject, target = solution.get(other.subject.name), solution.get(other.object.name)
+        for row in other.rows_between(subject, target) if subject and target else ():
+            if row.fact.text not in known:
                 items[CoreItem(row.fact.text, "fact", row.fact.source)] = None
     return list(items)[:_MOST_ROWS]
 

@@ -71,6 +71,15 @@ def test_broken_things_set_the_exit_code(capsys: Capture) -> None:
         assert one["core"] or one["effect"] not in {"breaks", "possible"}
 
 
+def test_reason_names_only_the_fact_about_what_breaks(capsys: Capture) -> None:
+    document = run_json(capsys, "diff", "--site", "lumi-g", "--date", "2026-10-01", "--driver", "5.7", code=1)
+    image = next(one for one in document["consequences"] if "-u24r72" in one["name"])
+    assert [fact["text"] for fact in image["was"]] == [
+        "lumi-g has kernel driver 6.3 on 2026-10-01 (since 2026-01-01)",
+        "lumi-g ran ROCm 7.2 in September 2026, which AMD does not list for driver 6.3",
+    ]
+
+
 def test_from_options_describe_before(capsys: Capture) -> None:
     document = run_json(capsys, "diff", *SITE, "--from-driver", "5.7")
     assert effects(document, "torch")["torch 2.10.0+rocm7.0"] == "possible"
@@ -99,8 +108,10 @@ def test_other_shipped_facts_are_those_of_before(capsys: Capture, tmp_path: Path
         copy = tmp_path / "old" / path.relative_to(FOLDER)
         copy.parent.mkdir(parents=True, exist_ok=True)
         copy.write_text(path.read_text("utf-8").replace('driver = "6.3"\npackage', 'driver = "6.0"\npackage'))
+    write_lock(capsys, "matrix.lock", "torch==2.10.0+rocm7.0")
     document = run_json(capsys, "diff", *SITE, "--from-shipped", "old")
     assert document["before"]["shipped"] == "old"
+    assert effects(document, "lock") == {"matrix.lock": "possible"}
     torch = next(one for one in document["consequences"] if one["name"] == "torch 2.10.0+rocm7.0")
     assert torch["effect"] == "possible"
     assert [fact["text"] for fact in torch["now"]] == [
