@@ -45,6 +45,21 @@ def catalog_of(lock: Resolution, path: Path, settings: Settings, shipped: Path |
     return with_releases_of(load_catalog(replace(settings, site=site, catalog=catalogs), shipped), lock)
 
 
+def catalog_with_image_of(
+    lock: Resolution, path: Path, settings: Settings, shipped: Path | None = None
+) -> Catalog:
+    """Load the same catalog with the content of the lock's base image, if that is a file on this machine.
+
+    Inspecting the image may start a container.
+    """
+    from builders.containers.inspection import with_inspected_image
+
+    catalog, image = catalog_of(lock, path, settings, shipped), lock.image
+    if image and lock.request.target.base_image and image.path.startswith("/"):
+        catalog = with_inspected_image(catalog, image.path, image.name)
+    return catalog
+
+
 def overlays_of(lock: Resolution, path: Path) -> list[str]:
     """Return the paths of the overlays of a lock, next to it or in the working directory.
 

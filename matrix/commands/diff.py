@@ -11,9 +11,10 @@ import msgspec
 from msgspec.structs import replace
 
 from builders.constants import INDEX_DIRECTORY, LOCK_FILE
+from builders.containers.inspection import with_inspected_image
 from matrix.consequences_text import consequences_text
 from matrix.inputs import Inputs
-from matrix.locking import catalog_of, overlays_of
+from matrix.locking import catalog_with_image_of, overlays_of
 from matrix.options import add_format, add_index, add_names, add_target_options, date, nonempty
 from matrix.request import make_request
 from matrix.resolution_text import title_of
@@ -140,8 +141,6 @@ def _settings(context: Context) -> tuple[Settings, Settings]:
 
 def _side(context: Context, settings: Settings, shipped: Path | None = None) -> Side:
     """Return the facts and the table of a side; only what the catalog knows is compared."""
-    from builders.containers.inspection import with_inspected_image
-
     catalog = with_inspected_image(load_catalog(settings, shipped), settings.base_image)
     known = {*catalog.package, *ROW_COMPONENTS, *PAIRED_WITH_TORCH}
     requirements = [requirement for requirement in context.inputs.requirements if requirement.name in known]
@@ -151,7 +150,7 @@ def _side(context: Context, settings: Settings, shipped: Path | None = None) -> 
 
 
 def _side_of_lock(lock: Resolution, path: Path, settings: Settings) -> Side:
-    return Side(catalog_of(lock, path, settings), lock.request)
+    return Side(catalog_with_image_of(lock, path, settings), lock.request)
 
 
 def _locks(
@@ -174,7 +173,8 @@ def _locks(
             moved = {name: getattr(side.request.target, name) for name in (*changed, "date")}
             request = replace(lock.request, target=replace(lock.request.target, **moved))
             settings_of_lock = replace(settings, catalog=overlays)
-            sides.append(Side(catalog_of(lock, path, settings_of_lock, shipped), request))
+            catalog = catalog_with_image_of(lock, path, settings_of_lock, shipped)
+            sides.append(Side(with_inspected_image(catalog, settings.base_image), request))
         follows = {"kernel-driver"} | ({"base-image", "glibc"} if "base_image" in changed else set())
         pins = {pick.name: pick.key for pick in lock.picks if pick.name not in follows}
         yield Holding(

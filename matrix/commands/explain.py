@@ -97,8 +97,7 @@ def _rejected(context: Context, requirement: Requirement) -> tuple[list[Rejected
     UsageError
         The user named versions, and neither the chosen one nor any preferred one is among them.
     """
-    from builders.containers.inspection import with_inspected_image
-    from matrix.locking import catalog_of
+    from matrix.locking import catalog_with_image_of
     from matrix.settings import Settings
     from resolver.explain import rejected_versions, working_version
     from resolver.open_explain import rejected_in_open_world, working_in_open_world
@@ -108,9 +107,7 @@ def _rejected(context: Context, requirement: Requirement) -> tuple[list[Rejected
     try:
         request = lock.request
         keys = {pick.name: pick.key for pick in lock.picks}
-        catalog, image = catalog_of(lock, path, Settings()), lock.image
-        if image and request.target.base_image and image.path.startswith("/"):
-            catalog = with_inspected_image(catalog, image.path, image.name)
+        catalog = catalog_with_image_of(lock, path, Settings())
         is_open = any(pick.files for pick in lock.picks)
         indexes = package_indexes(context.settings, context.inputs, console) if is_open else None
         if indexes is not None:

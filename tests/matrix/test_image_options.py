@@ -235,3 +235,15 @@ class TestDoctor:
     def test_unknown_name_gets_suggestion(self, capsys: Capture) -> None:
         answer = run(capsys, "doctor", "--base-image", "lumi-rocm-rocm-6.2.5.sif", code=2)
         assert KNOWN in answer["hint"]
+
+
+@pytest.mark.usefixtures("image")
+def test_diff_uses_the_locked_image(capsys: Capture) -> None:
+    Path("matrix.toml").write_text('requirements = ["deepspeed", "torch>=2.9"]\n', encoding="utf-8")
+    for name, driver in (("matrix.lock", "6.3"), ("other.lock", "30.10")):
+        given = ["torch", "--gfx90a", "--driver", driver, "--base-image", "mine.sif", "-o", name]
+        run(capsys, "resolve", *given)
+    answer = run(capsys, "diff", "--driver", "5.7", code=1)
+    assert {one["effect"] for one in answer["consequences"] if one["kind"] == "lock"} == {"breaks"}
+    answer = run(capsys, "diff", "matrix.lock", "other.lock")
+    assert [one["name"] for one in answer["consequences"]] == ["kernel-driver"]
