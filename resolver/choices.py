@@ -26,6 +26,7 @@ class Link(NamedTuple):
     object: str
     """Name of the other distribution; empty if the statement is about the release alone."""
     version: str
+    """The releases, as versions or a specifier; empty if the statement is about every release."""
     predicate: str
     """Such as ``requires torch<2.2``; empty if the statement always holds and is never reported."""
     source: str

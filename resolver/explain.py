@@ -59,11 +59,13 @@ class LinkGroup(msgspec.Struct, frozen=True, eq=False):
         parts = []
         for predicate, stating in list(versions.items())[:_MOST_PREDICATES]:
             ordered = newest_first(dict.fromkeys(stating))
-            if len(versions) == 1 and len(ordered) == self.size > 1:
+            states_all = ordered == [""] or (len(versions) == 1 and len(ordered) == self.size)
+            if states_all and self.size > 1:
                 parts.append(f"every {first.subject} {predicate}")
             else:
                 plural = predicate if len(ordered) == 1 else _plural(predicate)
-                parts.append(f"{first.subject} {join_words(ordered, joiner='and')} {plural}")
+                which = join_words(ordered, joiner="and")
+                parts.append(" ".join(filter(None, (first.subject, which, plural))))
         rest = sum(map(len, versions.values())) - sum(map(len, list(versions.values())[:_MOST_PREDICATES]))
         parts += [f"{rest} other releases have similar requirements"] if rest else []
         return CoreItem("; ".join(parts), "fact", first.source)

@@ -199,19 +199,24 @@ def _add_images(builder: ProblemBuilder) -> None:
 
 def _add_libstdcxx(builder: ProblemBuilder) -> None:
     """Add the libstdc++ of the base images, which no other component brings in."""
+    rows = [row for row in _weakest_first(builder.catalog.image) if row.libstdcxx]
     facts = {
-        row.name: Fact.of(row, f"{row.name} has the libstdc++ of GCC {row.libstdcxx}", note="")
-        for row in _weakest_first(builder.catalog.image)
-        if row.libstdcxx
+        row.libstdcxx: Fact.of(
+            row, f"libstdcxx {row.libstdcxx} is the version in {row.os or row.name}", note=""
+        )
+        for row in rows
     }
-    versions = {builder.catalog.image[name].libstdcxx: fact for name, fact in facts.items()}
     candidates = [
-        Candidate("libstdcxx", version, "platform", "base-image", fact) for version, fact in versions.items()
+        Candidate("libstdcxx", version, "platform", "base-image", fact) for version, fact in facts.items()
     ]
     builder.add_variable("libstdcxx", candidates)
     clauses = [
-        Clause(version_in([name]), version_in([builder.catalog.image[name].libstdcxx]), fact)
-        for name, fact in facts.items()
+        Clause(
+            version_in([row.name]),
+            version_in([row.libstdcxx]),
+            Fact.of(row, f"{row.name} has the libstdc++ of GCC {row.libstdcxx}", note=""),
+        )
+        for row in rows
     ]
     builder.relate("base-image", "libstdcxx", clauses)
 

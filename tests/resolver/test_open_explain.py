@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from resolver.choices import Link
 from resolver.errors import UsageError
+from resolver.explain import LinkGroup
 from resolver.facts.catalog import Catalog
 from resolver.model import Conflict, Resolution
 from resolver.open_explain import rejected_in_open_world, working_in_open_world
@@ -153,3 +155,11 @@ def test_working_version_meets_further_requirement(catalog: Catalog) -> None:
     assert working_in_open_world(catalog, request, indexes, requirement("utils<1.5")) == "0.9"
     pinned = ask(catalog, "lightning==2.0.1")
     assert working_in_open_world(catalog, pinned, indexes, requirement("utils<1")) == ""
+
+
+@pytest.mark.parametrize(
+    ("size", "text"), [(1, "one requires rocm 5.0.*"), (2, "every one requires rocm 5.0.*")]
+)
+def test_statement_about_all_releases_names_none(size: int, text: str) -> None:
+    link = Link("one", "rocm", "", "requires rocm 5.0.*", "its metadata")
+    assert LinkGroup((link,), size).item().text == text
