@@ -229,7 +229,7 @@ class WheelReader:
                 yield content, digest
 
     @contextmanager
-    def partly(self, info: zipfile.ZipInfo) -> Iterator[mmap.mmap | bytes | StoredMember]:
+    def partly(self, info: zipfile.ZipInfo) -> Iterator[Content]:
         """Yield the content of a member; if it is not compressed, only what is used is read.
 
         The checksum of such a member is not compared.
@@ -270,6 +270,10 @@ class StoredMember:
         start, end, _ = part.indices(self._size)
         self._file.seek(self._start + start)
         return self._file.read(max(0, end - start))
+
+
+Content = mmap.mmap | bytes | StoredMember
+"""The content of a member, of which slices are read."""
 
 
 def _open(path: Path) -> BinaryIO:

@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 
     from packaging.tags import Tag
 
-    from builders.audit.elf import Content, SharedObject
+    from builders.audit.elf import SharedObject
     from builders.audit.runtime_libraries import Provider, Torch
     from builders.findings import Severity
-    from builders.wheel import WheelReader
+    from builders.wheel import Content, WheelReader
     from resolver.facts.schema import Recipe
 
 BARE_OBJECT = (".hsaco", ".co")

@@ -23,12 +23,9 @@ from elftools.elf.gnuversions import GNUVerNeedSection
 from builders.wheel import DamagedError
 
 if TYPE_CHECKING:
-    import mmap
     from collections.abc import Mapping
 
-    from builders.wheel import StoredMember
-
-    Content = mmap.mmap | bytes | StoredMember
+    from builders.wheel import Content
 
 _GPU_SECTION = ".hip_fatbin"
 _MOST_READS = 2_000_000

@@ -31,9 +31,8 @@ else:
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from builders.wheel import StoredMember
+    from builders.wheel import Content
 
-    Content = mmap.mmap | bytes | StoredMember
     Buffer = Content | memoryview
 
 _PLAIN = b"__CLANG_OFFLOAD_BUNDLE__"

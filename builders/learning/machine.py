@@ -105,7 +105,7 @@ class _Machine:
                 backend="rocm" if with_gpus and has_gpus else "cpu",
                 max_hours=hours,
                 status="observed",
-                source=f"{self._host}: {' '.join(_SINFO[:1])}",
+                source=f"{self._host}: {_SINFO[0]}",
                 note=self._note,
             )
         if not partitions:

@@ -18,7 +18,6 @@ import io
 import re
 from itertools import chain
 from pathlib import Path, PurePosixPath
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, BinaryIO, cast
 from urllib.parse import parse_qs, unquote, urlsplit
 
@@ -34,6 +33,7 @@ from builders.glibc_tags import required_glibc
 from builders.index_client.transport import RequestError
 from builders.learning import Learned, merged
 from builders.learning.remote import RemoteWheel, request_failed
+from builders.temporary import TemporaryDirectory
 from builders.urls import without_password
 from builders.wheel import DamagedError, WheelReader
 from resolver.errors import SourceError, UsageError
@@ -81,7 +81,7 @@ def learn_wheel(path: Path, catalog: Catalog, today: date) -> Learned:
     """
     try:
         with WheelReader(path) as wheel:
-            contents, _ = read_contents(path.name, wheel, _selected(wheel))
+            contents = _read(path.name, wheel, _selected(wheel))
         digest, size = sha256_of(path), path.stat().st_size
     except DamagedError as error:
         msg = f"{path} is not a valid wheel: {error}."
@@ -107,7 +107,7 @@ def learn_published(file: File, catalog: Catalog, transport: Transport, today: d
         with WheelReader(Path(file.name), cast("BinaryIO", io.BufferedReader(remote))) as wheel:
             selected = _selected(wheel)
             remote.expect(_compressed_parts(wheel, selected))
-            contents, _ = read_contents(file.name, wheel, selected)
+            contents = _read(file.name, wheel, selected)
     except DamagedError as error:
         msg = f"{file.name} on {file.index or file.url} is not a valid wheel: {error}."
         raise SourceError(msg, hint="Report it to the maintainers of the index.") from None
@@ -129,7 +129,7 @@ def learn_url(url: str, catalog: Catalog, transport: Transport, today: date) -> 
         The URL does not end in the name of a wheel.
     """
     parts = urlsplit(url)
-    name = unquote(parts.path.rpartition("/")[2])
+    name = unquote(parts.path).rpartition("/")[2]
     if not name.endswith(".whl"):
         msg = f"{without_password(url)} does not end in the name of a wheel."
         raise UsageError(msg)
@@ -137,8 +137,8 @@ def learn_url(url: str, catalog: Catalog, transport: Transport, today: date) -> 
     sha256 = parse_qs(fragment).get("sha256", [""])[0]
     if sha256:
         return learn_published(File(name=name, url=address, sha256=sha256), catalog, transport, today)
-    with TemporaryDirectory(prefix="matrix-") as folder:
-        path = Path(folder, name)
+    with TemporaryDirectory() as folder:
+        path = folder.root / name
         try:
             with path.open("wb") as sink:
                 sink.writelines(transport.download(address, _LARGEST_WHEEL))
@@ -160,6 +160,15 @@ def learn_built(path: Path, version: str, variant: str, catalog: Catalog, today:
     rows = reading.requirements_of_release(version, variant)
     learned.rows = merged(rows)
     return learned
+
+
+def _read(file: str, wheel: WheelReader, selected: Callable[[zipfile.ZipInfo], bool]) -> Contents:
+    """Read a wheel; raise `DamagedError` if a member that is read does not have its size and checksum."""
+    contents, findings = read_contents(file, wheel, selected)
+    for finding in findings:
+        if finding.id == "member-damaged":
+            raise DamagedError(finding.message.removesuffix("."))
+    return contents
 
 
 def _selected(wheel: WheelReader) -> Callable[[zipfile.ZipInfo], bool]:

@@ -238,6 +238,19 @@ def test_damaged_wheel_is_an_error(tmp_path: Path, catalog: Catalog) -> None:
         learn_wheel(path, catalog, TODAY)
 
 
+def test_damaged_member_is_an_error(
+    make_wheel: MakeWheel, compiled: Callable[..., bytes], catalog: Catalog
+) -> None:
+    path = make_wheel(files={"tiny/op.so": compiled("gfx90a")}, tags=TAGS)
+    with zipfile.ZipFile(path) as archive:
+        info = archive.getinfo("tiny/op.so")
+    data = bytearray(path.read_bytes())
+    data[info.header_offset + 30 + len(info.filename) + info.compress_size // 2] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(UsageError, match=r"not a valid wheel: tiny/op\.so .*[^.]\.$"):
+        learn_wheel(path, catalog, TODAY)
+
+
 # On a server.
 
 
