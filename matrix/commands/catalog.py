@@ -11,7 +11,6 @@ import msgspec
 
 from builders.findings import Finding
 from matrix import learning
-from matrix.consequences_text import consequences_text
 from matrix.console import table
 from matrix.options import add_action, add_catalog, add_format, add_names
 from matrix.refresh import update as updating
@@ -26,7 +25,6 @@ if TYPE_CHECKING:
 
     from matrix.console import Console
     from matrix.context import Context
-    from matrix.refresh import CatalogUpdate
     from matrix.settings import Settings
     from resolver.consequences import Consequence
     from resolver.facts.schema import Row, Status
@@ -51,6 +49,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     listing.add_argument("kind", nargs="?", metavar="KIND", help="such as rocm, torch, release")
     check = add_action(actions, "check", "check whether files of facts are valid", EXAMPLES["check"])
     add_names(check, "files", metavar="FILE", help="files or directories of facts to check")
+    summary = "read wheels, sources and base images, and show what they state as facts"
+    learn = add_action(actions, "learn", summary, EXAMPLES["learn"])
+    text = (
+        "a wheel, an sdist, a source tree, a git URL, a base image, a directory with wheels, the URL of a "
+        "wheel, or NAME[==VERSION] on an index"
+    )
+    add_names(learn, "files", metavar="FILE", help=text)
     summary = "show what public sources have that the catalog does not"
     update = add_action(actions, "update", summary, EXAMPLES["update"])
     update.add_argument(
@@ -61,20 +66,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "drivers and GPUs; amd, vllm: their wheel indexes; github: flash-attention wheels; git: tags; "
         "sites: their documents (repeatable; default: all)",
     )
-    update.add_argument(
-        "--package", action="append", metavar="NAME", help="only this package, on PyPI (repeatable)"
-    )
-    summary = "read wheels and base images, and show what they state as facts"
-    learn = add_action(actions, "learn", summary, EXAMPLES["learn"])
-    text = (
-        "a wheel, an sdist, a source tree, a git URL, a base image, a directory with wheels, the URL of a "
-        "wheel, or NAME[==VERSION] on an index"
-    )
-    update.add_argument(
-        "--site", metavar="NAME|FILE", help="also show what the new rows change at this site (takes minutes)"
-    )
-    add_names(learn, "files", metavar="FILE", help=text)
-    for action, default in ((update, updating.OUTPUT), (learn, learning.OUTPUT)):
+    text = "only this package, on PyPI or with --source git (repeatable)"
+    update.add_argument("--package", action="append", metavar="NAME", help=text)
+    text = "also show what the new rows change at this site (takes minutes)"
+    update.add_argument("--site", metavar="NAME|FILE", help=text)
+    for action, default in ((learn, learning.OUTPUT), (update, updating.OUTPUT)):
         action.add_argument(
             "-o",
             "--output",
@@ -204,14 +200,14 @@ def _learn(context: Context) -> int:
     remarks = [*learned.remarks, *remarks]
     draft.replace(rows, catalog)
     written = args.apply and draft.write()
-    diff = draft.diff()
+    _show_draft(draft, remarks, args, console)
     if args.format == "json":
         console.document(
             {
                 "schema": 1,
                 "rows": len(rows),
                 "known": len(learned.rows) - len(rows),
-                "diff": diff,
+                "diff": draft.diff(),
                 "written": str(args.output) if written else "",
                 "remarks": remarks,
                 "size": learned.size,
@@ -219,13 +215,18 @@ def _learn(context: Context) -> int:
             }
         )
         return 0
-    if diff:
-        console.data(diff)
-    for remark in remarks:
-        console.warning(remark)
     console.info(f"Read {learned.read / 1e6:,.1f} of {learned.size / 1e6:,.1f} MB.")
     _report_end(args, len(rows), "The catalog already has all of this.", console, written=written)
     return 0
+
+
+def _show_draft(
+    draft: updating.Draft, remarks: list[str], args: argparse.Namespace, console: Console
+) -> None:
+    for remark in remarks:
+        console.warning(remark)
+    if args.format == "text" and (diff := draft.diff()):
+        console.data(diff)
 
 
 def _report_end(
@@ -245,6 +246,7 @@ def _update(context: Context) -> int:
     args, settings, console = context.args, context.settings, context.console
     draft = updating.Draft(args.output, overlays(settings))
     catalog = draft.load()
+    before = updating.side_at(settings.site, catalog, context.today) if settings.site else None
     update = updating.fetch_update(
         catalog,
         sources=args.source or (["pypi"] if args.package else updating.SOURCES),
@@ -256,44 +258,32 @@ def _update(context: Context) -> int:
     )
     updating.leave_own_rows(update, args.output)
     after = draft.append(update.rows)
-    found = []
-    if settings.site and update.rows:
-        found = updating.consequences_at(settings.site, catalog, after, context.today)
     written = args.apply and draft.write()
-    for remark in update.remarks:
-        console.warning(remark)
-    for missed in updating.by_reason(update.unreachable):
-        console.warning(f"Skipped: {missed}.")
-    _report_update(args, update, draft.diff(), found, console, written=written)
-    return EnvironmentLacksError.exit_code if update.unreachable else 0
+    skipped = [f"Skipped: {missed}." for missed in updating.by_reason(update.unreachable)]
+    _show_draft(draft, [*update.remarks, *skipped], args, console)
+    found: list[Consequence] = []
+    if before and settings.site and update.rows:
+        from resolver.consequences import consequences
 
-
-def _report_update(
-    args: argparse.Namespace,
-    update: CatalogUpdate,
-    diff: str,
-    found: list[Consequence],
-    console: Console,
-    *,
-    written: bool,
-) -> None:
+        found = consequences(before, updating.side_at(settings.site, after, context.today))
     if args.format == "json":
         console.document(
             {
                 "schema": 1,
                 "rows": len(update.rows),
-                "diff": diff,
+                "diff": draft.diff(),
                 "written": str(args.output) if written else "",
                 "consequences": msgspec.to_builtins(found),
                 "remarks": update.remarks,
                 "unreachable": update.unreachable,
             }
         )
-        return
-    if diff:
-        console.data(diff)
-    if found:
-        console.data(f"\nConsequences: {consequences_text(found)}")
-    reached = "The sources that were reached have nothing new."
-    nothing = reached if update.unreachable else "The catalog is up to date."
-    _report_end(args, len(update.rows), nothing, console, written=written)
+    else:
+        if found:
+            from matrix.consequences_text import consequences_text
+
+            console.data(f"\nConsequences: {consequences_text(found)}")
+        reached = "The sources that were reached have nothing new."
+        nothing = reached if update.unreachable else "The catalog is up to date."
+        _report_end(args, len(update.rows), nothing, console, written=written)
+    return EnvironmentLacksError.exit_code if update.unreachable else 0

@@ -14,17 +14,18 @@ from typing import TYPE_CHECKING
 from builders.cache import cache_root
 from builders.files import exclusive_lock, write_atomic
 from matrix.refresh import CatalogUpdate
-from resolver.errors import EnvironmentLacksError, UsageError, did_you_mean
+from resolver.errors import CatalogError, EnvironmentLacksError, UsageError, did_you_mean
 from resolver.facts.catalog_files import kind_of, row_to_toml
 from resolver.facts.loading import load, load_uncached, overlay_files, shipped_files
 from resolver.facts.schema import SCHEMA
+from resolver.textfile import read_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
     from datetime import date
 
     from builders.learning import Learned
-    from resolver.consequences import Consequence
+    from resolver.consequences import Side
     from resolver.facts import schema
     from resolver.facts.catalog import Catalog
     from resolver.indexes import File
@@ -211,8 +212,8 @@ def with_rows(text: str, rows: Iterable[schema.Row], *, header: str = _HEADER) -
     return text + added if text.endswith("\n") else f"{text}\n{added}"
 
 
-def consequences_at(site: str, before: Catalog, after: Catalog, today: date) -> list[Consequence]:
-    """Return what new rows change at a site.
+def side_at(site: str, catalog: Catalog, today: date) -> Side:
+    """Return a catalog with a request for torch at a site.
 
     Raises
     ------
@@ -222,16 +223,15 @@ def consequences_at(site: str, before: Catalog, after: Catalog, today: date) -> 
     from matrix.inputs import Inputs
     from matrix.request import make_request
     from matrix.settings import Settings
-    from resolver.consequences import Side, consequences
+    from resolver.consequences import Side
 
     settings = Settings(site=site, requirements=["torch"])
-    requests = [make_request(settings, catalog, today, Inputs()) for catalog in (before, after)]
-    return consequences(Side(before, requests[0]), Side(after, requests[1]))
+    return Side(catalog, make_request(settings, catalog, today, Inputs()))
 
 
 def without_rows(text: str, lines: Iterable[int]) -> str:
     """Return the text of a catalog file without the rows that begin on some lines, counted from 1."""
-    kept = text.splitlines()
+    kept = text.split("\n")
     for first in sorted(lines, reverse=True):
         end = first
         while end < len(kept) and not kept[end].startswith("[["):
@@ -240,7 +240,7 @@ def without_rows(text: str, lines: Iterable[int]) -> str:
             end -= 1  # what follows the row: empty lines, and a comment on the next one
         start = first - 1 if first == 1 or kept[first - 2].strip() else first - 2
         del kept[start:end]
-    return "".join(f"{line}\n" for line in kept)
+    return "\n".join(kept)
 
 
 def leave_own_rows(update: CatalogUpdate, path: Path) -> None:
@@ -268,4 +268,5 @@ def _first_pages(pages: Sequence[str]) -> str:
 
 
 def _text_of(path: Path) -> str:
-    return path.read_text(encoding="utf-8") if path.exists() else ""
+    hint = "Name another file with --output."
+    return read_text(path, error=CatalogError, hint=hint, mark=False) if path.exists() else ""

@@ -14,6 +14,7 @@ from builders import doctor, host
 from builders.files import sha256_of
 from builders.learning import machine
 from matrix.cli import main
+from matrix.refresh.update import without_rows
 from resolver.facts.loading import load
 from tests.support.range_server import serving
 
@@ -61,6 +62,13 @@ def test_changed_wheel_replaces_its_rows_and_leaves_others(make_wheel: MakeWheel
     assert rows == [(">=3.10",)]
     assert {"tiny", "other"} <= {row.package for row in catalog.wheel.values()}
     assert "# A comment of a person." in file.read_text()
+
+
+def test_removing_rows_leaves_all_other_text() -> None:
+    before = 'schema = 1\n\n[[rocm]]\nnote = "one\u2028two"\n'
+    text = f'{before}\n[[rocm]]\nversion = "6.4.4"\r\n'
+    assert without_rows(text, []) == text
+    assert without_rows(text, [6]) == before
 
 
 def test_bound_beside_one_of_the_catalog_is_a_remark(make_wheel: MakeWheel, capsys: Capture) -> None:
