@@ -7,7 +7,7 @@ the status ``observed``, the name and the hash of the file as source, and the da
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -15,10 +15,6 @@ from resolver.facts import schema
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-
-
-_ORDER = tuple(get_args(field.type)[0] for field in msgspec.structs.fields(schema.CatalogFile)[2:])
-"""The kinds of rows in the order in which they are written."""
 
 
 class Learned(msgspec.Struct):
@@ -47,6 +43,8 @@ def merged(rows: Iterable[schema.Row]) -> list[schema.Row]:
     their source become one row with all sources, and so do rows about versions of Python. Of rows that
     contradict each other, the last one counts.
     """
+    from resolver.facts.catalog_files import row_types
+
     known: dict[tuple[object, ...], schema.Row] = {}
     for row in rows:
         key: tuple[object, ...] = (type(row), *row.key())
@@ -57,14 +55,15 @@ def merged(rows: Iterable[schema.Row]) -> list[schema.Row]:
             known[key] = _joined(earlier, row)
         else:
             known[key] = row
-    return sorted(known.values(), key=lambda row: _ORDER.index(type(row)))
+    order = [*row_types().values()]
+    return sorted(known.values(), key=lambda row: order.index(type(row)))
 
 
 def _joined(earlier: schema.Row, row: schema.Row) -> schema.Row:
     """Join two rows; the source has the hash of the first file only, because each wheel has its own row."""
-    if row.source not in earlier.source:
-        source = f"{earlier.source} ; {row.source.partition(' ')[0]}"
-        earlier = msgspec.structs.replace(earlier, source=source)
+    file = row.source.partition(" ")[0]
+    if file not in earlier.source.split():
+        earlier = msgspec.structs.replace(earlier, source=f"{earlier.source} ; {file}")
     if isinstance(row, schema.Requires) and isinstance(earlier, schema.Requires) and row.on == "python":
         versions = sorted({*earlier.versions, *row.versions}, key=_numbers)
         return msgspec.structs.replace(earlier, versions=tuple(versions))

@@ -182,7 +182,7 @@ def _schema_error(path: str, text: str, data: dict[str, Any], error: str) -> Cat
 
 def _types_of_keys(kind: str) -> dict[str, Any]:
     """Return the keys that a file may set in a row of a kind, each with its type."""
-    fields = msgspec.structs.fields(_row_types()[kind])
+    fields = msgspec.structs.fields(row_types()[kind])
     return {field.encode_name: field.type for field in fields if field.encode_name not in _SET_BY_READER}
 
 
@@ -334,11 +334,12 @@ def row_to_toml(row: schema.Row) -> str:
 
 def kind_of(row: schema.Row) -> str:
     """Return the name of the table that a row is written in, such as ``known-bad``."""
-    return next(kind for kind, row_type in _row_types().items() if row_type is type(row))
+    return next(kind for kind, row_type in row_types().items() if row_type is type(row))
 
 
 @cache
-def _row_types() -> dict[str, type[schema.Row]]:
+def row_types() -> dict[str, type[schema.Row]]:
+    """Return the tables of a catalog file in the order in which they are written, with their rows' types."""
     fields = msgspec.structs.fields(schema.CatalogFile)
     return {field.encode_name: get_args(field.type)[0] for field in fields if field.name in schema.KINDS}
 

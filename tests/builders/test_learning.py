@@ -229,6 +229,9 @@ def test_wheels_of_one_release_are_joined(make_wheel: MakeWheel, catalog: Catalo
     assert kinds == ["Package", *["Wheel"] * 3, *["Requires"] * 3]
     assert "cp311" in learned.rows[-1].source
     assert "cp312" in learned.rows[-1].source
+    before = list(learned.rows)
+    learned.add(learn_wheel(make_wheel(tags=tags, files=files), catalog, TODAY))
+    assert learned.rows == before
 
 
 def test_damaged_wheel_is_an_error(tmp_path: Path, catalog: Catalog) -> None:
