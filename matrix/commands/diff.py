@@ -183,7 +183,6 @@ def _locks(
             before=sides[0],
             after=sides[1],
             pins=pins,
-            holder="the lock has",
             also=tuple(pins),
             open_world=True,
         )

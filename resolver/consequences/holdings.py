@@ -10,7 +10,7 @@ import msgspec
 from msgspec.structs import replace
 
 from resolver.compiling import compile_problem
-from resolver.consequences.model import Consequence, Effect, Kind, Side
+from resolver.consequences.model import Effect, Kind, Side
 from resolver.consequences.questions import Question, Reason, Reasons
 from resolver.consequences.tables import build_changes
 from resolver.errors import UsageError
@@ -21,8 +21,13 @@ from resolver.session import Session
 from resolver.table import ROW_COMPONENTS
 
 if TYPE_CHECKING:
+    from resolver.consequences.model import Consequence
     from resolver.facts.schema import ProvenSet, Release
     from resolver.model import Distribution, Request
+
+
+_HOLDERS = {"lock": "the lock has", "proven-set": "the set has", "wheel": "the wheel is for"}
+"""By kind, the beginning of a sentence about what must stay as it is."""
 
 
 class Holding(msgspec.Struct, frozen=True, kw_only=True):
@@ -36,8 +41,6 @@ class Holding(msgspec.Struct, frozen=True, kw_only=True):
         The facts and the request of each side.
     pins
         What must stay as it is; see `Question`.
-    holder
-        The beginning of a sentence about the pins, such as ``the lock has``.
     also
         Distributions that may be part of it although nothing of the catalog requires them.
     open_world
@@ -51,7 +54,6 @@ class Holding(msgspec.Struct, frozen=True, kw_only=True):
     before: Side
     after: Side
     pins: Mapping[str, str]
-    holder: str
     also: tuple[str, ...] = ()
     open_world: bool = False
     differs: tuple[CoreItem, ...] = ()
@@ -105,16 +107,8 @@ class Judge:
             effect, reason = "different", Reason(holding.differs, holding.differs)
         else:
             return
-        was, now = reason.sides(possible_before=possible_before)
-        yield Consequence(
-            effect=effect,
-            kind=holding.kind,
-            name=holding.name,
-            before=before,
-            after=after,
-            was=was,
-            now=now,
-            core=reason.core,
+        yield reason.consequence(
+            effect, holding.kind, holding.name, before, after, possible_before=possible_before
         )
 
     def broken_before(self, holding: Holding) -> tuple[CoreItem, ...]:
@@ -138,7 +132,8 @@ class Judge:
             demands = session.problem.demands
             if holding.kind == "proven-set" and "base-image" in pins:  # whether or not the site offers it
                 demands = [one for one in demands if one.variable.name != "base-image" or one.of_target]
-            question = Question(session, demands, pins, holder=holding.holder, source=holding.name)
+            holder = _HOLDERS[holding.kind]
+            question = Question(session, demands, pins, holder=holder, source=holding.name)
             questions.append(question)
         return questions
 
@@ -184,9 +179,7 @@ def proven_sets(before: Side, after: Side) -> Iterator[Holding]:
 def _holding_of_set(
     row: ProvenSet, before: Side, after: Side, pins: Mapping[str, str], also: tuple[str, ...] = ()
 ) -> Holding:
-    return Holding(
-        kind="proven-set", name=row.id, before=before, after=after, pins=pins, holder="the set has", also=also
-    )
+    return Holding(kind="proven-set", name=row.id, before=before, after=after, pins=pins, also=also)
 
 
 def wheels(before: Side, after: Side, records: Sequence[WheelRecord]) -> Iterator[Holding]:
@@ -209,7 +202,6 @@ def wheels(before: Side, after: Side, records: Sequence[WheelRecord]) -> Iterato
             before=ours,
             after=theirs,
             pins={**({record.name: f"=={record.version}"} if known else {}), **record.built_for},
-            holder="the wheel is for",
             also=names,
             differs=tuple(differs),
         )
@@ -267,26 +259,14 @@ def between_locks(before: tuple[Side, Resolution], after: tuple[Side, Resolution
         for position, key in enumerate(keys):
             if key and any(name in session.problem.variables for session in sessions):
                 questions = [
-                    Question(session, session.problem.demands, {name: key}, holder="the lock has")
+                    Question(session, session.problem.demands, {name: key}, holder=_HOLDERS["lock"])
                     for session in sessions
                 ]
                 refused, possible = questions[1 - position], questions[position]
                 if refused.solution is None and possible.solution is not None:
                     reason, possible_before = reasons.why(refused, possible), position == 0
                     break
-        was, now = reason.sides(possible_before=possible_before)
-        found.append(
-            Consequence(
-                effect="different",
-                kind="package",
-                name=name,
-                before=keys[0],
-                after=keys[1],
-                was=was,
-                now=now,
-                core=reason.core,
-            )
-        )
+        found.append(reason.consequence("different", "package", name, *keys, possible_before=possible_before))
     return found
 
 

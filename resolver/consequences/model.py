@@ -20,7 +20,7 @@ class Side(msgspec.Struct, frozen=True):
     request: Request
 
 
-class RowKey(msgspec.Struct, frozen=True, order=True):
+class RowKey(msgspec.Struct, frozen=True):
     """A row of the table."""
 
     base_image: str

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
+from resolver.consequences.model import Consequence
 from resolver.explain import describe, sentences, subjects_left
 from resolver.model import CoreItem
 from resolver.problem import Demand, Problem, Relation, Variable, bits
@@ -13,6 +14,7 @@ from resolver.proven import risks
 from resolver.session import Session
 
 if TYPE_CHECKING:
+    from resolver.consequences.model import Effect, Kind
     from resolver.model import Candidate
     from resolver.session import Solution
 
@@ -108,9 +110,22 @@ class Reason(NamedTuple):
     """What the other side has instead."""
     core: tuple[CoreItem, ...] = ()
 
-    def sides(self, *, possible_before: bool) -> tuple[tuple[CoreItem, ...], tuple[CoreItem, ...]]:
-        """Return the facts that changed, as they were and as they are."""
-        return (self.allowing, self.refusing) if possible_before else (self.refusing, self.allowing)
+    def consequence(
+        self, effect: Effect, kind: Kind, name: str, before: str, after: str, *, possible_before: bool
+    ) -> Consequence:
+        """Return a consequence of something, or of a version, that is possible on one side only."""
+        sides = (self.allowing, self.refusing)
+        was, now = sides if possible_before else sides[::-1]
+        return Consequence(
+            effect=effect,
+            kind=kind,
+            name=name,
+            before=before,
+            after=after,
+            was=was,
+            now=now,
+            core=self.core,
+        )
 
 
 class Reasons:

@@ -23,7 +23,7 @@ from resolver.versions import join_words, sort_key
 
 if TYPE_CHECKING:
     from resolver.facts.schema import Recipe, Release
-    from resolver.model import Distribution, Target
+    from resolver.model import Distribution
     from resolver.session import Solution
 
 
@@ -121,11 +121,6 @@ class Rows:
             for image in row.images or ("",):
                 images.setdefault(image, row)
 
-    @property
-    def target(self) -> Target:
-        """The target."""
-        return self.side.request.target
-
     @cached_property
     def images(self) -> list[str]:
         """The base images with which any torch works."""
@@ -162,7 +157,8 @@ class TableDiff:
         self._before = before
         self._after = after
         self._reasons = Reasons()
-        self._has_same_images = before.target.base_image == after.target.base_image
+        targets = [rows.side.request.target for rows in (before, after)]
+        self._has_same_images = targets[0].base_image == targets[1].base_image
         self._found: dict[tuple[object, ...], Consequence] = {}
         self._without_image: set[RowKey] = set()
         """Where only one side has a base image; without one, no package can be compiled."""
@@ -245,16 +241,12 @@ class TableDiff:
         else:
             reason = self._reasons.why(refused, possible)
         states = (state or possible.state, otherwise)
-        was, now = reason.sides(possible_before=is_before)
-        consequence = Consequence(
-            effect="breaks" if is_before else "possible",
-            kind=kind,
-            name=name,
-            before=states[0] if is_before else states[1],
-            after=states[1] if is_before else states[0],
-            was=was,
-            now=now,
-            core=reason.core,
+        consequence = reason.consequence(
+            "breaks" if is_before else "possible",
+            kind,
+            name,
+            *(states if is_before else states[::-1]),
+            possible_before=is_before,
         )
         self._add(consequence, [row_key] if row_keys is None else row_keys)
 
@@ -270,20 +262,13 @@ class TableDiff:
         name = next((name for name in _DEFAULT if picks[0].get(name) != picks[1].get(name)), None)
         if not all(solutions) or name is None:
             return
-        advice = (_advice(side.side) for side in (self._before, self._after))
         reason, possible_before = self._why_other(None, "", name, *(pick.get(name, "") for pick in picks))
-        was, now = reason.sides(possible_before=possible_before) if reason.core else advice
+        if not reason.core:
+            reason = Reason(_advice(self._after.side), _advice(self._before.side))
         before, after = (", ".join(f"{name} {key}" for name, key in pick.items()) for pick in picks)
         self._add(
-            Consequence(
-                effect="different",
-                kind="default",
-                name="default",
-                before=before,
-                after=after,
-                was=was,
-                now=now,
-                core=reason.core,
+            reason.consequence(
+                "different", "default", "default", before, after, possible_before=possible_before
             ),
             (),
         )
@@ -382,16 +367,8 @@ class TableDiff:
         if not reason.core:
             other_image = (CoreItem("the preferred base image differs", "fact", "the table"),)
             reason = Reason(other_image, other_image)
-        was, now = reason.sides(possible_before=is_before)
-        return Consequence(
-            effect="different",
-            kind="package",
-            name=name,
-            before=ours.key,
-            after=theirs.key,
-            was=was,
-            now=now,
-            core=reason.core,
+        return reason.consequence(
+            "different", "package", name, ours.key, theirs.key, possible_before=is_before
         )
 
     def _compare_packages(self) -> None:

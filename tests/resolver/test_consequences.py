@@ -309,7 +309,6 @@ def test_lock_breaks_with_the_pick_and_the_fact(with_update: Load) -> None:
         before=before,
         after=after,
         pins=pins,
-        holder="the lock has",
         also=tuple(pins),
     )
     found = consequences(side(catalog), side(catalog, driver="6.0"), [holding])
