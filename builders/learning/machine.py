@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import socket
 from typing import TYPE_CHECKING
@@ -11,6 +12,7 @@ from builders.containers.image import form_of
 from builders.doctor import count_gpus
 from builders.learning import Learned
 from builders.learning.image import learn_image
+from builders.probe.slurm import hours_of
 from builders.process import output_of
 from resolver.driver import identify_driver
 from resolver.errors import MatrixError, UsageError
@@ -25,7 +27,6 @@ if TYPE_CHECKING:
 
 _SINFO = ["sinfo", "--noheader", "--format", "%R|%l|%G"]
 _CLUSTER = re.compile(r"^ClusterName\s*=\s*(\S+)", re.MULTILINE)
-_LIMIT = re.compile(r"(?:(?:(?P<days>\d+)-)?(?P<hours>\d+):)?(?P<minutes>\d+):(?P<seconds>\d+)")
 _IMAGE = (".sif", ".img", ".squashfs", ".tar")
 
 
@@ -147,28 +148,14 @@ class _Machine:
 
 
 def _partitions() -> dict[str, tuple[float, bool]]:
-    """Return Slurm's partitions, each with its time limit in hours (0 for none) and whether it has GPUs."""
+    """Return Slurm's partitions, each with its time limit in hours and whether it has GPUs."""
     partitions: dict[str, tuple[float, bool]] = {}
     for line in output_of(_SINFO).splitlines():
         name, limit, resources = line.split("|", 2)
         _, with_gpus = partitions.get(name, (0.0, False))
-        partitions[name] = hours_of(limit), with_gpus or "gpu" in resources
+        hours = math.inf if limit == "infinite" else hours_of(limit)
+        partitions[name] = hours, with_gpus or "gpu" in resources
     return partitions
-
-
-def hours_of(limit: str) -> float:
-    """Return a time limit of Slurm in hours; 0 if there is none.
-
-    Examples
-    --------
-    >>> hours_of("2-12:00:00"), hours_of("30:00"), hours_of("infinite")
-    (60.0, 0.5, 0.0)
-    """
-    match = _LIMIT.fullmatch(limit)
-    if match is None:
-        return 0.0
-    days, hours, minutes, seconds = (int(part or 0) for part in match.groups())
-    return days * 24 + hours + minutes / 60 + seconds / 3600
 
 
 def _images_in(folder: Path) -> list[Path]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 from builders import doctor, host
 from builders.files import sha256_of
 from builders.learning import machine
+from builders.probe.slurm import partition_for
 from matrix.cli import main
 from matrix.refresh.update import without_rows
 from resolver.facts.loading import load
@@ -135,7 +137,8 @@ def _node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine, "count_gpus", lambda: doctor.count_gpus(topology))
     monkeypatch.setattr(host, "driver_version", lambda: "6.3.6.60003-1739731")
     answers = {
-        "sinfo": "standard-g|2-00:00:00|gpu:mi250:8\nsmall|3:00:00|(null)\nsmall|3:00:00|(null)\n",
+        "sinfo": "standard-g|2-00:00:00|gpu:mi250:8\ndebug|30:00|gpu:1\nlong|infinite|gpu:1\n"
+        "small|3:00:00|(null)\nsmall|3:00:00|(null)\n",
         "scontrol": "SlurmUser = slurm\nClusterName             = Cirrus\n",
     }
     monkeypatch.setattr(machine, "output_of", lambda command: answers.get(command[0], ""))
@@ -155,7 +158,13 @@ def test_site_file_has_what_the_machine_reports(capsys: Capture) -> None:
     limits = {
         row.name: (row.backend, row.max_hours) for row in catalog.partition.values() if row.site == "cirrus"
     }
-    assert limits == {"standard-g": ("rocm", 48.0), "small": ("cpu", 3.0)}
+    assert limits == {
+        "standard-g": ("rocm", 48.0),
+        "debug": ("rocm", 0.5),
+        "long": ("rocm", math.inf),
+        "small": ("cpu", 3.0),
+    }
+    assert partition_for(catalog, "cirrus", 100) == "long"
     capsys.readouterr()
     assert (
         main(["resolve", "torch", "--site", "cirrus.toml", "--offline", "--format", "json", "--no-lock"]) == 0
