@@ -25,7 +25,11 @@ def temporary_sibling(target: Path) -> Iterator[Path]:
     """
     target.parent.mkdir(parents=True, exist_ok=True)
     temporary = target.parent / f"{TEMPORARY_PREFIX}{os.urandom(8).hex()}{target.suffix}"
-    temporary.touch(mode=0o600, exist_ok=False)
+    try:
+        temporary.touch(mode=0o600, exist_ok=False)
+    except OSError as error:
+        error.filename = str(target)  # people do not know the temporary file
+        raise
     try:
         yield temporary
     finally:

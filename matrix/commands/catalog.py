@@ -233,7 +233,7 @@ def _report_end(
     args: argparse.Namespace, rows: int, nothing: str, console: Console, *, written: bool
 ) -> None:
     if written:
-        console.info(f"\nWrote {rows} rows to {args.output}. Use them: --catalog {args.output}")
+        console.info(f"\nWrote {args.output}. Rows: {rows}. Use them: --catalog {args.output}")
     elif rows:
         console.info(f"\n{rows} new rows. Nothing was written; --apply writes {args.output}.")
     else:

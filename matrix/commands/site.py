@@ -54,5 +54,5 @@ def execute(context: Context) -> int:
         return 0
     for remark in learned.remarks:
         console.warning(remark)
-    console.info(f"Wrote {len(learned.rows)} rows to {path}. Use them: --site {path}")
+    console.info(f"Wrote {path}. Rows: {len(learned.rows)}. Use it: --site {path}")
     return 0

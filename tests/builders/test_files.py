@@ -144,3 +144,9 @@ def test_sha256_of_reads_the_whole_file(tmp_path: Path) -> None:
     data = bytes(range(256)) * 5000
     (tmp_path / "data").write_bytes(data)
     assert sha256_of(tmp_path / "data") == hashlib.sha256(data).hexdigest()
+
+
+def test_error_names_the_target() -> None:
+    target = Path("/proc/there")  # where nobody can create a file, root included
+    with pytest.raises(OSError, match="'/proc/there'"):
+        write_atomic(target, "text")
