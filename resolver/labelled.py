@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from resolver.facts.catalog import Catalog
     from resolver.indexes import PackageIndexes, Release
+    from resolver.label import BuiltFor
     from resolver.model import Request
 
 
@@ -49,10 +50,11 @@ def with_labelled_wheels(catalog: Catalog, request: Request, indexes: PackageInd
             continue  # if it is needed, the search reports it
         for published in project.releases if project else ():
             label = built_for(published.version)
-            fits = label is not None and label.backend == target.backend and {*target.gfx} <= {*label.gfx}
-            if fits and uploaded_by(published.files, target.date):
+            if label is None or label.backend != target.backend or not {*target.gfx} <= {*label.gfx}:
+                continue
+            if uploaded_by(published.files, target.date):
                 releases.append(_release(name, published, url, target.backend))
-                requires += _requirements(name, published, url)
+                requires += _requirements(name, published.version, label, url)
     if not releases:
         return catalog
     return replace(
@@ -73,17 +75,14 @@ def _release(name: str, published: Release, index: str, backend: schema.Backend)
     )
 
 
-def _requirements(name: str, published: Release, index: str) -> Iterator[schema.Requires]:
-    label = built_for(published.version)
-    if label is None:
-        return
+def _requirements(name: str, version: str, label: BuiltFor, index: str) -> Iterator[schema.Requires]:
     stated: dict[str, tuple[str, ...]] = {"torch": (f"=={label.torch}",)}
     if label.backend == "rocm":
         stated |= {"rocm": (f"=={label.rocm}.*",), "gfx": label.gfx}
     for on, versions in stated.items():
         yield schema.Requires(
             package=name,
-            releases=f"=={published.version}",
+            releases=f"=={version}",
             on=on,
             versions=versions,
             status="observed",
