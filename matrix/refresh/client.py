@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
     from pathlib import Path
 
+    from matrix.refresh import CatalogUpdate
+
 _PAUSE = 0.1  # seconds between two requests
 
 
@@ -80,6 +82,18 @@ class Client:
                     return response if response.ok else None
                 self._unreachable[host] = f"status {response.status_code} {response.reason}"
         raise EnvironmentLacksError(f"{host} could not be reached: {self._unreachable[host]}.")
+
+    def document(self, url: str, update: CatalogUpdate) -> str | None:
+        """Return the text of a page; None if it cannot be fetched or is gone, which the update then names."""
+        try:
+            response = self.get(url)
+        except EnvironmentLacksError as error:
+            update.unreachable.append(f"{url}: {error.message}")
+            return None
+        if response is None:
+            update.remarks.append(f"{url} no longer exists.")
+            return None
+        return response.text
 
     def projects(self, index: str, *, missing_ok: bool = False) -> list[str]:
         """Return the names of the projects on a package index.

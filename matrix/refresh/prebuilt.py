@@ -97,8 +97,7 @@ def _amd_torch(
     client: Client,
 ) -> schema.Torch:
     rocm = _rocm_of(catalog, version)
-    public = Version(version).public
-    like = next((row for row in catalog.torch.values() if Version(row.version).public == public), None)
+    like = _same_release(catalog, version)
 
     def companion(name: str) -> str:
         known = Version(getattr(like, name)).release if like and getattr(like, name) else ()
@@ -125,6 +124,12 @@ def _amd_torch(
     )
 
 
+def _same_release(catalog: Catalog, version: str) -> schema.Torch | None:
+    """Return a known torch whose version differs only by its local label."""
+    public = Version(version).public
+    return next((row for row in catalog.torch.values() if Version(row.version).public == public), None)
+
+
 # vLLM's indexes: one for each release and ROCm.
 
 
@@ -136,9 +141,11 @@ def vllm_updates(catalog: Catalog, client: Client, index: str, read: Reader) -> 
     update = CatalogUpdate()
     try:
         for version in _vllm_versions(catalog, client, index):
+            of_version = CatalogUpdate()  # all or nothing, because a later run looks only for newer versions
             for variant in client.projects(f"{VLLM}/{version}", missing_ok=True):
                 if _VARIANT.fullmatch(variant):
-                    _add_vllm(catalog, f"{VLLM}/{version}/{variant}", client, read, update)
+                    _add_vllm(catalog, f"{VLLM}/{version}/{variant}", client, read, of_version)
+            update.add(of_version)
     except EnvironmentLacksError as error:
         update.unreachable.append(f"{VLLM}: {error.message}")
     return update
@@ -184,8 +191,7 @@ def _torch_of_vllm(
     client: Client,
 ) -> schema.Torch:
     requirements = requirements_of(wheels[0], client)
-    public = Version(version).public
-    like = next((row for row in catalog.torch.values() if Version(row.version).public == public), None)
+    like = _same_release(catalog, version)
     return schema.Torch(
         version=version,
         backend="rocm",
@@ -212,7 +218,6 @@ class _Asset(msgspec.Struct):
 
 
 class _GitHubRelease(msgspec.Struct):
-    html_url: str
     assets: list[_Asset]
     prerelease: bool = False
 
@@ -220,12 +225,11 @@ class _GitHubRelease(msgspec.Struct):
 def github_updates(catalog: Catalog, client: Client, read: Reader) -> CatalogUpdate:
     """Return flash-attention's wheels for ROCm in GitHub releases that the catalog lacks."""
     update = CatalogUpdate()
-    try:
-        response = client.get(RELEASES)
-        releases = msgspec.json.decode(response.content, type=list[_GitHubRelease]) if response else []
-    except EnvironmentLacksError as error:
-        update.unreachable.append(f"{RELEASES}: {error.message}")
+    text = client.document(RELEASES, update)
+    if text is None:
         return update
+    try:
+        releases = msgspec.json.decode(text, type=list[_GitHubRelease])
     except msgspec.DecodeError:
         update.remarks.append(f"{RELEASES} is no longer a list of releases and was skipped.")
         return update

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from matrix.refresh import CatalogUpdate
-from resolver.errors import EnvironmentLacksError
 from resolver.facts import schema
 from resolver.versions import is_version, minor, sort_key
 
@@ -36,15 +35,10 @@ _LINE = re.compile(r"\d+\.\d+")
 def find_updates(catalog: Catalog, client: Client, url: str = MATRIX) -> CatalogUpdate:
     """Return the releases and drivers of AMD's matrix that the catalog does not have."""
     update = CatalogUpdate()
-    try:
-        response = client.get(url)
-    except EnvironmentLacksError as error:
-        update.unreachable.append(f"{url}: {error.message}")
+    text = client.document(url, update)
+    if text is None:
         return update
-    if response is None:
-        update.remarks.append(f"AMD's matrix is no longer at {url}.")
-        return update
-    columns = read_matrix(response.text)
+    columns = read_matrix(text)
     if not columns:
         update.remarks.append(f"{url} is no longer a matrix of ROCm releases and was skipped.")
     update.rows += [

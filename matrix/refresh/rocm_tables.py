@@ -12,13 +12,10 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from matrix.refresh import CatalogUpdate
-from resolver.errors import EnvironmentLacksError
 from resolver.facts import schema
 from resolver.versions import sort_key
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from matrix.refresh.client import Client
     from resolver.facts.catalog import Catalog
 
@@ -40,18 +37,11 @@ _TARGET = re.compile(r"^\|[^|]+\| *(gfx[0-9a-f]+) *\| *`device-", re.MULTILINE)
 def find_updates(catalog: Catalog, client: Client) -> CatalogUpdate:
     """Return the drivers, their ROCm lines and the GPU architectures that the catalog does not have."""
     update = CatalogUpdate()
-    readers: dict[str, Callable[[Catalog, str, str, CatalogUpdate], None]] = {
-        **dict.fromkeys(DRIVERS, _add_drivers),
-        TARGETS: _add_targets,
-    }
-    for url, read in readers.items():
-        try:
-            response = client.get(url)
-        except EnvironmentLacksError as error:
-            update.unreachable.append(f"{url}: {error.message}")
-            continue
-        if response is not None:
-            read(catalog, response.text, url, update)
+    for url in DRIVERS:
+        if (text := client.document(url, update)) is not None:
+            _add_drivers(catalog, text, url, update)
+    if (text := client.document(TARGETS, update)) is not None:
+        _add_targets(catalog, text, TARGETS, update)
     return update
 
 

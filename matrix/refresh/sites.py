@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from matrix.refresh import CatalogUpdate
-from resolver.errors import EnvironmentLacksError
 from resolver.facts import schema
 from resolver.versions import minor
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from matrix.refresh.client import Client
     from resolver.facts.catalog import Catalog
@@ -34,20 +33,10 @@ _LUMI_SITES = ("lumi-g", "lumi-c")
 def find_updates(catalog: Catalog, client: Client) -> CatalogUpdate:
     """Return the driver windows of Frontier that the catalog lacks, and time limits of LUMI that changed."""
     update = CatalogUpdate()
-    readers: dict[str, Callable[[Catalog, str, CatalogUpdate], None]] = {
-        FRONTIER: _read_frontier,
-        LUMI: _read_lumi,
-    }
-    for url, read in readers.items():
-        try:
-            response = client.get(url)
-        except EnvironmentLacksError as error:
-            update.unreachable.append(f"{url}: {error.message}")
-            continue
-        if response is None:
-            update.remarks.append(f"{url} does not exist any more.")
-        else:
-            read(catalog, response.text, update)
+    if (text := client.document(FRONTIER, update)) is not None:
+        _read_frontier(catalog, text, update)
+    if (text := client.document(LUMI, update)) is not None:
+        _read_lumi(catalog, text, update)
     return update
 
 

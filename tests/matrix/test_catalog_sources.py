@@ -140,6 +140,19 @@ def test_vllm_index_adds_release_with_its_torch(pages: Sources, capsys: Capture)
     assert not any("99.2.0" in path or "0.13.0/" in path for path, _ in pages.requests)
 
 
+def test_incomplete_vllm_release_is_left_for_next_run(pages: Sources, capsys: Capture) -> None:
+    pages.project("vllm", [sdist("vllm", "99.1.0")])
+    put(pages, f"{prebuilt.VLLM}/99.1.0/", listing("rocm721/", "rocm722/"), HTML)
+    index = f"{prebuilt.VLLM}/99.1.0/rocm721"
+    wheel = "vllm-99.1.0+rocm721-cp312-cp312-manylinux_2_34_x86_64.whl"
+    put(pages, f"{index}/vllm/", listing(wheel), HTML)
+    put(pages, f"{prebuilt.VLLM}/99.1.0/rocm722/torch/", "not a page", "image/png")
+    shown = update(capsys, "--source", "vllm", code=3)
+    assert (shown["rows"], len(shown["unreachable"])) == (0, 1)
+    put(pages, f"{prebuilt.VLLM}/99.1.0/rocm722/torch/", listing(), HTML)
+    assert update(capsys, "--source", "vllm")["rows"] > 0
+
+
 @pytest.mark.parametrize(
     ("label", "rocm"),
     [
@@ -178,11 +191,7 @@ def test_flash_attention_wheels_of_a_github_release(pages: Sources, capsys: Capt
         asset("flash_attn-2.9.2+rocm7.2torch2.14-cp312-cp312-linux_x86_64.whl", None),
         asset("notes.txt"),
     ]
-    release = {
-        "html_url": "https://github.com/x/y/releases/tag/v1.0.0",
-        "assets": assets,
-        "prerelease": False,
-    }
+    release = {"tag_name": "v1.0.0", "assets": assets, "prerelease": False}
     put(pages, prebuilt.RELEASES, json.dumps([release]), "application/json")
     shown = update(capsys, "--source", "github", "--apply")
     assert any("has no sha256" in remark for remark in shown["remarks"])
@@ -270,6 +279,7 @@ def test_driver_and_architecture_are_added(pages: Sources, capsys: Capture) -> N
     assert mine.driver["99.10"].supports == ("7.2", "10.0")
     assert mine.driver["6.3"] == load().driver["6.3"]
     assert any("6.3 supports ROCm 7.1" in remark for remark in shown["remarks"])
+    assert f"{rocm_tables.DRIVERS[1]} no longer exists." in shown["remarks"]
     assert mine.gfx.keys() - load().gfx.keys() == {"gfx9999"}
 
 
