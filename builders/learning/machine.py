@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 import socket
 from typing import TYPE_CHECKING
@@ -148,12 +147,12 @@ class _Machine:
 
 
 def _partitions() -> dict[str, tuple[float, bool]]:
-    """Return Slurm's partitions, each with its time limit in hours and whether it has GPUs."""
+    """Return Slurm's partitions, each with its time limit in hours (0 for none) and whether it has GPUs."""
     partitions: dict[str, tuple[float, bool]] = {}
     for line in output_of(_SINFO).splitlines():
         name, limit, resources = line.split("|", 2)
         _, with_gpus = partitions.get(name, (0.0, False))
-        hours = math.inf if limit == "infinite" else hours_of(limit)
+        hours = 0.0 if limit == "infinite" else hours_of(limit)
         partitions[name] = hours, with_gpus or "gpu" in resources
     return partitions
 

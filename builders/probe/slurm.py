@@ -5,6 +5,7 @@ Source: sbatch(1). The job requests one GPU of one node for some minutes.
 
 from __future__ import annotations
 
+import math
 import re
 import shlex
 import shutil
@@ -73,18 +74,20 @@ def job_script(job: Job) -> str:
 def partition_for(catalog: Catalog, site: str, hours: float) -> str:
     """Return the GPU partition of a site with the lowest sufficient time limit: its jobs start soonest.
 
+    A partition without a known limit is returned if no other is sufficient.
+
     Raises
     ------
     UsageError
         The catalog has none.
     """
     rows = [row for row in catalog.partition.values() if row.site == site and row.backend == "rocm"]
-    sufficient = [row for row in rows if row.max_hours >= hours]
+    sufficient = [row for row in rows if not row.max_hours or row.max_hours >= hours]
     if not sufficient:
         known = ", ".join(f"{row.name} up to {row.max_hours:g} h" for row in rows)
         msg = f"The catalog has no GPU partition of {site} for {hours:g} hours."
         raise UsageError(msg, hint=f"It has {known}." if known else "Name one with --partition.")
-    return min(sufficient, key=lambda row: row.max_hours).name
+    return min(sufficient, key=lambda row: row.max_hours or math.inf).name
 
 
 def hours_of(time: str) -> float:

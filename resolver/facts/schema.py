@@ -214,7 +214,7 @@ class Partition(Row, frozen=True, kw_only=True):
     backend: Backend
     """``rocm`` if its nodes have the site's GPUs."""
     max_hours: float = 0.0
-    """Longest run time of a job in hours; 0 if undocumented, ``inf`` without a limit."""
+    """Longest run time of a job in hours; 0 if it is unlimited or undocumented."""
 
     identity = ("site", "name")
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -161,10 +160,14 @@ def test_site_file_has_what_the_machine_reports(capsys: Capture) -> None:
     assert limits == {
         "standard-g": ("rocm", 48.0),
         "debug": ("rocm", 0.5),
-        "long": ("rocm", math.inf),
+        "long": ("rocm", 0.0),
         "small": ("cpu", 3.0),
     }
-    assert partition_for(catalog, "cirrus", 100) == "long"
+    assert [partition_for(catalog, "cirrus", hours) for hours in (0.25, 48, 100)] == [
+        "debug",
+        "standard-g",
+        "long",
+    ]
     capsys.readouterr()
     assert (
         main(["resolve", "torch", "--site", "cirrus.toml", "--offline", "--format", "json", "--no-lock"]) == 0
