@@ -225,6 +225,11 @@ class Distribution(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         return self.wheel_version or self.version
 
     @property
+    def weakest(self) -> Fact:
+        """The fact that decides how far it can be trusted."""
+        return next((fact for fact in self.facts if fact.status == self.support), self.facts[0])
+
+    @property
     def is_sdist(self) -> bool:
         """Whether pip must build it on the target, because it has no wheel there."""
         return self.origin == "published" and bool(self.files) and not self.files[0].name.endswith(".whl")
@@ -351,6 +356,11 @@ class CoreItem(msgspec.Struct, frozen=True, gc=False):
     text: str
     kind: Literal["request", "fact"]
     source: str
+
+    @classmethod
+    def of(cls, fact: Fact) -> CoreItem:
+        """Return a fact as a constraint."""
+        return cls(fact.text, "fact", fact.source)
 
 
 class Suggestion(msgspec.Struct, frozen=True):

@@ -76,8 +76,7 @@ class Cell:
     def weakest(self) -> tuple[Distribution, Fact]:
         """The fact that decides how far the cell can be trusted, with its pick."""
         pick = min(self.picks, key=lambda pick: STATUS_RANK[pick.support])
-        facts = (fact for fact in pick.facts if fact.status == pick.support)
-        return pick, next(facts, pick.facts[0])
+        return pick, pick.weakest
 
 
 @dataclass(frozen=True, slots=True)

@@ -274,4 +274,4 @@ def _facts_beyond(pick: Distribution | None, other: Distribution | None) -> tupl
     """Return the first fact of a pick that the pick of the other lock does not have."""
     known = {fact.text for fact in other.facts} if other else set()
     facts = (fact for fact in pick.facts if fact.text not in known) if pick else iter(())
-    return tuple(CoreItem(fact.text, "fact", fact.source) for fact in islice(facts, 1))
+    return tuple(CoreItem.of(fact) for fact in islice(facts, 1))

@@ -81,7 +81,7 @@ class Question:
     def risks(self) -> tuple[CoreItem, ...]:
         """The facts because of which the solution is only allowed at own risk."""
         rows = risks(self.problem, self.solution) if self.solution else []
-        return tuple(dict.fromkeys(CoreItem(row.fact.text, "fact", row.fact.source) for row in rows))
+        return tuple(dict.fromkeys(CoreItem.of(row.fact) for row in rows))
 
     @property
     def state(self) -> str:
@@ -169,7 +169,7 @@ def _new_candidates(refused: Question, possible: Question) -> Iterator[CoreItem]
         candidate = possible.problem.variables[name].candidate(bit)
         other = refused.problem.variables.get(name)
         if other is None or candidate.key not in _keys(other.candidates):
-            yield CoreItem(candidate.fact.text, "fact", candidate.fact.source)
+            yield CoreItem.of(candidate.fact)
 
 
 def _changed_demands(demands: Iterable[Demand], other: Problem) -> Iterator[tuple[CoreItem, list[CoreItem]]]:
@@ -216,7 +216,7 @@ def _facts_beyond(
         subject, target = solution.get(other.subject.name), solution.get(other.object.name)
         for row in other.rows_between(subject, target) if subject and target else ():
             if row.fact.text not in known:
-                items[CoreItem(row.fact.text, "fact", row.fact.source)] = None
+                items[CoreItem.of(row.fact)] = None
     return list(items)[:_MOST_ROWS]
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
-from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -235,8 +234,7 @@ class TableDiff:
             return
         if refused is None:
             bit = possible.solution[column]
-            fact = possible.problem.variables[column].candidate(bit).fact
-            item = CoreItem(fact.text, "fact", fact.source)
+            item = CoreItem.of(possible.problem.variables[column].candidate(bit).fact)
             reason = Reason((), (item,), (not_in_catalog(column),))
         else:
             reason = self._reasons.why(refused, possible)
@@ -356,8 +354,8 @@ class TableDiff:
                 name=name,
                 before=f"{ours.key}, {ours.origin}, {ours.support}",
                 after=f"{theirs.key}, {theirs.origin}, {theirs.support}",
-                was=_weakest(ours),
-                now=_weakest(theirs),
+                was=(CoreItem.of(ours.weakest),),
+                now=(CoreItem.of(theirs.weakest),),
             )
             self._add(consequence, [row_key])
 
@@ -409,12 +407,6 @@ def _advice(side: Side) -> tuple[CoreItem, ...]:
         CoreItem(f"{row.site} advises {row.on} {join_words(row.versions)}", "fact", row.source)
         for row in rows
     )
-
-
-def _weakest(pick: Distribution) -> tuple[CoreItem, ...]:
-    """Return the first fact that decides how far a pick can be trusted."""
-    facts = (fact for fact in pick.facts if fact.status == pick.support)
-    return tuple(CoreItem(fact.text, "fact", fact.source) for fact in islice(facts, 1))
 
 
 def _sorted(names: Iterable[str]) -> list[str]:
