@@ -8,7 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 from urllib.parse import urlsplit, urlunsplit
 
+from msgspec.structs import replace
+
 from builders.files import sha256_of
+from builders.learning import Learned
 from builders.learning.recipe_draft import components_of, draft_rows, gaps_of, version_of_ref
 from builders.learning.source import SourceFacts, learn_source
 from builders.sources import Downloads, fetch_sdist, pack_directory, unpack_sdist, without_password
@@ -29,7 +32,6 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
     from datetime import date
 
-    from builders.learning import Learned
     from resolver.facts.catalog import Catalog
     from resolver.facts.schema import Status
     from resolver.indexes import File, Metadata, PackageIndexes, Project, Release
@@ -123,8 +125,6 @@ def learn_origin(origin: Origin, catalog: Catalog, today: date) -> Learned:
 
     A release, a package and a recipe of the catalog are never replaced.
     """
-    from builders.learning import Learned
-
     facts = origin.facts
     release = catalog.release.get((facts.name, facts.version, ""))
     recipes = [
@@ -269,8 +269,6 @@ def _is_yanked(release: Release) -> bool:
 
 def _with_metadata(facts: SourceFacts, version: str, metadata: Metadata | None, name: str) -> SourceFacts:
     """Return the facts with name, version and requirements as the index states them."""
-    from msgspec.structs import replace
-
     requires = metadata.requires if metadata else facts.requires
     python = metadata.requires_python if metadata else ""
     python = python if python and specifier_or_none(python) else facts.requires_python
@@ -285,8 +283,6 @@ def _learned(top: Path, version: str, shown: str) -> SourceFacts:
     UsageError
         They are computed, or the version is not valid.
     """
-    from msgspec.structs import replace
-
     if version and not is_version(version):
         raise UsageError(f"{version!r} is not a valid version (PEP 440).")
     facts = learn_source(top)
