@@ -13,7 +13,7 @@ from builders.urls import mirrored, without_password
 from matrix.refresh import CatalogUpdate
 from matrix.refresh.pypi import copied_requirements
 from resolver.errors import EnvironmentLacksError, SourceError
-from resolver.facts.catalog import recipe_for
+from resolver.facts.catalog import is_elsewhere, recipe_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -28,37 +28,40 @@ def find_updates(catalog: Catalog, packages: Iterable[str], mirrors: Mapping[str
     """Return the tags that are newer than every known release of their package.
 
     Only packages whose newest release without a variant comes from git are looked up: for the others, PyPI
-    or a fork decides what a release is.
+    or a fork decides what a release is. Wheels that others compiled are not compared.
     """
     update = CatalogUpdate()
     for name in packages:
-        releases = [row for row in catalog.releases_of(name) if not row.variant]
+        releases = [row for row in catalog.releases_of(name) if not row.variant and not is_elsewhere(row)]
         newest = max(releases, key=lambda row: Version(row.version), default=None)
-        if newest is None or newest.git is None:
+        git = newest.git if newest else None
+        if newest is None or git is None:
             continue
         try:
-            tags = Repository(newest.git.url).tags(mirrors)
+            tags = Repository(git.url).tags(mirrors)
         except EnvironmentLacksError as error:
-            address = without_password(mirrored(newest.git.url, mirrors))
+            address = without_password(mirrored(git.url, mirrors))
             reason = error.message.partition("\n")[0].replace(address, "the repository")
-            update.unreachable.append(f"{newest.git.url}: {reason}")
+            update.unreachable.append(f"{git.url}: {reason}")
         except SourceError as error:
             update.remarks.append(f"{name}: {error.message}")
         else:
-            _add_new(catalog, newest, tags, update)
+            _add_new(catalog, newest, git, tags, update)
     return update
 
 
 def _add_new(
-    catalog: Catalog, newest: schema.Release, tags: Mapping[str, str], update: CatalogUpdate
+    catalog: Catalog,
+    newest: schema.Release,
+    git: schema.Git,
+    tags: Mapping[str, str],
+    update: CatalogUpdate,
 ) -> None:
-    git = newest.git
-    if git is None:
-        return
-    known = [Version(row.version) for row in catalog.releases_of(newest.package)]
+    releases = (row for row in catalog.releases_of(newest.package) if not is_elsewhere(row))
+    latest = max(Version(row.version) for row in releases)
     for tag, commit in tags.items():
         version = _version_of(tag)
-        if version is None or version <= max(known):
+        if version is None or version <= latest:
             continue
         release = msgspec.structs.replace(
             newest,

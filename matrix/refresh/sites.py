@@ -58,7 +58,7 @@ def _read_frontier(catalog: Catalog, text: str, update: CatalogUpdate) -> None:
     for day, module, rocm in sorted(windows):
         before = known.get(day)
         driver = _driver_of(catalog, module, rocm)
-        if before is None and day > max(known, default=datetime.date.min):
+        if before is None:
             if not driver:
                 update.remarks.append(
                     f"Frontier has kernel module {module} (ROCm {rocm}) since {day}, whose driver is "
@@ -76,7 +76,7 @@ def _read_frontier(catalog: Catalog, text: str, update: CatalogUpdate) -> None:
                     note=f"The guide names kernel module {module} and ROCm {rocm}.",
                 )
             )
-        elif before is not None and before.package and before.package != module:
+        elif before.package and before.package != module:
             update.remarks.append(
                 f"Frontier's guide names kernel module {module} since {day}, the catalog {before.package}."
             )

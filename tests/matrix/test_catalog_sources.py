@@ -230,6 +230,7 @@ def test_new_tag_becomes_a_release(pages: Sources, capsys: Capture, tmp_path: Pa
         f'schema = 1\n[[package]]\nname = "newext"\ntitle = "t"\n{seen}'
         f'[[release]]\nversion = "1.0"\n{seen}'
         f'git = {{ url = "https://git.invalid/newext", commit = "{first}" }}\n'
+        f'[[release]]\nversion = "3.0+rocm7.2"\nindex = "https://wheels.invalid"\n{seen}'
         f'[[recipe]]\nbackend = "rocm"\n{seen}'
     )
     Path("matrix.toml").write_text(f'[mirrors]\n"https://git.invalid/" = "{tmp_path.as_uri()}/"\n')
@@ -237,7 +238,7 @@ def test_new_tag_becomes_a_release(pages: Sources, capsys: Capture, tmp_path: Pa
     update(capsys, "--source", "git", "--package", "newext", "--catalog", "facts.toml", "--apply")
     mine = load([Path("facts.toml"), Path("catalog/updates.toml")])
     releases = {row.version: row for row in mine.releases_of("newext")}
-    assert sorted(releases) == ["1.0", "1.1"]
+    assert sorted(releases) == ["1.0", "1.1", "3.0+rocm7.2"]
     assert releases["1.1"].git == schema.Git("https://git.invalid/newext", second)
     assert releases["1.1"].source == "https://git.invalid/newext tag v1.1"
     assert not pages.requests
@@ -327,6 +328,8 @@ def test_site_documents_give_drivers_and_limits(pages: Sources, capsys: Capture,
     assert new[0].driver in catalog.driver
     assert any("6.14.99" in remark for remark in shown["remarks"])
     assert any("99.1.1" in remark for remark in shown["remarks"])
+    again = update(capsys, "--source", "sites", "--catalog", "catalog")
+    assert (again["rows"], again["remarks"]) == (0, shown["remarks"])
     assert mine.partition["lumi-g", "dev-g"].max_hours == 0.5
     assert mine.partition["lumi-g", "standard-g"] == catalog.partition["lumi-g", "standard-g"]
 
