@@ -13,12 +13,12 @@ from builders.urls import mirrored, without_password
 from matrix.refresh import CatalogUpdate
 from matrix.refresh.pypi import copied_requirements
 from resolver.errors import EnvironmentLacksError, SourceError
+from resolver.facts import schema
 from resolver.facts.catalog import is_elsewhere, recipe_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from resolver.facts import schema
     from resolver.facts.catalog import Catalog
 
 _TAG = re.compile(r"v?(\d+(\.\d+)+(\.?post\d+)?)")
@@ -63,11 +63,11 @@ def _add_new(
         version = _version_of(tag)
         if version is None or version <= latest:
             continue
-        release = msgspec.structs.replace(
-            newest,
+        release = schema.Release(
+            package=newest.package,
             version=str(version),
+            backend=newest.backend,
             git=msgspec.structs.replace(git, commit=commit),
-            patches=(),
             status="documented",
             source=f"{git.url} tag {tag}",
             note=f"Submodules as of {newest.version}." if git.submodules else "",

@@ -241,6 +241,11 @@ def test_new_tag_becomes_a_release(pages: Sources, capsys: Capture, tmp_path: Pa
     assert sorted(releases) == ["1.0", "1.1", "3.0+rocm7.2"]
     assert releases["1.1"].git == schema.Git("https://git.invalid/newext", second)
     assert releases["1.1"].source == "https://git.invalid/newext tag v1.1"
+    third = commit(repository, {"setup.py": "3"})
+    git(repository, "tag", "v1.2")
+    update(capsys, "--source", "git", "--package", "newext", "--catalog", "facts.toml", "--apply")
+    mine = load([Path("facts.toml"), Path("catalog/updates.toml")])
+    assert mine.release["newext", "1.2", ""].git == schema.Git("https://git.invalid/newext", third)
     assert not pages.requests
 
 
