@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import socket
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from builders import host
@@ -163,11 +164,11 @@ def _images_in(folder: Path) -> list[Path]:
         raise UsageError(msg)
     images = []
     for path in sorted(folder.iterdir()):
-        if path.suffix in _IMAGE or path.is_dir():
-            try:
+        if path.is_dir():
+            with suppress(UsageError):
                 form_of(path)
-            except MatrixError:
-                continue
+                images.append(path)
+        elif path.suffix in _IMAGE:
             images.append(path)
     if not images:
         msg = f"The directory {folder} contains no base image."

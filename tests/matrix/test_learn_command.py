@@ -212,3 +212,12 @@ def test_directory_without_images_is_an_error(tmp_path: Path, capsys: Capture) -
     assert main(["site", "init", "--images", "images"]) == 2
     assert "contains no base image" in capsys.readouterr().err
     assert not Path("cirrus.toml").exists()
+
+
+@pytest.mark.usefixtures("_node")
+def test_damaged_image_is_left_out_with_a_remark(tmp_path: Path, capsys: Capture) -> None:
+    (tmp_path / "images" / "notes").mkdir(parents=True)
+    (tmp_path / "images" / "cut.sif").write_text("cut")
+    assert main(["site", "init", "--images", "images", "--format", "json"]) == 0
+    (remark,) = json.loads(capsys.readouterr().out)["remarks"]
+    assert re.search(r"cut\.sif was left out\. .* is not an image", remark)
