@@ -129,9 +129,7 @@ def matches(combination: Mapping[str, str], versions: Mapping[str, str]) -> bool
     )
 
 
-def within(
-    row: schema.Window | schema.SiteImage | schema.SiteAdvice | schema.SiteVariable, day: date
-) -> bool:
+def within(row: schema.Dated, day: date) -> bool:
     """Return whether a day is in the range of dates of a row."""
     return (row.since is None or row.since <= day) and (row.until is None or day < row.until)
 

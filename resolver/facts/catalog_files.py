@@ -309,7 +309,7 @@ def _check_compatible(row: schema.Row, other: schema.Row) -> None:
 
 # Writing.
 
-_LAST_KEYS = ("status", "source", "note")
+_LAST_KEYS = ("from", "until", "status", "source", "note")
 
 
 def row_to_dict(row: schema.Row) -> dict[str, Any]:

@@ -219,18 +219,24 @@ class Partition(Row, frozen=True, kw_only=True):
     identity = ("site", "name")
 
 
-class Window(
+class Dated(
     Row,
     frozen=True,
     kw_only=True,
     rename={"since": "from", "from_file": "from-file", "from_line": "from-line"},
 ):
+    """The keys of every row that holds in a range of dates."""
+
+    since: datetime.date | None = None
+    until: datetime.date | None = None
+    """The first day after the range."""
+
+
+class Window(Dated, frozen=True, kw_only=True):
     """The kernel driver of a site in a range of dates."""
 
     site: str
     since: datetime.date
-    until: datetime.date | None = None
-    """The first day after the range."""
     driver: str
     """Minor line of AMD's driver."""
     package: str = ""
@@ -239,28 +245,16 @@ class Window(
     identity = ("site", "since")
 
 
-class SiteImage(
-    Row,
-    frozen=True,
-    kw_only=True,
-    rename={"since": "from", "from_file": "from-file", "from_line": "from-line"},
-):
+class SiteImage(Dated, frozen=True, kw_only=True):
     """A base image that a site offers in a range of dates."""
 
     site: str
     image: str
-    since: datetime.date | None = None
-    until: datetime.date | None = None
 
     identity = ("site", "image", "since")
 
 
-class SiteAdvice(
-    Row,
-    frozen=True,
-    kw_only=True,
-    rename={"since": "from", "from_file": "from-file", "from_line": "from-line"},
-):
+class SiteAdvice(Dated, frozen=True, kw_only=True):
     """The versions of a component that a site advises in a range of dates.
 
     They are preferred by default, and never a limit.
@@ -270,19 +264,11 @@ class SiteAdvice(
     on: Literal["rocm", "base-image", "torch", "python"]
     versions: tuple[str, ...]
     """Specifiers, one of which matches; for ``base-image`` patterns of names (``lumi-multitorch-*``)."""
-    since: datetime.date | None = None
-    until: datetime.date | None = None
-    """The first day after the range."""
 
     identity = ("site", "on", "since")
 
 
-class SiteVariable(
-    Row,
-    frozen=True,
-    kw_only=True,
-    rename={"since": "from", "from_file": "from-file", "from_line": "from-line"},
-):
+class SiteVariable(Dated, frozen=True, kw_only=True):
     """An environment variable that must be set at a site, or must not be set there."""
 
     site: str
@@ -295,9 +281,6 @@ class SiteVariable(
     """Whether the value is the path of a directory that must exist."""
     combination: dict[str, str] = {}
     """Component to the specifier of the versions for which this is true; empty means always."""
-    since: datetime.date | None = None
-    until: datetime.date | None = None
-    """The first day after the range."""
 
     identity = ("site", "name", "combination", "since")
 

@@ -26,7 +26,6 @@ from resolver.versions import parse_specifier, shorten
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
-    from datetime import date
 
     from resolver.facts.catalog import Catalog
 
@@ -171,34 +170,25 @@ def _(row: schema.Requires) -> Iterator[tuple[str, str]]:
 
 
 @_row_errors.register
-def _(row: schema.Window) -> Iterator[tuple[str, str]]:
-    yield from _range_errors(row.since, row.until)
-
-
-@_row_errors.register
-def _(row: schema.SiteImage) -> Iterator[tuple[str, str]]:
-    yield from _range_errors(row.since, row.until)
+def _range_errors(row: schema.Dated) -> Iterator[tuple[str, str]]:
+    if row.since is not None and row.until is not None and row.until <= row.since:
+        yield "until", f"{row.until} is not after {row.since}"
 
 
 @_row_errors.register
 def _(row: schema.SiteAdvice) -> Iterator[tuple[str, str]]:
-    yield from _range_errors(row.since, row.until)
+    yield from _range_errors(row)
     if not row.versions:
         yield "versions", "is empty; list at least one specifier"
 
 
 @_row_errors.register
 def _(row: schema.SiteVariable) -> Iterator[tuple[str, str]]:
-    yield from _range_errors(row.since, row.until)
+    yield from _range_errors(row)
     if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", row.name):
         yield "name", f"{shorten(row.name)!r} is not the name of an environment variable"
     if row.value is not None and re.search(r'["`\n\\]|\$(?!\{\w+\})', row.value):
         yield "value", "must not contain quotes, backslashes, line breaks, or a dollar sign except in ${NAME}"
-
-
-def _range_errors(since: date | None, until: date | None) -> Iterator[tuple[str, str]]:
-    if since is not None and until is not None and until <= since:
-        yield "until", f"{until} is not after {since}"
 
 
 @_row_errors.register
