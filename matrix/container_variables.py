@@ -44,7 +44,8 @@ _KEPT = {
     "PIP_NO_BUILD_ISOLATION": "is kept: pip inverts it, so only 0 or false switches isolation off",
 }
 _PROXIES = ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY")
-_REFERENCE = re.compile(r"\$\{(\w+)\}")
+REFERENCE = re.compile(r"\$\{(\w+)\}")
+"""A reference to another variable in the value of a site's variable."""
 _LOOPBACK = "127.0.0.1"
 
 
@@ -100,7 +101,7 @@ def expanded(value: str, env: Mapping[str, str]) -> str:
     >>> expanded("/tmp/${USER}-${SLURM_NODEID}", {"USER": "me"})
     '/tmp/me-'
     """
-    return _REFERENCE.sub(lambda reference: env.get(reference[1], ""), value)
+    return REFERENCE.sub(lambda reference: env.get(reference[1], ""), value)
 
 
 def unset_changes(env: Mapping[str, str], keep: Iterable[str] = ()) -> list[Change]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from builders.constants import CERTIFICATE_VARIABLES
 from matrix.consumers.shared.files import MARK, File, files_in_wheelhouse
-from matrix.container_variables import DISTURBING, VISIBLE
+from matrix.container_variables import DISTURBING, REFERENCE, VISIBLE
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from resolver.model import Distribution
 
 ENVIRONMENT = "environment.sh"
-_REFERENCE = re.compile(r"\$\{(\w+)\}")
 _PLACEHOLDER = re.compile(r"@([A-Z_]+)@")
 
 
@@ -71,7 +70,7 @@ def site_environment(installation: Installation) -> str:
         if row.value is None:
             lines.append(f"unset {row.name}")
         else:
-            value = _REFERENCE.sub(r"${\1:-}", row.value)
+            value = REFERENCE.sub(r"${\1:-}", row.value)
             lines.append(f'export {row.name}="${{{row.name}:-{value}}}"')
         if row.directory:
             lines.append(f'mkdir -p -- "${row.name}"')
