@@ -1,0 +1,1 @@
+"""Several builds at once: which task starts when, and the executor that builds on this machine."""

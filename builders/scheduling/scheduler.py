@@ -1,0 +1,248 @@
+"""Decide which task starts when. The executor and its clock are passed in, so a simulated clock works too.
+
+The scheduler reacts to events and always starts the task with the longest remaining path first. Cores and
+memory are tokens. If the first task does not fit, its start is reserved at the time when the running tasks
+are expected to have returned enough tokens. Another task may start before it only if that does not delay
+the reservation (EASY backfilling, as in Slurm and Maui), so no small tasks starve a large one.
+"""
+
+from __future__ import annotations
+
+from bisect import insort
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Literal, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from networkx import DiGraph
+
+_LOOK_AHEAD = 64
+"""Number of ready tasks that are considered at each event, so that thousands of them cost little."""
+_EPSILON = 1e-9
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """What a task needs while it runs, or what a machine has."""
+
+    cores: int
+    memory: float
+    """GiB."""
+    seconds: float = 0.0
+    """The expected time; the order depends on it, the result does not."""
+
+    def fits(self, free: Demand) -> bool:
+        """Return whether so many cores and so much memory are free."""
+        return self.cores <= free.cores and self.memory <= free.memory + _EPSILON
+
+    def without(self, other: Demand) -> Demand:
+        """Return what is left when another demand is met."""
+        return replace(self, cores=self.cores - other.cores, memory=self.memory - other.memory)
+
+    def plus(self, other: Demand) -> Demand:
+        """Return what is free when another demand ends."""
+        return replace(self, cores=self.cores + other.cores, memory=self.memory + other.memory)
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something that happened to a started task."""
+
+    name: str
+    state: Literal["done", "failed", "waiting", "ready"]
+    """`waiting`: it needs no tokens for now. `ready`: it must be started (again)."""
+    demand: Demand | None = None
+    """What it needs from now on, if that has changed."""
+
+
+class Executor(Protocol):
+    """Runs tasks and knows the time."""
+
+    def now(self) -> float:
+        """Return the time in seconds."""
+        ...
+
+    def start(self, name: str, demand: Demand) -> None:
+        """Start a task, or let one continue that reported `ready`."""
+        ...
+
+    def wait(self) -> Sequence[Event]:
+        """Wait until something happens to a started task."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of the tasks, each list in the order of events."""
+
+    done: list[str] = field(default_factory=list)
+    failed: list[str] = field(default_factory=list)
+    skipped: dict[str, str] = field(default_factory=dict)
+    """Tasks that require a failed one, each with the failed one."""
+    left: list[str] = field(default_factory=list)
+    """Tasks that were not started because another one failed."""
+
+
+def remaining_paths(graph: DiGraph[str], demands: Mapping[str, Demand]) -> dict[str, float]:
+    """Return for each task the seconds from its start to the end of everything that requires it.
+
+    The largest of them is the critical path.
+
+    Parameters
+    ----------
+    graph
+        An edge goes from a task to one that requires it.
+    demands
+        What each task needs.
+    """
+    from networkx import topological_sort
+
+    paths: dict[str, float] = {}
+    for name in reversed(list(topological_sort(graph))):
+        after = max((paths[successor] for successor in graph.successors(name)), default=0.0)
+        paths[name] = demands[name].seconds + after
+    return paths
+
+
+def lower_bound(graph: DiGraph[str], demands: Mapping[str, Demand], capacity: Demand) -> float:
+    """Return the seconds that no schedule can beat: the critical path, or all work on all cores or memory."""
+    path = max(remaining_paths(graph, demands).values(), default=0.0)
+    rows = [_clipped(demand, capacity) for demand in demands.values()]
+    cores = sum(row.seconds * row.cores for row in rows) / capacity.cores
+    memory = sum(row.seconds * row.memory for row in rows) / capacity.memory if capacity.memory else 0.0
+    return max(path, cores, memory)
+
+
+def schedule(
+    graph: DiGraph[str],
+    demands: Mapping[str, Demand],
+    capacity: Demand,
+    executor: Executor,
+    *,
+    keep_going: bool = False,
+) -> Outcome:
+    """Run all tasks, each after those that it requires, and return what became of them.
+
+    Parameters
+    ----------
+    graph
+        An edge goes from a task to one that requires it.
+    demands
+        What each task needs. A task that needs more than there is gets everything.
+    capacity
+        The cores and the memory of the machine.
+    executor
+        Starts the tasks.
+    keep_going
+        Whether to start further tasks after one has failed. Those that run are always finished.
+    """
+    scheduler = _Scheduler(graph, demands, capacity, executor)
+    while not scheduler.is_finished:
+        if keep_going or not scheduler.outcome.failed:
+            scheduler.start_tasks()
+        if not scheduler.started:
+            break
+        for event in executor.wait():
+            scheduler.handle(event)
+    finished = {*scheduler.outcome.done, *scheduler.outcome.failed, *scheduler.outcome.skipped}
+    scheduler.outcome.left.extend(name for name in graph if name not in finished)
+    return scheduler.outcome
+
+
+class _Scheduler:
+    """The state of one run."""
+
+    def __init__(
+        self, graph: DiGraph[str], demands: Mapping[str, Demand], capacity: Demand, executor: Executor
+    ) -> None:
+        self.outcome = Outcome()
+        self.started: set[str] = set()
+        """Tasks that the executor knows and that have not ended: running, waiting, or ready again."""
+        self._graph = graph
+        self._executor = executor
+        self._capacity = capacity
+        self._free = capacity
+        self._demands = {name: _clipped(demands[name], capacity) for name in graph}
+        self._priority = {name: -path for name, path in remaining_paths(graph, demands).items()}
+        self._missing = dict(graph.in_degree())
+        self._running: dict[str, float] = {}
+        """Tasks that hold tokens, with the time at which they started."""
+        self._ready = sorted((self._priority[name], name) for name in graph if not self._missing[name])
+
+    @property
+    def is_finished(self) -> bool:
+        return not self._ready and not self.started
+
+    def start_tasks(self) -> None:
+        """Start the ready tasks that fit, those with the longest remaining path first."""
+        reserved: tuple[float, Demand] | None = None
+        for entry in self._ready[:_LOOK_AHEAD]:
+            if self._free.cores < 1:
+                return
+            demand = self._demands[entry[1]]
+            if not demand.fits(self._free):
+                reserved = reserved or self._reservation(demand)
+                continue
+            if reserved is not None:
+                time, spare = reserved
+                if self._executor.now() + demand.seconds > time + _EPSILON:
+                    if not demand.fits(spare):
+                        continue
+                    reserved = time, spare.without(demand)
+            self._ready.remove(entry)
+            self._start(entry[1], demand)
+
+    def handle(self, event: Event) -> None:
+        """Record what happened to a task."""
+        name = event.name
+        if name in self._running:
+            del self._running[name]
+            self._free = self._free.plus(self._demands[name])
+        if event.demand is not None:
+            self._demands[name] = _clipped(event.demand, self._capacity)
+        if event.state == "ready":
+            insort(self._ready, (self._priority[name], name))
+        elif event.state != "waiting":
+            self.started.remove(name)
+            (self._finish if event.state == "done" else self._fail)(name)
+
+    def _start(self, name: str, demand: Demand) -> None:
+        self._free = self._free.without(demand)
+        self._running[name] = self._executor.now()
+        self.started.add(name)
+        self._executor.start(name, demand)
+
+    def _finish(self, name: str) -> None:
+        self.outcome.done.append(name)
+        for successor in self._graph.successors(name):
+            self._missing[successor] -= 1
+            if not self._missing[successor] and successor not in self.outcome.skipped:
+                insort(self._ready, (self._priority[successor], successor))
+
+    def _fail(self, name: str) -> None:
+        from networkx import descendants
+
+        self.outcome.failed.append(name)
+        for successor in sorted(descendants(self._graph, name)):
+            self.outcome.skipped.setdefault(successor, name)
+
+    def _reservation(self, demand: Demand) -> tuple[float, Demand]:
+        """Return when a demand is expected to fit, and what is free beside it at that time."""
+        now, free = self._executor.now(), self._free
+        ends = sorted(
+            (max(now, start + self._demands[name].seconds), name) for name, start in self._running.items()
+        )
+        for end, name in ends:
+            free = free.plus(self._demands[name])
+            if demand.fits(free):
+                return end, free.without(demand)
+        return now, free.without(demand)
+
+
+def _clipped(demand: Demand, capacity: Demand) -> Demand:
+    return replace(
+        demand,
+        cores=max(1, min(demand.cores, capacity.cores)),
+        memory=min(demand.memory, capacity.memory),
+    )

@@ -1,0 +1,237 @@
+"""The scheduler: limits, order and failures, on a simulated clock."""
+
+from __future__ import annotations
+
+import heapq
+import random
+import resource
+import time
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import networkx
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from builders.scheduling.scheduler import Demand, Event, Outcome, lower_bound, schedule
+
+if TYPE_CHECKING:
+    Graph = networkx.DiGraph[str]
+
+
+class Simulation:
+    """An executor whose clock jumps to the next event. It checks the limits at every start."""
+
+    def __init__(
+        self,
+        graph: Graph,
+        demands: Mapping[str, Demand],
+        capacity: Demand,
+        *,
+        failing: Sequence[str] = (),
+        accuracy: float = 0.0,
+        events: Mapping[str, Sequence[Event]] | None = None,
+    ) -> None:
+        self.graph, self.demands, self.capacity = graph, demands, capacity
+        self.failing, self.random, self.accuracy = set(failing), random.Random(1), accuracy
+        self.events = {name: list(rows) for name, rows in (events or {}).items()}
+        self.clock = 0.0
+        self.queue: list[tuple[float, str]] = []
+        self.running: dict[str, Demand] = {}
+        self.starts: list[str] = []
+        self.demanded: list[Demand] = []
+        self.done: set[str] = set()
+
+    def now(self) -> float:
+        return self.clock
+
+    def start(self, name: str, demand: Demand) -> None:
+        assert name not in self.running
+        assert name not in self.done
+        assert self.done.issuperset(self.graph.predecessors(name))
+        self.running[name] = demand
+        self.starts.append(name)
+        self.demanded.append(demand)
+        assert sum(row.cores for row in self.running.values()) <= self.capacity.cores
+        assert sum(row.memory for row in self.running.values()) <= self.capacity.memory + 1e-6
+        error = self.random.uniform(1 - self.accuracy, 1 + self.accuracy)
+        heapq.heappush(self.queue, (self.clock + demand.seconds * error, name))
+
+    def wait(self) -> list[Event]:
+        self.clock, name = heapq.heappop(self.queue)
+        if rows := self.events.get(name):
+            event = rows.pop(0)
+            del self.running[name]
+            return [event]
+        self.running.pop(name, None)
+        if name in self.failing:
+            return [Event(name, "failed")]
+        self.done.add(name)
+        return [Event(name, "done")]
+
+
+def run(
+    graph: Graph,
+    demands: Mapping[str, Demand],
+    capacity: Demand,
+    *,
+    keep_going: bool = False,
+    **options: Any,
+) -> tuple[Outcome, Simulation]:
+    simulation = Simulation(graph, demands, capacity, **options)
+    return schedule(graph, demands, capacity, simulation, keep_going=keep_going), simulation
+
+
+def chain(*names: str) -> Graph:
+    graph: Graph = networkx.DiGraph()
+    networkx.add_path(graph, names)
+    return graph
+
+
+def generated(number: int, seed: int, *, cores: int, memory: float) -> tuple[Graph, dict[str, Demand]]:
+    """Return a graph in which each task requires up to three earlier ones."""
+    source = random.Random(seed)
+    graph: Graph = networkx.DiGraph()
+    demands = {}
+    for position in range(number):
+        name = f"t{position:05}"
+        graph.add_node(name)
+        demands[name] = Demand(
+            source.randint(1, cores), source.uniform(0, memory), source.lognormvariate(3.0, 1.0)
+        )
+        for _ in range(min(position, source.choice([0, 1, 1, 2, 3]))):
+            graph.add_edge(f"t{source.randrange(max(0, position - 400), position):05}", name)
+    return graph, demands
+
+
+@st.composite
+def problems(draw: st.DrawFn) -> tuple[Graph, dict[str, Demand], Demand]:
+    number = draw(st.integers(1, 12))
+    graph: Graph = networkx.DiGraph()
+    demands = {}
+    for position in range(number):
+        name = f"t{position}"
+        graph.add_node(name)
+        demands[name] = Demand(draw(st.integers(1, 6)), draw(st.floats(0, 20)), draw(st.floats(0.0, 10)))
+        for other in draw(st.sets(st.integers(0, number - 1), max_size=3)):
+            if other < position:
+                graph.add_edge(f"t{other}", name)
+    return graph, demands, Demand(draw(st.integers(1, 4)), draw(st.floats(0.5, 16)))
+
+
+@given(problems())
+def test_each_task_runs_once_and_limits_hold(problem: tuple[Graph, dict[str, Demand], Demand]) -> None:
+    outcome, simulation = run(*problem)
+    assert sorted(outcome.done) == sorted(problem[0])
+    assert sorted(simulation.starts) == sorted(problem[0])
+    assert not outcome.failed
+    assert not outcome.skipped
+    assert not outcome.left
+
+
+@given(problems(), st.data())
+def test_keep_going_skips_only_what_requires_a_failed_task(
+    problem: tuple[Graph, dict[str, Demand], Demand], data: st.DataObject
+) -> None:
+    graph = problem[0]
+    failing = data.draw(st.sets(st.sampled_from(sorted(graph))))
+    outcome, simulation = run(*problem, keep_going=True, failing=failing)
+    tainted = {name for bad in failing for name in networkx.descendants(graph, bad)}
+    assert set(outcome.skipped) == tainted
+    assert all(name in networkx.descendants(graph, bad) for name, bad in outcome.skipped.items())
+    assert set(outcome.done) == set(graph) - tainted - failing
+    assert len(simulation.starts) == len(set(simulation.starts))
+    assert not outcome.left
+
+
+def test_failure_lets_running_tasks_finish_and_starts_no_more() -> None:
+    graph = chain("b", "c")
+    graph.add_nodes_from(["a", "d"])
+    demands = {"a": Demand(1, 0, 3), "b": Demand(1, 0, 9), "c": Demand(1, 0, 1), "d": Demand(1, 0, 2)}
+    outcome, simulation = run(graph, demands, Demand(2, 1), failing=["a"])
+    assert (outcome.failed, outcome.done, outcome.left) == (["a"], ["b"], ["c", "d"])
+    assert simulation.clock == 9
+
+
+def test_longest_remaining_path_starts_first() -> None:
+    graph = chain("a", "b", "c")
+    graph.add_node("long")
+    demands = {name: Demand(1, 0, 5) for name in "abc"} | {"long": Demand(1, 0, 12)}
+    _, simulation = run(graph, demands, Demand(1, 1))
+    assert simulation.starts == ["a", "long", "b", "c"]
+
+
+def test_large_task_is_not_starved() -> None:
+    graph: Graph = networkx.DiGraph()
+    demands = {"large": Demand(4, 0, 30)} | {f"s{number:02}": Demand(1, 0, 10) for number in range(40)}
+    graph.add_nodes_from(demands)
+    graph.add_edge("s00", "large")
+    _, simulation = run(graph, demands, Demand(4, 1))
+    assert simulation.starts.index("large") <= 8
+
+
+def test_small_task_fills_the_gap_before_a_reservation() -> None:
+    graph: Graph = networkx.DiGraph()
+    demands = {
+        "first": Demand(2, 0, 100),
+        "whole": Demand(3, 0, 50),
+        "long": Demand(1, 0, 45),
+        "short": Demand(1, 0, 40),
+    }
+    graph.add_nodes_from(demands)
+    _, simulation = run(graph, demands, Demand(3, 1))
+    assert simulation.starts == ["first", "long", "short", "whole"]
+    assert simulation.clock == 150
+
+
+def test_waiting_task_returns_its_tokens() -> None:
+    graph: Graph = networkx.DiGraph()
+    demands = {"shared": Demand(1, 0, 10), "other": Demand(1, 0, 5)}
+    graph.add_nodes_from(demands)
+    reports = [[Event("shared", "waiting")], [Event("shared", "ready")]]
+
+    class Waiting(Simulation):
+        def wait(self) -> list[Event]:
+            if not reports:
+                return super().wait()
+            self.running.pop("shared", None)
+            self.queue = [row for row in self.queue if row[1] != "shared"]
+            return reports.pop(0)
+
+    executor = Waiting(graph, demands, Demand(1, 1))
+    outcome = schedule(graph, demands, Demand(1, 1), executor)
+    assert executor.starts == ["shared", "other", "shared"]
+    assert outcome.done == ["other", "shared"]
+
+
+def test_retried_task_gets_its_new_demand() -> None:
+    graph: Graph = networkx.DiGraph()
+    demands = {"hungry": Demand(4, 8, 10)}
+    graph.add_nodes_from(demands)
+    events = {"hungry": [Event("hungry", "ready", Demand(2, 8, 20))]}
+    outcome, simulation = run(graph, demands, Demand(4, 8), events=events)
+    assert outcome.done == ["hungry"]
+    assert simulation.demanded == [Demand(4, 8, 10), Demand(2, 8, 20)]
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_generated_graphs_on_two_cores_are_near_the_bound(seed: int) -> None:
+    graph, demands = generated(40, seed, cores=1, memory=4)
+    capacity = Demand(2, 16)
+    _, simulation = run(graph, demands, capacity, accuracy=0.2)
+    assert simulation.clock <= 1.15 * lower_bound(graph, demands, capacity)
+
+
+@pytest.mark.slow
+def test_ten_thousand_tasks_are_scheduled_in_seconds() -> None:
+    graph, demands = generated(10_000, 7, cores=4, memory=16)
+    capacity = Demand(128, 512)
+    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    before = time.process_time()
+    outcome, simulation = run(graph, demands, capacity)
+    seconds = time.process_time() - before
+    assert len(outcome.done) == 10_000
+    assert simulation.clock <= 1.05 * lower_bound(graph, demands, capacity)
+    assert seconds < 5
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - memory < 500 * 1024
