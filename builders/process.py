@@ -14,23 +14,26 @@ import signal
 import subprocess
 import sys
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from types import FrameType
 
 from builders import reaper
-from builders.reaper import end_session
 from resolver.errors import CommandError, EnvironmentLacksError, TooSlowError
 
 _log = logging.getLogger(__name__)
 
 _PASSED_VARIABLES = (
     "HOME", "LANG", "LC_ALL", "LOGNAME", "PATH", "SHELL", "TERM", "TMPDIR", "TZ", "USER", "XDG_CACHE_HOME",
+)  # fmt: skip
+"""Variables of the caller that programs see. They must not see PYTHONPATH, CFLAGS and the like."""
+_NETWORK_VARIABLES = (
     "SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE",
     "http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY",
 )  # fmt: skip
-"""Variables of the caller that a build sees. It must not see PYTHONPATH, CFLAGS and the like."""
+"""Further ones for programs that use the network; the URL of a proxy may have a password."""
+_CREDENTIALS = re.compile(r"(?<=://)[^/\s@'\"]+@")
 
 _ERROR = re.compile(
     r"(?i:\berror:)|fatal error|\w(Error|Exception)\b:|undefined (reference|symbol)|cannot find -l"
@@ -47,9 +50,16 @@ _SIGNALLED = 128  # what a shell adds to the number of a signal
 _FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
-def clean_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Return the environment of a build: a few of the caller's variables, then `extra`."""
-    passed = {name: os.environ[name] for name in _PASSED_VARIABLES if name in os.environ}
+def clean_environment(extra: Mapping[str, str] | None = None, *, network: bool = False) -> dict[str, str]:
+    """Return the environment of a program: a few of the caller's variables, then `extra`.
+
+    Parameters
+    ----------
+    network
+        Whether the program uses the network, and so needs the proxies and certificates.
+    """
+    names = (*_PASSED_VARIABLES, *(_NETWORK_VARIABLES if network else ()))
+    passed = {name: os.environ[name] for name in names if name in os.environ}
     passed.setdefault("LANG", "C.UTF-8")
     return passed | {"PYTHONNOUSERSITE": "1", "PYTHONDONTWRITEBYTECODE": "1"} | dict(extra or {})
 
@@ -86,33 +96,31 @@ def run(
     _log.debug("%s: %s (output: %s)", what, shlex.join(command), log)
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("ab") as sink:
-        sink.write(f"$ {' '.join(command)}\n".encode())
+        sink.write(f"$ {without_passwords(' '.join(command))}\n".encode())
         sink.flush()
         start = sink.tell()
-        with _with_reaper() as guard:
-            try:
-                process = subprocess.Popen(
-                    command,
-                    cwd=cwd,
-                    env=env,
-                    stdin=subprocess.DEVNULL,
-                    stdout=sink,
-                    stderr=sink,
-                    start_new_session=True,
-                )
-            except OSError as error:
-                lines = [f"{error.filename or command[0]}: {error.strerror}"]
-                raise CommandError(what, code=_NOT_FOUND, log=log, lines=lines) from None
-            code: int | None
-            try:
-                guard(process.pid)
-                code = process.wait(timeout)
-            except subprocess.TimeoutExpired:
-                code = None
-            finally:
-                if process.returncode is None:
-                    end_session(process.pid)
-                    process.wait()
+        try:
+            process = subprocess.Popen(
+                [sys.executable, "-I", "-S", reaper.__file__, *command],
+                cwd=cwd,
+                env=env,
+                stdin=subprocess.PIPE,
+                stdout=sink,
+                stderr=sink,
+                start_new_session=True,  # an interrupt from the terminal must not reach it
+            )
+        except OSError as error:
+            lines = [f"{error.filename or command[0]}: {error.strerror}"]
+            raise CommandError(what, code=_NOT_FOUND, log=log, lines=lines) from None
+        code: int | None
+        try:
+            code = process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            code = None
+        finally:
+            assert process.stdin is not None  # noqa: S101  for mypy
+            process.stdin.close()
+            process.wait()
     if code is None:
         lines = error_lines(log, start=start)
         raise TooSlowError(what, code=-signal.SIGTERM, log=log, lines=lines)
@@ -120,26 +128,15 @@ def run(
         raise CommandError(what, code=code, log=log, lines=error_lines(log, start=start))
 
 
-@contextmanager
-def _with_reaper() -> Iterator[Callable[[int], None]]:
-    """Start a reaper; yield the function that passes it the session to end if `matrix` dies."""
-    with subprocess.Popen(
-        [sys.executable, "-I", "-S", reaper.__file__],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,  # an interrupt from the terminal must not reach it
-    ) as process:
+def without_passwords(text: str) -> str:
+    """Return a text without the user names and passwords of its URLs.
 
-        def guard(session: int) -> None:
-            assert process.stdin is not None  # noqa: S101  for mypy
-            process.stdin.write(str(session).encode())
-            process.stdin.flush()
-
-        try:
-            yield guard
-        finally:
-            process.kill()
+    Examples
+    --------
+    >>> without_passwords("pip --index-url=https://me:word@host/simple --proxy http://me@host a@b")
+    'pip --index-url=https://host/simple --proxy http://host a@b'
+    """
+    return _CREDENTIALS.sub("", text)
 
 
 def run_in_foreground(

@@ -1,56 +1,143 @@
-"""End the processes of a session: on request, or as a script when `matrix` dies.
+"""Run a program as its parent, and end everything that it started: when it ends, or when `matrix` dies.
 
-`builders.process` runs this file as a script beside each program. It reads the number of the program's
-session from its standard input and then waits for the end of that input, which `matrix` holds open. The
-kernel closes the pipe however `matrix` ends, SIGKILL included.
+`builders.process` runs this file as a script with the program as arguments, and holds its standard input
+open. The kernel closes that pipe however `matrix` ends, SIGKILL included.
 
-The kernel's own means are not enough. PR_SET_PDEATHSIG (prctl(2)) reaches only the program itself, not the
-compilers it started, and is lost when a container runtime changes its privileges. ninja gives each compiler
-its own process group, so only the session identifies them all.
+The script is a subreaper (PR_SET_CHILD_SUBREAPER, prctl(2)): a process whose parent ends becomes its
+child. So a daemon stays among its descendants, whatever its session and process group. Where a runtime has
+a PID namespace, the kernel has ended all processes already.
 
 The script imports nothing of this project and runs without site-packages, so that it starts quickly.
 """
 
 from __future__ import annotations
 
+import ctypes
 import os
+import resource
+import select
 import signal
 import sys
 import time
 from contextlib import suppress
 
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36  # from linux/prctl.h
+_LEFT = 1.0
+"""Seconds in which processes that a program leaves may end by themselves, such as a runtime's monitor."""
 _GRACE = 6.0
 """Seconds between SIGTERM and SIGKILL."""
+_LAST = 20.0
+"""Seconds after which processes that still start others count as not to be ended."""
+_NOT_FOUND = 127  # what a shell returns for a program that it cannot start
 
 
-def main() -> None:
-    """Wait for the end of standard input, then end the session that it names."""
-    session = sys.stdin.read()
-    if session:  # else matrix died before it started the program
-        end_session(int(session))
+def main(command: list[str]) -> int:
+    """Run a program; return its exit code, or the number of the signal that killed it as a negative one."""
+    libc = ctypes.CDLL(None)
+    libc.prctl(_PR_SET_CHILD_SUBREAPER, 1)
+    reader, writer = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+    signal.set_wakeup_fd(writer)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    program = os.fork()
+    if program == 0:
+        _start(command, libc)
+    status: int | None = None
+    while status is None:
+        ready, _, _ = select.select([sys.stdin, reader], [], [])
+        if reader in ready:
+            os.read(reader, 4096)
+        status = _reap(program)
+        if sys.stdin in ready:  # matrix has ended, or wants the program to end
+            break
+    ended = end_descendants(left=0.0 if status is None else _LEFT)
+    if not ended:
+        sys.stderr.write("error: the program left processes that cannot be ended\n")
+        return 1
+    return -signal.SIGTERM if status is None else os.waitstatus_to_exitcode(status)
 
 
-def members(session: int) -> list[int]:
-    """Return the processes of a session that still run (proc_pid_stat(5))."""
-    pids = []
+def _start(command: list[str], libc: ctypes.CDLL) -> None:
+    """Become the program, in a session of its own."""
+    try:
+        libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        os.setsid()
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+        os.execvp(command[0], command)  # noqa: S606  no shell is wanted
+    except OSError as error:
+        os.write(2, f"{command[0]}: {error.strerror}\n".encode())
+    finally:
+        os._exit(_NOT_FOUND)
+
+
+def _reap(program: int) -> int | None:
+    """Collect all children that have ended; return the status of the program if it is one of them."""
+    found = None
+    with suppress(ChildProcessError):
+        while True:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+            if pid == 0:
+                break
+            if pid == program:
+                found = status
+    return found
+
+
+def descendants() -> list[int]:
+    """Return the processes below this one that still run (proc_pid_stat(5))."""
+    children: dict[int, list[int]] = {}
+    ended = set()
     for name in filter(str.isdecimal, os.listdir("/proc")):  # noqa: PTH208  pathlib is slow to import
         with suppress(OSError), open(f"/proc/{name}/stat", "rb") as source:  # noqa: PTH123
-            state, _, _, number, *_ = source.read().rpartition(b") ")[2].split()
-            if int(number) == session and state not in (b"Z", b"X"):
-                pids.append(int(name))
-    return pids
+            state, parent, *_ = source.read().rpartition(b") ")[2].split()
+            children.setdefault(int(parent), []).append(int(name))
+            if state in (b"Z", b"X"):
+                ended.add(int(name))
+    below = children.get(os.getpid(), [])
+    for pid in below:
+        below += children.get(pid, [])
+    return [pid for pid in below if pid not in ended]
 
 
-def end_session(session: int, *, grace: float = _GRACE) -> None:
-    """Send SIGTERM to the processes of a session, and SIGKILL to those that run `grace` seconds later."""
-    for number in (signal.SIGTERM, signal.SIGKILL):
-        for process in members(session):
-            with suppress(ProcessLookupError, PermissionError):
-                os.kill(process, number)
-        until = time.monotonic() + grace
-        while members(session) and time.monotonic() < until:
+def end_descendants(*, left: float, grace: float = _GRACE, last: float = _LAST) -> bool:
+    """End all processes below this one; return whether none is left.
+
+    Parameters
+    ----------
+    left
+        Seconds in which they may end by themselves.
+    grace
+        Seconds between SIGTERM and SIGKILL.
+    last
+        Seconds for which SIGKILL is sent.
+    """
+    for number, seconds in ((None, left), (signal.SIGTERM, grace), (signal.SIGKILL, last)):
+        until = time.monotonic() + seconds
+        told: set[int] = set()
+        while pids := descendants():
+            for pid in pids if number is not None else ():
+                if pid not in told or number == signal.SIGKILL:
+                    told.add(pid)
+                    with suppress(ProcessLookupError, PermissionError):
+                        os.kill(pid, number or 0)
+            _reap(0)
+            if time.monotonic() >= until:
+                break
             time.sleep(0.02)
+        else:
+            return True
+    return False
+
+
+def _exit_like(code: int) -> None:
+    """End as the program did."""
+    if code < 0:
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        with suppress(OSError):  # SIGKILL has no handler
+            signal.signal(-code, signal.SIG_DFL)
+        os.kill(os.getpid(), -code)
+    sys.exit(code)
 
 
 if __name__ == "__main__":
-    main()
+    _exit_like(main(sys.argv[1:]))

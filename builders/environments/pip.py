@@ -117,7 +117,7 @@ def pip_environment() -> dict[str, str]:
     own = {name: value for name, value in os.environ.items() if name.startswith("PIP_")}
     for name in _NOT_PASSED_ON:
         own.pop(name, None)
-    return clean_environment(own | {"PIP_DISABLE_PIP_VERSION_CHECK": "1"})
+    return clean_environment(own | {"PIP_DISABLE_PIP_VERSION_CHECK": "1"}, network=True)
 
 
 def is_reachable(url: str, *, timeout: float = 5.0) -> bool:

@@ -534,7 +534,7 @@ def git_environment(url: str = "") -> dict[str, str]:
             "GIT_CONFIG_KEY_0": "remote.origin.url",
             "GIT_CONFIG_VALUE_0": url,
         }
-    return clean_environment(own)
+    return clean_environment(own, network=True)
 
 
 def _fetch_failure(error: CommandError, url: str) -> MatrixError | None:

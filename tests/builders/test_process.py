@@ -149,8 +149,15 @@ def test_clean_environment_keeps_only_recipe_and_known_names(
     assert seen["DS_BUILD_CPU_ADAM"] == "1"
     assert seen["CFLAGS"] == "-O1"
     assert seen["PATH"] == os.environ["PATH"]
-    assert seen["https_proxy"] == "http://127.0.0.1:9"
+    assert "https_proxy" not in seen
     assert seen["PYTHONNOUSERSITE"] == "1"
+    assert clean_environment(network=True)["https_proxy"] == "http://127.0.0.1:9"
+
+
+def test_log_has_no_passwords(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    run(["true", "--index-url=https://me:word@127.0.0.1/simple"], what="One", log=log)
+    assert log.read_text() == "$ true --index-url=https://127.0.0.1/simple\n"
 
 
 # Runs a program that starts two others, one in its own process group as ninja does. It writes down

@@ -1,4 +1,4 @@
-"""Ending a session: all its processes, also those that ignore SIGTERM, and no others."""
+"""A program and everything that it started ends: with the program, or with the process that started it."""
 
 from __future__ import annotations
 
@@ -11,71 +11,81 @@ from pathlib import Path
 import pytest
 
 from builders import reaper
-from builders.reaper import end_session, members
 
-# Starts a child in its own process group; the child creates a file once it ignores SIGTERM.
-IGNORES_SIGTERM = """
-import subprocess, sys
-child = (
-    "import pathlib, signal, sys, time; signal.signal(signal.SIGTERM, signal.SIG_IGN);"
-    "pathlib.Path(sys.argv[1]).touch(); time.sleep(600)"
-)
-subprocess.run([sys.executable, "-c", child, sys.argv[1]], process_group=0)
+# Starts a daemon that is in no session and process group of the program, ignores SIGTERM if asked to, and
+# touches a file as long as it runs.
+DAEMON = """
+import os, pathlib, signal, sys, time
+beacon, ignores = pathlib.Path(sys.argv[1]), sys.argv[2] == "ignores"
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        if ignores:
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        while True:
+            beacon.touch()
+            time.sleep(0.02)
+    os._exit(0)
+os.wait()
+while not beacon.exists():
+    time.sleep(0.01)
 """
+COMMAND = [sys.executable, "-I", "-S", reaper.__file__]
 
 
-def test_end_session_kills_process_that_ignores_sigterm(tmp_path: Path) -> None:
-    ready = tmp_path / "ready"
-    command = [sys.executable, "-c", IGNORES_SIGTERM, str(ready)]
-    with (
-        subprocess.Popen(["sleep", "600"], start_new_session=True) as other,
-        subprocess.Popen(command, start_new_session=True) as leader,
-    ):
-        while not ready.exists():
-            assert leader.poll() is None
-            time.sleep(0.01)
-        assert len(members(leader.pid)) == 2
-        end_session(leader.pid, grace=0.2)
-        assert leader.wait() == -signal.SIGTERM
-        assert members(leader.pid) == []
-        assert other.poll() is None
-        other.kill()
+def reaped(*command: str) -> int:
+    """Run a program under the reaper, whose input stays open; return its exit code."""
+    with subprocess.Popen([*COMMAND, *command], stdin=subprocess.PIPE) as process:
+        return process.wait(60)
 
 
-def test_members_excludes_zombies() -> None:
-    with subprocess.Popen(["true"], start_new_session=True) as process:
-        until = time.monotonic() + 30
-        while members(process.pid):
-            assert time.monotonic() < until
-            time.sleep(0.01)
-        assert process.returncode is None
+def is_touched(beacon: Path) -> bool:
+    before = beacon.stat().st_mtime_ns
+    time.sleep(0.3)
+    return beacon.stat().st_mtime_ns != before
 
 
-def test_end_session_accepts_a_session_that_is_gone() -> None:
-    with subprocess.Popen(["true"], start_new_session=True) as process:
-        process.wait()
-    end_session(process.pid)
-    assert members(process.pid) == []
+@pytest.mark.parametrize("code", [0, 7])
+def test_reaper_passes_exit_code_on(code: int) -> None:
+    assert reaped("sh", "-c", f"exit {code}") == code
+
+
+def test_reaper_ends_as_its_program_did() -> None:
+    assert reaped("sh", "-c", "kill -9 $$") == -signal.SIGKILL
+
+
+@pytest.mark.parametrize("manner", ["obeys", pytest.param("ignores", marks=pytest.mark.slow)])
+def test_daemon_ends_with_its_program(tmp_path: Path, manner: str) -> None:
+    beacon = tmp_path / "beacon"
+    assert reaped(sys.executable, "-c", DAEMON, str(beacon), manner) == 0
+    assert not is_touched(beacon)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("trap", ["", "trap : TERM; "])
-def test_reaper_ends_session_when_its_input_ends(tmp_path: Path, trap: str) -> None:
-    pid = tmp_path / "pid"
-    code = f"{trap}echo $$ >{pid}.new; mv {pid}.new {pid}; while :; do sleep 0.1; done"
-    command = [sys.executable, "-I", "-S", reaper.__file__]
-    with (
-        subprocess.Popen(["/bin/sh", "-c", code], start_new_session=True) as program,
-        subprocess.Popen(command, stdin=subprocess.PIPE) as process,
-    ):
-        while not pid.exists():
-            assert program.poll() is None
+@pytest.mark.parametrize("manner", ["obeys", "ignores"])
+def test_daemon_and_program_end_with_input(tmp_path: Path, manner: str) -> None:
+    beacon = tmp_path / "beacon"
+    code = f"{DAEMON}\ntime.sleep(600)"
+    with subprocess.Popen([*COMMAND, sys.executable, "-c", code, beacon, manner], stdin=-1) as process:
+        while not beacon.exists():
+            assert process.poll() is None
             time.sleep(0.01)
-        process.communicate(str(program.pid).encode())
-        assert process.returncode == 0
-        assert program.wait(timeout=60) == (-signal.SIGKILL if trap else -signal.SIGTERM)
+        assert process.stdin is not None
+        process.stdin.close()
+        assert process.wait() == -signal.SIGTERM
+    assert not is_touched(beacon)
 
 
-def test_reaper_without_session_ends_nothing() -> None:
-    done = subprocess.run([sys.executable, "-I", "-S", reaper.__file__], input=b"", check=False)
-    assert done.returncode == 0
+def test_program_cannot_kill_reaper_with_its_group() -> None:
+    assert reaped("sh", "-c", "trap : TERM; kill 0; exit 3") == 3
+
+
+def test_program_sees_no_other_input(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    assert reaped("sh", "-c", f"cat >{out}; echo end >>{out}") == 0
+    assert out.read_text() == "end\n"
+
+
+def test_missing_program_is_named(capfd: pytest.CaptureFixture[str]) -> None:
+    assert reaped("/no/such/program") == 127
+    assert "/no/such/program: No such file or directory" in capfd.readouterr().err
