@@ -3,25 +3,43 @@
 Any web server can serve the directory as it is. This one also negotiates the format of a page (PEP 691),
 serves the metadata of every wheel (PEP 658), answers range and conditional requests, and redirects other
 spellings of a name to the normalized one. Werkzeug implements HTTP's semantics, waitress the protocol.
+
+No client can lock others out. Only complete requests use a thread, and no thread waits for a client. Idle and
+slow connections end after a time limit, or earlier if there are too many, so that a new one is always
+accepted. The memory in use does not grow with the number of requests or the size of files.
 """
 
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
+import resource
 import socket
 import threading
+import time
+from collections import Counter, OrderedDict
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from packaging.utils import canonicalize_name
+from packaging.utils import InvalidName, canonicalize_name
 from waitress import wasyncore
-from waitress.server import create_server
-from werkzeug.exceptions import HTTPException, MethodNotAllowed, NotAcceptable, NotFound
+from waitress.channel import HTTPChannel
+from waitress.parser import HTTPRequestParser, ParsingError
+from waitress.server import TcpWSGIServer, create_server
+from werkzeug.exceptions import (
+    BadRequest,
+    HTTPException,
+    MethodNotAllowed,
+    NotAcceptable,
+    NotFound,
+)
 from werkzeug.utils import redirect, send_file
 from werkzeug.wrappers import Request, Response
+from werkzeug.wsgi import wrap_file
 
 from builders.index.pages import (
     JSON_PAGE,
@@ -55,6 +73,21 @@ _LATEST = {
 }
 _ONE_YEAR = 365 * 24 * 3600  # seconds; a published wheel never changes
 _METADATA = ".metadata"
+_CACHED_PAGES = 32 << 20  # bytes
+_MOST_CONNECTIONS = 1000
+"""In total; half as many for one client."""
+_ACCEPTED_AT_ONCE = 50
+_RESERVED_FILES = 64
+"""Open files that are not connections or what these send."""
+_HEADER_LIMIT = 16 << 10  # bytes
+_REQUEST_TIMEOUT = 20.0
+"""Seconds in which a client must send a request, from its first byte."""
+_IDLE_TIMEOUT = 60.0
+"""Seconds in which a client must send another request, or accept more of a response."""
+_WAITING = 1.0
+"""Seconds after which a connection counts as waiting for its client."""
+_TICK = 1.0
+"""Seconds between two checks of the time limits."""
 
 
 class _Text:
@@ -63,6 +96,34 @@ class _Text:
     def __init__(self, data: bytes) -> None:
         self.data = data
         self.etag = f'"{hashlib.sha256(data).hexdigest()[:32]}"'
+
+
+class _Pages:
+    """The most recently used pages, each with the state of its file."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._pages: OrderedDict[tuple[Path, str], tuple[tuple[int, int], _Text]] = OrderedDict()
+        self._size = 0
+
+    def get(self, key: tuple[Path, str], state: tuple[int, int]) -> _Text | None:
+        """Return a page if its file has this state."""
+        with self._lock:
+            cached = self._pages.get(key)
+            if cached is None or cached[0] != state:
+                return None
+            self._pages.move_to_end(key)
+            return cached[1]
+
+    def add(self, key: tuple[Path, str], state: tuple[int, int], text: _Text) -> None:
+        """Add or replace a page."""
+        with self._lock:
+            replaced = self._pages.pop(key, None)
+            self._pages[key] = state, text
+            self._size += len(text.data) - (len(replaced[1].data) if replaced else 0)
+            while self._size > _CACHED_PAGES:
+                _, (_, oldest) = self._pages.popitem(last=False)
+                self._size -= len(oldest.data)
 
 
 class IndexApplication:
@@ -74,13 +135,15 @@ class IndexApplication:
 
     def __init__(self, index: Index) -> None:
         self._index = index
-        self._pages: dict[tuple[Path, str], tuple[tuple[int, int], _Text]] = {}
+        self._pages = _Pages()
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         """Answer a request."""
         request = Request(environ)
         try:
             response = self._answer(request)
+        except OSError:  # unreadable, or too many open files
+            response = Response("503 Service Unavailable\n", 503, content_type="text/plain")
         except HTTPException as error:
             response = Response(f"{error.code} {error.name}\n", error.code, content_type="text/plain")
         return response(environ, start_response)
@@ -88,14 +151,17 @@ class IndexApplication:
     def _answer(self, request: Request) -> Response:
         if request.method not in {"GET", "HEAD"}:
             raise MethodNotAllowed(["GET", "HEAD"])
-        parts = request.path.strip("/").split("/")
+        parts = _parts(request.environ["PATH_INFO"])
         match parts:
             case [""]:
                 return _redirect(request, f"{request.root_path}/simple/")
             case ["simple"] | ["simple", "index.html" | "index.json"]:
                 return self._page(request, self._index.simple, parts[1:], slash=len(parts) == 1)
             case ["simple", project, *rest] if len(rest) <= 1:
-                name = canonicalize_name(project)
+                try:
+                    name = canonicalize_name(project, validate=True)
+                except InvalidName:
+                    raise BadRequest from None
                 if name != project:
                     return _redirect(
                         request, "/".join([request.root_path, "simple", name, *rest]) + "/" * (not rest)
@@ -146,13 +212,13 @@ class IndexApplication:
         try:
             stat = source.stat()
             key, state = (folder, name), (stat.st_mtime_ns, stat.st_ino)
-            cached = self._pages.get(key)
-            if cached is None or cached[0] != state:
-                text = _page_text(folder, name, source.read_bytes())
-                cached = self._pages[key] = (state, _Text(text))
+            text = self._pages.get(key, state)
+            if text is None:
+                text = _Text(_page_text(folder, name, source.read_bytes()))
+                self._pages.add(key, state, text)
         except FileNotFoundError:
             return _Text((folder / name).read_bytes())
-        return cached[1]
+        return text
 
     def _file(self, request: Request, folder: Path, name: str) -> Response:
         if name.endswith(_METADATA) and is_wheel(name.removesuffix(_METADATA)):
@@ -169,6 +235,8 @@ class IndexApplication:
             max_age=_ONE_YEAR,
         )
         response.cache_control.immutable = True
+        if response.status_code == HTTPStatus.PARTIAL_CONTENT:
+            _send_from(response, path, request.environ)
         return response
 
     def _metadata(self, request: Request, wheel: Path) -> Response:
@@ -181,6 +249,32 @@ class IndexApplication:
         response = Response(text, content_type="application/octet-stream")
         response.set_etag(hashlib.sha256(text).hexdigest()[:32])
         return response.make_conditional(request)
+
+
+def _parts(path: str) -> list[str]:
+    """Return the parts of a request's path, which WSGI decodes as Latin-1.
+
+    Raises
+    ------
+    BadRequest
+        The path is not UTF-8, or has characters or parts that no path of an index has.
+    """
+    try:
+        text = path.encode("latin-1").decode()
+    except UnicodeDecodeError:
+        raise BadRequest from None
+    parts = text.strip("/").split("/")
+    if not text.startswith("/") or "\\" in text or not text.isprintable() or {".", ".."} & {*parts}:
+        raise BadRequest
+    return parts
+
+
+def _send_from(response: Response, path: Path, environ: WSGIEnvironment) -> None:
+    """Send a range of a file as a file, so that no thread waits until the client has read it."""
+    response.response.close()  # type: ignore[union-attr]
+    file = path.open("rb")
+    file.seek(response.content_range.start or 0)
+    response.response = wrap_file(environ, file)
 
 
 def _page_text(folder: Path, name: str, text: bytes) -> bytes:
@@ -245,10 +339,20 @@ def address_of(listening: socket.socket) -> str:
 def serving_on(listening: socket.socket, index: Index, *, threads: int = 8) -> Iterator[None]:
     """Serve an index on a listening socket until the block ends, then close the socket."""
     channels: dict[int, object] = {}
+    logging.getLogger("waitress.queue").setLevel(logging.ERROR)  # a long queue is no problem
     server = create_server(
-        IndexApplication(index), map=channels, sockets=[listening], threads=threads, ident=None
+        IndexApplication(index),
+        map=channels,
+        sockets=[listening],
+        threads=threads,
+        ident=None,
+        connection_limit=2 * _MOST_CONNECTIONS,  # `_Connections` has a lower one, and never stops accepting
+        max_request_header_size=_HEADER_LIMIT,
+        max_request_body_size=1,  # no body
+        log_socket_errors=False,
     )
-    thread = threading.Thread(target=server.run, daemon=True)
+    server.channel_class = _Connection
+    thread = threading.Thread(target=_run, args=(server, channels), daemon=True)
     thread.start()
     try:
         yield
@@ -257,7 +361,123 @@ def serving_on(listening: socket.socket, index: Index, *, threads: int = 8) -> I
         # the trigger included; the lock makes it wait until the trigger is pulled. Then its loop ends.
         server.task_dispatcher.shutdown()
         with server.trigger.lock:
-            server.trigger.thunks.append(lambda: wasyncore.close_all(channels))
+            server.trigger.thunks.append(lambda: _close(server, channels))
             server.trigger.pull_trigger()
         thread.join(timeout=10)
         listening.close()
+
+
+def raise_file_limit() -> None:
+    """Allow this process to open as many files as the most connections need, as far as its user may."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = 2 * _MOST_CONNECTIONS + _RESERVED_FILES
+    if soft < wanted:
+        limit = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
+
+
+def _run(server: TcpWSGIServer, channels: dict[int, object]) -> None:
+    """Serve until all channels are closed.
+
+    Connections are closed between two polls only: within one, a new connection could get the number of the
+    closed one, and then its events. waitress accepts one connection in each poll, which is too few when many
+    others are busy.
+    """
+    connections = _Connections(server.active_channels)
+    while channels:
+        for _ in range(_ACCEPTED_AT_ONCE):
+            connections.close_some(time.time())
+            count = len(server.active_channels)
+            server.handle_accept()
+            if len(server.active_channels) == count:
+                break
+        wasyncore.loop(timeout=_TICK, use_poll=True, map=channels, count=1)
+
+
+def _close(server: TcpWSGIServer, channels: dict[int, object]) -> None:
+    """Close all channels, and the files that connections send."""
+    for connection in list(server.active_channels.values()):
+        connection.handle_close()
+    wasyncore.close_all(channels)
+
+
+class _Parser(HTTPRequestParser):  # type: ignore[misc]
+    """A parser that reads one request at a time.
+
+    A client that sends more requests before it has read the response gets only that response, as HTTP allows.
+    Otherwise it could use a thread and open files without limit. No installer sends requests so.
+    """
+
+    def received(self, data: bytes) -> int:
+        """Parse more of a request; return how many bytes belong to it."""
+        consumed = int(super().received(data))
+        if self.completed and not self.empty and consumed < len(data):
+            self.headers["CONNECTION"] = "close"
+            return len(data)
+        return consumed
+
+    def parse_header(self, header_plus: bytes) -> None:
+        """Parse the first line and the headers; waitress does not expect every invalid URL."""
+        try:
+            super().parse_header(header_plus)
+        except ValueError:
+            msg = "Invalid URL"
+            raise ParsingError(msg) from None
+
+
+class _Connection(HTTPChannel):  # type: ignore[misc]
+    """A connection that knows for how long it has waited for its client."""
+
+    parser_class = _Parser
+    _request_began = 0.0
+
+    def received(self, data: bytes) -> bool:
+        """Receive a part of a request, or a whole one."""
+        if self.request is None:
+            self._request_began = time.time()
+        return bool(super().received(data))
+
+    def waits(self, now: float) -> float:
+        """Return for how many seconds the connection has waited for its client."""
+        if self.requests:
+            return 0.0
+        return now - (self._request_began if self.request is not None else self.last_activity)
+
+    def is_overdue(self, now: float) -> bool:
+        """Return whether the client exceeded a time limit."""
+        return self.waits(now) > (_REQUEST_TIMEOUT if self.request is not None else _IDLE_TIMEOUT)
+
+
+class _Connections:
+    """The open connections of a server."""
+
+    def __init__(self, active: dict[int, _Connection]) -> None:
+        self._active = active
+        self._limit = min(
+            _MOST_CONNECTIONS, (resource.getrlimit(resource.RLIMIT_NOFILE)[0] - _RESERVED_FILES) // 2
+        )
+        self._checked = 0.0
+
+    def close_some(self, now: float) -> None:
+        """Close what exceeded a time limit, and one more connection if another one would exceed a limit.
+
+        That is one that waits for its client, of the client with the most connections, for the longest time.
+        """
+        if now >= self._checked + _TICK:
+            self._checked = now
+            for connection in [each for each in self._active.values() if each.is_overdue(now)]:
+                connection.handle_close()
+        half = self._limit // 2
+        if len(self._active) < half:
+            return
+        clients = Counter(connection.addr[0] for connection in self._active.values())
+        busiest, most = clients.most_common(1)[0]
+        if most < half and len(self._active) < self._limit:
+            return
+
+        def uselessness(connection: _Connection) -> tuple[bool, int, float]:
+            waits = connection.waits(now)
+            return waits > _WAITING, clients[connection.addr[0]], waits
+
+        all_or_its = (each for each in self._active.values() if most < half or each.addr[0] == busiest)
+        max(all_or_its, key=uselessness).handle_close()

@@ -279,8 +279,9 @@ def _status(index: Index, args: argparse.Namespace, console: Console) -> int:
 
 
 def _serve(index: Index, args: argparse.Namespace, console: Console) -> int:
-    from builders.index.server import serving
+    from builders.index.server import raise_file_limit, serving
 
+    raise_file_limit()
     with serving(index, host=args.host, port=args.port) as address:
         console.write(f"{address}\n")
         console.info(f"Serving {index.root}. Press Ctrl-C to stop.")

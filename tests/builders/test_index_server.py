@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import socket
 import subprocess
 import sys
 import threading
@@ -11,14 +12,16 @@ import time
 import zipfile
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 import requests
 from pypi_simple import PyPISimple
 from waitress.trigger import trigger
 
-from builders.index import Index
+from builders.index import Index, server
 from builders.index.maintenance import yank
 from builders.index.server import serving
 from resolver.errors import EnvironmentLacksError
@@ -39,6 +42,15 @@ def index(tmp_path: Path, make_wheel: MakeWheel) -> Index:
 def address(index: Index) -> Iterator[str]:
     with serving(index) as url:
         yield url
+
+
+@contextmanager
+def connected(address: str, source: str = "127.0.0.1") -> Iterator[socket.socket]:
+    """Yield a connection to a server from one of this machine's addresses."""
+    where = urlsplit(address)
+    pair = (where.hostname or "", where.port or 0)
+    with socket.create_connection(pair, timeout=10, source_address=(source, 0)) as client:
+        yield client
 
 
 def get(url: str, accept: str = "", method: str = "GET", **headers: str) -> requests.Response:
@@ -143,22 +155,32 @@ def test_server_redirects_to_normalized_name(address: str, path: str, to: str) -
 
 
 @pytest.mark.parametrize(
-    "path",
+    ("path", "status"),
     [
-        "../provenance/",
-        "../.matrix/",
-        "..%2fprovenance%2f",
-        "my-pkg-ext/..%2f..%2f..%2fsecret.whl",
-        "my-pkg-ext/../../secret-1.0-py3-none-any.whl",
-        "my-pkg-ext/.tmp-half.whl",
-        "my-pkg-ext/none-1.0-py3-none-any.whl",
-        "my-pkg-ext/none-1.0-py3-none-any.whl.metadata",
-        "my-pkg-ext/a/b",
-        "%00",
-        "none/",
+        ("../provenance/", 400),
+        ("../.matrix/", 400),
+        ("..%2fprovenance%2f", 400),
+        ("my-pkg-ext/..%2f..%2f..%2fsecret.whl", 400),
+        ("my-pkg-ext/../../secret-1.0-py3-none-any.whl", 400),
+        ("my-pkg-ext/.tmp-half.whl", 404),
+        ("my-pkg-ext/none-1.0-py3-none-any.whl", 404),
+        ("my-pkg-ext/none-1.0-py3-none-any.whl.metadata", 404),
+        ("my-pkg-ext/a/b", 404),
+        ("%00", 400),
+        ("my-pkg-ext/%00", 400),
+        ("my-pkg-ext/%0d%0aX: y", 400),
+        ("my-pkg-ext/%ff", 400),
+        ("my-pkg-ext/..%5csecret.whl", 400),
+        ("%2e%2e%2e/", 400),
+        ("-/", 400),
+        ("a%20b/", 400),
+        ("%zz/", 400),
+        ("none/", 404),
+        ("n" * 5000, 404),
+        ("my-pkg-ext/" + "n" * 5000 + "-1.0-py3-none-any.whl", 404),
     ],
 )
-def test_server_serves_only_simple(address: str, index: Index, path: str) -> None:
+def test_server_serves_only_simple(address: str, index: Index, path: str, status: int) -> None:
     for directory in (index.root, index.simple / "my-pkg-ext"):
         (directory / "secret-1.0-py3-none-any.whl").write_bytes(b"secret")
         (directory / ".tmp-half.whl").write_bytes(b"secret")
@@ -166,8 +188,49 @@ def test_server_serves_only_simple(address: str, index: Index, path: str) -> Non
     prepared = session.prepare_request(requests.Request("GET", address))
     prepared.url = address + path
     answer = session.send(prepared, timeout=10)
-    assert answer.status_code in {400, 404}
+    assert answer.status_code == status
     assert b"secret" not in answer.content
+    assert get(address).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"GET simple/ HTTP/1.1",
+        b"GET /simple/../.matrix/ HTTP/1.1",
+        b"GET /simple/my-pkg-ext/../../provenance/ HTTP/1.1",
+        b"GET /simple/\xff\xfe HTTP/1.1",
+        b"GET * HTTP/1.1",
+        b"GET /simple/ HTTP/9.99",
+        b"GET\t/simple/ HTTP/1.1",
+        b"\x00\x01\x02",
+        b"get /simple/ HTTP/1.1",
+        b"GET http://[::1/simple/ HTTP/1.1",
+    ],
+)
+def test_server_malformed_request_gives_400(address: str, line: bytes) -> None:
+    with connected(address) as client:
+        client.sendall(line + b"\r\nHost: x\r\n\r\n")
+        assert client.recv(100).split()[1] == b"400"
+    assert get(address).status_code == 200
+
+
+def test_server_refuses_bodies_and_large_headers(address: str) -> None:
+    assert requests.post(address, data=b"x", timeout=10).status_code == 413
+    assert requests.post(address, data=iter([b"x"]), timeout=10).status_code == 413
+    assert get(address, **{"X-Long": "x" * 100_000}).status_code == 431
+
+
+def test_unreadable_page_gives_503_and_no_traceback(
+    index: Index, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> bytes:
+        raise PermissionError
+
+    with serving(index) as url:
+        monkeypatch.setattr(Path, "read_bytes", refuse)
+        assert get(url).status_code == 503
+    assert "Traceback" not in capfd.readouterr().err
 
 
 def test_server_link_out_of_index_gives_404(address: str, index: Index, make_wheel: MakeWheel) -> None:
@@ -240,6 +303,141 @@ def test_server_stops_during_request(index: Index, monkeypatch: pytest.MonkeyPat
             answer = client.submit(get, url)
             assert pulled.wait(timeout=10)
         assert answer.result().status_code == 200
+
+
+def is_open(client: socket.socket) -> bool:
+    """Return whether the server has not closed the connection; read what it has sent."""
+    client.setblocking(False)
+    try:
+        while client.recv(1 << 20):
+            pass
+    except BlockingIOError:
+        return True
+    except ConnectionResetError:
+        return False
+    return False
+
+
+def closed(client: socket.socket) -> bool:
+    """Return whether the server closes the connection within ten seconds; read what it sends before."""
+    client.settimeout(10)
+    try:
+        while client.recv(1 << 20):
+            pass
+    except ConnectionResetError:
+        return True
+    except TimeoutError:
+        return False
+    return True
+
+
+REQUEST = "GET /simple/{} HTTP/1.1\r\nHost: x\r\n{}\r\n"
+
+
+@pytest.fixture
+def big(index: Index) -> str:
+    """Return the path of a large wheel, which is sparse."""
+    name = "big-1.0-py3-none-any.whl"
+    with (index.simple / "my-pkg-ext" / name).open("wb") as file:
+        file.truncate(1 << 30)
+    return f"my-pkg-ext/{name}"
+
+
+@pytest.mark.parametrize(
+    ("header", "times"),
+    [("", 1), ("Range: bytes=1-999999999\r\n", 1), ("", 50)],
+    ids=["file", "range", "pipelined"],
+)
+def test_clients_that_do_not_read_block_nobody(
+    address: str, big: str, index: Index, header: str, times: int
+) -> None:
+    """There are more of them than threads."""
+    with ExitStack() as stack:
+        clients = [stack.enter_context(connected(address)) for _ in range(20)]
+        for client in clients:
+            client.sendall(REQUEST.format(big, header).encode() * times)
+        for client in clients:
+            assert client.recv(8).startswith(b"HTTP/1.1")
+        assert get(address).status_code == 200
+        (wheel,) = set(index.wheels("my-pkg-ext")) - {index.simple / big}
+        assert get(f"{address}my-pkg-ext/{wheel.name}", Range="bytes=3-9").content == wheel.read_bytes()[3:10]
+
+
+def test_pipelined_requests_close_the_connection(address: str) -> None:
+    with connected(address) as client:
+        client.sendall(REQUEST.format("", "").encode() * 50)
+        assert closed(client)
+
+
+def test_idle_connections_lock_nobody_out(address: str) -> None:
+    with ExitStack() as stack:
+        for _ in range(200):
+            stack.enter_context(connected(address))
+        assert get(address).status_code == 200
+
+
+@pytest.mark.parametrize("sent", [b"", b"GET /simple/ HT", REQUEST.format("", "").encode()])
+def test_connections_above_the_limit_are_closed(
+    index: Index, monkeypatch: pytest.MonkeyPatch, sent: bytes
+) -> None:
+    """One client opens far too many; another one keeps its connection, and a third one gets one."""
+    monkeypatch.setattr(server, "_MOST_CONNECTIONS", 20)
+    with serving(index) as url, ExitStack() as stack:
+        other = stack.enter_context(connected(url, "127.0.0.2"))
+        greedy = [stack.enter_context(connected(url)) for _ in range(50)]
+        for client in greedy:
+            with suppress(OSError):
+                client.sendall(sent)
+        assert get(url).status_code == 200
+        wait_until(lambda: sum(map(is_open, greedy)) <= 10)
+        assert is_open(other)
+        other.setblocking(True)
+        other.sendall(REQUEST.format("", "").encode())
+        assert other.recv(100).startswith(b"HTTP/1.1 200")
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    """Wait at most ten seconds."""
+    end = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+def test_many_clients_above_the_limit_lock_nobody_out(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "_MOST_CONNECTIONS", 20)
+    with serving(index) as url, ExitStack() as stack:
+        for number in range(2, 60):
+            stack.enter_context(connected(url, f"127.0.0.{number}"))
+        assert get(url).status_code == 200
+
+
+@pytest.mark.parametrize("stall", ["nothing sent", "half a request", "nothing read"])
+def test_stalled_connection_is_closed_in_time(
+    index: Index, big: str, stall: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, seconds in (("_REQUEST_TIMEOUT", 0.3), ("_IDLE_TIMEOUT", 0.6), ("_TICK", 0.1)):
+        monkeypatch.setattr(server, name, seconds)
+    with serving(index) as url, connected(url) as client:
+        if stall == "half a request":
+            began = time.monotonic()
+            with suppress(OSError):
+                for byte in b"GET /simple/ HTTP/1.1" * 100:
+                    client.sendall(bytes([byte]))  # each byte is activity
+                    time.sleep(0.05)
+            assert time.monotonic() - began < 10
+        elif stall == "nothing read":
+            client.sendall(REQUEST.format(big, "").encode())
+            time.sleep(1.5)
+        assert closed(client)
+
+
+def test_pages_beyond_the_cache_are_right(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "_CACHED_PAGES", 1)
+    with serving(index) as url:
+        for _ in range(2):
+            assert b"my-pkg-ext" in get(url).content
+            assert b"1.0" in get(f"{url}my-pkg-ext/").content
 
 
 @pytest.mark.integration
