@@ -13,13 +13,13 @@ import shlex
 import signal
 import subprocess
 import sys
-from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from types import FrameType
 
 from builders import reaper
+from builders.logs import error_lines
 from resolver.errors import CommandError, EnvironmentLacksError, TooSlowError
 
 _log = logging.getLogger(__name__)
@@ -35,15 +35,6 @@ _NETWORK_VARIABLES = (
 """Further ones for programs that use the network; the URL of a proxy may have a password."""
 _CREDENTIALS = re.compile(r"(?<=://)[^/\s@'\"]+@")
 
-_ERROR = re.compile(
-    r"(?i:\berror:)|fatal error|\w(Error|Exception)\b:|undefined (reference|symbol)|cannot find -l"
-    r"|command not found|No such file or directory|No space left|\bKilled\b"
-)
-_NOISE = re.compile(
-    r"not a git repository|error: Command '?\[|CalledProcessError|\[WARNING\]|\bnote:"
-    r"|^(copying|adding|creating|reading|writing|running) "
-)
-_WIDEST = 240  # characters of a line that are shown
 _PR_SET_PDEATHSIG = 1  # from linux/prctl.h
 _NOT_FOUND = 127  # what a shell returns for a program that it cannot start
 _SIGNALLED = 128  # what a shell adds to the number of a signal
@@ -256,23 +247,3 @@ def read_since(log: Path, start: int) -> str:
     with log.open("rb") as source:
         source.seek(start)
         return source.read().decode(errors="replace")
-
-
-def error_lines(log: Path, *, start: int = 0, most: int = 8) -> list[str]:
-    """Return the lines of a log that explain a failure.
-
-    These are the first errors, which the compiler reports before those that follow from them. Without
-    any error the last lines are returned.
-    """
-    errors: list[str] = []
-    last: deque[str] = deque(maxlen=most)
-    with log.open("rb") as source:
-        source.seek(start)
-        for raw in source:
-            line = raw.decode(errors="replace").strip()[:_WIDEST]
-            if not line:
-                continue
-            last.append(line)
-            if len(errors) < most and _ERROR.search(line) and not _NOISE.search(line) and line not in errors:
-                errors.append(line)
-    return errors or list(last)

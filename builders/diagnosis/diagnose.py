@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 import io
-import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
-from typing import Protocol
 
 from builders.diagnosis.known import Failure, Known, Pattern, fill, known
 from builders.findings import Finding
+from builders.logs import Readable, Sighting, literal_finder, parts, sightings
 from resolver.errors import UsageError
 from resolver.versions import satisfies
 
 _NO_LINE = 10**12  # sorts failures without a line last
 _SHOWN_LINES = 3
 _SHOWN_CAUSES = 3  # in the message of a failed build; the first is nearly always the cause
-_CHUNK = 2**20  # bytes read at once, and the longest line that is searched as a whole
 _KEPT_LINES = 3  # lines kept per pattern: the first ones are the cause, the others follow from them
-_SHOWN = 240  # characters kept of a line
-_BEFORE = 60  # of these before the match, in a longer line
-_COLOURS = re.compile(rb"\x1b\[[0-9;]*[A-Za-z]")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,81 +179,15 @@ def explain_failure(message: str, log: Path, context: Context) -> tuple[str, lis
     return "\n".join(filter(None, [message, diagnosis_text(diagnosis[:_SHOWN_CAUSES])])), diagnosis
 
 
-class Readable(Protocol):
-    """A stream of bytes."""
-
-    def read(self, size: int, /) -> bytes:
-        """Return at most that many bytes, none at the end."""
-
-
-@dataclass(frozen=True, slots=True)
-class Sighting:
-    """A line that a pattern matches."""
-
-    line: int
-    """Line number, from 1."""
-    text: str
-    """The line; of a long one the part around the match."""
-    values: Mapping[str, str]
-    """Values of the named groups."""
-
-
 def scan(source: Readable, patterns: Iterable[Pattern]) -> dict[Pattern, tuple[Sighting, ...]]:
-    """Search a log for patterns, in bounded memory; return the first few lines of each that matches.
-
-    Invalid UTF-8 is replaced, and terminal colours are removed.
-    """
+    """Search a log for patterns; return the first few lines of each that matches."""
     patterns = list(patterns)
+    present_in = literal_finder([pattern.plain for pattern in patterns])
     seen: dict[Pattern, list[Sighting]] = {}
-    for first_line, chunk in _chunks(source):
-        for pattern in patterns:
-            if len(seen.get(pattern, ())) < _KEPT_LINES and pattern.plain in chunk:
-                sightings = seen.setdefault(pattern, [])
-                sightings += _search(pattern, chunk, first_line, _KEPT_LINES - len(sightings))
-    return {pattern: tuple(sightings) for pattern, sightings in seen.items() if sightings}
-
-
-def _chunks(source: Readable) -> Iterator[tuple[int, bytes]]:
-    """Yield chunks that end with a line, each with the number of its first line.
-
-    A line longer than a chunk is yielded in several chunks with the same number.
-    """
-    line, kept = 1, b""
-    while chunk := source.read(_CHUNK):
-        chunk = kept + chunk
-        end = chunk.rfind(b"\n") + 1 or (len(chunk) if len(chunk) >= _CHUNK else 0)
-        chunk, kept = chunk[:end], chunk[end:]
-        yield line, _COLOURS.sub(b"", chunk) if b"\x1b" in chunk else chunk
-        line += chunk.count(b"\n")
-    yield line, _COLOURS.sub(b"", kept)
-
-
-def _search(pattern: Pattern, chunk: bytes, first_line: int, most: int) -> list[Sighting]:
-    sightings: list[Sighting] = []
-    position = chunk.find(pattern.plain)
-    while position >= 0 and len(sightings) < most:
-        start, end = _line_around(chunk, position)
-        text = chunk[start:end].decode(errors="replace")
-        match = pattern.expression.search(text)
-        if match:
-            values = {name: value for name, value in match.groupdict().items() if value is not None}
-            number = first_line + chunk.count(b"\n", 0, start)
-            sightings.append(Sighting(number, _around(text, match.start()), values))
-        position = chunk.find(pattern.plain, end)
-    return sightings
-
-
-def _line_around(chunk: bytes, position: int) -> tuple[int, int]:
-    """Return start and end of a line; the carriage returns of progress bars also start lines."""
-    start, end = chunk.rfind(b"\n", 0, position) + 1, chunk.find(b"\n", position)
-    end = len(chunk) if end < 0 else end
-    start = max(start, chunk.rfind(b"\r", start, position) + 1)
-    returned = chunk.find(b"\r", position, end)
-    return start, end if returned < 0 else returned
-
-
-def _around(text: str, position: int) -> str:
-    if len(text.strip()) <= _SHOWN:
-        return text.strip()
-    start = max(0, min(position - _BEFORE, len(text) - _SHOWN))
-    return f"{'...' if start else ''}{text[start : start + _SHOWN].strip()}..."
+    for part in parts(source):
+        for number in present_in(part.text):
+            pattern = patterns[number]
+            missing = _KEPT_LINES - len(seen.get(pattern, ()))
+            if missing:
+                seen.setdefault(pattern, []).extend(islice(sightings(part, pattern.expression), missing))
+    return {pattern: tuple(lines) for pattern, lines in seen.items() if lines}

@@ -1,8 +1,8 @@
 """Known failures: the rows of ``known.toml``, validated, with their patterns compiled.
 
-A pattern is a regular expression for one line of a log, together with literal text that every matching line
-contains. Most lines match nothing. Searching a megabyte for literal text is many times faster than trying a
-hundred expressions on each line, so an expression is tried only on lines with its text.
+A pattern is a regular expression for one line of a log, in the syntax of RE2, together with literal text that
+every matching line contains. Most logs match nothing. Literal text is found many times faster than an
+expression, so an expression is tried only on parts of a log with its text.
 """
 
 from __future__ import annotations
@@ -13,10 +13,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
+from builders.logs import line_expression
 from resolver.errors import CatalogError, UsageError
 from resolver.versions import parse_specifier
 
@@ -28,7 +29,7 @@ _PLAIN_ESCAPES = re.compile(r"[^\w\s]")  # \. and the like stand for the charact
 _BY_NUMBER = "xuUN0123456789"
 _OPTIONAL = "*?{"
 _KINDS: dict[str, Literal["close", "bar"]] = {")": "close", "|": "bar"}
-_GROUP = re.compile(r"(\?P<\w+>|\?P=\w+|\?P?[<>=!:#]*)?")
+_GROUP = re.compile(r"(\?P<\w+>|\?:?)?")
 
 
 class PatternError(ValueError):
@@ -39,7 +40,8 @@ class PatternError(ValueError):
 class Pattern:
     """A regular expression with its literal text."""
 
-    expression: re.Pattern[str]
+    expression: Any
+    """A compiled expression of RE2."""
     plain: bytes
     """UTF-8 text in every line that the expression matches."""
 
@@ -61,13 +63,10 @@ def compile_pattern(text: str) -> Pattern:
     b'oneapi/ccl.hpp'
     """
     try:
-        expression = re.compile(text)
-    except re.error as error:
+        expression = line_expression(text)
+    except ValueError as error:
         msg = f"{text!r} is not a valid regular expression: {error}"
         raise PatternError(msg) from None
-    if expression.flags & (re.IGNORECASE | re.VERBOSE):
-        msg = f"{text!r} sets flags, but patterns must not set any"
-        raise PatternError(msg)
     plain = max(_plain_runs(text), key=len, default="")
     if len(plain) < _MINIMUM:
         msg = f"{text!r} has no {_MINIMUM} consecutive literal characters outside brackets"
@@ -87,6 +86,9 @@ def _plain_runs(text: str) -> list[str]:
     """Return the runs of literal characters that every match of a valid expression contains."""
     tokens = list(_tokens(text))
     opaque = _opaque_groups(text, tokens)
+    if any(token.text == "(?" for token in tokens):
+        msg = f"{text!r} sets flags, but patterns must not set any"
+        raise PatternError(msg)
     runs, depth = [""], 0
     for number, token in enumerate(tokens):
         following = tokens[number + 1].text[:1] if number + 1 < len(tokens) else ""

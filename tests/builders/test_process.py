@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from builders.process import clean_environment, error_lines, output_of, run
+from builders.process import clean_environment, output_of, run
 from resolver.errors import CommandError, MatrixError, TooSlowError
 
 FATAL = "foo.cpp:3:10: fatal error: x.h: No such file or directory"
@@ -90,49 +90,6 @@ def test_missing_program_is_an_error(tmp_path: Path) -> None:
 def test_missing_working_directory_is_named(tmp_path: Path) -> None:
     with pytest.raises(CommandError, match=f"{tmp_path / 'gone'}: No such file or directory"):
         run(["true"], what="One", log=tmp_path / "log", cwd=tmp_path / "gone")
-
-
-@pytest.mark.parametrize(
-    "error",
-    [
-        FATAL,
-        "/usr/bin/ld: cannot find -lamdhip64",
-        "a.o: undefined reference to `c10::Error::what()'",
-        "ModuleNotFoundError: No module named 'torch'",
-        "g++: fatal error: Killed signal terminated program cc1plus",
-        "error: command '/usr/bin/g++' failed with exit code 1",
-    ],
-)
-def test_error_lines_finds_error(tmp_path: Path, error: str) -> None:
-    log = tmp_path / "log"
-    noise = [f"[{n}/99] g++ -Werror -Wno-error=x -DNAME=error_code -c {n}.cpp" for n in range(99)]
-    log.write_text("\n".join([*noise, error, *noise, "ninja: build stopped: subcommand failed."]))
-    assert error_lines(log) == [error]
-
-
-def test_error_lines_prefers_first_errors(tmp_path: Path) -> None:
-    log = tmp_path / "log"
-    log.write_text(f"{FATAL}\n{FATAL}\n" + "".join(f"b.cpp:{n}: error: follows\n" for n in range(50)))
-    chosen = error_lines(log, most=4)
-    assert chosen == [FATAL, *(f"b.cpp:{n}: error: follows" for n in range(3))]
-
-
-def test_error_lines_ignores_file_names(tmp_path: Path) -> None:
-    """Setuptools prints every module that it copies, ninja every file that it compiles."""
-    log = tmp_path / "log"
-    modules = [f"copying tiny/m{n}/exceptions.py -> build/lib/tiny/m{n}" for n in range(9)]
-    objects = [f"[{n}/9] g++ -c src/m{n}/error.cpp -o build/m{n}/error.o" for n in range(9)]
-    log.write_text("\n".join([*modules, *objects, FATAL, "ninja: build stopped: subcommand failed."]))
-    assert FATAL in error_lines(log)
-
-
-def test_error_lines_without_error_returns_last_lines_cut(tmp_path: Path) -> None:
-    log = tmp_path / "log"
-    log.write_bytes(b"\n".join(b"line %d" % n for n in range(50)) + b"\n\n" + b"x" * 5000 + b"\xff\n")
-    chosen = error_lines(log, most=3)
-    assert chosen[:2] == ["line 48", "line 49"]
-    assert chosen[2].startswith("xxx")
-    assert len(chosen[2]) <= 300
 
 
 def test_clean_environment_keeps_only_recipe_and_known_names(

@@ -1,0 +1,158 @@
+"""Search logs of any size and content, in bounded memory and in time proportional to their size.
+
+What a build prints is untrusted. On a line of some kilobytes, Python's regular expressions can take hours.
+RE2 does not backtrack, so it also searches many lines at once.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Protocol
+
+import re2
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from pathlib import Path
+
+_PART = 2**20  # bytes read at once, and the longest line that is searched as a whole
+_SHOWN = 240  # characters kept of a line
+_BEFORE = 60  # of these before the match, in a longer line
+_TAIL = 2**16  # bytes at the end of a log in which its last lines are
+_MOST_CANDIDATES = 20_000  # lines that look like errors and are compared with each other
+_COLOURS = re.compile(rb"\x1b\[[0-9;]*[A-Za-z]")
+
+
+class Readable(Protocol):
+    """A stream of bytes."""
+
+    def read(self, size: int, /) -> bytes:
+        """Return at most that many bytes, none at the end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Consecutive lines of a log."""
+
+    first_line: int
+    """Number of its first line, from 1."""
+    text: bytes
+    """Valid UTF-8, without terminal colours."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sighting:
+    """A line that an expression matches."""
+
+    line: int
+    """Line number, from 1."""
+    text: str
+    """The line; of a long one the part around the match."""
+    values: Mapping[str, str]
+    """Values of the named groups."""
+
+
+def line_expression(text: str) -> Any:  # noqa: ANN401  re2 has no types
+    """Compile a regular expression that matches within a line; ``^`` and ``$`` are its ends.
+
+    Raises
+    ------
+    ValueError
+        It is not valid, or cannot be matched in linear time.
+    """
+    options = re2.Options()
+    options.log_errors = False
+    options.never_nl = True
+    try:
+        return re2.compile(f"(?m){text}", options)
+    except re2.error as error:
+        reason = error.args[0]
+        raise ValueError(reason.decode() if isinstance(reason, bytes) else str(reason)) from None
+
+
+def literal_finder(texts: Sequence[bytes]) -> Callable[[bytes], list[int]]:
+    """Return a function that returns the positions of those texts that occur in a part of a log."""
+    literals = re2.Set.SearchSet()
+    for text in texts:
+        literals.Add(re2.escape(text.decode()))
+    literals.Compile()
+    return lambda data: literals.Match(data) or []
+
+
+def parts(source: Readable) -> Iterator[Part]:
+    """Yield a log in parts that end with a line.
+
+    Invalid UTF-8 is replaced. A line that is longer than a part is in several parts with the same number.
+    """
+    line, kept = 1, b""
+    while data := source.read(_PART):
+        data = kept + data
+        end = data.rfind(b"\n") + 1 or (len(data) if len(data) >= _PART else 0)
+        data, kept = data[:end], data[end:]
+        yield Part(line, _text(data))
+        line += data.count(b"\n")
+    yield Part(line, _text(kept))
+
+
+def _text(data: bytes) -> bytes:
+    data = _COLOURS.sub(b"", data) if b"\x1b" in data else data
+    return data if data.isascii() else data.decode(errors="replace").encode()
+
+
+def sightings(part: Part, expression: Any) -> Iterator[Sighting]:  # noqa: ANN401  re2 has no types
+    """Yield the lines of a part that an expression matches; a carriage return also ends a line."""
+    lines = part.text.replace(b"\r", b"\n")  # as long as the text: progress bars use carriage returns
+    number, counted, position = part.first_line, 0, 0
+    while position < len(lines) and (match := expression.search(lines, position)):
+        start = lines.rfind(b"\n", position, match.start()) + 1 or position
+        position = lines.find(b"\n", match.end())
+        position = len(lines) if position < 0 else position
+        number += part.text.count(b"\n", counted, start)
+        counted = start
+        values = {name: value.decode() for name, value in match.groupdict().items() if value is not None}
+        yield Sighting(number, _around(lines[start:position], match.start() - start), values)
+
+
+def _around(line: bytes, position: int) -> str:
+    """Return a line, of a long one the part around a position."""
+    text = line.decode().strip() if len(line) <= 4 * _SHOWN else ""
+    if text and len(text) <= _SHOWN:
+        return text
+    start = max(0, min(position - _BEFORE, len(line) - _SHOWN))
+    shown = line[start : start + _SHOWN].decode(errors="ignore").strip()
+    return f"{'...' if start else ''}{shown}..."
+
+
+_ERROR = line_expression(
+    r"(?i:\berror:)|fatal error|\w(?:Error|Exception)\b:|undefined (?:reference|symbol)|cannot find -l"
+    r"|command not found|No such file or directory|No space left|\bKilled\b"
+)
+_NOISE = line_expression(
+    r"not a git repository|error: Command '?\[|CalledProcessError|\[WARNING\]|\bnote:"
+    r"|^(?:copying|adding|creating|reading|writing|running) "
+)
+
+
+def error_lines(log: Path, *, start: int = 0, most: int = 8) -> list[str]:
+    """Return the lines of a log that explain a failure.
+
+    These are the first errors, which the compiler reports before those that follow from them. Without
+    any error the last lines are returned.
+    """
+    errors: dict[str, None] = {}
+    with log.open("rb") as source:
+        source.seek(start)
+        candidates = (seen.text for part in parts(source) for seen in sightings(part, _ERROR))
+        for text in islice(candidates, _MOST_CANDIDATES):
+            if not _NOISE.search(text):
+                errors[text] = None
+                if len(errors) == most:
+                    break
+        if errors:
+            return list(errors)
+        end = source.seek(0, 2)
+        source.seek(max(start, end - _TAIL))
+        lines = source.read().decode(errors="replace").splitlines()
+    return [shown for line in lines if (shown := line.strip()[:_SHOWN])][-most:]
