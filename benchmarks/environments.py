@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING
 from builders.containers.engines import choose_runtime
 from builders.containers.image import find_image
 from builders.containers.runtime import Bind, View, run_in
-from builders.environments.cached import remove_tree
 from builders.environments.layers import fetch_build_wheels, make_environment, make_layers
 from builders.environments.python import find_python, python_view
 from builders.environments.wheelhouse import FetchOptions
+from builders.files import remove_tree
 from builders.host import running_python
 from resolver.reporter import SILENT
 

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
-import fcntl
+import errno
 import hashlib
 import os
 import shutil
+import stat
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from builders.lease import hold, holder_of
+from builders.modes import create_file, make_directories, make_read_only
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from builders.lease import Holder
+
 TEMPORARY_PREFIX = ".tmp-"
+_NO_HARD_LINKS = {errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK, errno.EINVAL}
 
 
 @contextmanager
@@ -21,26 +28,36 @@ def temporary_sibling(target: Path) -> Iterator[Path]:
     """Yield a new temporary file in the target's directory; remove it at the end if it still exists.
 
     A kill leaves a file whose name begins with `TEMPORARY_PREFIX`; all readers of these directories
-    skip such files.
+    skip such files. Errors about it name the target, because people do not know the temporary file.
     """
-    target.parent.mkdir(parents=True, exist_ok=True)
+    make_directories(target.parent)
     temporary = target.parent / f"{TEMPORARY_PREFIX}{os.urandom(8).hex()}{target.suffix}"
     try:
-        temporary.touch(mode=0o600, exist_ok=False)
+        os.close(create_file(temporary))
+        try:
+            yield temporary
+        finally:
+            temporary.unlink(missing_ok=True)
     except OSError as error:
-        error.filename = str(target)  # people do not know the temporary file
+        if error.filename in {None, temporary, str(temporary)}:
+            error.filename = str(target)
         raise
-    try:
-        yield temporary
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
-def finish(temporary: Path) -> None:
-    """Make a temporary file readable by all users and flush it to disk."""
-    temporary.chmod(0o644)
-    with temporary.open("rb") as written:
+def flush(path: Path) -> None:
+    """Write a file to disk; errors that were delayed, such as an exceeded quota, appear here."""
+    with path.open("rb") as written:
         os.fsync(written.fileno())
+
+
+def copy_file(source: Path, target: Path) -> None:
+    """Copy the content of a file; an error about space names the target, which is full, not the source."""
+    try:
+        shutil.copyfile(source, target)
+    except OSError as error:
+        if error.errno in {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}:
+            error.filename = str(target)
+        raise
 
 
 @contextmanager
@@ -49,27 +66,29 @@ def atomic_path(target: Path) -> Iterator[Path]:
 
     After an exception the target is unchanged and the temporary file removed.
     """
-    target = target.resolve()  # a symbolic link stays one
-    with temporary_sibling(target) as temporary:
+    with temporary_sibling(target.resolve()) as temporary:  # a symbolic link stays one
         yield temporary
-        finish(temporary)
-        temporary.replace(target)
+        flush(temporary)
+        temporary.replace(target.resolve())
 
 
 def link_exclusively(temporary: Path, target: Path) -> bool:
     """Rename a finished file to its final name; return False if the name exists already.
 
     A hard link fails if the name exists, even if another machine creates it at the same moment. On file
-    systems without hard links, the name is checked just before the rename.
+    systems without hard links, a lock protects the time between looking for the name and the rename.
     """
     try:
         os.link(temporary, target)
     except FileExistsError:
         return False
-    except OSError:
-        if os.path.lexists(target):
-            return False
-        temporary.replace(target)
+    except OSError as error:
+        if error.errno not in _NO_HARD_LINKS:
+            raise
+        with exclusive_lock(target.with_name(f"{TEMPORARY_PREFIX}{target.name}.lock")):
+            if os.path.lexists(target):
+                return False
+            temporary.replace(target)
     return True
 
 
@@ -80,8 +99,8 @@ def link_or_copy(source: Path, target: Path) -> None:
         try:
             os.link(source, temporary)
         except OSError:
-            shutil.copyfile(source, temporary)
-            finish(temporary)
+            copy_file(source, temporary)
+            flush(temporary)
         temporary.replace(target)
 
 
@@ -97,25 +116,58 @@ def write_atomic(target: Path, text: str | bytes) -> None:
 
 @contextmanager
 def exclusive_lock(path: Path, *, on_wait: Callable[[], None] | None = None) -> Iterator[None]:
-    """Hold a lock file; the kernel releases it when the process dies.
+    """Hold a lock, also against other machines that share the directory; `builders.lease` explains it.
+
+    It is released when the process ends, also by ``kill -9``. If the machine breaks down, others can take the
+    lock after `builders.lease.EXPIRY` seconds.
 
     Parameters
     ----------
+    path
+        The file that the lock is named after. `lock_holder` returns who holds it.
     on_wait
         Called before waiting if another process holds the lock.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w") as handle:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if on_wait is not None:
-                on_wait()
-            fcntl.flock(handle, fcntl.LOCK_EX)
+    with hold(path, on_wait):
         yield
+
+
+def lock_holder(path: Path) -> Holder | None:
+    """Return who holds an `exclusive_lock`; None if it is free."""
+    return holder_of(path)
 
 
 def sha256_of(path: Path) -> str:
     """Return the SHA-256 of a file in hexadecimal."""
     with path.open("rb") as source:
         return hashlib.file_digest(source, "sha256").hexdigest()
+
+
+def make_readable(path: Path) -> None:
+    """Give a file from another program, which may be private, the mode of a new file, but read-only."""
+    sample = path.with_name(f"{TEMPORARY_PREFIX}{os.urandom(8).hex()}")
+    file = create_file(sample)
+    path.chmod(stat.S_IMODE(os.fstat(file).st_mode))
+    os.close(file)
+    sample.unlink()
+    make_read_only(path)
+
+
+def remove_tree(root: Path) -> None:
+    """Remove a directory, even if directories in it are read-only or belong to another user.
+
+    One that cannot be removed gets a name that begins with `TEMPORARY_PREFIX`, so that its own is free.
+
+    Raises
+    ------
+    OSError
+        It can be neither removed nor renamed.
+    """
+    if not os.path.lexists(root):
+        return
+    try:
+        for directory, _, _ in os.walk(root):
+            os.chmod(directory, stat.S_IRWXU)  # noqa: PTH101  many thousand files
+        shutil.rmtree(root)
+    except PermissionError:
+        root.rename(root.with_name(f"{TEMPORARY_PREFIX}{os.urandom(8).hex()}"))

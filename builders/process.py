@@ -20,6 +20,7 @@ from types import FrameType
 
 from builders import reaper
 from builders.logs import error_lines
+from builders.modes import make_directories
 from resolver.errors import CommandError, EnvironmentLacksError, TooSlowError
 
 _log = logging.getLogger(__name__)
@@ -85,7 +86,7 @@ def run(
         The program was stopped after `timeout`.
     """
     _log.debug("%s: %s (output: %s)", what, shlex.join(command), log)
-    log.parent.mkdir(parents=True, exist_ok=True)
+    make_directories(log.parent)
     with log.open("ab") as sink:
         sink.write(f"$ {without_passwords(' '.join(command))}\n".encode())
         sink.flush()

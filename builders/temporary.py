@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-import fcntl
 import secrets
 import shutil
 import tempfile
 import weakref
+from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import IO, Self
+from typing import Self
 
 from builders.cache import cache_root
+from builders.files import exclusive_lock
+from builders.lease import is_abandoned
+from builders.modes import make_directories
 
 
 class TemporaryDirectory:
     """A new directory that is removed at the end of its block.
 
-    If the process is killed, the next run removes it: the lock file next to it is locked while its owner
-    lives.
+    If the process is killed, the next run on this machine removes it: a lock next to it is held while its
+    owner lives.
 
     Parameters
     ----------
@@ -27,15 +30,19 @@ class TemporaryDirectory:
 
     def __init__(self, parent: Path | None = None) -> None:
         parent = parent or cache_root() / "tmp"
+        owned = ExitStack()
         try:
-            parent.mkdir(parents=True, exist_ok=True)
+            make_directories(parent)
             _remove_abandoned(parent)
             self.root = parent / secrets.token_hex(8)
-            lock = _lock(self.root)  # before the directory exists, or another run may remove it
+            # Before the directory exists, or another run may remove it.
+            owned.enter_context(exclusive_lock(_lock(self.root)))
             self.root.mkdir(mode=0o700)
         except OSError:  # the cache cannot be written
-            self.root, lock = Path(tempfile.mkdtemp(prefix="matrix-")), None
-        self._remove = weakref.finalize(self, _remove, self.root, lock)
+            owned.close()
+            self.root = Path(tempfile.mkdtemp(prefix="matrix-"))
+        owned.callback(shutil.rmtree, self.root, ignore_errors=True)
+        self._remove = weakref.finalize(self, owned.close)
 
     def __enter__(self) -> Self:
         """Return the directory itself."""
@@ -47,27 +54,15 @@ class TemporaryDirectory:
 
 
 def _remove_abandoned(parent: Path) -> None:
-    """Remove the directories whose owners were killed."""
-    for path in parent.glob("*.lock"):
-        root = path.with_suffix("")
-        lock = _lock(root) if root.is_dir() else None
-        if lock is not None:
-            _remove(root, lock)
+    """Remove the directories whose owners were killed on this machine."""
+    for lease in parent.glob("*.lock.*"):
+        lock = lease.with_suffix("")
+        if is_abandoned(lock):
+            with suppress(OSError):  # it may belong to another user
+                if (root := lock.with_suffix("")).is_dir():
+                    shutil.rmtree(root)
+                lease.unlink(missing_ok=True)
 
 
-def _lock(root: Path) -> IO[str] | None:
-    """Lock the file next to a directory until it is closed; return None if another process holds it."""
-    handle = root.with_suffix(".lock").open("w")
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        handle.close()
-        return None
-    return handle
-
-
-def _remove(root: Path, lock: IO[str] | None) -> None:
-    shutil.rmtree(root, ignore_errors=True)
-    if lock is not None:
-        root.with_suffix(".lock").unlink(missing_ok=True)
-        lock.close()
+def _lock(root: Path) -> Path:
+    return root.with_suffix(".lock")

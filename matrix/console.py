@@ -91,7 +91,9 @@ class Console(Reporter):
         """Write everything that the program and its libraries log to a new file in a directory."""
         import logging
 
-        directory.mkdir(parents=True, exist_ok=True)
+        from builders.modes import make_directories
+
+        make_directories(directory)
         self._log_file = directory / f"matrix-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.log"
         handler = logging.FileHandler(self._log_file, encoding="utf-8")
         handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))

@@ -10,19 +10,17 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import shutil
-import stat
 from typing import TYPE_CHECKING, Any
 
-from builders.files import exclusive_lock, write_atomic
+from builders.files import exclusive_lock, remove_tree, write_atomic
 from builders.io_errors import explain_cache_errors
+from builders.modes import make_directories, make_read_only
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
 _MARKER = "matrix-complete.json"
-_WRITE = stat.S_IWUSR | stat.S_IWGRP | stat.S_IWOTH
 
 
 def digest(*parts: Any) -> str:  # noqa: ANN401  any JSON value
@@ -56,31 +54,16 @@ def ensure_cached(root: Path, build: Callable[[], None]) -> None:
         if is_complete(root):
             return
         remove_tree(root)
-        root.mkdir()
+        make_directories(root)
         try:
             build()
             for directory, _, files in os.walk(root, topdown=False):
                 for name in files:
-                    _make_read_only(os.path.join(directory, name))  # noqa: PTH118  many thousand files
+                    make_read_only(os.path.join(directory, name))  # noqa: PTH118  many thousand files
                 if directory != str(root):
-                    _make_read_only(directory)
+                    make_read_only(directory)
             write_atomic(root / _MARKER, "{}\n")
-            _make_read_only(str(root))
+            make_read_only(str(root))
         except BaseException:
             remove_tree(root)
             raise
-
-
-def remove_tree(root: Path) -> None:
-    """Remove a directory, even if directories in it are read-only."""
-    if not root.exists():
-        return
-    for directory, _, _ in os.walk(root):
-        os.chmod(directory, stat.S_IRWXU)  # noqa: PTH101  many thousand files
-    shutil.rmtree(root)
-
-
-def _make_read_only(path: str) -> None:
-    mode = os.lstat(path).st_mode
-    if not stat.S_ISLNK(mode):
-        os.chmod(path, stat.S_IMODE(mode) & ~_WRITE)  # noqa: PTH101  many thousand files

@@ -15,10 +15,11 @@ import msgspec
 
 from builders.cache import cache_root
 from builders.containers.runtime import Bind, View, run_in
-from builders.environments.cached import digest, ensure_cached, remove_tree
+from builders.environments.cached import digest, ensure_cached
 from builders.environments.pip import ensure_pip
 from builders.environments.python import QUIET, python_view
 from builders.environments.wheelhouse import Wheelhouse, fetch_wheels, remove_damaged
+from builders.files import remove_tree
 from builders.io_errors import explain_cache_errors, explain_io_errors
 from resolver.errors import CommandError, EnvironmentLacksError
 

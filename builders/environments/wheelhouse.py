@@ -34,8 +34,9 @@ from builders.environments.pip import (
     pip_settings,
 )
 from builders.environments.python import python_view
-from builders.files import exclusive_lock, sha256_of, write_atomic
+from builders.files import exclusive_lock, make_readable, sha256_of, write_atomic
 from builders.io_errors import explain_cache_errors
+from builders.modes import make_directories
 from builders.pip_configuration import public_index
 from builders.process import log_size, read_since
 from builders.urls import without_password
@@ -183,7 +184,7 @@ def _download_directory(part: Path) -> Iterator[Path]:
     partial = [part / "files", part / "tmp"]
     _remove_all(partial)
     for directory in partial:
-        directory.mkdir(parents=True)
+        make_directories(directory)
     try:
         yield part
     except BaseException:
@@ -244,8 +245,8 @@ def _store(file: Path) -> Wheel:
     """Move a downloaded wheel to its final path."""
     name, version, _, _ = parse_wheel_filename(file.name)
     wheel = Wheel(name, str(version), file.name, sha256_of(file), file.stat().st_size)
-    wheel.path.parent.mkdir(parents=True, exist_ok=True)
-    file.chmod(0o444)
+    make_directories(wheel.path.parent)
+    make_readable(file)
     file.replace(wheel.path)
     return wheel
 

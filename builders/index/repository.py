@@ -32,7 +32,7 @@ from typing import Any
 import msgspec
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 
-from builders.files import finish, link_exclusively, sha256_of, temporary_sibling, write_atomic
+from builders.files import flush, link_exclusively, sha256_of, temporary_sibling, write_atomic
 from builders.index.pages import (
     ACTIVE,
     JSON_PAGE,
@@ -338,7 +338,7 @@ class Index:
         if not taken:
             with temporary_sibling(target) as temporary:
                 shutil.copyfile(wheel, temporary)
-                finish(temporary)
+                flush(temporary)
                 write_atomic(record_path, text)
                 taken = not link_exclusively(temporary, target)
         if taken and sha256_of(target) != digest:

@@ -15,6 +15,7 @@ from builders.files import sha256_of, temporary_sibling
 from builders.index_client import stored
 from builders.index_client.pages import version_in
 from builders.io_errors import explain_cache_errors
+from builders.modes import make_directories, make_read_only
 from builders.temporary import TemporaryDirectory
 from builders.urls import NETWORK_HINT, OFFLINE_HINT, local_path, mirrored, without_password
 from resolver.errors import EnvironmentLacksError, SourceError, UsageError
@@ -277,8 +278,8 @@ def _keep(temporary: Path, file: File) -> None:
     from builders.sources import cached_file
 
     target = cached_file(file)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    temporary.chmod(0o444)
+    make_directories(target.parent)
+    make_read_only(temporary)
     temporary.replace(target)
 
 

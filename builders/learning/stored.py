@@ -69,15 +69,14 @@ def _remember(learned: Learned, catalog: Catalog) -> None:
     if not rows:
         return
     path = stored_facts()
-    with suppress(OSError):  # without a cache nothing is remembered
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with exclusive_lock(path.with_suffix(".lock")):
-            known: list[schema.Row] = []
-            with suppress(CatalogError):  # one of another version of the program
-                file = read_file(path)
-                known = [row for kind in schema.KINDS for row in getattr(file, kind)]
-            text = "".join(f"\n{row_to_toml(row)}" for row in merged([*_kept(known, rows), *rows]))
-            write_atomic(path, f"{_HEADER}schema = {schema.SCHEMA}\n{text}")
+    # Without a cache nothing is remembered.
+    with suppress(OSError), exclusive_lock(path.with_suffix(".lock")):
+        known: list[schema.Row] = []
+        with suppress(CatalogError):  # one of another version of the program
+            file = read_file(path)
+            known = [row for kind in schema.KINDS for row in getattr(file, kind)]
+        text = "".join(f"\n{row_to_toml(row)}" for row in merged([*_kept(known, rows), *rows]))
+        write_atomic(path, f"{_HEADER}schema = {schema.SCHEMA}\n{text}")
 
 
 def _kept(known: Iterable[schema.Row], new: Iterable[schema.Row]) -> list[schema.Row]:

@@ -6,20 +6,20 @@ hash is right. So a file with its final name is complete, and needs no lock to b
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import os
 import shutil
 from concurrent.futures import CancelledError
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
 from threading import Event
 from typing import IO, TYPE_CHECKING
 
 from builders.cache import cache_root
-from builders.files import finish, sha256_of
+from builders.files import exclusive_lock, flush, sha256_of
 from builders.io_errors import explain_cache_errors
+from builders.modes import create_file, make_directories, make_read_only
 from builders.pip_configuration import package_sources
 from builders.urls import NETWORK_HINT, local_path, mirrored, without_password
 from resolver.errors import EnvironmentLacksError, HashMismatchError, SourceError
@@ -93,9 +93,9 @@ def download(url: str, target: Path, sha256: str, downloads: Downloads) -> None:
         if sha256:
             origin = mirrored(url, downloads.mirrors)
             check_hash(path, sha256, origin=origin, keep_as=target.with_name(f"{target.name}.mismatch"))
-        target.parent.mkdir(parents=True, exist_ok=True)
-        finish(path)
-        path.chmod(0o444)
+        make_directories(target.parent)
+        flush(path)
+        make_read_only(path)
         path.replace(target)
 
 
@@ -104,22 +104,20 @@ def _part_of(target: Path) -> Iterator[IO[bytes] | None]:
     """Open the partial download of a file and lock it; yield None if another process completed it."""
     key = hashlib.sha256(str(target).encode()).hexdigest()[:16]
     path = cache_root() / "downloads" / f"{key}-{target.name}"[:200]
-    path.parent.mkdir(parents=True, exist_ok=True)
-    while True:
+    with exclusive_lock(path.with_name(f"{path.name}.lock")):
+        if target.exists():
+            path.unlink(missing_ok=True)
+            yield None
+            return
+        with suppress(FileExistsError):
+            os.close(create_file(path))
         with path.open("ab") as part:
-            fcntl.flock(part, fcntl.LOCK_EX)
-            if target.exists():
-                path.unlink(missing_ok=True)
-                yield None
-                return
-            if path.exists() and os.path.samestat(path.stat(), os.fstat(part.fileno())):
-                try:
-                    yield part
-                except BaseException:
-                    if not os.fstat(part.fileno()).st_size:
-                        path.unlink(missing_ok=True)
-                    raise
-                return
+            try:
+                yield part
+            except BaseException:
+                if not os.fstat(part.fileno()).st_size:
+                    path.unlink(missing_ok=True)
+                raise
 
 
 def _fetch(url: str, part: IO[bytes], downloads: Downloads) -> None:
@@ -182,7 +180,7 @@ def check_hash(path: Path, sha256: str, *, origin: str, keep_as: Path | None = N
         return
     kept = keep_as or path.with_name(f"{path.name}.mismatch")
     try:
-        kept.parent.mkdir(parents=True, exist_ok=True)
+        make_directories(kept.parent)
         path.replace(kept)
     except OSError:  # a read-only cache
         kept = path

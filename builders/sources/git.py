@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING
 from builders.cache import cache_root
 from builders.files import exclusive_lock, write_atomic
 from builders.io_errors import explain_cache_errors
+from builders.modes import is_shared
 from builders.process import bytes_of, clean_environment, run
 from builders.urls import NETWORK_HINT, OFFLINE_HINT, mirrored, without_password
 from resolver.errors import CommandError, EnvironmentLacksError, MatrixError, SourceError
@@ -239,6 +240,8 @@ class Repository:
             shutil.rmtree(self.path)
         if not self.path.exists():
             command = ["git", "init", "--quiet", "--bare", "--template=", str(self.path)]
+            if is_shared(self.path.parent.stat()):
+                command.append("--shared=group")
             run(command, what="Creating a git repository", log=self.log, env=git_environment())
         for leftover in [*self.path.rglob("*.lock"), *(self.path / "objects").glob("**/tmp_*")]:
             with suppress(OSError):

@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 from builders.cache import cache_root
-from builders.environments.cached import digest, ensure_cached, is_complete, remove_tree
+from builders.environments.cached import digest, ensure_cached, is_complete
+from builders.files import exclusive_lock, remove_tree
 from resolver.errors import CommandError, EnvironmentLacksError
 
 WHAT = "Installing"
@@ -58,10 +59,8 @@ def test_directory_is_built_once_and_is_read_only(root: Path) -> None:
 def test_complete_directory_needs_no_lock(root: Path) -> None:
     """A shared cache may be read-only."""
     ensure_cached(root, filling(root, []))
-    lock = root.parent / "one.lock"
-    lock.unlink()
-    ensure_cached(root, filling(root, []))
-    assert not lock.exists()
+    with exclusive_lock(root.parent / "one.lock"):
+        ensure_cached(root, filling(root, []))
 
 
 def test_incomplete_directory_is_built_again(root: Path) -> None:

@@ -192,7 +192,7 @@ class TestPrivateTmp:
         assert not left.exists()
         PrivateTmp(tmp_path)
         assert used.root.exists()
-        assert {path.name for path in tmp_path.iterdir()} == {used.root.name, f"{used.root.name}.lock"}
+        assert {path.name for path in tmp_path.iterdir()} == {used.root.name, f"{used.root.name}.lock.1"}
 
 
 class TestApptainer:

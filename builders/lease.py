@@ -1,0 +1,294 @@
+"""Locks for directories that several machines share, made of files alone.
+
+A lock is held by a *lease*: a file ``NAME.NUMBER`` that names its holder. Only one process can create the
+file with the next number (``O_EXCL``, which NFS has had since version 3, and Lustre). While it holds the
+lock, a thread rewrites the file every few seconds. A lease expires
+
+- at once if its holder was a process of this machine and has ended, also by ``kill -9``;
+- on another machine when a waiting process has seen no change for `EXPIRY` seconds of its own clock. Clocks
+  and times of files are not compared, and time in which the file system does not answer does not count.
+
+The kernel's locks (`flock`) are not used, because nobody can tell from a successful call what it excludes.
+Lustre may be mounted with ``localflock``, and NFS with ``local_lock``: then `flock` succeeds on two
+machines at once. With ``noflock`` it fails. Sources: mount.lustre(8), nfs(5), flock(2).
+
+A lease does not stop a process that was suspended on another machine for longer than `EXPIRY`. When it
+continues, it does not know that another process took over. So whatever is written under a lock must still
+appear by an atomic rename.
+"""
+
+from __future__ import annotations
+
+import errno
+import getpass
+import os
+import random
+import socket
+import stat
+import threading
+import time
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from builders.modes import create_file, make_directories
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+BEAT = 10.0
+"""Seconds between two changes of a lease."""
+EXPIRY = 90.0
+"""Seconds without a change after which a lease expires."""
+_SHORTEST_WAIT = 0.02  # seconds between two looks at a lease
+_LONGEST_WAIT = 1.0
+_COUNTED = 5.0  # seconds of an interval that count; the file system did not answer in the rest
+_LARGEST = 1 << 12  # bytes
+
+
+class Holder(msgspec.Struct, frozen=True):
+    """Who holds a lock."""
+
+    host: str
+    pid: int
+    user: str
+    since: str
+    """UTC, in the format of ISO 8601."""
+    machine: str = ""
+    """The running kernel and its PID namespace, in which `pid` means something."""
+    started: str = ""
+    """When the process started, in the kernel's unit, because process ids are used again."""
+    beat: int = 0
+
+    def __str__(self) -> str:
+        """Who, where and since when, for a message."""
+        return f"{self.user}, process {self.pid} on {self.host}, since {self.since}"
+
+
+class _Lease(msgspec.Struct, frozen=True):
+    """What a waiting process sees of a lease; it changes with every beat."""
+
+    inode: int
+    changed: int
+    content: bytes
+
+    @property
+    def holder(self) -> Holder | None:
+        with suppress(msgspec.DecodeError, UnicodeDecodeError):
+            return msgspec.json.decode(self.content, type=Holder)
+        return None
+
+
+@contextmanager
+def hold(path: Path, on_wait: Callable[[], None] | None) -> Iterator[None]:
+    """Hold a lock; wait until it is free.
+
+    Parameters
+    ----------
+    path
+        The leases are files next to it, whose names begin with its name.
+    on_wait
+        Called once before waiting if another process holds the lock.
+    """
+    make_directories(path.parent)
+    holder = _this_process()
+    lease, file = _acquire(path, holder, on_wait)
+    ended = threading.Event()
+    try:
+        thread = threading.Thread(target=_keep, args=(file, holder, ended), daemon=True)
+        try:
+            thread.start()
+        except RuntimeError as error:
+            raise OSError(errno.EAGAIN, str(error), str(path)) from None
+        try:
+            yield
+        finally:
+            ended.set()
+            thread.join()
+    finally:
+        with suppress(OSError):
+            if os.path.samestat(os.fstat(file), lease.lstat()):
+                lease.unlink()
+        os.close(file)
+
+
+def holder_of(path: Path) -> Holder | None:
+    """Return who holds a lock; None if it is free, or if its holder has not written who it is yet."""
+    leases = _leases(path)
+    return leases[max(leases)].holder if leases else None
+
+
+def is_abandoned(path: Path) -> bool:
+    """Return whether the holder of a lock is a process of this machine that has ended."""
+    leases = _leases(path)
+    return bool(leases) and all(_has_ended(lease, otherwise=False) for lease in leases.values())
+
+
+def _acquire(path: Path, holder: Holder, on_wait: Callable[[], None] | None) -> tuple[Path, int]:
+    unchanged: dict[int, tuple[_Lease, float]] = {}
+    wait, last = _SHORTEST_WAIT, time.monotonic()
+    while True:
+        now = time.monotonic()
+        counted, last = min(now - last, _COUNTED), now
+        leases = _leases(path)
+        unchanged = {
+            number: (lease, unchanged[number][1] + counted if _is_same(unchanged.get(number), lease) else 0.0)
+            for number, lease in leases.items()
+        }
+        expired = {
+            number: lease
+            for number, (lease, seconds) in unchanged.items()
+            if _has_ended(lease, otherwise=seconds >= EXPIRY)
+        }
+        if len(expired) == len(leases):
+            taken = _take(path, holder, expired)
+            if taken is not None:
+                return taken
+        elif on_wait is not None:
+            on_wait()
+            on_wait = None
+        time.sleep(wait * random.uniform(0.5, 1.0))  # noqa: S311  not a secret
+        wait = min(wait * 2, _LONGEST_WAIT)
+
+
+def _is_same(before: tuple[_Lease, float] | None, lease: _Lease) -> bool:
+    return before is not None and before[0] == lease
+
+
+def _take(path: Path, holder: Holder, expired: dict[int, _Lease]) -> tuple[Path, int] | None:
+    """Create the next lease; return None if another process was faster.
+
+    Another process may have released and acquired the lock since `expired` was read, with the numbers that
+    it used before. So both look again after they created a lease, and at least one of them sees the other.
+    """
+    number = max(expired, default=0) + 1
+    lease = _lease_path(path, number)
+    try:
+        file = create_file(lease)
+    except FileExistsError:
+        return None
+    try:
+        os.pwrite(file, msgspec.json.encode(holder), 0)
+        others = _leases(path)
+        others.pop(number, None)
+        if all(expired.get(other) == content for other, content in others.items()):
+            for other in others:
+                with suppress(OSError):
+                    _lease_path(path, other).unlink()
+            return lease, file
+    except BaseException:
+        lease.unlink(missing_ok=True)
+        os.close(file)
+        raise
+    lease.unlink(missing_ok=True)
+    os.close(file)
+    return None
+
+
+def _keep(file: int, holder: Holder, ended: threading.Event) -> None:
+    """Change the lease until the lock is released."""
+    while not ended.wait(BEAT):
+        holder = msgspec.structs.replace(holder, beat=holder.beat + 1)
+        with suppress(OSError):
+            os.pwrite(file, msgspec.json.encode(holder), 0)
+            os.fsync(file)  # other machines see what the server has
+
+
+def _lease_path(path: Path, number: int) -> Path:
+    return path.with_name(f"{path.name}.{number}")
+
+
+def _leases(path: Path) -> dict[int, _Lease]:
+    start = f"{path.name}."
+    try:
+        names = os.listdir(path.parent)  # noqa: PTH208  the directory may be large
+    except FileNotFoundError:
+        return {}
+    numbers = [name.removeprefix(start) for name in names if name.startswith(start)]
+    leases = {}
+    for number in map(int, filter(str.isdecimal, numbers)):
+        lease = _read(_lease_path(path, number))
+        if lease is not None:
+            leases[number] = lease
+    return leases
+
+
+def _read(path: Path) -> _Lease | None:
+    """Return a lease; None if it does not exist.
+
+    Anything but a file is a lease without a holder that never changes. One that cannot be read changes its
+    time.
+    """
+    try:
+        status = path.lstat()
+    except FileNotFoundError:
+        return None
+    content = b""
+    if stat.S_ISREG(status.st_mode):
+        with suppress(OSError):
+            file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+            try:
+                content = os.read(file, _LARGEST)
+            finally:
+                os.close(file)
+    return _Lease(status.st_ino, status.st_mtime_ns, content)
+
+
+def _this_process() -> Holder:
+    pid = os.getpid()
+    return Holder(
+        host=socket.gethostname(),
+        pid=pid,
+        user=_user(),
+        since=datetime.now(tz=UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        machine=_machine(),
+        started=_state_of(pid)[1],
+    )
+
+
+@cache
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):  # a user without a name, as in containers
+        return str(os.getuid())
+
+
+@cache
+def _machine() -> str:
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+        return f"{boot} {Path('/proc/self/ns/pid').readlink()}"
+    except OSError:
+        return ""
+
+
+def _has_ended(lease: _Lease, *, otherwise: bool) -> bool:
+    """Return whether the holder of a lease has ended, or `otherwise` if only its own machine knows that."""
+    holder = lease.holder
+    if holder is None or not holder.machine or holder.machine != _machine():
+        return otherwise
+    try:
+        os.kill(holder.pid, 0)  # /proc may hide the processes of other users
+    except ProcessLookupError:
+        return True
+    except (PermissionError, OverflowError):
+        pass
+    state, started = _state_of(holder.pid)
+    if not state:
+        return otherwise
+    return state in {"Z", "X"} or started != holder.started
+
+
+def _state_of(pid: int) -> tuple[str, str]:
+    """Return the state and the start of a process; empty if they cannot be read."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return "", ""
+    words = fields.rpartition(")")[2].split()
+    return words[0], words[19]

@@ -1,0 +1,71 @@
+"""Create files and directories with the modes that users of a shared directory expect.
+
+The umask decides, as for any program. One case is different: a directory with the set-group-ID bit that its
+group can write is meant to be shared. What is created there gets the rights of that group, too, because a
+umask such as 027 would otherwise lock out the other members.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+_FILE_RIGHTS = stat.S_IRGRP | stat.S_IWGRP
+_WRITE = stat.S_IWUSR | stat.S_IWGRP | stat.S_IWOTH
+
+
+def create_file(path: str | Path, *, folder: int | None = None) -> int:
+    """Create a file that must not exist yet, and return a descriptor to read and write it.
+
+    Parameters
+    ----------
+    path
+        The file; a name if `folder` is given. Links are not followed.
+    folder
+        A descriptor of its directory.
+    """
+    file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666, dir_fd=folder)
+    parent = os.fstat(folder) if folder is not None else Path(path).parent.stat()
+    share(file, parent)
+    return file
+
+
+def is_shared(folder: os.stat_result) -> bool:
+    """Return whether a directory is meant for all members of its group."""
+    return bool(folder.st_mode & stat.S_ISGID and folder.st_mode & stat.S_IWGRP)
+
+
+def share(file: int, parent: os.stat_result) -> None:
+    """Give something new in a shared directory the rights of the directory's group."""
+    if not is_shared(parent):
+        return
+    mode = os.fstat(file).st_mode
+    rights = parent.st_mode & (stat.S_IRWXG if stat.S_ISDIR(mode) else _FILE_RIGHTS)
+    os.fchmod(file, stat.S_IMODE(mode) | rights)
+
+
+def make_directories(path: Path) -> None:
+    """Create a directory and its parents unless they exist."""
+    if path.is_dir():
+        return
+    if path.parent != path:
+        make_directories(path.parent)
+    try:
+        path.mkdir()
+    except FileExistsError:
+        if not path.is_dir():
+            raise
+        return
+    made = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        share(made, path.parent.stat())
+    finally:
+        os.close(made)
+
+
+def make_read_only(path: str | Path) -> None:
+    """Take away the right to write a file or directory, from everybody; a link is not followed."""
+    mode = os.lstat(path).st_mode
+    if not stat.S_ISLNK(mode):
+        os.chmod(path, stat.S_IMODE(mode) & ~_WRITE)  # noqa: PTH101  used for many thousand files
