@@ -14,6 +14,7 @@ from builders.process import output_of
 from resolver.errors import EnvironmentLacksError
 
 _GIB = 2**30
+_MIB = 2**20
 _LAUNCHERS = {"ccache", "sccache", "distcc"}
 
 _PROBE = (
@@ -167,21 +168,43 @@ def _family() -> str:
 
 
 def cores() -> int:
-    """Return the number of cores that this process may use (Slurm and taskset limit it)."""
-    return len(os.sched_getaffinity(0))
+    """Return the number of cores that this process may use.
+
+    It is the smallest of its CPU affinity, the quotas of its control groups, and what Slurm has given to
+    its job, which not every cluster enforces.
+    """
+    limits = [len(os.sched_getaffinity(0))]
+    for path in _cgroup_files("cpu", "cpu.max", "cpu.cfs_quota_us"):
+        quota, _, period = _text(path).partition(" ")
+        period = period or _text(path.with_name("cpu.cfs_period_us"))
+        if quota.isdigit() and period.isdigit():
+            limits.append(int(quota) // int(period))
+    if "SLURM_JOB_ID" in os.environ:
+        limits += _numbers("SLURM_CPUS_ON_NODE")
+    return max(1, min(limits))
 
 
 def memory_gib() -> float:
     """Return the memory that this process may still use, in GiB.
 
-    It is the smaller of the kernel's available memory and the control group's limit.
+    It is the smallest of the kernel's available memory, the limits of its control groups, and what Slurm has
+    given to its job.
     """
-    limits = [_meminfo_available()]
-    for path in _cgroup_limits():
-        text = path.read_text().strip() if path.exists() else "max"
-        if text.isdigit():
-            limits.append(int(text))
+    texts = map(_text, _cgroup_files("memory", "memory.max", "memory.limit_in_bytes"))
+    limits = [_meminfo_available(), *(int(text) for text in texts if text.isdigit())]
+    if "SLURM_JOB_ID" in os.environ:
+        per_core = (number * cores() for number in _numbers("SLURM_MEM_PER_CPU"))
+        limits += [number * _MIB for number in (*_numbers("SLURM_MEM_PER_NODE"), *per_core) if number]
     return min(limits) / _GIB
+
+
+def _numbers(variable: str) -> list[int]:
+    text = os.environ.get(variable, "")
+    return [int(text)] if text.isdigit() else []
+
+
+def _text(path: Path) -> str:
+    return path.read_text().strip() if path.exists() else ""
 
 
 def _meminfo_available() -> int:
@@ -191,16 +214,16 @@ def _meminfo_available() -> int:
     return 4 * _GIB
 
 
-def _cgroup_limits() -> list[Path]:
-    """Return the files with this process's memory limits (control groups 2, then 1)."""
+def _cgroup_files(controller: str, file: str, file_of_version_1: str) -> list[Path]:
+    """Return the files with a limit of this process's control groups and those above (versions 2 and 1)."""
     root = Path("/sys/fs/cgroup")
     own = Path("/proc/self/cgroup")
-    paths = [root / "memory" / "memory.limit_in_bytes"]
+    paths = [root / controller / file_of_version_1]
     for line in own.read_text().splitlines() if own.exists() else []:
         _, controllers, group = line.split(":", 2)
-        base = root if not controllers else root / "memory"
-        name = "memory.max" if not controllers else "memory.limit_in_bytes"
-        if not controllers or "memory" in controllers.split(","):
+        base = root if not controllers else root / controller
+        name = file if not controllers else file_of_version_1
+        if not controllers or controller in controllers.split(","):
             folder = base / group.lstrip("/")
             paths += [parent / name for parent in (folder, *folder.parents) if parent.is_relative_to(base)]
     return paths

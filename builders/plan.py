@@ -50,6 +50,8 @@ class Task:
     other_recipes: tuple[Recipe, ...] = field(default=(), repr=False)
     """All recipes of the package, to name the right one if this one does not fit the source."""
     pin_style: PinStyle = "exact"
+    requires: tuple[Task, ...] = field(default=(), repr=False)
+    """The tasks whose wheels are installed to build this one."""
 
     @property
     def title(self) -> str:
@@ -113,6 +115,8 @@ class Task:
             inputs.pop("cpu", None)  # the code does not depend on it
         if self.pin_style != "exact":
             inputs["pinning"] = self.pin_style
+        if self.requires:
+            inputs["requires"] = {task.pick.name: task.build_key for task in self.requires}
         return inputs
 
     @property
@@ -139,7 +143,7 @@ def plan(
     ops: Mapping[str, Sequence[str]] | None = None,
     pin_style: PinStyle = "exact",
 ) -> list[Task]:
-    """Return a task for every wheel that the lock builds, in install order.
+    """Return a task for every wheel that the lock builds, in install order: each after those it requires.
 
     Parameters
     ----------
@@ -152,7 +156,7 @@ def plan(
     build_host
         Where to build.
     names
-        Plan only these; all when empty.
+        Plan only these, and what is needed to build them; all when empty.
     ops
         Package to the ops to compile instead of the recipe's choice.
     pin_style
@@ -166,7 +170,7 @@ def plan(
         The wheel of torch exists in the base image only.
     """
     requested_ops = ops or {}
-    picks = resolution.built(names)
+    picks = _with_build_requirements(resolution, names)
     for name in requested_ops:
         if name not in {pick.name for pick in picks}:
             msg = f"--ops names {name}, but {name} is not built."
@@ -177,7 +181,7 @@ def plan(
         msg = f"torch {torch.version} is installed in the base image, but no index offers its wheel."
         raise EnvironmentLacksError(msg, hint="Put the wheel into a directory and set PIP_FIND_LINKS to it.")
     torch_row = catalog.torch.get(torch.version) if torch else None
-    tasks = []
+    tasks: dict[str, Task] = {}
     for pick in picks:
         task = Task(
             pick,
@@ -188,10 +192,26 @@ def plan(
             cxx_standard=torch_row.cxx_standard if torch_row else "",
             other_recipes=tuple(row for row in catalog.recipe if row.package == pick.name),
             pin_style=pin_style,
+            requires=tuple(tasks[name] for name in _build_requirements(resolution, pick) if name in tasks),
         )
         published = index.find(pick.name, task.build_key)
-        tasks.append(replace(task, wheel=published.path) if published else task)
-    return tasks
+        tasks[pick.name] = replace(task, wheel=published.path) if published else task
+    return list(tasks.values())
+
+
+def _build_requirements(resolution: Resolution, pick: Distribution) -> list[str]:
+    rows = (edge for edge in resolution.edges if (edge.subject, edge.kind) == (pick.name, "build"))
+    return sorted({edge.object for edge in rows})
+
+
+def _with_build_requirements(resolution: Resolution, names: Sequence[str]) -> list[Distribution]:
+    """Return the distributions to build, with those that are needed to build them, in install order."""
+    built = {pick.name: pick for pick in resolution.built()}
+    needed = [pick.name for pick in resolution.built(names)]
+    for name in needed:
+        others = _build_requirements(resolution, built[name])
+        needed += [other for other in others if other in built and other not in needed]
+    return [pick for name, pick in built.items() if name in needed]
 
 
 def _recipe(pick: Distribution, resolution: Resolution, catalog: Catalog, ops: Sequence[str]) -> Recipe:

@@ -162,7 +162,7 @@ def run_in_foreground(
     """
     _log.debug("run in the foreground: %s", shlex.join(command))
     try:
-        process = subprocess.Popen(command, env=env, preexec_fn=_end_with_parent)  # noqa: PLW1509  no threads yet
+        process = subprocess.Popen(command, env=env, preexec_fn=end_with_parent)  # noqa: PLW1509  no threads yet
     except OSError as error:
         msg = f"Cannot start {command[0]}: {error.strerror}."
         raise EnvironmentLacksError(msg, hint="Load or install it, or give its path.") from None
@@ -217,7 +217,7 @@ def _has_terminal() -> bool:
         os.close(terminal)
 
 
-def _end_with_parent() -> None:
+def end_with_parent() -> None:
     """Let the kernel end this process when `matrix` dies: a reaper would need its own session."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 

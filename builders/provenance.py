@@ -91,7 +91,7 @@ class Metadata(_Part, frozen=True, kw_only=True):
     started_on: datetime | None = None
     finished_on: datetime | None = None
     measured: dict[str, float | int] = msgspec.field(name="matrix_measured", default={})
-    """``seconds`` and ``jobs``."""
+    """``seconds``, ``jobs``, ``memory_gib`` (all processes) and ``process_gib`` (the largest process)."""
 
 
 class RunDetails(_Part, frozen=True, kw_only=True):

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from importlib.metadata import version as installed_version
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
@@ -30,10 +30,13 @@ from builders.process import log_size, read_since
 from builders.provenance import SBOM_NAME, Run, materials_of, sbom, statement
 from builders.recipes.application import apply_recipe
 from builders.recipes.recipe import check_source
+from builders.scheduling.jobserver import join
+from builders.scheduling.memory import MemoryMeter
 from builders.sources import Downloads, cached_file, fetch_file, obtain
 from builders.urls import mirrored
 from builders.wheel_requirements import environment_of, requirements_in
 from resolver.errors import AuditError, BuildError, CommandError, MatrixError, NameTakenError
+from resolver.requirements import required_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -61,12 +64,35 @@ class Limits:
     jobs: int | None = None
     memory: float | None = None
     """GiB."""
+    memory_per_job: float | None = None
+    """GiB; None means what the recipe states."""
+    jobserver: Path | None = None
+    """The named pipe through which this build shares its compile jobs with others."""
     offline: bool = False
     mirrors: Mapping[str, str] = field(default_factory=dict)
     """URL prefix to its replacement."""
 
 
-def build_wheel(task: Task, index: Index, limits: Limits, reporter: Reporter) -> Path:
+class Turn(Protocol):
+    """Learns that a build waits for another process, so that others can use its cores and memory."""
+
+    def wait(self) -> None:
+        """Learn that another process holds the lock of this build."""
+        ...
+
+    def take(self) -> None:
+        """Return when the build may start, after the lock is held."""
+        ...
+
+
+def build_wheel(
+    task: Task,
+    index: Index,
+    limits: Limits,
+    reporter: Reporter,
+    *,
+    turn: Turn | None = None,
+) -> Path:
     """Build one wheel, check it, publish it, and return its path in the index.
 
     Parameters
@@ -79,6 +105,8 @@ def build_wheel(task: Task, index: Index, limits: Limits, reporter: Reporter) ->
         Cores, memory and network that may be used.
     reporter
         Receives each step as it starts.
+    turn
+        Is told when another process builds the same wheel.
 
     Raises
     ------
@@ -94,6 +122,8 @@ def build_wheel(task: Task, index: Index, limits: Limits, reporter: Reporter) ->
 
     def waiting() -> None:
         reporter.step("wait for another process that is building this wheel")
+        if turn is not None:
+            turn.wait()
 
     with (
         explain_index_errors(index.root, work),
@@ -103,6 +133,8 @@ def build_wheel(task: Task, index: Index, limits: Limits, reporter: Reporter) ->
         if published is not None:
             reporter.step("another process has built it")
             return published.path
+        if turn is not None:
+            turn.take()
         log.parent.mkdir(parents=True, exist_ok=True)
         log.unlink(missing_ok=True)
         shutil.rmtree(work, ignore_errors=True)
@@ -149,23 +181,36 @@ class _Build:
                 options=fetching,
             )
             environment = make_environment(
-                build_host.runtime, build_host.python, layers.all, root=self.work / "env", log=self.log
+                build_host.runtime,
+                build_host.python,
+                layers.all,
+                self._required_wheels(),
+                root=self.work / "env",
+                log=self.log,
             )
 
             self.reporter.step("unpack")
             tree = source.unpack(self.work / "source", log=self.log)
             check_source(task.recipe, tree, task.title, task.other_recipes)
 
-        jobs = host.compile_jobs(task.recipe.memory_per_job, jobs=self.limits.jobs, memory=self.limits.memory)
+        jobs = host.compile_jobs(
+            self.limits.memory_per_job or task.recipe.memory_per_job,
+            jobs=self.limits.jobs,
+            memory=self.limits.memory,
+        )
         # The headers of torch are in a layer, and their paths get into the compiled files as well.
         prefix_map = {str(self.work): "/matrix"} | {str(layer.root): "/matrix/layer" for layer in layers.all}
         recipe = apply_recipe(task, jobs=jobs, prefix_map=prefix_map)
+        shims = join(self.limits.jobserver, self.work) if self.limits.jobserver else {}
+        recipe = replace(recipe, shims={**recipe.shims, **shims})
         for note in recipe.notes:
             self.reporter.step(note)
         if not build_host.runtime.isolates_network:
             self.reporter.step("this machine cannot disable the network for a build")
-        self.reporter.step(f"compile with {jobs} job{'s' if jobs > 1 else ''}; log: {self.log}")
-        wheel = self._compile(source, tree, environment, recipe)
+        how = "jobs that all builds share" if shims else f"{jobs} job{'s' if jobs > 1 else ''}"
+        self.reporter.step(f"compile with {how}; log: {self.log}")
+        with MemoryMeter() as memory:
+            wheel = self._compile(source, tree, environment, recipe)
 
         self.reporter.step("check")
         audit, findings = self._check(wheel, layers)
@@ -178,7 +223,12 @@ class _Build:
             finished=finished,
             invocation=uuid.uuid4().urn,
             versions={"rocm-matrix": installed_version("rocm-matrix")},
-            measured={"seconds": round((finished - started).total_seconds(), 1), "jobs": jobs},
+            measured={
+                "seconds": round((finished - started).total_seconds(), 1),
+                "jobs": jobs,
+                "memory_gib": round(memory.total, 2),
+                "process_gib": round(memory.largest, 2),
+            },
             variables=recipe.environment,
             log=self.log.name,
             log_sha256=sha256_of(self.log),
@@ -247,6 +297,24 @@ class _Build:
             error.details = {**error.details, **_details(diagnosis)}
             raise
 
+    def _required_wheels(self) -> list[Path]:
+        """Return the wheels of the index that this build requires.
+
+        Raises
+        ------
+        BuildError
+            One of them has not been built.
+        """
+        wheels = []
+        for required in self.task.requires:
+            published = self.index.find(required.pick.name, required.build_key)
+            if published is None:
+                msg = f"Building {self.task.title} requires {required.title}, which is not in the index."
+                hint = f"Build it first: matrix build-one {required.build_key[:12]}"
+                raise BuildError(msg, hint=hint)
+            wheels.append(published.path)
+        return wheels
+
     # Check
 
     def _check(self, wheel: Path, layers: Layers) -> tuple[WheelAudit, list[Finding]]:
@@ -270,7 +338,8 @@ class _Build:
         task, runtime, python = self.task, self.task.build_host.runtime, self.task.build_host.python
         root = self.work / "probe"
         with self._diagnosed():
-            environment = make_environment(runtime, python, layers.all, [wheel], root=root, log=self.log)
+            wheels = [*self._required_wheels(), wheel]
+            environment = make_environment(runtime, python, layers.all, wheels, root=root, log=self.log)
         borrowed = str(layers.requirements.packages) if layers.requirements else ""
         script = root / "probe.py"
         script.write_text(probe_script(), encoding="utf-8")
@@ -397,13 +466,32 @@ def diagnosis_context(task: Task) -> Context:
 
 
 def requirements_of(task: Task) -> tuple[str | None, list[str]]:
-    """Return the requirements to build and check: torch at the version of the lock, and everything else."""
-    requirements = dict.fromkeys([*task.recipe.declared, *task.recipe.undeclared, FRONTEND])
+    """Return the requirements to build and check: torch at the version of the lock, and everything else.
+
+    The wheels of our own that the build requires are not among them, but what those require to run is.
+    """
+    requirements = dict.fromkeys([*task.recipe.declared, *task.recipe.undeclared, *_behind(task), FRONTEND])
+    for required in task.requires:
+        for text in [text for text in requirements if required_name(text) == required.pick.name]:
+            del requirements[text]
     torch = None
     if task.torch is not None and (task.needs_torch or "torch" in requirements):
         requirements.pop("torch", None)
         torch = f"torch=={task.torch.version}"
     return torch, sorted(requirements)
+
+
+def _behind(task: Task) -> list[str]:
+    """Return what the required wheels of our own require to run, in the versions of the lock."""
+    lock = task.resolution
+    names = [required.pick.name for required in task.requires]
+    ours = set(names)
+    for name in names:
+        rows = (edge.object for edge in lock.edges if (edge.subject, edge.kind) == (name, "run"))
+        names += [other for other in rows if other not in names]
+    picks = [pick for name in names if name not in ours and (pick := lock.pick(name))]
+    distributions = [pick for pick in picks if pick.kind == "distribution" and pick.origin == "published"]
+    return ["torch" if pick.name == "torch" else f"{pick.name}=={pick.version}" for pick in distributions]
 
 
 def wheels_of(

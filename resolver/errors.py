@@ -14,6 +14,7 @@ exit      meaning
 
 from __future__ import annotations
 
+import copyreg
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -44,6 +45,10 @@ class MatrixError(Exception):
         self.hint = hint
         self.details: Mapping[str, Any] = {}
         """Additional keys of the JSON error document."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Let errors pass between processes: their constructors take other arguments than `args`."""
+        return copyreg.__newobj__, (type(self), *self.args), self.__dict__  # type: ignore[attr-defined]
 
 
 # Exit code 2: bad usage or bad input.

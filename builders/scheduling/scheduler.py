@@ -141,7 +141,7 @@ def schedule(
     while not scheduler.is_finished:
         if keep_going or not scheduler.outcome.failed:
             scheduler.start_tasks()
-        if not scheduler.started:
+        elif not scheduler.is_running:
             break
         for event in executor.wait():
             scheduler.handle(event)
@@ -157,8 +157,7 @@ class _Scheduler:
         self, graph: DiGraph[str], demands: Mapping[str, Demand], capacity: Demand, executor: Executor
     ) -> None:
         self.outcome = Outcome()
-        self.started: set[str] = set()
-        """Tasks that the executor knows and that have not ended: running, waiting, or ready again."""
+        self._waiting: set[str] = set()
         self._graph = graph
         self._executor = executor
         self._capacity = capacity
@@ -172,7 +171,12 @@ class _Scheduler:
 
     @property
     def is_finished(self) -> bool:
-        return not self._ready and not self.started
+        return not self._ready and not self._running and not self._waiting
+
+    @property
+    def is_running(self) -> bool:
+        """Whether a task holds tokens; those that wait for others are not counted."""
+        return bool(self._running)
 
     def start_tasks(self) -> None:
         """Start the ready tasks that fit, those with the longest remaining path first."""
@@ -201,16 +205,20 @@ class _Scheduler:
             self._free = self._free.plus(self._demands[name])
         if event.demand is not None:
             self._demands[name] = _clipped(event.demand, self._capacity)
-        if event.state == "ready":
-            insort(self._ready, (self._priority[name], name))
-        elif event.state != "waiting":
-            self.started.remove(name)
-            (self._finish if event.state == "done" else self._fail)(name)
+        self._waiting.discard(name)
+        match event.state:
+            case "waiting":
+                self._waiting.add(name)
+            case "ready":
+                insort(self._ready, (self._priority[name], name))
+            case "done":
+                self._finish(name)
+            case "failed":
+                self._fail(name)
 
     def _start(self, name: str, demand: Demand) -> None:
         self._free = self._free.without(demand)
         self._running[name] = self._executor.now()
-        self.started.add(name)
         self._executor.start(name, demand)
 
     def _finish(self, name: str) -> None:

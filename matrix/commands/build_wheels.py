@@ -26,7 +26,7 @@ from matrix.options import (
 )
 from matrix.request import check_names
 from matrix.resolution_text import show_conflict
-from resolver.errors import EnvironmentLacksError, MatrixError
+from resolver.errors import EnvironmentLacksError
 from resolver.model import Conflict
 from resolver.versions import shorten
 
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from builders.plan import Task
+    from builders.scheduling.local import Builds
     from matrix.context import Context
     from resolver.facts.catalog import Catalog
     from resolver.model import Resolution
@@ -94,7 +95,7 @@ class WheelResult(msgspec.Struct, omit_defaults=True):
 
     name: str
     version: str
-    state: Literal["up to date", "to build", "built", "failed"]
+    state: Literal["up to date", "to build", "built", "failed", "skipped"]
     why: str
     """Why the wheel is or is not built."""
     build_key: str
@@ -140,7 +141,7 @@ def execute(context: Context) -> int:
             for warning in wheel.warnings:
                 console.warning(warning)
     else:
-        limits = Limits(args.jobs, args.memory, context.settings.offline, context.settings.mirrors)
+        limits = limits_of(context)
         exit_code = _build(tasks, wheels, index, limits, context)
     _print(BuildResult(1, str(index.root), wheels), index, context)
     return exit_code
@@ -221,34 +222,63 @@ def _planned(task: Task, index: Index) -> WheelResult:
     )
 
 
+def limits_of(context: Context) -> Limits:
+    """Return the limits of builds that the options and settings name."""
+    args, settings = context.args, context.settings
+    return Limits(args.jobs, args.memory, offline=settings.offline, mirrors=settings.mirrors)
+
+
 def _build(
     tasks: Sequence[Task], wheels: Sequence[WheelResult], index: Index, limits: Limits, context: Context
 ) -> int:
-    """Build the wheels that the index lacks, record the results, and return the exit code."""
-    from builders.learning.stored import remember_built
-    from builders.task import build_wheel
+    """Build the wheels that the index lacks, record the results, and return the exit code.
 
-    console = context.console
-    missing = [(task, wheel) for task, wheel in zip(tasks, wheels, strict=True) if task.wheel is None]
-    check_build_hosts(task for task, _ in missing)
-    exit_code = 0
-    for task, wheel in missing:
-        console.info(f"{task.title}")
-        try:
-            path = build_wheel(task, index, limits, console)
-        except MatrixError as error:
-            if not context.args.keep_going:
-                raise
-            console.error(error.message, error.hint)
-            exit_code = max(exit_code, error.exit_code)
-            wheel.state = "failed"
-            wheel.diagnosis = tuple(msgspec.convert(error.details.get("diagnosis", ()), list[Finding]))
-        else:
-            console.step(f"published {path.name}")
-            if task.pick.git:
-                remember_built(path, task.pick.version, task.pick.variant, context.catalog, context.today)
+    Raises
+    ------
+    MatrixError
+        The first failure, without ``--keep-going``.
+    """
+    from builders.scheduling.local import Builds
+
+    missing = {task.build_key: task for task in tasks if task.wheel is None}
+    check_build_hosts(missing.values())
+    builds = Builds(missing, index, limits, context.console)
+    try:
+        outcome = builds.run(keep_going=context.args.keep_going)
+    finally:
+        _remember(builds, context)
+    for wheel in wheels:
+        key = wheel.build_key
+        if path := builds.wheels.get(key):
             wheel.state, wheel.wheel = "built", str(path)
-    return exit_code
+        elif key in builds.errors:
+            wheel.state = "failed"
+            diagnosis = builds.errors[key].details.get("diagnosis", ())
+            wheel.diagnosis = tuple(msgspec.convert(diagnosis, list[Finding]))
+        elif key in outcome.skipped:
+            wheel.state = "skipped"
+            wheel.why = f"it requires {missing[outcome.skipped[key]].title}, which failed"
+    return _report_failures(builds, context)
+
+
+def _remember(builds: Builds, context: Context) -> None:
+    from builders.learning.stored import remember_built
+
+    for key, path in builds.wheels.items():
+        pick = builds.tasks[key].pick
+        if pick.git:
+            remember_built(path, pick.version, pick.variant, context.catalog, context.today)
+
+
+def _report_failures(builds: Builds, context: Context) -> int:
+    """Print the failures and return the highest of their exit codes; raise the first one, or go on."""
+    errors = list(builds.errors.values())
+    first = [] if context.args.keep_going else errors[:1]
+    for error in errors[len(first) :]:
+        context.console.error(error.message, error.hint)
+    for error in first:
+        raise error
+    return max((error.exit_code for error in errors), default=0)
 
 
 def _print(result: BuildResult, index: Index, context: Context) -> None:
@@ -257,7 +287,7 @@ def _print(result: BuildResult, index: Index, context: Context) -> None:
         console.document(msgspec.to_builtins(result))
         return
     for wheel in result.wheels:
-        why = f": {wheel.why}" if wheel.state in {"up to date", "to build"} else ""
+        why = f": {wheel.why}" if wheel.state in {"up to date", "to build", "skipped"} else ""
         console.data(f"{wheel.name} {wheel.version}  {wheel.state}{why}")
     if not result.wheels:
         console.data("The lock builds nothing: everything in it is published.")

@@ -201,3 +201,32 @@ def test_cpu_identity_ignores_order_of_flags(put: Put) -> None:
         identities.append(host.cpu_identity())
     assert identities[0] == identities[1] != identities[2]
     assert identities[0].startswith(platform.machine())
+
+
+@pytest.mark.parametrize(("quota", "cores"), [("max 100000", 8), ("350000 100000", 3), ("50000 100000", 1)])
+def test_cores_respect_quota(quota: str, cores: int, put: Put, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)))
+    put("/proc/self/cgroup", "0::/job_7\n")
+    put("/sys/fs/cgroup/job_7/cpu.max", f"{quota}\n")
+    assert host.cores() == cores
+
+
+def test_cores_respect_quota_of_control_groups_1(put: Put, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)))
+    put("/proc/self/cgroup", "3:cpu,cpuacct:/job_7\n")
+    put("/sys/fs/cgroup/cpu/cpu.cfs_quota_us", "-1\n")
+    put("/sys/fs/cgroup/cpu/job_7/cpu.cfs_quota_us", "250000\n")
+    put("/sys/fs/cgroup/cpu/job_7/cpu.cfs_period_us", "50000\n")
+    assert host.cores() == 5
+
+
+@pytest.mark.usefixtures("put")
+def test_slurm_job_limits_cores_and_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)))
+    monkeypatch.setenv("SLURM_CPUS_ON_NODE", "6")
+    monkeypatch.setenv("SLURM_MEM_PER_CPU", "1024")
+    assert (host.cores(), host.memory_gib()) == (8, 32)  # variables of a job that has ended
+    monkeypatch.setenv("SLURM_JOB_ID", "17")
+    assert (host.cores(), host.memory_gib()) == (6, 6)
+    monkeypatch.setenv("SLURM_MEM_PER_NODE", "2048")
+    assert host.memory_gib() == 2

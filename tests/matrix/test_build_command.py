@@ -124,11 +124,11 @@ def test_options_agreeing_with_lock_are_accepted(capsys: Capture) -> None:
 
 
 def test_keep_going_prints_one_document_and_fails(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_: object) -> None:
+    def fail(*_: object, **__: object) -> None:
         msg = "it broke"
         raise MatrixError(msg)
 
-    monkeypatch.setattr("builders.task.build_wheel", fail)
+    monkeypatch.setattr("builders.scheduling.local.build_wheel", fail)
     command = ["build-wheels", "deepspeed", "--backend", "cpu", "--keep-going", "--format", "json"]
     assert main(command) == 1
     output = capsys.readouterr()

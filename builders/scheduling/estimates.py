@@ -1,0 +1,130 @@
+"""What the builds of a plan need: their order, cores, memory and expected time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from builders import host
+from builders.scheduling.jobserver import can_join
+from builders.scheduling.scheduler import Demand
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from networkx import DiGraph
+
+    from builders.index import Index
+    from builders.plan import Task
+
+_COMPILING = 120.0
+_PACKING = 10.0
+"""Seconds of a build that nothing is known about, with and without compiled code."""
+_LIGHT = 0.5
+"""GiB for a build that compiles nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """What one build is expected to need."""
+
+    demand: Demand
+    """A build that shares the compile jobs of the others demands only its first one."""
+    memory_per_job: float
+    """GiB."""
+    joins: bool
+    """Whether it shares the compile jobs with the builds that run at the same time."""
+    source: Literal["record", "recipe", "none"]
+    """Where the expected time comes from."""
+
+
+def task_graph(tasks: Sequence[Task]) -> DiGraph[str]:
+    """Return the tasks by build key; an edge goes from a task to one that requires its wheel."""
+    from networkx import DiGraph
+
+    graph: DiGraph[str] = DiGraph()
+    keys = [task.build_key for task in tasks]
+    graph.add_nodes_from(keys)
+    for key, task in zip(keys, tasks, strict=True):
+        graph.add_edges_from((required.build_key, key) for required in task.requires)
+    return graph.subgraph(keys).copy()
+
+
+def estimates(
+    tasks: Mapping[str, Task], index: Index, capacity: Demand, *, sharing: bool = True
+) -> dict[str, Estimate]:
+    """Return what each task is expected to need on a machine.
+
+    Parameters
+    ----------
+    tasks
+        By build key.
+    index
+        Its records have the time and the memory of earlier builds.
+    capacity
+        The machine.
+    sharing
+        Whether builds can share their compile jobs; without it, each gets a fixed number.
+    """
+    from networkx import topological_generations
+
+    graph = task_graph(list(tasks.values()))
+    width = max(
+        (sum(_compiles(tasks[key]) for key in generation) for generation in topological_generations(graph)),
+        default=1,
+    )
+    share = max(1, capacity.cores // max(1, width))
+    return {key: _estimate(task, index, capacity, share, sharing=sharing) for key, task in tasks.items()}
+
+
+def _estimate(task: Task, index: Index, capacity: Demand, share: int, *, sharing: bool) -> Estimate:
+    measured = recorded(task, index)
+    compiles = _compiles(task)
+    per_job = measured.get("process_gib") or (task.recipe.memory_per_job if compiles else _LIGHT)
+    joins = sharing and can_join(task)
+    cores = 1
+    if compiles and not joins:
+        cores = host.compile_jobs(per_job, jobs=share, memory=capacity.memory)
+    seconds, source = _seconds(task, measured, capacity.cores if joins else cores)
+    return Estimate(Demand(cores, cores * per_job, seconds), per_job, joins, source)
+
+
+def _seconds(
+    task: Task, measured: Mapping[str, float], cores: int
+) -> tuple[float, Literal["record", "recipe", "none"]]:
+    if measured.get("seconds"):
+        return measured["seconds"], "record"
+    if task.recipe.core_hours:
+        return task.recipe.core_hours * 3600 / cores, "recipe"
+    return _COMPILING if _compiles(task) else _PACKING, "none"
+
+
+def _compiles(task: Task) -> bool:
+    return bool(task.recipe.must_contain) and not task.pick.alias_of
+
+
+def recorded(task: Task, index: Index) -> dict[str, float]:
+    """Return what was measured in the last build of this package, of the same version if there is one."""
+    rows = [
+        (f"-{task.pick.pinned}-" in wheel.path.name, _finished(wheel.provenance), _measured(wheel.provenance))
+        for wheel in index.published(task.pick.name)
+    ]
+    rows = [row for row in rows if row[2]]
+    return max(rows, key=lambda row: row[:2])[2] if rows else {}
+
+
+def _metadata(provenance: Mapping[str, object]) -> Mapping[str, object]:
+    value: object = provenance
+    for name in ("predicate", "runDetails", "metadata"):
+        value = value.get(name) if isinstance(value, dict) else None
+    return value if isinstance(value, dict) else {}
+
+
+def _finished(provenance: Mapping[str, object]) -> str:
+    return str(_metadata(provenance).get("finishedOn", ""))
+
+
+def _measured(provenance: Mapping[str, object]) -> dict[str, float]:
+    values = _metadata(provenance).get("matrix_measured")
+    rows = values.items() if isinstance(values, dict) else ()
+    return {name: float(value) for name, value in rows if isinstance(value, int | float)}

@@ -1,0 +1,131 @@
+"""One pool of compile jobs for all concurrent builds: GNU make's jobserver protocol with a named pipe.
+
+Each byte in the pipe is the permission to run one job. A client reads a byte before it starts a job and
+writes it back afterwards; its first job needs none. ninja is a client from 1.13 on, but only if it is called
+without ``-j``, which torch and CMake always pass. So a shim comes first on PATH and leaves that option out.
+
+Sources: GNU make's manual ("POSIX Jobserver Interaction"), ninja's manual ("GNU Jobserver support").
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from builders.plan import Task
+
+_NOT_BY_PATH = ("meson", "scikit-build")
+"""Build backends that call a ninja of their own by its path, or pass the number of jobs another way."""
+LINK = "jobserver"
+"""Name of the pipe in the directory of a build."""
+
+_NINJA = f"""#!/bin/sh
+# rocm-matrix shim for ninja: share the compile jobs with the other builds
+here=${{0%/*}}
+real=
+IFS=:
+for folder in $PATH; do
+  if [ "$folder" != "$here" ] && [ -x "$folder/ninja" ]; then
+    real=$folder/ninja
+    break
+  fi
+done
+unset IFS
+if [ -z "$real" ]; then
+  echo "ninja: not found" >&2
+  exit 127
+fi
+case $("$real" --version) in
+0.* | 1.? | 1.?.* | 1.1[0-2] | 1.1[0-2].*) exec "$real" "$@" ;;
+esac
+skip=
+for word do
+  shift
+  if [ -n "$skip" ]; then
+    skip=
+    continue
+  fi
+  case $word in
+  -j) skip=1 ;;
+  -j*) ;;
+  *) set -- "$@" "$word" ;;
+  esac
+done
+MAKEFLAGS="--jobserver-auth=fifo:${{here%/*}}/{LINK}" exec "$real" "$@"
+"""
+
+
+class Jobserver:
+    """The pool: the pipe, and the number of permissions that are in it or held by builds.
+
+    Parameters
+    ----------
+    path
+        Where to create the pipe.
+    """
+
+    def __init__(self, path: Path) -> None:
+        os.mkfifo(path, 0o600)
+        self.path = path
+        self._pipe = os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+        self._issued = 0
+
+    def fileno(self) -> int:
+        """Return the descriptor of the pipe, which is readable while permissions are in it."""
+        return self._pipe
+
+    def resize(self, jobs: int) -> bool:
+        """Issue or withdraw permissions; return whether no more than `jobs` are issued now.
+
+        Those that builds hold can be withdrawn only when they come back.
+        """
+        while self._issued < jobs:
+            os.write(self._pipe, b"+")
+            self._issued += 1
+        with suppress(BlockingIOError):
+            while self._issued > jobs:
+                os.read(self._pipe, 1)
+                self._issued -= 1
+        return self._issued <= jobs
+
+    def reset(self) -> None:
+        """Withdraw all permissions when no build holds any: a killed one has not returned its own."""
+        with suppress(BlockingIOError):
+            while os.read(self._pipe, 1024):
+                pass
+        self._issued = 0
+
+    def close(self) -> None:
+        """Remove the pipe."""
+        os.close(self._pipe)
+        self.path.unlink(missing_ok=True)
+
+
+def can_join(task: Task) -> bool:
+    """Return whether the build of a task calls ninja through PATH, so that the shim can let it join."""
+    names = [*task.recipe.declared, *task.recipe.undeclared]
+    return (
+        bool(task.recipe.must_contain)
+        and any(name.startswith("ninja") for name in names)
+        and not any(name.startswith(_NOT_BY_PATH) for name in names)
+    )
+
+
+def join(jobserver: Path, work: Path) -> dict[str, str]:
+    """Make the pipe visible in the directory of a build; return the shims that use it, by program.
+
+    The pipe gets a second name there, so a build sees it wherever it sees its own directory. Where that is
+    impossible there are no shims, and the build uses its fixed number of jobs.
+    """
+    link = work / LINK
+    if len(str(link).split()) > 1:  # MAKEFLAGS is split at spaces
+        return {}
+    try:
+        os.link(jobserver, link)
+    except OSError:
+        return {}
+    return {"ninja": _NINJA}

@@ -1,0 +1,383 @@
+"""Build several wheels at once on this machine.
+
+Each build is a process of its own, forked from this one. When it gets a signal it ends whatever it has
+started, and the kernel sends it one when this process dies. It reports each step through a pipe. The
+scheduler decides which build starts when; this module starts them and hands out the compile jobs.
+"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import signal
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from multiprocessing.connection import wait as wait_for_any
+from pathlib import Path
+from platform import node
+from threading import Thread
+from typing import TYPE_CHECKING, Any, Self
+
+from builders import host
+from builders.diagnosis.known import known
+from builders.files import write_atomic
+from builders.io_errors import explain_any_os_error
+from builders.process import end_with_parent
+from builders.scheduling.estimates import Estimate, estimates, task_graph
+from builders.scheduling.jobserver import Jobserver, can_join
+from builders.scheduling.memory import kernel_kills
+from builders.scheduling.scheduler import Demand, Event, schedule
+from builders.task import Limits, build_wheel
+from builders.temporary import TemporaryDirectory
+from resolver.errors import BuildError, InternalError, MatrixError
+from resolver.reporter import Reporter
+
+if TYPE_CHECKING:
+    from multiprocessing.connection import Connection
+    from multiprocessing.context import ForkProcess
+
+    from builders.index import Index
+    from builders.plan import Task
+    from builders.scheduling.scheduler import Outcome
+
+_OUT_OF_MEMORY = "out-of-memory"
+"""Id in `builders.diagnosis`."""
+_LONGEST_END = 20.0
+"""Seconds that a build may take to end its programs after a signal."""
+
+
+def machine(limits: Limits) -> Demand:
+    """Return the cores and the memory of this machine, within the limits of the user."""
+    return Demand(limits.jobs or host.cores(), limits.memory or host.memory_gib())
+
+
+def failure_record(index: Index, task: Task) -> Path:
+    """Return the file that says why the last attempt to build a task failed; it is next to the log."""
+    return index.state / "logs" / f"{task.pick.name}-{task.build_key[:12]}.failed.json"
+
+
+@dataclass
+class Builds:
+    """Builds the wheels of a plan, as many at once as the machine allows.
+
+    Attributes
+    ----------
+    wheels
+        Build key to the wheel in the index, in the order in which they were finished.
+    errors
+        Build key to the error of each build that failed.
+    outcome
+        What became of all tasks, after `run`.
+    """
+
+    tasks: Mapping[str, Task]
+    """By build key."""
+    index: Index
+    limits: Limits
+    reporter: Reporter
+    wheels: dict[str, Path] = field(default_factory=dict)
+    errors: dict[str, MatrixError] = field(default_factory=dict)
+
+    def run(self, *, keep_going: bool = False) -> Outcome:
+        """Build everything, and return what became of each task; failures are in `errors`.
+
+        Parameters
+        ----------
+        keep_going
+            Whether to start further builds after one has failed. Those that run are always finished.
+        """
+        capacity = machine(self.limits)
+        with self._jobserver(capacity) as jobserver:
+            expected = estimates(self.tasks, self.index, capacity, sharing=jobserver is not None)
+            demands = {key: estimate.demand for key, estimate in expected.items()}
+            graph = task_graph(list(self.tasks.values()))
+            with _Executor(self, capacity, expected, jobserver) as executor:
+                return schedule(graph, demands, capacity, executor, keep_going=keep_going)
+
+    @contextmanager
+    def _jobserver(self, capacity: Demand) -> Iterator[Jobserver | None]:
+        """Create the pool of compile jobs; None with nothing to share, or on a file system without pipes."""
+        with ExitStack() as stack:
+            jobserver = None
+            if capacity.cores > 1 and sum(can_join(task) for task in self.tasks.values()) > 1:
+                directory = stack.enter_context(TemporaryDirectory(self.index.state / "jobservers"))
+                with suppress(OSError):
+                    jobserver = stack.enter_context(closing(Jobserver(directory.root / "pipe")))
+            yield jobserver
+
+
+@dataclass
+class _Build:
+    """A started build."""
+
+    process: ForkProcess
+    pipe: Connection
+    jobs: int
+    is_waiting: bool = False
+    kills: int = 0
+
+
+class _Executor:
+    """Starts builds as processes, and reports what happens to them."""
+
+    def __init__(
+        self,
+        builds: Builds,
+        capacity: Demand,
+        expected: Mapping[str, Estimate],
+        jobserver: Jobserver | None,
+    ) -> None:
+        self._builds = builds
+        self._capacity = capacity
+        self._estimates = dict(expected)
+        self._jobserver = jobserver
+        self._admitted: dict[str, Demand] = {}
+        """The builds that hold cores and memory."""
+        self._pending: list[tuple[str, Demand]] = []
+        """Builds to start as soon as enough compile jobs of the others have ended."""
+        self._running: dict[str, _Build] = {}
+        self._retried: set[str] = set()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """End the builds that still run, such as after an interrupt."""
+        for build in self._running.values():
+            build.process.terminate()
+        for build in self._running.values():
+            build.process.join(_LONGEST_END)
+            build.process.kill()  # its reapers end what it started
+            build.process.join()
+
+    def now(self) -> float:
+        """Return the time in seconds."""
+        return time.monotonic()
+
+    def start(self, name: str, demand: Demand) -> None:
+        """Start a build, or let one continue that has waited for another process."""
+        self._pending.append((name, demand))
+
+    def wait(self) -> Sequence[Event]:
+        """Wait until a build ends, waits or wants to continue; pass on its messages meanwhile."""
+        while True:
+            self._admit()
+            sources: list[Any] = [build.pipe for build in self._running.values()]
+            if self._pending and self._jobserver is not None:
+                sources.append(self._jobserver)
+            wait_for_any(sources)
+            events = [event for name in list(self._running) for event in self._events(name)]
+            if events:
+                return events
+
+    def _admit(self) -> None:
+        while self._pending:
+            name, demand = self._pending[0]
+            self._admitted[name] = demand
+            if self._jobserver is not None and not self._jobserver.resize(self._free_jobs()):
+                del self._admitted[name]
+                return
+            del self._pending[0]
+            if name in self._running:
+                self._running[name].is_waiting = False
+                self._running[name].pipe.send("go")
+            else:
+                self._fork(name, demand)
+
+    def _free_jobs(self) -> int:
+        """Return how many compile jobs the builds that share them may run besides their first ones."""
+        sharing = [self._estimates[name] for name in self._admitted if self._estimates[name].joins]
+        if not sharing:
+            return 0
+        cores = self._capacity.cores - sum(demand.cores for demand in self._admitted.values())
+        memory = self._capacity.memory - sum(demand.memory for demand in self._admitted.values())
+        return max(0, min(cores, int(memory // max(row.memory_per_job for row in sharing))))
+
+    def _release(self, name: str) -> None:
+        self._admitted.pop(name, None)
+        if self._jobserver is not None:
+            if not any(self._estimates[other].joins for other in self._admitted):
+                self._jobserver.reset()
+            self._jobserver.resize(self._free_jobs())
+
+    def _fork(self, name: str, demand: Demand) -> None:
+        builds, estimate = self._builds, self._estimates[name]
+        task = builds.tasks[name]
+        shares = estimate.joins and self._jobserver is not None
+        # A build that turns out not to share must not use more than its part of the machine.
+        jobs = max(1, self._capacity.cores // len(builds.tasks)) if shares else demand.cores
+        limits = replace(
+            builds.limits,
+            jobs=jobs,
+            memory=self._capacity.memory,
+            memory_per_job=estimate.memory_per_job,
+            jobserver=self._jobserver.path if shares and self._jobserver is not None else None,
+        )
+        ours, theirs = multiprocessing.Pipe()
+        context = multiprocessing.get_context("fork")
+        process = context.Process(target=_work, args=(task, builds.index, limits, theirs, os.getpid()))
+        process.start()
+        theirs.close()
+        builds.reporter.info(task.title)
+        used = self._capacity.cores if shares else jobs
+        self._running[name] = _Build(process, ours, used, kills=kernel_kills())
+
+    def _events(self, name: str) -> Iterator[Event]:
+        build = self._running[name]
+        package = self._builds.tasks[name].pick.name
+        try:
+            while build.pipe.poll():
+                kind, value = build.pipe.recv()
+                if kind in {"step", "info", "warning"}:
+                    text = f"{package}: {value}" if len(self._builds.tasks) > 1 else value
+                    getattr(self._builds.reporter, kind)(text)
+                elif kind == "waiting":
+                    build.is_waiting = True
+                    self._release(name)
+                    yield Event(name, "waiting")
+                elif kind == "ready":
+                    yield Event(name, "ready")
+                else:
+                    yield self._ended(name, value)
+                    return
+        except (EOFError, ConnectionResetError):
+            yield self._ended(name, None)
+
+    def _ended(self, name: str, result: Path | MatrixError | None) -> Event:
+        """Record how a build ended; it is tried once more if there was not enough memory."""
+        build = self._running.pop(name)
+        build.process.join()
+        build.pipe.close()
+        self._release(name)
+        task = self._builds.tasks[name]
+        if isinstance(result, Path):
+            self._builds.wheels[name] = result
+            self._builds.reporter.step(f"published {result.name}")
+            return Event(name, "done")
+        killed = result is None and kernel_kills() > build.kills
+        if result is None:
+            code = build.process.exitcode or 0
+            how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
+            result = BuildError(f"The process that built {task.title} {how}.", hint="Run the command again.")
+        if (killed or _OUT_OF_MEMORY in _diagnosed(result)) and build.jobs > 1 and name not in self._retried:
+            self._retried.add(name)
+            return self._again(name, build.jobs)
+        self._builds.errors[name] = result
+        return Event(name, "failed")
+
+    def _again(self, name: str, jobs: int) -> Event:
+        task, estimate = self._builds.tasks[name], self._estimates[name]
+        fewer = max(1, jobs // 2)
+        memory = min(self._capacity.memory, 2 * fewer * estimate.memory_per_job)
+        demand = Demand(fewer, memory, 2 * estimate.demand.seconds)
+        self._estimates[name] = replace(estimate, demand=demand, joins=False, memory_per_job=memory / fewer)
+        text = f"{task.title} ran out of memory with up to {jobs} jobs; it is built once more with {fewer}."
+        self._builds.reporter.warning(text)
+        return Event(name, "ready", demand)
+
+
+def _diagnosed(error: MatrixError) -> set[str]:
+    return {finding["id"] for finding in error.details.get("diagnosis", ())}
+
+
+# In the process of a build.
+
+
+class _Messages(Reporter):
+    """Sends the progress of a build to the process that started it."""
+
+    def __init__(self, pipe: Connection) -> None:
+        self._pipe = pipe
+
+    def step(self, message: str) -> None:
+        self._pipe.send(("step", message))
+
+    def info(self, message: str) -> None:
+        self._pipe.send(("info", message))
+
+    def warning(self, message: str) -> None:
+        self._pipe.send(("warning", message))
+
+
+class _Turn:
+    """Returns the cores and the memory of a build while another process builds the same wheel."""
+
+    def __init__(self, pipe: Connection) -> None:
+        self._pipe = pipe
+        self._has_waited = False
+
+    def wait(self) -> None:
+        self._has_waited = True
+        self._pipe.send(("waiting", ""))
+
+    def take(self) -> None:
+        if self._has_waited:
+            self._pipe.send(("ready", ""))
+            self._pipe.recv()
+
+
+def _work(task: Task, index: Index, limits: Limits, pipe: Connection, parent: int) -> None:
+    """Build one wheel and send the result."""
+    _end_on_first_signal()
+    end_with_parent()
+    if os.getppid() != parent:  # it died before the kernel knew
+        return
+    os.setsid()  # an interrupt from the terminal reaches only the parent, which ends its builds
+    record = failure_record(index, task)
+    Thread(target=_import_early, daemon=True).start()
+    try:
+        wheel = build_wheel(task, index, limits, _Messages(pipe), turn=_Turn(pipe))
+    except KeyboardInterrupt:
+        raise SystemExit(130) from None
+    except MatrixError as error:
+        _record_failure(record, task, error)
+        pipe.send(("failed", error))
+    except OSError as error:
+        pipe.send(("failed", explain_any_os_error(error)))
+    except Exception as error:  # noqa: BLE001  the parent reports it
+        pipe.send(("failed", InternalError(f"Internal error: {type(error).__name__}: {error}")))
+    else:
+        record.unlink(missing_ok=True)
+        pipe.send(("done", wheel))
+
+
+def _import_early() -> None:
+    """Import what checking and publishing need while the compiler runs; it takes half a second."""
+    import cyclonedx.model.bom
+    import cyclonedx.output.json  # noqa: F401
+
+    known()
+
+
+def _end_on_first_signal() -> None:
+    """Raise KeyboardInterrupt at the first signal only: another one would stop the end of the programs."""
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+    def interrupt(*_: object) -> None:
+        for number in numbers:
+            signal.signal(number, signal.SIG_IGN)
+        raise KeyboardInterrupt
+
+    for number in numbers:
+        signal.signal(number, interrupt)
+
+
+def _record_failure(record: Path, task: Task, error: MatrixError) -> None:
+    """Write why a build failed, for later commands and other machines."""
+    document = {
+        "schema": 1,
+        "name": task.pick.name,
+        "version": task.pick.pinned,
+        "build_key": task.build_key,
+        "failed_on": datetime.now(tz=UTC).isoformat(timespec="seconds"),
+        "node": node(),
+        "id": error.id,
+        "message": error.message,
+        "hint": error.hint,
+        **error.details,
+    }
+    write_atomic(record, json.dumps(document, indent=2) + "\n")

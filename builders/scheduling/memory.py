@@ -1,0 +1,94 @@
+"""Measure the memory of a build, and recognize that the kernel killed something because there was too little.
+
+The memory is that of all processes that this one has started, sampled several times a second, because
+control groups can rarely be created by users. Shared pages count several times, so the sum is an upper bound.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import time
+from collections import defaultdict
+from contextlib import suppress
+from threading import Event, Thread
+from typing import Self
+
+_GIB = 2**30
+_INTERVAL = 0.3
+"""Seconds between two samples."""
+_LARGEST_SHARE = 0.02
+"""Part of the time that sampling may take on a machine with thousands of processes."""
+_PAGE = resource.getpagesize()
+_PARENT, _PAGES = 1, 21  # columns after the name (proc_pid_stat(5))
+
+
+class MemoryMeter:
+    """Measures the peak memory of everything this process starts during a ``with`` block.
+
+    Attributes
+    ----------
+    total
+        Largest sum over all processes, in GiB.
+    largest
+        Largest single process, in GiB: what one compile job needs.
+    """
+
+    def __init__(self) -> None:
+        self.total = self.largest = 0.0
+        self._stop = Event()
+        self._thread = Thread(target=self._sample, daemon=True)
+        self._before = _largest_child()
+
+    def __enter__(self) -> Self:
+        """Start to measure."""
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Stop; the kernel also knows about processes that lived shorter than a sample."""
+        self._stop.set()
+        self._thread.join()
+        after = _largest_child()
+        self.largest = max(self.largest, after if after > self._before else 0.0)
+        self.total = max(self.total, self.largest)
+
+    def _sample(self) -> None:
+        pause = 0.0
+        while not self._stop.wait(pause):
+            before = time.monotonic()
+            sizes = sizes_of_descendants(os.getpid())
+            self.total = max(self.total, sum(sizes) / _GIB)
+            self.largest = max(self.largest, max(sizes, default=0) / _GIB)
+            pause = max(_INTERVAL, (time.monotonic() - before) / _LARGEST_SHARE)
+
+
+def _largest_child() -> float:
+    return resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 2**20
+
+
+def sizes_of_descendants(ancestor: int) -> list[int]:
+    """Return the resident memory, in bytes, of each process that a process has started, and of theirs."""
+    children: dict[int, list[int]] = defaultdict(list)
+    sizes: dict[int, int] = {}
+    for name in filter(str.isdecimal, os.listdir("/proc")):  # noqa: PTH208  called several times a second
+        with suppress(OSError), open(f"/proc/{name}/stat", "rb") as source:  # noqa: PTH123
+            columns = source.read().rpartition(b") ")[2].split()
+            children[int(columns[_PARENT])].append(int(name))
+            sizes[int(name)] = int(columns[_PAGES]) * _PAGE
+    found, waiting = [], [ancestor]
+    while waiting:
+        for child in children[waiting.pop()]:
+            found.append(sizes[child])
+            waiting.append(child)
+    return found
+
+
+def kernel_kills() -> int:
+    """Return how many processes the kernel has killed for lack of memory since the machine started."""
+    with suppress(OSError), open("/proc/vmstat", encoding="ascii") as source:  # noqa: PTH123
+        for line in source:
+            name, _, value = line.partition(" ")
+            if name == "oom_kill":
+                return int(value)
+    return 0

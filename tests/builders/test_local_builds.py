@@ -1,0 +1,177 @@
+"""Several builds at once: real small sdists, built by the local executor."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import tarfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from builders import host
+from builders.build_host import local_build_host
+from builders.cache import cache_root
+from builders.index import Index
+from builders.plan import Task
+from builders.scheduling.local import Builds, failure_record
+from builders.task import Limits
+from resolver.facts.schema import Recipe, Sdist
+from tests.support.built import running_below
+from tests.support.locks import built_pick
+from tests.support.recorder import Recorder
+from tests.support.tasks import make_resolution
+
+pytestmark = pytest.mark.integration
+
+SETUP = """
+import sys, time
+from setuptools import setup
+{imports}
+time.sleep({seconds})
+if {fails}:
+    sys.exit("this source does not build")
+setup(name="{name}", version="1.0", py_modules=["{name}"])
+"""
+MakeTask = Callable[..., Task]
+
+
+@pytest.fixture(scope="module")
+def shared_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Keep one cache for all builds of this module, so that their layer is made once."""
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture
+def sleeper(shared_cache: Path, monkeypatch: pytest.MonkeyPatch) -> MakeTask:
+    """Pack a project that sleeps while it is built; return its task."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(shared_cache))
+
+    def make(name: str, seconds: float = 0.0, *, requires: Sequence[Task] = (), fails: bool = False) -> Task:
+        imports = "\n".join(f"import {task.pick.name}" for task in requires)
+        text = SETUP.format(name=name, seconds=seconds, imports=imports, fails=fails)
+        files = {"setup.py": text, f"{name}.py": f"NAME = {name!r}\n"}
+        buffer = io.BytesIO()
+        with tarfile.open(fileobj=buffer, mode="w:gz") as archive:
+            for member, content in files.items():
+                entry = tarfile.TarInfo(f"{name}-1.0/{member}")
+                entry.size = len(content)
+                archive.addfile(entry, io.BytesIO(content.encode()))
+        digest = hashlib.sha256(buffer.getvalue()).hexdigest()
+        target = cache_root() / "sources" / digest[:16] / f"{name}-1.0.tar.gz"
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(buffer.getvalue())
+        pick = built_pick(name, wheel_version="1.0+cpu", sdist=Sdist(target.name, digest))
+        recipe = Recipe(
+            package=name,
+            backend="cpu",
+            undeclared=("setuptools", "wheel"),
+            match_runtime=(),
+            status="observed",
+            source="a test",
+        )
+        lock = make_resolution(pick, *(task.pick for task in requires), backend="cpu")
+        build_host = local_build_host(host.running_python())
+        return Task(pick, recipe, build_host, lock, requires=tuple(requires))
+
+    return make
+
+
+def builds_of(tasks: Sequence[Task], index: Index, *, jobs: int = 4) -> Builds:
+    return Builds({task.build_key: task for task in tasks}, index, Limits(jobs=jobs), Recorder())
+
+
+def test_chain_is_built_beside_a_long_build(sleeper: MakeTask, tmp_path: Path) -> None:
+    index = Index(tmp_path / "index")
+    first = sleeper("first")
+    second = sleeper("second", requires=[first])
+    tasks = [first, second, sleeper("third", requires=[second]), sleeper("long", 4)]
+    builds = builds_of(tasks, index)
+    outcome = builds.run()
+    names = [builds.tasks[key].pick.name for key in outcome.done]
+    assert sorted(names) == ["first", "long", "second", "third"], builds.errors
+    assert names.index("long") > names.index("first")  # one after another, the long one would come first
+    assert [path.name for path in index.wheels("third")] == ["third-1.0+cpu-py3-none-any.whl"]
+
+
+def test_keep_going_finishes_other_branches(sleeper: MakeTask, tmp_path: Path) -> None:
+    index = Index(tmp_path / "index")
+    broken = sleeper("broken", fails=True)
+    tasks = [broken, sleeper("after", requires=[broken]), sleeper("other", 0.5), sleeper("another")]
+    builds = builds_of(tasks, index, jobs=1)
+    outcome = builds.run(keep_going=True)
+    keys = {task.pick.name: task.build_key for task in tasks}
+    assert outcome.failed == [keys["broken"]]
+    assert outcome.skipped == {keys["after"]: keys["broken"]}
+    assert sorted(outcome.done) == sorted([keys["other"], keys["another"]])
+    assert index.projects() == ["another", "other"]
+    record = json.loads(failure_record(index, broken).read_text())
+    assert record["id"] == "build-failed"
+    assert "this source does not build" in record["message"]
+
+
+def test_two_runs_share_the_work(sleeper: MakeTask, tmp_path: Path) -> None:
+    index = Index(tmp_path / "index")
+    tasks = [sleeper(name, 1) for name in ("east", "west", "north", "south")]
+    readable, writable = os.pipe()
+    pid = os.fork()
+    if not pid:
+        os.close(readable)
+        builds = builds_of(tasks, index, jobs=2)
+        builds.run()
+        os.write(writable, json.dumps([len(builds.wheels), sorted(builds.errors)]).encode())
+        os._exit(0)
+    os.close(writable)
+    builds = builds_of(tasks, index, jobs=2)
+    builds.run()
+    with os.fdopen(readable) as answer:
+        assert json.loads(answer.read()) == [4, []]
+    os.waitpid(pid, 0)
+    assert len(builds.wheels) == 4
+    assert index.projects() == ["east", "north", "south", "west"]
+    assert [len(index.wheels(name)) for name in index.projects()] == [1, 1, 1, 1]
+
+
+RUN = """
+import pickle, sys
+from builders.scheduling.local import Builds
+from builders.task import Limits
+from resolver.reporter import SILENT
+with open(sys.argv[1], "rb") as source:
+    tasks, index = pickle.load(source)
+try:
+    Builds({task.build_key: task for task in tasks}, index, Limits(jobs=2), SILENT).run()
+except KeyboardInterrupt:
+    sys.exit(130)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_nothing_survives_the_end_of_a_run(sleeper: MakeTask, tmp_path: Path, number: int) -> None:
+    import pickle
+
+    index = Index(tmp_path / "index")
+    tasks = [sleeper("slow", 60), sleeper("slower", 90)]
+    pickled = tmp_path / "tasks"
+    pickled.write_bytes(pickle.dumps((tasks, index)))
+    with subprocess.Popen([sys.executable, "-c", RUN, pickled]) as program:
+        deadline = time.monotonic() + 60
+        while len([line for line in running_below(index.root) if "build" in line]) < 2:
+            assert program.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        program.send_signal(number)
+        code = program.wait(30)
+    assert code == (130 if number == signal.SIGINT else -signal.SIGKILL)
+    deadline = time.monotonic() + 20
+    while running_below(index.root):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    assert index.projects() == []
