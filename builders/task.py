@@ -17,16 +17,15 @@ from builders.alias import write_alias
 from builders.audit import Expected, audit_wheel, read_torch
 from builders.cache import cache_root
 from builders.compilation import FRONTEND, INDEX_UNCHANGED, compile_wheel
-from builders.containers.runtime import View, run_in
+from builders.containers.runtime import View
 from builders.diagnosis import Context, diagnose, explain_failure
 from builders.environments.layers import fetch_build_wheels, make_environment, make_layers
 from builders.environments.wheelhouse import FetchOptions, Wheel
 from builders.files import exclusive_lock, sha256_of
 from builders.io_errors import explain_index_errors
 from builders.labelling import Labels, label_wheel, runtime_pins
-from builders.probe.ask import WheelReply, parse_reply, probe_script, wheel_question
+from builders.probe.ask import WheelReply, ask, wheel_question
 from builders.probe.wheel import judge_wheel
-from builders.process import log_size, read_since
 from builders.provenance import SBOM_NAME, Run, materials_of, sbom, statement
 from builders.recipes.application import apply_recipe
 from builders.recipes.recipe import check_source
@@ -341,20 +340,17 @@ class _Build:
             wheels = [*self._required_wheels(), wheel]
             environment = make_environment(runtime, python, layers.all, wheels, root=root, log=self.log)
         borrowed = str(layers.requirements.packages) if layers.requirements else ""
-        script = root / "probe.py"
-        script.write_text(probe_script(), encoding="utf-8")
         base = environment.view
         view = View(
             env={**base.env, **task.recipe.run_environment}, path=base.path, cwd=root, binds=base.binds
         )
-        start = log_size(self.log)
-        command = [str(environment.python), str(script), wheel_question(task.recipe, borrowed)]
+        start, question = [str(environment.python)], wheel_question(task.recipe, borrowed)
+        what = f"Probing {task.title}"
         try:
-            run_in(runtime, command, view, what=f"Probing {task.title}", log=self.log)
+            return ask(runtime, start, question, WheelReply, view, folder=root, what=what, log=self.log)
         except CommandError as error:
             context = replace(diagnosis_context(task), exit_code=error.code)
             raise self._audit_error(error.message, "The wheel is not published.", context, []) from error
-        return parse_reply(read_since(self.log, start), WheelReply)
 
     def _reject(self, wheel: Path, errors: Sequence[Finding]) -> None:
         if not errors:

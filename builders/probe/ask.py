@@ -1,16 +1,16 @@
 """Ask an environment: the question, the run of the script, and the reply as data.
 
 The script is one file without dependencies, which the environment's own Python runs. It prints its
-reply as one marked line of JSON among whatever else is printed.
+reply as one line of JSON, marked with a number that only this run knows.
 """
 
 from __future__ import annotations
 
-import json
+import secrets
 from collections.abc import Mapping, Sequence
 from importlib.metadata import distributions
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -22,6 +22,8 @@ from resolver.facts.schema import Recipe
 from resolver.requirements import normalize_name
 
 _PYTHON = 'exec "$(command -v python || command -v python3)" "$@"'
+_ALONE = ("-I", "-S")  # nothing that is installed runs in this process
+_SCRIPT = "main.py"  # which the processes that it starts can see
 _DEVICES = ("/dev/kfd", "/dev/dri")
 _NO_PYTHON = "Name the Python with --python: its path in the image, or on this machine without an image."
 _HINT = "Read the log; the environment's Python may be broken."
@@ -32,7 +34,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     """The outcome of one part of the probe; `error` is empty on success."""
 
     error: str = ""
-    """Class of the exception, ``signal N``, ``exit code N``, ``missing`` or ``timeout``."""
+    """Class of the exception, ``signal N``, ``exit code N``, ``missing``, ``not mapped`` or ``timeout``."""
     text: str = ""
     """First line of the error."""
     missing: str = ""
@@ -175,7 +177,7 @@ class Probe:
     python
         Path of its Python in the runtime; empty for the first on PATH.
     folder
-        A directory for the script, which the runtime may see.
+        An empty directory for the script, which the runtime may see.
     log
         File for everything that is printed.
     env
@@ -188,9 +190,8 @@ class Probe:
         self._runtime, self._python, self._log = runtime, python, log
         self._start = [python] if python else ["/bin/sh", "-c", _PYTHON, "sh"]
         devices = [Bind(Path(name), writable=True) for name in _DEVICES if Path(name).exists()]
-        self._view = View(env=dict(env or {}), binds=[Bind(folder), *devices])
-        self._script = folder / "probe.py"
-        self._script.write_text(probe_script(), encoding="utf-8")
+        self._view = View(env=dict(env or {}), binds=[Bind(folder, writable=True), *devices])
+        self._folder = folder
 
     def ask_environment(self, modules: Sequence[str]) -> EnvironmentReply:
         """Ask what the environment contains, and what loads when some modules are imported in turn.
@@ -205,7 +206,7 @@ class Probe:
             The user named something other than a Python.
         """
         try:
-            return self._ask(environment_question(modules), {}, EnvironmentReply)
+            return self._ask({"modules": list(modules)}, {}, EnvironmentReply)
         except MatrixError:
             if self._python_is_wrong():
                 msg = f"{self._python} is not a working Python."
@@ -224,30 +225,66 @@ class Probe:
         outputs = [output_in(self._runtime, command, self._view).strip() for command in (shell, python)]
         return outputs[0].endswith("42") and not outputs[1].endswith("42")
 
-    def _ask(self, question: str, env: Mapping[str, str], kind: type[_Reply]) -> _Reply:
-        start = log_size(self._log)
+    def _ask(self, question: Mapping[str, Any], env: Mapping[str, str], kind: type[_Reply]) -> _Reply:
         view = View(env={**self._view.env, **env}, binds=self._view.binds)
-        command = [*self._start, str(self._script), question]
+        options: dict[str, Any] = {
+            "folder": self._folder,
+            "what": "Probing the environment",
+            "log": self._log,
+        }
         try:
-            run_in(self._runtime, command, view, what="Probing the environment", log=self._log)
+            return ask(self._runtime, self._start, question, kind, view, **options)
         except MatrixError as error:
             error.hint = error.hint or _NO_PYTHON
             raise
-        return parse_reply(read_since(self._log, start), kind)
 
 
-def probe_script() -> str:
-    """Return the text of the script."""
-    return Path(__file__).with_name("payload.py").read_text(encoding="utf-8")
+def ask(
+    runtime: Runtime,
+    python: Sequence[str],
+    question: Mapping[str, Any],
+    kind: type[_Reply],
+    view: View,
+    *,
+    folder: Path,
+    what: str,
+    log: Path,
+) -> _Reply:
+    """Run the script in an environment and return its reply.
+
+    Parameters
+    ----------
+    python
+        The command that starts the environment's Python.
+    folder
+        A directory for the script, which the view shows writable: the script removes itself.
+    what
+        What the program does, as the beginning of a sentence.
+
+    Raises
+    ------
+    CommandError
+        The script did not run to its end; the error names the log.
+    ProbeError
+        The reply is missing or damaged.
+    """
+    script, nonce, start = folder / _SCRIPT, secrets.token_hex(), log_size(log)
+    script.write_text(probe_script(question, nonce), encoding="utf-8")
+    try:
+        run_in(runtime, [*python, *_ALONE, str(script)], view, what=what, log=log)
+    finally:
+        script.unlink(missing_ok=True)
+    return parse_reply(read_since(log, start), nonce, kind)
 
 
-def environment_question(modules: Sequence[str]) -> str:
-    """Return the script's argument that asks for a whole environment."""
-    return json.dumps({"modules": list(modules)})
+def probe_script(question: Mapping[str, Any], nonce: str) -> str:
+    """Return the text of the script that answers a question."""
+    payload = Path(__file__).with_name("payload.py").read_text(encoding="utf-8")
+    return f"{payload}\nouter({dict(question)!r}, {nonce!r})\n"
 
 
-def wheel_question(recipe: Recipe, lent: str = "") -> str:
-    """Return the script's argument that asks for a wheel that was built by this recipe.
+def wheel_question(recipe: Recipe, lent: str = "") -> dict[str, Any]:
+    """Return the question about a wheel that was built by this recipe.
 
     Parameters
     ----------
@@ -255,7 +292,7 @@ def wheel_question(recipe: Recipe, lent: str = "") -> str:
         Directory of distributions that the environment sees although the wheel does not bring them: the
         build requirements, many of which are run requirements as well. The reply lists those it used.
     """
-    question = {
+    return {
         "distribution": recipe.package,
         "imports": list(recipe.imports),
         "attributes": list(recipe.attributes),
@@ -263,22 +300,21 @@ def wheel_question(recipe: Recipe, lent: str = "") -> str:
         "op_table": recipe.op_table,
         "lent": lent,
     }
-    return json.dumps(question)
 
 
-def parse_reply(output: str, kind: type[_Reply]) -> _Reply:
-    """Parse the output of the script, ignoring what imported modules print.
+def parse_reply(output: str, nonce: str, kind: type[_Reply]) -> _Reply:
+    """Parse the output of the script, ignoring every line that does not have its number.
 
     Raises
     ------
     ProbeError
         The reply is missing or damaged.
     """
-    lines = output.splitlines()
-    for line in reversed(lines):
-        if line.startswith(MARK):
+    lines, mark = output.splitlines(), f"{MARK}{nonce} "
+    for line in lines:
+        if line.startswith(mark):
             try:
-                return msgspec.json.decode(line.removeprefix(MARK), type=kind)
+                return msgspec.json.decode(line.removeprefix(mark), type=kind)
             except msgspec.MsgspecError as error:
                 msg = f"Cannot read the reply of the probe: {error}."
                 raise ProbeError(msg, hint=_HINT) from None

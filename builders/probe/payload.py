@@ -1,7 +1,19 @@
 """Run inside the environment that is probed: answer one question about it, as JSON.
 
-The script knows nothing about the program that sends it and needs only Python 3.9. Everything that imports
-code runs in a separate process, so that a crash loses only one answer.
+The script knows nothing about the program that sends it and needs only Python 3.9. It runs with ``-I -S``,
+so that nothing that is installed runs in its process. Child processes import what is installed, one thing
+each, so that a crash loses only one answer. A child cannot speak for this process:
+
+- A child has no descriptor to answer with. After the import it connects to a socket with a random address.
+  The kernel names the process that connected, and the answer begins with a number that is sent only then.
+- Whether an object is loaded is read from the child's memory map, while the child waits.
+- Each import is repeated in a process that looks like a user's: `plain_import`.
+- The answer of this process has a number that no child knows: the script is removed before the first child
+  starts, and the kernel refuses other processes of the user access to the memory of this one.
+- All descendants are ended before the answer is printed.
+
+What a package says about itself, such as the value of an attribute, is its own word. A package that follows
+the whole protocol, and passes the plain import, cannot be told from one that works.
 """
 
 from __future__ import annotations
@@ -18,8 +30,13 @@ import json
 import os
 import platform
 import re
+import select
+import signal
+import socket
+import struct
 import subprocess
 import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
@@ -29,47 +46,243 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 MARK = "rocm-matrix-probe: "
+UNSEEN = "memory map not readable"
 LONGEST = 600  # characters of an error that are kept
 AT_ONCE = 4  # processes; each that imports torch takes half a gigabyte
 TIMEOUT = 900  # seconds for one import: file systems of clusters can be slow
+TALK = 60  # seconds for an answer that is ready
+MOST = 1 << 20  # bytes of an answer
+POLL = 0.05  # seconds
+ENDING = 10  # seconds in which killed processes end
 SYSTEM_LIBRARIES = ("/usr/lib64", "/lib64", "/usr/lib/x86_64-linux-gnu", "/lib/x86_64-linux-gnu")
 SBOM = "sboms/rocm-matrix.cdx.json"  # written into the wheels that matrix builds
 OP_PROPERTY = "rocm-matrix:op"
 SIZE = 256  # rows and columns of the matrices that a GPU multiplies
+PR_SET_DUMPABLE, PR_CAPBSET_DROP, PR_SET_CHILD_SUBREAPER = 4, 24, 36  # linux/prctl.h
+CAP_SYS_PTRACE = 19  # linux/capability.h
 
 
-def main(arguments: list[str]) -> None:
-    """Answer the question; in a child process, one part of it."""
-    if arguments[0] == "--one":
-        kind, value = json.loads(arguments[1])
-        parts: dict[str, Callable[[Any], dict[str, Any]]]
-        parts = {
-            "torch": torch_part,
-            "import": import_part,
-            "object": object_part,
-            "libraries": libraries_part,
-        }
-        print(MARK + json.dumps(parts[kind](value)), flush=True)
-        os._exit(0)  # without torch's slow shutdown
-    question = json.loads(arguments[0])
+# --- The process that judges ----------------------------------------------------------------------------
+
+
+def outer(question: dict[str, Any], nonce: str) -> None:
+    """Answer the question; the last line of the script calls this."""
+    own_source()
+    os.unlink(__file__)
+    protect()
     reply = wheel_reply(question) if "distribution" in question else environment_reply(question)
-    print(MARK + json.dumps(reply), flush=True)
+    end_descendants()
+    print(f"\n{MARK}{nonce} {json.dumps(reply)}", flush=True)
 
 
-def in_child(kind: str, value: object) -> dict[str, Any]:
-    """Answer one part in a separate process."""
-    command = [sys.executable, __file__, "--one", json.dumps([kind, value])]
+@cache
+def own_source() -> str:
+    """Return the script without its last line, as it was when it started."""
+    return Path(__file__).read_text(encoding="utf-8").rpartition("\nouter(")[0]
+
+
+def protect() -> None:
+    """Keep descriptors and memory of this process from its children, and become the parent of orphans.
+
+    Only root's children could read the memory all the same, so they lose that capability (prctl(2)).
+    """
+    for number in os.listdir("/proc/self/fd"):
+        if int(number) > sys.stderr.fileno() and os.path.exists(f"/proc/self/fd/{number}"):
+            os.set_inheritable(int(number), False)
+    prctl = ctypes.CDLL(None).prctl
+    for option, value in (
+        (PR_SET_DUMPABLE, 0),
+        (PR_CAPBSET_DROP, CAP_SYS_PTRACE),
+        (PR_SET_CHILD_SUBREAPER, 1),
+    ):
+        prctl(option, *map(ctypes.c_ulong, (value, 0, 0, 0)))
+
+
+def end_descendants() -> None:
+    """End all processes that children left behind: orphans have become children of this process."""
+    deadline = time.monotonic() + ENDING
+    while True:
+        for pid in own_children():
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except OSError:
+                continue
+        try:
+            ended, _ = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return
+        if not ended:
+            if time.monotonic() > deadline:
+                sys.exit("Processes that the probed packages started cannot be ended.")
+            time.sleep(0.01)
+
+
+def own_children() -> list[int]:
+    """Return the child processes."""
+    children = []
+    for stat in glob.glob("/proc/[0-9]*/stat"):
+        try:
+            parent = Path(stat).read_text(errors="replace").rpartition(")")[2].split()[1]
+        except OSError:
+            continue
+        if int(parent) == os.getpid():
+            children.append(int(stat.split("/")[2]))
+    return children
+
+
+def in_child(kind: str, value: object) -> tuple[dict[str, Any], list[str] | None]:
+    """Answer one part in a separate process; return the files that it has mapped as code as well."""
+    address = os.urandom(16).hex()
+    program = own_source() + "\ninner(*sys.argv[1:])"
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind("\0" + address)
+        listener.listen()
+        return run_child([program, kind, json.dumps(value), address], listener)
+
+
+def run_child(
+    arguments: list[str], listener: socket.socket | None = None
+) -> tuple[dict[str, Any], list[str] | None]:
+    """Run a program until it answers or ends; without a listener, its end is the answer."""
+    with subprocess.Popen(
+        [sys.executable, "-c", *arguments],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        cwd=os.path.dirname(__file__),
+        close_fds=False,  # none can be inherited, and a protected process cannot list its own
+    ) as process:
+        try:
+            return wait_for(process, listener)
+        finally:
+            process.kill()
+
+
+def wait_for(
+    process: subprocess.Popen[bytes], listener: socket.socket | None
+) -> tuple[dict[str, Any], list[str] | None]:
+    """Wait until a child connects, or ends, or the time is over."""
+    errors = process.stderr
+    assert errors is not None  # noqa: S101  for mypy
+    tail, deadline = b"", time.monotonic() + TIMEOUT
+    watched: list[Any] = [errors, *filter(None, [listener])]
+    while time.monotonic() < deadline:
+        code = process.poll()
+        ready = select.select(watched, [], [], 0 if code is not None else POLL)[0]
+        if errors in ready:
+            chunk = os.read(errors.fileno(), 1 << 16)
+            tail = (tail + chunk)[-(1 << 16) :]
+            if not chunk:
+                watched.remove(errors)
+        if listener in ready and listener is not None:
+            connection, _ = listener.accept()
+            with connection:
+                if peer(connection) == process.pid:
+                    mapped = mapped_code(process.pid)
+                    return answer_of(connection), mapped
+        elif code is not None and (errors not in ready or errors not in watched):
+            return ended(code, tail), None
+    return {"error": "timeout", "text": f"no answer within {TIMEOUT} s"}, None
+
+
+def ended(code: int, errors: bytes) -> dict[str, Any]:
+    """Return the outcome of a process that ended."""
+    lines = errors.decode(errors="replace").strip().splitlines()
+    reason = f"signal {-code}" if code < 0 else f"exit code {code}"
+    text = lines[-1][:LONGEST] if lines else "it ended before it answered"
+    return {"error": reason, "text": text, "code": code}
+
+
+def peer(connection: socket.socket) -> int:
+    """Return the process at the other end (unix(7))."""
+    credentials = struct.Struct("3i")
+    packed = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, credentials.size)
+    return int(credentials.unpack(packed)[0])
+
+
+def answer_of(connection: socket.socket) -> dict[str, Any]:
+    """Let a child answer, which begins with the number that is sent to it."""
+    nonce, data = os.urandom(16).hex().encode(), b""
     try:
-        done = subprocess.run(command, capture_output=True, timeout=TIMEOUT, check=False)
-    except subprocess.TimeoutExpired:
-        return {"error": "timeout", "text": f"no answer within {TIMEOUT} s"}
-    for line in reversed(done.stdout.decode(errors="replace").splitlines()):
-        if line.startswith(MARK):
-            reply: dict[str, Any] = json.loads(line[len(MARK) :])
-            return reply
-    lines = done.stderr.decode(errors="replace").strip().splitlines()
-    reason = f"signal {-done.returncode}" if done.returncode < 0 else f"exit code {done.returncode}"
-    return {"error": reason, "text": lines[-1][:LONGEST] if lines else ""}
+        connection.settimeout(TALK)
+        connection.sendall(nonce)
+        while len(data) < MOST:
+            chunk = connection.recv(1 << 16)
+            data += chunk
+            if not chunk:
+                break
+        reply = json.loads(data[len(nonce) :]) if data.startswith(nonce) else None
+    except (OSError, ValueError):
+        reply = None
+    return reply if isinstance(reply, dict) else {"error": "damaged answer"}
+
+
+def mapped_code(pid: int) -> list[str] | None:
+    """Return the files that a process has mapped as code; None if they cannot be read (proc(5))."""
+    try:
+        with open(f"/proc/{pid}/maps", encoding="utf-8", errors="replace") as maps:
+            rows = [line.rstrip("\n").partition("/") for line in maps]
+    except OSError:
+        return None
+    return sorted({f"/{path}" for fields, slash, path in rows if slash and "x" in fields.split()[1]})
+
+
+def seen(part: tuple[dict[str, Any], list[str] | None], path: str) -> dict[str, Any]:
+    """Return the outcome of a part: only a file that is mapped is loaded."""
+    reply, mapped = part
+    if reply.get("error"):
+        return reply
+    if mapped is None:
+        return {"error": UNSEEN}
+    if os.fsencode(os.path.realpath(path)).decode(errors="replace") not in mapped:
+        return {
+            "error": "not mapped",
+            "text": f"its process reports success, but has not mapped {path}",
+        }
+    return reply
+
+
+def plain_import(modules: list[str]) -> dict[str, Any]:
+    """Import modules as a user's program does; return what went wrong.
+
+    The exit code is a different one each time, so that an early end is noticed.
+    """
+    code = 100 + os.urandom(1)[0] % 100
+    reply, _ = run_child([f"import {', '.join(modules)}, os; os._exit({code})"])
+    if reply.get("code") == code:
+        return {}
+    return dict(reply, error=f"{reply['error']} in a plain process")
+
+
+@cache
+def search_path() -> list[str]:
+    """Return where the environment's Python looks for modules, which depends on what is installed."""
+    reply, _ = in_child("path", None)
+    if reply.get("error"):
+        sys.exit(f"Python does not start: {reply['error']}: {reply.get('text', '')}")
+    return [str(path) for path in reply["path"]]
+
+
+def inner(kind: str, value: str, address: str) -> None:
+    """Answer one part in a child, when the outer process has looked at this one."""
+    parts: dict[str, Callable[[Any], dict[str, Any]]]
+    parts = {
+        "path": path_part,
+        "torch": torch_part,
+        "import": import_part,
+        "object": object_part,
+        "libraries": libraries_part,
+    }
+    reply = json.dumps(parts[kind](json.loads(value)))
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.connect("\0" + address)
+        connection.sendall(connection.recv(64) + reply.encode())
+    os._exit(0)  # without torch's slow shutdown
+
+
+def path_part(_: None) -> dict[str, Any]:
+    """Return the search path without the working directory."""
+    return {"path": sys.path[1:]}
 
 
 def failure(error: BaseException) -> dict[str, Any]:
@@ -89,6 +302,7 @@ def wheel_reply(question: dict[str, Any]) -> dict[str, Any]:
     names = [name.partition(":") for name in question["attributes"]]
     modules = list(dict.fromkeys([*question["imports"], *(module for module, _, _ in names)]))
     attributes = {module: [what for owner, _, what in names if owner == module] for module in modules}
+    extensions = {module: extension_file(module) for module in modules}
     objects = [
         (pattern, path)
         for pattern in question["objects"]
@@ -100,13 +314,23 @@ def wheel_reply(question: dict[str, Any]) -> dict[str, Any]:
     parts += [("object", path) for _, path in objects if path]
     # Each imports torch, which takes most of the time.
     with ThreadPoolExecutor(min(AT_ONCE, len(os.sched_getaffinity(0)))) as pool:
+        plain = pool.submit(plain_imports, extensions) if modules else None
         replies = pool.map(lambda part: in_child(*part), parts)
+        torch, _ = next(replies)
+        imports = {}
+        for module in modules:
+            part = next(replies)
+            imports[module] = seen(part, extensions[module]) if extensions[module] else part[0]
+        loaded = {module: extensions[module] for module in modules if not imports[module].get("error")}
+        if plain and plain.result() and loaded:
+            outcomes = pool.map(lambda row: plain_imports(dict([row])), loaded.items())
+            imports.update({module: next(outcomes) or imports[module] for module in loaded})
         return {
             "distribution": metadata,
-            "torch": next(replies),
-            "imports": [dict(next(replies), name=module) for module in modules],
+            "torch": torch,
+            "imports": [dict(imports[module], name=module) for module in modules],
             "objects": [
-                dict(next(replies), name=pattern, file=path)
+                dict(seen(next(replies), path), name=pattern, file=path)
                 if path
                 else {"name": pattern, "error": "missing"}
                 for pattern, path in objects
@@ -115,11 +339,26 @@ def wheel_reply(question: dict[str, Any]) -> dict[str, Any]:
         }
 
 
+def plain_imports(modules: dict[str, str]) -> dict[str, Any]:
+    """Import modules in one plain process; torch comes first if one of them is an extension."""
+    torch = importlib.machinery.PathFinder.find_spec("torch", search_path())
+    return plain_import([*(["torch"] if torch and any(modules.values()) else []), *modules])
+
+
+def extension_file(module: str) -> str:
+    """Return the shared object that is a module; empty if the module is something else."""
+    for folder in search_path():
+        for suffix in importlib.machinery.EXTENSION_SUFFIXES:
+            path = os.path.join(folder, *module.split(".")) + suffix
+            if os.path.exists(path):
+                return path
+    return ""
+
+
 def installed(name: str) -> tuple[dict[str, str], dict[str, Any] | None]:
     """Return the files of an installed distribution by their names in the wheel, and its metadata."""
-    try:
-        distribution = importlib.metadata.distribution(name)
-    except importlib.metadata.PackageNotFoundError:
+    distribution = next(iter(importlib.metadata.distributions(name=name, path=search_path())), None)
+    if distribution is None:
         return {}, None
     files = {str(file): str(distribution.locate_file(file)) for file in distribution.files or []}
     top = sorted({file.split("/")[0].split(".")[0] for file in files if file.endswith((".py", ".so"))})
@@ -266,8 +505,8 @@ def environment_reply(question: dict[str, Any]) -> dict[str, Any]:
         "pip_check": pip_check(),
         "user_site": user_site(),
         "system_libstdcxx": newest_symbols(system_library("libstdc++.so.6")),
-        "libraries": in_child("libraries", question["modules"]),
-        "torch": in_child("torch", {"lent": "", "gpus": True}),
+        "libraries": libraries(question["modules"]),
+        "torch": in_child("torch", {"lent": "", "gpus": True})[0],
     }
 
 
@@ -280,7 +519,7 @@ def distributions() -> list[dict[str, Any]]:
             "path": str(distribution.locate_file("")),
             "ops": recorded_ops(distribution),
         }
-        for distribution in importlib.metadata.distributions()
+        for distribution in importlib.metadata.distributions(path=search_path())
         if distribution.metadata["Name"]
     ]
 
@@ -296,12 +535,20 @@ def recorded_ops(distribution: importlib.metadata.Distribution) -> list[str]:
 
 
 def pip_check() -> dict[str, Any]:
-    """Return the result of ``pip check``; its exit code is None without pip."""
-    if importlib.util.find_spec("pip") is None:
+    """Return the result of ``pip check``; its exit code is None without pip.
+
+    pip runs without the start-up files of other packages.
+    """
+    if installed("pip")[1] is None:
         return {"code": None, "lines": []}
-    command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "check"]
+    arguments = ["pip", "--disable-pip-version-check", "check"]
+    program = f"import runpy, sys; sys.path[:], sys.argv = {search_path()!r}, {arguments!r}; "
+    program += "runpy.run_module('pip', run_name='__main__', alter_sys=True)"
+    command = [sys.executable, "-I", "-S", "-c", program]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT, check=False)
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=TIMEOUT, check=False, close_fds=False
+        )
     except subprocess.TimeoutExpired:
         return {"code": None, "lines": []}
     return {"code": done.returncode, "lines": done.stdout.splitlines()}
@@ -309,10 +556,13 @@ def pip_check() -> dict[str, Any]:
 
 def user_site() -> dict[str, Any]:
     """Return whether this Python ignores the user's own packages by itself, and why."""
-    settings = Path(sys.prefix, "pyvenv.cfg")
     ignored = ""
-    if settings.is_file() and re.search(r"(?m)^include-system-site-packages *= *false", settings.read_text()):
-        ignored = "it is a virtual environment"
+    for folder in list(Path(sys.executable).parents)[:2]:  # where Python looks for it
+        settings = folder / "pyvenv.cfg"
+        if settings.is_file() and re.search(
+            r"(?m)^include-system-site-packages *= *false", settings.read_text()
+        ):
+            ignored = "it is a virtual environment"
     for script in sorted(glob.glob("/.singularity.d/env/*.sh")):
         if re.search(r"(?m)^[^#\n]*PYTHONNOUSERSITE=[\"']?\w", Path(script).read_text(errors="replace")):
             ignored = "the image sets PYTHONNOUSERSITE"
@@ -337,27 +587,28 @@ def newest_symbols(path: str) -> dict[str, str]:
     return {"path": path, "glibcxx": ".".join(map(str, versions[-1])) if versions else ""}
 
 
+def libraries(modules: list[str]) -> dict[str, Any]:
+    """Return every shared object that is mapped after modules were imported in turn."""
+    reply, mapped = in_child("libraries", modules)
+    if reply.get("error"):
+        return reply
+    if mapped is None:
+        return {"error": UNSEEN}
+    objects = [path for path in mapped if ".so" in path]
+    libstdcxx = [path for path in objects if os.path.basename(path).startswith("libstdc++.so")]
+    return {
+        "objects": objects,
+        "errors": reply["errors"],
+        "libstdcxx": [newest_symbols(path) for path in libstdcxx if os.path.exists(path)],
+    }
+
+
 def libraries_part(modules: list[str]) -> dict[str, Any]:
-    """Import modules in turn, as a program does; return every shared object that is mapped then."""
+    """Import modules in turn, as a program does; return their errors."""
     errors = {}
     for name in modules:
         try:
             importlib.import_module(name)
         except BaseException as error:
             errors[name] = f"{type(error).__name__}: {error}"[:LONGEST]
-    paths = set()
-    with open("/proc/self/maps", encoding="utf-8", errors="replace") as maps:
-        for line in maps:
-            path = line.partition("/")[2].rstrip("\n")
-            if ".so" in path:
-                paths.add("/" + path)
-    libstdcxx = [path for path in sorted(paths) if os.path.basename(path).startswith("libstdc++.so")]
-    return {
-        "objects": sorted(paths),
-        "errors": errors,
-        "libstdcxx": [newest_symbols(path) for path in libstdcxx if os.path.exists(path)],
-    }
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])
+    return {"errors": errors}

@@ -14,6 +14,7 @@ from packaging.utils import canonicalize_name
 
 from builders.findings import Finding
 from builders.probe.ask import LoadReply, OpTable, Outcome, TorchReply, WheelReply
+from builders.probe.payload import UNSEEN
 from resolver.facts.schema import Recipe
 
 _NO_RUNTIME = re.compile(
@@ -72,6 +73,8 @@ def _load(load: LoadReply, reply: WheelReply, kind: str, what: str, *, complete:
 
 def _excuse(outcome: Outcome, reply: WheelReply, *, complete: bool) -> str:
     """Return why a failure says nothing about the wheel; empty if the wheel is to blame."""
+    if outcome.error == UNSEEN:
+        return "the kernel does not show which objects its process has loaded"
     if reply.torch.error and outcome.text == reply.torch.text:
         return f"torch itself does not load here ({reply.torch.failure})"
     if _NO_GPU.search(outcome.text):
@@ -82,9 +85,7 @@ def _excuse(outcome: Outcome, reply: WheelReply, *, complete: bool) -> str:
     if outcome.missing and outcome.missing.partition(".")[0] not in own:
         return f"{outcome.missing} is not installed here"
     library = _NO_RUNTIME.search(outcome.text)
-    if library:
-        return f"{library[0].partition(':')[0]} is missing: there is no ROCm runtime here"
-    return ""
+    return f"{library[0].partition(':')[0]} is missing: there is no ROCm runtime here" if library else ""
 
 
 def _borrowed(reply: WheelReply) -> Iterator[Finding]:

@@ -344,9 +344,9 @@ def test_missing_python_and_damaged_reply(tmp_path: Path) -> None:
         probe(tmp_path, tmp_path / "none").ask_environment([])
     assert "--python" in caught.value.hint
     with pytest.raises(ProbeError, match="Its last output was: hello"):
-        parse_reply("hello\n\n", EnvironmentReply)
+        parse_reply("hello\n\n", "42", EnvironmentReply)
     with pytest.raises(ProbeError, match="Cannot read the reply"):
-        parse_reply(f"{MARK}{{}}", EnvironmentReply)
+        parse_reply(f"{MARK}42 {{}}", "42", EnvironmentReply)
 
 
 def test_user_packages_of_one_python(tmp_path: Path) -> None:

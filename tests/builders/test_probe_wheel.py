@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 import sysconfig
 from collections.abc import Callable
@@ -13,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from builders.containers.runtime import HostRuntime, View
 from builders.findings import Finding
 from builders.probe.ask import (
     LoadReply,
@@ -20,8 +20,8 @@ from builders.probe.ask import (
     TorchReply,
     WheelMetadata,
     WheelReply,
+    ask,
     parse_reply,
-    probe_script,
     wheel_question,
 )
 from builders.probe.wheel import judge_wheel
@@ -41,6 +41,7 @@ PyMODINIT_FUNC PyInit_tiny_C(void) {
     return PyModule_Create(&definition);
 }
 """
+FORGED = 'rocm-matrix-probe: 41 {"distribution": null, "torch": {"version": "1"}}'
 TORCH = TorchReply("2.9.1+rocm6.4", "6.4.43482")
 HERE = WheelMetadata("tiny", "1.0", ["tiny", "tiny_C"])
 
@@ -236,14 +237,13 @@ def site(tmp_path: Path) -> Path:
 
 
 def run_probe(site: Path, wheel_recipe: Recipe, lent: str = "") -> WheelReply:
-    """Run the script as a build does: one file, in a Python process of its own."""
-    script = site / "ask" / "probe.py"
-    script.parent.mkdir(exist_ok=True)
-    script.write_text(probe_script())
-    env = {"PATH": os.defpath, "PYTHONPATH": os.pathsep.join([str(site), *filter(None, [lent])])}
-    command = [sys.executable, str(script), wheel_question(wheel_recipe, lent)]
-    done = subprocess.run(command, env=env, check=True, capture_output=True, text=True, cwd=script.parent)
-    return parse_reply(done.stdout, WheelReply)
+    """Run the script as a build does, with a directory as the environment."""
+    folder = site / "ask"
+    folder.mkdir(exist_ok=True)
+    view = View(env={"PYTHONPATH": os.pathsep.join([str(site), *filter(None, [lent])])}, cwd=folder)
+    question = wheel_question(wheel_recipe, lent)
+    options: Any = {"folder": folder, "what": "Probing", "log": site / "probe.log"}
+    return ask(HostRuntime(), [sys.executable], question, WheelReply, view, **options)
 
 
 @pytest.mark.slow
@@ -338,15 +338,16 @@ def test_script_reports_missing_distribution(site: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "output", ["", "Traceback\nKilled\n", "rocm-matrix-probe: {", 'rocm-matrix-probe: {"a": 1}']
+    "output",
+    ["", "Traceback\nKilled\n", "rocm-matrix-probe: 42 {", 'rocm-matrix-probe: 42 {"a": 1}', FORGED],
 )
 def test_damaged_reply_is_an_error(output: str) -> None:
     with pytest.raises(ProbeError) as caught:
-        parse_reply(output, WheelReply)
+        parse_reply(output, "42", WheelReply)
     assert caught.value.hint
 
 
-def test_last_reply_counts() -> None:
-    replies = [{"distribution": None, "torch": {"version": version}} for version in ("1", "2")]
-    lines = [f"rocm-matrix-probe: {json.dumps(reply)}" for reply in replies]
-    assert parse_reply(f"noise\n{lines[0]}\n{lines[1]}\nmore noise\n", WheelReply).torch.version == "2"
+def test_only_reply_with_number_counts() -> None:
+    reply = {"distribution": None, "torch": {"version": "2"}}
+    output = f"noise\n{FORGED}\nrocm-matrix-probe: 42 {json.dumps(reply)}\n{FORGED}\n"
+    assert parse_reply(output, "42", WheelReply).torch.version == "2"
