@@ -14,9 +14,10 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from pathlib import Path
 from types import FrameType
+from typing import IO, cast
 
 from builders import reaper
 from builders.logs import error_lines
@@ -220,6 +221,28 @@ def _has_terminal() -> bool:
 def end_with_parent() -> None:
     """Let the kernel end this process when `matrix` dies: a reaper would need its own session."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
+def start_python(code: str) -> subprocess.Popen[bytes]:
+    """Start a Python program with the modules of this one; interrupts from the terminal do not reach it.
+
+    It must end when its standard input ends.
+
+    Raises
+    ------
+    OSError
+        No further process is allowed.
+    """
+    command = [sys.executable, "-I", "-c", f"import sys; sys.path[:] = sys.argv[1:]; {code}", *sys.path]
+    pipe, null = subprocess.PIPE, subprocess.DEVNULL
+    return subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=null, start_new_session=True)
+
+
+def end_python(process: subprocess.Popen[bytes]) -> None:
+    """End what `start_python` started."""
+    with suppress(OSError):
+        cast("IO[bytes]", process.stdin).close()
+    process.wait()
 
 
 def output_of(command: Sequence[str], *, env: Mapping[str, str] | None = None) -> str:

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 
     import requests
 
+    from builders.index_client.fetcher import Fetcher
     from builders.index_client.transport import Transport
     from resolver.indexes import Project, Release
     from resolver.reporter import Reporter
@@ -83,6 +84,8 @@ class IndexClient:
         Number of seconds for which a page is used without a request.
     reporter
         Receives a warning when old pages are used.
+    alone
+        Whether no second process is started when many pages are fetched.
     """
 
     def __init__(
@@ -95,12 +98,13 @@ class IndexClient:
         offline: bool = False,
         fresh_for: float = FRESH_FOR,
         reporter: Reporter = SILENT,
+        alone: bool = False,
     ) -> None:
         self._mirrors = dict(mirrors or {})
         self._login_urls = (*indexes, *find_links)
         self._indexes = _shown(indexes)
         self._links = _shown(find_links)
-        self._cache = (cache or cache_root() / "indexes") / _FORMAT
+        self._cache = Path(cache or cache_root() / "indexes") / _FORMAT
         self._offline = offline
         self._fresh_for = fresh_for
         self._reporter = reporter
@@ -113,6 +117,8 @@ class IndexClient:
         self._metadata: _Once[Metadata | None] = _Once()
         self._pages: _Once[StoredPage] = _Once()
         self._transports: _Once[Transport] = _Once()
+        self._fetchers: _Once[Fetcher | None] = _Once()
+        self._is_alone = alone
         self._pool = _Pool()
         self._parsing = threading.Lock()
         """Threads that parse at the same time are slower than one, and need more memory."""
@@ -221,6 +227,16 @@ class IndexClient:
         present = [part for part in parts if part.exists]
         return _Project(name, present) if present else None
 
+    def fetch_page(self, index: str, name: str) -> None:
+        """Fetch the page of a project into the cache, if its copy there may not be used.
+
+        Raises
+        ------
+        EnvironmentLacksError, SourceError
+            The index cannot be reached, or its page is broken.
+        """
+        self._page(index, name)
+
     def _page(self, index: str, name: str) -> StoredPage:
         """Return the page of a project on an index."""
         url = f"{index}/{name}/"
@@ -293,6 +309,15 @@ class IndexClient:
             what = f"project {name}" if name else "links"
             msg = f"The {what} on {index} is not in the cache, and --offline is set."
             raise EnvironmentLacksError(msg, hint=OFFLINE_HINT)
+        handed_over = self._hand_over((index, name), partial(stored.read, path, url)) if name else None
+        if handed_over is not None and self._may_use(handed_over.age):
+            return handed_over
+        return self._requested_page(path, url, index, name, page)
+
+    def _requested_page(
+        self, path: Path, url: str, index: str, name: str, page: StoredPage | None
+    ) -> StoredPage:
+        """Request a page from its server, conditionally if the cache has an old copy."""
         headers = {"Accept": pages.ACCEPT}
         if page is not None and page.etag:
             headers["If-None-Match"] = page.etag
@@ -344,16 +369,17 @@ class IndexClient:
             return static_metadata(local)
         identity = file.sha256 or (file.url if local is None else f"{file.url} {_changed(local)}")
         key = hashlib.sha256(identity.encode()).hexdigest()
-        path = self._cache / "metadata" / key[:2] / f"{key}.msgpack"
-        try:
-            cached = _metadata_decoder.decode(path.read_bytes())
-        except (OSError, msgspec.DecodeError, UnicodeDecodeError):
-            cached = None
-        if cached is not None and pages.version_in(file.name, cached.name) is not None:
+        path = self._cache / "metadata" / f"{key}.msgpack"
+        cached = _cached_metadata(path, file)
+        if cached is not None:
             return cached
         if local is None and self._offline:
             msg = f"The metadata of {file.name} on {file.index} is not in the cache, and --offline is set."
             raise EnvironmentLacksError(msg, hint=OFFLINE_HINT)
+        if local is None and file.name.endswith(".whl"):
+            handed_over = self._hand_over(file, partial(_cached_metadata, path, file))
+            if handed_over is not None:
+                return handed_over
         from builders.index_client.metadata import read
 
         metadata = read(file, local, self.transport)
@@ -371,6 +397,33 @@ class IndexClient:
             return Transport(self._login_urls, self._mirrors)
 
         return self._transports.get("", connect)
+
+    def _hand_over(self, what: File | tuple[str, str], read: Callable[[], T | None]) -> T | None:
+        """Let the second process fetch something; return what it put into the cache, or None."""
+        if self._fetcher is None or not self._fetcher.fetch(what):
+            return None
+        found = read()
+        if found is None:  # the server has an error, or the cache cannot be written
+            self._fetcher.stop()
+        return found
+
+    @property
+    def _fetcher(self) -> Fetcher | None:
+        def make() -> Fetcher | None:
+            if self._is_alone:
+                return None
+            from builders.index_client.fetcher import Fetcher
+
+            return Fetcher(
+                {
+                    "indexes": self._login_urls,
+                    "cache": str(self._cache.parent),
+                    "mirrors": self._mirrors,
+                    "fresh_for": self._fresh_for,
+                }
+            )
+
+        return self._fetchers.get("", make)
 
     def _local(self, url: str) -> Path | None:
         return local_path(mirrored(url, self._mirrors))
@@ -400,6 +453,14 @@ class IndexClient:
             f"--offline uses pages of package indexes from the cache, that of {name} as of {day}. "
             "Newer releases are not considered."
         )
+
+
+def _cached_metadata(path: Path, file: File) -> Metadata | None:
+    try:
+        cached = _metadata_decoder.decode(path.read_bytes())
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError):
+        return None
+    return cached if pages.version_in(file.name, cached.name) is not None else None
 
 
 class _Part(Protocol):
@@ -525,10 +586,9 @@ class _Pool:
     def _work(self) -> None:
         while True:
             work = self._queue.get()
-            try:
+            with suppress(Exception):  # whoever asks again receives it
                 work()
-            except Exception:  # noqa: BLE001, S112  whoever asks again receives it
-                continue
+            del work  # which keeps the client alive, and with it the second process
 
 
 class _Once(Generic[T]):

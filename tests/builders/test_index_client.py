@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import errno
+import gc
 import hashlib
 import http.server
 import io
@@ -16,7 +17,7 @@ import tarfile
 import threading
 import time
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -1147,3 +1148,141 @@ HIDDEN = b'<!-- <a href="/files/a-2.0.tar.gz">a-2.0.tar.gz</a> -->\n'
 def test_comment_is_no_link(page: bytes, form: str) -> None:
     cut = pages.cut(page, HTML, "https://index.example/simple/a/", "a")
     assert (cut.form, [version for version, _ in cut.releases]) == (form, ["1.0"])
+
+
+# Two processes
+
+
+MANY = [f"pkg-{number}" for number in range(40)]
+
+
+@pytest.fixture
+def many(server: Server, make_wheel: MakeWheel, monkeypatch: pytest.MonkeyPatch) -> Server:
+    """The server with many projects, whose pages take a moment."""
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
+    for name in MANY:
+        file = make_wheel(name.replace("-", "_"), "1.0")
+        server.file(f"/files/{file.name}", file.read_bytes())
+        body = f'<a href="/files/{file.name}">{file.name}</a>'.encode()
+
+        def send(handler: Handler, body: bytes = body) -> None:
+            time.sleep(0.05)
+            handler.send(HTML, body)
+
+        server.pages[f"/simple/{name}/"] = send
+    return server
+
+
+def read_all(source: IndexClient) -> dict[str, Metadata | MatrixError | None]:
+    """Read all projects in threads as a search does."""
+    answers: dict[str, Metadata | MatrixError | None] = {}
+
+    def read(name: str) -> None:
+        try:
+            answers[name] = source.metadata(files(source.project(name)))
+        except MatrixError as error:
+            answers[name] = error
+
+    threads = [threading.Thread(target=source.submit, args=[lambda name=name: read(name)]) for name in MANY]
+    for thread in threads:
+        thread.start()
+    until = time.monotonic() + 60
+    while len(answers) < len(MANY) and time.monotonic() < until:
+        time.sleep(0.01)
+    return answers
+
+
+def all_versions(answers: Mapping[str, Metadata | MatrixError | None]) -> dict[str, str]:
+    return {name: getattr(answer, "version", str(answer)) for name, answer in answers.items()}
+
+
+def children() -> set[str]:
+    """Return the second processes of this one."""
+    found = set()
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            parent = stat.read_text().rpartition(") ")[2].split()[1]
+            if int(parent) == os.getpid() and b"fetcher" in (stat.parent / "cmdline").read_bytes():
+                found.add(stat.parent.name)
+        except OSError:
+            continue
+    return found
+
+
+@pytest.fixture
+def own_requests(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What this process requests itself."""
+    urls: list[str] = []
+    get = transport.Transport.get
+
+    def counted(self: transport.Transport, url: str, *rest: Any, **options: Any) -> Any:
+        urls.append(url)
+        return get(self, url, *rest, **options)
+
+    monkeypatch.setattr(transport.Transport, "get", counted)
+    return urls
+
+
+def test_second_process_does_part_of_the_work(
+    many: Server, client: MakeClient, own_requests: list[str]
+) -> None:
+    source = client()
+    answers = read_all(source)
+    assert all_versions(answers) == dict.fromkeys(MANY, "1.0")
+    pages = [path for path in many.paths if path.startswith("/simple/")]
+    assert sorted(pages) == sorted(f"/simple/{name}/" for name in MANY)
+    assert 0 < len(own_requests) < len(many.paths)
+    assert len(children()) == 1
+    del source
+    gc.collect()
+    assert children() == set()
+
+
+@pytest.mark.usefixtures("many")
+def test_few_pages_start_no_process(client: MakeClient) -> None:
+    source = client()
+    for name in MANY[:3]:
+        assert source.project(name)
+    assert children() == set()
+
+
+@pytest.mark.usefixtures("many")
+@pytest.mark.parametrize("delay", [0.0, 0.3, 0.6])
+def test_second_process_may_be_killed(client: MakeClient, delay: float) -> None:
+    """Whatever it was doing is done by this process."""
+
+    def kill() -> None:
+        until = time.monotonic() + 20
+        while not (started := children()) and time.monotonic() < until:
+            time.sleep(0.01)
+        time.sleep(delay)
+        for process in started:
+            os.kill(int(process), signal.SIGKILL)
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    source = client()
+    answers = read_all(source)
+    killer.join()
+    assert all_versions(answers) == dict.fromkeys(MANY, "1.0")
+
+
+def test_second_process_is_not_used_when_the_cache_cannot_be_written(
+    many: Server, tmp_path: Path, own_requests: list[str]
+) -> None:
+    (tmp_path / "file").touch()
+    source = IndexClient([f"{many.url}/simple/"], cache=tmp_path / "file" / "cache")
+    answers = read_all(source)
+    assert all_versions(answers) == dict.fromkeys(MANY, "1.0")
+    assert {f"{many.url}/simple/{name}/" for name in MANY} <= set(own_requests)
+
+
+def test_errors_are_the_same_with_a_second_process(many: Server, client: MakeClient) -> None:
+    for name in MANY[20:]:
+        many.pages[f"/simple/{name}/"] = ("image/png", b"")
+    answers = read_all(client())
+    assert all(isinstance(answers[name], Metadata) for name in MANY[:20])
+    for name in MANY[20:]:
+        error = answers[name]
+        assert isinstance(error, SourceError)
+        assert f"The page of {name} on " in error.message
