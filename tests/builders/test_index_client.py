@@ -1192,6 +1192,16 @@ def read_all(source: IndexClient) -> dict[str, Metadata | MatrixError | None]:
     return answers
 
 
+def with_second_process(source: IndexClient) -> IndexClient:
+    """Request pages until the second process is ready."""
+    for name in MANY[:6]:
+        source.project(name)
+    until = time.monotonic() + 60
+    while not source._fetcher._replies._is_ready and time.monotonic() < until:  # type: ignore[union-attr]
+        time.sleep(0.01)
+    return source
+
+
 def all_versions(answers: Mapping[str, Metadata | MatrixError | None]) -> dict[str, str]:
     return {name: getattr(answer, "version", str(answer)) for name, answer in answers.items()}
 
@@ -1226,7 +1236,7 @@ def own_requests(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def test_second_process_does_part_of_the_work(
     many: Server, client: MakeClient, own_requests: list[str]
 ) -> None:
-    source = client()
+    source = with_second_process(client())
     answers = read_all(source)
     assert all_versions(answers) == dict.fromkeys(MANY, "1.0")
     pages = [path for path in many.paths if path.startswith("/simple/")]
@@ -1247,21 +1257,18 @@ def test_few_pages_start_no_process(client: MakeClient) -> None:
 
 
 @pytest.mark.usefixtures("many")
-@pytest.mark.parametrize("delay", [0.0, 0.3, 0.6])
+@pytest.mark.parametrize("delay", [0.0, 0.1, 0.2])
 def test_second_process_may_be_killed(client: MakeClient, delay: float) -> None:
     """Whatever it was doing is done by this process."""
+    source = with_second_process(client())
 
     def kill() -> None:
-        until = time.monotonic() + 20
-        while not (started := children()) and time.monotonic() < until:
-            time.sleep(0.01)
         time.sleep(delay)
-        for process in started:
+        for process in children():
             os.kill(int(process), signal.SIGKILL)
 
     killer = threading.Thread(target=kill)
     killer.start()
-    source = client()
     answers = read_all(source)
     killer.join()
     assert all_versions(answers) == dict.fromkeys(MANY, "1.0")
@@ -1271,7 +1278,7 @@ def test_second_process_is_not_used_when_the_cache_cannot_be_written(
     many: Server, tmp_path: Path, own_requests: list[str]
 ) -> None:
     (tmp_path / "file").touch()
-    source = IndexClient([f"{many.url}/simple/"], cache=tmp_path / "file" / "cache")
+    source = with_second_process(IndexClient([f"{many.url}/simple/"], cache=tmp_path / "file" / "cache"))
     answers = read_all(source)
     assert all_versions(answers) == dict.fromkeys(MANY, "1.0")
     assert {f"{many.url}/simple/{name}/" for name in MANY} <= set(own_requests)
@@ -1280,7 +1287,7 @@ def test_second_process_is_not_used_when_the_cache_cannot_be_written(
 def test_errors_are_the_same_with_a_second_process(many: Server, client: MakeClient) -> None:
     for name in MANY[20:]:
         many.pages[f"/simple/{name}/"] = ("image/png", b"")
-    answers = read_all(client())
+    answers = read_all(with_second_process(client()))
     assert all(isinstance(answers[name], Metadata) for name in MANY[:20])
     for name in MANY[20:]:
         error = answers[name]
