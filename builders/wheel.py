@@ -83,6 +83,8 @@ class WheelReader:
     """From the file name, sorted."""
     members: tuple[zipfile.ZipInfo, ...]
     """All members, directories included."""
+    size: int
+    """Size of the file in bytes."""
 
     def __init__(self, path: Path, file: BinaryIO | None = None) -> None:
         try:
@@ -95,7 +97,8 @@ class WheelReader:
         try:
             self._archive = zipfile.ZipFile(self._file)
             self.members = tuple(self._archive.infolist())
-            _check_directory(self.members, self._file.seek(0, io.SEEK_END))
+            self.size = self._file.seek(0, io.SEEK_END)
+            _check_directory(self.members, self.size)
         except (zipfile.BadZipFile, NotImplementedError, ValueError, OverflowError) as error:
             self._file.close()
             raise DamagedError(str(error).rstrip(".")) from None

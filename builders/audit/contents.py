@@ -7,12 +7,12 @@ import re
 from dataclasses import dataclass, field
 from email.parser import BytesHeaderParser
 from functools import lru_cache
-from itertools import islice
 from typing import TYPE_CHECKING
 
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
+from builders.audit.budget import Budget
 from builders.audit.elf import read_object
 from builders.audit.gpu_code import ARCHITECTURES, CodeObject, code_object_name, read_code_objects
 from builders.findings import Finding
@@ -36,9 +36,10 @@ BARE_OBJECT = (".hsaco", ".co")
 OP_TABLE = "git_version_info_installed.py"
 """File in which the builds of DeepSpeed and Apex record the ops that they compiled."""
 SHARED_OBJECT = re.compile(r"\.so(\.\d+)*$")
-_LARGEST_TABLE = 1 << 16  # bytes of an op table; that of DeepSpeed has 1 kB
-_MOST_TABLES = 100  # a wheel has one
-_MOST_REQUIREMENTS = 10_000
+_END_OF_HEADERS = re.compile(rb"\r?\n\r?\n")
+_LARGEST_TABLE = 1 << 14  # bytes of an op table; that of DeepSpeed has 1 kB
+_MOST_TABLES = 10  # a wheel has one
+_LARGEST_HEADERS = 1 << 18  # bytes
 _HARMLESS: Mapping[str, tuple[Severity, str]] = {
     "bundle-not-read": ("warning", "Its GPU architectures are not known."),
     "names-only": ("info", ""),
@@ -97,16 +98,22 @@ class Contents:
 
     def requirements(self) -> list[Requirement]:
         """Return the requirements that apply without extras, except invalid ones, which pip reports."""
-        requirements = []
-        for text in islice(self.header("METADATA", "Requires-Dist"), _MOST_REQUIREMENTS):
-            try:
-                requirement = Requirement(text)
-            except InvalidRequirement:
-                continue
-            if "extra" not in str(requirement.marker or ""):
-                requirement.name = canonicalize_name(requirement.name)
-                requirements.append(requirement)
-        return requirements
+        return list(_requirements(self.texts.get("METADATA", b"")))
+
+
+@lru_cache(maxsize=4)
+def _requirements(metadata: bytes) -> tuple[Requirement, ...]:
+    requirements = []
+    texts = dict.fromkeys(str(value).strip() for value in _headers(metadata).get_all("Requires-Dist", []))
+    for text in texts:
+        try:
+            requirement = Requirement(text)
+        except (InvalidRequirement, RecursionError):  # the latter: brackets that are too deeply nested
+            continue
+        if "extra" not in str(requirement.marker or ""):
+            requirement.name = canonicalize_name(requirement.name)
+            requirements.append(requirement)
+    return tuple(requirements)
 
 
 @lru_cache(maxsize=4)
@@ -162,6 +169,7 @@ class _Reading:
     def __init__(self, wheel: WheelReader, *, partly: bool) -> None:
         self._wheel = wheel
         self._partly = partly
+        self._budget = Budget(wheel.size)
         self.findings: list[Finding] = []
         self.digests: dict[str, bytes] = {}
         self.texts: dict[str, bytes] = {}
@@ -191,22 +199,28 @@ class _Reading:
             if not self._partly:
                 self.digests[path] = self._wheel.sha256(info)
             if text and info.file_size <= self._wheel.largest(text):
-                self.texts[text] = self._wheel.read(info)
+                self._text(text, self._wheel.read(info))
             elif name == OP_TABLE and len(self.texts) < _MOST_TABLES and info.file_size <= _LARGEST_TABLE:
                 self.texts[path] = self._wheel.read(info)
         except DamagedError as error:
             self._damaged("member-damaged", path, str(error))
 
+    def _text(self, name: str, data: bytes) -> None:
+        if name != "RECORD" and len(_END_OF_HEADERS.split(data, 1)[0]) > _LARGEST_HEADERS:
+            self.too_large[name] = len(data)
+        else:
+            self.texts[name] = data
+
     def _object(self, path: str, data: Content) -> None:
         try:
-            shared_object = read_object(path, data)
+            shared_object = read_object(path, data, self._budget)
         except DamagedError as error:
             self._damaged("not-elf", path, f"is not a valid shared object: {error}")
             return
         self.objects.append(shared_object)
         if shared_object.gpu_section is None:
             return
-        code, problems = read_code_objects(data, *shared_object.gpu_section)
+        code, problems = read_code_objects(data, *shared_object.gpu_section, self._budget)
         self.code[path] = tuple(code)
         for problem in problems:
             evidence = {"member": path, "section": ".hip_fatbin", "offset": str(problem.offset)}

@@ -1,7 +1,7 @@
 """Read a shared object: its machine, libraries, search paths, symbol versions, and torch's symbols.
 
-pyelftools reads the structures. Sizes and counts in a damaged or hostile file can be anything, so all bytes
-read are counted, and a file whose tables are larger than those of any real file counts as damaged.
+pyelftools reads the structures. Sizes and counts in a damaged or hostile file can be anything, so all reads
+are counted, and a file whose tables are larger than those of any real file counts as damaged.
 
 Torch promises no binary interface between versions. An extension that was built against another torch
 imports symbols that do not exist, and fails only when it is loaded. Torch's symbols are recognized by
@@ -20,6 +20,7 @@ from elftools.elf.dynamic import DynamicSection
 from elftools.elf.elffile import ELFFile
 from elftools.elf.gnuversions import GNUVerNeedSection
 
+from builders.audit.budget import Budget
 from builders.wheel import DamagedError
 
 if TYPE_CHECKING:
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     from builders.wheel import Content
 
 _GPU_SECTION = ".hip_fatbin"
-_MOST_READS = 2_000_000
 _MOST_BYTES = 1 << 28
 _MOST_SYMBOLS = 4_000_000  # libtorch_cpu has 75,000
 _MOST_NAME_BYTES = 1 << 26  # of all names that are kept
@@ -44,10 +44,12 @@ _SYMBOL = {64: struct.Struct("<IBBHQQ"), 32: struct.Struct("<IIIBBH")}
 """Class of an ELF file to the layout of a symbol; the offset of its name comes first."""
 _INFO_AND_SECTION = {64: (1, 3), 32: (3, 5)}
 """Positions of binding and section in that layout."""
+_READ_TIME, _SYMBOL_TIME, _DIRECTORY_TIME = 4_000, 500, 1_000
+"""What a read of pyelftools, a symbol and a directory of a search path cost of the budget."""
 _UNDEFINED = 0
 _WEAK = 2
 _OF_TORCH = re.compile(
-    rb"(?:_Z(?:T[VTIS]|GV|GR)?(?:Z*N[rVK]*[RO]?(?:3c10|2at|5torch|6caffe2)|\d+THP)"
+    rb"(?:_Z(?:T[VTIS]|GV|GR)?(?:Z{0,9}N[rVK]{0,3}[RO]?(?:3c10|2at|5torch|6caffe2)|\d{1,4}THP)"
     rb"|THP[A-Z]|aoti_torch_|torch_)[^\0]*"
 )
 
@@ -99,7 +101,7 @@ def version_key(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in version.split("."))
 
 
-def read_object(path: str, data: Content) -> SharedObject:
+def read_object(path: str, data: Content, budget: Budget | None = None) -> SharedObject:
     """Read a shared object.
 
     Parameters
@@ -108,6 +110,8 @@ def read_object(path: str, data: Content) -> SharedObject:
         Its name in the wheel.
     data
         Its content.
+    budget
+        That of its wheel; None for a file of its own.
 
     Raises
     ------
@@ -115,7 +119,8 @@ def read_object(path: str, data: Content) -> SharedObject:
         It is not an ELF file, is cut short, or contradicts itself.
     """
     try:
-        return _read(path, _CountedReader(data))
+        budget = budget or Budget(len(data))
+        return _read(path, data, _CountedReader(data, budget), budget)
     except DamagedError:
         raise
     except Exception as error:  # noqa: BLE001  a damaged file can break the parser anywhere
@@ -126,9 +131,10 @@ def read_object(path: str, data: Content) -> SharedObject:
 class _CountedReader(io.RawIOBase):
     """A stream that limits how much a parser can read: a damaged file could make it read forever."""
 
-    def __init__(self, data: Content) -> None:
+    def __init__(self, data: Content, budget: Budget) -> None:
         self._data = data
-        self._at = self._reads = self._bytes = 0
+        self._budget = budget
+        self._at = self._bytes = 0
 
     def readable(self) -> bool:
         return True
@@ -149,15 +155,15 @@ class _CountedReader(io.RawIOBase):
         end = self._at + (most if size is None or size < 0 else min(size, most))
         data = self._data[self._at : end]
         self._at += len(data)
-        self._reads += 1
         self._bytes += len(data)
-        if self._reads > _MOST_READS or self._bytes > _MOST_BYTES:
+        self._budget.spend(_READ_TIME + len(data))
+        if self._bytes > _MOST_BYTES:
             msg = "its tables are larger than those of any real file"
             raise DamagedError(msg)
         return data
 
 
-def _read(path: str, stream: _CountedReader) -> SharedObject:
+def _read(path: str, data: Content, stream: _CountedReader, budget: Budget) -> SharedObject:
     elf = ELFFile(cast("BinaryIO", stream))
     end = stream.seek(0, io.SEEK_END)
     dynamic: dict[str, list[str]] = {}
@@ -189,6 +195,7 @@ def _read(path: str, stream: _CountedReader) -> SharedObject:
         read["table of symbols"] = {sections[".dynsym"].start}
     _compare_with_loader(elf, read, loaded)
     directories = [text for kind in ("rpath", "runpath") for text in dynamic.get(kind, [])]
+    budget.spend(_DIRECTORY_TIME * sum(text.count(":") for text in directories))
     return SharedObject(
         path,
         tuple(dynamic.get("needed", [])),
@@ -196,7 +203,7 @@ def _read(path: str, stream: _CountedReader) -> SharedObject:
         soname="".join(dynamic.get("soname", [])[:1]),
         search_paths=tuple(directory for text in directories for directory in text.split(":")),
         versions=dict(sorted(versions.items())),
-        symbols=_symbols(elf),
+        symbols=_symbols(elf, data, sections, budget),
         has_cuda_code=".nv_fatbin" in sections,
         gpu_section=sections.get(_GPU_SECTION),
     )
@@ -228,16 +235,21 @@ def add_version(versions: dict[str, str], name: str) -> None:
         versions[family] = version
 
 
-def _symbols(elf: Any) -> Symbols:  # noqa: ANN401  pyelftools has no types
+def _symbols(
+    elf: Any,  # noqa: ANN401  pyelftools has no types
+    data: Content,
+    sections: Mapping[str, Section],
+    budget: Budget,
+) -> Symbols:
     """Read the dynamic symbols; pyelftools itself would take seconds for a large table."""
-    table = elf.get_section_by_name(".dynsym")
-    names = elf.get_section_by_name(".dynstr")
+    table, names = sections.get(".dynsym"), sections.get(".dynstr")
     if table is None or names is None or not elf.little_endian:
         return Symbols()
-    return read_symbols(table.data(), names.data(), elf.elfclass)
+    symbols = data[table.start : table.start + table.size]
+    return read_symbols(symbols, data[names.start : names.start + names.size], elf.elfclass, budget)
 
 
-def read_symbols(table: bytes, names: bytes, bits: int) -> Symbols:
+def read_symbols(table: bytes, names: bytes, bits: int, budget: Budget) -> Symbols:
     """Read a table of dynamic symbols.
 
     Parameters
@@ -246,6 +258,8 @@ def read_symbols(table: bytes, names: bytes, bits: int) -> Symbols:
         The sections ``.dynsym`` and ``.dynstr``.
     bits
         64 or 32, the class of the ELF file.
+    budget
+        That of its wheel.
 
     Raises
     ------
@@ -256,23 +270,26 @@ def read_symbols(table: bytes, names: bytes, bits: int) -> Symbols:
     if len(table) > _MOST_SYMBOLS * layout.size:
         msg = "its symbol table is larger than that of any real file"
         raise DamagedError(msg)
-    imports: set[bytes] = set()
-    exports: set[bytes] = set()
-    kept = 0
+    budget.spend(_SYMBOL_TIME * (len(table) // layout.size))
+    imports: set[int] = set()  # offsets of names
+    exports: set[int] = set()
     for symbol in layout.iter_unpack(memoryview(table)[: len(table) // layout.size * layout.size]):
         defined = symbol[section] != _UNDEFINED
-        if not defined and symbol[info] >> 4 == _WEAK:
-            continue
-        symbols = exports if defined else imports
-        name = _OF_TORCH.match(names, symbol[0])
-        if name and name[0] not in symbols:
-            symbols.add(name[0])
+        if defined or symbol[info] >> 4 != _WEAK:
+            (exports if defined else imports).add(symbol[0])
+    texts: dict[int, bytes] = {}
+    kept = 0
+    for offset in imports | exports:
+        if name := _OF_TORCH.match(names, offset):
+            texts[offset] = name[0]
             kept += len(name[0])
             if kept > _MOST_NAME_BYTES:
                 msg = "the names of its symbols are longer than those of any real file"
                 raise DamagedError(msg)
-    return Symbols(_texts(imports), _texts(exports))
+    return Symbols(_texts(texts, imports), _texts(texts, exports))
 
 
-def _texts(names: set[bytes]) -> frozenset[str]:
-    return frozenset(name.decode("ascii", "backslashreplace") for name in names)
+def _texts(names: Mapping[int, bytes], offsets: set[int]) -> frozenset[str]:
+    return frozenset(
+        name.decode("ascii", "backslashreplace") for offset, name in names.items() if offset in offsets
+    )

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import msgspec
 
+from builders.audit.budget import Budget
 from builders.wheel import DamagedError
 
 if sys.version_info >= (3, 14):
@@ -40,12 +41,14 @@ _COMPRESSED = b"CCOB"
 _MAGIC = re.compile(_PLAIN + b"|" + _COMPRESSED)
 
 _MOST_ENTRIES = 1024  # of a bundle; LLVM knows some 60 architectures
-_LONGEST_ID = 1024  # bytes of the name of an entry
+_LONGEST_ID = 256  # bytes of the name of an entry; real ones have some 60
 _LARGEST_TABLE = 32 + _MOST_ENTRIES * (24 + _LONGEST_ID)
 _MOST_PROBLEMS = 20
 _MOST_OBJECTS = 100_000  # of a section; flash-attn has some thousand
 _MOST_COMPARED = 1 << 30  # bytes of compressed bundles of a section that are unpacked to compare the objects
 _LONGEST_NOTE = 1 << 24
+_ENTRY_TIME, _UNPACKED_BYTE_TIME, _NOTE_BYTE_TIME = 30_000, 3, 20
+"""What an entry of a bundle, an unpacked byte and a byte of a metadata note cost of the budget."""
 _CHUNK = 1 << 16
 _MOST_AT_ONCE = 1 << 17  # bytes; malloc returns larger blocks to the system, and each costs page faults
 _LARGEST_IN_MEMORY = 1 << 24  # bytes of a bundle
@@ -124,7 +127,9 @@ class _UnreadError(Exception):
     """A bundle may be valid, but cannot be read here."""
 
 
-def read_code_objects(data: Content, start: int, size: int) -> tuple[list[CodeObject], list[Problem]]:
+def read_code_objects(
+    data: Content, start: int, size: int, budget: Budget | None = None
+) -> tuple[list[CodeObject], list[Problem]]:
     """Read the GPU code of a section.
 
     Parameters
@@ -133,13 +138,15 @@ def read_code_objects(data: Content, start: int, size: int) -> tuple[list[CodeOb
         The shared object.
     start, size
         Where the section is in it, in bytes.
+    budget
+        That of its wheel; None for a file of its own.
 
     Returns
     -------
     tuple
         The code objects in order, and the problems. After damage, reading continues with the next bundle.
     """
-    section = _Section(data, start, min(start + size, len(data)))
+    section = _Section(data, start, min(start + size, len(data)), budget or Budget(len(data)))
     section.read()
     return section.objects, section.problems
 
@@ -165,6 +172,7 @@ class _Section:
     data: Content
     start: int
     end: int
+    budget: Budget
     objects: list[CodeObject] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
     unpacked: int = 0
@@ -288,6 +296,7 @@ class _Section:
                     msg = f"a bundle cannot be decompressed ({error})"
                     raise DamagedError(msg) from None
                 size += len(piece)
+                self.budget.spend(_UNPACKED_BYTE_TIME * len(piece))
                 file.write(piece)
             if not large or not size:
                 with self.memory.getbuffer() as buffer, buffer[:size] as content:
@@ -298,6 +307,7 @@ class _Section:
                 yield content, at - len(decompressor.unused_data)
 
     def _add(self, entries: list[_Entry], bundle: int, compression: str = "") -> None:
+        self.budget.spend(_ENTRY_TIME * (len(entries) + 1))
         for entry in entries:
             name = _ENTRY_ID.fullmatch(entry.name)
             if not name:
@@ -317,6 +327,7 @@ class _Section:
                 continue
             features = sorted(name["features"].split(":")[1:])
             expected = ":".join([name["architecture"], *features])
+            self.budget.spend(_NOTE_BYTE_TIME * min(entry.size, _LONGEST_NOTE))
             wrong = _disagreement(expected, data, base + entry.offset, entry.size)
             if wrong:
                 self._problem("object-disagrees", f"the entry {entry.name!r} {wrong}", bundle)

@@ -13,7 +13,6 @@ from builders.audit.platform_tags import MACHINES
 from builders.findings import Finding
 from builders.glibc_tags import machine_of_tag
 from builders.wheel import (
-    LARGEST_METADATA,
     DamagedError,
     is_dist_info_of,
     is_special,
@@ -121,9 +120,7 @@ def check_metadata(contents: Contents, _: Expected) -> Iterator[Finding]:
     """Compare METADATA and WHEEL with the file name."""
     for text in ("METADATA", "WHEEL"):
         if text in contents.too_large:
-            message = (
-                f"{text} has {contents.too_large[text]} bytes, over {LARGEST_METADATA}, so it was not read."
-            )
+            message = f"{text} has {contents.too_large[text]} bytes, too many to be read."
             evidence = {"member": f"{contents.dist_info}/{text}"}
             yield Finding("metadata-too-large", "error", message, _REBUILD, evidence)
         elif text not in contents.texts:

@@ -250,11 +250,19 @@ def test_large_metadata_is_not_read(make_wheel: MakeWheel, text: str) -> None:
     assert text not in report.contents.texts
 
 
-@pytest.mark.slow
-def test_requirements_after_ten_thousand_are_ignored(make_wheel: MakeWheel) -> None:
+def test_metadata_with_large_headers_is_not_read(make_wheel: MakeWheel) -> None:
     head = b"Metadata-Version: 2.1\nName: tiny\nVersion: 1.0\n"
-    wheel = with_texts(make_wheel(), METADATA=head + b"Requires-Dist: a\n" * 20_000)
-    assert len(audit_wheel(wheel).contents.requirements()) == 10_000
+    report = audit_wheel(with_texts(make_wheel(), METADATA=head + b"Requires-Dist: a\n" * 20_000))
+    assert "METADATA has 340046 bytes" in report.errors[1].message
+    report = audit_wheel(with_texts(make_wheel(), METADATA=head + b"\n" + b"a long README\n" * 30_000))
+    assert [finding.id for finding in report.errors] == ["record-hash-differs"]
+
+
+def test_requirement_with_deep_brackets_is_ignored(make_wheel: MakeWheel) -> None:
+    requirements = b"Requires-Dist: a; " + b"(" * 10_000 + b"\nRequires-Dist: b\n"
+    head = b"Metadata-Version: 2.1\nName: tiny\nVersion: 1.0\n"
+    wheel = with_texts(make_wheel(), METADATA=head + requirements)
+    assert [str(requirement) for requirement in audit_wheel(wheel).contents.requirements()] == ["b"]
 
 
 def test_directory_of_16_mib_is_rejected(tmp_path: Path) -> None:

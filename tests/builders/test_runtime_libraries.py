@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from builders.audit import Expected, Torch, audit_wheel, image_provider, libraries, read_torch
+from builders.audit.budget import Budget
 from builders.audit.elf import read_symbols
 from builders.audit.runtime_libraries import literals, read_conda, read_image_facts
 from resolver.errors import UsageError
@@ -145,7 +146,7 @@ def test_missing_symbols_are_counted_and_demangled(
 
 @given(table=st.binary(max_size=200), names=st.binary(max_size=100), bits=st.sampled_from([32, 64]))
 def test_symbol_table_of_any_content_is_read(table: bytes, names: bytes, bits: int) -> None:
-    symbols = read_symbols(table, names, bits)
+    symbols = read_symbols(table, names, bits, Budget(len(table)))
     assert len(symbols.imports | symbols.exports) <= len(table) // 16
 
 
