@@ -158,6 +158,7 @@ class _Build:
     def run(self) -> Path:
         started = datetime.now(tz=UTC)
         task, build_host = self.task, self.task.build_host
+        required = self._required_wheels()
         for warning in task.warnings:
             self.reporter.warning(warning)
         if task.recipe.must_contain:
@@ -183,7 +184,7 @@ class _Build:
                 build_host.runtime,
                 build_host.python,
                 layers.all,
-                self._required_wheels(),
+                required,
                 root=self.work / "env",
                 log=self.log,
             )

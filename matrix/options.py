@@ -294,3 +294,44 @@ def add_build_host_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--cpu", metavar="NAME", default="", help="CPU to compile host code for, as for the compiler's -march"
     )
+
+
+def add_wheel_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options that decide which wheels are made: build host, ops, and what they require of torch."""
+    add_build_host_options(parser)
+    parser.add_argument(
+        "--ops",
+        metavar="NAME:A,B",
+        action="append",
+        type=_ops,
+        default=[],
+        help="compile these ops of a package instead of those of its recipe, such as deepspeed:fused_adam",
+    )
+    parser.add_argument(
+        "--torch-pin",
+        choices=("exact", "release", "none"),
+        default="exact",
+        help="torch that the wheels require: exactly the build they are compiled against (default), any "
+        "build of that release, or what their source requires",
+    )
+
+
+def _ops(text: str) -> tuple[str, list[str]]:
+    name, _, listed = text.partition(":")
+    ops = [op.strip() for op in listed.split(",") if op.strip()]
+    if name.strip() and ops:
+        return name.strip(), ops
+    msg = f"{shorten(text)!r} names no ops; write NAME:OP,OP, such as deepspeed:fused_adam,cpu_adam"
+    raise argparse.ArgumentTypeError(msg)
+
+
+def add_limits(parser: argparse.ArgumentParser) -> None:
+    """Add the limits of builds: compile jobs, memory and network."""
+    parser.add_argument(
+        "--jobs",
+        metavar="N",
+        type=positive,
+        help="parallel compile jobs (default: as many as cores and memory allow)",
+    )
+    parser.add_argument("--memory", metavar="GIB", type=positive, help="memory that builds may use")
+    parser.add_argument("--offline", action="store_true", help="use sources and wheels from the cache only")

@@ -24,6 +24,10 @@ _LIGHT = 0.5
 """GiB for a build that compiles nothing."""
 
 
+TimeSource = Literal["record", "recipe", "guess"]
+"""Origin of the expected time of a build: an earlier build, the least time in the recipe, or neither."""
+
+
 @dataclass(frozen=True, slots=True)
 class Estimate:
     """What one build is expected to need."""
@@ -34,8 +38,7 @@ class Estimate:
     """GiB."""
     joins: bool
     """Whether it shares the compile jobs with the builds that run at the same time."""
-    source: Literal["record", "recipe", "none"]
-    """Where the expected time comes from."""
+    source: TimeSource
 
 
 def task_graph(tasks: Sequence[Task]) -> DiGraph[str]:
@@ -51,7 +54,12 @@ def task_graph(tasks: Sequence[Task]) -> DiGraph[str]:
 
 
 def estimates(
-    tasks: Mapping[str, Task], index: Index, capacity: Demand, *, sharing: bool = True
+    tasks: Mapping[str, Task],
+    index: Index,
+    capacity: Demand,
+    *,
+    sharing: bool = False,
+    alone: bool = False,
 ) -> dict[str, Estimate]:
     """Return what each task is expected to need on a machine.
 
@@ -65,6 +73,8 @@ def estimates(
         The machine.
     sharing
         Whether builds can share their compile jobs; without it, each gets a fixed number.
+    alone
+        Whether each build has such a machine for itself.
     """
     from networkx import topological_generations
 
@@ -73,7 +83,7 @@ def estimates(
         (sum(_compiles(tasks[key]) for key in generation) for generation in topological_generations(graph)),
         default=1,
     )
-    share = max(1, capacity.cores // max(1, width))
+    share = capacity.cores if alone else max(1, capacity.cores // max(1, width))
     return {key: _estimate(task, index, capacity, share, sharing=sharing) for key, task in tasks.items()}
 
 
@@ -89,14 +99,12 @@ def _estimate(task: Task, index: Index, capacity: Demand, share: int, *, sharing
     return Estimate(Demand(cores, cores * per_job, seconds), per_job, joins, source)
 
 
-def _seconds(
-    task: Task, measured: Mapping[str, float], cores: int
-) -> tuple[float, Literal["record", "recipe", "none"]]:
+def _seconds(task: Task, measured: Mapping[str, float], cores: int) -> tuple[float, TimeSource]:
     if measured.get("seconds"):
         return measured["seconds"], "record"
     if task.recipe.core_hours:
         return task.recipe.core_hours * 3600 / cores, "recipe"
-    return _COMPILING if _compiles(task) else _PACKING, "none"
+    return _COMPILING if _compiles(task) else _PACKING, "guess"
 
 
 def _compiles(task: Task) -> bool:

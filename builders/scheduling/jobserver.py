@@ -9,9 +9,14 @@ Sources: GNU make's manual ("POSIX Jobserver Interaction"), ninja's manual ("GNU
 
 from __future__ import annotations
 
+import errno
 import os
+import secrets
 from contextlib import suppress
+from platform import node
 from typing import TYPE_CHECKING
+
+from builders.modes import make_directories
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -64,14 +69,18 @@ class Jobserver:
 
     Parameters
     ----------
-    path
-        Where to create the pipe.
+    directory
+        Where to create the pipe. Those that killed processes of this machine have left there are removed.
     """
 
-    def __init__(self, path: Path) -> None:
-        os.mkfifo(path, 0o600)
-        self.path = path
-        self._pipe = os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+    def __init__(self, directory: Path) -> None:
+        make_directories(directory)
+        for path in directory.glob(f"{node()}-*"):
+            if not _is_open(path):
+                path.unlink(missing_ok=True)
+        self.path = directory / f"{node()}-{secrets.token_hex(8)}"
+        os.mkfifo(self.path, 0o600)
+        self._pipe = os.open(self.path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
         self._issued = 0
 
     def fileno(self) -> int:
@@ -103,6 +112,15 @@ class Jobserver:
         """Remove the pipe."""
         os.close(self._pipe)
         self.path.unlink(missing_ok=True)
+
+
+def _is_open(pipe: Path) -> bool:
+    """Return whether a process reads a pipe; opening it to write fails otherwise (fifo(7))."""
+    try:
+        os.close(os.open(pipe, os.O_WRONLY | os.O_NONBLOCK))
+    except OSError as error:
+        return error.errno != errno.ENXIO
+    return True
 
 
 def can_join(task: Task) -> bool:

@@ -32,7 +32,6 @@ from builders.scheduling.jobserver import Jobserver, can_join
 from builders.scheduling.memory import kernel_kills
 from builders.scheduling.scheduler import Demand, Event, schedule
 from builders.task import Limits, build_wheel
-from builders.temporary import TemporaryDirectory
 from resolver.errors import BuildError, InternalError, MatrixError
 from resolver.reporter import Reporter
 
@@ -104,9 +103,8 @@ class Builds:
         with ExitStack() as stack:
             jobserver = None
             if capacity.cores > 1 and sum(can_join(task) for task in self.tasks.values()) > 1:
-                directory = stack.enter_context(TemporaryDirectory(self.index.state / "jobservers"))
                 with suppress(OSError):
-                    jobserver = stack.enter_context(closing(Jobserver(directory.root / "pipe")))
+                    jobserver = stack.enter_context(closing(Jobserver(self.index.state / "jobservers")))
             yield jobserver
 
 

@@ -7,28 +7,26 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
-from builders.build_host import BuildHost, find_build_host
 from builders.containers.image import with_cached_digest
 from builders.findings import Finding
 from builders.index import Index
-from builders.plan import plan
 from builders.task import Limits
 from matrix.api import check_build_hosts, write_lock
 from matrix.locking import same_target
 from matrix.options import (
-    add_build_host_options,
     add_format,
     add_index,
+    add_limits,
     add_lock,
     add_names,
     add_target_options,
-    positive,
+    add_wheel_options,
 )
+from matrix.planning import limits_of, tasks_of
 from matrix.request import check_names
 from matrix.resolution_text import show_conflict
 from resolver.errors import EnvironmentLacksError
 from resolver.model import Conflict
-from resolver.versions import shorten
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -48,46 +46,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_names(parser, "names", metavar="NAME", help="build only these (default: everything the lock builds)")
     add_lock(parser)
     add_index(parser)
-    add_build_host_options(parser)
-    parser.add_argument(
-        "--ops",
-        metavar="NAME:A,B",
-        action="append",
-        type=_ops,
-        default=[],
-        help="compile these ops of a package instead of those of its recipe, such as deepspeed:fused_adam",
-    )
-    parser.add_argument(
-        "--torch-pin",
-        choices=("exact", "release", "none"),
-        default="exact",
-        help="torch that the wheels require: exactly the build they are compiled against (default), any "
-        "build of that release, or what their source requires",
-    )
+    add_wheel_options(parser)
     parser.add_argument("--executor", choices=("local", "slurm"), default="local")
-    parser.add_argument(
-        "--jobs",
-        metavar="N",
-        type=positive,
-        help="parallel compile jobs (default: as many as cores and memory allow)",
-    )
-    parser.add_argument("--memory", metavar="GIB", type=positive, help="memory that a build may use")
-    parser.add_argument("--offline", action="store_true", help="use sources and wheels from the cache only")
+    add_limits(parser)
     parser.add_argument("--keep-going", action="store_true", help="continue when a wheel fails")
     parser.add_argument(
         "--dry-run", action="store_true", help="show for each wheel whether and why it will be built"
     )
     add_format(parser)
     add_target_options(parser)
-
-
-def _ops(text: str) -> tuple[str, list[str]]:
-    name, _, listed = text.partition(":")
-    ops = [op.strip() for op in listed.split(",") if op.strip()]
-    if name.strip() and ops:
-        return name.strip(), ops
-    msg = f"{shorten(text)!r} names no ops; write NAME:OP,OP, such as deepspeed:fused_adam,cpu_adam"
-    raise argparse.ArgumentTypeError(msg)
 
 
 class WheelResult(msgspec.Struct, omit_defaults=True):
@@ -129,8 +96,7 @@ def execute(context: Context) -> int:
     index = Index(args.index)
     tasks = []
     if lock.built(names):
-        build_host = _build_host(lock, names, args)
-        tasks = plan(lock, catalog, index, build_host, names, ops=dict(args.ops), pin_style=args.torch_pin)
+        tasks = tasks_of(lock, catalog, index, args, names)
     for task in tasks:
         if task.wheel is not None:
             index.refresh(task.pick.name)  # an interrupted run may have published a wheel without its page
@@ -188,21 +154,6 @@ def _fetch_prebuilt(lock: Resolution, catalog: Catalog, names: Sequence[str], co
             check_prebuilt(pick, cached_file(file), lock.target.gfx)
 
 
-def _build_host(lock: Resolution, names: Sequence[str], args: argparse.Namespace) -> BuildHost:
-    """Return the build host; if there is none, list what was not built."""
-    try:
-        return find_build_host(
-            lock, names, kind=args.where, image=args.base_image, python=args.python_from, cpu=args.cpu
-        )
-    except EnvironmentLacksError as error:
-        listed = "".join(f"\n  - {pick.name} {pick.pinned}" for pick in lock.built(names))
-        target = ", ".join(lock.target.gfx) or "this machine's CPU"
-        image = lock.version_of("base-image")
-        where = f"\nBase image: {image}" if image else ""
-        message = f"{error.message}\nNothing was built for {target}.{where}\nTo build:{listed}"
-        raise EnvironmentLacksError(message, hint=error.hint) from None
-
-
 def _planned(task: Task, index: Index) -> WheelResult:
     if task.wheel is not None:
         state: Literal["up to date", "to build"] = "up to date"
@@ -220,12 +171,6 @@ def _planned(task: Task, index: Index) -> WheelResult:
         wheel=str(task.wheel) if task.wheel else None,
         warnings=() if task.wheel else task.warnings,
     )
-
-
-def limits_of(context: Context) -> Limits:
-    """Return the limits of builds that the options and settings name."""
-    args, settings = context.args, context.settings
-    return Limits(args.jobs, args.memory, offline=settings.offline, mirrors=settings.mirrors)
 
 
 def _build(

@@ -49,7 +49,7 @@ SchedulerParameters=sched_min_interval=0
 ReturnToService=2
 MpiDefault=none
 GresTypes=gpu
-NodeName=rig NodeHostname={host} NodeAddr=127.0.0.1 CPUs={cores} Gres=gpu:1 State=UNKNOWN
+NodeName=rig NodeHostname={host} NodeAddr=127.0.0.1 CPUs={cores} RealMemory={memory} Gres=gpu:1 State=UNKNOWN
 PartitionName={partition} Nodes=rig Default=YES MaxTime=60 State=UP
 """
 
@@ -101,7 +101,7 @@ def one_node(root: Path) -> Iterator[Slurm]:
     ports = _free_ports(2)
     text = _CONFIGURATION.format(
         host=socket.gethostname().partition(".")[0], controller=ports[0], node=ports[1], root=root,
-        cores=len(os.sched_getaffinity(0)), partition=PARTITION,
+        cores=len(os.sched_getaffinity(0)), memory=_memory(), partition=PARTITION,
     )  # fmt: skip
     (root / "slurm.conf").write_text(text)
     (root / "gres.conf").write_text("NodeName=rig Name=gpu File=/dev/null\n")
@@ -128,6 +128,11 @@ def _require() -> None:
     if missing:
         msg = "Slurm cannot be started here. It needs\n  " + "\n  ".join(missing)
         raise RigError(msg)
+
+
+def _memory() -> int:
+    """Return the memory of this machine in MiB."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2**20
 
 
 def _path() -> str:

@@ -1,0 +1,109 @@
+"""``matrix build-one``: execute one task of a plan; it can be started twice, anywhere, at any time."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from builders.index import Index
+from matrix.api import check_build_hosts
+from matrix.options import (
+    add_base_image,
+    add_catalog,
+    add_format,
+    add_index,
+    add_limits,
+    add_lock,
+    add_wheel_options,
+)
+from matrix.planning import SHORT_KEY, limits_of, tasks_of
+from resolver.errors import UsageError
+from resolver.versions import shorten
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Sequence
+
+    from builders.plan import Task
+    from matrix.context import Context
+
+SUMMARY = "execute one task of a plan: build, check and publish one wheel, or record why it failed"
+EXAMPLE = "matrix build-one 3f1c9a52 --lock matrix.lock --index index"
+
+
+class TaskResult(msgspec.Struct):
+    """The JSON output of the command."""
+
+    schema: int
+    key: str
+    name: str
+    version: str
+    state: str
+    """`up to date` or `built`."""
+    wheel: str
+    """Path in the index."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's arguments."""
+    parser.add_argument("key", metavar="KEY", help="the task's key; its first digits, if they are unique")
+    add_lock(parser)
+    add_index(parser)
+    add_wheel_options(parser)
+    add_base_image(parser)
+    add_catalog(parser)
+    add_limits(parser)
+    add_format(parser)
+
+
+def execute(context: Context) -> int:
+    """Run the command."""
+    from builders.scheduling.local import Builds
+
+    index = Index(context.args.index)
+    task = _task(tasks_of(context.lock, context.catalog_of_lock(), index, context.args), context)
+    if task.wheel is not None:
+        index.refresh(task.pick.name)  # an interrupted run may have published a wheel without its page
+        _print(task, "up to date", str(task.wheel), context)
+        return 0
+    check_build_hosts([task])
+    builds = Builds({task.build_key: task}, index, limits_of(context), context.console)
+    builds.run()
+    for error in builds.errors.values():
+        raise error
+    _print(task, "built", str(builds.wheels[task.build_key]), context)
+    return 0
+
+
+def _task(tasks: Sequence[Task], context: Context) -> Task:
+    """Return the task that the key names.
+
+    Raises
+    ------
+    UsageError
+        No task has this key, or several have.
+    """
+    key = context.args.key.lower()
+    found = [task for task in tasks if task.build_key.startswith(key)]
+    if key and len(found) == 1:
+        return found[0]
+    listed = "".join(f"\n  {task.build_key[:SHORT_KEY]}  {task.title}" for task in found or tasks)
+    if found:
+        msg = f"Several tasks of {context.lock_path} have keys that begin with {shorten(key)!r}:{listed}"
+        raise UsageError(msg, hint="Use more digits.")
+    msg = f"No task of {context.lock_path} has the key {shorten(key)!r} on this machine.{listed}"
+    hint = (
+        "A key depends on the lock, the recipes and the base image; on the host also on its compiler, its "
+        "glibc and, without --cpu, its CPU. If one of them has changed, plan again: matrix plan."
+    )
+    raise UsageError(msg, hint=hint)
+
+
+def _print(task: Task, state: str, wheel: str, context: Context) -> None:
+    console = context.console
+    if context.args.format == "json":
+        result = TaskResult(1, task.build_key, task.pick.name, task.pick.pinned, state, wheel)
+        console.document(msgspec.to_builtins(result))
+    else:
+        console.data(f"{task.title}  {state}: {wheel}")

@@ -1,0 +1,117 @@
+"""``matrix plan``: the build tasks of a lock as data, for people, batch systems and CI."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from builders.files import write_atomic
+from builders.index import Index
+from matrix.console import table
+from matrix.context import Context
+from matrix.options import (
+    add_base_image,
+    add_catalog,
+    add_format,
+    add_index,
+    add_limits,
+    add_names,
+    add_wheel_options,
+)
+from matrix.plan_formats import FORMATS
+from matrix.planning import SHORT_KEY, make_plan
+from matrix.request import check_names
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from matrix.planning import Plan
+
+SUMMARY = "print the build tasks of a lock: key, command, cores, memory, expected time"
+EXAMPLE = "matrix plan --jobs 16 --memory 64 --format sbatch -o build.sh"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's arguments."""
+    add_names(parser, "names", metavar="NAME", help="plan only these, and what is needed to build them")
+    parser.add_argument(
+        "--lock",
+        dest="locks",
+        metavar="FILE",
+        type=Path,
+        action="append",
+        help="the lock (default: matrix.lock); repeatable",
+    )
+    add_index(parser)
+    add_wheel_options(parser)
+    add_base_image(parser)
+    add_catalog(parser)
+    add_limits(parser)
+    add_format(parser, ("text", "json", *FORMATS))
+    parser.add_argument("-o", "--output", metavar="FILE", type=Path, help="where to write (default: stdout)")
+
+
+def execute(context: Context) -> int:
+    """Run the command."""
+    args, console = context.args, context.console
+    names = check_names(args.names)
+    plan = make_plan(list(_contexts(context)), Index(args.index), names)
+    if args.format == "json":
+        text = msgspec.json.format(msgspec.json.encode(plan), indent=2).decode()
+    else:
+        text = FORMATS.get(args.format, _text)(plan).rstrip("\n")
+    if args.output is None:
+        console.data(text)
+    else:
+        write_atomic(args.output, text + "\n")
+        console.info(f"Wrote {args.output}")
+    return 0
+
+
+def _contexts(context: Context) -> Iterator[Context]:
+    """Yield the context of each lock that is planned."""
+    for path in context.args.locks or [None]:
+        yield Context(argparse.Namespace(**{**vars(context.args), "lock": path}), context.console)
+
+
+def _text(plan: Plan) -> str:
+    if not plan.tasks:
+        return "The plan has no tasks: everything in the lock is published."
+    names = {task.key: task.name for task in plan.tasks}
+    rows = [["KEY", "WHEEL", "STATE", "CORES", "GIB", "TIME", "FROM", "AFTER"]]
+    rows += [
+        [
+            task.key[:SHORT_KEY],
+            f"{task.name} {task.version}",
+            task.state,
+            str(task.cores),
+            f"{task.memory_gib:g}",
+            _duration(task.seconds),
+            task.seconds_from,
+            ", ".join(names[key] for key in task.requires) or "-",
+        ]
+        for task in plan.tasks
+    ]
+    lines = [table(rows, indent="")]
+    if plan.missing:
+        path = " -> ".join(names[key] for key in plan.critical_path)
+        lines += [f"Critical path: {_duration(plan.critical_path_seconds)} ({path})"]
+    else:
+        lines += ["Nothing to build."]
+    return "\n".join([*lines, f"Index: {plan.index}"])
+
+
+def _duration(seconds: float) -> str:
+    """Return a time for people.
+
+    Examples
+    --------
+    >>> _duration(42), _duration(600), _duration(5400)
+    ('42 s', '10 min', '1.5 h')
+    """
+    if seconds < 90:  # noqa: PLR2004
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"  # noqa: PLR2004

@@ -1,0 +1,190 @@
+"""The build tasks of a lock, as the commands plan and execute them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import msgspec
+
+from builders.build_host import find_build_host
+from builders.plan import plan
+from builders.scheduling.estimates import TimeSource, estimates, task_graph
+from builders.scheduling.local import machine
+from builders.scheduling.scheduler import remaining_paths
+from builders.task import Limits
+from matrix.locking import overlays_of
+from resolver.errors import EnvironmentLacksError
+from resolver.model import SCHEMA
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Mapping, Sequence
+    from typing import Any
+
+    from builders.build_host import BuildHost
+    from builders.index import Index
+    from builders.plan import Task
+    from matrix.context import Context
+    from resolver.facts.catalog import Catalog
+    from resolver.model import Resolution
+
+SHORT_KEY = 16
+"""Digits of a build key in commands and messages."""
+_SPARE = 900
+"""Seconds added to a time limit: fetching, and layers that are made once."""
+_UNKNOWN = 7200
+"""Seconds allowed for a build that nothing is known about."""
+
+
+class PlannedTask(msgspec.Struct, frozen=True, kw_only=True):
+    """One task of a plan. JSON output is this struct, encoded."""
+
+    key: str
+    name: str
+    version: str
+    state: Literal["up to date", "to build"]
+    requires: tuple[str, ...]
+    """Keys of the tasks whose wheels are installed to build this one."""
+    inputs: dict[str, Any]
+    """Everything that the key is the digest of."""
+    command: tuple[str, ...]
+    """The words of the command that executes it, on any machine that sees the lock and the index."""
+    cores: int
+    memory_gib: float
+    seconds: float
+    """The expected time with so many cores."""
+    seconds_from: TimeSource
+    time_limit: int
+    """Seconds after which something must be wrong."""
+    network: bool
+    """Whether it may fetch what the cache lacks, before anything is compiled."""
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """The JSON output of ``matrix plan``."""
+
+    schema: int = SCHEMA
+    index: str
+    directory: str
+    """Where to run the commands: `matrix.toml` there has the mirrors."""
+    tasks: tuple[PlannedTask, ...]
+    """In an order in which each follows those that it requires."""
+    critical_path: tuple[str, ...]
+    """Keys of the tasks that decide how long everything takes at least."""
+    critical_path_seconds: float
+
+    @property
+    def missing(self) -> list[PlannedTask]:
+        """The tasks whose wheels the index does not have."""
+        return [task for task in self.tasks if task.state == "to build"]
+
+
+def limits_of(context: Context) -> Limits:
+    """Return the limits of builds that the options and settings name."""
+    args, settings = context.args, context.settings
+    return Limits(args.jobs, args.memory, offline=bool(settings.offline), mirrors=settings.mirrors)
+
+
+def tasks_of(
+    lock: Resolution, catalog: Catalog, index: Index, args: argparse.Namespace, names: Sequence[str] = ()
+) -> list[Task]:
+    """Return the tasks of a lock, in install order.
+
+    Raises
+    ------
+    EnvironmentLacksError
+        There is no build host; the error lists what was not built.
+    """
+    if not lock.built(names):
+        return []
+    build_host = _build_host(lock, names, args)
+    return plan(lock, catalog, index, build_host, names, ops=dict(args.ops), pin_style=args.torch_pin)
+
+
+def _build_host(lock: Resolution, names: Sequence[str], args: argparse.Namespace) -> BuildHost:
+    try:
+        return find_build_host(
+            lock, names, kind=args.where, image=args.base_image, python=args.python_from, cpu=args.cpu
+        )
+    except EnvironmentLacksError as error:
+        listed = "".join(f"\n  - {pick.name} {pick.pinned}" for pick in lock.built(names))
+        target = ", ".join(lock.target.gfx) or "this machine's CPU"
+        image = lock.version_of("base-image")
+        where = f"\nBase image: {image}" if image else ""
+        message = f"{error.message}\nNothing was built for {target}.{where}\nTo build:{listed}"
+        raise EnvironmentLacksError(message, hint=error.hint) from None
+
+
+def make_plan(contexts: Sequence[Context], index: Index, names: Sequence[str]) -> Plan:
+    """Return the plan of one or several locks, for machines such as this one or as the limits say."""
+    tasks: dict[str, Task] = {}
+    commands: dict[str, tuple[str, ...]] = {}
+    for context in contexts:
+        for task in tasks_of(context.lock, context.catalog_of_lock(), index, context.args, names):
+            tasks.setdefault(task.build_key, task)
+            commands.setdefault(task.build_key, _command(task.build_key, context, index))
+    limits = limits_of(contexts[0])
+    expected = estimates(tasks, index, machine(limits), alone=True)
+    planned = []
+    for key, task in tasks.items():
+        estimate = expected[key]
+        demand = estimate.demand
+        limit = _UNKNOWN if estimate.source == "guess" else round(3 * demand.seconds) + _SPARE
+        planned.append(
+            PlannedTask(
+                key=key,
+                name=task.pick.name,
+                version=task.pick.pinned,
+                state="up to date" if task.wheel else "to build",
+                requires=tuple(required.build_key for required in task.requires),
+                inputs=task.inputs,
+                command=commands[key],
+                cores=demand.cores,
+                memory_gib=round(demand.memory, 2),
+                seconds=round(demand.seconds, 1),
+                seconds_from=estimate.source,
+                time_limit=limit,
+                network=not limits.offline,
+            )
+        )
+    missing = {key: task for key, task in tasks.items() if task.wheel is None}
+    path = _critical_path(missing, {key: expected[key].demand for key in missing})
+    return Plan(
+        index=str(index.root),
+        directory=str(Path.cwd()),
+        tasks=tuple(planned),
+        critical_path=path,
+        critical_path_seconds=round(sum(expected[key].demand.seconds for key in path), 1),
+    )
+
+
+def _critical_path(tasks: Mapping[str, Task], demands: Mapping[str, Any]) -> tuple[str, ...]:
+    graph = task_graph(list(tasks.values()))
+    remaining = remaining_paths(graph, demands)
+    path: list[str] = []
+    choices = list(graph)
+    while choices:
+        path.append(max(choices, key=lambda key: remaining[key]))
+        choices = list(graph.successors(path[-1]))
+    return tuple(path)
+
+
+def _command(key: str, context: Context, index: Index) -> tuple[str, ...]:
+    """Return the command that executes a task; all paths are absolute."""
+    args = context.args
+    words = ["matrix", "build-one", key[:SHORT_KEY]]
+    words += ["--lock", str(context.lock_path.absolute()), "--index", str(index.root)]
+    for option, value in (("--in", args.where), ("--cpu", args.cpu), ("--torch-pin", args.torch_pin)):
+        if value and value != "exact":
+            words += [option, value]
+    if args.base_image:
+        path = Path(args.base_image)
+        words += ["--base-image", str(path.absolute()) if path.exists() else args.base_image]
+    if args.python_from:
+        words += ["--python-from", str(args.python_from.absolute())]
+    for name, ops in args.ops:
+        words += ["--ops", f"{name}:{','.join(ops)}"]
+    for catalog in context.settings.catalog or overlays_of(context.lock, context.lock_path):
+        words += ["--catalog", str(Path(catalog).absolute())]
+    return (*words, *(["--offline"] if args.offline else []))

@@ -1,0 +1,132 @@
+"""``matrix plan`` and ``matrix build-one``: a plan as data, and one of its tasks."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from builders.index import Index
+from matrix.cli import main
+from resolver.errors import BuildError
+from tests.support.records import record_of
+
+Capture = pytest.CaptureFixture[str]
+LIMITS = ("--jobs", "8", "--memory", "8")
+
+
+@pytest.fixture(autouse=True)
+def _lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+    """Resolve deepspeed for the CPU in an empty directory."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    assert main(["resolve", "deepspeed", "torch==2.13.0", "--backend", "cpu", "-q"]) == 0
+    capsys.readouterr()
+
+
+def planned(capsys: Capture, *arguments: str) -> Any:
+    assert main(["plan", *LIMITS, "--format", "json", *arguments]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def publish(make_wheel: Callable[..., Path], task: Any, key: str, **metadata: Any) -> Path:
+    record = record_of(key)
+    record["predicate"]["runDetails"] = {"metadata": metadata}
+    return Index("index").publish(make_wheel(name=task["name"], version=task["version"]), record)
+
+
+def test_plan_has_key_command_and_resources(capsys: Capture, tmp_path: Path) -> None:
+    plan = planned(capsys, "--cpu", "znver3")
+    (task,) = plan["tasks"]
+    assert (task["name"], task["state"], task["requires"]) == ("deepspeed", "to build", [])
+    assert (task["cores"], task["memory_gib"]) == (4, 8.0)
+    assert task["command"][:3] == ["matrix", "build-one", task["key"][:16]]
+    assert task["command"][3:] == [
+        "--lock", str(tmp_path / "matrix.lock"), "--index", str(tmp_path / "index"), "--cpu", "znver3",
+    ]  # fmt: skip
+    assert task["inputs"]["cpu"] == "znver3"
+    assert (task["seconds_from"], plan["critical_path"]) == ("guess", [task["key"]])
+    assert not (tmp_path / "index").exists()
+
+
+def test_planned_command_is_accepted(
+    capsys: Capture, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    wheel = tmp_path / "deepspeed.whl"
+    monkeypatch.setattr("builders.scheduling.local.build_wheel", lambda *_, **__: wheel)
+    (task,) = planned(capsys, "--cpu", "znver3", "--torch-pin", "release", "--offline")["tasks"]
+    assert main([*task["command"][1:], "--format", "json"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert (result["key"], result["state"], result["wheel"]) == (task["key"], "built", str(wheel))
+
+
+def test_plan_uses_recorded_time_and_memory(capsys: Capture, make_wheel: Callable[..., Path]) -> None:
+    (task,) = planned(capsys)["tasks"]
+    measured = {"seconds": 50.0, "jobs": 2, "process_gib": 1.0}
+    publish(make_wheel, task, "of other inputs", matrix_measured=measured)
+    (again,) = planned(capsys)["tasks"]
+    assert (again["seconds"], again["seconds_from"]) == (50.0, "record")
+    assert (again["cores"], again["memory_gib"]) == (8, 8.0)
+
+
+def test_plan_and_build_one_find_finished_wheel(capsys: Capture, make_wheel: Callable[..., Path]) -> None:
+    (task,) = planned(capsys)["tasks"]
+    wheel = publish(make_wheel, task, task["key"])
+    plan = planned(capsys)
+    assert [row["state"] for row in plan["tasks"]] == ["up to date"]
+    assert plan["critical_path"] == []
+    assert main(["plan"]) == 0
+    assert "Nothing to build." in capsys.readouterr().out
+    assert main(["build-one", task["key"][:6]]) == 0
+    assert capsys.readouterr().out == f"deepspeed {task['version']}  up to date: {wheel}\n"
+
+
+def test_several_locks_share_their_tasks(capsys: Capture, tmp_path: Path) -> None:
+    other = ["resolve", "deepspeed", "torch==2.12.0", "--backend", "cpu", "-q", "-o", "other.lock"]
+    assert main(other) == 0
+    capsys.readouterr()
+    plan = planned(capsys, "--lock", "matrix.lock", "--lock", "other.lock", "--lock", "matrix.lock")
+    assert len({task["key"] for task in plan["tasks"]}) == len(plan["tasks"]) == 2
+    locks = [task["command"][task["command"].index("--lock") + 1] for task in plan["tasks"]]
+    assert locks == [str(tmp_path / "matrix.lock"), str(tmp_path / "other.lock")]
+
+
+def test_unknown_key_is_bad_usage(capsys: Capture) -> None:
+    (task,) = planned(capsys)["tasks"]
+    assert main(["build-one", "0000zz"]) == 2
+    error = capsys.readouterr().err
+    assert "has the key '0000zz'" in error
+    assert task["key"][:16] in error
+
+
+def test_plan_without_lock_is_bad_usage(capsys: Capture, tmp_path: Path) -> None:
+    (tmp_path / "matrix.lock").unlink()
+    assert main(["plan"]) == 2
+    assert "matrix.lock" in capsys.readouterr().err
+
+
+def test_failed_task_is_recorded(capsys: Capture, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def fail(*_: object, **__: object) -> None:
+        msg = "Building it failed."
+        raise BuildError(msg, hint="Try again.")
+
+    monkeypatch.setattr("builders.scheduling.local.build_wheel", fail)
+    (task,) = planned(capsys)["tasks"]
+    assert main(["build-one", task["key"]]) == 1
+    assert "Building it failed." in capsys.readouterr().err
+    (record,) = (tmp_path / "index" / ".matrix" / "logs").glob("deepspeed-*.failed.json")
+    document = json.loads(record.read_text())
+    assert (document["build_key"], document["message"]) == (task["key"], "Building it failed.")
+
+
+def test_sbatch_script_is_valid_shell(tmp_path: Path) -> None:
+    assert main(["plan", *LIMITS, "--format", "sbatch", "-o", "build.sh"]) == 0
+    done = subprocess.run(["bash", "-n", "build.sh"], capture_output=True, text=True, check=False)
+    assert done.stderr == ""
+    text = (tmp_path / "build.sh").read_text()
+    assert "submit matrix-deepspeed 4 9216 120" in text
+    assert text.count("matrix build-one ") == 1

@@ -1,0 +1,37 @@
+"""Plans of tasks that run shell scripts instead of builds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from matrix.planning import Plan, PlannedTask
+
+
+def plan_of(directory: Path, scripts: Mapping[str, tuple[str, Sequence[str]]]) -> Plan:
+    """Return a plan with a task for each script, by name, after the tasks that it requires."""
+    tasks = tuple(
+        PlannedTask(
+            key=name,
+            name=name,
+            version="1.0",
+            state="to build",
+            requires=tuple(requires),
+            inputs={},
+            command=("sh", "-c", script, name),
+            cores=1,
+            memory_gib=0.1,
+            seconds=1.0,
+            seconds_from="guess",
+            time_limit=300,
+            network=False,
+        )
+        for name, (script, requires) in scripts.items()
+    )
+    return Plan(
+        index=str(directory / "index"),
+        directory=str(directory),
+        tasks=tasks,
+        critical_path=(),
+        critical_path_seconds=0.0,
+    )
