@@ -31,6 +31,10 @@ _CACHE_HINT = "Free some space, or set XDG_CACHE_HOME to a directory that is wri
 _DISK_FULL_DIAGNOSES = {"disk-full", "quota"}
 """Ids in `builders.diagnosis` of a build whose own programs ran out of disk space."""
 _LEAST_FREE = 1 << 20  # bytes; a program that fails with less free space failed because of it
+_NO_HOME = "Could not determine home directory."
+_NO_THREAD = "can't start new thread"
+"""Texts of Python's `RuntimeError`, which has no other mark."""
+_PROCESSES_HINT = "Wait until others of this user have ended, or raise the limit: ulimit -u."
 _UNUSABLE_NAMES = {
     errno.EISDIR: "is a directory, not a file",
     errno.ENAMETOOLONG: "is too long for a file name",
@@ -118,16 +122,50 @@ def explain_index_errors(index: Path, work: Path) -> Iterator[None]:
         raise explained from None
 
 
+def explain_any_lack(error: Exception) -> MatrixError | None:
+    """Return the error to report for an exception that no other code explained.
+
+    Return None if the environment cannot be its reason, so that it is a bug.
+    """
+    from resolver.versions import shorten
+
+    text = str(error)
+    if isinstance(error, BlockingIOError) or text == _NO_THREAD:
+        return EnvironmentLacksError("No more processes or threads can be started.", hint=_PROCESSES_HINT)
+    if isinstance(error, MemoryError):
+        return EnvironmentLacksError("Out of memory.", hint="Run this where more memory is available.")
+    if isinstance(error, OSError):
+        return explain_any_os_error(error)
+    if isinstance(error, RuntimeError) and text == _NO_HOME:
+        return EnvironmentLacksError("This user has no home directory.", hint="Set HOME to a directory.")
+    if isinstance(error, UnicodeEncodeError) and "surrogates not allowed" in error.reason:
+        path = os.fsencode(error.object).decode(errors="backslashreplace")
+        msg = f"A name is not valid UTF-8: {shorten(path)}."
+        return EnvironmentLacksError(msg, hint="Rename the file or directory.")
+    return None
+
+
 def explain_any_os_error(error: OSError) -> MatrixError:
     """Return the error to report for an `OSError` that no other code explained."""
     from resolver.versions import shorten
 
     path = str(error.filename or "")
-    in_cache = bool(path) and Path(path).is_relative_to(cache_root())
+    in_cache = bool(path) and _is_in_cache(Path(path))
     if path and error.errno in _UNUSABLE_NAMES and not in_cache:
         return UsageError(f"{shorten(path)} {_UNUSABLE_NAMES[error.errno]}.", hint="Name another file.")
     reason = f"{error.strerror or error}: {shorten(path)}." if path else f"{error.strerror or error}."
+    if error.errno == errno.ENOENT and not Path("/proc/self/cwd").exists():
+        return EnvironmentLacksError(
+            "The working directory was deleted.", hint="Change to another directory."
+        )
     return EnvironmentLacksError(reason, hint=f"This is the cache. {_CACHE_HINT}" if in_cache else "")
+
+
+def _is_in_cache(path: Path) -> bool:
+    try:
+        return path.is_relative_to(cache_root())
+    except RuntimeError:  # no home directory
+        return False
 
 
 def _explain_os_error(error: OSError, directory: Path, label: str, hint: str) -> EnvironmentLacksError | None:

@@ -7,10 +7,8 @@ import sys
 
 def main() -> int:
     """Run the program; the version is printed without importing anything else."""
-    if sys.argv[1:] == ["--version"]:
-        from matrix import __version__
-
-        print(f"matrix {__version__}")  # noqa: T201
+    _open_missing_streams()
+    if sys.argv[1:] == ["--version"] and _print_version():
         return 0
     import gc
 
@@ -20,6 +18,38 @@ def main() -> int:
     code = run()
     gc.freeze()  # nothing that still exists needs a last search for reference cycles
     return code
+
+
+def _open_missing_streams() -> None:
+    """Open /dev/null as each standard stream that was closed at the start.
+
+    Otherwise a file that is opened later gets its number, and what programs print ends in that file.
+    `sys.stdout` and `sys.stderr` stay None, so that `Console` knows.
+    """
+    if None not in {sys.stdin, sys.stdout, sys.stderr}:
+        return
+    import os
+
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
+    if sys.stdin is None:
+        sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115
+
+
+def _print_version() -> bool:
+    """Print the version; return False if that fails, which `matrix.cli` then explains."""
+    from matrix import __version__
+
+    if sys.stdout is None:
+        return False
+    try:
+        print(f"matrix {__version__}", flush=True)  # noqa: T201
+    except OSError:
+        return False
+    return True
 
 
 def _import_msgspec() -> None:

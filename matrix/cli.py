@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import gc
+import os
 import re
 import signal
 import sys
@@ -17,10 +18,17 @@ from typing import Any, NoReturn
 import matrix.commands
 from builders.cache import cache_root
 from matrix import __version__
-from matrix.console import Console
+from matrix.console import Console, OutputError, ReaderGoneError
 from matrix.context import Context
 from matrix.options import EXIT_CODES, add_verbosity, expand_gfx_flags, help_texts
-from resolver.errors import EXIT_INTERRUPTED, InternalError, MatrixError, UsageError, did_you_mean
+from resolver.errors import (
+    EXIT_INTERRUPTED,
+    EnvironmentLacksError,
+    InternalError,
+    MatrixError,
+    UsageError,
+    did_you_mean,
+)
 
 _GARBAGE_THRESHOLD = 50_000
 """Number of new objects after which Python searches for reference cycles. Nearly everything a command
@@ -64,31 +72,33 @@ def main(argv: Sequence[str] | None = None) -> int:
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _interrupt)
     try:
-        code = main_inner(arguments, console)
-        console.write("")  # flush: a closed stdout must fail here, not when the interpreter exits
+        try:
+            return main_inner(arguments, console)
+        finally:
+            console.flush()  # a full disk must fail here, not when the interpreter exits
     except MatrixError as error:
         return _fail(error, arguments, console)
     except KeyboardInterrupt:
         console.error("Interrupted.", "Finished work is kept; run the same command again to continue.")
         return EXIT_INTERRUPTED
-    except BrokenPipeError:
-        console.drop()
-        sys.stderr.close()
+    except ReaderGoneError:
         return 0
-    except OSError as error:
-        if console.verbosity > 1:
-            raise
-        from builders.io_errors import explain_any_os_error
-
-        return _fail(explain_any_os_error(error), arguments, console)
-    except Exception as error:
-        if console.verbosity > 1:
-            raise
+    except Exception as error:  # noqa: BLE001
         console.log_traceback()
-        message = f"Internal error: {type(error).__name__}: {error}"
-        hint = "This is a bug. Run the command again with -vv and report the traceback."
-        return _fail(InternalError(message, hint=hint), arguments, console)
-    return code
+        return _fail(_explain(error), arguments, console)
+
+
+def _explain(error: Exception) -> MatrixError:
+    """Return the error to report for an exception that no other code explained."""
+    from builders.io_errors import explain_any_lack
+
+    lack = explain_any_lack(error)
+    if lack is not None:
+        return lack
+    message = f"Internal error: {type(error).__name__}: {error}"
+    return InternalError(
+        message, hint="This is a bug. Run the command again with -vv and report the traceback."
+    )
 
 
 def _interrupt(number: int, frame: object) -> NoReturn:  # noqa: ARG001
@@ -100,6 +110,7 @@ def main_inner(arguments: Sequence[str], console: Console) -> int:
     """Run the program; failures are raised."""
     words = list(takewhile(lambda argument: argument not in {"-h", "--help"}, arguments))
     called = next((word for word in words if not word.startswith("-")), "")
+    _check_directory()
     args, rest = make_parser(called).parse_known_args(expand_gfx_flags(arguments))
     if rest:
         _add_to_names(args, rest)
@@ -107,6 +118,15 @@ def main_inner(arguments: Sequence[str], console: Console) -> int:
     if args.debug:
         console.log_to(cache_root() / "logs")
     return int(args.execute(Context(args, console)))
+
+
+def _check_directory() -> None:
+    """Check that the working directory exists, before a program that is started fails without it."""
+    try:
+        os.getcwd()  # noqa: PTH109
+    except FileNotFoundError:
+        msg = "The working directory was deleted."
+        raise EnvironmentLacksError(msg, hint="Change to another directory.") from None
 
 
 def _add_to_names(args: argparse.Namespace, rest: Sequence[str]) -> None:
@@ -162,17 +182,25 @@ def _add_arguments(parser: argparse.ArgumentParser, command: ModuleType) -> None
 
 
 def _fail(error: MatrixError, arguments: Sequence[str], console: Console) -> int:
-    if _wants_json(arguments):
-        document: dict[str, Any] = {
-            "schema": 1,
-            "status": "error",
-            "id": error.id,
-            "message": error.message,
-            "hint": error.hint,
-        }
-        console.document(document | dict(error.details))
-    else:
+    if isinstance(error, OutputError) or not _wants_json(arguments):
         console.error(error.message, error.hint)
+        console.show_log()
+        return error.exit_code
+    document: dict[str, Any] = {
+        "schema": 1,
+        "status": "error",
+        "id": error.id,
+        "message": error.message,
+        "hint": error.hint,
+    }
+    try:
+        console.document(document | dict(error.details))
+        console.flush()
+    except OutputError as failure:
+        console.error(error.message, error.hint)
+        console.error(failure.message)
+    except ReaderGoneError:
+        pass
     console.show_log()
     return error.exit_code
 

@@ -6,17 +6,32 @@ import json
 import os
 import sys
 import time
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
+from resolver.errors import EnvironmentLacksError
 from resolver.reporter import Reporter
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+class OutputError(EnvironmentLacksError):
+    """stdout is closed, or what it writes to is full."""
+
+    id = "output"
+
+
+class ReaderGoneError(BrokenPipeError):
+    """The program that read stdout has ended, e.g. ``head``."""
 
 
 class Console(Reporter):
     """Print messages for a person, or one JSON document for a program.
 
-    Everything is also logged, so that a log file has it (``--debug``).
+    Everything is also logged, so that a log file has it (``--debug``). A result that cannot be written is an
+    error; a message that cannot be written is dropped.
 
     Parameters
     ----------
@@ -31,19 +46,24 @@ class Console(Reporter):
 
     def data(self, text: str) -> None:
         """Print a result; characters that the encoding of stdout lacks become escapes."""
-        print(_encodable(text))
+        _print(f"{_encodable(text)}\n")
 
     def write(self, text: str) -> None:
         """Print part of a result without adding a line break, and flush."""
-        print(_encodable(text), end="", flush=True)
+        _print(_encodable(text))
+        self.flush()
 
-    def drop(self) -> None:
-        """Discard what is not yet written to stdout, because its reader has gone.
+    def flush(self) -> None:
+        """Write what is buffered.
 
-        Otherwise the interpreter would try again when it exits, and return 120.
+        Raises
+        ------
+        OutputError
+            It cannot be written, e.g. because the disk is full.
         """
-        with suppress(OSError, ValueError):  # stdout may not be a file
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if sys.stdout is not None:
+            with _explained():
+                sys.stdout.flush()
 
     def width(self) -> int | None:
         """Return the columns of the terminal; None if stdout is not a terminal and ``COLUMNS`` is unset."""
@@ -60,32 +80,32 @@ class Console(Reporter):
     def document(self, value: object) -> None:
         """Print a result as one JSON document."""
         text = json.dumps(value, indent=2, ensure_ascii=False)
-        print(text if can_encode(text) else json.dumps(value, indent=2))
+        _print(f"{text if can_encode(text) else json.dumps(value, indent=2)}\n")
 
     def info(self, message: str) -> None:
         """Print a message for a person."""
         self._log("INFO", message)
         if self.verbosity >= 0:
-            print(message, file=sys.stderr, flush=True)
+            _print_message(message)
 
     def step(self, message: str) -> None:
         """Print the start of a step, with the seconds since the program started."""
         self._log("INFO", message)
         if self.verbosity >= 0:
             elapsed = time.monotonic() - self._started
-            print(f"  {elapsed:7.1f} s  {message}", file=sys.stderr, flush=True)
+            _print_message(f"  {elapsed:7.1f} s  {message}")
 
     def warning(self, message: str) -> None:
         """Print a warning, even in quiet mode."""
         self._log("WARNING", message)
-        print(_coloured("33", "warning:", sys.stderr), message, file=sys.stderr, flush=True)
+        _print_message(f"{_coloured('33', 'warning:', sys.stderr)} {message}")
 
     def error(self, message: str, hint: str = "") -> None:
         """Print an error and its hint."""
         self._log("ERROR", f"{message} {hint}".rstrip())
-        print(_coloured("31", "error:", sys.stderr), message, file=sys.stderr)
+        _print_message(f"{_coloured('31', 'error:', sys.stderr)} {message}")
         if hint:
-            print(f"  {hint}", file=sys.stderr)
+            _print_message(f"  {hint}")
 
     def log_to(self, directory: Path) -> None:
         """Write everything that the program and its libraries log to a new file in a directory."""
@@ -95,22 +115,25 @@ class Console(Reporter):
 
         make_directories(directory)
         self._log_file = directory / f"matrix-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.log"
-        handler = logging.FileHandler(self._log_file, encoding="utf-8")
+        handler = logging.FileHandler(self._log_file, encoding="utf-8", errors="backslashreplace")
         handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
         root = logging.getLogger()
         root.addHandler(handler)
         root.setLevel(logging.DEBUG)
 
     def log_traceback(self) -> None:
-        """Log the exception that is being handled, with its traceback."""
+        """Log the exception that is being handled, with its traceback; print it if that is requested."""
         import traceback
 
-        self._log("ERROR", traceback.format_exc())
+        text = traceback.format_exc()
+        self._log("ERROR", text)
+        if self.verbosity > 1:
+            _print_message(text.rstrip())
 
     def show_log(self) -> None:
         """Print the path of the log file, if there is one."""
         if self._log_file is not None:
-            print(f"  Log: {self._log_file}", file=sys.stderr)
+            _print_message(f"  Log: {self._log_file}")
 
     def _log(self, level: str, message: str) -> None:
         if self._log_file is not None:
@@ -119,21 +142,62 @@ class Console(Reporter):
             logging.getLogger("matrix").log(getattr(logging, level), message)
 
 
+def _print(text: str) -> None:
+    if sys.stdout is None:
+        msg = "Cannot write to stdout: it is closed."
+        raise OutputError(msg)
+    with _explained():
+        sys.stdout.write(text)
+
+
+@contextmanager
+def _explained() -> Iterator[None]:
+    """Raise `OutputError` for a result that cannot be written, and discard the rest of it."""
+    try:
+        yield
+    except BrokenPipeError:
+        _discard(sys.stdout)
+        raise ReaderGoneError from None
+    except OSError as error:
+        _discard(sys.stdout)
+        msg = f"Cannot write to stdout: {error.strerror}."
+        raise OutputError(msg) from None
+
+
+def _print_message(text: str) -> None:
+    if sys.stderr is None:
+        return
+    try:
+        print(text, file=sys.stderr, flush=True)
+    except OSError:
+        _discard(sys.stderr)
+
+
+def _discard(stream: TextIO) -> None:
+    """Let a stream write to nowhere.
+
+    Otherwise the interpreter would try again when it exits, and return 120.
+    """
+    with suppress(OSError, ValueError):  # a stream may not be a file
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
 def _encodable(text: str) -> str:
     """Replace characters that the encoding of stdout lacks with escapes."""
-    if can_encode(text):
-        return text
-    encoding = sys.stdout.encoding
-    return text.encode(encoding, "backslashreplace").decode(encoding)
+    return text if can_encode(text) else text.encode(_encoding(), "backslashreplace").decode(_encoding())
 
 
 def can_encode(text: str) -> bool:
     """Return whether the encoding of stdout has every character of a text."""
     try:
-        text.encode(sys.stdout.encoding or "utf-8")
+        text.encode(_encoding())
     except UnicodeEncodeError:
         return False
     return True
+
+
+def _encoding() -> str:
+    return getattr(sys.stdout, "encoding", None) or "utf-8"
 
 
 def _is_terminal(stream: TextIO | None) -> bool:

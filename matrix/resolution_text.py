@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
@@ -174,4 +175,4 @@ def last_conflict() -> dict[str, Any] | None:
 
 
 def _conflict_path() -> Path:
-    return cache_root() / "last" / f"{crc32(str(Path.cwd()).encode()):08x}.json"
+    return cache_root() / "last" / f"{crc32(os.fsencode(Path.cwd())):08x}.json"

@@ -1,0 +1,291 @@
+"""Every command when its streams, directory, home or processes are not as usual.
+
+The exit code is 3 for what is missing on the machine, never that of another answer; there is no traceback.
+A command without a line here is called without arguments.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import io
+import os
+import pwd
+import re
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple, NoReturn
+
+import pytest
+
+from builders.index import Index
+from matrix.cli import commands, main
+from tests.support.tiny import tiny_wheel
+
+WHEEL = "deepspeed-1.0-py3-none-any.whl"
+LINES = {
+    "audit": ["audit", WHEEL],
+    "build-wheels": ["build-wheels", "--dry-run"],
+    "catalog": ["catalog", "list"],
+    "check": ["check", "requirements.txt"],
+    "diff": ["diff", "matrix.lock", "matrix.lock"],
+    "env": ["env", "--for", "pip"],
+    "explain": ["explain", "torch"],
+    "fetch": ["fetch", "--offline"],
+    "graph": ["graph", "deepspeed"],
+    "index": ["index", "check"],
+    "recipe": ["recipe", "draft", "project"],
+    "resolve": ["resolve", "torch==2.13.0", "--backend", "cpu"],
+    "run": ["run", "--route", "loopback", "--", "/bin/true"],
+    "site": ["site", "init", "-o", "here.toml"],
+    "table": ["table", "deepspeed==0.19.8", "--backend", "cpu"],
+}
+NAMES = sorted(commands())
+JSON = [
+    ["resolve", "torch==2.13.0", "--backend", "cpu", "--format", "json"],
+    ["index", "list", "--format=json"],
+]
+
+
+class Answer(NamedTuple):
+    """What a command returns and prints."""
+
+    code: int
+    out: str
+    err: str
+
+
+def fill(folder: Path) -> Path:
+    """Write the files that the commands read."""
+    folder.mkdir(exist_ok=True)
+    before = Path.cwd()
+    os.chdir(folder)
+    try:
+        assert main(["resolve", "deepspeed==0.19.8", "torch==2.13.0", "--backend", "cpu", "-q"]) == 0
+    finally:
+        os.chdir(before)
+    (folder / "requirements.txt").write_text("ninja==1.13.0\n")
+    wheel = tiny_wheel(folder, "deepspeed", "1.0")
+    assert wheel.name == WHEEL
+    Index(folder / "index").publish(wheel, {"build_key": "x"})
+    shutil.copy(Index(folder / "index").wheels("deepspeed")[0], folder / WHEEL)
+    (folder / "project").mkdir()
+    (folder / "project" / "setup.py").write_text("from setuptools import setup\nsetup(name='x')\n")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def _without_tools(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Hide the machine's programs, which take time to start, and the user's cache."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PATH", str(tmp_path_factory.mktemp("bin")))
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
+@pytest.fixture(scope="module")
+def filled(_without_tools: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    with contextlib.redirect_stdout(io.StringIO()):
+        return fill(tmp_path_factory.mktemp("filled") / "work")
+
+
+@pytest.fixture
+def work(filled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "work"
+    shutil.copytree(filled, folder)
+    monkeypatch.chdir(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def usual(filled: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[Sequence[str]], Answer]:
+    """Return a function that returns the answer of a command when all is as usual."""
+    answers: dict[tuple[str, ...], Answer] = {}
+
+    def answer(line: Sequence[str]) -> Answer:
+        key = tuple(line)
+        if key not in answers:
+            folder = tmp_path_factory.mktemp("usual") / "work"
+            shutil.copytree(filled, folder)
+            with contextlib.chdir(folder):
+                answers[key] = run(line)
+        return answers[key]
+
+    return answer
+
+
+def run(line: Sequence[str]) -> Answer:
+    """Run a command in this process."""
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        code = main(line)
+    return Answer(code, comparable(out), comparable(err))
+
+
+def comparable(text: io.StringIO) -> str:
+    """Return the text without what differs between two runs."""
+    with contextlib.suppress(FileNotFoundError):
+        text = io.StringIO(text.getvalue().replace(str(Path.cwd()), ""))
+    return re.sub(r"\d+ GiB|\b\d+\.\d+ s\b|(?<=127.0.0.1:)\d+", "", text.getvalue())
+
+
+Usual = Callable[[Sequence[str]], Answer]
+lines = pytest.mark.parametrize("line", [LINES.get(name, [name]) for name in NAMES], ids=NAMES)
+printing = pytest.mark.parametrize(
+    "line", [*(LINES.get(name, [name]) for name in NAMES), *JSON], ids=[*NAMES, "resolve json", "index json"]
+)
+
+
+def test_usual_answers_have_neither_fault_nor_lack(usual: Usual) -> None:
+    answers = {name: usual(LINES.get(name, [name])) for name in NAMES}
+    assert {name: answer for name, answer in answers.items() if answer.code not in {0, 1, 2, 3}} == {}
+    assert sum(answer.code == 0 for answer in answers.values()) >= 12
+
+
+def full() -> io.TextIOWrapper:
+    return open("/dev/full", "w", encoding="utf-8")  # noqa: PTH123
+
+
+@pytest.fixture(params=["closed", "full"])
+def unusable(request: pytest.FixtureRequest) -> Iterator[io.TextIOWrapper | None]:
+    """Yield a stream as Python has it if the file descriptor is closed, or its device is full."""
+    if request.param == "closed":
+        yield None
+        return
+    stream = full()
+    yield stream
+    with contextlib.suppress(OSError):
+        stream.close()
+
+
+@pytest.mark.usefixtures("work")
+@printing
+def test_unusable_stdout_is_exit_3(
+    line: list[str],
+    usual: Usual,
+    unusable: io.TextIOWrapper | None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    err = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", err)
+    monkeypatch.setattr(sys, "stdout", unusable)
+    expected = usual(line)
+    code = main(line)
+    assert code == (3 if expected.out else expected.code)
+    if expected.out:
+        assert "error: Cannot write to stdout: " in err.getvalue()
+    assert "Traceback" not in err.getvalue()
+
+
+@pytest.mark.usefixtures("work")
+@printing
+def test_unusable_stderr_changes_nothing_else(
+    line: list[str],
+    usual: Usual,
+    unusable: io.TextIOWrapper | None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    expected, out = usual(line), io.StringIO()
+    monkeypatch.setattr(sys, "stderr", unusable)
+    monkeypatch.setattr(sys, "stdout", out)
+    assert main(line) == expected.code
+    assert comparable(out).splitlines() == expected.out.splitlines()
+
+
+@lines
+def test_directory_that_is_not_utf8(line: list[str], filled: Path, usual: Usual, tmp_path: Path) -> None:
+    folder = Path(os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9"))
+    shutil.copytree(filled, folder)
+    with contextlib.chdir(folder):
+        answer = run(line)
+    if line[0] == "recipe":  # the draft is a catalog, and catalogs need names in UTF-8
+        assert answer.code == 3
+        assert "error: A name is not valid UTF-8: " in answer.err
+    else:
+        assert (answer.code, answer.err) == (usual(line).code, usual(line).err)
+
+
+@lines
+def test_absolute_paths_that_are_not_utf8(
+    line: list[str], filled: Path, usual: Usual, tmp_path: Path
+) -> None:
+    """The index, the lock and other files that are named, from an ordinary directory."""
+    folder = Path(os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9"))
+    shutil.copytree(filled, folder)
+    (tmp_path / "other").mkdir()
+    named = [str(folder / word) if (folder / word).exists() else word for word in line]
+    if "build-wheels" in line or "env" in line:
+        named += ["--lock", str(folder / "matrix.lock"), "--index", str(folder / "index")]
+    with contextlib.chdir(tmp_path / "other"):
+        answer = run(named)
+    assert answer.code in {usual(line).code, 2, 3}
+    assert "Traceback" not in answer.err
+
+
+@lines
+def test_deleted_directory_is_exit_3(line: list[str], tmp_path: Path) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    with contextlib.chdir(gone):
+        gone.rmdir()
+        answer = run(line)
+    assert answer.code == 3
+    assert answer.err == "error: The working directory was deleted.\n  Change to another directory.\n"
+
+
+@pytest.mark.usefixtures("work")
+@lines
+def test_no_home_is_the_usual_answer_or_exit_3(
+    line: list[str], usual: Usual, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unknown(_: int) -> NoReturn:
+        raise KeyError
+
+    expected = usual(line).code
+    for name in ("HOME", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(pwd, "getpwuid", unknown)
+    answer = run(line)
+    assert answer.code in {expected, 3}
+    if answer.code != expected:
+        assert "error: This user has no home directory." in answer.err
+    assert "Traceback" not in answer.err
+
+
+@pytest.mark.usefixtures("work")
+@lines
+def test_no_thread_is_the_usual_answer_or_exit_3(
+    line: list[str], usual: Usual, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> NoReturn:
+        msg = "can't start new thread"
+        raise RuntimeError(msg)
+
+    expected = usual(line).code
+    monkeypatch.setattr(threading, "_start_new_thread", refuse)
+    answer = run(line)
+    assert answer.code in {expected, 3}
+    if answer.code != expected:
+        assert "error: No more processes or threads can be started." in answer.err
+    assert "Traceback" not in answer.err
+
+
+@pytest.mark.usefixtures("work")
+@lines
+def test_no_process_is_the_usual_answer_or_exit_3(
+    line: list[str], usual: Usual, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> NoReturn:
+        raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+
+    expected = usual(line).code
+    monkeypatch.setattr(subprocess, "_fork_exec", refuse)
+    answer = run(line)
+    assert answer.code in {expected, 3}
+    if answer.code != expected:
+        assert "Resource temporarily unavailable" in answer.err or "No more processes" in answer.err
+    assert "Traceback" not in answer.err
