@@ -85,6 +85,8 @@ def run(
         The program failed; the error names the log and shows its most important lines.
     TooSlowError
         The program was stopped after `timeout`.
+    BlockingIOError
+        No more processes can be started.
     """
     _log.debug("%s: %s (output: %s)", what, shlex.join(command), log)
     make_directories(log.parent)
@@ -246,17 +248,33 @@ def end_python(process: subprocess.Popen[bytes]) -> None:
 
 
 def output_of(command: Sequence[str], *, env: Mapping[str, str] | None = None) -> str:
-    """Return the output of a quick program, or an empty string if it fails."""
+    """Return the output of a quick program, or an empty string if it fails.
+
+    Raises
+    ------
+    BlockingIOError
+        No more processes can be started.
+    """
     try:
         return subprocess.run(command, check=True, capture_output=True, text=True, timeout=60, env=env).stdout
+    except BlockingIOError:
+        raise
     except (OSError, subprocess.SubprocessError):
         return ""
 
 
 def bytes_of(command: Sequence[str], *, env: Mapping[str, str] | None = None) -> bytes | None:
-    """Return the output of a program as bytes, or None if it fails."""
+    """Return the output of a program as bytes, or None if it fails.
+
+    Raises
+    ------
+    BlockingIOError
+        No more processes can be started.
+    """
     try:
         return subprocess.run(command, check=True, capture_output=True, env=env).stdout
+    except BlockingIOError:
+        raise
     except (OSError, subprocess.SubprocessError):
         return None
 

@@ -63,6 +63,10 @@ class _Parser(argparse.ArgumentParser):
             hint = did_you_mean(invalid[1], re.findall(r"[\w-]+", invalid[2]))
         raise UsageError(message[:1].upper() + message[1:] + ".", hint=hint)
 
+    def _print_message(self, message: str, file: object = None) -> None:  # noqa: ARG002
+        """Print help or the version; argparse ignores it if that fails."""
+        Console().write(message)
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the program and return its exit code; a traceback is shown only with ``-vv``."""

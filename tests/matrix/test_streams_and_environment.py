@@ -31,7 +31,7 @@ LINES = {
     "audit": ["audit", WHEEL],
     "build-wheels": ["build-wheels", "--dry-run"],
     "catalog": ["catalog", "list"],
-    "check": ["check", "requirements.txt"],
+    "check": ["check", "requirements.txt", "--no-preflight"],
     "diff": ["diff", "matrix.lock", "matrix.lock"],
     "env": ["env", "--for", "pip"],
     "explain": ["explain", "torch"],
@@ -289,3 +289,79 @@ def test_no_process_is_the_usual_answer_or_exit_3(
     if answer.code != expected:
         assert "Resource temporarily unavailable" in answer.err or "No more processes" in answer.err
     assert "Traceback" not in answer.err
+
+
+PROGRAM = [sys.executable, "-m", "matrix"]
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize(
+    ("redirected", "line", "code"),
+    [
+        (">&-", "--version", 3),
+        (">/dev/full", "--version", 3),
+        (">/dev/full", "resolve --help", 3),
+        (">/dev/full", "catalog list", 3),
+        ("2>/dev/full", "resolve apx", 2),
+        ("<&- >&- 2>&-", "catalog list", 3),
+        (">&- 2>/dev/full", "explain --log -", 3),
+        ("<&- >/dev/full 2>/dev/full", "index list --format json", 3),
+        ("<&- 2>&-", "explain --log -", 1),
+    ],
+)
+def test_exit_code_with_unusable_streams(
+    redirected: str, line: str, code: int, unbuffered: str, filled: Path
+) -> None:
+    """In a process, whose interpreter flushes its streams when it exits."""
+    command = ["/bin/sh", "-c", f'exec "$@" {redirected}', "sh", *PROGRAM, *line.split()]
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": unbuffered}
+    done = subprocess.run(
+        command, cwd=filled, env=environment, capture_output=True, text=True, check=False, timeout=60
+    )
+    assert done.returncode == code, done.stderr
+    assert "Traceback" not in done.stderr
+    if ">&-" in redirected and "2>" not in redirected:
+        assert done.stderr == "error: Cannot write to stdout: it is closed.\n"
+
+
+def test_program_that_is_started_writes_into_no_file_of_ours(filled: Path) -> None:
+    """A file that is opened would otherwise get the number of the closed stdout."""
+    command = ["/bin/sh", "-c", 'exec "$@" <&- >&-', "sh", *PROGRAM, "run", "--route", "loopback", "--"]
+    program = "import os, sys; sys.stderr.write(os.readlink('/proc/self/fd/1'))"
+    done = subprocess.run(
+        [*command, sys.executable, "-c", program],
+        cwd=filled,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.endswith("/dev/null")
+
+
+@pytest.mark.skipif(shutil.which("prlimit") is None, reason="prlimit (util-linux) is not installed")
+@pytest.mark.parametrize("name", ["verify", "run", "index"])
+def test_process_limit_of_the_kernel_is_exit_3(name: str, filled: Path) -> None:
+    """As an ordinary user, because the limit does not apply to root."""
+    ordinary = ["/usr/bin/prlimit", "--nproc=1"]
+    if os.geteuid() == 0:
+        sets = [f"--{name}=-all,+dac_override" for name in ("inh-caps", "ambient-caps", "bounding-set")]
+        ordinary = ["/usr/bin/setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", *sets, *ordinary]
+    if subprocess.run([*ordinary, "/bin/true"], check=False, capture_output=True).returncode:
+        pytest.skip("this machine does not allow to change the user")
+    line = ["index", "serve", "--port", "0"] if name == "index" else LINES.get(name, [name])
+    done = subprocess.run(
+        [*ordinary, *PROGRAM, *line],
+        cwd=filled,
+        env=os.environ | {"PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert done.returncode == 3, done.stderr
+    assert "No more processes" in done.stderr or "Resource temporarily unavailable" in done.stderr
+    assert "Traceback" not in done.stderr
