@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING
 
 from builders.cache import cache_root
 from builders.files import exclusive_lock, write_atomic
-from builders.io_errors import explain_cache_errors
+from builders.io_errors import explain_cache_errors, explain_io_errors
 from builders.modes import is_shared
 from builders.process import bytes_of, clean_environment, run
 from builders.urls import NETWORK_HINT, OFFLINE_HINT, mirrored, without_password
@@ -54,6 +54,7 @@ _CONFIGURATION = """\
 \tauto = false
 [fetch]
 \tunpackLimit = 1
+\tfsckObjects = true
 [http]
 \tlowSpeedLimit = 1000
 \tlowSpeedTime = 60
@@ -84,6 +85,9 @@ _NOT_READABLE = re.compile(
     r"|transport '\w+' not allowed|blocked",
     re.IGNORECASE,
 )
+_INVALID_OBJECT = re.compile(r"error: object [0-9a-f]{40}: \w+: ")
+"""What `git fsck` reports, such as a directory with two entries of one name."""
+_NOT_CREATED = re.compile(r"unable to create (file|symlink)|invalid path")
 _NOT_WRITTEN = re.compile(r"unable to write|write error|invalid index-pack output", re.IGNORECASE)
 """The last one appears when the program that writes the files was killed."""
 
@@ -132,7 +136,15 @@ class CachedCommit:
         ]
 
     def checkout(self, directory: Path, log: Path) -> None:
-        """Write all files into a new directory. git's output goes to the log."""
+        """Write all files into a new directory. git's output goes to the log.
+
+        Raises
+        ------
+        SourceError
+            A file cannot be written, such as one whose name is too long.
+        EnvironmentLacksError
+            The disk is full or not writable.
+        """
         directory.mkdir(parents=True)
         for tree in self.trees:
             tree.repository.checkout(tree.commit, directory / tree.path, log)
@@ -382,7 +394,22 @@ class Repository:
         env = git_environment() | {"GIT_INDEX_FILE": str(index)}
         what = f"Checking out {without_password(self.url)} at {commit}"
         try:
-            run([*command, "read-tree", "--reset", "-u", commit], what=what, log=log, cwd=directory, env=env)
+            with explain_io_errors(directory, hint="Free some space, or choose another directory."):
+                run(
+                    [*command, "read-tree", "--reset", "-u", commit],
+                    what=what,
+                    log=log,
+                    cwd=directory,
+                    env=env,
+                )
+        except CommandError as error:
+            if not any(_NOT_CREATED.search(line) for line in error.lines):
+                raise
+            lines = "".join(f"\n    {line}" for line in error.lines)
+            msg = f"Cannot check out {without_password(self.url)} at {commit}.{lines}\n  Log: {log}"
+            raise SourceError(
+                msg, hint="This file system may not support the name. Choose another commit."
+            ) from None
         finally:
             index.unlink(missing_ok=True)
 
@@ -548,6 +575,9 @@ def _fetch_failure(error: CommandError, url: str) -> MatrixError | None:
     shown, log = without_password(url), f"\n  Log: {error.log}"
     if _NOT_BY_HASH.search(output):
         return None
+    if _INVALID_OBJECT.search(output):
+        msg = f"The repository {shown} is damaged: {reason}{log}"
+        return SourceError(msg, hint="Choose another commit, or ask its maintainers to repair it.")
     if _NOT_WRITTEN.search(output):
         msg = f"git cannot write to the cache {cache_root()}: {reason}{log}"
         return EnvironmentLacksError(msg, hint="Free some space, or set XDG_CACHE_HOME to another directory.")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import lzma
+import os
 import shutil
 import sys
 import tempfile
@@ -17,6 +19,7 @@ from builders.pip_configuration import configured_index, pip_configuration
 from builders.sources.download import MIRROR_HINT, Downloads, check_hash, download
 from builders.urls import OFFLINE_HINT, without_password
 from resolver.errors import EnvironmentLacksError, SourceError
+from resolver.versions import shorten
 
 if sys.version_info >= (3, 12):
     import tarfile
@@ -29,7 +32,22 @@ if TYPE_CHECKING:
     from resolver.facts.schema import Sdist
 
 _ZIP = b"PK\3\4"
-_DAMAGED = (tarfile.TarError, zlib.error, lzma.LZMAError, EOFError, ValueError)
+_LONGEST_LINK = 4096  # bytes, PATH_MAX of Linux
+_DAMAGED = (
+    tarfile.TarError, zlib.error, lzma.LZMAError, EOFError, ValueError, KeyError, OverflowError,
+    RecursionError,  # of a path with thousands of directories
+)  # fmt: skip
+_ERRORS_OF_ARCHIVES = {
+    None, errno.ENAMETOOLONG, errno.EISDIR, errno.ENOTDIR, errno.EEXIST, errno.ENOTEMPTY, errno.ELOOP,
+    errno.EINVAL, errno.ENOENT, errno.EILSEQ,
+}  # fmt: skip
+"""Error numbers that names and kinds of members cause; those of gzip have none."""
+_REJECTED = {
+    tarfile.OutsideDestinationError: "it would be unpacked outside of the source",
+    tarfile.SpecialFileError: "it is a device or a pipe",
+    tarfile.AbsoluteLinkError: "it is a link to an absolute path",
+    tarfile.LinkOutsideDestinationError: "it is a link to a file outside of the source",
+}
 
 
 def fetch_sdist(
@@ -144,11 +162,44 @@ def _extract(archive: Path, target: Path) -> None:
         if file.read(len(_ZIP)) == _ZIP:
             msg = f"{archive.name} is a zip archive; an sdist is a gzipped tar archive (PEP 517)."
             raise SourceError(msg, hint="Pin the .tar.gz of that release, or its git commit.")
+    member = ""
+
+    def checked(info: tarfile.TarInfo, path: str) -> tarfile.TarInfo:
+        nonlocal member
+        member = info.name
+        info = tarfile.data_filter(info, path)
+        _check_link(info, target)
+        return info
+
     try:
         with tarfile.open(archive, "r:*") as tar:
-            tar.extractall(target, filter="data")
+            tar.extractall(target, filter=checked)  # noqa: S202  the filter rejects paths outside
     except (*_DAMAGED, OSError) as error:
-        if isinstance(error, OSError) and error.errno is not None:  # of the system, not of gzip
+        if isinstance(error, OSError) and error.errno not in _ERRORS_OF_ARCHIVES:
+            error.filename = None  # people do not know the temporary directory
             raise
-        msg = f"Cannot unpack {archive.name}: {error}"
+        at = f" at the member {shorten(member)!r}" if member else ""
+        msg = f"Cannot unpack {archive.name}{at}: {_reason(error)}."
         raise SourceError(msg, hint=f"Remove {archive} to download it again.") from None
+
+
+def _check_link(member: tarfile.TarInfo, target: Path) -> None:
+    """Raise the errors about links that tarfile ignores."""
+    if member.islnk() and not (target / member.linkname).is_file():
+        raise KeyError(member.linkname)
+    if member.issym() and len(os.fsencode(member.linkname)) >= _LONGEST_LINK:
+        raise OSError(errno.ENAMETOOLONG, "")
+    if member.issym() and (target / member.name).is_dir():
+        raise OSError(errno.EISDIR, "")
+
+
+def _reason(error: Exception) -> str:
+    """Return the reason of a failure without a path of this machine."""
+    if isinstance(error, OSError) and error.errno is not None:
+        return os.strerror(error.errno)
+    if isinstance(error, RecursionError):
+        return "its path has too many directories"
+    if isinstance(error, KeyError):
+        return "it is a link to a file that is not in the archive"
+    known = (reason for kind, reason in _REJECTED.items() if isinstance(error, kind))
+    return next(known, str(error).rstrip(".") or "the archive ends too early")

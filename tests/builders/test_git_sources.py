@@ -343,13 +343,33 @@ def test_git_refuses_paths_outside_of_source(tmp_path: Path, name: bytes) -> Non
     repository = tmp_path / "hostile"
     commit(repository, {"setup.py": "x"})
     hostile = commit_tree(repository, tree_entry("100644", name, blob(repository, b"evil")))
-    cached = fetch_git(Git(repository.as_uri(), hostile))
-    with pytest.raises(MatrixError):
-        cached.checkout(tmp_path / "out" / "source", tmp_path / "log")
+    with pytest.raises(SourceError):
+        fetch_git(Git(repository.as_uri(), hostile)).checkout(tmp_path / "out" / "source", tmp_path / "log")
     assert not [path for path in tmp_path.rglob("*") if path.is_file() and path.read_bytes() == b"evil"]
 
 
 COMMANDS = ["ext::sh -c 'touch {root}/touched'", "--upload-pack=touch {root}/touched", "-u./touched"]
+
+
+def test_file_with_long_name_is_an_error(tmp_path: Path) -> None:
+    where = tmp_path / "long"
+    commit(where, {"a": "1"})
+    made = commit_tree(where, tree_entry("100644", b"n" * 300, blob(where, b"x")))
+    cached = fetch_git(Git(where.as_uri(), made))
+    with pytest.raises(SourceError, match=r"Cannot check out .*/long at (.|\n)* nnnnn") as caught:
+        cached.checkout(tmp_path / "out", tmp_path / "log")
+    assert str(tmp_path / "out") not in caught.value.message
+
+
+@pytest.mark.parametrize("mode", ["100644", "120000"])
+def test_directory_with_two_entries_of_one_name_is_an_error(tmp_path: Path, mode: str) -> None:
+    """A link and a directory of one name could lead to files outside of the source."""
+    where = tmp_path / "twice"
+    commit(where, {"a/b": "1"})
+    below = git(where, "rev-parse", "HEAD:a")
+    listing = tree_entry(mode, b"a", blob(where, b"/tmp")) + tree_entry("40000", b"a", below)
+    with pytest.raises(SourceError, match=r"twice is damaged: .*duplicate file entries"):
+        fetch_git(Git(where.as_uri(), commit_tree(where, listing)))
 
 
 @pytest.mark.parametrize("url", COMMANDS)

@@ -375,6 +375,79 @@ def test_member_outside_of_target_is_rejected(
         assert path.resolve().is_relative_to(tmp_path / "out")
 
 
+BROKEN: dict[str, tuple[list[Member], str, str]] = {
+    "hard link to nothing": ([("tiny-1.0/l", None, "1 tiny-1.0/none")], "tiny-1.0/l", "not in the archive"),
+    "hard link to itself": ([("tiny-1.0/l", None, "1 tiny-1.0/l")], "tiny-1.0/l", "not in the archive"),
+    "hard link to a directory": (
+        [("tiny-1.0/a/b", b"", ""), ("tiny-1.0/l", None, "1 tiny-1.0/a")],
+        "tiny-1.0/l",
+        "not in the archive",
+    ),
+    "file over a directory": (
+        [("tiny-1.0/a/b", b"", ""), ("tiny-1.0/a", b"", "")],
+        "tiny-1.0/a",
+        "Is a directory",
+    ),
+    "link over a directory": (
+        [("tiny-1.0/a/b", b"", ""), ("tiny-1.0/a", None, "2 setup.py")],
+        "tiny-1.0/a",
+        "Is a directory",
+    ),
+    "directory over a file": (
+        [("tiny-1.0/a", b"", ""), ("tiny-1.0/a/b", b"", "")],
+        "tiny-1.0/a/b",
+        "Not a directory",
+    ),
+    "file over the top": ([("tiny-1.0", b"", "")], "tiny-1.0", "Is a directory"),
+    "long name": ([("tiny-1.0/" + "n" * 300, b"", "")], "tiny-1.0/nnnnn", "File name too long"),
+    "long link": ([("tiny-1.0/l", None, "2 " + "n" * 5000)], "tiny-1.0/l", "File name too long"),
+    "deep path": ([("tiny-1.0/" + "n/" * 3000 + "n", b"", "")], "tiny-1.0/n/n", "too many directories"),
+    "circular link": (
+        [("tiny-1.0/l", None, "2 l"), ("tiny-1.0/l/x", b"", "")],
+        "tiny-1.0/l/x",
+        "File exists",
+    ),
+    "no name": ([("", b"", "")], "", "Is a directory"),
+    "outside": ([("../escaped", b"", "")], "../escaped", "outside of the source"),
+    "link to outside": ([("tiny-1.0/l", None, "2 ../../escaped")], "tiny-1.0/l", "outside of the source"),
+}
+
+
+@pytest.mark.parametrize(("members", "member", "reason"), BROKEN.values(), ids=BROKEN)
+def test_broken_member_is_named(
+    pack: Callable[..., Path], tmp_path: Path, members: list[Member], member: str, reason: str
+) -> None:
+    with pytest.raises(SourceError) as caught:
+        unpack_sdist(pack(GOOD, *members), tmp_path / "out")
+    message = caught.value.message
+    assert FILE in message
+    assert member in message
+    assert reason in message
+    assert str(tmp_path) not in message
+    assert nothing_left(tmp_path / "out")
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"mtime": "1e300"},
+        {"mtime": "nan"},
+        {"path": "tiny-1.0/a\0b"},
+        {"size": "99999999999999999999"},
+        {"GNU.sparse.map": "a,b"},
+    ],
+)
+def test_invalid_header_is_an_error(tmp_path: Path, headers: dict[str, str]) -> None:
+    archive = tmp_path / FILE
+    with tarfile.open(archive, "w:gz") as sink:
+        member = tarfile.TarInfo("tiny-1.0/setup.py")
+        member.pax_headers = headers
+        sink.addfile(member)
+    with pytest.raises(SourceError, match=r"Cannot unpack tiny-1\.0\.tar\.gz"):
+        unpack_sdist(archive, tmp_path / "out")
+    assert nothing_left(tmp_path / "out")
+
+
 def test_truncated_archive_is_an_error(pack: Callable[..., Path], tmp_path: Path) -> None:
     noise = random.Random(1).randbytes(100_000)
     archive = pack(GOOD, ("tiny-1.0/noise", noise, ""))
@@ -442,10 +515,11 @@ def test_full_disk_is_not_reported_as_damage(pack: Callable[..., Path], tmp_path
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, before[1]))
     try:
-        with pytest.raises(EnvironmentLacksError, match=r"No space left in .*File too large"):
+        with pytest.raises(EnvironmentLacksError, match=r"No space left in .*File too large") as caught:
             unpack_sdist(archive, tmp_path / "out")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert ".tmp-" not in caught.value.message
     assert nothing_left(tmp_path / "out")
     assert (unpack_sdist(archive, tmp_path / "out") / "large").stat().st_size == 500_000
 
