@@ -20,10 +20,7 @@ appear by an atomic rename.
 from __future__ import annotations
 
 import errno
-import getpass
 import os
-import random
-import socket
 import stat
 import threading
 import time
@@ -151,7 +148,7 @@ def _acquire(path: Path, holder: Holder, on_wait: Callable[[], None] | None) -> 
         elif on_wait is not None:
             on_wait()
             on_wait = None
-        time.sleep(wait * random.uniform(0.5, 1.0))  # noqa: S311  not a secret
+        time.sleep(wait * (1 + os.urandom(1)[0] / 255) / 2)  # so that two processes do not stay in step
         wait = min(wait * 2, _LONGEST_WAIT)
 
 
@@ -241,7 +238,7 @@ def _read(path: Path) -> _Lease | None:
 def _this_process() -> Holder:
     pid = os.getpid()
     return Holder(
-        host=socket.gethostname(),
+        host=os.uname().nodename,
         pid=pid,
         user=_user(),
         since=datetime.now(tz=UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
@@ -252,6 +249,8 @@ def _this_process() -> Holder:
 
 @cache
 def _user() -> str:
+    import getpass
+
     try:
         return getpass.getuser()
     except (OSError, KeyError):  # a user without a name, as in containers

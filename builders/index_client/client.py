@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING, Generic, Protocol, TypeVar, overload
 from urllib.parse import urlsplit
 
 import msgspec
-from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from builders.cache import cache_root
@@ -34,6 +33,7 @@ from builders.urls import OFFLINE_HINT, local_path, mirrored, without_password
 from resolver.errors import EnvironmentLacksError, MatrixError, SourceError
 from resolver.indexes import File, Metadata
 from resolver.reporter import SILENT
+from resolver.requirements import normalize_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -150,7 +150,7 @@ class IndexClient:
         SourceError
             A page is broken; the error names index and project.
         """
-        name = canonicalize_name(name)
+        name = normalize_name(name)
         return self._projects.get(name, lambda: self._load_project(name))
 
     def metadata(self, files: Sequence[File], *, allow_dynamic: bool = False) -> Metadata | None:
@@ -207,7 +207,7 @@ class IndexClient:
 
     def is_cached(self, name: str) -> bool:
         """Return whether `project` would answer without a request over the network."""
-        name = canonicalize_name(name)
+        name = normalize_name(name)
         remote = [(index, name) for index in self._indexes] + [(links, "") for links in self._links]
         return all(
             self._local(url) is not None or self._is_usable(self._page_path(url, project))

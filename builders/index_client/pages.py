@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, TypeVar
 from urllib.parse import unquote, urljoin
 
 import msgspec
-from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
 from resolver.indexes import File
+from resolver.requirements import normalize_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -240,13 +240,13 @@ def projects_in(filename: str) -> list[str]:
     ['python-dateutil', 'python']
     """
     if filename.endswith(".whl"):
-        return [canonicalize_name(filename.partition("-")[0])]
+        return [normalize_name(filename.partition("-")[0])]
     parts = filename.split("-")
-    return [canonicalize_name("-".join(parts[:count])) for count in range(len(parts) - 1, 0, -1)]
+    return [normalize_name("-".join(parts[:count])) for count in range(len(parts) - 1, 0, -1)]
 
 
 def _is_name(text: str, project: str) -> bool:
-    return text == project or (len(text) >= len(project) and canonicalize_name(text) == project)
+    return text == project or (len(text) >= len(project) and normalize_name(text) == project)
 
 
 def _version(text: str) -> Version | None:
