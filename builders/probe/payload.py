@@ -228,9 +228,9 @@ def mapped_code(pid: int) -> list[str] | None:
 
 
 def seen(part: tuple[dict[str, Any], list[str] | None], path: str) -> dict[str, Any]:
-    """Return the outcome of a part: only a file that is mapped is loaded."""
+    """Return the outcome of a part: a shared object is loaded only if it is mapped."""
     reply, mapped = part
-    if reply.get("error"):
+    if reply.get("error") or not path:
         return reply
     if mapped is None:
         return {"error": UNSEEN}
@@ -296,45 +296,50 @@ def failure(error: BaseException) -> dict[str, Any]:
 
 
 def wheel_reply(question: dict[str, Any]) -> dict[str, Any]:
-    """Import the modules and load the objects of a wheel; the keys are those of `WheelReply`."""
+    """Import the modules and load the objects of a wheel; the keys are those of `WheelReply`.
+
+    The time goes into importing torch, which almost every process does. One that imports nothing else runs
+    only if its answer is needed: for what torch borrows, and to find out whether torch causes a failure.
+    """
     files, metadata = installed(question["distribution"])
     lent = question["lent"]
     names = [name.partition(":") for name in question["attributes"]]
     modules = list(dict.fromkeys([*question["imports"], *(module for module, _, _ in names)]))
     attributes = {module: [what for owner, _, what in names if owner == module] for module in modules}
     extensions = {module: extension_file(module) for module in modules}
-    objects = [
-        (pattern, path)
+    paths = {
+        pattern: [file for name, file in sorted(files.items()) if fnmatch.fnmatchcase(name, pattern)]
         for pattern in question["objects"]
-        for path in [file for name, file in sorted(files.items()) if fnmatch.fnmatchcase(name, pattern)]
-        or [""]
-    ]
-    parts: list[tuple[str, Any]] = [("torch", {"lent": lent, "gpus": False})]
-    parts += [("import", [module, attributes[module], lent]) for module in modules]
-    parts += [("object", path) for _, path in objects if path]
-    # Each imports torch, which takes most of the time.
+    }
+    torch = "torch", {"lent": lent, "gpus": False}
     with ThreadPoolExecutor(min(AT_ONCE, len(os.sched_getaffinity(0)))) as pool:
         plain = pool.submit(plain_imports, extensions) if modules else None
-        replies = pool.map(lambda part: in_child(*part), parts)
-        torch, _ = next(replies)
-        imports = {}
-        for module in modules:
-            part = next(replies)
-            imports[module] = seen(part, extensions[module]) if extensions[module] else part[0]
-        loaded = {module: extensions[module] for module in modules if not imports[module].get("error")}
-        if plain and plain.result() and loaded:
+        alone = pool.submit(in_child, *torch) if lent else None
+        importing = {
+            name: pool.submit(in_child, "import", [name, attributes[name], lent]) for name in modules
+        }
+        loading = {
+            path: pool.submit(in_child, "object", path) for matches in paths.values() for path in matches
+        }
+        imports = {name: seen(importing[name].result(), extensions[name]) for name in modules}
+        loaded = {name: extensions[name] for name in modules if not imports[name].get("error")}
+        if plain and plain.result():
             outcomes = pool.map(lambda row: plain_imports(dict([row])), loaded.items())
-            imports.update({module: next(outcomes) or imports[module] for module in loaded})
+            imports.update({name: next(outcomes) or imports[name] for name in loaded})
+        objects = [
+            dict(seen(loading[path].result(), path), name=pattern, file=path)
+            for pattern, matches in paths.items()
+            for path in matches
+        ]
+        if alone is None and any(reply.get("error") for reply in [*imports.values(), *objects]):
+            alone = pool.submit(in_child, *torch)
+        objects += [{"name": name, "error": "missing"} for name, matches in paths.items() if not matches]
+        installed_torch = installed("torch")[1] or {}
         return {
             "distribution": metadata,
-            "torch": torch,
-            "imports": [dict(imports[module], name=module) for module in modules],
-            "objects": [
-                dict(seen(next(replies), path), name=pattern, file=path)
-                if path
-                else {"name": pattern, "error": "missing"}
-                for pattern, path in objects
-            ],
+            "torch": alone.result()[0] if alone else {"version": installed_torch.get("version", "")},
+            "imports": [dict(imports[name], name=name) for name in modules],
+            "objects": objects,
             "op_table": op_table(files, question["op_table"]),
         }
 
