@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tarfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -40,6 +40,20 @@ if {fails}:
     sys.exit("this source does not build")
 setup(name="{name}", version="1.0", py_modules=["{name}"])
 """
+NINJA = """
+import os, subprocess, sys
+from setuptools import Extension, setup
+rule = "import time; start = time.monotonic(); time.sleep(0.25); print('ran', start, time.monotonic())"
+with open("build.ninja", "w") as file:
+    print("rule run\\n  command = " + sys.executable + ' -c "' + rule + '"', file=file)
+    for number in range({edges}):
+        print(f"build o{{number}}: run", file=file)
+if "bdist_wheel" in sys.argv:
+    subprocess.run(["ninja", "-v", "-j", os.environ["MAX_JOBS"]], check=True)
+native = Extension("{name}._native", ["native.c"])
+setup(name="{name}", version="1.0", packages=["{name}"], ext_modules=[native])
+"""
+NATIVE = (Path(__file__).parent.parent / "packages" / "sound" / "sound" / "native.c").read_text()
 MakeTask = Callable[..., Task]
 
 
@@ -50,14 +64,17 @@ def shared_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def sleeper(shared_cache: Path, monkeypatch: pytest.MonkeyPatch) -> MakeTask:
-    """Pack a project that sleeps while it is built; return its task."""
+def packed(shared_cache: Path, monkeypatch: pytest.MonkeyPatch) -> MakeTask:
+    """Pack files as an sdist into the cache; return the task that builds it."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(shared_cache))
 
-    def make(name: str, seconds: float = 0.0, *, requires: Sequence[Task] = (), fails: bool = False) -> Task:
-        imports = "\n".join(f"import {task.pick.name}" for task in requires)
-        text = SETUP.format(name=name, seconds=seconds, imports=imports, fails=fails)
-        files = {"setup.py": text, f"{name}.py": f"NAME = {name!r}\n"}
+    def make(
+        name: str,
+        files: Mapping[str, str],
+        *,
+        requires: Sequence[Task] = (),
+        must_contain: tuple[str, ...] = (),
+    ) -> Task:
         buffer = io.BytesIO()
         with tarfile.open(fileobj=buffer, mode="w:gz") as archive:
             for member, content in files.items():
@@ -72,14 +89,44 @@ def sleeper(shared_cache: Path, monkeypatch: pytest.MonkeyPatch) -> MakeTask:
         recipe = Recipe(
             package=name,
             backend="cpu",
-            undeclared=("setuptools", "wheel"),
+            undeclared=("setuptools", "wheel", "ninja"),
             match_runtime=(),
+            must_contain=must_contain,
+            memory_per_job=0.5,
             status="observed",
             source="a test",
         )
         lock = make_resolution(pick, *(task.pick for task in requires), backend="cpu")
         build_host = local_build_host(host.running_python())
         return Task(pick, recipe, build_host, lock, requires=tuple(requires))
+
+    return make
+
+
+@pytest.fixture
+def sleeper(packed: MakeTask) -> MakeTask:
+    """Return the task of a project that sleeps while it is built."""
+
+    def make(name: str, seconds: float = 0.0, *, requires: Sequence[Task] = (), fails: bool = False) -> Task:
+        imports = "\n".join(f"import {task.pick.name}" for task in requires)
+        text = SETUP.format(name=name, seconds=seconds, imports=imports, fails=fails)
+        return packed(name, {"setup.py": text, f"{name}.py": f"NAME = {name!r}\n"}, requires=requires)
+
+    return make
+
+
+@pytest.fixture
+def ninja_project(packed: MakeTask) -> MakeTask:
+    """Return the task of a project that runs some edges with ninja."""
+
+    def make(name: str, edges: int) -> Task:
+        native = NATIVE.replace("sound", name)
+        files = {
+            "setup.py": NINJA.format(name=name, edges=edges),
+            "native.c": native,
+            f"{name}/__init__.py": "",
+        }
+        return packed(name, files, must_contain=(f"{name}/_native*.so",))
 
     return make
 
@@ -137,6 +184,68 @@ def test_two_runs_share_the_work(sleeper: MakeTask, tmp_path: Path) -> None:
     assert len(builds.wheels) == 4
     assert index.projects() == ["east", "north", "south", "west"]
     assert [len(index.wheels(name)) for name in index.projects()] == [1, 1, 1, 1]
+
+
+def intervals(index: Index, name: str) -> list[tuple[float, float]]:
+    """Return when the edges of a project ran."""
+    (log,) = (index.state / "logs").glob(f"{name}-*.log")
+    lines = [line.split() for line in log.read_text().splitlines() if line.startswith("ran ")]
+    return [(float(start), float(end)) for _, start, end in lines]
+
+
+def concurrency(rows: Sequence[tuple[float, float]]) -> int:
+    return max(sum(start <= moment < end for start, end in rows) for moment, _ in rows)
+
+
+def test_builds_with_ninja_share_their_jobs(ninja_project: MakeTask, tmp_path: Path) -> None:
+    index = Index(tmp_path / "index")
+    tasks = [ninja_project("large", 60), ninja_project("small", 4)]
+    builds = builds_of(tasks, index)
+    builds.run()
+    assert not builds.errors
+    assert "compile with jobs that all builds share" in " ".join(builds.reporter.messages)  # type: ignore[attr-defined]
+    large, small = intervals(index, "large"), intervals(index, "small")
+    assert (len(large), len(small)) == (60, 4)
+    assert concurrency([*large, *small]) == 4
+    assert concurrency(large) == 4  # alone it would have half of the four jobs
+    assert list((index.state / "jobservers").iterdir()) == []
+
+
+HUNGRY = """
+import os, sys
+from setuptools import Extension, setup
+if "bdist_wheel" in sys.argv and int(os.environ["MAX_JOBS"]) > {jobs}:
+    sys.exit("g++: fatal error: Killed signal terminated program cc1plus")
+native = Extension("{name}._native", ["native.c"])
+setup(name="{name}", version="1.0", packages=["{name}"], ext_modules=[native])
+"""
+
+
+@pytest.mark.parametrize(("name", "jobs"), [("hungry", 2), ("insatiable", 1)])
+def test_build_without_enough_memory_is_repeated_once(
+    packed: MakeTask, tmp_path: Path, name: str, jobs: int
+) -> None:
+    """The compiler's message stands in for a real kill by the kernel."""
+    index = Index(tmp_path / "index")
+    files = {
+        "setup.py": HUNGRY.format(name=name, jobs=jobs),
+        "native.c": NATIVE.replace("sound", name),
+        f"{name}/__init__.py": "",
+    }
+    task = packed(name, files, must_contain=(f"{name}/_native*.so",))
+    builds = builds_of([task], index)
+    builds.run()
+    messages = builds.reporter.messages  # type: ignore[attr-defined]
+    assert [text for text in messages if "ran out of memory" in text] == [
+        f"{name} 1.0+cpu ran out of memory with up to 4 jobs; it is built once more with 2."
+    ]
+    assert [list(builds.wheels), list(builds.errors)] == (
+        [[task.build_key], []] if jobs == 2 else [[], [task.build_key]]
+    )
+    for published in index.published(name):
+        measured = published.provenance["predicate"]["runDetails"]["metadata"]["matrix_measured"]
+        assert measured["jobs"] == 2
+        assert 0 < measured["process_gib"] <= measured["memory_gib"] < 4
 
 
 RUN = """
