@@ -104,14 +104,21 @@ def link_or_copy(source: Path, target: Path) -> None:
         temporary.replace(target)
 
 
+def replace_file(target: Path, data: bytes) -> None:
+    """Write a file atomically; a link of that name is replaced, not followed."""
+    with temporary_sibling(target) as temporary:
+        temporary.write_bytes(data)
+        flush(temporary)
+        temporary.replace(target)
+
+
 def write_atomic(target: Path, text: str | bytes) -> None:
     """Write a file atomically, text as UTF-8; write directly to a device or pipe (``/dev/stdout``)."""
     data = text.encode() if isinstance(text, str) else text
     if target.exists() and not target.is_file():
         target.write_bytes(data)
         return
-    with atomic_path(target) as temporary:
-        temporary.write_bytes(data)
+    replace_file(target.resolve(), data)  # a symbolic link stays one
 
 
 @contextmanager

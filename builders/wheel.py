@@ -86,14 +86,14 @@ class WheelReader:
     size: int
     """Size of the file in bytes."""
 
-    def __init__(self, path: Path, file: BinaryIO | None = None) -> None:
+    def __init__(self, path: Path, file: BinaryIO | io.FileIO | None = None) -> None:
         try:
             self.name, self.version, _, tags = parse_wheel_filename(path.name)
         except InvalidWheelFilename:
             msg = "its name is not of the form NAME-VERSION-PYTHON-ABI-PLATFORM.whl"
             raise DamagedError(msg) from None
         self.tags = tuple(sorted(tags, key=str))
-        self._file = file or _open(path)
+        self._file = file if file is not None else _open(path)
         try:
             self._archive = zipfile.ZipFile(self._file)
             self.members = tuple(self._archive.infolist())
@@ -284,19 +284,21 @@ def _open(path: Path) -> BinaryIO:
     if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):  # opening a named pipe would wait for ever
         msg = "it is not a regular file"
         raise DamagedError(msg)
-    return cast("BinaryIO", _LimitedFile(path, "rb"))
+    return cast("BinaryIO", LimitedFile(path, "rb"))
 
 
-class _LimitedFile(io.FileIO):
+class LimitedFile(io.FileIO):
     """A file that rejects huge reads and seeks before its start, which a damaged directory would cause."""
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        """Change the position, to one in the file."""
         if whence == io.SEEK_SET and offset < 0:
             msg = "its directory points outside the file"
             raise DamagedError(msg)
         return super().seek(offset, whence)
 
     def read(self, size: int | None = -1) -> bytes:
+        """Read as many bytes as a directory may have, or less."""
         if size is not None and size > _LARGEST_DIRECTORY:
             msg = f"its directory would have {size} bytes"
             raise DamagedError(msg)

@@ -8,18 +8,23 @@ from __future__ import annotations
 
 import os
 import shutil
+import stat
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from email.parser import BytesHeaderParser
+from itertools import chain
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
-from packaging.utils import canonicalize_name, parse_wheel_filename
-from packaging.version import InvalidVersion, Version
+from packaging.utils import canonicalize_name, is_normalized_name, parse_wheel_filename
+from packaging.version import Version
 
-from builders.files import TEMPORARY_PREFIX, atomic_path, link_exclusively, sha256_of, write_atomic
+from builders.files import TEMPORARY_PREFIX, atomic_path, link_exclusively, remove_tree
 from builders.findings import Finding
+from builders.index.access import is_regular, sha256_of_regular
 from builders.index.pages import (
     JSON_PAGE,
     PAGE,
@@ -31,19 +36,37 @@ from builders.index.pages import (
     metadata_of,
     upload_time,
 )
-from builders.index.repository import Index
+from builders.index.repository import HASH_DIGITS, STATE_DIRECTORIES, Index
 from builders.process import run
 from resolver.errors import DamagedIndexError, EnvironmentLacksError, MatrixError, UsageError, did_you_mean
+from resolver.versions import shorten
+
+if TYPE_CHECKING:
+    from builders.audit import WheelAudit
 
 _ABANDONED = 3600.0
 """Age in seconds from which a temporary file counts as abandoned."""
 _SHOWN_LINKS = 3
+_NOT_REPAIRED = {"wheel-without-record"}
+_ADOPT = "If you know where it comes from, run `matrix index add` with its path; otherwise remove it."
 
 
-def _damage(index: Index, id: str, path: Path, message: str, *, repaired: str = "") -> Finding:  # noqa: A002
-    return Finding(
-        id, "error", message, evidence={"path": str(path.relative_to(index.root)), "repaired": repaired}
-    )
+def _damage(
+    index: Index,
+    id: str,  # noqa: A002
+    path: Path,
+    message: str,
+    *,
+    fix: str = "",
+    repaired: str = "",
+) -> Finding:
+    name = _shown(path.relative_to(index.root))
+    return Finding(id, "error", message, fix, {"path": name, "repaired": repaired})
+
+
+def _shown(path: Path | str) -> str:
+    """Return a path that can be printed and written as JSON; a name need not be text."""
+    return os.fsencode(path).decode(errors="backslashreplace")
 
 
 def _repaired(finding: Finding, action: str) -> Finding:
@@ -52,7 +75,7 @@ def _repaired(finding: Finding, action: str) -> Finding:
 
 def _move_to_damaged(index: Index, finding: Finding) -> Finding:
     path = index.move_to_damaged(index.root / finding.evidence["path"])
-    return _repaired(finding, f"moved to {path}")
+    return _repaired(finding, f"moved to {_shown(path)}")
 
 
 # Checking
@@ -68,14 +91,19 @@ def check(index: Index, *, repair: bool = False) -> list[Finding]:
     ----------
     repair
         Rebuild wrong pages; move wheels out of directories with a wrong name; move wheels that changed after
-        they were published to ``.matrix/damaged``; remove records of missing wheels and abandoned temporary
-        files.
+        they were published, links and special files to ``.matrix/damaged``; remove records of missing wheels
+        and abandoned temporary files.
     """
     findings = list(misplaced(index, repair=repair))
+    if any(finding.id == "folder-irregular" and not finding.evidence["repaired"] for finding in findings):
+        return findings  # nothing below it can be read
     for project in index.project_directories():
         entries: dict[str, Entry] = {}
         damaged = list(_check_wheels(index, project, entries, keep=not repair))
-        findings += [_move_to_damaged(index, finding) for finding in damaged] if repair else damaged
+        findings += [
+            _move_to_damaged(index, finding) if repair and finding.id not in _NOT_REPAIRED else finding
+            for finding in damaged
+        ]
         findings += _check_pages(index, project, entries, repair=repair)
     findings += _check_root(index, repair=repair)
     findings += _check_leftovers(index, repair=repair)
@@ -91,16 +119,28 @@ def replaced(index: Index) -> Iterator[Finding]:
         entries = index.entries(project)
         for path in index.wheels(project):
             entry = entries.get(path.name)
-            if entry is None or not _is_regular(path) or _is_unchanged(path, entry):
+            if entry is None or not is_regular(path) or _is_unchanged(path, entry):
                 continue
             message = f"{path.name} is not the file that its page lists."
             yield _damage(index, "wheel-changed", path, message)
 
 
 def _is_unchanged(path: Path, entry: Entry) -> bool:
-    if path.stat().st_size != entry.size:
+    if path.lstat().st_size != entry.size:
         return False
-    return upload_time(path) == entry.upload_time or sha256_of(path) == entry.hashes.sha256
+    return upload_time(path) == entry.upload_time or sha256_of_regular(path) == entry.hashes.sha256
+
+
+def unlisted(index: Index) -> Iterator[Finding]:
+    """Find the wheels that are on no page although their names and types are right; say why."""
+    for project in index.project_directories():
+        listed = index.entries(project)
+        paths = [path for path in index.wheels(project) if path.name not in listed and is_regular(path)]
+        records = index.records({path.name for path in paths})
+        for path in paths:
+            finding, _ = _judge(index, path, records, None)
+            if finding is not None:
+                yield finding
 
 
 def _check_wheels(index: Index, project: str, entries: dict[str, Entry], *, keep: bool) -> Iterator[Finding]:
@@ -108,34 +148,44 @@ def _check_wheels(index: Index, project: str, entries: dict[str, Entry], *, keep
 
     With `keep`, a damaged wheel keeps the entry that the page has now.
     """
-    page = index.entries(project)
-    for path in index.wheels(project):
+    page, paths = index.entries(project), index.wheels(project)
+    records = index.records({path.name for path in paths})
+    for path in paths:
         listed = page.get(path.name)
-        hashes = _known_hashes(index, path, listed)
         if keep and listed is not None:
             entries[path.name] = listed
-        if not _is_regular(path):  # reported by `misplaced`
+        if not is_regular(path):  # reported by `misplaced`
             continue
-        try:
-            entry = entry_of(path)
-            problem = _identity_problem(path, project)
-        except (MatrixError, OSError) as error:
-            yield _damage(index, "wheel-unreadable", path, f"Cannot read {path.name}: {error}")
-            continue
-        if problem:
-            yield _damage(index, "wheel-misnamed", path, problem)
-        elif hashes and entry.hashes.sha256[:16] not in hashes:
-            message = f"{path.name} changed after it was published; its sha256 is now {entry.hashes.sha256}."
-            yield _damage(index, "wheel-changed", path, message)
-        else:
-            time_published = listed.upload_time if listed is not None else upload_time(path)
-            entries[path.name] = msgspec.structs.replace(entry, upload_time=time_published)
+        finding, entry = _judge(index, path, records, listed)
+        if finding is not None:
+            yield finding
+        if entry is not None:
+            entries[path.name] = entry
 
 
-def _known_hashes(index: Index, path: Path, entry: Entry | None) -> set[str]:
-    """Return the first digits of the hashes a wheel may have: of its records, else of its page."""
-    recorded = {name.stem.rpartition(".")[2] for name in index.record_paths(path)}
-    return recorded or ({entry.hashes.sha256[:16]} if entry is not None else set())
+def _judge(
+    index: Index, path: Path, records: Collection[tuple[str, str]], listed: Entry | None
+) -> tuple[Finding, None] | tuple[None, Entry]:
+    """Return what is wrong with a wheel, or else the entry that its page should have."""
+    if not any(name == path.name for name, _ in records):
+        message = f"{path.name} has no record of where it comes from, so no page lists it."
+        return _damage(index, "wheel-without-record", path, message, fix=_ADOPT), None
+    try:
+        with index.directory(path.parent) as folder:
+            entry = entry_of(folder / path.name)
+            problem = _identity_problem(folder / path.name, path.parent.name)
+            time_published = upload_time(folder / path.name)
+    except (MatrixError, OSError) as error:
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        return _damage(index, "wheel-unreadable", path, f"Cannot read {path.name}: {reason}"), None
+    if problem:
+        return _damage(index, "wheel-misnamed", path, problem), None
+    if (path.name, entry.hashes.sha256[:HASH_DIGITS]) not in records:
+        message = f"{path.name} changed after it was published; its sha256 is now {entry.hashes.sha256}."
+        return _damage(index, "wheel-changed", path, message), None
+    if listed is not None:
+        time_published = listed.upload_time
+    return None, msgspec.structs.replace(entry, upload_time=time_published)
 
 
 def _identity_problem(path: Path, project: str) -> str:
@@ -143,23 +193,26 @@ def _identity_problem(path: Path, project: str) -> str:
     name, version, _, _ = parse_wheel_filename(path.name)
     if canonicalize_name(name) != project:
         return f"{path.name} is in the directory of {project}."
-    if canonicalize_name(headers.get("Name", "")) != canonicalize_name(name):
-        return f"The metadata of {path.name} has the name {headers.get('Name', '(none)')}."
+    stated, stated_version = str(headers.get("Name", "(none)")), str(headers.get("Version", "(none)"))
+    if canonicalize_name(stated) != canonicalize_name(name):
+        return f"The metadata of {path.name} has the name {shorten(stated)}."
     try:
-        same = Version(headers.get("Version", "")) == version
-    except InvalidVersion:
+        same = Version(stated_version) == version
+    except ValueError:  # also a number with thousands of digits
         same = False
-    return "" if same else f"The metadata of {path.name} has the version {headers.get('Version', '(none)')}."
+    return "" if same else f"The metadata of {path.name} has the version {shorten(stated_version)}."
 
 
 def _check_pages(index: Index, project: str, entries: dict[str, Entry], *, repair: bool) -> Iterator[Finding]:
     folder = index.simple / project
     expected = dict(zip((PAGE, JSON_PAGE), index.project_pages(project, entries), strict=True))
     wrong = {
-        name: (folder / name).exists() for name, text in expected.items() if _bytes(folder / name) != text
+        name: os.path.lexists(folder / name)
+        for name, text in expected.items()
+        if not index.has_content(folder / name, text)
     }
     if repair and wrong:
-        (folder / JSON_PAGE).unlink(missing_ok=True)  # its entries cannot be trusted
+        index.unlink(folder / JSON_PAGE)  # its entries cannot be trusted
         index.refresh(project, entries)
     for name, exists in wrong.items():
         problem = "does not agree with the files" if exists else "is missing"
@@ -171,7 +224,8 @@ def _check_pages(index: Index, project: str, entries: dict[str, Entry], *, repai
 def _check_root(index: Index, *, repair: bool) -> Iterator[Finding]:
     for name, text in zip((PAGE, JSON_PAGE), index.root_pages(), strict=True):
         path = index.simple / name
-        if index.simple.is_dir() and _bytes(path) != text:
+        is_new = not index.projects() and not os.path.lexists(path)
+        if index.simple.is_dir() and not is_new and not index.has_content(path, text):
             message = f"The page simple/{name} does not list the projects."
             yield _damage(index, "page-wrong", path, message, repaired="rebuilt" if repair else "")
     if repair:
@@ -179,40 +233,55 @@ def _check_root(index: Index, *, repair: bool) -> Iterator[Finding]:
 
 
 def _check_leftovers(index: Index, *, repair: bool) -> Iterator[Finding]:
-    old = time.time() - _ABANDONED
-    for folder in (index.simple, index.provenance):
-        for path in sorted(folder.rglob(f"{TEMPORARY_PREFIX}*")) if folder.is_dir() else []:
-            if path.is_file() and path.stat().st_mtime < old:
-                yield _unneeded(
-                    index, "leftover", path, "was left behind by a process that was killed", repair=repair
-                )
+    folders = [index.simple, index.provenance, index.yanked, index.status]
+    folders += [index.simple / project for project in index.project_directories()]
+    for folder in folders:
+        for path in _old(folder / name for name in index.names(folder, regular=True)):
+            if path.name.startswith(TEMPORARY_PREFIX):
+                problem = "was left behind by a process that was killed"
+                yield _unneeded(index, "leftover", path, problem, repair=repair)
+    for path in _old(index.builds / name for name in index.names(index.builds)):
+        if path.name.startswith(TEMPORARY_PREFIX):
+            problem = "is the directory of a build that another user began"
+            yield _unneeded(index, "leftover", path, problem, repair=repair)
     names = {path.name for project in index.project_directories() for path in index.wheels(project)}
-    for path in sorted(index.provenance.glob("*.json")) if index.provenance.is_dir() else []:
+    for path in _old(index.provenance / name for name in index.names(index.provenance, regular=True)):
         wheel = path.name.rpartition(".json")[0].rpartition(".")[0]
-        if is_wheel(wheel) and wheel not in names and path.stat().st_mtime < old:
+        if is_wheel(wheel) and wheel not in names:
             problem = "is the record of a wheel that does not exist"
             yield _unneeded(index, "record-without-wheel", path, problem, repair=repair)
 
 
+def _old(paths: Iterable[Path]) -> list[Path]:
+    """Return those that no running process can still need."""
+    oldest = time.time() - _ABANDONED
+    old = []
+    for path in sorted(paths):
+        with suppress(FileNotFoundError):
+            if path.lstat().st_mtime < oldest:
+                old.append(path)
+    return old
+
+
 def _unneeded(index: Index, id: str, path: Path, problem: str, *, repair: bool) -> Finding:  # noqa: A002
+    action = ""
     if repair:
-        path.unlink(missing_ok=True)
-    message = f"{path.relative_to(index.root)} {problem}."
-    return _damage(index, id, path, message, repaired="removed" if repair else "")
-
-
-def _bytes(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError:
-        return b""
+        try:
+            if is_regular(path):
+                index.unlink(path)
+            else:
+                remove_tree(path)
+            action = "removed"
+        except PermissionError:
+            problem += ", and belongs to another user"
+    return _damage(index, id, path, f"{_shown(path.relative_to(index.root))} {problem}.", repaired=action)
 
 
 # Files where no installer looks
 
 
 def misplaced(index: Index, *, repair: bool = False) -> Iterator[Finding]:
-    """Find directories, pages and wheels with a wrong name or type; no wheel is read.
+    """Find directories, pages and wheels with a wrong name or type; no file is opened.
 
     Parameters
     ----------
@@ -220,74 +289,137 @@ def misplaced(index: Index, *, repair: bool = False) -> Iterator[Finding]:
         Move the wheels of a directory with a wrong name to the right one, and everything else that is
         found to ``.matrix/damaged``.
     """
+    irregular = list(_irregular_directories(index))
+    if irregular:
+        yield from irregular
+        return
     for name in index.misnamed_directories():
         folder, correct = index.simple / name, canonicalize_name(name)
-        message = f"The name of simple/{name} is not normalized, so installers look in simple/{correct}."
+        if is_normalized_name(correct):
+            message = (
+                f"The name of simple/{_shown(name)} is not normalized: installers look in simple/{correct}."
+            )
+        else:
+            message = f"simple/{_shown(name)} is not the name of a project."
         finding = _damage(index, "folder-misnamed", folder, message)
         yield _repaired(finding, _merge(index, folder)) if repair else finding
-    findings = list(_misplaced_pages(index))
-    for project in index.project_directories():
-        findings += _misplaced_wheels(index, project)
-    for finding in findings:
-        yield _move_to_damaged(index, finding) if repair else finding
+    for path, finding in [
+        *_misplaced_pages(index),
+        *_irregular_files(index),
+        *chain.from_iterable(_misplaced_wheels(index, project) for project in index.project_directories()),
+    ]:
+        if not repair:
+            yield finding
+        else:
+            yield _repaired(finding, f"moved to {_shown(index.move_to_damaged(path))}")
 
 
-def _is_regular(path: Path) -> bool:
-    return path.is_file() and not path.is_symlink()
+def _irregular_directories(index: Index) -> Iterator[Finding]:
+    """Find links and files where the index has its own directories; without these nothing else is read."""
+    own = [index.simple, index.provenance, index.state]
+    own += [] if index.state.is_symlink() else [index.state / name for name in STATE_DIRECTORIES]
+    for path in own:
+        if os.path.lexists(path) and (path.is_symlink() or not path.is_dir()):
+            kind = "a link" if path.is_symlink() else "not a directory"
+            message = (
+                f"{path.relative_to(index.root)} is {kind}, so nothing is read from it or written to it."
+            )
+            fix = "Put a directory in its place."
+            yield _damage(index, "folder-irregular", path, message, fix=fix)
+
+
+def _irregular_files(index: Index) -> Iterator[tuple[Path, Finding]]:
+    """Find links, pipes, devices and sockets, except those with names of pages and wheels."""
+    folders = [index.simple / name for name in index.project_directories()]
+    for folder in (index.simple, *folders, index.provenance, index.yanked, index.status):
+        for name in sorted(set(index.names(folder)) - set(index.names(folder, regular=True))):
+            path = folder / name
+            is_known = (folder in folders and name.endswith(".whl")) or name in {PAGE, JSON_PAGE}
+            with suppress(FileNotFoundError):
+                mode = path.lstat().st_mode
+                if not is_known and not (stat.S_ISDIR(mode) and folder == index.simple):
+                    shown = _shown(path.relative_to(index.root))
+                    message = f"{shown} is {_kind(mode)}, which does not belong in an index."
+                    yield path, _damage(index, "file-irregular", path, message)
+
+
+def _kind(mode: int) -> str:
+    kinds = {stat.S_IFLNK: "a symbolic link", stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket"}
+    return kinds.get(stat.S_IFMT(mode), "a directory" if stat.S_ISDIR(mode) else "a device")
 
 
 def _merge(index: Index, folder: Path) -> str:
     """Move the wheels of a directory to that of the normalized name, replacing none; return what was done."""
-    target = folder.with_name(canonicalize_name(folder.name))
-    if folder.is_symlink():
-        folder.unlink()
-        return "removed the link"
-    if target.exists() and target.samefile(folder):  # a file system that ignores case
+    name = canonicalize_name(folder.name)
+    if not is_normalized_name(name):
+        return f"moved to {_shown(index.move_to_damaged(folder))}"
+    target = folder.with_name(name)
+    if target.is_dir() and target.samefile(folder):  # a file system that ignores case
         folder.rename(target)
         return f"renamed to simple/{target.name}"
-    damaged = [moved for path in sorted(folder.iterdir()) if (moved := _merge_file(index, path, target))]
-    folder.rmdir()
+    names = sorted(index.names(folder))
+    damaged = [_shown(moved) for name in names if (moved := _merge_file(index, folder / name, target))]
+    with index.directory(index.simple) as simple:
+        (simple / folder.name).rmdir()
     action = f"merged into simple/{target.name} and removed"
     return f"{action}; moved away: {', '.join(damaged)}" if damaged else action
 
 
 def _merge_file(index: Index, path: Path, folder: Path) -> str:
     """Move one file into the right directory; return its new path if it went to ``.matrix/damaged``."""
-    target = folder / path.name
-    if not _is_regular(path):
+    if not is_regular(path):
         return index.move_to_damaged(path)
     if path.name not in {PAGE, JSON_PAGE}:
         if not path.name.endswith(".whl"):
             return index.move_to_damaged(path)
-        folder.mkdir(exist_ok=True)
-        taken = os.path.lexists(target) or not link_exclusively(path, target)
-        if taken and not (_is_regular(target) and sha256_of(target) == sha256_of(path)):
+        with index.directory(path.parent) as before, index.directory(folder, create=True) as after:
+            source, target = before / path.name, after / path.name
+            taken = os.path.lexists(target) or not link_exclusively(source, target)
+            is_same = taken and sha256_of_regular(target) == sha256_of_regular(source)
+        if taken and not is_same:
             return index.move_to_damaged(path)
-    path.unlink(missing_ok=True)
+    index.unlink(path)
     return ""
 
 
-def _misplaced_pages(index: Index) -> Iterator[Finding]:
+def _misplaced_pages(index: Index) -> Iterator[tuple[Path, Finding]]:
     for folder in (index.simple, *(index.simple / name for name in index.project_directories())):
         for path in (folder / PAGE, folder / JSON_PAGE):
-            if path.exists() and not path.is_file():
+            if os.path.lexists(path) and not is_regular(path):
                 message = f"{path.relative_to(index.root)} is not a file."
-                yield _damage(index, "page-wrong", path, message)
+                yield path, _damage(index, "page-wrong", path, message)
 
 
-def _misplaced_wheels(index: Index, project: str) -> Iterator[Finding]:
+def _misplaced_wheels(index: Index, project: str) -> Iterator[tuple[Path, Finding]]:
     for name in index.wheel_names(project):
         path = index.simple / project / name
-        if not _is_regular(path):
-            problem = "is a symbolic link, which breaks in a copy" if path.is_symlink() else "is not a file"
+        if not is_regular(path):
+            problem = "is a symbolic link, which is not followed" if path.is_symlink() else "is not a file"
             if os.path.lexists(path):  # otherwise it was removed in the meantime
-                yield _damage(index, "wheel-irregular", path, f"{name} {problem}.")
+                yield path, _damage(index, "wheel-irregular", path, f"{_shown(name)} {problem}.")
         elif not is_wheel(name):
-            message = f"{name} is not a valid wheel file name, so no page lists it."
-            yield _damage(index, "wheel-misnamed", path, message)
+            message = f"{_shown(name)} is not a valid wheel file name, so no page lists it."
+            yield path, _damage(index, "wheel-misnamed", path, message)
 
 
-# Removing and yanking
+# Adding, removing and yanking
+
+
+def adopt(index: Index, wheel: Path, audit: WheelAudit) -> Path:
+    """Publish a wheel that was built elsewhere, or is in the index without a record; return its path there.
+
+    Its record says when it was added and what the audit found.
+
+    Raises
+    ------
+    MatrixError
+        The index has a wheel of that name with other content, or the file changed after the audit.
+    """
+    record = {
+        "added": datetime.now(tz=UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "findings": msgspec.to_builtins(audit.findings),
+    }
+    return index.publish(wheel, record, sha256=audit.sha256)
 
 
 def select(index: Index, wheel: str) -> list[Path]:
@@ -336,10 +468,8 @@ def remove(index: Index, wheels: Iterable[Path]) -> None:
     for project, paths in _by_project(wheels).items():
         index.refresh(project, without={path.name for path in paths})
         for path in paths:
-            for record in index.record_paths(path):
-                record.unlink(missing_ok=True)
-            (index.yanked / path.name).unlink(missing_ok=True)
-            path.unlink(missing_ok=True)
+            for other in (*index.record_paths(path), index.yanked / path.name, path):
+                index.unlink(other)
         index.refresh(project)
 
 
@@ -347,7 +477,7 @@ def yank(index: Index, wheels: Iterable[Path], reason: str) -> None:
     """Yank wheels (PEP 592): installers skip them, unless an exact pin names them."""
     for project, paths in _by_project(wheels).items():
         for path in paths:
-            write_atomic(index.yanked / path.name, f"{' '.join(reason.split())}\n")
+            index.write(index.yanked / path.name, f"{' '.join(reason.split())}\n".encode())
         index.refresh(project)
 
 
@@ -355,7 +485,7 @@ def unyank(index: Index, wheels: Iterable[Path]) -> None:
     """Undo `yank`."""
     for project, paths in _by_project(wheels).items():
         for path in paths:
-            (index.yanked / path.name).unlink(missing_ok=True)
+            index.unlink(index.yanked / path.name)
         index.refresh(project)
 
 
@@ -370,9 +500,9 @@ def set_status(index: Index, project: str, state: State, reason: str) -> str:
     project = project_named(index, project)
     path = index.status / project
     if state == "active":
-        path.unlink(missing_ok=True)
+        index.unlink(path)
     else:
-        write_atomic(path, msgspec.json.encode(Status(state, " ".join(reason.split()))))
+        index.write(path, msgspec.json.encode(Status(state, " ".join(reason.split()))))
     index.refresh(project)
     return project
 
@@ -457,11 +587,12 @@ def pack(index: Index, target: Path, *, log: Path) -> None:
     if program is None:
         msg = "mksquashfs is not on PATH; packing an index requires it."
         raise EnvironmentLacksError(msg, hint="Install squashfs-tools, or copy the directory instead.")
-    links = [path for path in (index.simple, *sorted(index.simple.rglob("*"))) if path.is_symlink()]
+    everything = (index.simple, *sorted(index.simple.rglob("*")))
+    links = [path for path in everything if path.is_symlink() or not (path.is_dir() or is_regular(path))]
     if links:
         names = ", ".join(str(path.relative_to(index.root)) for path in links[:_SHOWN_LINKS])
         more = f" and {len(links) - _SHOWN_LINKS} more" if len(links) > _SHOWN_LINKS else ""
-        msg = f"Symbolic links would break in the packed index: {names}{more}."
+        msg = f"Links and special files would break in the packed index: {names}{more}."
         hint = "Replace them with the files; `matrix index check` has the details."
         raise DamagedIndexError(msg, hint=hint)
     with atomic_path(target) as temporary:

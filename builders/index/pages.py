@@ -10,11 +10,14 @@ from __future__ import annotations
 
 import hashlib
 import html
-import zipfile
-from collections.abc import Iterable, Mapping
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from email.parser import BytesHeaderParser
 from functools import lru_cache
+from io import FileIO
 from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import quote
@@ -22,7 +25,8 @@ from urllib.parse import quote
 import msgspec
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
-from builders.files import TEMPORARY_PREFIX, sha256_of
+from builders.index.access import NOT_A_FILE, open_regular
+from builders.wheel import LARGEST_METADATA, DamagedError, LimitedFile, WheelReader
 from resolver.errors import MatrixError
 
 PAGE = "index.html"
@@ -34,6 +38,12 @@ API_VERSION_WITH_STATUS = "1.4"
 
 State = Literal["active", "archived", "deprecated"]
 """Project states of PEP 792 without ``quarantined``, which offers no files."""
+
+_LONGEST_REQUIRES_PYTHON = 1000
+WHEEL_FORM = "NAME-VERSION-PYTHON-ABI-PLATFORM.whl"
+_WHEEL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+!-]*\.whl")
+"""What file names on a page consist of: `parse_wheel_filename` also accepts letters of other alphabets, and
+anything in a tag."""
 
 _HEAD = """<!DOCTYPE html>
 <html>
@@ -208,33 +218,43 @@ def _api_version(status: Status) -> str:
     return API_VERSION if status == ACTIVE else API_VERSION_WITH_STATUS
 
 
-def entry_of(wheel: Path) -> Entry:
+def entry_of(wheel: Path, filename: str = "") -> Entry:
     """Return the entry of a wheel file, without its upload time.
+
+    Parameters
+    ----------
+    wheel
+        The file; a link is not followed.
+    filename
+        The name that it will have.
 
     Raises
     ------
     MatrixError
-        The path is not a regular file (opening a pipe would block), or not a wheel with metadata.
+        The path is not a regular file, or not a wheel with metadata.
     """
-    if not wheel.is_file():
-        msg = f"{wheel.name} is not a wheel: it is not a regular file."
-        raise MatrixError(msg)
-    metadata = metadata_of(wheel)
-    requires = BytesHeaderParser().parsebytes(metadata).get("Requires-Python", "")
-    return Entry(
-        filename=wheel.name,
-        url=link_of(wheel.name),
-        hashes=Hashes(sha256_of(wheel)),
-        size=wheel.stat().st_size,
-        requires_python=str(requires),
-        version=str(parse_wheel_filename(wheel.name)[1]),
-        metadata_sha256=hashlib.sha256(metadata).hexdigest(),
-    )
+    filename = filename or wheel.name
+    with _opened(wheel, filename) as (file, metadata):
+        requires = BytesHeaderParser().parsebytes(metadata).get("Requires-Python", "")
+        requires_python = " ".join(str(requires).split())
+        if len(requires_python) > _LONGEST_REQUIRES_PYTHON:
+            msg = f"{filename} has a Requires-Python of {len(requires_python)} characters."
+            raise MatrixError(msg)
+        file.seek(0)
+        return Entry(
+            filename=filename,
+            url=link_of(filename),
+            hashes=Hashes(hashlib.file_digest(file, "sha256").hexdigest()),
+            size=os.fstat(file.fileno()).st_size,
+            requires_python=requires_python,
+            version=str(parse_wheel_filename(filename)[1]),
+            metadata_sha256=hashlib.sha256(metadata).hexdigest(),
+        )
 
 
 def is_wheel(name: str) -> bool:
     """Return whether a file name is the name of a finished wheel."""
-    if not name.endswith(".whl") or name.startswith(TEMPORARY_PREFIX):
+    if not _WHEEL_NAME.fullmatch(name):
         return False
     try:
         parse_wheel_filename(name)
@@ -248,18 +268,54 @@ def upload_time(path: Path) -> str:
     return datetime.fromtimestamp(int(path.stat().st_mtime), tz=UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def metadata_of(wheel: Path) -> bytes:
+def metadata_of(wheel: Path, filename: str = "") -> bytes:
     """Return the METADATA file inside a wheel.
+
+    Parameters
+    ----------
+    wheel
+        The file; a link is not followed.
+    filename
+        The name of the wheel, if that of the file is another one.
 
     Raises
     ------
     MatrixError
         The file is not a wheel, or has no metadata.
     """
+    with _opened(wheel, filename or wheel.name) as (_, metadata):
+        return metadata
+
+
+@contextmanager
+def _opened(wheel: Path, filename: str) -> Iterator[tuple[FileIO, bytes]]:
+    """Open a wheel and read its METADATA, within the limits of `builders.wheel`."""
+    if not is_wheel(filename):
+        msg = f"Invalid wheel filename: {filename!r} is not of the form {WHEEL_FORM}."
+        raise MatrixError(msg)
     try:
-        with zipfile.ZipFile(wheel) as archive:
-            name = next(name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
-            return archive.read(name)
-    except (zipfile.BadZipFile, StopIteration):
-        msg = f"{wheel.name} is not a wheel: it has no readable METADATA file."
+        file = LimitedFile(open_regular(wheel))
+    except NOT_A_FILE:
+        msg = f"{filename} is not a wheel: it is not a regular file."
         raise MatrixError(msg) from None
+    try:
+        with WheelReader(Path(filename), file) as reader:
+            yield file, _metadata_in(reader)
+    except DamagedError as error:
+        msg = f"{filename} is not a wheel with readable metadata: {error}."
+        raise MatrixError(msg) from None
+
+
+def _metadata_in(reader: WheelReader) -> bytes:
+    member = reader.metadata_member("METADATA")
+    if member is None:
+        msg = "it has no METADATA file"
+        raise DamagedError(msg)
+    if member.file_size > LARGEST_METADATA:
+        msg = f"its METADATA would have {member.file_size} bytes"
+        raise DamagedError(msg)
+    try:
+        return reader.read(member)
+    except DamagedError as error:
+        msg = f"its METADATA {error}"
+        raise DamagedError(msg) from None

@@ -20,19 +20,27 @@ agree with the directory, so the last writer always leaves them correct.
 
 from __future__ import annotations
 
-import glob
 import json
 import os
-import shutil
 from collections.abc import Collection, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
-from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
+from packaging.utils import canonicalize_name, is_normalized_name, parse_wheel_filename
 
-from builders.files import flush, link_exclusively, sha256_of, temporary_sibling, write_atomic
+from builders.files import copy_file, flush, link_exclusively, replace_file, temporary_sibling
+from builders.index.access import (
+    NotRegularError,
+    directory,
+    is_regular,
+    open_regular,
+    read_regular,
+    refuse,
+    sha256_of_regular,
+)
 from builders.index.pages import (
     ACTIVE,
     JSON_PAGE,
@@ -42,6 +50,7 @@ from builders.index.pages import (
     entries_of_page,
     entry_of,
     is_wheel,
+    metadata_of,
     project_html,
     project_json,
     root_html,
@@ -49,10 +58,26 @@ from builders.index.pages import (
     upload_time,
 )
 from resolver.errors import DamagedIndexError, MatrixError, NameTakenError
+from resolver.reporter import SILENT, Reporter
 
 _CHUNK = 1 << 18  # bytes
-_State = tuple[list[str], frozenset[str], Status]
-"""File names of a project's wheels, the yanked ones among them, and the project's status."""
+_LARGEST_PAGE = 1 << 28  # bytes; a page with 10,000 wheels has 4 MB
+_LARGEST_RECORD = 1 << 26  # bytes
+HASH_DIGITS = 16
+"""Of a wheel's hash, in the name of its record."""
+STATE_DIRECTORIES = ("builds", "damaged", "locks", "logs", "status", "yanked")
+"""The directories in ``.matrix``."""
+
+
+class _State(NamedTuple):
+    """The inputs of a project's pages, except the content of its wheels."""
+
+    names: list[str]
+    """The file names of its wheels."""
+    recorded: frozenset[tuple[str, str]]
+    """Names of wheels that have a record, each with the beginning of the hash that the record is for."""
+    yanked: frozenset[str]
+    status: Status
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,12 +95,17 @@ class Index:
     ----------
     root
         The directory, which need not exist yet.
+    reporter
+        Receives a warning about each wheel that cannot be listed.
     """
 
-    def __init__(self, root: str | Path) -> None:
+    def __init__(self, root: str | Path, reporter: Reporter = SILENT) -> None:
+        self._reporter = reporter
+        self._reported: set[str] = set()
         self.root = Path(root).absolute()
         self.simple = self.root / "simple"
         self.state = self.root / ".matrix"
+        self.builds = self.state / "builds"
         self.yanked = self.state / "yanked"
         self.status = self.state / "status"
         self.provenance = self.root / "provenance"
@@ -86,11 +116,11 @@ class Index:
 
     def project_directories(self) -> list[str]:
         """Return the names of all project directories with a normalized name, empty ones included."""
-        return [name for name in self._directories() if name == canonicalize_name(name)]
+        return [name for name in self._directories() if is_normalized_name(name)]
 
     def misnamed_directories(self) -> list[str]:
         """Return the directories that installers ignore because their names are not normalized."""
-        return [name for name in self._directories() if name != canonicalize_name(name)]
+        return [name for name in self._directories() if not is_normalized_name(name)]
 
     def wheels(self, project: str) -> list[Path]:
         """Return the paths of a project's wheels, sorted by file name."""
@@ -98,17 +128,77 @@ class Index:
         return [self.simple / project / name for name in self._names(project)]
 
     def wheels_of(self, project: str, version: str) -> list[Path]:
-        """Return the paths of the wheels of one version, sorted by file name."""
-        return [path for path in self.wheels(project) if f"-{version}-" in path.name]
+        """Return the paths of the wheels of one version that have a record, sorted by file name."""
+        paths = [path for path in self.wheels(project) if f"-{version}-" in path.name]
+        recorded = {name for name, _ in self.records({path.name for path in paths})}
+        return [path for path in paths if path.name in recorded]
 
     def wheel_names(self, project: str) -> list[str]:
         """Return the names that end in ``.whl``; `is_wheel` is slow for thousands of names."""
-        listed = _listdir(self.simple / project)
+        listed = self.names(self.simple / project)
         return sorted([name for name in listed if name.endswith(".whl") and not name.startswith(".")])
 
     def entries(self, project: str) -> Mapping[str, Entry]:
         """Return the entries on a project's page by file name; empty without a page."""
-        return entries_of_page(_read(self.simple / project / JSON_PAGE))
+        return entries_of_page(self.read(self.simple / project / JSON_PAGE, largest=_LARGEST_PAGE))
+
+    def directory(self, path: Path, *, create: bool = False) -> AbstractContextManager[Path]:
+        """Open a directory of the index and yield a path that leads to it, whatever happens to its name.
+
+        Raises
+        ------
+        DamagedIndexError
+            The directory, or one above it in the index, is a link or a file.
+        OSError
+            It does not exist, or cannot be created.
+        """
+        return directory(self.root, path, create=create)
+
+    def names(self, path: Path, *, regular: bool = False) -> list[str]:
+        """Return the names in a directory; empty without one.
+
+        Parameters
+        ----------
+        regular
+            Only those of files.
+        """
+        try:
+            with self.directory(path) as opened:
+                if not regular:
+                    return os.listdir(opened)  # noqa: PTH208  three times faster than Path.iterdir
+                with os.scandir(opened) as listed:
+                    return [entry.name for entry in listed if entry.is_file(follow_symlinks=False)]
+        except FileNotFoundError:
+            return []
+
+    def read(self, path: Path, *, largest: int = _LARGEST_RECORD) -> bytes:
+        """Return the content of a file; empty if there is none, or it has more than `largest` bytes."""
+        try:
+            with self.directory(path.parent) as folder:
+                return read_regular(folder / path.name, largest=largest)
+        except FileNotFoundError:
+            return b""
+
+    def write(self, path: Path, data: bytes) -> None:
+        """Write a file atomically; create its directory if necessary."""
+        with self.directory(path.parent, create=True) as folder:
+            replace_file(folder / path.name, data)
+
+    def state_directory(self, name: str) -> Path:
+        """Create a directory in ``.matrix`` and return its path.
+
+        Raises
+        ------
+        DamagedIndexError
+            It is a link or a file.
+        """
+        with self.directory(self.state / name, create=True):
+            return self.state / name
+
+    def unlink(self, path: Path) -> None:
+        """Remove a file or a link, if it exists."""
+        with suppress(FileNotFoundError), self.directory(path.parent) as folder:
+            (folder / path.name).unlink()
 
     def refresh(
         self,
@@ -130,6 +220,8 @@ class Index:
         without
             Names of files to leave out although they still exist.
 
+        A wheel is listed if it has a record; one that cannot be read is left out with a warning.
+
         Returns
         -------
         bool
@@ -137,8 +229,8 @@ class Index:
 
         Raises
         ------
-        MatrixError
-            A file named like a wheel is not a wheel.
+        DamagedIndexError
+            A directory is where a page belongs, or a link where a directory belongs.
         """
         project = canonicalize_name(project)
         changed = self._refresh_project(project, known or {}, without)
@@ -151,8 +243,8 @@ class Index:
 
         Raises
         ------
-        MatrixError
-            A file named like a wheel is not a wheel.
+        DamagedIndexError
+            A directory is where a page belongs, or a link where a directory belongs.
         """
         if not self.simple.is_dir():
             return []
@@ -162,9 +254,9 @@ class Index:
 
     def project_pages(self, project: str, known: Mapping[str, Entry]) -> tuple[bytes, bytes]:
         """Return a project's pages, HTML and JSON, for the wheels in `known`; both empty without any."""
-        names, yanked, status = self._state(project)
-        listed = [name for name in names if name in known]
-        return self._pages(project, (listed, yanked, status), known)
+        state = self._state(project)
+        names = [name for name in state.names if name in known]
+        return self._pages(project, state._replace(names=names), known)
 
     def root_pages(self) -> tuple[bytes, bytes]:
         """Return the pages that list the projects, HTML and JSON."""
@@ -174,41 +266,47 @@ class Index:
     def move_to_damaged(self, source: Path) -> str:
         """Move a file to ``.matrix/damaged`` under a free name, and return its new path in the index."""
         folder = self.state / "damaged"
-        folder.mkdir(parents=True, exist_ok=True)
-        target, number = folder / source.name, 0
-        while os.path.lexists(target):
-            number += 1
-            target = folder / f"{source.name}.{number}"
-        source.rename(target)
-        return str(target.relative_to(self.root))
+        with self.directory(source.parent) as before, self.directory(folder, create=True) as after:
+            name, number = source.name, 0
+            while os.path.lexists(after / name):
+                number += 1
+                name = f"{source.name}.{number}"
+            (before / source.name).rename(after / name)
+        return str((folder / name).relative_to(self.root))
 
     def _refresh_project(self, project: str, known: Mapping[str, Entry], without: Collection[str]) -> bool:
         folder = self.simple / project
         changed = False
         while True:
             state = self._state(project, without)
-            known_entries = {**self.entries(project), **known}
-            page, data = self._pages(project, state, known_entries)
+            page, data = self._pages(project, state, {**self.entries(project), **known})
             if not (changed := self._write_pages(folder, page, data) or changed):
                 return False
-            if self._state(project, without) == state and _has_content(folder / JSON_PAGE, data):
+            if self._state(project, without) == state and self.has_content(folder / JSON_PAGE, data):
                 return True
 
     def _write_pages(self, folder: Path, page: bytes, data: bytes) -> bool:
         """Write the pages that differ, JSON (the cache) first; empty text removes a page."""
         changed = False
-        for path, text in ((folder / JSON_PAGE, data), (folder / PAGE, page)):
-            if _has_content(path, text):
+        for name, text in ((JSON_PAGE, data), (PAGE, page)):
+            path = folder / name
+            if self.has_content(path, text):
                 continue
             changed = True
-            if path.is_dir():
-                msg = f"{path} is a directory, but must be a page."
-                raise DamagedIndexError(msg, hint="`matrix index check --repair` moves it away.")
+            _check_page(path)
             if text:
-                write_atomic(path, text)
+                self.write(path, text)
             else:
-                path.unlink(missing_ok=True)
+                self.unlink(path)
         return changed
+
+    def has_content(self, path: Path, text: bytes) -> bool:
+        """Return whether a file has exactly this content; a missing file counts as empty."""
+        try:
+            with self.directory(path.parent) as folder:
+                return _has_content(folder / path.name, text)
+        except FileNotFoundError:
+            return not text
 
     def _refresh_root(self) -> bool:
         changed = False
@@ -229,47 +327,71 @@ class Index:
         ]
 
     def _directories(self) -> list[str]:
-        if not self.simple.is_dir():
+        try:
+            with self.directory(self.simple) as folder, os.scandir(folder) as listed:
+                names = [entry.name for entry in listed if entry.is_dir(follow_symlinks=False)]
+        except FileNotFoundError:
             return []
-        names = [entry.name for entry in os.scandir(self.simple) if entry.is_dir()]
         return sorted(name for name in names if not name.startswith(".") and name not in {PAGE, JSON_PAGE})
 
     def _state(self, project: str, without: Collection[str] = ()) -> _State:
-        """Return the inputs of a project's pages, except the content of its wheels."""
-        names = self.wheel_names(project)
-        if without:
-            names = [name for name in names if name not in without]
-        yanked = _listdir(self.yanked)
-        return names, frozenset(yanked).intersection(names if yanked else ()), self._status(project)
+        listed = self.names(self.simple / project, regular=True)
+        names = sorted([name for name in listed if name.endswith(".whl") and name not in without])
+        yanked = self.names(self.yanked, regular=True)
+        return _State(
+            names,
+            self.records(set(names)),
+            frozenset(yanked).intersection(names if yanked else ()),
+            self._status(project),
+        )
+
+    def records(self, wheels: Collection[str]) -> frozenset[tuple[str, str]]:
+        """Return which of these wheels have a record, each with the beginning of the hash that it is for."""
+        found = []
+        for record in self.names(self.provenance, regular=True) if wheels else ():
+            wheel, _, digest = record.removesuffix(".json").rpartition(".")
+            if wheel in wheels and record.endswith(".json"):
+                found.append((wheel, digest))
+        return frozenset(found)
 
     def _pages(self, project: str, state: _State, known: Mapping[str, Entry]) -> tuple[bytes, bytes]:
-        names, yanked, status = state
+        recorded = {name for name, _ in state.recorded}
         entries = []
-        for name in names:
+        for name in state.names:
             entry = known.get(name)
-            if entry is None:
-                if not is_wheel(name):
-                    continue
+            if name not in recorded or not (entry or is_wheel(name)):
+                continue
+            if entry is None or (name, entry.hashes.sha256[:HASH_DIGITS]) not in state.recorded:
                 entry = self._entry(project, name)
-            reason = self._yank_reason(name) if name in yanked else False
+                if entry is None or (name, entry.hashes.sha256[:HASH_DIGITS]) not in state.recorded:
+                    continue
+            reason = self._yank_reason(name) if name in state.yanked else False
             if entry.yanked != reason:
                 entry = msgspec.structs.replace(entry, yanked=reason)
             entries.append(entry)
         if not entries:
             return b"", b""
-        return project_html(project, entries, status), project_json(project, entries, status)
+        return project_html(project, entries, state.status), project_json(project, entries, state.status)
 
     def _yank_reason(self, name: str) -> str | bool:
-        return _read(self.yanked / name).decode(errors="replace").strip() or True
+        return self.read(self.yanked / name).decode(errors="replace").strip() or True
 
-    def _entry(self, project: str, name: str) -> Entry:
-        path = self.simple / project / name
-        return msgspec.structs.replace(entry_of(path), upload_time=upload_time(path))
+    def _entry(self, project: str, name: str) -> Entry | None:
+        """Read a wheel; return None, and warn once, if it cannot be read."""
+        try:
+            with self.directory(self.simple / project) as folder:
+                path = folder / name
+                return msgspec.structs.replace(entry_of(path), upload_time=upload_time(path))
+        except (MatrixError, OSError) as error:
+            if name not in self._reported and not isinstance(error, FileNotFoundError):
+                self._reported.add(name)
+                self._reporter.warning(f"{name} is not listed, because it cannot be read: {error}")
+            return None
 
     def _status(self, project: str) -> Status:
         try:
-            return msgspec.json.decode(_read(self.status / project) or b"{}", type=Status)
-        except msgspec.DecodeError:
+            return msgspec.json.decode(self.read(self.status / project) or b"{}", type=Status)
+        except (msgspec.DecodeError, UnicodeDecodeError):
             return ACTIVE
 
     def _names(self, project: str) -> list[str]:
@@ -296,11 +418,13 @@ class Index:
                 numbers.append(build[0] if build else 0)
         return max(numbers) + 1 if numbers else None
 
-    def publish(self, wheel: Path, provenance: Mapping[str, Any]) -> Path:
+    def publish(self, wheel: Path, provenance: Mapping[str, Any], *, sha256: str = "") -> Path:
         """Copy a wheel into the index and list it on its pages.
 
-        A crash leaves the index with or without the wheel, never with part of it; the next `refresh`
-        repairs a page that a crash left outdated.
+        The pages are written under temporary names before the wheel gets its name. So if there is no space
+        or no permission, nothing is published. A crash leaves the index with or without the wheel, never
+        with part of it; the next `refresh` repairs a page that a crash left outdated. A wheel that is in
+        the index without a record gets its record.
 
         Parameters
         ----------
@@ -308,6 +432,8 @@ class Index:
             The finished wheel.
         provenance
             What the wheel was built from; its hash and size are added.
+        sha256
+            The hash that it had when it was checked; empty if it was not.
 
         Returns
         -------
@@ -317,58 +443,131 @@ class Index:
         Raises
         ------
         MatrixError
-            The file is not a wheel, or the index has a wheel of that name with other content.
+            The file is not a wheel, or changed after it was checked, or the index has a wheel of that name
+            with other content.
         """
+        metadata_of(wheel.resolve(), wheel.name)
+        project = canonicalize_name(parse_wheel_filename(wheel.name)[0])
+        target = self.simple / project / wheel.name
+        with (
+            self.directory(target.parent, create=True) as folder,
+            self.directory(self.provenance, create=True) as records,
+            temporary_sibling(folder / wheel.name) as copied,
+        ):
+            copy_file(wheel, copied)
+            flush(copied)
+            entry = msgspec.structs.replace(entry_of(copied, wheel.name), upload_time=upload_time(copied))
+            digest = entry.hashes.sha256
+            if sha256 and digest != sha256:
+                msg = (
+                    f"{wheel.name} changed after it was checked: its sha256 was {sha256}, now it is {digest}."
+                )
+                raise MatrixError(msg, hint="Nothing was published.")
+            if os.path.lexists(folder / wheel.name):
+                self._require_same(target, digest)
+            record = records / f"{wheel.name}.{digest[:HASH_DIGITS]}.json"
+            is_new = not os.path.lexists(record)
+            if is_new:
+                replace_file(record, _record_text(provenance, entry))
+            try:
+                with self._prepared(project, entry) as pages:
+                    if link_exclusively(copied, folder / wheel.name):
+                        for temporary, page in pages:
+                            temporary.replace(page)
+                    else:
+                        self._require_same(target, digest)
+            except BaseException:
+                if is_new and not self._is_in(folder, wheel.name, digest):
+                    record.unlink(missing_ok=True)
+                raise
         try:
-            name = canonicalize_name(parse_wheel_filename(wheel.name)[0])
-        except InvalidWheelFilename as error:
-            raise MatrixError(str(error)) from None
-        target = self.simple / name / wheel.name
-        entry = entry_of(wheel)
-        digest = entry.hashes.sha256
-        record = {
-            **provenance,
-            "sha256": digest,
-            "size": entry.size,
-            "requires_python": entry.requires_python,
-        }
-        text = json.dumps(record, indent=2, sort_keys=True) + "\n"
-        record_path = self.provenance / f"{target.name}.{digest[:16]}.json"
-        taken = target.exists()
-        if not taken:
-            with temporary_sibling(target) as temporary:
-                shutil.copyfile(wheel, temporary)
-                flush(temporary)
-                write_atomic(record_path, text)
-                taken = not link_exclusively(temporary, target)
-        if taken and sha256_of(target) != digest:
-            record_path.unlink(missing_ok=True)
+            self.refresh(project, {wheel.name: entry})
+        except (MatrixError, OSError):
+            if wheel.name not in self.entries(project):
+                raise
+        return target
+
+    def _require_same(self, target: Path, digest: str) -> None:
+        """Raise unless a file of the index has this hash."""
+        with self.directory(target.parent) as folder:
+            actual = sha256_of_regular(folder / target.name)
+        if not actual:
+            refuse(target, "exists, but is not a file")
+        if actual != digest:
             msg = f"{target.name} is already in the index {self.root} with different content."
             raise NameTakenError(msg, hint="A published wheel is never replaced; a rebuild gets a build tag.")
-        self.refresh(name, {target.name: msgspec.structs.replace(entry, upload_time=upload_time(target))})
-        return target
+
+    @staticmethod
+    def _is_in(folder: Path, name: str, digest: str) -> bool:
+        return sha256_of_regular(folder / name) == digest
+
+    @contextmanager
+    def _prepared(self, project: str, entry: Entry) -> Iterator[list[tuple[Path, Path]]]:
+        """Write the pages that a new wheel changes; yield their temporary and their final paths."""
+        state = self._state(project)
+        key = entry.filename, entry.hashes.sha256[:HASH_DIGITS]
+        state = state._replace(
+            names=sorted({*state.names, entry.filename}),
+            recorded=state.recorded | {key},
+            yanked=state.yanked | {entry.filename} & set(self.names(self.yanked, regular=True)),
+        )
+        page, data = self._pages(project, state, {**self.entries(project), entry.filename: entry})
+        projects = sorted({*self._paged(), project})
+        changed = [(self.simple / project, JSON_PAGE, data), (self.simple / project, PAGE, page)]
+        changed += [(self.simple, JSON_PAGE, root_json(projects)), (self.simple, PAGE, root_html(projects))]
+        with ExitStack() as stack:
+            used = self.simple / project, self.simple
+            folders = {path: stack.enter_context(self.directory(path)) for path in used}
+            prepared = []
+            for path, name, text in changed:
+                final = folders[path] / name
+                if not _has_content(final, text):
+                    _check_page(path / name)
+                    temporary = stack.enter_context(temporary_sibling(final))
+                    temporary.write_bytes(text)
+                    flush(temporary)
+                    prepared.append((temporary, final))
+            yield prepared
 
     def provenance_of(self, wheel: Path) -> dict[str, Any]:
         """Return the provenance of a wheel; of several records (after a lost race), the one with its hash."""
-        if not wheel.is_file():
+        if not is_regular(wheel):
             return {}
-        records = [record for path in self.record_paths(wheel) if (record := _read_record(path))]
-        records = [record for record in records if record.get("size") == wheel.stat().st_size]
+        records = [record for path in self.record_paths(wheel) if (record := self._read_record(path))]
+        records = [record for record in records if record.get("size") == wheel.lstat().st_size]
         if len(records) > 1:
-            digest = sha256_of(wheel)
+            digest = sha256_of_regular(wheel)
             records = [record for record in records if record.get("sha256") == digest]
         return records[0] if records else {}
 
     def record_paths(self, wheel: Path) -> list[Path]:
         """Return the files with provenance of wheels of this name."""
-        return sorted(self.provenance.glob(f"{glob.escape(wheel.name)}.*.json"))
+        records = self.records({wheel.name})
+        return sorted(self.provenance / f"{name}.{digest}.json" for name, digest in records)
+
+    def _read_record(self, path: Path) -> dict[str, Any]:
+        try:
+            record = json.loads(self.read(path) or b"{}")
+        except (OSError, ValueError, RecursionError):
+            return {}
+        return record if isinstance(record, dict) else {}
 
 
-def _listdir(path: Path) -> list[str]:
-    try:
-        return os.listdir(path)  # noqa: PTH208  three times faster than Path.iterdir
-    except (FileNotFoundError, NotADirectoryError):
-        return []
+def _record_text(provenance: Mapping[str, Any], entry: Entry) -> bytes:
+    record = {
+        **provenance,
+        "sha256": entry.hashes.sha256,
+        "size": entry.size,
+        "requires_python": entry.requires_python,
+    }
+    return (json.dumps(record, indent=2, sort_keys=True) + "\n").encode()
+
+
+def _check_page(path: Path) -> None:
+    """Raise if a directory is where a page belongs; a rename would replace anything else."""
+    if path.is_dir() and not path.is_symlink():
+        msg = f"{path} is a directory, but must be a page."
+        raise DamagedIndexError(msg, hint="`matrix index check --repair` moves it away.")
 
 
 def _has_content(path: Path, text: bytes) -> bool:
@@ -377,34 +576,20 @@ def _has_content(path: Path, text: bytes) -> bool:
     Compared in chunks: with thousands of wheels, memory for a whole page costs more than reading it.
     """
     try:
-        with path.open("rb", buffering=0) as source:
-            if os.fstat(source.fileno()).st_size != len(text):
-                return False
-            at = 0
-            while chunk := source.read(_CHUNK):
-                if not text.startswith(chunk, at):
-                    return False
-                at += len(chunk)
-            return at == len(text)
+        file = open_regular(path)
     except (FileNotFoundError, NotADirectoryError):
         return not text
-    except IsADirectoryError:
+    except NotRegularError:
         return False
-
-
-def _read(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
-        return b""
-
-
-def _read_record(path: Path) -> dict[str, Any]:
-    try:
-        record = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return record if isinstance(record, dict) else {}
+    with os.fdopen(file, "rb", buffering=0) as source:
+        if os.fstat(file).st_size != len(text):
+            return False
+        at = 0
+        while chunk := source.read(_CHUNK):
+            if not text.startswith(chunk, at):
+                return False
+            at += len(chunk)
+        return at == len(text)
 
 
 def build_key_of(document: Mapping[str, Any]) -> str:

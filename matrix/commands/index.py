@@ -16,7 +16,7 @@ from builders.index.repository import build_key_of
 from matrix.console import table
 from matrix.options import add_action, add_format, add_index, add_names
 from matrix.render import findings_text
-from resolver.errors import UsageError
+from resolver.errors import EnvironmentLacksError, MatrixError, UsageError
 from resolver.lock import read_lock
 
 if TYPE_CHECKING:
@@ -27,6 +27,7 @@ SUMMARY = "list, check, maintain and serve the local index"
 EXAMPLE = "matrix index check --repair"
 EXAMPLES = {
     "list": "matrix index list apex --format json",
+    "add": "matrix index add wheels/apex-1.9.0-cp312-cp312-manylinux_2_28_x86_64.whl",
     "check": EXAMPLE,
     "refresh": "matrix index refresh --index /project/project_1/index",
     "remove": "matrix index remove apex==1.9.0+rocm6.4.torch2.9.1.gfx90a --dry-run",
@@ -44,6 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(metavar="ACTION", required=True, dest="action")
     made = {name: add_action(actions, name, summary, EXAMPLES[name]) for name, summary in _SUMMARIES.items()}
     add_names(made["list"], "projects", metavar="NAME", help="only these projects")
+    made["add"].add_argument("wheels", nargs="+", metavar="FILE", type=Path, help="wheel files")
     made["check"].add_argument("--repair", action="store_true", help="repair what can be repaired")
     made["remove"].add_argument("what", nargs="+", metavar="WHEEL", help=_WHAT)
     made["prune"].add_argument(
@@ -72,15 +74,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         made[name].add_argument("--dry-run", action="store_true", help="list what would be removed")
     for name, one in made.items():
         add_index(one)
-        if name in {"list", "check", "remove", "prune"}:
+        if name in {"list", "add", "check", "remove", "prune"}:
             add_format(one)
 
 
 _WHAT = "the file name of a wheel, NAME==VERSION with the local version, or NAME for a whole project"
 _SUMMARIES = {
     "list": "list the wheels",
+    "add": "audit wheels from elsewhere, and publish those without errors",
     "check": "check every wheel and page against their records",
-    "refresh": "rebuild pages that do not agree with the files, e.g. after wheels were copied by hand",
+    "refresh": "rebuild pages that do not agree with the files",
     "remove": "remove wheels",
     "prune": "remove wheels that no lock pins, or that are old",
     "yank": "mark wheels as not to be installed, except by an exact pin",
@@ -111,12 +114,13 @@ def _port(text: str) -> int:
 def execute(context: Context) -> int:
     """Run the command."""
     args, console = context.args, context.console
-    index = Index(args.index)
-    if not index.simple.is_dir():
+    index = Index(args.index, console)
+    if not index.simple.is_dir() and args.action != "add":
         msg = f"{index.root} is not an index: it has no directory simple/."
         raise UsageError(msg, hint="`matrix build-wheels` creates one; name its path with --index.")
     run = {
         "list": _list,
+        "add": _add,
         "check": _check,
         "refresh": _refresh,
         "remove": _remove,
@@ -157,6 +161,7 @@ def _rows(index: Index, project: str) -> list[dict[str, Any]]:
                 "upload_time": entry.upload_time if entry else "",
                 "yanked": entry.yanked if entry else False,
                 "listed": entry is not None,
+                "recorded": bool(record),
                 "build_key": build_key_of(record),
             }
         )
@@ -165,10 +170,41 @@ def _rows(index: Index, project: str) -> list[dict[str, Any]]:
 
 def _state(row: dict[str, Any]) -> str:
     if not row["listed"]:
-        return "not on its page: run `matrix index refresh`"
+        return f"not on its page: run `matrix index {'refresh' if row['recorded'] else 'add'}`"
     if row["yanked"] is False:
         return ""
     return f"yanked: {row['yanked']}" if isinstance(row["yanked"], str) else "yanked"
+
+
+def _add(index: Index, args: argparse.Namespace, console: Console) -> int:
+    from builders.audit import audit_wheel
+    from builders.index.maintenance import adopt
+
+    added: list[str] = []
+    rejected: dict[str, list[Finding]] = {}
+    for path in args.wheels:
+        try:
+            audit = audit_wheel(path)
+            if audit.errors:
+                rejected[str(path)] = audit.errors
+                continue
+            added.append(adopt(index, path, audit).name)
+        except EnvironmentLacksError:
+            raise
+        except MatrixError as error:
+            rejected[str(path)] = [Finding(error.id, "error", error.message, error.hint)]
+            continue
+        if args.format == "text":
+            console.data(f"added {path.name}")
+            console.info(findings_text(audit.findings, quiet=True, indent="  ", coloured=console.coloured))
+    if args.format == "json":
+        findings = {name: msgspec.to_builtins(errors) for name, errors in rejected.items()}
+        console.document({"schema": 1, "index": str(index.root), "added": added, "rejected": findings})
+        return int(bool(rejected))
+    for name, errors in rejected.items():
+        console.data(f"not added: {name}")
+        console.data(findings_text(errors, indent="  ", coloured=console.coloured))
+    return int(bool(rejected))
 
 
 def _check(index: Index, args: argparse.Namespace, console: Console) -> int:
@@ -198,13 +234,13 @@ def _print_damage(findings: list[Finding], console: Console) -> None:
 
 
 def _refresh(index: Index, _: argparse.Namespace, console: Console) -> int:
-    from builders.index.maintenance import misplaced, replaced
+    from builders.index.maintenance import misplaced, replaced, unlisted
 
-    findings = [*misplaced(index), *replaced(index)]
+    changed = index.refresh_all()
+    findings = [*misplaced(index), *replaced(index), *unlisted(index)]
     _print_damage(findings, console)
     if findings:
         console.info("A published wheel is never replaced. Repair with: matrix index check --repair")
-    changed = index.refresh_all()
     if changed:
         console.data(f"Rebuilt the pages of {', '.join(changed)}.")
     elif not findings:

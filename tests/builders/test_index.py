@@ -21,7 +21,7 @@ from urllib.parse import unquote, urlsplit
 import pytest
 from pypi_simple import DistributionPackage, ProjectPage
 
-from builders.files import sha256_of, write_atomic
+from builders.files import link_exclusively, replace_file, sha256_of
 from builders.index import Index
 from resolver.errors import MatrixError
 from tests.support.records import record_of
@@ -202,10 +202,11 @@ def test_project_names_are_normalized(index: Index, make_wheel: MakeWheel) -> No
 
 def test_refresh_repairs_page_after_crash(index: Index, make_wheel: MakeWheel) -> None:
     index.publish(make_wheel(version="1.0"), record_of("a"))
-    shutil.copy(make_wheel(version="2.0", requires_python=">=3.9"), index.simple / "tiny")
-    fresh = index.simple / "fresh"
-    fresh.mkdir()
-    shutil.copy(make_wheel(name="fresh"), fresh)
+    before = {path: path.read_bytes() for path in index.simple.rglob("index.*")}
+    index.publish(make_wheel(version="2.0", requires_python=">=3.9"), record_of("b"))
+    index.publish(make_wheel(name="fresh"), record_of("c"))
+    for path in list(index.simple.rglob("index.*")):
+        path.write_bytes(before[path]) if path in before else path.unlink()
     assert index.refresh("tiny") is True
     assert index.refresh("fresh") is True
     agree(index, "tiny")
@@ -220,16 +221,37 @@ def test_refresh_slow_writer_writes_again(
     index: Index, make_wheel: MakeWheel, monkeypatch: pytest.MonkeyPatch, page: str
 ) -> None:
     """Between reading the directory and writing the page, another one publishes and is done."""
+    index.publish(make_wheel(version="1.0"), {})
     others = [make_wheel(version="2.0"), make_wheel(name="other")]
+    (index.simple / page).unlink()
 
-    def write_late(target: Path, text: str) -> None:
-        if target == index.simple / page:
-            monkeypatch.setattr("builders.index.repository.write_atomic", write_atomic)
+    def write_late(target: Path, data: bytes) -> None:
+        if target.resolve() == index.simple / page:
+            monkeypatch.setattr("builders.index.repository.replace_file", replace_file)
             for other in others:
                 index.publish(other, {})
-        write_atomic(target, text)
+        replace_file(target, data)
 
-    monkeypatch.setattr("builders.index.repository.write_atomic", write_late)
+    monkeypatch.setattr("builders.index.repository.replace_file", write_late)
+    index.refresh("tiny")
+    assert len(index.wheels("tiny")) == 2
+    agree(index, "tiny")
+    assert re.findall(r'href="(.*?)"', (index.simple / "index.html").read_text()) == ["other/", "tiny/"]
+
+
+def test_publish_slow_writer_writes_again(
+    index: Index, make_wheel: MakeWheel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between preparing the pages and publishing, another one publishes and is done."""
+    others = [make_wheel(version="2.0"), make_wheel(name="other")]
+
+    def link_late(temporary: Path, target: Path) -> bool:
+        monkeypatch.setattr("builders.index.repository.link_exclusively", link_exclusively)
+        for other in others:
+            index.publish(other, {})
+        return link_exclusively(temporary, target)
+
+    monkeypatch.setattr("builders.index.repository.link_exclusively", link_late)
     index.publish(make_wheel(version="1.0"), {})
     assert len(index.wheels("tiny")) == 2
     agree(index, "tiny")

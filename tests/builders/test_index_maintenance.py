@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from pypi_simple import DistributionPackage, ProjectPage, ProjectStatus
 
+from builders.files import sha256_of
 from builders.index import Index
 from builders.index.maintenance import (
     check,
@@ -46,6 +47,12 @@ def page_of(index: Index, project: str) -> ProjectPage:
 
 def links_of(index: Index, project: str) -> dict[str, DistributionPackage]:
     return {link.filename: link for link in page_of(index, project).packages}
+
+
+def put(index: Index, wheel: Path, target: Path) -> None:
+    """Copy a wheel and write a record for it, as a publisher does before the pages."""
+    shutil.copy(wheel, target)
+    (index.provenance / f"{target.name}.{sha256_of(wheel)[:16]}.json").write_text("{}")
 
 
 def ids(index: Index, *, repair: bool = False) -> list[str]:
@@ -169,9 +176,9 @@ def test_check_truncated_wheel_is_found(index: Index, keep: int) -> None:
 
 def test_check_wheel_with_wrong_name_is_found(index: Index, make_wheel: MakeWheel) -> None:
     made = make_wheel("tiny", "3.0")
-    made.rename(index.simple / "tiny" / "tiny-4.0-py3-none-any.whl")
+    put(index, made, index.simple / "tiny" / "tiny-4.0-py3-none-any.whl")
     stray = make_wheel("stray", "1.0")
-    stray.rename(index.simple / "tiny" / stray.name)
+    put(index, stray, index.simple / "tiny" / stray.name)
     index.refresh("tiny")
     misnamed = {
         finding.evidence["path"].rpartition("/")[2]: finding
@@ -227,7 +234,7 @@ def test_check_merges_misnamed_directory_safely(index: Index, make_wheel: MakeWh
         "other": make_wheel("tiny", "1.0", files={"tiny.py": b"ANSWER = 43\n"}, folder="other"),
         "new": make_wheel("tiny", "3.0"),
     }[case]
-    shutil.copy(stray, wrong)
+    put(index, stray, wrong / stray.name)
     index.refresh_all()
     assert index.projects() == ["other", "tiny"]
     assert "TINY" not in (index.simple / "index.html").read_text()
@@ -253,7 +260,7 @@ def test_check_merges_misnamed_directory_safely(index: Index, make_wheel: MakeWh
 
 def test_check_misnamed_link_is_unlinked(index: Index) -> None:
     (index.simple / "Tiny").symlink_to("tiny")
-    assert ids(index) == ["folder-misnamed"]
+    assert ids(index) == ["file-irregular"]
     check(index, repair=True)
     assert len(index.wheels("tiny")) == 2
     assert not (index.simple / "Tiny").is_symlink()

@@ -261,8 +261,8 @@ def test_server_follows_links_within_index(address: str, index: Index) -> None:
 
 
 def test_server_index_root_may_be_a_link(index: Index, tmp_path: Path) -> None:
-    index.simple.rename(tmp_path / "elsewhere")
-    index.simple.symlink_to(tmp_path / "elsewhere")
+    index.root.rename(tmp_path / "elsewhere")
+    index.root.symlink_to(tmp_path / "elsewhere")
     (wheel,) = index.wheels("my-pkg-ext")
     with serving(index) as url:
         assert get(f"{url}my-pkg-ext/").status_code == 200

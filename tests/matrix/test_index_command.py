@@ -105,13 +105,50 @@ def test_index_bad_input_changes_nothing(
     assert {path: path.stat().st_mtime_ns for path in index.root.rglob("*")} == before
 
 
-def test_index_refresh_lists_copied_wheels(index: Index, make_wheel: MakeWheel, capsys: Capture) -> None:
-    shutil.copy(make_wheel("tiny", "3.0"), index.simple / "tiny")
+def test_index_lists_copied_wheel_when_it_is_added(
+    index: Index, make_wheel: MakeWheel, capsys: Capture
+) -> None:
+    copied = Path(shutil.copy(make_wheel("tiny", "3.0"), index.simple / "tiny"))
+    assert main(["index", "list"]) == 0
+    assert "not on its page: run `matrix index add`" in capsys.readouterr().out
+    assert main(["index", "refresh"]) == 1
+    assert "no record of where it comes from" in capsys.readouterr().out
+    assert main(["index", "check", "--repair"]) == 1
+    assert "3.0" not in (index.simple / "tiny" / "index.json").read_text()
+    capsys.readouterr()
+    assert answer(capsys, "add", str(copied))["added"] == [copied.name]
+    assert "3.0" in (index.simple / "tiny" / "index.json").read_text()
+    assert main(["index", "check"]) == 0
+
+
+def test_index_refresh_rebuilds_pages(index: Index, capsys: Capture) -> None:
+    (index.simple / "tiny" / "index.json").unlink()
     assert main(["index", "list"]) == 0
     assert "not on its page: run `matrix index refresh`" in capsys.readouterr().out
     assert main(["index", "refresh"]) == 0
-    assert "tiny" in capsys.readouterr().out
-    assert "3.0" in (index.simple / "tiny" / "index.json").read_text()
+    assert "Rebuilt the pages of tiny" in capsys.readouterr().out
+
+
+def test_index_add_publishes_wheels_without_errors(
+    tmp_path: Path, make_wheel: MakeWheel, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    good, other = make_wheel("good", "1.0"), make_wheel("good", "2.0")
+    bad = make_wheel("bad", "1.0", metadata="Metadata-Version: 2.1\nName: other\nVersion: 1.0\n")
+    broken = tmp_path / "broken-1.0-py3-none-any.whl"
+    broken.write_bytes(b"no zip file")
+    document = answer(capsys, "add", *map(str, (broken, good, bad, other)), code=1)
+    assert document["added"] == [good.name, other.name]
+    rejected = document["rejected"]
+    assert isinstance(rejected, dict)
+    assert set(rejected) == {str(broken), str(bad)}
+    index = Index(tmp_path / "index")
+    assert index.projects() == ["good"]
+    assert set(index.entries("good")) == {good.name, other.name}
+    assert main(["index", "add", str(broken), str(good)]) == 1
+    output = capsys.readouterr().out
+    assert f"added {good.name}" in output
+    assert f"not added: {broken}" in output
 
 
 @pytest.mark.parametrize("words", [["check", "-q"], ["-q", "check"], ["check", "-v"], ["-vv", "check"]])
@@ -172,7 +209,7 @@ def test_index_commands_survive_broken_link(index: Index, capsys: Capture) -> No
     assert len(answer(capsys, "list")["wheels"]) == 3  # type: ignore[arg-type]
     assert len(answer(capsys, "prune", "--older-than", "0", "--dry-run")["removed"]) == 3  # type: ignore[arg-type]
     assert main(["index", "refresh"]) == 1
-    assert "not a regular file" in capsys.readouterr().err
+    assert "is a symbolic link, which is not followed" in capsys.readouterr().out
 
 
 @pytest.mark.slow

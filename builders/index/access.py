@@ -1,0 +1,166 @@
+"""Open the files and directories of an index without following links.
+
+Everybody who can write to a shared index can put a link, a pipe or a device where a page or a wheel
+belongs. Links are not followed, so that nobody writes or reads a file elsewhere for somebody else. Pipes
+are not opened, so that nothing waits for ever. The index itself may be reached through a link.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import stat
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+from builders.modes import share
+from resolver.errors import DamagedIndexError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+
+
+@contextmanager
+def directory(root: Path, path: Path, *, create: bool = False) -> Iterator[Path]:
+    """Open a directory below an index and yield a path that leads to it.
+
+    The path leads through a descriptor (``/proc/self/fd``), so it stays that of the same directory even if
+    somebody replaces the directory, or one above it, by a link.
+
+    Parameters
+    ----------
+    root
+        The index.
+    path
+        The directory.
+    create
+        Create it, and those above it, if they do not exist.
+
+    Raises
+    ------
+    DamagedIndexError
+        The directory, or one between it and the index, is a link or a file.
+    OSError
+        The directory does not exist, or cannot be created. Errors about files in it name their real paths.
+    """
+    if create:
+        root.mkdir(parents=True, exist_ok=True)
+    opened = os.open(root, _DIRECTORY)
+    try:
+        at = root
+        for name in path.relative_to(root).parts:
+            at /= name
+            inner = _enter(opened, name, at, create=create)
+            os.close(opened)
+            opened = inner
+        through = f"/proc/self/fd/{opened}"
+        try:
+            yield Path(through)
+        except OSError as error:
+            _rename_in(error, through, path)
+            raise
+    finally:
+        os.close(opened)
+
+
+def _enter(parent: int, name: str, path: Path, *, create: bool) -> int:
+    made = False
+    if create:
+        try:
+            os.mkdir(name, dir_fd=parent)
+            made = True
+        except FileExistsError:
+            pass
+        except OSError as error:
+            error.filename = str(path)
+            raise
+    try:
+        opened = os.open(name, _DIRECTORY | os.O_NOFOLLOW, dir_fd=parent)
+    except OSError as error:
+        if error.errno in {errno.ELOOP, errno.ENOTDIR}:
+            refuse(path, "is a link or a file, but must be a directory")
+        error.filename = str(path)
+        raise
+    if made:
+        share(opened, os.fstat(parent))
+    return opened
+
+
+def refuse(path: Path, problem: str) -> NoReturn:
+    """Raise the error for a file that must not be there."""
+    msg = f"{path} {problem}."
+    raise DamagedIndexError(msg, hint="`matrix index check` names everything that is wrong with the index.")
+
+
+def _rename_in(error: OSError, through: str, path: Path) -> None:
+    for attribute in ("filename", "filename2"):
+        value = getattr(error, attribute)
+        if value is not None and os.fsdecode(value).startswith(through):
+            setattr(error, attribute, str(path) + os.fsdecode(value).removeprefix(through))
+
+
+class NotRegularError(OSError):
+    """A path is a link, a pipe, a device, a socket or a directory, not a file."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(errno.EINVAL, "Not a regular file", str(path))
+
+
+NOT_A_FILE = (FileNotFoundError, NotADirectoryError, NotRegularError)
+"""What `open_regular` raises if there is no file."""
+
+
+def open_regular(path: Path) -> int:
+    """Open a file for reading and return its descriptor.
+
+    Raises
+    ------
+    NotRegularError
+        It is something else.
+    OSError
+        It does not exist, or cannot be read.
+    """
+    try:
+        file = os.open(path, _FILE)
+    except OSError as error:
+        if error.errno in {errno.ELOOP, errno.ENXIO}:
+            raise NotRegularError(path) from None
+        raise
+    if not stat.S_ISREG(os.fstat(file).st_mode):
+        os.close(file)
+        raise NotRegularError(path)
+    return file
+
+
+def read_regular(path: Path, *, largest: int) -> bytes:
+    """Return the content of a file; empty if there is none, or it has more than `largest` bytes."""
+    try:
+        file = open_regular(path)
+    except NOT_A_FILE:
+        return b""
+    with os.fdopen(file, "rb") as source:
+        content = source.read(largest + 1)
+    return content if len(content) <= largest else b""
+
+
+def sha256_of_regular(path: Path) -> str:
+    """Return the SHA-256 of a file in hexadecimal; empty if there is none."""
+    try:
+        file = open_regular(path)
+    except NOT_A_FILE:
+        return ""
+    with os.fdopen(file, "rb") as source:
+        return hashlib.file_digest(source, "sha256").hexdigest()
+
+
+def is_regular(path: Path) -> bool:
+    """Return whether a path is a file; a link to one is not."""
+    try:
+        return stat.S_ISREG(path.lstat().st_mode)
+    except OSError:
+        return False
