@@ -61,8 +61,10 @@ def _context(bundle: str) -> SSLContext:
     return context
 
 
-def new_session(purpose: str, adapter: Callable[..., HTTPAdapter] = Adapter) -> requests.Session:
-    """Return a session that retries, with back-off, and opens at most 16 connections to a host.
+def new_session(
+    purpose: str, adapter: Callable[..., HTTPAdapter] = Adapter, *, connections: int = CONNECTIONS
+) -> requests.Session:
+    """Return a session that retries, with back-off.
 
     Parameters
     ----------
@@ -70,6 +72,8 @@ def new_session(purpose: str, adapter: Callable[..., HTTPAdapter] = Adapter) -> 
         What the session is for; it is part of the user agent.
     adapter
         Returns the adapter; called with the keyword arguments of `HTTPAdapter`.
+    connections
+        Most connections to one host at the same time.
     """
     session = _Session()
     session.headers["User-Agent"] = f"{_program()} ({purpose})"
@@ -82,7 +86,7 @@ def new_session(purpose: str, adapter: Callable[..., HTTPAdapter] = Adapter) -> 
         respect_retry_after_header=True,
         raise_on_status=False,
     )
-    options: dict[str, Any] = {"max_retries": retry, "pool_maxsize": CONNECTIONS, "pool_block": True}
+    options: dict[str, Any] = {"max_retries": retry, "pool_maxsize": connections, "pool_block": True}
     for scheme in ("https://", "http://"):
         session.mount(scheme, adapter(**options))
     return session

@@ -84,8 +84,8 @@ class IndexClient:
         Number of seconds for which a page is used without a request.
     reporter
         Receives a warning when old pages are used.
-    alone
-        Whether no second process is started when many pages are fetched.
+    is_second
+        Whether this is the client of the second process (`builders.index_client.fetcher`).
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class IndexClient:
         offline: bool = False,
         fresh_for: float = FRESH_FOR,
         reporter: Reporter = SILENT,
-        alone: bool = False,
+        is_second: bool = False,
     ) -> None:
         self._mirrors = dict(mirrors or {})
         self._login_urls = (*indexes, *find_links)
@@ -118,7 +118,8 @@ class IndexClient:
         self._pages: _Once[StoredPage] = _Once()
         self._transports: _Once[Transport] = _Once()
         self._fetchers: _Once[Fetcher | None] = _Once()
-        self._is_alone = alone
+        self._is_second = is_second
+        self._has_second = not is_second and len(os.sched_getaffinity(0)) > 1
         self._pool = _Pool()
         self._parsing = threading.Lock()
         """Threads that parse at the same time are slower than one, and need more memory."""
@@ -393,8 +394,10 @@ class IndexClient:
 
         def connect() -> Transport:
             from builders.index_client.transport import Transport
+            from builders.web import CONNECTIONS
 
-            return Transport(self._login_urls, self._mirrors)
+            processes = 1 + (self._has_second or self._is_second)
+            return Transport(self._login_urls, self._mirrors, CONNECTIONS // processes)
 
         return self._transports.get("", connect)
 
@@ -410,7 +413,7 @@ class IndexClient:
     @property
     def _fetcher(self) -> Fetcher | None:
         def make() -> Fetcher | None:
-            if self._is_alone:
+            if not self._has_second:
                 return None
             from builders.index_client.fetcher import Fetcher
 

@@ -62,7 +62,7 @@ class Fetcher:
         """
         with self._lock:
             self._number += 1
-            if self._number == _START_AT and len(os.sched_getaffinity(0)) > 1:
+            if self._number == _START_AT:
                 self._start()
             reply = self._replies.expect(self._number)
             if reply is None or not self._send([self._number, what]):
@@ -132,7 +132,7 @@ def serve() -> None:
     """Fetch what standard input names."""
     from builders.index_client.client import IndexClient
 
-    client = IndexClient(**msgspec.json.decode(sys.stdin.buffer.readline()), alone=True)
+    client = IndexClient(**msgspec.json.decode(sys.stdin.buffer.readline()), is_second=True)
     os.write(1, _READY)
     for line in sys.stdin.buffer:
         client.submit(partial(_fetch, client, *msgspec.json.decode(line)))

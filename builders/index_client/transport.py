@@ -13,7 +13,7 @@ import requests.auth
 import urllib3
 
 from builders.urls import mirrored, without_password
-from builders.web import TIMEOUT, failure_reason, new_session
+from builders.web import CONNECTIONS, TIMEOUT, failure_reason, new_session
 from builders.wheel import DamagedError
 
 if TYPE_CHECKING:
@@ -48,11 +48,15 @@ class Transport:
     ----------
     indexes
         URLs whose user and password are used for every file on their host.
+    connections
+        Most connections to one host at the same time.
     """
 
-    def __init__(self, indexes: Iterable[str], mirrors: Mapping[str, str]) -> None:
+    def __init__(
+        self, indexes: Iterable[str], mirrors: Mapping[str, str], connections: int = CONNECTIONS
+    ) -> None:
         self._mirrors = mirrors
-        self._session = new_session("resolve")
+        self._session = new_session("resolve", connections=connections)
         self._session.auth = self._credentials = _Credentials([*indexes, *mirrors.values()])
         self._down: dict[str, str] = {}
 

@@ -55,6 +55,17 @@ class Server(http.server.ThreadingHTTPServer):
         self.pages: dict[str, tuple[str, bytes] | Callable[[Handler], None]] = {}
         self.requests: list[tuple[str, dict[str, str]]] = []
         self.ranges = True
+        self.connections: set[Any] = set()
+        self.most_connections = 0
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        self.connections.add(request)
+        self.most_connections = max(self.most_connections, len(self.connections))
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        self.connections.discard(request)
+        super().shutdown_request(request)
 
     def handle_error(self, *_: object) -> None:
         """Ignore clients that disconnect."""
@@ -1242,6 +1253,7 @@ def test_second_process_does_part_of_the_work(
     pages = [path for path in many.paths if path.startswith("/simple/")]
     assert sorted(pages) == sorted(f"/simple/{name}/" for name in MANY)
     assert 0 < len(own_requests) < len(many.paths)
+    assert many.most_connections <= 16
     assert len(children()) == 1
     del source
     gc.collect()
