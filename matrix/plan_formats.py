@@ -1,10 +1,16 @@
-"""Plans as files for batch systems and CI. Tasks whose wheels the index has are left out."""
+"""Plans as files for batch systems and CI. Tasks whose wheels the index has are left out.
+
+Sources: sbatch(1) of Slurm 22.05; HyperQueue's job definition file
+(It4innovations/hyperqueue@680857bd:docs/jobs/jobfile.md); the schemas of GitHub's workflows and GitLab's
+pipelines that SchemaStore publishes, which the tests use.
+"""
 
 from __future__ import annotations
 
 import math
 import shlex
-from typing import TYPE_CHECKING
+from io import StringIO
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -67,5 +73,116 @@ def _mebibytes(task: PlannedTask) -> int:
     return math.ceil(task.memory_gib * 1024) + 1024
 
 
-FORMATS: dict[str, Callable[[Plan], str]] = {"sbatch": sbatch_script}
+def hyperqueue_jobs(plan: Plan) -> str:
+    """Return a job definition file for HyperQueue. Tasks with the longest remaining path come first."""
+    import tomli_w
+
+    numbers = {task.key: number for number, task in enumerate(plan.missing, start=1)}
+    remaining = _remaining_minutes(plan)
+    tasks = [
+        {
+            "id": numbers[task.key],
+            "command": _limited(task),
+            "cwd": plan.directory,
+            "deps": [numbers[key] for key in task.requires if key in numbers],
+            "time_limit": f"{task.time_limit}s",
+            "crash_limit": 3,
+            "priority": remaining[task.key],
+            "request": [{"resources": {"cpus": task.cores, "mem": _mebibytes(task)}}],
+        }
+        for task in plan.missing
+    ]
+    return "# Written by `matrix plan`: hq job submit-file FILE\n" + tomli_w.dumps(
+        {"name": "matrix", "task": tasks}
+    )
+
+
+def _remaining_minutes(plan: Plan) -> dict[str, int]:
+    """Return for each task the time until everything that requires it is built."""
+    seconds: dict[str, float] = {}
+    for task in reversed(plan.missing):
+        after = [seconds[other.key] for other in plan.missing if task.key in other.requires]
+        seconds[task.key] = task.seconds + max(after, default=0.0)
+    return {key: math.ceil(value / 60) for key, value in seconds.items()}
+
+
+def github_workflow(plan: Plan) -> str:
+    """Return a GitHub workflow: a job for each task, whose artifact is the index with its wheel."""
+    jobs: dict[str, Any] = {}
+    names = _job_names(plan)
+    index = _relative(plan.index, plan)
+    for task in plan.missing:
+        needs = [names[key] for key in task.requires if key in names]
+        download = [
+            {
+                "uses": "actions/download-artifact@v4",
+                "with": {"name": name, "path": index},
+            }
+            for name in needs
+        ]
+        jobs[names[task.key]] = {
+            "name": f"{task.name} {task.version}",
+            **({"needs": needs} if needs else {}),
+            "runs-on": "self-hosted",
+            "timeout-minutes": math.ceil(task.time_limit / 60),
+            "steps": [
+                {"uses": "actions/checkout@v4"},
+                *download,
+                {"run": _relative_command(task, plan)},
+                {
+                    "uses": "actions/upload-artifact@v4",
+                    "if": "always()",
+                    "with": {"name": names[task.key], "path": index, "include-hidden-files": True},
+                },
+            ],
+        }
+    return _yaml({"name": "wheels", "on": {"workflow_dispatch": {}}, "jobs": jobs})
+
+
+def gitlab_pipeline(plan: Plan) -> str:
+    """Return a GitLab child pipeline: a job for each task, whose artifact is the index with its wheel."""
+    names = _job_names(plan)
+    index = _relative(plan.index, plan)
+    jobs = {
+        names[task.key]: {
+            "stage": "build",
+            "needs": [names[key] for key in task.requires if key in names],
+            "script": [_relative_command(task, plan)],
+            "timeout": f"{math.ceil(task.time_limit / 60)} minutes",
+            "artifacts": {"when": "always", "paths": [index]},
+        }
+        for task in plan.missing
+    }
+    return _yaml({"stages": ["build"], **jobs})
+
+
+def _job_names(plan: Plan) -> dict[str, str]:
+    return {task.key: f"{task.name}-{task.key[:8]}" for task in plan.missing}
+
+
+def _relative(word: str, plan: Plan) -> str:
+    """Return a path in the directory of the plan as the repository has it, and any other word unchanged."""
+    return word.removeprefix(f"{plan.directory}/")
+
+
+def _relative_command(task: PlannedTask, plan: Plan) -> str:
+    return shlex.join(_relative(word, plan) for word in task.command)
+
+
+def _yaml(document: object) -> str:
+    from ruamel.yaml import YAML
+
+    stream = StringIO()
+    yaml = YAML()
+    yaml.width = 4096  # commands stay on one line
+    yaml.dump(document, stream)
+    return f"# Written by `matrix plan`.\n{stream.getvalue()}"
+
+
+FORMATS: dict[str, Callable[[Plan], str]] = {
+    "sbatch": sbatch_script,
+    "hq": hyperqueue_jobs,
+    "github": github_workflow,
+    "gitlab": gitlab_pipeline,
+}
 """Format to the function that writes it."""
