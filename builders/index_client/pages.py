@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import html
 import re
+from contextlib import suppress
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeVar
 from urllib.parse import unquote, urljoin
 
 import msgspec
-from packaging.version import InvalidVersion, Version
+from packaging.version import Version
 
 from resolver.indexes import File
 from resolver.requirements import normalize_name
@@ -73,12 +74,19 @@ class _JsonPage(msgspec.Struct, rename="kebab"):
     project_status: _Status = _Status()
 
 
+class _Head(msgspec.Struct, rename="kebab"):
+    meta: _Meta = _Meta()
+    project_status: _Status = _Status()
+
+
 class _RawPage(msgspec.Struct):
     files: list[msgspec.Raw]
 
 
 _json_decoder = msgspec.json.Decoder(_JsonPage)
 _raw_decoder = msgspec.json.Decoder(_RawPage)
+_head_decoder = msgspec.json.Decoder(_Head)
+_file_decoder = msgspec.json.Decoder(_JsonFile)
 _files_decoder = msgspec.json.Decoder(list[_JsonFile])
 
 
@@ -179,11 +187,22 @@ def by_version(parts: Iterable[tuple[str, T]], project: str) -> list[tuple[str, 
             if not _is_for_others(words[-1]):
                 rows.append(part)
     merged: dict[Version, tuple[str, list[T]]] = {}
+    skipped = 0
     for text, rows in by_text.items():
         version = _version(text)
         if version is not None:
             merged.setdefault(version, (text, []))[1].extend(rows)
+        else:
+            skipped += len(rows)
+    _log_skipped(skipped, "has an invalid version", project)
     return [row for _, row in sorted(merged.items(), key=lambda item: item[0], reverse=True)]
+
+
+def _log_skipped(count: int, reason: str, page: str) -> None:
+    if count:
+        from logging import getLogger
+
+        getLogger(__name__).info("Skipped a file that %s, %d times: %s", reason, count, page)
 
 
 @lru_cache(maxsize=1000)
@@ -252,20 +271,37 @@ def _is_name(text: str, project: str) -> bool:
 def _version(text: str) -> Version | None:
     try:
         return Version(text)
-    except InvalidVersion:
+    except ValueError:  # also a number with thousands of digits
         return None
 
 
 def _cut_json(content: bytes) -> tuple[Form, str, list[tuple[str, bytes]]]:
     try:
-        page = _json_decoder.decode(content)
         rows = _raw_decoder.decode(content).files
+        try:
+            page = _json_decoder.decode(content)
+        except msgspec.DecodeError:
+            page, rows = _without_damage(content, rows)
+            if not rows:
+                raise
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         msg = f"it is not valid JSON of a package index ({error})"
         raise PageError(msg) from None
     _check_api(page.meta.api_version)
     parts = [(file.filename, bytes(row)) for file, row in zip(page.files, rows, strict=True)]
     return "json", page.project_status.status, parts
+
+
+def _without_damage(content: bytes, rows: list[msgspec.Raw]) -> tuple[_JsonPage, list[msgspec.Raw]]:
+    """Parse a page of which a file is damaged, without that file."""
+    head = _head_decoder.decode(content)
+    files, usable = [], []
+    for row in rows:
+        with suppress(msgspec.DecodeError, UnicodeDecodeError):
+            files.append(_file_decoder.decode(row))
+            usable.append(row)
+    _log_skipped(len(rows) - len(usable), "is not described as PEP 691 requires", "a JSON page")
+    return _JsonPage(files, head.meta, head.project_status), usable
 
 
 def _json_files(part: bytes, url: str, index: str) -> Iterator[File]:
@@ -417,5 +453,8 @@ class _Resolver:
             return link
         directory, slash, name = link.rpartition("/")
         if directory not in self._directories:
-            self._directories[directory] = urljoin(self._url, f"{directory}{slash}" or "./")
+            try:
+                self._directories[directory] = urljoin(self._url, f"{directory}{slash}" or "./")
+            except ValueError:  # a malformed host: the request will fail
+                return link
         return self._directories[directory] + name

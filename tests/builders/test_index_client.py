@@ -1305,3 +1305,63 @@ def test_errors_are_the_same_with_a_second_process(many: Server, client: MakeCli
         error = answers[name]
         assert isinstance(error, SourceError)
         assert f"The page of {name} on " in error.message
+
+
+_GOOD = {"filename": "tiny-1.0-py3-none-any.whl", "url": "tiny-1.0-py3-none-any.whl"}
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"filename": f"tiny-{'1' * 5000}-py3-none-any.whl", "url": "x"},
+        {"filename": "tiny-abc-py3-none-any.whl", "url": "x"},
+        {"filename": "tiny-2.0.whl", "url": "x"},
+        {"filename": 5, "url": "x"},
+        {"filename": "tiny-2.0-py3-none-any.whl"},
+        {"filename": "tiny-2.0-py3-none-any.whl", "url": None},
+        {"filename": "tiny-2.0-py3-none-any.whl", "url": "x", "hashes": []},
+        {"filename": "tiny-2.0-py3-none-any.whl", "url": "x", "size": "big"},
+        {"filename": "tiny-\ud800-py3-none-any.whl", "url": "x"},
+        {"filename": "", "url": ""},
+        "text",
+        None,
+    ],
+)
+def test_bad_file_of_json_page_is_skipped(bad: object) -> None:
+    content = json.dumps({"meta": {"api-version": "1.0"}, "files": [bad, _GOOD, bad]}).encode()
+    page = pages.cut(content, "application/vnd.pypi.simple.v1+json", "https://i.example/tiny/", "tiny")
+    ((version, part),) = page.releases
+    assert version == "1.0"
+    (file,) = pages.files(part, page.form, "https://i.example/tiny/", "https://i.example/")
+    assert file.url == "https://i.example/tiny/tiny-1.0-py3-none-any.whl"
+
+
+@pytest.mark.parametrize(
+    "name", [f"tiny-{'1' * 5000}-py3-none-any.whl", "tiny-abc.tar.gz", "tiny-&#9999999999;.zip"]
+)
+def test_bad_file_of_html_page_is_skipped(name: str) -> None:
+    links = [f'<a href="{link}">{link}</a>' for link in (name, _GOOD["url"], name)]
+    content = f"<html><body>{''.join(links)}</body></html>".encode()
+    page = pages.cut(content, "text/html", "https://i.example/tiny/", "tiny")
+    assert [version for version, _ in page.releases] == ["1.0"]
+
+
+def test_skipped_files_are_counted(caplog: pytest.LogCaptureFixture) -> None:
+    bad = {"filename": "tiny-abc-py3-none-any.whl", "url": "x"}
+    content = json.dumps({"files": [bad, _GOOD, bad, {}]}).encode()
+    with caplog.at_level("INFO"):
+        pages.cut(content, "application/json", "https://i.example/tiny/", "tiny")
+    assert [record.getMessage() for record in caplog.records] == [
+        "Skipped a file that is not described as PEP 691 requires, 1 times: a JSON page",
+        "Skipped a file that has an invalid version, 2 times: tiny",
+    ]
+
+
+def test_link_with_malformed_host_does_not_hide_others() -> None:
+    links = [{"filename": "tiny-2.0-py3-none-any.whl", "url": "//[bad/tiny-2.0-py3-none-any.whl"}, _GOOD]
+    page = pages.cut(json.dumps({"files": links}).encode(), "application/json", "https://i.example/", "")
+    ((_, part),) = page.releases
+    assert [file.name for file in pages.files(part, page.form, "https://i.example/", "")] == [
+        "tiny-1.0-py3-none-any.whl",
+        "tiny-2.0-py3-none-any.whl",
+    ]
