@@ -19,6 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from builders.files import sha256_of
 from builders.index import Index
 
 if TYPE_CHECKING:
@@ -44,10 +45,12 @@ def make_wheel(folder: Path, name: str, version: str) -> Path:
 
 
 def fill(index: Index, projects: int, versions: int) -> None:
-    """Put wheels into an index's directories, without a page."""
+    """Put wheels and their records into an index's directories, without a page."""
+    index.provenance.mkdir(parents=True)
     for one in range(projects):
         for number in range(versions):
-            make_wheel(index.simple / f"pkg{one}", f"pkg{one}", f"{number}.0+{LABEL}")
+            wheel = make_wheel(index.simple / f"pkg{one}", f"pkg{one}", f"{number}.0+{LABEL}")
+            (index.provenance / f"{wheel.name}.{sha256_of(wheel)[:16]}.json").write_text("{}")
 
 
 def seconds(do: Callable[[], object]) -> float:

@@ -1321,7 +1321,6 @@ _GOOD = {"filename": "tiny-1.0-py3-none-any.whl", "url": "tiny-1.0-py3-none-any.
         {"filename": "tiny-2.0-py3-none-any.whl", "url": None},
         {"filename": "tiny-2.0-py3-none-any.whl", "url": "x", "hashes": []},
         {"filename": "tiny-2.0-py3-none-any.whl", "url": "x", "size": "big"},
-        {"filename": "tiny-\ud800-py3-none-any.whl", "url": "x"},
         {"filename": "", "url": ""},
         "text",
         None,
