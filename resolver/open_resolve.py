@@ -251,8 +251,21 @@ def _completed(resolution: Resolution, world: OpenWorld) -> Resolution:
         edges=ordered,
         order=generations((pick.name for pick in distributions), ordered),
         left_open=left,
-        warnings=(*resolution.warnings, *_warnings(world)),
+        warnings=(*resolution.warnings, *_warnings(world), *_confusions(distributions, world)),
     )
+
+
+def _confusions(picks: Iterable[Distribution], world: OpenWorld) -> Iterator[str]:
+    """Warn about distributions whose name means another project on an earlier index, maybe."""
+    for pick in picks:
+        index = pick.files[0].index if pick.files else ""
+        bound = pick.index and pick.index != index
+        if pick.origin == "published" and not bound and (earlier := world.earlier_index(pick.name, index)):
+            yield (
+                f"{pick} comes from {index}, and {earlier} also has a project {pick.name}. As in pip, the "
+                "highest version of all indexes was chosen. If they are different projects, require "
+                f"{pick.name}<{pick.version}, or remove the index."
+            )
 
 
 def _required_by(known: Iterable[Distribution], world: OpenWorld) -> dict[str, list[Fact]]:

@@ -231,6 +231,12 @@ class OpenWorld:
                     "inferred" if is_dynamic else "documented",
                 )
 
+    def earlier_index(self, name: str, index: str) -> str:
+        """Return the first index that has a project, if it comes before the one that its files come from."""
+        urls = self._indexes.urls
+        earlier = urls[: urls.index(index)] if index in urls else ()
+        return next((url for url in earlier if self._indexes.at(url).project(name) is not None), "")
+
     def replaced_for_cuda(self) -> Iterator[str]:
         """Yield a sentence for each pick that was chosen because a newer release requires CUDA."""
         for pick in self.picks():

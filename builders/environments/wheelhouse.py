@@ -37,17 +37,18 @@ from builders.environments.python import python_view
 from builders.files import exclusive_lock, make_readable, sha256_of, write_atomic
 from builders.io_errors import explain_cache_errors
 from builders.modes import make_directories
-from builders.pip_configuration import public_index
+from builders.pip_configuration import package_sources, public_index
 from builders.process import log_size, read_since
 from builders.urls import without_password
 from resolver.errors import CommandError, EnvironmentLacksError, UsageError
 from resolver.requirements import is_for_cuda
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterator, Sequence
 
     from builders.containers.runtime import Runtime
     from builders.environments.python import TargetPython
+    from resolver.indexes import Project
     from resolver.reporter import Reporter
 
 _UNREACHABLE = re.compile(
@@ -129,7 +130,7 @@ def fetch_wheels(
     Raises
     ------
     EnvironmentLacksError
-        A wheel cannot be found or downloaded, or is for CUDA.
+        A wheel cannot be found or downloaded, is for CUDA, or is not from the first index with its project.
     UsageError
         A requirement is not valid.
     """
@@ -161,6 +162,8 @@ def fetch_wheels(
             _download(runtime, python, requested, part, links=links, options=options)
             files = sorted((part / "files").iterdir())
             _check(files, requested, [*pinned])
+            if not options.indexes:  # the wheel indexes of torch come from the catalog
+                _check_origin([file for file in files if not _is_exact(file, requested, pinned)], options)
             wheels = sorted(map(_store, files), key=lambda wheel: wheel.name)
             # Requirements that do not depend on torch can be shared by builds for any torch.
             depends = any(wheel in wheels for wheel in pinned.values())
@@ -324,3 +327,50 @@ def _check(files: Sequence[Path], requested: Sequence[str], pinned: Sequence[str
         if name == "torch" and name not in names:
             msg = f"{', '.join(requested)} would install {file.name}, but no torch is pinned."
             raise EnvironmentLacksError(msg, hint="Add torch to the recipe's build requirements.")
+
+
+def _is_exact(file: Path, requested: Sequence[str], pinned: Collection[str]) -> bool:
+    """Return whether the version of a wheel was requested exactly, or is that of a wheel that exists."""
+    name, version, *_ = parse_wheel_filename(file.name)
+    exact = {f"=={version}", f"==={version}"}
+    requirements = map(Requirement, requested)
+    return name in pinned or any(
+        canonicalize_name(requirement.name) == name and str(requirement.specifier) in exact
+        for requirement in requirements
+    )
+
+
+def _check_origin(files: Sequence[Path], options: FetchOptions) -> None:
+    """Reject a wheel if an index before the one that it comes from has its project, but not this file.
+
+    pip takes the highest version of all indexes, so a stranger's project on one index could replace that of
+    the same name on another one (dependency confusion). Directories of find-links are the user's own.
+    """
+    urls = [url for url in map(options.mirrored, package_sources().indexes) if is_reachable(url)]
+    folders = find_links_directories()
+    if len(urls) <= 1:
+        return
+    from builders.index_client import IndexClient
+
+    client = IndexClient(urls, reporter=options.reporter)
+    for file in files:
+        name, version, *_ = parse_wheel_filename(file.name)
+        if any((folder / file.name).exists() for folder in folders):
+            continue
+        having = [url for url in client.urls if client.at(url).project(name) is not None]
+        offering = [url for url in having if file.name in _files_of(client.at(url).project(name))]
+        if offering and offering[0] != having[0]:
+            msg = (
+                f"{name} {version} comes from {offering[0]}, but {having[0]} comes first, has a project "
+                f"{name}, and does not have this version."
+            )
+            hint = (
+                "pip takes the highest version of all indexes. If it is the same project, pin it in the "
+                f"recipe ({name}=={version}). Otherwise exclude that version there, or remove the index from "
+                "pip's configuration."
+            )
+            raise EnvironmentLacksError(msg, hint=hint)
+
+
+def _files_of(project: Project | None) -> set[str]:
+    return {file.name for release in project.releases for file in release.files} if project else set()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from matrix.checking.document import read_document
 from matrix.checking.line_rules import check_conda, check_lines, check_paths
-from matrix.checking.package_rules import check_extensions, check_indexes, check_torch
+from matrix.checking.package_rules import check_extensions, check_indexes, check_names, check_torch
 from matrix.checking.rules import fixable, in_order
 from matrix.render import count_text
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from matrix.checking.document import Document
     from matrix.checking.target import Expected
 
-_CHECKS = (check_lines, check_paths, check_indexes, check_torch, check_extensions, check_conda)
+_CHECKS = (check_lines, check_paths, check_indexes, check_torch, check_names, check_extensions, check_conda)
 _MOST_ROUNDS = 50
 """A line may need several corrections, one after another, but never this many."""
 

@@ -7,18 +7,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
-from packaging.utils import canonicalize_name
+from packaging.utils import canonicalize_name, parse_wheel_filename
 from packaging.version import Version
 
 from builders.constants import MOUNTED_INDEX
 from builders.glibc_tags import too_new_glibc
 from builders.host import glibc_version
+from builders.index import Index
 from builders.pip_configuration import public_index
 from matrix.checking.document import finding
 from matrix.checking.pip_line import PipLine
 from resolver.facts.catalog import applies
 from resolver.requirements import TRITON_NAMES
-from resolver.versions import is_version, join_words, minor, satisfies
+from resolver.versions import is_version, join_words, minor, satisfies, sort_key
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -38,6 +39,7 @@ _CUDA_NAME = re.compile(r"nvidia-.*|cupy-cuda.*|.*-cu1[1-9]\d?|pytorch-cuda|cuda
 _CUPY_ROCM = re.compile(r"cupy-rocm-(\d+)-(\d+)")
 _RESOLVE = "`matrix resolve torch` for the same site or base image lists versions that fit."
 _BUILD = "Build a wheel with `matrix build-wheels` and pin it with its label."
+_HASH = "Add its hash: `matrix env --hashes` writes such a file from a lock."
 _PIN = "Pin the exact version with its label. `matrix env --for cotainr` writes such a file from a lock."
 
 
@@ -79,12 +81,15 @@ class Indexes:
         """Kind of PyTorch's index (``rocm6.4``) to the line that names it."""
         self.other = False
         """Whether there is any index other than PyPI and PyTorch's."""
+        self.is_single = False
+        """Whether pip uses only one index, or only directories."""
         self.replacing: Entry | None = None
         """The line that replaces PyPI."""
         self.only_binary: set[str] = set()
         """Normalized names that pip must not build; ``:all:`` for all."""
         self.no_binary: dict[str, Entry] = {}
         """Normalized names that pip must build, to the line that requires it."""
+        extra = False
         for entry in document.entries:
             line = entry.pip
             if line.requirement_text:
@@ -97,10 +102,12 @@ class Indexes:
             self.other = self.other or bool(line.values("--find-links"))
             if line.values("--index-url") or line.has("--no-index"):
                 self.replacing = entry
+            extra = extra or bool(line.values("--extra-index-url"))
             for value in line.values("--only-binary"):
                 self.only_binary |= {_name(name) for name in value.split(",")}
             for value in line.values("--no-binary"):
                 self.no_binary |= {_name(name): entry for name in value.split(",")}
+        self.is_single = self.replacing is not None and not extra
 
     @property
     def any(self) -> bool:
@@ -331,6 +338,29 @@ def check_extensions(document: Document, expected: Expected) -> Iterator[Finding
             message = "PyPI has no labelled versions, and the file names no index that could have this one."
             fix = f"Add the index: --extra-index-url {MOUNTED_INDEX}"
             yield finding("label-without-index", entry, message, fix=fix)
+
+
+def check_names(document: Document, expected: Expected) -> Iterator[Finding]:
+    """Check the names that only our index is meant to serve, and that the catalog does not know."""
+    if Indexes(document).is_single:
+        return
+    for entry in document.entries:
+        line = entry.pip
+        known = line.name in expected.pins or line.name in TORCH_FAMILY or line.has("--hash")
+        if line.requirement is None or line.location or line.local or known:
+            continue
+        if _is_built(expected.catalog, line.name) or not (expected.index / "simple" / line.name).is_dir():
+            continue
+        versions = sorted(
+            {str(parse_wheel_filename(path.name)[1]) for path in Index(expected.index).wheels(line.name)},
+            key=sort_key,
+        )
+        reason = "pip takes the highest version from any index, also that of another project of this name."
+        if line.pinned:
+            reason = "Any index can serve this version. With a label it is not PyPI, which rejects labels."
+        message = f"The index {expected.index} has {line.name}. {reason}"
+        corrected = [line.with_pin(versions[-1])] if versions and "+" in versions[-1] else []
+        yield finding("any-index", entry, message, corrected=corrected, fix="" if corrected else _HASH)
 
 
 def _is_built(catalog: Catalog, name: str) -> bool:

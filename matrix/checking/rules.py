@@ -96,6 +96,12 @@ RULES: dict[str, Rule] = {
         "error", "torch without a wheel for this Python", "pip finds no wheel for the Python of the file"
     ),
     "cuda-package": Rule("error", "package for CUDA only", "`nvidia-*`, `*-cu12`, `cupy-cuda*`"),
+    # Names on several indexes
+    "any-index": Rule(
+        "warning",
+        "name of our index that any index may serve",
+        "pip takes the highest version from any index: a stranger may register the name on PyPI",
+    ),
     # Extensions
     "other-project": Rule(
         "error",

@@ -306,3 +306,32 @@ def test_fix_of_last_line_without_line_break(capsys: Capture) -> None:
     main(["check", "list.txt", "--fix", *LOOK])
     capsys.readouterr()
     assert Path("list.txt").read_text() == "--pre\nnumpy==1.26.4"
+
+
+@pytest.mark.parametrize(
+    ("text", "reported"),
+    [
+        ("--extra-index-url file:///mnt/simple\nmylab-ext\n", [2]),
+        ("mylab-ext>=1\n", [1]),
+        ("mylab-ext==1.0\n", [1]),
+        ("Mylab_Ext\nnumpy\n", [1]),
+        ("--extra-index-url file:///mnt/simple\nmylab-ext==1.0+cpu\n", []),
+        ("--index-url file:///mnt/simple\nmylab-ext\n", []),
+        ("--no-index\n--find-links /mnt\nmylab-ext\n", []),
+        ("--index-url file:///mnt/simple\n--extra-index-url https://x.example/simple\nmylab-ext\n", [3]),
+        (f"mylab-ext==1.0 --hash=sha256:{'0' * 64}\n", []),
+        ("mylab-ext @ file:///mnt/mylab_ext-1.0+cpu-py3-none-any.whl\n", []),
+    ],
+)
+def test_name_that_any_index_may_serve_is_reported(capsys: Capture, text: str, reported: list[int]) -> None:
+    """The index has the name, and the catalog does not know it."""
+    page = Path("index/simple/mylab-ext")
+    page.mkdir(parents=True)
+    for version in ("0.9+cpu", "1.0+cpu"):
+        (page / f"mylab_ext-{version}-py3-none-any.whl").touch()
+    Path("requirements.txt").write_text(text)
+    main(["check", "requirements.txt", "--no-preflight", "--backend", "cpu", "--format", "json"])
+    findings = [row for row in json.loads(capsys.readouterr().out)["findings"] if row["id"] == "any-index"]
+    assert [row["evidence"]["line"] for row in findings] == reported
+    corrected = [line.lower().replace("_", "-") for row in findings for line in row["evidence"]["corrected"]]
+    assert corrected == ["mylab-ext==1.0+cpu"] * len(reported)

@@ -566,3 +566,15 @@ def test_facts_of_the_catalog_limit_distributions_outside_it(overlay: Callable[[
     resolution = resolve(catalog, request, indexes)
     assert isinstance(resolution, Resolution)
     assert resolution.version_of("numpy") == "1.5"
+
+
+@pytest.mark.parametrize(("version", "warned"), [("2.0", True), ("0.9", False)])
+def test_version_of_a_later_index_is_named(version: str, warned: bool) -> None:
+    """A stranger may have the name on one of the indexes (dependency confusion)."""
+    urls = "https://first.example/simple", "https://second.example/simple"
+    releases = {"1.0": FakeRelease(index=urls[0]), version: FakeRelease(index=urls[1])}
+    alone = {"alone": {"1.0": FakeRelease(index=urls[1])}}
+    resolution = answer(FakeIndexes({"both": releases, **alone}, urls=urls), "both", "alone")
+    assert isinstance(resolution, Resolution)
+    text = "comes from https://second.example/simple, and https://first.example/simple also has a project "
+    assert [text in warning for warning in resolution.warnings if "comes from" in warning] == [True] * warned

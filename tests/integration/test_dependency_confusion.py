@@ -1,0 +1,249 @@
+"""Dependency confusion: a second index, which is running, has higher versions of all that we install.
+
+pip and uv are configured to use it besides the first one. It stands in for a public index on which a stranger
+registered the names of packages that only we have, and for a careless second registry.
+"""
+
+from __future__ import annotations
+
+import functools
+import http.server
+import os
+import re
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+import uv
+from msgspec.structs import replace
+
+from builders.containers.runtime import HostRuntime
+from builders.environments.python import find_python
+from builders.environments.wheelhouse import FetchOptions, fetch_wheels
+from builders.host import running_python
+from builders.index import Index
+from matrix.cli import main
+from resolver.errors import EnvironmentLacksError
+from resolver.lock import dumps, read_lock
+from resolver.model import BaseImage, Resolution
+from resolver.reporter import SILENT
+from tests.support.locks import built_pick, local_file, locked_pick, with_image, with_kept
+from tests.support.tiny import tiny_index, tiny_wheel
+
+pytestmark = pytest.mark.integration
+Capture = pytest.CaptureFixture[str]
+LABEL = "cpu.torch2.13.0"
+OURS = {"deepspeed": f"0.19.8+{LABEL}", "mylab-ext": f"1.0+{LABEL}"}
+OTHERS = {"torch": "2.13.0+cpu", "sympy": "1.14.0", "mpmath": "1.3.0"}
+REQUIRES = {"torch": ["sympy"], "sympy": ["mpmath"]}
+
+
+class Quiet(http.server.SimpleHTTPRequestHandler):
+    """Serves a directory without logging."""
+
+    def log_message(self, *_: object) -> None:
+        """Log nothing."""
+
+
+@pytest.fixture
+def evil(tmp_path: Path) -> Iterator[str]:
+    """Yield the URL of a running index that has higher versions of everything, and our labels."""
+    names = [*OURS, *OTHERS, "apex", "setuptools", "ninja"]
+    root = tiny_index(
+        tmp_path / "evil",
+        {name: [("99.0", []), ("99.0+cpu", []), (f"99.0+{LABEL}", [])] for name in names},
+    )
+    handler = functools.partial(Quiet, directory=str(root))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}/simple"
+        server.shutdown()
+
+
+@pytest.fixture
+def first(tmp_path: Path) -> str:
+    """Return the URL of the first index, which has the right packages."""
+    packages = {
+        name: [(version, REQUIRES.get(name, []))] for name, version in OTHERS.items() if name != "torch"
+    }
+    tools: dict[str, list[tuple[str, list[str]]]] = {"setuptools": [("80.0", [])], "ninja": [("1.11", [])]}
+    return (tiny_index(tmp_path / "first", packages | tools) / "simple").as_uri()
+
+
+@pytest.fixture
+def both(first: str, evil: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Configure pip and uv to use the first index, whose URL is returned, and the other one besides."""
+    for name in os.environ:
+        if name.startswith(("PIP_", "UV_")):
+            monkeypatch.delenv(name)
+    own = {
+        "PIP_CONFIG_FILE": os.devnull,
+        "PIP_INDEX_URL": first,
+        "PIP_EXTRA_INDEX_URL": evil,
+        "PIP_DISABLE_PIP_VERSION_CHECK": "1",
+        "UV_DEFAULT_INDEX": first,
+        "UV_INDEX": evil,
+        "NO_PROXY": "127.0.0.1",
+        "no_proxy": "127.0.0.1",
+    }
+    for name, value in own.items():
+        monkeypatch.setenv(name, value)
+    return first
+
+
+@pytest.fixture
+def lock(tmp_path: Path, both: str, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> Resolution:
+    """Return a complete lock, with our wheels in our index; no other index has ``mylab-ext``."""
+    monkeypatch.chdir(tmp_path)
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in {"PIP_NO_INDEX": "1", "PIP_INDEX_URL": None, "PIP_EXTRA_INDEX_URL": None}.items():
+            patch.delenv(name, raising=False) if value is None else patch.setenv(name, value)
+        assert main(["resolve", "deepspeed==0.19.8", "torch==2.13.0", "--backend", "cpu", "-q"]) == 0
+    torch = tiny_index(tmp_path / "torch", {"torch": [(OTHERS["torch"], REQUIRES["torch"])]}) / "simple"
+    found = read_lock(Path("matrix.lock"))
+    picks = [pick for pick in found.picks if pick.name not in OTHERS]
+    picks.append(built_pick("mylab-ext", wheel_version=OURS["mylab-ext"]))
+    for name, version in OTHERS.items():
+        folder = torch if name == "torch" else Path(both.removeprefix("file://"))
+        url = torch.as_uri() if name == "torch" else both
+        (wheel,) = (folder / name).glob("*.whl")
+        picks.append(locked_pick(name, version, local_file(wheel, index=url), index=url))
+    for name, version in OURS.items():
+        requires = ["torch", "sympy"] if name == "deepspeed" else ["deepspeed"]
+        wheel = tiny_wheel(tmp_path / "made", name, version, requires=requires)
+        Index(tmp_path / "index").publish(wheel, {"build_key": name})
+    complete = replace(found, picks=tuple(picks), left_open=())
+    Path("matrix.lock").write_text(dumps(complete))
+    capsys.readouterr()
+    return complete
+
+
+def install(command: Sequence[str], folder: Path) -> tuple[int, dict[str, str]]:
+    """Install with pip or uv into a directory; return the exit code and what was installed."""
+    done = subprocess.run([*command, "--target", str(folder)], check=False, capture_output=True, text=True)
+    names = (path.name.removesuffix(".dist-info").rpartition("-") for path in folder.glob("*.dist-info"))
+    return done.returncode, {name.replace("_", "-"): version for name, _, version in names}
+
+
+PIP = [sys.executable, "-m", "pip", "install", "--no-cache-dir"]
+UV = [uv.find_uv_bin(), "pip", "install", "--no-cache", "--python", sys.executable]
+
+
+def requirements_in(folder: Path, index: Path) -> Path:
+    """Return a requirements file with the lines for pip of whatever a consumer reads."""
+    text = "\n".join(path.read_text() for path in sorted(folder.iterdir()) if path.name != "constraints.txt")
+    lines = [line.strip().removeprefix("- ").strip("'\",") for line in text.splitlines()]
+    wanted = re.compile(r"--(extra-index-url|only-binary) \S+|[a-z-]+==\S+( --hash=\S+)?")
+    kept = dict.fromkeys(line for line in lines if wanted.fullmatch(line))
+    path = folder / "lines.txt"
+    real = re.sub(r"file:///\S*?simple", (index / "simple").as_uri(), "\n".join(kept), count=1)
+    path.write_text(f"{real}\n")
+    return path
+
+
+@pytest.mark.usefixtures("lock")
+@pytest.mark.parametrize("consumer", ["pip", "cotainr", "tykky"])
+def test_pip_installs_what_the_lock_has(consumer: str, tmp_path: Path) -> None:
+    """With pip's resolver, which sees the higher versions; and without it, but with hashes."""
+    for options, flags in (([], []), (["--hashes"], ["--no-deps"])):
+        out = tmp_path / f"out{len(options)}"
+        out.mkdir()
+        assert main(["env", "--for", consumer, *options, "-o", str(out)]) == 0
+        lines = str(requirements_in(out, tmp_path / "index"))
+        installed = install([*PIP, *flags, "-r", lines], tmp_path / f"in{len(options)}")
+        assert installed == (0, OURS | OTHERS)
+
+
+@pytest.mark.parametrize("consumer", ["venv", "easybuild", "apptainer"])
+def test_extended_image_gets_what_the_lock_has(lock: Resolution, consumer: str, tmp_path: Path) -> None:
+    kept = with_kept(with_image(lock, BaseImage(name="base", path="/base.sif")), "torch")
+    Path("matrix.lock").write_text(dumps(kept))
+    out = tmp_path / "out"
+    out.mkdir()
+    assert main(["env", "--for", consumer, "-o", str(out)]) == 0
+    assert any("--no-deps" in path.read_text() for path in out.iterdir())
+    lines = requirements_in(out, tmp_path / "index")
+    lines.write_text(lines.read_text().replace(f"torch=={OTHERS['torch']}\n", ""))  # a constraint
+    code, installed = install([*PIP, "--no-deps", "-r", str(lines)], tmp_path / "in")
+    assert code == 0
+    assert set(OURS) <= set(installed)
+    assert {name: (OURS | OTHERS)[name] for name in installed} == installed
+
+
+@pytest.mark.usefixtures("lock")
+def test_uv_installs_what_the_lock_has(tmp_path: Path, evil: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Uv asks an index of UV_INDEX first, and no other one for a name that it has: then it must fail."""
+    (tmp_path / "out").mkdir()
+    assert main(["env", "--for", "uv", "-o", "out"]) == 0
+    command = [uv.find_uv_bin(), "sync", "--no-cache", "--project", "out", "--python", sys.executable]
+    site = tmp_path / "out" / ".venv" / "lib" / f"python{running_python()}" / "site-packages"
+    for variable in ("UV_INDEX", "UV_EXTRA_INDEX_URL", "UV_DEFAULT_INDEX"):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.delenv("UV_INDEX")
+            patch.setenv(variable, evil)
+            subprocess.run(command, check=False, capture_output=True)
+        assert "99.0" not in str(list(site.glob("*.dist-info")))
+    monkeypatch.delenv("UV_INDEX")
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    names = (path.name.removesuffix(".dist-info").rpartition("-") for path in site.glob("*.dist-info"))
+    assert {name.replace("_", "-"): version for name, _, version in names} == OURS | OTHERS
+
+
+@pytest.mark.usefixtures("lock")
+def test_uv_pip_installs_what_the_lock_has(tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    assert main(["env", "--for", "pip", "-o", "out"]) == 0
+    _, installed = install([*UV, "-r", "out/requirements.txt"], tmp_path / "in")
+    assert "99" not in str(installed)
+    assert main(["env", "--for", "pylock", "-o", "out/pylock.toml"]) == 0
+    code, installed = install([*UV, "-r", "out/pylock.toml"], tmp_path / "from-pylock")
+    assert (code, installed) == (0, OURS | OTHERS)
+
+
+@pytest.mark.usefixtures("lock")
+def test_hashes_reject_the_same_version_of_another_index(tmp_path: Path) -> None:
+    """A second index may also have exactly our version, with a higher build tag; only hashes decide then."""
+    for name, version in OURS.items():
+        folder = tmp_path / "evil" / "simple" / name
+        wheel = tiny_wheel(folder, name, version, requires=["ninja"])
+        other = wheel.rename(folder / wheel.name.replace("-py3", "-9-py3"))
+        (folder / "index.html").write_text(f'<a href="{other.name.replace("+", "%2B")}">{other.name}</a>')
+    (tmp_path / "out").mkdir()
+    assert main(["env", "--for", "pip", "--hashes", "-o", "out"]) == 0
+    code, installed = install([*PIP, "-r", "out/requirements.txt"], tmp_path / "in")
+    assert (code, installed) == (0, OURS | OTHERS)
+
+
+def fetched(tmp_path: Path, *requirements: str) -> dict[str, str]:
+    """Fetch build requirements for this Python; return their versions."""
+    options = FetchOptions(tmp_path / "log", SILENT)
+    python = find_python(HostRuntime(), running_python())
+    house = fetch_wheels(HostRuntime(), python, requirements, options)
+    return {wheel.name: wheel.version for wheel in house.wheels}
+
+
+@pytest.mark.usefixtures("both")
+def test_build_requirements_come_from_the_first_index(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    with pytest.raises(EnvironmentLacksError, match=r"setuptools 99\.0.* comes from http://127\.0\.0\.1"):
+        fetched(tmp_path, "setuptools", "ninja==1.11")
+    assert not list((tmp_path / "cache").rglob("setuptools-99.0*.whl"))
+    assert fetched(tmp_path, "setuptools<99", "ninja<99") == {"setuptools": "80.0", "ninja": "1.11"}
+    assert fetched(tmp_path, "setuptools==99.0+cpu") == {"setuptools": "99.0+cpu"}
+
+
+def test_resolve_names_versions_of_a_second_index(
+    both: str, evil: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    assert main(["resolve", "mpmath", "ninja<99", "--backend", "cpu", "--python", running_python()]) == 0
+    output = capsys.readouterr()
+    assert f"comes from {evil}, and {both} also has a project mpmath." in output.out + output.err
+    assert "a project ninja" not in output.out + output.err
