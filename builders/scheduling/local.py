@@ -115,8 +115,8 @@ class _Build:
     process: ForkProcess
     pipe: Connection
     jobs: int
-    is_waiting: bool = False
-    kills: int = 0
+    kills: int
+    """How many processes the kernel had killed before it."""
 
 
 class _Executor:
@@ -181,7 +181,6 @@ class _Executor:
                 return
             del self._pending[0]
             if name in self._running:
-                self._running[name].is_waiting = False
                 self._running[name].pipe.send("go")
             else:
                 self._fork(name, demand)
@@ -222,7 +221,7 @@ class _Executor:
         theirs.close()
         builds.reporter.info(task.title)
         used = self._capacity.cores if shares else jobs
-        self._running[name] = _Build(process, ours, used, kills=kernel_kills())
+        self._running[name] = _Build(process, ours, used, kernel_kills())
 
     def _events(self, name: str) -> Iterator[Event]:
         build = self._running[name]
@@ -234,7 +233,6 @@ class _Executor:
                     text = f"{package}: {value}" if len(self._builds.tasks) > 1 else value
                     getattr(self._builds.reporter, kind)(text)
                 elif kind == "waiting":
-                    build.is_waiting = True
                     self._release(name)
                     yield Event(name, "waiting")
                 elif kind == "ready":
@@ -250,6 +248,7 @@ class _Executor:
         build = self._running.pop(name)
         build.process.join()
         build.pipe.close()
+        self._pending = [entry for entry in self._pending if entry[0] != name]
         self._release(name)
         task = self._builds.tasks[name]
         if isinstance(result, Path):

@@ -203,6 +203,8 @@ class _Scheduler:
         if name in self._running:
             del self._running[name]
             self._free = self._free.plus(self._demands[name])
+        elif name not in self._waiting:  # it ended instead of continuing
+            self._ready = [entry for entry in self._ready if entry[1] != name]
         if event.demand is not None:
             self._demands[name] = _clipped(event.demand, self._capacity)
         self._waiting.discard(name)

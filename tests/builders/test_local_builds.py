@@ -206,8 +206,8 @@ def test_builds_with_ninja_share_their_jobs(ninja_project: MakeTask, tmp_path: P
     assert "compile with jobs that all builds share" in " ".join(builds.reporter.messages)  # type: ignore[attr-defined]
     large, small = intervals(index, "large"), intervals(index, "small")
     assert (len(large), len(small)) == (60, 4)
-    assert concurrency([*large, *small]) == 4
-    assert concurrency(large) == 4  # alone it would have half of the four jobs
+    assert concurrency([*large, *small]) <= 4
+    assert concurrency(large) > 2  # more than its fixed share
     assert list((index.state / "jobservers").iterdir()) == []
 
 

@@ -205,6 +205,26 @@ def test_waiting_task_returns_its_tokens() -> None:
     assert outcome.done == ["other", "shared"]
 
 
+def test_task_that_ends_instead_of_continuing_is_not_started_again() -> None:
+    graph: Graph = networkx.DiGraph()
+    demands = {"shared": Demand(1, 0, 10), "other": Demand(1, 0, 5)}
+    graph.add_nodes_from(demands)
+    reports = [[Event("shared", "waiting")], [Event("shared", "ready"), Event("shared", "failed")]]
+
+    class Dying(Simulation):
+        def wait(self) -> list[Event]:
+            if not reports:
+                return super().wait()
+            self.running.pop("shared", None)
+            self.queue = [row for row in self.queue if row[1] != "shared"]
+            return reports.pop(0)
+
+    executor = Dying(graph, demands, Demand(1, 1))
+    outcome = schedule(graph, demands, Demand(1, 1), executor, keep_going=True)
+    assert executor.starts == ["shared", "other"]
+    assert (outcome.failed, outcome.done) == (["shared"], ["other"])
+
+
 def test_retried_task_gets_its_new_demand() -> None:
     graph: Graph = networkx.DiGraph()
     demands = {"hungry": Demand(4, 8, 10)}

@@ -30,6 +30,7 @@ def load(text: str) -> Any:
     return YAML(typ="safe").load(text)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("schema", "write"), [("github-workflows", github_workflow), ("gitlab-ci", gitlab_pipeline)]
 )
