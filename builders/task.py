@@ -21,7 +21,7 @@ from builders.containers.runtime import View
 from builders.diagnosis import Context, diagnose, explain_failure
 from builders.environments.layers import fetch_build_wheels, make_environment, make_layers
 from builders.environments.wheelhouse import FetchOptions, Wheel
-from builders.files import exclusive_lock, sha256_of
+from builders.files import exclusive_lock, lock_holder, sha256_of
 from builders.io_errors import explain_index_errors
 from builders.labelling import Labels, label_wheel, runtime_pins
 from builders.probe.ask import WheelReply, ask, wheel_question
@@ -119,14 +119,18 @@ def build_wheel(
     log = index.state / "logs" / f"{task.pick.name}-{task.build_key[:12]}.log"
     work = index.state / "builds" / task.build_key[:20]
 
+    lock = index.state / "locks" / f"{work.name}.lock"
+
     def waiting() -> None:
-        reporter.step("wait for another process that is building this wheel")
+        holder = lock_holder(lock)
+        who = f" ({holder})" if holder else ""
+        reporter.step(f"wait for another process that is building this wheel{who}")
         if turn is not None:
             turn.wait()
 
     with (
         explain_index_errors(index.root, work),
-        exclusive_lock(index.state / "locks" / f"{work.name}.lock", on_wait=waiting),
+        exclusive_lock(lock, on_wait=waiting),
     ):
         published = index.find(task.pick.name, task.build_key)
         if published is not None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
@@ -17,6 +19,7 @@ from builders.containers.image import Image
 from builders.containers.inspection import ImageFacts
 from builders.containers.runtime import HostRuntime, View
 from builders.environments.layers import BuildEnvironment
+from builders.files import exclusive_lock
 from builders.index import Index
 from builders.plan import Task
 from builders.recipes.application import apply_recipe
@@ -112,6 +115,31 @@ def test_wheel_of_another_process_is_used(
     assert build_wheel(task, index, Limits(offline=True), recorder) == published
     assert recorder.messages == ["another process has built it"]
     assert log.read_text() == "of the run that built it"
+
+
+def test_waiting_build_names_the_holder_and_returns_its_turn(
+    task: Task, tmp_path: Path, make_wheel: Callable[..., Path]
+) -> None:
+    index = Index(tmp_path / "index")
+    events: list[str] = []
+
+    class Turn:
+        def wait(self) -> None:
+            events.append("wait")
+            index.publish(make_wheel("tiny", "1.0+rocm6.4"), record_of(task.build_key))
+            others.close()
+
+        def take(self) -> None:
+            events.append("take")
+
+    with ExitStack() as others:
+        others.enter_context(exclusive_lock(index.state / "locks" / f"{task.build_key[:20]}.lock"))
+        recorder = Recorder()
+        wheel = build_wheel(task, index, Limits(offline=True), recorder, turn=Turn())
+    assert wheel in index.wheels("tiny")
+    assert events == ["wait"]
+    assert f"process {os.getpid()} on " in recorder.messages[0]
+    assert recorder.messages[1:] == ["another process has built it"]
 
 
 class Container(HostRuntime):
