@@ -119,6 +119,12 @@ def holder_of(path: Path) -> Holder | None:
     return leases[max(leases)].holder if leases else None
 
 
+def last_beat(path: Path) -> float | None:
+    """Return when the lease of a lock last changed, by the clock of the file system; None if it is free."""
+    leases = _leases(path)
+    return leases[max(leases)].changed / 1e9 if leases else None
+
+
 def is_abandoned(path: Path) -> bool:
     """Return whether the holder of a lock is a process of this machine that has ended."""
     leases = _leases(path)

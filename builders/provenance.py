@@ -90,6 +90,8 @@ class Metadata(_Part, frozen=True, kw_only=True):
     invocation_id: str = ""
     started_on: datetime | None = None
     finished_on: datetime | None = None
+    node: str = msgspec.field(name="matrix_node", default="")
+    """The name of the machine."""
     measured: dict[str, float | int] = msgspec.field(name="matrix_measured", default={})
     """``seconds``, ``jobs``, ``memory_gib`` (all processes) and ``process_gib`` (the largest process)."""
 
@@ -139,6 +141,8 @@ class Run:
     """Both with their time zone."""
     invocation: str
     """A name that no other run has."""
+    node: str = ""
+    """The name of the machine."""
     versions: Mapping[str, str] = field(default_factory=dict)
     """This program and other tools, with their versions."""
     measured: Mapping[str, float | int] = field(default_factory=dict)
@@ -464,6 +468,7 @@ def statement(
                     invocation_id=run.invocation,
                     started_on=run.started.astimezone(UTC).replace(microsecond=0),
                     finished_on=run.finished.astimezone(UTC).replace(microsecond=0),
+                    node=run.node,
                     measured=dict(run.measured),
                 ),
                 byproducts=tuple(_byproducts(run)),

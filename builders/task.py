@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from importlib.metadata import version as installed_version
+from platform import node
 from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
@@ -29,6 +30,7 @@ from builders.probe.wheel import judge_wheel
 from builders.provenance import SBOM_NAME, Run, materials_of, sbom, statement
 from builders.recipes.application import apply_recipe
 from builders.recipes.recipe import check_source
+from builders.records import log_path, record_start, take_start
 from builders.scheduling.jobserver import join
 from builders.scheduling.memory import MemoryMeter
 from builders.sources import Downloads, cached_file, fetch_file, obtain
@@ -116,7 +118,7 @@ def build_wheel(
     EnvironmentLacksError, HashMismatchError, SourceError
         The source or a build requirement cannot be fetched.
     """
-    log = index.state / "logs" / f"{task.pick.name}-{task.build_key[:12]}.log"
+    log = log_path(index, task)
     work = index.state / "builds" / task.build_key[:20]
 
     lock = index.state / "locks" / f"{work.name}.lock"
@@ -140,10 +142,12 @@ def build_wheel(
             turn.take()
         log.parent.mkdir(parents=True, exist_ok=True)
         log.unlink(missing_ok=True)
+        record_start(task, log)
         shutil.rmtree(work, ignore_errors=True)
         work.mkdir(parents=True)
         build = _Build(task, index, limits, reporter, work, log)
         wheel = build.write_alias() if task.pick.alias_of else build.run()
+        take_start(log)
         shutil.rmtree(work, ignore_errors=True)  # a failed build keeps it until the next attempt
         return wheel
 
@@ -213,8 +217,13 @@ class _Build:
             self.reporter.step("this machine cannot disable the network for a build")
         how = "jobs that all builds share" if shims else f"{jobs} job{'s' if jobs > 1 else ''}"
         self.reporter.step(f"compile with {how}; log: {self.log}")
-        with MemoryMeter() as memory:
-            wheel = self._compile(source, tree, environment, recipe)
+        memory = MemoryMeter()
+        try:
+            with memory:
+                wheel = self._compile(source, tree, environment, recipe)
+        except BuildError as error:
+            error.details = {**error.details, "measured": _measured(jobs, memory)}
+            raise
 
         self.reporter.step("check")
         audit, findings = self._check(wheel, layers)
@@ -226,12 +235,11 @@ class _Build:
             started=started,
             finished=finished,
             invocation=uuid.uuid4().urn,
+            node=node(),
             versions={"rocm-matrix": installed_version("rocm-matrix")},
             measured={
                 "seconds": round((finished - started).total_seconds(), 1),
-                "jobs": jobs,
-                "memory_gib": round(memory.total, 2),
-                "process_gib": round(memory.largest, 2),
+                **_measured(jobs, memory),
             },
             variables=recipe.environment,
             log=self.log.name,
@@ -261,6 +269,7 @@ class _Build:
             started=started,
             finished=datetime.now(tz=UTC),
             invocation=uuid.uuid4().urn,
+            node=node(),
             versions={"rocm-matrix": installed_version("rocm-matrix")},
             results={"findings": msgspec.to_builtins(audit.findings)},
         )
@@ -418,6 +427,14 @@ class _Build:
             except NameTakenError:
                 if self.index.next_build_number(task.pick.name, task.pick.pinned) == number:
                     raise
+
+
+def _measured(jobs: int, memory: MemoryMeter) -> dict[str, float | int]:
+    return {
+        "jobs": jobs,
+        "memory_gib": round(memory.total, 2),
+        "process_gib": round(memory.largest, 2),
+    }
 
 
 def _details(diagnosis: Sequence[Finding]) -> dict[str, Any]:

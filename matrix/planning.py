@@ -9,6 +9,7 @@ import msgspec
 
 from builders.build_host import find_build_host
 from builders.plan import plan
+from builders.records import changes_since_last_build, explain_changes
 from builders.scheduling.estimates import TimeSource, estimates, task_graph
 from builders.scheduling.local import machine
 from builders.scheduling.scheduler import remaining_paths
@@ -44,6 +45,8 @@ class PlannedTask(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     version: str
     state: Literal["up to date", "to build"]
+    why: str
+    """Why it is to be built; empty if it is up to date."""
     requires: tuple[str, ...]
     """Keys of the tasks whose wheels are installed to build this one."""
     inputs: dict[str, Any]
@@ -116,6 +119,12 @@ def _build_host(lock: Resolution, names: Sequence[str], args: argparse.Namespace
         raise EnvironmentLacksError(message, hint=error.hint) from None
 
 
+def why_to_build(task: Task, index: Index) -> str:
+    """Return why the index has no wheel for a task, as part of a sentence."""
+    last, changes = changes_since_last_build(task, index)
+    return explain_changes(last, changes) if last else "the index has no wheel for it"
+
+
 def make_plan(contexts: Sequence[Context], index: Index, names: Sequence[str]) -> Plan:
     """Return the plan of one or several locks, for machines such as this one or as the limits say."""
     tasks: dict[str, Task] = {}
@@ -137,6 +146,7 @@ def make_plan(contexts: Sequence[Context], index: Index, names: Sequence[str]) -
                 name=task.pick.name,
                 version=task.pick.pinned,
                 state="up to date" if task.wheel else "to build",
+                why="" if task.wheel else why_to_build(task, index),
                 requires=tuple(required.build_key for required in task.requires),
                 inputs=task.inputs,
                 command=commands[key],

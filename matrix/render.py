@@ -114,3 +114,16 @@ def sdists_text(sdists: Sequence[Distribution]) -> str:
 def printable(text: str) -> str:
     """Replace control characters with escapes: names in files and wheels can contain anything."""
     return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
+
+
+def duration(seconds: float) -> str:
+    """Return a time for people.
+
+    Examples
+    --------
+    >>> duration(42), duration(600), duration(5400)
+    ('42 s', '10 min', '1.5 h')
+    """
+    if seconds < 90:  # noqa: PLR2004
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"  # noqa: PLR2004

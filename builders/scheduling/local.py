@@ -27,6 +27,7 @@ from builders.diagnosis.known import known
 from builders.files import write_atomic
 from builders.io_errors import explain_any_os_error
 from builders.process import end_with_parent
+from builders.records import failure_path, log_path, take_start
 from builders.scheduling.estimates import Estimate, estimates, task_graph
 from builders.scheduling.jobserver import Jobserver, can_join
 from builders.scheduling.memory import kernel_kills
@@ -56,7 +57,7 @@ def machine(limits: Limits) -> Demand:
 
 def failure_record(index: Index, task: Task) -> Path:
     """Return the file that says why the last attempt to build a task failed; it is next to the log."""
-    return index.state / "logs" / f"{task.pick.name}-{task.build_key[:12]}.failed.json"
+    return failure_path(log_path(index, task))
 
 
 @dataclass
@@ -324,22 +325,25 @@ def _work(task: Task, index: Index, limits: Limits, pipe: Connection, parent: in
     if os.getppid() != parent:  # it died before the kernel knew
         return
     os.setsid()  # an interrupt from the terminal reaches only the parent, which ends its builds
-    record = failure_record(index, task)
+    log = log_path(index, task)
     Thread(target=_import_early, daemon=True).start()
     try:
         wheel = build_wheel(task, index, limits, _Messages(pipe), turn=_Turn(pipe))
     except KeyboardInterrupt:
         raise SystemExit(130) from None
     except MatrixError as error:
-        _record_failure(record, task, error)
-        pipe.send(("failed", error))
+        failure: MatrixError = error
     except OSError as error:
-        pipe.send(("failed", explain_any_os_error(error)))
+        failure = explain_any_os_error(error)
     except Exception as error:  # noqa: BLE001  the parent reports it
-        pipe.send(("failed", InternalError(f"Internal error: {type(error).__name__}: {error}")))
+        failure = InternalError(f"Internal error: {type(error).__name__}: {error}")
     else:
-        record.unlink(missing_ok=True)
+        failure_path(log).unlink(missing_ok=True)
         pipe.send(("done", wheel))
+        return
+    with suppress(OSError):  # the disk may be full
+        _record_failure(log, task, failure)
+    pipe.send(("failed", failure))
 
 
 def _import_early() -> None:
@@ -363,7 +367,7 @@ def _end_on_first_signal() -> None:
         signal.signal(number, interrupt)
 
 
-def _record_failure(record: Path, task: Task, error: MatrixError) -> None:
+def _record_failure(log: Path, task: Task, error: MatrixError) -> None:
     """Write why a build failed, for later commands and other machines."""
     document = {
         "schema": 1,
@@ -375,6 +379,7 @@ def _record_failure(record: Path, task: Task, error: MatrixError) -> None:
         "id": error.id,
         "message": error.message,
         "hint": error.hint,
+        **take_start(log),
         **error.details,
     }
-    write_atomic(record, json.dumps(document, indent=2) + "\n")
+    write_atomic(failure_path(log), json.dumps(document, indent=2) + "\n")

@@ -22,7 +22,7 @@ from matrix.options import (
     add_target_options,
     add_wheel_options,
 )
-from matrix.planning import limits_of, tasks_of
+from matrix.planning import limits_of, tasks_of, why_to_build
 from matrix.request import check_names
 from matrix.resolution_text import show_conflict
 from resolver.errors import EnvironmentLacksError
@@ -159,9 +159,7 @@ def _planned(task: Task, index: Index) -> WheelResult:
         state: Literal["up to date", "to build"] = "up to date"
         why = "the index has a wheel built from the same inputs"
     else:
-        state = "to build"
-        others = [path.name for path in index.wheels(task.pick.name)]
-        why = f"the inputs changed since {others[-1]}" if others else "the index has no wheel for it"
+        state, why = "to build", why_to_build(task, index)
     return WheelResult(
         name=task.pick.name,
         version=task.pick.pinned,

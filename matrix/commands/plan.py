@@ -23,6 +23,7 @@ from matrix.options import (
 )
 from matrix.plan_formats import FORMATS
 from matrix.planning import SHORT_KEY, make_plan
+from matrix.render import duration
 from matrix.request import check_names
 
 if TYPE_CHECKING:
@@ -81,7 +82,7 @@ def _text(plan: Plan) -> str:
     if not plan.tasks:
         return "The plan has no tasks: everything in the lock is published."
     names = {task.key: task.name for task in plan.tasks}
-    rows = [["KEY", "WHEEL", "STATE", "CORES", "GIB", "TIME", "FROM", "AFTER"]]
+    rows = [["KEY", "WHEEL", "STATE", "CORES", "GIB", "TIME", "FROM", "AFTER", "WHY"]]
     rows += [
         [
             task.key[:SHORT_KEY],
@@ -89,29 +90,17 @@ def _text(plan: Plan) -> str:
             task.state,
             str(task.cores),
             f"{task.memory_gib:g}",
-            _duration(task.seconds),
+            duration(task.seconds),
             task.seconds_from,
             ", ".join(names[key] for key in task.requires) or "-",
+            task.why,
         ]
         for task in plan.tasks
     ]
     lines = [table(rows, indent="")]
     if plan.missing:
         path = " -> ".join(names[key] for key in plan.critical_path)
-        lines += [f"Critical path: {_duration(plan.critical_path_seconds)} ({path})"]
+        lines += [f"Critical path: {duration(plan.critical_path_seconds)} ({path})"]
     else:
         lines += ["Nothing to build."]
     return "\n".join([*lines, f"Index: {plan.index}"])
-
-
-def _duration(seconds: float) -> str:
-    """Return a time for people.
-
-    Examples
-    --------
-    >>> _duration(42), _duration(600), _duration(5400)
-    ('42 s', '10 min', '1.5 h')
-    """
-    if seconds < 90:  # noqa: PLR2004
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"  # noqa: PLR2004

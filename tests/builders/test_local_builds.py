@@ -21,6 +21,7 @@ from builders.build_host import local_build_host
 from builders.cache import cache_root
 from builders.index import Index
 from builders.plan import Task
+from builders.records import build_records
 from builders.scheduling.local import Builds, failure_record
 from builders.task import Limits
 from resolver.facts.schema import Recipe, Sdist
@@ -162,6 +163,8 @@ def test_keep_going_finishes_other_branches(sleeper: MakeTask, tmp_path: Path) -
     record = json.loads(failure_record(index, broken).read_text())
     assert record["id"] == "build-failed"
     assert "this source does not build" in record["message"]
+    states = {row.name: (row.state, row.cores) for row in build_records(index)}
+    assert states == {"broken": ("failed", 1), "other": ("built", 1), "another": ("built", 1)}
 
 
 def test_two_runs_share_the_work(sleeper: MakeTask, tmp_path: Path) -> None:
@@ -250,6 +253,7 @@ def test_build_without_enough_memory_is_repeated_once(
 
 RUN = """
 import pickle, sys
+from builders.records import build_records
 from builders.scheduling.local import Builds
 from builders.task import Limits
 from resolver.reporter import SILENT
@@ -284,3 +288,4 @@ def test_nothing_survives_the_end_of_a_run(sleeper: MakeTask, tmp_path: Path, nu
         assert time.monotonic() < deadline
         time.sleep(0.05)
     assert index.projects() == []
+    assert [row.state for row in build_records(index)] == ["interrupted", "interrupted"]

@@ -16,6 +16,7 @@ def plan_of(directory: Path, scripts: Mapping[str, tuple[str, Sequence[str]]]) -
             name=name,
             version="1.0",
             state="to build",
+            why="",
             requires=tuple(requires),
             inputs={},
             command=("sh", "-c", script, name),

@@ -1,0 +1,86 @@
+"""``matrix builds``: the past and running builds of an index."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from builders.index import Index
+from builders.records import BuildRecord, build_records
+from matrix.console import table
+from matrix.options import add_format, add_index, add_names
+from matrix.render import duration, printable
+from matrix.request import check_names
+from resolver.errors import UsageError
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from matrix.context import Context
+
+SUMMARY = "list past and running builds: state, node, time, memory, log, and why each was built"
+EXAMPLE = "matrix builds apex --index index --format json"
+
+
+class BuildList(msgspec.Struct, frozen=True):
+    """The JSON output of the command."""
+
+    schema: int
+    index: str
+    builds: list[BuildRecord]
+    """Those that started first come first."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's arguments."""
+    add_names(parser, "names", metavar="NAME", help="only builds of these packages")
+    add_index(parser)
+    add_format(parser)
+
+
+def execute(context: Context) -> int:
+    """Run the command."""
+    args, console = context.args, context.console
+    index = Index(args.index)
+    if not index.state.is_dir() and not index.simple.is_dir():
+        msg = f"{index.root} is not an index."
+        raise UsageError(msg, hint="`matrix build-wheels` creates one; name its path with --index.")
+    result = BuildList(1, str(index.root), build_records(index, check_names(args.names)))
+    if args.format == "json":
+        console.document(msgspec.to_builtins(result))
+    else:
+        console.data(_text(result.builds, index.state / "logs"))
+    return 0
+
+
+def _text(builds: Sequence[BuildRecord], logs: Path) -> str:
+    if not builds:
+        return "There are no builds."
+    rows = [["STATE", "WHEEL", "NODE", "STARTED (UTC)", "TIME", "GIB", "CORES", "CACHE", "LOG", "WHY"]]
+    rows += [
+        [
+            build.state,
+            f"{build.name} {build.version}",
+            build.node or "-",
+            f"{build.started:%Y-%m-%d %H:%M}" if build.started else "-",
+            "-" if build.seconds is None else duration(build.seconds),
+            "-" if build.memory_gib is None else f"{build.memory_gib:g}",
+            str(build.cores or "-"),
+            _cache(build),
+            build.log.rpartition("/")[2] if build.log else "-",
+            build.why or "the first build",
+        ]
+        for build in builds
+    ]
+    errors = [f"{build.name} {build.version}: {printable(build.error)}" for build in builds if build.error]
+    return "\n".join([table(rows, indent=""), *errors, f"Logs: {logs}"])
+
+
+def _cache(build: BuildRecord) -> str:
+    """Return the hits of the compiler cache and all its lookups."""
+    if build.cache_hits is None:
+        return "-"
+    return f"{build.cache_hits}/{build.cache_hits + (build.cache_misses or 0)}"

@@ -1,0 +1,74 @@
+"""``matrix builds``: the past and running builds of an index."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from builders.files import exclusive_lock
+from builders.index import Index
+from builders.records import log_path, record_start
+from builders.scheduling.local import Builds
+from builders.task import Limits
+from matrix.cli import main
+from resolver.errors import BuildError
+from tests.support.recorder import Recorder
+from tests.support.tasks import make_recipe, make_task
+
+Capture = pytest.CaptureFixture[str]
+
+
+@pytest.fixture
+def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Index:
+    """Return the default index of an empty directory."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return Index(tmp_path / "index")
+
+
+def test_failed_build_is_listed_with_its_error(
+    index: Index, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        record_start(task, log_path(index, task))
+        msg = "Building tiny failed.\n  a long log"
+        error = BuildError(msg, hint="Try again.")
+        error.details = {"measured": {"jobs": 2, "memory_gib": 0.5}}
+        raise error
+
+    task = make_task(make_recipe())
+    monkeypatch.setattr("builders.scheduling.local.build_wheel", fail)
+    Builds({task.build_key: task}, index, Limits(jobs=2), Recorder()).run()
+    assert main(["builds", "--format", "json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert (document["schema"], document["index"]) == (1, str(index.root))
+    (build,) = document["builds"]
+    assert (build["name"], build["state"], build["build_key"]) == ("tiny", "failed", task.build_key)
+    assert (build["error"], build["cores"], build["memory_gib"]) == ("Building tiny failed.", 2, 0.5)
+    assert build["started"] <= build["finished"]
+    assert build["seconds"] is not None
+    assert main(["builds"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[1].startswith("failed")
+    assert lines[2] == "tiny 1.0: Building tiny failed."
+
+
+def test_running_and_interrupted_builds_are_listed(index: Index, capsys: Capture) -> None:
+    running, interrupted = make_task(make_recipe()), make_task(make_recipe(), "gfx90a")
+    with exclusive_lock(index.state / "locks" / f"{running.build_key[:20]}.lock"):
+        for task in (interrupted, running):
+            record_start(task, log_path(index, task))
+        assert main(["builds", "Tiny", "--format", "json"]) == 0
+    builds = json.loads(capsys.readouterr().out)["builds"]
+    states = {build["build_key"]: build["state"] for build in builds}
+    assert states == {running.build_key: "running", interrupted.build_key: "interrupted"}
+
+
+def test_index_without_builds(index: Index, capsys: Capture) -> None:
+    assert main(["builds"]) == 2
+    assert f"{index.root} is not an index." in capsys.readouterr().err
+    index.simple.mkdir(parents=True)
+    assert main(["builds", "apex"]) == 0
+    assert capsys.readouterr().out == "There are no builds.\n"
