@@ -52,6 +52,7 @@ AT_ONCE = 4  # processes; each that imports torch takes half a gigabyte
 TIMEOUT = 900  # seconds for one import: file systems of clusters can be slow
 TALK = 60  # seconds for an answer that is ready
 MOST = 1 << 20  # bytes of an answer
+MOST_DESCRIPTORS = 1 << 16
 POLL = 0.05  # seconds
 ENDING = 10  # seconds in which killed processes end
 SYSTEM_LIBRARIES = ("/usr/lib64", "/lib64", "/usr/lib/x86_64-linux-gnu", "/lib/x86_64-linux-gnu")
@@ -82,13 +83,11 @@ def own_source() -> str:
 
 
 def protect() -> None:
-    """Keep descriptors and memory of this process from its children, and become the parent of orphans.
+    """Keep memory and descriptors of this process from its children, and become the parent of orphans.
 
-    Only root's children could read the memory all the same, so they lose that capability (prctl(2)).
+    Root could read the memory all the same, so what root starts loses that capability (prctl(2)).
     """
-    for number in os.listdir("/proc/self/fd"):
-        if int(number) > sys.stderr.fileno() and os.path.exists(f"/proc/self/fd/{number}"):
-            os.set_inheritable(int(number), False)
+    os.closerange(sys.stderr.fileno() + 1, MOST_DESCRIPTORS)
     prctl = ctypes.CDLL(None).prctl
     for option, value in (
         (PR_SET_DUMPABLE, 0),
@@ -101,7 +100,7 @@ def protect() -> None:
 def end_descendants() -> None:
     """End all processes that children left behind: orphans have become children of this process."""
     deadline = time.monotonic() + ENDING
-    while True:
+    while time.monotonic() < deadline:
         for pid in own_children():
             try:
                 os.kill(pid, signal.SIGKILL)
@@ -112,9 +111,8 @@ def end_descendants() -> None:
         except ChildProcessError:
             return
         if not ended:
-            if time.monotonic() > deadline:
-                sys.exit("Processes that the probed packages started cannot be ended.")
             time.sleep(0.01)
+    sys.exit("Processes that the probed packages started cannot be ended.")
 
 
 def own_children() -> list[int]:
@@ -150,7 +148,7 @@ def run_child(
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         cwd=os.path.dirname(__file__),
-        close_fds=False,  # none can be inherited, and a protected process cannot list its own
+        close_fds=False,  # there are none to inherit, and a protected process cannot list its own
     ) as process:
         try:
             return wait_for(process, listener)

@@ -66,7 +66,7 @@ def _load(load: LoadReply, reply: WheelReply, kind: str, what: str, *, complete:
     reason = _excuse(load, reply, complete=complete)
     if reason:
         message = f"{what}: not judged, because {reason}"
-        fix = "Run `matrix verify` on a GPU node."
+        fix = "" if load.error == UNSEEN else "Run `matrix verify` on a GPU node."
         return Finding("probe-not-judged", "warning", message, fix, evidence)
     return Finding(f"probe-{kind}-failed", "error", f"{what}: fails with {load.failure}", _READ_LOG, evidence)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import sysconfig
@@ -90,6 +91,10 @@ __attribute__((constructor)) static void lie(void) {
 }
 PyMODINIT_FUNC PyInit_tiny_C(void) { return 0; }
 """
+HIDES = """
+#include <sys/prctl.h>
+__attribute__((constructor)) static void hide(void) { prctl(PR_SET_DUMPABLE, 0); }
+"""
 
 
 @pytest.fixture
@@ -157,6 +162,13 @@ def test_object_that_is_not_mapped_is_not_loaded(site: Path) -> None:
     (site / "libtiny.so").write_text("not an object")
     (site / "sitecustomize.py").write_text("import ctypes; ctypes.CDLL.__init__ = lambda *_, **__: None\n")
     assert "has not mapped" in rejection(run_probe(site, must_contain=("libtiny*.so",)))
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read every memory map")
+def test_object_that_hides_its_memory_is_not_judged(site: Path, compile_object: Callable[..., Path]) -> None:
+    (site / "libtiny.so").write_bytes(compile_object("libtiny.so", HIDES).read_bytes())
+    (finding,) = run_probe(site, must_contain=("libtiny*.so",))
+    assert finding.id == "probe-not-judged"
 
 
 def test_unreadable_memory_map_is_not_judged() -> None:
