@@ -36,7 +36,7 @@ from builders.index.pages import (
     metadata_of,
     upload_time,
 )
-from builders.index.repository import HASH_DIGITS, STATE_DIRECTORIES, Index
+from builders.index.repository import STATE_DIRECTORIES, Index, record_name, wheel_of
 from builders.process import run
 from resolver.errors import DamagedIndexError, EnvironmentLacksError, MatrixError, UsageError, did_you_mean
 from resolver.versions import shorten
@@ -164,10 +164,10 @@ def _check_wheels(index: Index, project: str, entries: dict[str, Entry], *, keep
 
 
 def _judge(
-    index: Index, path: Path, records: Collection[tuple[str, str]], listed: Entry | None
+    index: Index, path: Path, records: Collection[str], listed: Entry | None
 ) -> tuple[Finding, None] | tuple[None, Entry]:
     """Return what is wrong with a wheel, or else the entry that its page should have."""
-    if not any(name == path.name for name, _ in records):
+    if not any(record.startswith(f"{path.name}.") for record in records):
         message = f"{path.name} has no record of where it comes from, so no page lists it."
         return _damage(index, "wheel-without-record", path, message, fix=_ADOPT), None
     try:
@@ -180,7 +180,7 @@ def _judge(
         return _damage(index, "wheel-unreadable", path, f"Cannot read {path.name}: {reason}"), None
     if problem:
         return _damage(index, "wheel-misnamed", path, problem), None
-    if (path.name, entry.hashes.sha256[:HASH_DIGITS]) not in records:
+    if record_name(path.name, entry.hashes.sha256) not in records:
         message = f"{path.name} changed after it was published; its sha256 is now {entry.hashes.sha256}."
         return _damage(index, "wheel-changed", path, message), None
     if listed is not None:
@@ -246,7 +246,7 @@ def _check_leftovers(index: Index, *, repair: bool) -> Iterator[Finding]:
             yield _unneeded(index, "leftover", path, problem, repair=repair)
     names = {path.name for project in index.project_directories() for path in index.wheels(project)}
     for path in _old(index.provenance / name for name in index.names(index.provenance, regular=True)):
-        wheel = path.name.rpartition(".json")[0].rpartition(".")[0]
+        wheel = wheel_of(path.name)
         if is_wheel(wheel) and wheel not in names:
             problem = "is the record of a wheel that does not exist"
             yield _unneeded(index, "record-without-wheel", path, problem, repair=repair)

@@ -63,8 +63,8 @@ from resolver.reporter import SILENT, Reporter
 _CHUNK = 1 << 18  # bytes
 _LARGEST_PAGE = 1 << 28  # bytes; a page with 10,000 wheels has 4 MB
 _LARGEST_RECORD = 1 << 26  # bytes
-HASH_DIGITS = 16
-"""Of a wheel's hash, in the name of its record."""
+_HASH_DIGITS = 16  # of a wheel's hash, in the name of its record
+_RECORD_ENDING = len(f".{'0' * _HASH_DIGITS}.json")
 STATE_DIRECTORIES = ("builds", "damaged", "locks", "logs", "status", "yanked")
 """The directories in ``.matrix``."""
 
@@ -74,8 +74,8 @@ class _State(NamedTuple):
 
     names: list[str]
     """The file names of its wheels."""
-    recorded: frozenset[tuple[str, str]]
-    """Names of wheels that have a record, each with the beginning of the hash that the record is for."""
+    records: frozenset[str]
+    """The file names of their records."""
     yanked: frozenset[str]
     status: Status
 
@@ -130,7 +130,7 @@ class Index:
     def wheels_of(self, project: str, version: str) -> list[Path]:
         """Return the paths of the wheels of one version that have a record, sorted by file name."""
         paths = [path for path in self.wheels(project) if f"-{version}-" in path.name]
-        recorded = {name for name, _ in self.records({path.name for path in paths})}
+        recorded = {wheel_of(record) for record in self.records({path.name for path in paths})}
         return [path for path in paths if path.name in recorded]
 
     def wheel_names(self, project: str) -> list[str]:
@@ -282,8 +282,13 @@ class Index:
             page, data = self._pages(project, state, {**self.entries(project), **known})
             if not (changed := self._write_pages(folder, page, data) or changed):
                 return False
-            if self._state(project, without) == state and self.has_content(folder / JSON_PAGE, data):
+            if self._is_current(project, state, data, without):
                 return True
+
+    def _is_current(self, project: str, state: _State, data: bytes, without: Collection[str] = ()) -> bool:
+        """Return whether neither the inputs of a project's pages nor its JSON page have changed."""
+        page = self.simple / project / JSON_PAGE
+        return self._state(project, without) == state and self.has_content(page, data)
 
     def _write_pages(self, folder: Path, page: bytes, data: bytes) -> bool:
         """Write the pages that differ, JSON (the cache) first; empty text removes a page."""
@@ -334,9 +339,12 @@ class Index:
             return []
         return sorted(name for name in names if not name.startswith(".") and name not in {PAGE, JSON_PAGE})
 
-    def _state(self, project: str, without: Collection[str] = ()) -> _State:
+    def _state(self, project: str, without: Collection[str] = (), adding: str = "") -> _State:
         listed = self.names(self.simple / project, regular=True)
-        names = sorted([name for name in listed if name.endswith(".whl") and name not in without])
+        names = [name for name in listed if name.endswith(".whl") and name[0] != "." and name not in without]
+        if adding and adding not in names:
+            names.append(adding)
+        names.sort()
         yanked = self.names(self.yanked, regular=True)
         return _State(
             names,
@@ -345,25 +353,21 @@ class Index:
             self._status(project),
         )
 
-    def records(self, wheels: Collection[str]) -> frozenset[tuple[str, str]]:
-        """Return which of these wheels have a record, each with the beginning of the hash that it is for."""
-        found = []
-        for record in self.names(self.provenance, regular=True) if wheels else ():
-            wheel, _, digest = record.removesuffix(".json").rpartition(".")
-            if wheel in wheels and record.endswith(".json"):
-                found.append((wheel, digest))
-        return frozenset(found)
+    def records(self, wheels: Collection[str]) -> frozenset[str]:
+        """Return the file names of the records of these wheels."""
+        listed = self.names(self.provenance, regular=True) if wheels else ()
+        return frozenset([record for record in listed if wheel_of(record) in wheels])
 
     def _pages(self, project: str, state: _State, known: Mapping[str, Entry]) -> tuple[bytes, bytes]:
-        recorded = {name for name, _ in state.recorded}
+        recorded = {wheel_of(record) for record in state.records}
         entries = []
         for name in state.names:
             entry = known.get(name)
             if name not in recorded or not (entry or is_wheel(name)):
                 continue
-            if entry is None or (name, entry.hashes.sha256[:HASH_DIGITS]) not in state.recorded:
+            if entry is None or record_name(name, entry.hashes.sha256) not in state.records:
                 entry = self._entry(project, name)
-                if entry is None or (name, entry.hashes.sha256[:HASH_DIGITS]) not in state.recorded:
+                if entry is None or record_name(name, entry.hashes.sha256) not in state.records:
                     continue
             reason = self._yank_reason(name) if name in state.yanked else False
             if entry.yanked != reason:
@@ -465,27 +469,35 @@ class Index:
                 raise MatrixError(msg, hint="Nothing was published.")
             if os.path.lexists(folder / wheel.name):
                 self._require_same(target, digest)
-            record = records / f"{wheel.name}.{digest[:HASH_DIGITS]}.json"
+            record = records / record_name(wheel.name, digest)
             is_new = not os.path.lexists(record)
             if is_new:
                 replace_file(record, _record_text(provenance, entry))
             try:
-                with self._prepared(project, entry) as pages:
-                    if link_exclusively(copied, folder / wheel.name):
-                        for temporary, page in pages:
-                            temporary.replace(page)
-                    else:
-                        self._require_same(target, digest)
+                is_current = self._place(copied, target, entry)
             except BaseException:
-                if is_new and not self._is_in(folder, wheel.name, digest):
+                if is_new and sha256_of_regular(folder / wheel.name) != digest:
                     record.unlink(missing_ok=True)
                 raise
         try:
-            self.refresh(project, {wheel.name: entry})
+            if not is_current:
+                self._refresh_project(project, {wheel.name: entry}, ())
+            self._refresh_root()
         except (MatrixError, OSError):
             if wheel.name not in self.entries(project):
                 raise
         return target
+
+    def _place(self, copied: Path, target: Path, entry: Entry) -> bool:
+        """Give a wheel its name and replace the pages; return whether those of its project are current."""
+        project = target.parent.name
+        with self.directory(target.parent) as folder, self._prepared(project, entry) as (pages, state, data):
+            if not link_exclusively(copied, folder / target.name):
+                self._require_same(target, entry.hashes.sha256)
+                return False
+            for temporary, page in pages:
+                temporary.replace(page)
+        return self._is_current(project, state, data)
 
     def _require_same(self, target: Path, digest: str) -> None:
         """Raise unless a file of the index has this hash."""
@@ -497,20 +509,15 @@ class Index:
             msg = f"{target.name} is already in the index {self.root} with different content."
             raise NameTakenError(msg, hint="A published wheel is never replaced; a rebuild gets a build tag.")
 
-    @staticmethod
-    def _is_in(folder: Path, name: str, digest: str) -> bool:
-        return sha256_of_regular(folder / name) == digest
-
     @contextmanager
-    def _prepared(self, project: str, entry: Entry) -> Iterator[list[tuple[Path, Path]]]:
-        """Write the pages that a new wheel changes; yield their temporary and their final paths."""
-        state = self._state(project)
-        key = entry.filename, entry.hashes.sha256[:HASH_DIGITS]
-        state = state._replace(
-            names=sorted({*state.names, entry.filename}),
-            recorded=state.recorded | {key},
-            yanked=state.yanked | {entry.filename} & set(self.names(self.yanked, regular=True)),
-        )
+    def _prepared(
+        self, project: str, entry: Entry
+    ) -> Iterator[tuple[list[tuple[Path, Path]], _State, bytes]]:
+        """Write the pages that a new wheel changes.
+
+        Yields their temporary and their final paths, and the inputs and the text of the JSON page.
+        """
+        state = self._state(project, adding=entry.filename)
         page, data = self._pages(project, state, {**self.entries(project), entry.filename: entry})
         projects = sorted({*self._paged(), project})
         changed = [(self.simple / project, JSON_PAGE, data), (self.simple / project, PAGE, page)]
@@ -527,7 +534,7 @@ class Index:
                     temporary.write_bytes(text)
                     flush(temporary)
                     prepared.append((temporary, final))
-            yield prepared
+            yield prepared, state, data
 
     def provenance_of(self, wheel: Path) -> dict[str, Any]:
         """Return the provenance of a wheel; of several records (after a lost race), the one with its hash."""
@@ -542,8 +549,7 @@ class Index:
 
     def record_paths(self, wheel: Path) -> list[Path]:
         """Return the files with provenance of wheels of this name."""
-        records = self.records({wheel.name})
-        return sorted(self.provenance / f"{name}.{digest}.json" for name, digest in records)
+        return sorted(self.provenance / record for record in self.records({wheel.name}))
 
     def _read_record(self, path: Path) -> dict[str, Any]:
         try:
@@ -551,6 +557,16 @@ class Index:
         except (OSError, ValueError, RecursionError):
             return {}
         return record if isinstance(record, dict) else {}
+
+
+def record_name(wheel: str, sha256: str) -> str:
+    """Return the file name of the record of a wheel with this hash."""
+    return f"{wheel}.{sha256[:_HASH_DIGITS]}.json"
+
+
+def wheel_of(record: str) -> str:
+    """Return the file name of the wheel that a record is for; part of a name if it is not a record's."""
+    return record[:-_RECORD_ENDING]
 
 
 def _record_text(provenance: Mapping[str, Any], entry: Entry) -> bytes:

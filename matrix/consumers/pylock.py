@@ -131,9 +131,8 @@ def _table(installation: Installation) -> dict[str, object]:
 def _built_wheels(index: Index, pick: Distribution) -> list[Path]:
     from packaging.utils import parse_wheel_filename
 
-    return [
-        path for path in index.wheels(pick.name) if str(parse_wheel_filename(path.name)[1]) == pick.pinned
-    ]
+    paths = index.wheels_of(pick.name, pick.pinned)
+    return [path for path in paths if str(parse_wheel_filename(path.name)[1]) == pick.pinned]
 
 
 def _built(pick: Distribution, index: Index, layout: Layout) -> Package:

@@ -12,6 +12,7 @@ from packaging.requirements import Requirement
 from ruamel.yaml import YAML
 
 from builders.host import glibc_version
+from builders.index import Index
 from matrix.cli import main
 from matrix.consumers import consumer_names, load_consumer
 from matrix.consumers.shared.installation import Installation
@@ -135,10 +136,9 @@ def test_cpu_lock_without_image_is_rejected(work: Path, capsys: Capture, consume
 
 def test_pip_reports_wheel_for_newer_glibc(work: Path, capsys: Capture) -> None:
     wheel = tiny_wheel(work / "made", "apex", f"1.9.0{LABEL}")
-    page = work / "index" / "simple" / "apex"
-    page.mkdir(parents=True)
     tags = "cp312-cp312-manylinux_2_99_x86_64"
-    wheel.rename(page / wheel.name.replace("py3-none-any", tags))
+    wheel = wheel.rename(wheel.with_name(wheel.name.replace("py3-none-any", tags)))
+    Index(work / "index").publish(wheel, {})
     assert env("pip", "-o", str(work)) == 0
     output = capsys.readouterr().err
     assert f"The wheel of apex 1.9.0{LABEL} requires glibc 2.99" in output
