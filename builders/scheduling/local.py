@@ -14,6 +14,7 @@ import signal
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
+from copy import copy
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from multiprocessing.connection import wait as wait_for_any
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from multiprocessing.connection import Connection
     from multiprocessing.context import ForkProcess
 
+    from builders.containers.runtime import Runtime
     from builders.index import Index
     from builders.plan import Task
     from builders.scheduling.scheduler import Outcome
@@ -344,6 +346,13 @@ def _work(task: Task, index: Index, limits: Limits, pipe: Connection, parent: in
     with suppress(OSError):  # the disk may be full
         _record_failure(log, task, failure)
     pipe.send(("failed", failure))
+
+
+def _own(runtime: Runtime) -> Runtime:
+    """Return the same runtime with a temporary directory of its own, which no other build sees or removes."""
+    own = copy(runtime)
+    vars(own).pop("_temporary", None)
+    return own
 
 
 def _import_early() -> None:

@@ -12,6 +12,8 @@ import sys
 import tarfile
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 
 import pytest
@@ -19,11 +21,13 @@ import pytest
 from builders import host
 from builders.build_host import local_build_host
 from builders.cache import cache_root
+from builders.containers.runtime import HostRuntime
 from builders.index import Index
 from builders.plan import Task
 from builders.records import build_records
 from builders.scheduling.local import Builds, failure_record
 from builders.task import Limits
+from builders.temporary import TemporaryDirectory
 from resolver.facts.schema import Recipe, Sdist
 from tests.support.built import running_below
 from tests.support.locks import built_pick
@@ -212,6 +216,34 @@ def test_builds_with_ninja_share_their_jobs(ninja_project: MakeTask, tmp_path: P
     assert concurrency([*large, *small]) <= 4
     assert concurrency(large) > 2  # more than its fixed share
     assert list((index.state / "jobservers").iterdir()) == []
+
+
+def test_builds_share_no_temporary_directory(
+    packed: MakeTask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Container(HostRuntime):
+        """Stands in for a runtime with a private /tmp."""
+
+        kind = "stand-in"
+
+        @cached_property
+        def _temporary(self) -> TemporaryDirectory:
+            return TemporaryDirectory(tmp_path / "tmp")
+
+    def build(task: Task, *_: object, **__: object) -> Path:
+        assert isinstance(task.build_host.runtime, Container)
+        return task.build_host.runtime._temporary.root
+
+    monkeypatch.setattr("builders.scheduling.local.build_wheel", build)
+    runtime = Container()
+    ours = runtime._temporary.root
+    host_of = replace(packed("first", {}).build_host, runtime=runtime)
+    tasks = [replace(packed(name, {}), build_host=host_of) for name in ("first", "second")]
+    builds = builds_of(tasks, Index(tmp_path / "index"))
+    builds.run()
+    roots = {ours, *builds.wheels.values()}
+    assert len(roots) == 3
+    assert [path for path in roots if path.exists()] == [ours]
 
 
 HUNGRY = """
