@@ -50,6 +50,16 @@ def unit(session: nox.Session) -> None:
 
 
 @nox.session(default=False)
+def fuzz(session: nox.Session) -> None:
+    """Change valid inputs of every kind, 10,000 times each, and report what fails without a message.
+
+    It takes half an hour. Arguments after -- choose, such as ``--cases 1000 wheel elf``.
+    """
+    session.install("-q", "-e", ".[test]")
+    session.run("python", "-m", "tests.fuzz", *session.posargs)
+
+
+@nox.session(default=False)
 def dev(session: nox.Session) -> None:
     """Create .venv with everything that tests and lint need, and install the pre-commit hooks."""
     session.run("python", "-m", "venv", ".venv", external=True)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from resolver.errors import LockError
+from resolver.errors import LockError, UsageError
 from resolver.model import SCHEMA, Requirement, Resolution
 from resolver.requirements import parse_requirement
 from resolver.textfile import read_text
@@ -46,9 +46,15 @@ def encode(value: object) -> str:
 
 
 def _decode(kind: type, value: object) -> Requirement:
-    if kind is Requirement and isinstance(value, str):
+    if kind is not Requirement:
+        raise NotImplementedError
+    if not isinstance(value, str):
+        msg = "Expected a requirement as text"
+        raise TypeError(msg)
+    try:
         return parse_requirement(value)
-    raise NotImplementedError
+    except UsageError as error:
+        raise ValueError(error.message.rstrip(".")) from None
 
 
 def _without_empty(value: Any) -> Any:  # noqa: ANN401  any TOML value

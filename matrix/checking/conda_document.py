@@ -241,7 +241,7 @@ class _CondaReader:
         yaml = YAML()
         yaml.preserve_quotes = True
         yaml.width = LARGEST
-        yaml.explicit_start = re.match(r"(\s*(#.*)?\n)*---", self.text) is not None
+        yaml.explicit_start = re.match(r"(?:[^\S\n]*(?:#.*)?\n)*[^\S\n]*---", self.text) is not None
         return yaml
 
     def _add(self, rule: str, line: int, message: str, **more: Any) -> None:  # noqa: ANN401

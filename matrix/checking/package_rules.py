@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import unquote, urlsplit
+from urllib.parse import urlsplit
 
 from packaging.utils import canonicalize_name, parse_wheel_filename
 from packaging.version import Version
@@ -16,7 +16,7 @@ from builders.host import glibc_version
 from builders.index import Index
 from builders.pip_configuration import public_index
 from matrix.checking.document import finding
-from matrix.checking.pip_line import PipLine
+from matrix.checking.pip_line import PipLine, url_path
 from resolver.facts.catalog import applies
 from resolver.requirements import TRITON_NAMES
 from resolver.versions import is_version, join_words, minor, satisfies, sort_key
@@ -376,7 +376,7 @@ def _repository_name(url: str) -> str:
     >>> _repository_name("git+https://github.com/ROCm/apex.git@release/1.9.0#egg")
     'apex'
     """
-    path = urlsplit(url).path.split("@")[0].rstrip("/")
+    path = url_path(url).split("@")[0].rstrip("/")
     return canonicalize_name(path.rpartition("/")[2].removesuffix(".git")) if "+" in url else ""
 
 
@@ -404,7 +404,7 @@ def _check_glibc(entry: Entry, expected: Expected) -> Iterator[Finding]:
     """Check that a wheel of this machine runs with the glibc where it is installed."""
     line = entry.pip
     glibc = glibc_version() if expected.consumer == "pip" else expected.glibc
-    names = [Path(unquote(urlsplit(line.location).path)).name] if line.location.endswith(".whl") else []
+    names = [Path(url_path(line.location)).name] if line.location.endswith(".whl") else []
     if line.local:
         pages = expected.index / "simple" / line.name
         version = str(Version(line.pinned))

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 from optparse import OptionParser, Values
 from typing import NamedTuple
+from urllib.parse import unquote, urlsplit
 
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
@@ -234,3 +235,11 @@ def is_location(text: str) -> bool:
         return False
     start = text.partition("#")[0].lower()
     return "/" in start or start.startswith(".") or start.endswith((".whl", *_SOURCE_ARCHIVES))
+
+
+def url_path(url: str) -> str:
+    """Return the path of a URL; empty if it is not valid, such as ``https://[``."""
+    try:
+        return unquote(urlsplit(url).path)
+    except ValueError:
+        return ""

@@ -14,7 +14,6 @@ import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
-from urllib.parse import unquote, urlsplit
 
 from packaging.utils import canonicalize_name
 from packaging.version import Version
@@ -25,6 +24,7 @@ from builders.host import running_python
 from builders.process import output_of, run
 from builders.temporary import TemporaryDirectory
 from matrix.checking.package_rules import TORCH_FAMILY
+from matrix.checking.pip_line import url_path
 from resolver.environment import NEWEST_PATCH
 from resolver.errors import CommandError, TooSlowError
 from resolver.requirements import TRITON_NAMES
@@ -169,7 +169,7 @@ def _missing_files(texts: Iterable[str]) -> Iterator[str]:
     for text in texts:
         for word in text.split():
             url = word.partition("=")[2] if word.startswith("--") else word
-            if url.startswith("file:") and not Path(unquote(urlsplit(url).path)).exists():
+            if url.startswith("file:") and not Path(url_path(url)).exists():
                 yield url
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import time
 from functools import cache
 
 import pytest
@@ -136,3 +137,14 @@ def test_lines_without_findings_stay(lines: list[str]) -> None:
     unchanged = [line for number, line in enumerate(text.splitlines(), start=1) if number not in touched]
     rest = iter(document.corrected(findings).splitlines())
     assert all(line in rest for line in unchanged)  # in this order
+
+
+def test_url_of_a_repository_that_is_not_valid_is_checked() -> None:
+    document = read_document("git+https://[github.com/ROCm/apex.git\n", "a.txt")
+    check(document, lumi("pip"))
+
+
+def test_time_for_blank_lines_of_a_conda_file_is_linear() -> None:
+    start = time.process_time()
+    read_document("\n" * 2000 + "dependencies: [python]\n", "a.yml")
+    assert time.process_time() - start < 2

@@ -11,10 +11,11 @@ from pathlib import Path
 
 import msgspec
 import pytest
+import tomli_w
 
 from resolver.errors import LockError
 from resolver.facts.catalog import Catalog
-from resolver.lock import dumps, read_lock
+from resolver.lock import digest_of, dumps, read_lock
 from resolver.model import Prefer, Request, Resolution, Target
 from resolver.resolve import resolve
 from tests.resolver.solve_helpers import ask
@@ -283,3 +284,17 @@ def test_empty_values_are_omitted_and_read_back(tmp_path: Path) -> None:
     path.write_text(dumps(empty), encoding="utf-8")
     assert "edges" not in path.read_text()
     assert read_lock(path) == empty
+
+
+@pytest.mark.parametrize(("value", "reason"), [(["torch"], "Expected a requirement"), ("to rch", "to rch")])
+def test_lock_with_invalid_requirement_names_the_file(
+    text: str, value: object, reason: str, tmp_path: Path
+) -> None:
+    data = tomllib.loads(text)
+    del data["integrity"]
+    data["request"]["requirements"][0] = value
+    data["integrity"] = {"sha256": digest_of(data)}
+    path = tmp_path / "matrix.lock"
+    path.write_text(tomli_w.dumps(data), encoding="utf-8")
+    with pytest.raises(LockError, match=f"matrix.lock is not a lock .*{reason}"):
+        read_lock(path)

@@ -1,0 +1,517 @@
+"""The kinds of input from strangers: how each is made and changed, and which code reads it."""
+
+from __future__ import annotations
+
+import datetime
+import email.parser
+import gzip
+import io
+import json
+import platform
+import shutil
+import struct
+import tarfile
+import tomllib
+import zipfile
+from collections.abc import Callable, Iterable, Sequence
+from functools import cache, lru_cache
+from pathlib import Path
+from random import Random
+from typing import Any, NamedTuple
+
+import tomli_w
+from elftools.elf.elffile import ELFFile
+
+from builders.audit import audit_wheel
+from builders.audit.elf import read_object
+from builders.audit.gpu_code import read_code_objects
+from builders.diagnosis import diagnose
+from builders.index_client import metadata, pages
+from builders.sources.sdist import unpack_sdist
+from builders.wheel import DamagedError
+from matrix.checking.check import check, fixed
+from matrix.checking.document import Document, read_document
+from matrix.checking.target import Expected, expect_request
+from matrix.inputs import read_inputs
+from matrix.settings import read_settings
+from resolver.errors import MatrixError
+from resolver.facts.loading import load, load_uncached
+from resolver.lock import digest_of, dumps, read_lock
+from resolver.model import Request, Resolution, Target
+from resolver.requirements import parse_requirement
+from resolver.resolve import resolve
+from tests.builders.bundles import HOST, PREFIX, code_object, packed, padded, plain
+from tests.fuzz import mutators
+from tests.support.elf import shared_object
+
+TESTS = Path(__file__).parents[1]
+FACTS = TESTS.parent / "resolver" / "facts"
+TAGS = f"cp311-cp311-linux_{platform.machine()}"
+
+
+class Kind(NamedTuple):
+    """A kind of input."""
+
+    name: str
+    corpus: Callable[[], Sequence[Any]]
+    """Return valid inputs, as text, bytes or data."""
+    mutate: Callable[[Random, Any], bytes]
+    """Return a changed input as a file has it."""
+    parse: Callable[[bytes], object]
+    """The first parser, whose errors mean that nothing behind it was reached."""
+    enter: Callable[[bytes, Path], object]
+    """Pass the input to the program; the directory is empty."""
+    allowed: tuple[type[Exception], ...] = ()
+    """Errors with a message for people."""
+
+
+def small(paths: Iterable[Path], largest: int) -> list[Path]:
+    return sorted(path for path in paths if path.stat().st_size < largest)
+
+
+def texts(paths: Iterable[Path], largest: int) -> list[str]:
+    return [path.read_text(encoding="utf-8") for path in small(paths, largest)]
+
+
+def utf8(value: str) -> bytes:
+    return value.encode(errors="replace")
+
+
+def mutate_lines(random: Random, value: str) -> bytes:
+    return utf8(mutators.lines(random, value))
+
+
+def mutate_toml(random: Random, value: dict[str, Any]) -> bytes:
+    written = tomli_w.dumps(mutators.tree(random, value))
+    return utf8(mutators.text(random, written, 1) if random.random() < 0.1 else written)
+
+
+def parse_toml(content: bytes) -> object:
+    return tomllib.loads(content.decode())
+
+
+def written(content: bytes, path: Path) -> Path:
+    path.write_bytes(content)
+    return path
+
+
+# Catalogs, locks, matrix.toml.
+
+
+def catalogs() -> list[dict[str, Any]]:
+    return [tomllib.loads(text) for text in texts(FACTS.rglob("*.toml"), 4000)]
+
+
+def read_catalog(content: bytes, work: Path) -> None:
+    load_uncached([[str(written(content, work / "own.toml"))]])
+
+
+def locks() -> list[dict[str, Any]]:
+    target = Target(backend="rocm", gfx=("gfx90a",), site="lumi-g", date=datetime.date(2025, 6, 1))
+    made = []
+    for names in (["torch"], ["apex", "deepspeed"]):
+        answer = resolve(load(), Request(target, tuple(map(parse_requirement, names))))
+        assert isinstance(answer, Resolution)
+        lock = tomllib.loads(dumps(answer))
+        lock["picks"] = lock["picks"][-3:]  # small ones are faster
+        made.append(lock)
+    return made
+
+
+def mutate_lock(random: Random, value: dict[str, Any]) -> bytes:
+    """Return a changed lock with the digest that belongs to it, so that its content is read."""
+    new = mutators.tree(random, {key: item for key, item in value.items() if key != "integrity"})
+    if random.random() < 0.98:
+        new["integrity"] = {"sha256": digest_of(new)}
+    return utf8(tomli_w.dumps(new))
+
+
+def enter_lock(content: bytes, work: Path) -> None:
+    dumps(read_lock(written(content, work / "matrix.lock")))
+
+
+def enter_settings(content: bytes, work: Path) -> None:
+    read_inputs(read_settings(written(content, work / "matrix.toml")))
+
+
+SETTINGS: list[dict[str, Any]] = [
+    {
+        "requirements": ["torch>=2.4", "deepspeed ; python_version < '3.13'"],
+        "site": "lumi-g",
+        "date": datetime.date(2026, 3, 1),
+        "gfx": ["gfx90a"],
+        "python": "3.12",
+        "rocm": "6.4.*",
+        "catalog": ["facts"],
+        "mirrors": {"https://files.example/": "https://mirror.example/files/"},
+        "support": "observed",
+        "prefer": "newest",
+    },
+    {"requirements": ["apex"], "backend": "cpu", "index-url": "https://index.example/simple/"},
+]
+
+
+# Requirements and conda files.
+
+
+@cache
+def lumi() -> Expected:
+    target = Target(backend="rocm", gfx=("gfx90a",), site="lumi-g", date=datetime.date(2026, 3, 1))
+    return expect_request(Request(target, ()), load(), "cotainr")
+
+
+@lru_cache(maxsize=1)
+def document(content: bytes, name: str) -> Document:
+    return read_document(content.decode(), name)
+
+
+def parse_document(name: str) -> Callable[[bytes], object]:
+    """Return the parser of lines or of YAML; a file without any line did not get past it."""
+
+    def parse(content: bytes) -> None:
+        if not document(content, name).entries:
+            msg = "no line"
+            raise ValueError(msg)
+
+    return parse
+
+
+def check_document(name: str) -> Callable[[bytes, Path], object]:
+    def enter(content: bytes, _: Path) -> None:
+        check(document(content, name), lumi())
+        if len(content) % 8 == 0:  # it takes several times as long
+            fixed(content.decode(), name, lumi())
+
+    return enter
+
+
+# Metadata and pages of package indexes.
+
+METADATA = """\
+Metadata-Version: 2.1
+Name: tiny
+Version: 1.0
+Summary: A test
+Requires-Python: >=3.9,<4
+Requires-Dist: torch==2.9.1
+Requires-Dist: numpy>=1.2,!=1.3.*; python_version < "3.12" and extra == "all"
+Requires-Dist: pkg[a,b] @ https://files.example/pkg-1.0-py3-none-any.whl
+Provides-Extra: all
+Description-Content-Type: text/markdown
+License: a
+ long
+ text
+
+# Title
+"""
+
+
+def read_metadata(content: bytes, _: Path) -> None:
+    found = metadata.parse(content, "tiny-1.0-py3-none-any.whl", "its metadata")
+    for requirement in found.requires:
+        parse_requirement(requirement)
+
+
+def parse_headers(content: bytes) -> None:
+    if "Name" not in email.parser.BytesHeaderParser().parsebytes(content):
+        msg = "no name"
+        raise ValueError(msg)
+
+
+URL = "https://index.example/simple/tiny/"
+NAMES = (
+    "tiny-1.0.tar.gz",
+    "tiny-1.0-py3-none-any.whl",
+    "tiny-1.1+rocm6.4-cp311-cp311-manylinux_2_28_x86_64.whl",
+)
+HASH = "0" * 64
+HTML = (
+    '<!DOCTYPE html>\n<html><head><meta name="pypi:repository-version" content="1.1">\n'
+    '<meta name="pypi:project-status" content="active"></head><body>\n'
+    + "".join(
+        f'<a href="../../files/{name}#sha256={HASH}" data-requires-python="&gt;=3.9"'
+        f' data-core-metadata="sha256={HASH}" data-yanked="bad">{name}</a><br/>\n'
+        for name in NAMES
+    )
+    + "</body></html>\n"
+)
+JSON: dict[str, Any] = {
+    "meta": {"api-version": "1.3"},
+    "name": "tiny",
+    "project-status": {"status": "active"},
+    "versions": ["1.0"],
+    "files": [
+        {
+            "filename": name,
+            "url": f"../../files/{name}",
+            "hashes": {"sha256": HASH},
+            "requires-python": ">=3.9",
+            "size": 1000,
+            "upload-time": "2026-01-01T00:00:00.123Z",
+            "yanked": False,
+            "core-metadata": {"sha256": HASH},
+        }
+        for name in NAMES
+    ],
+}
+
+
+def read_page(content_type: str) -> Callable[[bytes, Path], object]:
+    def enter(content: bytes, _: Path) -> None:
+        for project in ("tiny", ""):
+            page = pages.cut(content, content_type, URL, project)
+            for _version, part in page.releases:
+                pages.files(part, page.form, URL, URL)
+
+    return enter
+
+
+def mutate_json(random: Random, value: dict[str, Any]) -> bytes:
+    return utf8(json.dumps(mutators.tree(random, value), default=str))
+
+
+def parse_html(content: bytes) -> None:
+    if "<a " not in content.decode():
+        msg = "no link"
+        raise ValueError(msg)
+
+
+# Wheels, shared objects, GPU code.
+
+
+@cache
+def bundles() -> tuple[bytes, ...]:
+    entries = [HOST, *((f"{PREFIX}{name}", code_object(name)) for name in ("gfx90a", "gfx942"))]
+    bundle = plain(entries, align=64)
+    return (
+        bundle,
+        packed(bundle, 2),
+        packed(bundle, 3),
+        packed(bundle, 1),
+        padded(bundle, packed(bundle, 2), align=64),
+    )
+
+
+@cache
+def objects() -> tuple[bytes, ...]:
+    versions = {"libc.so.6": ["GLIBC_2.17", "GLIBC_2.34"], "libstdc++.so.6": ["GLIBCXX_3.4.21", "CXXABI_1.3"]}
+    symbols = ["_ZN2at4zeroEv", "_ZN3c105ErrorD1Ev", "puts"]
+    return (
+        shared_object(),
+        shared_object(needed=["libc.so.6", "libtorch.so"], soname="op.so", runpath="$ORIGIN:/opt/rocm/lib"),
+        shared_object(versions=versions, symbols=symbols, fatbin=bundles()[0]),
+    )
+
+
+def wheels() -> list[dict[str, bytes]]:
+    info = "tiny-1.0.dist-info"
+    wheel = f"Wheel-Version: 1.0\nRoot-Is-Purelib: false\nTag: {TAGS}\n".encode()
+    made = []
+    for number, item in enumerate(objects()):
+        members = {
+            "tiny/__init__.py": b"",
+            "tiny/op.cpython-311.so": item,
+            "tiny/git_version_info_installed.py": b"installed_ops={'a': True}\nversion='1'\n",
+            "tiny/kernel.hsaco": code_object(),
+            f"{info}/METADATA": METADATA.encode(),
+            f"{info}/WHEEL": wheel,
+        }
+        record = "".join(f"{name},sha256=x,{len(content)}\n" for name, content in members.items())
+        made.append({**members, f"{info}/RECORD": record.encode() + b"r,,\n" * number})
+    return made
+
+
+def mutate_wheel(random: Random, value: dict[str, bytes]) -> bytes:
+    members = list(value.items())
+    for _ in range(random.randint(0, 3)):
+        at = random.randrange(len(members))
+        name, content = members[at]
+        change = random.randrange(4)
+        if change == 0:
+            members[at] = (mutators.text(random, name, 1) or "x", content)
+        elif change == 1:
+            members.append(members[at])
+        elif name.endswith((".so", ".hsaco")):
+            members[at] = (name, mutators.data(random, content))
+        else:
+            members[at] = (name, utf8(mutators.lines(random, content.decode(errors="replace"))))
+    sink = io.BytesIO()
+    with zipfile.ZipFile(sink, "w", random.choice((zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED))) as archive:
+        for name, content in members:
+            archive.writestr(zipfile.ZipInfo(name.replace("\0", "")), content)
+    whole = sink.getvalue()
+    if random.random() < 0.6:
+        start = archive.start_dir if random.random() < 0.8 else 0
+        end = len(whole) - (22 if random.random() < 0.9 else 0)
+        whole = whole[:start] + mutators.data(random, whole[start:end], most=2) + whole[end:]
+    return whole
+
+
+def parse_zip(content: bytes) -> None:
+    zipfile.ZipFile(io.BytesIO(content)).close()
+
+
+def enter_wheel(content: bytes, work: Path) -> None:
+    audit_wheel(written(content, work / f"tiny-1.0-{TAGS}.whl"))
+
+
+def mutate_data(random: Random, value: bytes) -> bytes:
+    return mutators.data(random, value)
+
+
+def parse_elf(content: bytes) -> None:
+    ELFFile(io.BytesIO(content))
+
+
+def enter_elf(content: bytes, _: Path) -> None:
+    read_object("a.so", content)
+
+
+def enter_gpu_code(content: bytes, _: Path) -> None:
+    read_code_objects(content, 0, len(content))
+
+
+def parse_bundle(content: bytes) -> None:
+    """Accept what begins with the magic number and a count or version that the reader knows."""
+    if content.startswith(b"__CLANG_OFFLOAD_BUNDLE__"):
+        (count,) = struct.unpack_from("<Q", content, 24)
+        known = 0 < count <= 1024
+    else:
+        version, method = struct.unpack_from("<HH", content, 4)
+        known = content.startswith(b"CCOB") and version in {1, 2, 3} and method in {0, 1}
+    if not known:
+        msg = "no bundle"
+        raise ValueError(msg)
+
+
+# Sdists.
+
+Member = tuple[str, bytes, bytes, str, dict[str, str]]
+"""Name, type, content, target of a link, and extended headers."""
+SDISTS: list[list[Member]] = [
+    [
+        ("tiny-1.0", tarfile.DIRTYPE, b"", "", {}),
+        ("tiny-1.0/setup.py", tarfile.REGTYPE, b"print(1)\n", "", {}),
+        ("tiny-1.0/src/a.c", tarfile.REGTYPE, b"int a;\n" * 100, "", {"mtime": "1700000000.5"}),
+        ("tiny-1.0/link", tarfile.SYMTYPE, b"", "setup.py", {}),
+        ("tiny-1.0/hard", tarfile.LNKTYPE, b"", "tiny-1.0/setup.py", {}),
+        ("tiny-1.0/PKG-INFO", tarfile.REGTYPE, METADATA.encode(), "", {"comment": "x"}),
+    ]
+]
+TYPES = (b"0", b"1", b"2", b"3", b"4", b"5", b"6", b"7", b"S", b"L", b"K", b"x", b"g", b"X", b"Z")
+HEADERS = (
+    "path", "linkpath", "size", "mtime", "uid", "mode", "hdrcharset", "GNU.sparse.map", "GNU.sparse.size",
+    "GNU.sparse.major", "GNU.sparse.name", "GNU.sparse.realsize",
+)  # fmt: skip
+
+
+def mutate_sdist(random: Random, value: list[Member]) -> bytes:
+    members = list(value)
+    for _ in range(random.randint(1, 3)):
+        at, change = random.randrange(len(members)), random.randrange(6)
+        name, kind, content, link, headers = members[at]
+        if change == 0:
+            name = mutators.text(random, name, 1)
+        elif change == 1:
+            kind = random.choice(TYPES)
+        elif change == 2:
+            link = mutators.text(random, link, 1)
+        elif change == 3:
+            headers = {**headers, random.choice(HEADERS): random.choice(("1", "0,1", *mutators.TEXTS))}
+        elif change == 4:
+            name = random.choice(members)[0]
+        end = at if random.random() < 0.3 else at + 1
+        members[at:end] = [(name, kind, content, link, headers)]
+    sink = io.BytesIO()
+    with tarfile.open(
+        fileobj=sink, mode="w", format=random.choice((tarfile.PAX_FORMAT, tarfile.GNU_FORMAT))
+    ) as tar:
+        for name, kind, content, link, headers in members:
+            info = tarfile.TarInfo(name)
+            info.type, info.linkname, info.pax_headers, info.size = kind, link, headers, len(content)
+            tar.addfile(info, io.BytesIO(content))
+    whole = sink.getvalue()
+    if random.random() < 0.3:
+        whole = with_changed_header(random, whole)
+    if random.random() < 0.1:
+        whole = gzip.compress(whole, 1)
+        whole = whole[:10] + mutators.data(random, whole[10:], most=1)
+    return whole
+
+
+def with_changed_header(random: Random, whole: bytes) -> bytes:
+    """Change a header and correct its checksum."""
+    start = 512 * random.randrange(max(1, len(whole) // 512))
+    header = bytearray(mutators.data(random, whole[start : start + 512], most=2)[:512].ljust(512, b"\0"))
+    header[148:156] = b" " * 8
+    header[148:156] = b"%06o\0 " % sum(header)
+    return whole[:start] + bytes(header) + whole[start + 512 :]
+
+
+def parse_tar(content: bytes) -> None:
+    with tarfile.open(fileobj=io.BytesIO(content)) as tar:
+        if tar.next() is None:
+            msg = "empty"
+            raise ValueError(msg)
+
+
+def enter_sdist(content: bytes, work: Path) -> None:
+    archive = written(content, work / "tiny-1.0.tar.gz")
+    try:
+        unpack_sdist(archive, work / "out")
+    except MatrixError as error:
+        if archive.name not in error.message or str(work) in error.message:
+            msg = "the message does not name the archive, or has a temporary path"
+            raise AssertionError(msg) from None
+        raise
+    finally:
+        shutil.rmtree(work / "out", ignore_errors=True)
+
+
+def enter_sdist_metadata(content: bytes, _: Path) -> None:
+    metadata.from_sdist("tiny-1.0.tar.gz", io.BytesIO(content))
+
+
+def enter_log(content: bytes, work: Path) -> None:
+    diagnose(written(content, work / "log"))
+
+
+CHECKS = TESTS / "matrix" / "checks"
+LOGS = TESTS / "builders" / "data" / "logs"
+KINDS = (
+    Kind("catalog", catalogs, mutate_toml, parse_toml, read_catalog, (MatrixError,)),
+    Kind("lock", locks, mutate_lock, parse_toml, enter_lock, (MatrixError,)),
+    Kind("matrix.toml", lambda: SETTINGS, mutate_toml, parse_toml, enter_settings, (MatrixError,)),
+    Kind(
+        "requirements",
+        lambda: texts(CHECKS.glob("*.txt"), 1000),
+        mutate_lines,
+        parse_document("a.txt"),
+        check_document("a.txt"),
+        (MatrixError,),
+    ),
+    Kind(
+        "conda",
+        lambda: texts(CHECKS.glob("*.yml"), 400),
+        mutate_lines,
+        parse_document("a.yml"),
+        check_document("a.yml"),
+        (MatrixError,),
+    ),
+    Kind(
+        "metadata",
+        lambda: [METADATA],
+        mutate_lines,
+        parse_headers,
+        read_metadata,
+        (MatrixError, DamagedError),
+    ),
+    Kind("html", lambda: [HTML], mutate_lines, parse_html, read_page("text/html"), (pages.PageError,)),
+    Kind("json", lambda: [JSON], mutate_json, json.loads, read_page("text/json"), (pages.PageError,)),
+    Kind("wheel", wheels, mutate_wheel, parse_zip, enter_wheel, (MatrixError,)),
+    Kind("elf", objects, mutate_data, parse_elf, enter_elf, (DamagedError,)),
+    Kind("gpu-code", bundles, mutate_data, parse_bundle, enter_gpu_code),
+    Kind("sdist", lambda: SDISTS, mutate_sdist, parse_tar, enter_sdist, (MatrixError,)),
+    Kind("sdist-metadata", lambda: SDISTS, mutate_sdist, parse_tar, enter_sdist_metadata, (DamagedError,)),
+    Kind("log", lambda: texts(LOGS.glob("*.log"), 2000), mutate_lines, len, enter_log),
+)
