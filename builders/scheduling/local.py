@@ -327,6 +327,7 @@ def _work(task: Task, index: Index, limits: Limits, pipe: Connection, parent: in
     if os.getppid() != parent:  # it died before the kernel knew
         return
     os.setsid()  # an interrupt from the terminal reaches only the parent, which ends its builds
+    task = replace(task, build_host=replace(task.build_host, runtime=_own(task.build_host.runtime)))
     log = log_path(index, task)
     Thread(target=_import_early, daemon=True).start()
     try:

@@ -241,6 +241,7 @@ def test_builds_share_no_temporary_directory(
     tasks = [replace(packed(name, {}), build_host=host_of) for name in ("first", "second")]
     builds = builds_of(tasks, Index(tmp_path / "index"))
     builds.run()
+    assert not builds.errors
     roots = {ours, *builds.wheels.values()}
     assert len(roots) == 3
     assert [path for path in roots if path.exists()] == [ours]
