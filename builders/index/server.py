@@ -383,15 +383,18 @@ def _run(server: TcpWSGIServer, channels: dict[int, object]) -> None:
     closed one, and then its events. waitress accepts one connection in each poll, which is too few when many
     others are busy.
     """
-    connections = _Connections(server.active_channels)
+    active = server.active_channels
+    connections = _Connections(active)
     while channels:
-        for _ in range(_ACCEPTED_AT_ONCE):
-            connections.close_some(time.time())
-            count = len(server.active_channels)
-            server.handle_accept()
-            if len(server.active_channels) == count:
-                break
+        connections.close_some(time.time())
+        count = len(active)
         wasyncore.loop(timeout=_TICK, use_poll=True, map=channels, count=1)
+        for _ in range(_ACCEPTED_AT_ONCE):
+            if len(active) <= count:
+                break
+            connections.close_some(time.time())
+            count = len(active)
+            server.handle_accept()
 
 
 def _close(server: TcpWSGIServer, channels: dict[int, object]) -> None:

@@ -29,6 +29,7 @@ from tests.support.tiny import tiny_wheel
 WHEEL = "deepspeed-1.0-py3-none-any.whl"
 LINES = {
     "audit": ["audit", WHEEL],
+    "build-one": ["build-one", "0123456789abcdef"],
     "build-wheels": ["build-wheels", "--dry-run"],
     "catalog": ["catalog", "list"],
     "check": ["check", "requirements.txt", "--no-preflight"],
