@@ -74,9 +74,6 @@ class BuildRecord(msgspec.Struct, frozen=True, kw_only=True):
     """Peak memory of all its processes."""
     cores: int | None = None
     """Compile jobs that it could run at once."""
-    cache_hits: int | None = None
-    cache_misses: int | None = None
-    """Compilations that the compiler cache had, and had not."""
     log: str | None = None
     """Path, if the log still exists."""
     wheel: str | None = None
@@ -328,7 +325,8 @@ def _measured(
 ) -> dict[str, Any]:
     values: dict[str, Any] = {
         "cores": measured.get("jobs"),
-        **{name: measured.get(name) for name in ("seconds", "memory_gib", "cache_hits", "cache_misses")},
+        "seconds": measured.get("seconds"),
+        "memory_gib": measured.get("memory_gib"),
     }
     if values["seconds"] is None and started and finished:
         values["seconds"] = round((finished - started).total_seconds(), 1)

@@ -59,7 +59,7 @@ def execute(context: Context) -> int:
 def _text(builds: Sequence[BuildRecord], logs: Path) -> str:
     if not builds:
         return "There are no builds."
-    rows = [["STATE", "WHEEL", "NODE", "STARTED (UTC)", "TIME", "GIB", "CORES", "CACHE", "LOG", "WHY"]]
+    rows = [["STATE", "WHEEL", "NODE", "STARTED (UTC)", "TIME", "GIB", "CORES", "LOG", "WHY"]]
     rows += [
         [
             build.state,
@@ -69,7 +69,6 @@ def _text(builds: Sequence[BuildRecord], logs: Path) -> str:
             "-" if build.seconds is None else duration(build.seconds),
             "-" if build.memory_gib is None else f"{build.memory_gib:g}",
             str(build.cores or "-"),
-            _cache(build),
             build.log.rpartition("/")[2] if build.log else "-",
             build.why or "the first build",
         ]
@@ -77,10 +76,3 @@ def _text(builds: Sequence[BuildRecord], logs: Path) -> str:
     ]
     errors = [f"{build.name} {build.version}: {printable(build.error)}" for build in builds if build.error]
     return "\n".join([table(rows, indent=""), *errors, f"Logs: {logs}"])
-
-
-def _cache(build: BuildRecord) -> str:
-    """Return the hits of the compiler cache and all its lookups."""
-    if build.cache_hits is None:
-        return "-"
-    return f"{build.cache_hits}/{build.cache_hits + (build.cache_misses or 0)}"
