@@ -22,7 +22,7 @@ from builders.containers.runtime import View
 from builders.diagnosis import Context, diagnose, explain_failure
 from builders.environments.layers import fetch_build_wheels, make_environment, make_layers
 from builders.environments.wheelhouse import FetchOptions, Wheel
-from builders.files import exclusive_lock, lock_holder, sha256_of
+from builders.files import exclusive_lock, lock_holder, remove_tree, sha256_of
 from builders.io_errors import explain_index_errors
 from builders.labelling import Labels, label_wheel, runtime_pins
 from builders.probe.ask import WheelReply, ask, wheel_question
@@ -132,7 +132,7 @@ def build_wheel(
 
     with (
         explain_index_errors(index.root, work),
-        exclusive_lock(lock, on_wait=waiting),
+        exclusive_lock(index.state_directory("locks") / lock.name, on_wait=waiting),
     ):
         published = index.find(task.pick.name, task.build_key)
         if published is not None:
@@ -140,11 +140,12 @@ def build_wheel(
             return published.path
         if turn is not None:
             turn.take()
-        log.parent.mkdir(parents=True, exist_ok=True)
+        index.state_directory(log.parent.name)
         log.unlink(missing_ok=True)
         record_start(task, log)
-        shutil.rmtree(work, ignore_errors=True)
-        work.mkdir(parents=True)
+        index.state_directory(work.parent.name)
+        remove_tree(work)  # it may belong to another user
+        work.mkdir()
         build = _Build(task, index, limits, reporter, work, log)
         wheel = build.write_alias() if task.pick.alias_of else build.run()
         take_start(log)

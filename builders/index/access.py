@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from builders.modes import share
+from builders.modes import make_directories, share
 from resolver.errors import DamagedIndexError
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def directory(root: Path, path: Path, *, create: bool = False) -> Iterator[Path]
         The directory does not exist, or cannot be created. Errors about files in it name their real paths.
     """
     if create:
-        root.mkdir(parents=True, exist_ok=True)
+        make_directories(root)
     opened = os.open(root, _DIRECTORY)
     try:
         at = root

@@ -138,7 +138,7 @@ def the_rig() -> Iterator[Rig]:
         (root / "wheels").mkdir()
         for file in (kept / "base.sif", *kept.glob("torch-*.whl")):
             _link(file, root / "wheels" / file.name if file.suffix == ".whl" else root / file.name)
-        _copy_site(root / "site")
+        copy_site(root / "site")
         yield Rig(root / "base.sif", root / "wheels", root)
     finally:
         shutil.rmtree(root, ignore_errors=True)
@@ -222,7 +222,7 @@ def _link(source: Path, target: Path) -> None:
     target.chmod(0o644)
 
 
-def _copy_site(target: Path) -> None:
+def copy_site(target: Path) -> None:
     """Copy the project and its dependencies, because the user cannot read root's directories."""
     skipped = shutil.ignore_patterns("__pycache__", "pip", "mypy", "mypyc", "ruff*", "torch")
     shutil.copytree(sysconfig.get_path("purelib"), target, ignore=skipped)

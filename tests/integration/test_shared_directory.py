@@ -1,0 +1,210 @@
+"""Two users of one group work in one index and one cache, whatever their umasks.
+
+The users are real; they are created and removed by root. Their directory has the set-group-ID bit, as those
+of projects on clusters.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from builders.index import Index
+from builders.index.maintenance import check
+from tests.rig.rig import copy_site
+
+MakeWheel = Callable[..., Path]
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+
+# Builds a directory of the cache and holds a lock, as two builds that meet do.
+USE_CACHE = """
+import pathlib, sys
+from builders.cache import cache_root
+from builders.environments.cached import ensure_cached
+from builders.files import exclusive_lock, write_atomic
+from builders.temporary import TemporaryDirectory
+name, new = sys.argv[1:]
+for layer in ("both", new):
+    root = cache_root() / "layers" / layer
+    ensure_cached(root, lambda: (root / "file").write_text(name))
+with exclusive_lock(cache_root() / "locks" / "one.lock"):
+    write_atomic(cache_root() / "state" / "page", name)
+with TemporaryDirectory() as temporary:
+    assert temporary.root.is_relative_to(cache_root()), temporary.root
+"""
+
+# Begins a build directory, and ends as a build that failed does.
+FAIL_BUILD = """
+import pathlib, sys
+from builders.files import remove_tree
+from builders.index import Index
+work = Index(sys.argv[1]).state_directory("builds") / "key"
+remove_tree(work)
+work.mkdir()
+(work / "deep").mkdir()
+(work / "deep" / "file").write_text(sys.argv[2])
+(work / "deep").chmod(0o500)
+"""
+
+
+class Member:
+    """A user of the group."""
+
+    def __init__(self, name: str, root: Path, umask: int) -> None:
+        self.name = name
+        self.root = root
+        self.umask = umask
+
+    def run(self, *command: str, env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+        """Run Python as this user."""
+        variables = {
+            "PATH": "/usr/bin:/bin",
+            "HOME": str(self.root / "home"),
+            "PYTHONPATH": str(self.root / "site"),
+            "XDG_CACHE_HOME": str(self.root / "project" / "cache"),
+            "PYTHONDONTWRITEBYTECODE": "1",
+        }
+        return subprocess.run(
+            [interpreter(self.root, self.name), *command],
+            cwd=self.root / "project",
+            env={**variables, **(env or {})},
+            user=self.name,
+            group=self.name,
+            extra_groups=[self.root.name],
+            umask=self.umask,
+            check=False,
+            capture_output=True,
+            text=True,
+        )
+
+    def matrix(self, *arguments: str) -> str:
+        """Run `matrix` as this user, and return its output."""
+        done = self.run("-m", "matrix", *arguments)
+        assert done.returncode == 0, done.stderr + done.stdout
+        return done.stdout
+
+
+def interpreter(root: Path, user: str) -> str:
+    """Return a Python of the running version that a user may start."""
+    name = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    for path in (os.path.realpath(sys.executable), f"/usr/bin/{name}", f"/usr/local/bin/{name}"):
+        try:
+            done = subprocess.run([path, "-c", "1"], user=user, group=user, check=False, cwd=root)
+        except OSError:
+            continue
+        if done.returncode == 0:
+            return path
+    pytest.skip(f"an ordinary user can start no {name} here")
+
+
+@pytest.fixture(scope="module")
+def group() -> Iterator[Path]:
+    """Create a group with two users, and a directory that belongs to it; return its parent."""
+    if os.geteuid() != 0:
+        pytest.skip("only root can create users")
+    if not shutil.which("useradd"):
+        pytest.skip("needs useradd")
+    name = f"mx{secrets.token_hex(3)}"
+    root = Path(tempfile.gettempdir()) / name
+    users = [f"{name}a", f"{name}b"]
+    try:
+        subprocess.run(["groupadd", name], check=True)
+        for user in users:
+            subprocess.run(["useradd", "--no-create-home", "--user-group", "-G", name, user], check=True)
+        root.mkdir(mode=0o755)
+        root.chmod(0o755)
+        (root / "home").mkdir(mode=0o755)
+        copy_site(root / "site")
+        yield root
+    finally:
+        for user in users:
+            subprocess.run(["userdel", user], check=False)
+        subprocess.run(["groupdel", name], check=False)
+        shutil.rmtree(root, ignore_errors=True)
+
+
+@pytest.fixture
+def members(group: Path) -> Iterator[tuple[Member, Member]]:
+    """Return two users of the group with different umasks; their project directory is empty."""
+    project = group / "project"
+    project.mkdir()
+    shutil.chown(project, "root", group.name)
+    project.chmod(0o2770)
+    yield Member(f"{group.name}a", group, 0o027), Member(f"{group.name}b", group, 0o007)
+    shutil.rmtree(project)
+
+
+def test_two_users_share_index_and_cache(members: tuple[Member, Member], make_wheel: MakeWheel) -> None:
+    """Both publish, yank, check, repair, remove and prune wheels of each other."""
+    first, second = members
+    made = {version: make_wheel("tiny", version) for version in ("1.0", "2.0", "3.0")}
+    for version, wheel in made.items():
+        copied = first.root / "home" / wheel.name
+        shutil.copy(wheel, copied)
+        made[version] = copied
+    first.matrix("index", "add", str(made["1.0"]))
+    second.matrix("index", "add", str(made["2.0"]))
+    first.matrix("index", "yank", "tiny==2.0")
+    second.matrix("index", "yank", "tiny==2.0", "--undo")
+    second.matrix("index", "status", "tiny", "deprecated")
+    first.matrix("index", "status", "tiny", "active")
+    second.matrix("index", "check")
+    index = Index(first.root / "project" / "index")
+    (index.simple / "tiny" / "index.html").unlink()
+    assert "rebuilt" in second.matrix("index", "check", "--repair")
+    second.matrix("index", "remove", "tiny==1.0")
+    first.matrix("index", "add", str(made["3.0"]))
+    first.matrix("index", "prune", "--older-than", "0")
+    assert index.projects() == []
+    second.matrix("index", "add", str(made["1.0"]))
+    assert check(index) == []
+    for path in index.root.rglob("*"):
+        status = path.stat()
+        assert status.st_gid == (first.root / "project").stat().st_gid, path
+        assert not status.st_mode & 0o007, path
+        assert status.st_mode & 0o060 == 0o060, path
+
+
+def test_two_users_share_cache(members: tuple[Member, Member]) -> None:
+    for number, member in enumerate((*members, *members)):
+        done = member.run("-c", USE_CACHE, member.name, str(number))
+        assert done.returncode == 0, done.stderr
+    cache = members[0].root / "project" / "cache" / "matrix"
+    assert (cache / "state" / "page").read_text() == members[1].name
+    assert not list((cache / "tmp").iterdir())
+
+
+def test_failed_build_of_one_does_not_stop_the_other(members: tuple[Member, Member]) -> None:
+    for member in (*members, *members):
+        done = member.run("-c", FAIL_BUILD, str(member.root / "project" / "index"), member.name)
+        assert done.returncode == 0, done.stderr
+    builds = members[0].root / "project" / "index" / ".matrix" / "builds"
+    assert (builds / "key" / "deep" / "file").read_text() == members[1].name
+
+
+def test_killed_build_of_layer_does_not_stop_the_other(members: tuple[Member, Member]) -> None:
+    first, second = members
+    code = """
+import os
+from builders.cache import cache_root
+from builders.environments.cached import ensure_cached
+root = cache_root() / "layers" / "both"
+def build():
+    (root / "deep").mkdir()
+    (root / "deep").chmod(0o700)
+    (root / "deep" / "file").write_text("half")
+    os.kill(os.getpid(), 9)
+ensure_cached(root, build)
+"""
+    assert first.run("-c", code).returncode == -9
+    done = second.run("-c", USE_CACHE, second.name, "other")
+    assert done.returncode == 0, done.stderr
