@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
+# Stands in for a file system without file locks or without hard links, such as Lustre with `noflock`.
+_WITHOUT = {
+    "flock": "int flock(int file, int operation) { errno = ENOSYS; return -1; }",
+    "hard links": """
+int link(const char *a, const char *b) { errno = EPERM; return -1; }
+int linkat(int a, const char *b, int c, const char *d, int e) { errno = EPERM; return -1; }
+""",
+}
 
 
 @pytest.fixture(autouse=True)
@@ -47,3 +58,15 @@ def contents() -> Callable[[Path], dict[str, bytes]]:
         }
 
     return read
+
+
+@pytest.fixture
+def preload(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, str]:
+    """Return an environment in which a function of the C library fails."""
+    compiler = shutil.which("gcc") or shutil.which("cc")
+    if compiler is None:
+        pytest.skip("needs a C compiler")
+    source, library = tmp_path / "without.c", tmp_path / "without.so"
+    source.write_text(f"#include <errno.h>\n{_WITHOUT[request.param]}\n")
+    subprocess.run([compiler, "-shared", "-fPIC", "-o", library, source], check=True)
+    return os.environ | {"LD_PRELOAD": str(library)}

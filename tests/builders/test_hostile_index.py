@@ -390,6 +390,63 @@ def test_wheel_with_record_of_other_content_is_not_listed(index: Index, make_whe
     assert [finding.id for finding in check(index)] == ["wheel-changed"]
 
 
+# File systems
+
+# Publishes a wheel when a line arrives; the exit code is 1 if the name is taken.
+PUBLISH = """
+import pathlib, sys
+from builders.index import Index
+from resolver.errors import NameTakenError
+index = Index(sys.argv[1])
+print("ready", flush=True)
+sys.stdin.readline()
+try:
+    index.publish(pathlib.Path(sys.argv[2]), {})
+except NameTakenError:
+    sys.exit(1)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("preload", ["flock", "hard links"], indirect=True)
+def test_one_publisher_wins_on_any_file_system(
+    index: Index, make_wheel: MakeWheel, preload: dict[str, str]
+) -> None:
+    made = [make_wheel("tiny", "2.0", {"n": bytes([n])}, folder=f"made{n}") for n in range(4)]
+    commands = [[sys.executable, "-c", PUBLISH, str(index.root), str(wheel)] for wheel in made]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    processes = [subprocess.Popen(command, env=preload, **pipes) for command in commands]  # type: ignore[call-overload]
+    for process in processes:
+        assert process.stdout.readline() == b"ready\n"
+    for process in processes:
+        process.stdin.write(b"\n")
+        process.stdin.flush()
+    for process in processes:
+        process.communicate(timeout=50)
+    assert sorted(process.returncode for process in processes) == [0, 1, 1, 1]
+    winner = made[[process.returncode for process in processes].index(0)]
+    assert index.entries("tiny")[winner.name].hashes.sha256 == sha256_of(winner)
+    assert check(index) == []
+
+
+@pytest.mark.parametrize("small", ["size=1m"], indirect=True)
+def test_read_only_index_can_be_read(
+    small: Path, make_wheel: MakeWheel, capsys: pytest.CaptureFixture[str]
+) -> None:
+    index = ["--index", str(small / "index")]
+    assert main(["index", "add", str(make_wheel("tiny", "1.0")), *index]) == 0
+    subprocess.run(["mount", "-o", "remount,ro", str(small)], check=True)
+    for action in (["list"], ["check"], ["refresh"]):
+        assert main(["index", *action, *index]) == 0
+    capsys.readouterr()
+    writing = [["add", str(make_wheel("tiny", "2.0"))], ["yank", "tiny"], ["remove", "tiny"]]
+    for action in writing:
+        assert main(["index", *action, *index]) == 3
+        error = capsys.readouterr().err
+        assert "Read-only file system" in error
+        assert str(small / "index") in error
+
+
 # Publishing fails before the wheel is placed
 
 
