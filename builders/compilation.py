@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import re
 import shlex
-from dataclasses import replace
+import shutil
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from builders.containers.runtime import Bind, View, output_in, run_in
+from builders.files import open_regular, sha256_of
+from builders.modes import make_read_only
 from resolver.errors import BuildError, EnvironmentLacksError
 
 if TYPE_CHECKING:
@@ -27,6 +32,27 @@ _RPATH = re.compile(r"-Wl,(-rpath|-R|--enable-new-dtags)|-R/")
 _PRINT_LINKERS = f"import sysconfig; print(*map(sysconfig.get_config_var, {_LINKERS!r}), sep=chr(10))"
 
 
+@dataclass(frozen=True, slots=True)
+class BuiltWheel:
+    """A wheel from a build backend, where no build can reach it."""
+
+    path: Path
+    sha256: str
+    """Digest of the copy when it was made."""
+
+    def verify(self) -> None:
+        """Check that the file is the one that was copied.
+
+        Raises
+        ------
+        BuildError
+            It has changed.
+        """
+        if sha256_of(self.path) != self.sha256:
+            msg = f"{self.path} changed after it was built. It is not published."
+            raise BuildError(msg, hint="Check which other programs write to the directory of the index.")
+
+
 def compile_wheel(
     title: str,
     runtime: Runtime,
@@ -35,10 +61,14 @@ def compile_wheel(
     *,
     source: Path,
     work: Path,
+    wheels: Path,
     variables: Mapping[str, str],
     log: Path,
-) -> Path:
-    """Build the wheel of an unpacked source and return its path.
+) -> BuiltWheel:
+    """Build the wheel of an unpacked source, and copy it to where the build cannot reach it.
+
+    All processes of the build have ended by then: the runtime has ended those in its PID namespace, and
+    `builders.reaper` ends all others.
 
     Parameters
     ----------
@@ -52,6 +82,8 @@ def compile_wheel(
         Top directory of the source, below `work`.
     work
         Directory of this build; the build may write to it.
+    wheels
+        Directory for the copy, which the build does not see.
     variables
         Further variables; those of the recipe override them.
     log
@@ -62,7 +94,7 @@ def compile_wheel(
     CommandError
         A command failed; the error names the log and the most informative lines.
     BuildError
-        The backend succeeded but did not leave exactly one wheel.
+        The backend succeeded but did not leave exactly one wheel, or something other than a file.
     EnvironmentLacksError
         The runtime cannot mount a shim where the source expects the program.
     """
@@ -77,12 +109,34 @@ def compile_wheel(
         "--outdir", str(out), *options, str(source),
     ]  # fmt: skip
     run_in(runtime, command, view, what=f"Building {title}", log=log)
-    wheels = sorted(out.glob("*.whl"))
-    if len(wheels) != 1:
-        listed = ", ".join(path.name for path in wheels) or "none"
-        msg = f"Building {title} must produce one wheel; its build backend produced {len(wheels)}: {listed}."
-        raise BuildError(f"{msg}\n  Log: {log}", hint=INDEX_UNCHANGED)
-    return wheels[0]
+    return copy_out(title, out, wheels, log)
+
+
+def copy_out(title: str, out: Path, target: Path, log: Path) -> BuiltWheel:
+    """Copy the only wheel in a directory that the build could write to."""
+    try:
+        directory = os.open(out, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+        try:
+            names = sorted(name for name in os.listdir(directory) if name.endswith(".whl"))  # noqa: PTH208
+            if len(names) != 1:
+                listed = ", ".join(names) or "none"
+                msg = f"Building {title} must produce one wheel; its build backend produced {len(names)}"
+                raise BuildError(f"{msg}: {listed}.\n  Log: {log}", hint=INDEX_UNCHANGED)
+            with (
+                open_regular(names[0], directory=directory) as source,
+                (target / names[0]).open("xb") as sink,
+            ):
+                shutil.copyfileobj(source, sink)
+        finally:
+            os.close(directory)
+    except OSError as error:
+        if error.errno not in {errno.EINVAL, errno.ELOOP, errno.ENOTDIR, errno.ENXIO}:
+            raise
+        msg = f"The build backend of {title} produced something other than a file as its wheel."
+        raise BuildError(f"{msg}\n  Log: {log}", hint=INDEX_UNCHANGED) from None
+    path = target / names[0]
+    make_read_only(path)
+    return BuiltWheel(path, sha256_of(path))
 
 
 def build_view(

@@ -16,3 +16,8 @@ MOUNT_POINT = "/mnt"
 """Where scripts bind a directory into a container; base images have it."""
 MOUNTED_INDEX = f"file://{MOUNT_POINT}/simple"
 """The index as a build inside a container sees it."""
+END_ALL_ON_SIGNAL = """trap 'kill -TERM -1; exit 143' TERM INT HUP
+"$@" &
+wait $!"""
+"""End of a shell script that is process 1 of a PID namespace: run its arguments, and end all processes on a
+signal."""

@@ -9,7 +9,7 @@ import shutil
 import stat
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO
 
 from builders.lease import hold, holder_of
 from builders.modes import create_file, make_directories, make_read_only
@@ -148,6 +148,26 @@ def sha256_of(path: Path) -> str:
     """Return the SHA-256 of a file in hexadecimal."""
     with path.open("rb") as source:
         return hashlib.file_digest(source, "sha256").hexdigest()
+
+
+def open_regular(path: str | Path, *, directory: int | None = None) -> BinaryIO:
+    """Open a file that a stranger's program wrote; never follow a link, never wait for a pipe.
+
+    Parameters
+    ----------
+    directory
+        Descriptor of the directory that a relative path is in.
+
+    Raises
+    ------
+    OSError
+        It does not exist, or is not a regular file.
+    """
+    file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=directory)
+    if not stat.S_ISREG(os.fstat(file).st_mode):
+        os.close(file)
+        raise OSError(errno.EINVAL, "not a regular file", str(path))
+    return os.fdopen(file, "rb")
 
 
 def make_readable(path: Path) -> None:

@@ -18,7 +18,7 @@ from builders.alias import write_alias
 from builders.audit import Expected, audit_wheel, read_torch
 from builders.cache import cache_root
 from builders.compilation import FRONTEND, INDEX_UNCHANGED, compile_wheel
-from builders.containers.runtime import View
+from builders.containers.runtime import Bind
 from builders.diagnosis import Context, diagnose, explain_failure
 from builders.environments.layers import fetch_build_wheels, make_environment, make_layers
 from builders.environments.wheelhouse import FetchOptions, Wheel
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from builders.audit import WheelAudit
+    from builders.compilation import BuiltWheel
     from builders.environments.layers import BuildEnvironment, Layers
     from builders.findings import Finding
     from builders.index import Index
@@ -164,6 +165,11 @@ class _Build:
     work: Path
     log: Path
 
+    @property
+    def sandbox(self) -> Path:
+        """The part of the directory that the build sees, and may write to."""
+        return self.work / "build"
+
     def run(self) -> Path:
         started = datetime.now(tz=UTC)
         task, build_host = self.task, self.task.build_host
@@ -174,6 +180,7 @@ class _Build:
             build_host.require_compilers(task.title, task.recipe.backend)
 
         self.reporter.step(f"fetch {task.pick.sdist.file if task.pick.sdist else task.title}")
+        self.sandbox.mkdir()
         source = obtain(
             task.pick, offline=self.limits.offline, mirrors=self.limits.mirrors, patches=task.patches
         )
@@ -194,12 +201,13 @@ class _Build:
                 build_host.python,
                 layers.all,
                 required,
-                root=self.work / "env",
+                root=self.sandbox / "env",
                 log=self.log,
+                hidden=[self.index.root],
             )
 
             self.reporter.step("unpack")
-            tree = source.unpack(self.work / "source", log=self.log)
+            tree = source.unpack(self.sandbox / "source", log=self.log)
             check_source(task.recipe, tree, task.title, task.other_recipes)
 
         jobs = host.compile_jobs(
@@ -208,12 +216,16 @@ class _Build:
             memory=self.limits.memory,
         )
         # The headers of torch are in a layer, and their paths get into the compiled files as well.
-        prefix_map = {str(self.work): "/matrix"} | {str(layer.root): "/matrix/layer" for layer in layers.all}
+        prefix_map = {str(self.sandbox): "/matrix"} | {
+            str(layer.root): "/matrix/layer" for layer in layers.all
+        }
         recipe = apply_recipe(task, jobs=jobs, prefix_map=prefix_map)
-        shims = join(self.limits.jobserver, self.work) if self.limits.jobserver else {}
+        shims = join(self.limits.jobserver, self.sandbox) if self.limits.jobserver else {}
         recipe = replace(recipe, shims={**recipe.shims, **shims})
         for note in recipe.notes:
             self.reporter.step(note)
+        if build_host.runtime.isolation == "none":
+            self.reporter.step("this machine cannot isolate a build: it can change your files and processes")
         if not build_host.runtime.isolates_network:
             self.reporter.step("this machine cannot disable the network for a build")
         how = "jobs that all builds share" if shims else f"{jobs} job{'s' if jobs > 1 else ''}"
@@ -251,6 +263,7 @@ class _Build:
                     {"path": item.path, "needed": list(item.needed), "versions": dict(item.versions)}
                     for item in audit.objects
                 ],
+                "isolation": build_host.runtime.isolation,
                 "network": "off" if build_host.runtime.isolates_network else "not disabled",
             },
         )
@@ -278,8 +291,10 @@ class _Build:
 
     def _compile(
         self, source: Source, tree: Path, environment: BuildEnvironment, recipe: AppliedRecipe
-    ) -> Path:
+    ) -> BuiltWheel:
         build_host = self.task.build_host
+        copies = self.work / "wheel"
+        copies.mkdir()
         try:
             return compile_wheel(
                 self.task.title,
@@ -287,8 +302,9 @@ class _Build:
                 environment,
                 recipe,
                 source=tree,
-                work=self.work,
-                variables={**build_host.variables, **source.variables(self.work / "source")},
+                work=self.sandbox,
+                wheels=copies,
+                variables={**build_host.variables, **source.variables(self.sandbox / "source")},
                 log=self.log,
             )
         except CommandError as error:
@@ -331,8 +347,9 @@ class _Build:
 
     # Check
 
-    def _check(self, wheel: Path, layers: Layers) -> tuple[WheelAudit, list[Finding]]:
+    def _check(self, built: BuiltWheel, layers: Layers) -> tuple[WheelAudit, list[Finding]]:
         """Audit the wheel, look for silent failures in the log, then import it in a fresh environment."""
+        wheel = built.path
         audit = audit_wheel(wheel, _expected(self.task, layers))
         self._reject(wheel, audit.errors)
         self._reject(wheel, silent_failures(self.log, diagnosis_context(self.task)))
@@ -353,16 +370,19 @@ class _Build:
         root = self.work / "probe"
         with self._diagnosed():
             wheels = [*self._required_wheels(), wheel]
-            environment = make_environment(runtime, python, layers.all, wheels, root=root, log=self.log)
+            environment = make_environment(
+                runtime, python, layers.all, wheels, root=root, log=self.log, hidden=[self.index.root]
+            )
         borrowed = str(layers.requirements.packages) if layers.requirements else ""
         base = environment.view
-        view = View(
-            env={**base.env, **task.recipe.run_environment}, path=base.path, cwd=root, binds=base.binds
-        )
+        folder = self.work / "question"  # where the code of the wheel has not been yet
+        folder.mkdir()
+        binds = [*base.binds, Bind(folder, writable=True)]
+        view = replace(base, env={**base.env, **task.recipe.run_environment}, cwd=root, binds=binds)
         start, question = [str(environment.python)], wheel_question(task.recipe, borrowed)
         what = f"Probing {task.title}"
         try:
-            return ask(runtime, start, question, WheelReply, view, folder=root, what=what, log=self.log)
+            return ask(runtime, start, question, WheelReply, view, folder=folder, what=what, log=self.log)
         except CommandError as error:
             context = replace(diagnosis_context(task), exit_code=error.code)
             raise self._audit_error(error.message, "The wheel is not published.", context, []) from error
@@ -392,7 +412,7 @@ class _Build:
 
     # Label and publish
 
-    def _publish(self, wheel: Path, platform: str, materials: Sequence[Descriptor], run: Run) -> Path:
+    def _publish(self, built: BuiltWheel, platform: str, materials: Sequence[Descriptor], run: Run) -> Path:
         """Label and publish; if another build takes the name at that moment, take the next build tag."""
         task = self.task
         others = {name: version for name, version in task.runtime_versions.items() if name != "torch"}
@@ -410,7 +430,8 @@ class _Build:
                 pin_style=task.pin_style,
                 sboms=sboms,
             )
-            labelled = label_wheel(wheel, labels, self.work / "labelled")
+            labelled = label_wheel(built.path, labels, self.work / "labelled")
+            built.verify()
             changes = {
                 "requirements": [asdict(change) for change in labelled.requirements],
                 "notes": list(labelled.notes),

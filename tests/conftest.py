@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from wheel.wheelfile import WheelFile
 
-from builders.containers import runtime
+from builders.containers import runtime, sandbox
 from tests.rig.rig import Rig, the_rig
 
 settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -62,6 +62,7 @@ def _uncached_namespace_checks() -> None:
     """Clear the cached results of namespace checks, because tests change PATH."""
     runtime.without_network.cache_clear()
     runtime.can_mount.cache_clear()
+    sandbox.sandbox.cache_clear()
 
 
 @pytest.fixture(scope="session")

@@ -11,16 +11,14 @@ import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from builders.constants import BIND_SEPARATORS, CERTIFICATE_VARIABLES
+from builders.constants import BIND_SEPARATORS, CERTIFICATE_VARIABLES, END_ALL_ON_SIGNAL
 from builders.containers.runtime import Bind, View
-from builders.temporary import TemporaryDirectory
+from builders.containers.sandbox import HOME, TEMPORARY, inside, make_mount_point, private_home
 from resolver.errors import UsageError
 
-HOME = Path("/tmp/home")  # noqa: S108  inside the container, where /tmp is private
-_TEMPORARY = (Path("/tmp"), Path("/var/tmp"))  # noqa: S108
 _FIXED = {
     "HOME": str(HOME),
-    "TMPDIR": str(_TEMPORARY[0]),
+    "TMPDIR": str(TEMPORARY[0]),
     "LANG": "C.UTF-8",
     "PYTHONNOUSERSITE": "1",
     "PYTHONDONTWRITEBYTECODE": "1",
@@ -31,9 +29,6 @@ _BUNDLES = (
     "/var/lib/ca-certificates/ca-bundle.pem",  # SUSE
     "/etc/pki/tls/certs/ca-bundle.crt",  # Fedora, RHEL
 )
-_AS_FIRST = """trap 'kill -TERM -1; exit 143' TERM INT HUP
-"$@" &
-wait $!"""
 
 
 def script(view: View, *, first_process: bool = False) -> str:
@@ -55,7 +50,7 @@ def script(view: View, *, first_process: bool = False) -> str:
         lines.append(f'export PATH={path}"${{PATH:+:$PATH}}"')
     if view.cwd is not None:
         lines.append(f"cd {shlex.quote(str(view.cwd))} || exit")
-    return "\n".join([*lines, _AS_FIRST if first_process else 'exec "$@"'])
+    return "\n".join([*lines, END_ALL_ON_SIGNAL if first_process else 'exec "$@"'])
 
 
 def binds(view: View) -> list[Bind]:
@@ -86,37 +81,19 @@ def binds(view: View) -> list[Bind]:
     return [by_path[path] for path in sorted(by_path, key=lambda path: (len(path.parts), str(path)))]
 
 
-class PrivateTmp(TemporaryDirectory):
-    """The directory that is /tmp and /var/tmp in a container."""
+def private_mounts(scratch: Path, bound: Sequence[Bind]) -> list[tuple[Path, Path]]:
+    """Return pairs of a directory below `scratch` and its path in the container: /tmp and /var/tmp.
 
-    def __init__(self, parent: Path | None = None) -> None:
-        super().__init__(parent)
-        for path in (*_TEMPORARY, HOME):
-            self._host_path(path).mkdir(parents=True, exist_ok=True)
-
-    def mounts(self, bound: Sequence[Bind]) -> list[tuple[Path, Path]]:
-        """Return pairs of a host directory and its path in the container.
-
-        Mount points for binds below /tmp are created.
-        """
-        taken = {bind.inside for bind in bound}
-        pairs = [(self._host_path(path), path) for path in _TEMPORARY if path not in taken]
-        for bind in bound:
-            for _, inside in pairs:
-                if bind.inside.is_relative_to(inside):
-                    _make_mount_point(self._host_path(bind.inside), bind.path)
-        return pairs
-
-    def _host_path(self, path: Path) -> Path:
-        return self.root / path.relative_to("/")
-
-
-def _make_mount_point(path: Path, like: Path) -> None:
-    if like.is_dir():
-        path.mkdir(parents=True, exist_ok=True)
-    else:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.touch()
+    Mount points for binds below /tmp are created.
+    """
+    private_home(scratch)
+    taken = {bind.inside for bind in bound}
+    pairs = [(inside(scratch, path), path) for path in TEMPORARY if path not in taken]
+    for bind in bound:
+        for _, path in pairs:
+            if bind.inside.is_relative_to(path):
+                make_mount_point(inside(scratch, bind.inside), bind.path)
+    return pairs
 
 
 def ca_bundle() -> Path | None:

@@ -17,10 +17,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import ClassVar, NamedTuple
 
-from builders.containers.container import PrivateTmp, binds, script
+from builders.containers.container import binds, private_mounts, script
 from builders.containers.image import Form, Image, form_of
 from builders.containers.runtime import Bind, HostRuntime, Runtime, View, only_loopback, without_network
 from builders.process import clean_environment, output_of
+from builders.temporary import TemporaryDirectory
 from resolver.errors import EnvironmentLacksError, UsageError
 
 KINDS = ("host", "apptainer", "podman")
@@ -127,9 +128,14 @@ class ApptainerRuntime:
         """Whether a program without network really has none; tested once, in this image."""
         return any(self._cut)
 
+    @property
+    def isolation(self) -> str:
+        """What isolates untrusted programs: the container."""
+        return self.kind
+
     @cached_property
-    def _temporary(self) -> PrivateTmp:
-        return PrivateTmp(self.tmp)
+    def _temporary(self) -> TemporaryDirectory:
+        return TemporaryDirectory(self.tmp)
 
     @cached_property
     def _privileges(self) -> tuple[str, ...]:
@@ -158,7 +164,10 @@ class ApptainerRuntime:
         bound = binds(view)
         if view.network and _HOSTS.is_file() and all(bind.path != _HOSTS for bind in bound):
             bound.insert(0, Bind(_HOSTS))  # without ``bind-paths`` the engine does not bind it
-        mounts = [f"{outside}:{inside}" for outside, inside in self._temporary.mounts(bound)]
+        mounts = [
+            f"{outside}:{inside}"
+            for outside, inside in private_mounts(view.scratch or self._temporary.root, bound)
+        ]
         mounts += [f"{bind.path}:{bind.inside}{'' if bind.writable else ':ro'}" for bind in bound]
         line = [*cut.prefix, self.program, "--quiet", "exec", *_ISOLATED, *self._privileges, *cut.options]
         for mount in mounts:
@@ -203,6 +212,11 @@ class PodmanRuntime:
         """Whether a program without network really has none; tested once, in this image."""
         return self._works(self._runtime_options)
 
+    @property
+    def isolation(self) -> str:
+        """What isolates untrusted programs: the container."""
+        return self.kind
+
     @cached_property
     def _runtime_options(self) -> tuple[str, ...]:
         """Options before ``run``: they select runc where podman's default OCI runtime does not work."""
@@ -211,8 +225,8 @@ class PodmanRuntime:
         return ()
 
     @cached_property
-    def _temporary(self) -> PrivateTmp:
-        return PrivateTmp(self.tmp)
+    def _temporary(self) -> TemporaryDirectory:
+        return TemporaryDirectory(self.tmp)
 
     @cached_property
     def _image_arguments(self) -> tuple[str, ...]:
@@ -230,7 +244,10 @@ class PodmanRuntime:
 
     def _line(self, command: Sequence[str], view: View, options: tuple[str, ...]) -> list[str]:
         bound = binds(view)
-        volumes = [f"{outside}:{inside}:rw" for outside, inside in self._temporary.mounts(bound)]
+        volumes = [
+            f"{outside}:{inside}:rw"
+            for outside, inside in private_mounts(view.scratch or self._temporary.root, bound)
+        ]
         volumes += [f"{bind.path}:{bind.inside}:{'rw' if bind.writable else 'ro'}" for bind in bound]
         network = "host" if view.network else "none"
         line = [self.program, *options, "run", *_PODMAN_OPTIONS, f"--network={network}"]

@@ -11,17 +11,21 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cache
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import cache, cached_property
 from pathlib import Path
 from typing import ClassVar, Protocol
 
 from builders.containers.image import Image
+from builders.containers.sandbox import HOME, command_line, layout, private_home, sandbox
 from builders.process import clean_environment, output_of, run
+from builders.temporary import TemporaryDirectory
 
 _DEVICES = ("cat", "/proc/net/dev")
 _DEVICE_HEADINGS = 2  # lines of /proc/net/dev
+_NOT_FOR_STRANGERS = {"SHELL", "XDG_CACHE_HOME"}
 _MAPPINGS = ("--map-current-user", "--map-root-user")  # util-linux before 2.35 knows only the second
 
 
@@ -51,6 +55,13 @@ class View:
     cwd: Path | None = None
     binds: Sequence[Bind] = ()
     network: bool = False
+    untrusted: bool = False
+    """Whether the program is a stranger's: the host runtime isolates it then. A container isolates every
+    program. It has no network."""
+    hidden: Sequence[Path] = ()
+    """Directories that an untrusted program does not see, besides those of users, agents and the cache."""
+    scratch: Path | None = None
+    """An existing directory, for the private /tmp, /var/tmp and HOME; the runtime's own when None."""
 
 
 class Runtime(Protocol):
@@ -58,6 +69,11 @@ class Runtime(Protocol):
 
     kind: ClassVar[str]
     """``host``, ``apptainer`` or ``podman``."""
+
+    @property
+    def tmp(self) -> Path | None:
+        """Parent of the directories that are /tmp and HOME of programs; the cache when None."""
+        ...
 
     @property
     def image(self) -> Image | None:
@@ -73,32 +89,70 @@ class Runtime(Protocol):
         """Whether a program whose view has no network really has none."""
         ...
 
+    @property
+    def isolation(self) -> str:
+        """What isolates untrusted programs: the container, ``bubblewrap``, ``namespaces`` or ``none``."""
+        ...
+
 
 @dataclass(frozen=True)
 class HostRuntime:
-    """The machine that `matrix` runs on."""
+    """The machine that `matrix` runs on.
+
+    Untrusted programs see it read-only, without the directories of users, agents and the cache, and without
+    other processes; see `builders.containers.sandbox`.
+    """
 
     kind: ClassVar[str] = "host"
     image: Image | None = None
+    tmp: Path | None = None
+    """Parent of the directories that are /tmp and HOME of untrusted programs; the cache when None."""
 
     def command(self, command: Sequence[str], view: View) -> tuple[list[str], dict[str, str]]:
-        """Return the command itself, after ``unshare`` if it must not use the network.
+        """Return the command, after what isolates it or cuts it off from the network.
 
         In such a namespace not even the loopback device is up.
         """
-        env = clean_environment(view.env)
+        kind = sandbox() if view.untrusted else None
+        own = {}
+        if view.untrusted:
+            scratch = view.scratch or self._temporary.root
+            home = HOME if kind else private_home(scratch)
+            own = {"HOME": str(home), "TMPDIR": str(home.parent)}
+        env = clean_environment(own | dict(view.env), network=view.network)
         env["PATH"] = os.pathsep.join([*map(str, view.path), env.get("PATH", os.defpath)])
-        prefix = [] if view.network else without_network()
-        return [*prefix, *command], env
+        if view.untrusted:
+            env = {name: value for name, value in env.items() if name not in _NOT_FOR_STRANGERS}
+        if kind:
+            where = layout(
+                scratch,
+                hidden=view.hidden,
+                binds=[(bind.path, bind.writable) for bind in view.binds],
+                path=env["PATH"],
+                cwd=view.cwd,
+            )
+            return command_line(kind, command, where), env
+        return [*(() if view.network else without_network()), *command], env
 
     @property
     def isolates_network(self) -> bool:
         """Whether this user can create network namespaces."""
         return bool(without_network())
 
+    @property
+    def isolation(self) -> str:
+        """What isolates untrusted programs on this machine."""
+        return sandbox() or "none"
+
+    @cached_property
+    def _temporary(self) -> TemporaryDirectory:
+        return TemporaryDirectory(self.tmp)
+
 
 def run_in(runtime: Runtime, command: Sequence[str], view: View, *, what: str, log: Path) -> None:
     """Run a program in a runtime and append its output to a log.
+
+    It has a fresh /tmp and HOME, unless it is a trusted program on the host.
 
     Parameters
     ----------
@@ -110,14 +164,26 @@ def run_in(runtime: Runtime, command: Sequence[str], view: View, *, what: str, l
     CommandError
         The program failed; the error names the log and shows its most important lines.
     """
-    line, env = runtime.command(command, view)
-    run(line, what=what, log=log, cwd=view.cwd if runtime.image is None else None, env=env)
+    with _private(runtime, view) as own:
+        line, env = runtime.command(command, own)
+        run(line, what=what, log=log, cwd=view.cwd if runtime.image is None else None, env=env)
 
 
 def output_in(runtime: Runtime, command: Sequence[str], view: View | None = None) -> str:
     """Return the output of a program in a runtime, or an empty string if it fails."""
-    line, env = runtime.command(command, view or View())
-    return output_of(line, env=env)
+    with _private(runtime, view or View()) as own:
+        line, env = runtime.command(command, own)
+        return output_of(line, env=env)
+
+
+@contextmanager
+def _private(runtime: Runtime, view: View) -> Iterator[View]:
+    """Yield the view with a directory of its own for /tmp and HOME."""
+    if view.scratch is None and (view.untrusted or runtime.image is not None):
+        with TemporaryDirectory(runtime.tmp) as directory:
+            yield replace(view, scratch=directory.root)
+    else:
+        yield view
 
 
 @cache

@@ -8,7 +8,7 @@ files are processed too (setuptools has one that provides distutils).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -19,7 +19,7 @@ from builders.environments.cached import digest, ensure_cached
 from builders.environments.pip import ensure_pip
 from builders.environments.python import QUIET, python_view
 from builders.environments.wheelhouse import Wheelhouse, fetch_wheels, remove_damaged
-from builders.files import remove_tree
+from builders.files import open_regular, remove_tree
 from builders.io_errors import explain_cache_errors, explain_io_errors
 from resolver.errors import CommandError, EnvironmentLacksError
 
@@ -90,6 +90,8 @@ class BuildEnvironment:
     """Name and version of every distribution that its Python can import."""
     wheels: dict[str, str]
     """File name and SHA-256 of the wheels in its layers."""
+    hidden: tuple[Path, ...] = ()
+    """Directories that its programs must not see."""
 
     @property
     def python(self) -> Path:
@@ -98,8 +100,14 @@ class BuildEnvironment:
 
     @property
     def view(self) -> View:
-        """The minimal view of a program that runs in it; the network is off."""
-        return View(env={**QUIET, "VIRTUAL_ENV": str(self.root)}, path=self.path, binds=self.binds)
+        """The minimal view of an untrusted program that runs in it; the network is off."""
+        return View(
+            env={**QUIET, "VIRTUAL_ENV": str(self.root)},
+            path=self.path,
+            binds=self.binds,
+            untrusted=True,
+            hidden=self.hidden,
+        )
 
 
 def fetch_build_wheels(
@@ -218,6 +226,7 @@ def make_environment(
     *,
     root: Path,
     log: Path,
+    hidden: Sequence[Path] = (),
 ) -> BuildEnvironment:
     """Create an environment on top of layers, to build in or to test wheels in.
 
@@ -229,6 +238,8 @@ def make_environment(
         Wheel files to install into it, without their dependencies.
     root
         Its directory, which is replaced if it exists. The parent directory must exist.
+    hidden
+        Directories that its programs must not see.
 
     Raises
     ------
@@ -236,11 +247,11 @@ def make_environment(
         The Python cannot create it, or pip rejects a wheel.
     """
     remove_tree(root)
-    installed = _create(runtime, python, root, layers, wheels, log=log)
+    installed = _create(runtime, python, root, layers, wheels, log=log, hidden=hidden)
     path = (root / "bin", *(layer.root / "bin" for layer in layers))
     binds = (*python.binds, *(Bind(layer.root) for layer in layers), Bind(root, writable=True))
     hashes = {wheel.file: wheel.sha256 for layer in layers for wheel in layer.wheels}
-    return BuildEnvironment(root, path, binds, installed, hashes)
+    return BuildEnvironment(root, path, binds, installed, hashes, tuple(hidden))
 
 
 def _create(
@@ -252,10 +263,12 @@ def _create(
     *,
     log: Path,
     compiled: bool = False,
+    hidden: Sequence[Path] = (),
 ) -> dict[str, str]:
     """Create an environment without pip, install wheel files, and return all distributions it sees.
 
-    Byte compilation is slow and pays off only for files that are used often.
+    Byte compilation is slow and pays off only for files that are used often. The code of the wheels may
+    run: Python executes lines of ``.pth`` files when it starts.
     """
     root.mkdir(parents=True, exist_ok=True)
     binds = [Bind(layer.root) for layer in layers]
@@ -279,11 +292,22 @@ def _create(
     hint = "Free some space, or choose another directory."
     explaining = explain_cache_errors() if in_cache else explain_io_errors(root, hint=hint)
     try:
+        view = replace(view, untrusted=True, hidden=hidden)
         with explaining:
             run_in(runtime, ["/bin/sh", "-c", _CREATE, "sh", *arguments, *command], view, what=what, log=log)
     except CommandError as error:
         raise EnvironmentLacksError(error.message, hint="The log shows the reason.") from None
-    return msgspec.json.decode((root / _INSTALLED).read_bytes(), type=dict[str, str])
+    return _read_installed(root / _INSTALLED)
+
+
+def _read_installed(path: Path) -> dict[str, str]:
+    """Read the list of distributions, which the code of a wheel may have replaced by anything."""
+    try:
+        with open_regular(path) as source:
+            return msgspec.json.decode(source.read(), type=dict[str, str])
+    except (OSError, msgspec.MsgspecError) as error:
+        msg = f"The list of installed distributions cannot be read: {error}."
+        raise EnvironmentLacksError(msg, hint="A wheel may have damaged it. The log shows more.") from None
 
 
 def _check_hashes(wheels: Sequence[Wheel]) -> None:

@@ -237,6 +237,8 @@ def _try(
         return f"it is Python {reply.version}"
     if missing:
         return f"it is missing {' and '.join(missing)}"
+    if where == "host" and Path(reply.prefix) not in _SYSTEM:
+        binds = (Bind(Path(reply.prefix)),)  # it may be in a directory that builds do not see
     return TargetPython(
         Path(reply.path),
         Path(reply.prefix),

@@ -17,7 +17,6 @@ import tarfile
 import time
 import zipfile
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
@@ -267,29 +266,35 @@ def test_killed_build_succeeds_next_time(
     task_for: MakeTask, index: Index, contents: Contents, tmp_path: Path, who: str
 ) -> None:
     before = contents(index.root)
-    pid_file = tmp_path / "pid"
-    task = task_for("interrupted", {"INTERRUPTED_PID": str(pid_file)})
+    task = task_for("interrupted")
     pickled = tmp_path / "task"
     pickled.write_bytes(pickle.dumps((task, index)))
     with subprocess.Popen(
         [sys.executable, "-c", BUILD, pickled], stderr=subprocess.PIPE, text=True
     ) as program:
-        while not (pid_file.exists() and pid_file.read_text().endswith("\n")):
+        while not [*(index.state / "builds").rglob("started")]:
             assert program.poll() is None
             time.sleep(0.02)
-        building = int(pid_file.read_text())
-        os.kill(program.pid if who == "the program" else building, signal.SIGKILL)
+        building = descendants(program.pid)
+        os.kill(program.pid if who == "the program" else max(building), signal.SIGKILL)
         _, errors = program.communicate() if who == "the build" else (None, "")
-    try:
-        if who == "the build":
-            assert "BuildError" in errors
-        assert contents(index.root) == before
-        wheel = build(task, index)
-        assert index.find("interrupted", task.build_key) is not None
-        assert answer_of(wheel, "interrupted", tmp_path / "loaded") == "42"
-    finally:
-        with suppress(ProcessLookupError):
-            os.kill(building, signal.SIGKILL)
+    assert who != "the build" or "BuildError" in errors
+    until = time.monotonic() + 30
+    while any(Path("/proc", str(pid)).exists() for pid in building):
+        assert time.monotonic() < until, "the build is still running"
+        time.sleep(0.05)
+    assert contents(index.root) == before
+    wheel = build_wheel(task, index, Limits(jobs=2), SILENT)
+    assert index.find("interrupted", task.build_key) is not None
+    assert answer_of(wheel, "interrupted", tmp_path / "loaded") == "42"
+
+
+def descendants(process: int) -> list[int]:
+    """Return the processes below a process."""
+    found = [process]
+    for pid in found:
+        found += map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())
+    return found[1:]
 
 
 # The steps, one by one

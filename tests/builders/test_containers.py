@@ -15,7 +15,7 @@ import pytest
 
 from builders.cache import cache_root
 from builders.containers import engines
-from builders.containers.container import PrivateTmp, binds, script
+from builders.containers.container import binds, private_mounts, script
 from builders.containers.engines import ApptainerRuntime, PodmanRuntime, choose_runtime
 from builders.containers.image import Image
 from builders.containers.runtime import Bind, HostRuntime, View, only_loopback, output_in, run_in
@@ -148,22 +148,21 @@ class TestBinds:
 
 class TestPrivateTmp:
     def test_binds_below_tmp_get_mount_points(self, tmp_path: Path) -> None:
-        temporary = PrivateTmp(tmp_path)
         with tempfile.NamedTemporaryFile(dir="/tmp") as handle:
             file = Path(handle.name)
-            pairs = {inside: outside for outside, inside in temporary.mounts([Bind(file)])}
+            pairs = {inside: outside for outside, inside in private_mounts(tmp_path, [Bind(file)])}
         assert set(pairs) == {Path("/tmp"), Path("/var/tmp")}
         assert (pairs[Path("/tmp")] / file.name).is_file()
         assert (pairs[Path("/tmp")] / "home").is_dir()
 
     def test_bind_of_tmp_replaces_the_private_one(self, tmp_path: Path) -> None:
-        inside = [inside for _, inside in PrivateTmp(tmp_path).mounts([Bind(Path("/tmp"))])]
+        inside = [inside for _, inside in private_mounts(tmp_path, [Bind(Path("/tmp"))])]
         assert inside == [Path("/var/tmp")]
 
     def test_directory_is_removed_with_its_owner(self, tmp_path: Path) -> None:
-        temporary = PrivateTmp(tmp_path)
+        temporary = TemporaryDirectory(tmp_path)
         root = temporary.root
-        (root / "tmp" / "left").touch()
+        (root / "left").touch()
         assert root.exists()
         del temporary
         gc.collect()
@@ -175,22 +174,22 @@ class TestPrivateTmp:
         assert list(tmp_path.iterdir()) == []
 
     def test_default_parent_is_the_cache(self) -> None:
-        assert PrivateTmp().root.parent == cache_root() / "tmp"
+        assert TemporaryDirectory().root.parent == cache_root() / "tmp"
 
     def test_next_run_removes_files_of_killed_run(self, tmp_path: Path) -> None:
         code = (
-            "import os, pathlib, sys; from builders.containers.container import PrivateTmp;"
-            "left = PrivateTmp(pathlib.Path(sys.argv[1])); print(left.root, flush=True);"
+            "import os, pathlib, sys; from builders.temporary import TemporaryDirectory;"
+            "left = TemporaryDirectory(pathlib.Path(sys.argv[1])); print(left.root, flush=True);"
             "os.kill(os.getpid(), 9)"
         )
         killed = subprocess.run(
             [sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE, text=True, check=False
         )
         left = Path(killed.stdout.strip())
-        assert (left / "tmp").is_dir()
-        used = PrivateTmp(tmp_path)
+        assert left.is_dir()
+        used = TemporaryDirectory(tmp_path)
         assert not left.exists()
-        PrivateTmp(tmp_path)
+        TemporaryDirectory(tmp_path)
         assert used.root.exists()
         assert {path.name for path in tmp_path.iterdir()} == {used.root.name, f"{used.root.name}.lock.1"}
 

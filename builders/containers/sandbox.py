@@ -1,0 +1,340 @@
+"""Isolate a program on this machine: bubblewrap, or else namespaces and mounts by util-linux.
+
+The program sees the machine's files read-only, without the directories of users, agents and temporary files.
+It has its own processes, network (not even a loopback device) and devices, and cannot change its mounts.
+
+Sources: bwrap(1), unshare(1), mount(8), pivot_root(8), user_namespaces(7), mount_namespaces(7).
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shlex
+import shutil
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Literal
+from urllib.parse import unquote
+
+from builders.cache import cache_root
+from builders.constants import CERTIFICATE_VARIABLES, END_ALL_ON_SIGNAL
+from builders.process import output_of
+from builders.temporary import TemporaryDirectory
+
+Kind = Literal["bubblewrap", "namespaces"]
+KINDS: tuple[Kind, ...] = ("bubblewrap", "namespaces")
+
+HOME = Path("/tmp/home")  # noqa: S108  inside, where /tmp is private
+TEMPORARY = (Path("/tmp"), Path("/var/tmp"))  # noqa: S108
+_HIDDEN = ("/home", "/root", "/run", "/media", *map(str, TEMPORARY))
+_SOCKETS = ("SSH_AUTH_SOCK", "XDG_RUNTIME_DIR", "GPG_AGENT_INFO", "XAUTHORITY", "KRB5CCNAME", "DOCKER_HOST")
+_DIRECTORIES = ("HOME", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "TMPDIR")
+_CONFIGURATION = (
+    "/etc/pip.conf", "/etc/xdg/pip/pip.conf", "/etc/uv/uv.toml", "/etc/environment", "/etc/gitconfig",
+)  # fmt: skip
+"""Files of the machine that may have the passwords of indexes and proxies."""
+_NAMED_FILES = ("PIP_CONFIG_FILE", "PIP_CLIENT_CERT", "NETRC", "UV_CONFIG_FILE", *CERTIFICATE_VARIABLES)
+_OF_ENVIRONMENTS = ("pip.conf", ".condarc")
+_OWN = ("/proc", "/dev", "/sys/fs/cgroup")  # mounted anew
+_DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
+_SETTINGS = ("sys", "sysrq-trigger", "irq", "bus")
+_SYSTEM_PATH = "/usr/sbin:/usr/bin:/sbin:/bin"
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """What a program sees besides the machine's own files, all as real paths."""
+
+    scratch: Path
+    """The directory with its /tmp, /var/tmp and HOME."""
+    hidden: tuple[Path, ...]
+    """Directories that it does not see."""
+    binds: tuple[tuple[Path, bool], ...]
+    """Paths that it sees although they are in hidden directories, or may write to, parents first."""
+    masked: tuple[Path, ...]
+    """Files that it sees empty: they may have passwords."""
+    cwd: Path
+
+
+def layout(
+    scratch: Path, *, hidden: Sequence[Path], binds: Sequence[tuple[Path, bool]], path: str, cwd: Path | None
+) -> Layout:
+    """Return the layout of a program.
+
+    Parameters
+    ----------
+    scratch
+        An existing directory, for its /tmp, /var/tmp and HOME.
+    hidden
+        Directories besides those of users and agents.
+    binds
+        Files and directories to see, and whether it may write to them.
+    path
+        Its PATH. Directories of programs in hidden directories, such as a conda environment in HOME, are
+        shown.
+    """
+    private_home(scratch)
+    covered = _topmost([*_machine_hidden(), *(path.resolve() for path in hidden if path.is_dir())])
+    shown: dict[Path, bool] = {}
+    programs = [(path, False) for path in _prefixes(path)]
+    for bind, writable in [*programs, *binds]:
+        for place in {bind.absolute(), bind.resolve()}:
+            if writable or any(place.is_relative_to(directory) for directory in covered):
+                shown[place] = writable or shown.get(place, False)
+    for place in [*shown]:
+        if any(
+            place != other and place.is_relative_to(other) and shown[place] <= shown[other] for other in shown
+        ):
+            del shown[place]  # it is seen with its parent
+    for place in shown:
+        for temporary in TEMPORARY:
+            if place.is_relative_to(temporary):
+                make_mount_point(inside(scratch, place), place)
+    ordered = sorted(shown.items(), key=lambda item: (len(item[0].parts), item[0]))
+    masked = tuple(file for file in _secret_files(path) if _is_seen(file, covered, [*shown]))
+    return Layout(scratch, covered, tuple(ordered), masked, cwd or TEMPORARY[0])
+
+
+def private_home(scratch: Path) -> Path:
+    """Create the private directories in `scratch`; return HOME, as a path of the machine."""
+    for directory in (*TEMPORARY, HOME):
+        inside(scratch, directory).mkdir(parents=True, exist_ok=True)
+    return inside(scratch, HOME)
+
+
+def _is_seen(path: Path, covered: Sequence[Path], shown: Sequence[Path]) -> bool:
+    hidden, visible = ([path.is_relative_to(place) for place in places] for places in (covered, shown))
+    return any(visible) or not any(hidden)
+
+
+def command_line(kind: Kind, command: Sequence[str], where: Layout) -> list[str]:
+    """Return the command line that runs a program in its layout."""
+    return (_bubblewrap if kind == "bubblewrap" else _namespaces)(command, where)
+
+
+@cache
+def sandbox() -> Kind | None:
+    """Return what isolates programs on this machine: the first that works for this user, or None."""
+    with TemporaryDirectory() as directory:
+        where = layout(directory.root, hidden=[], binds=[], path=os.defpath, cwd=None)
+        for kind in KINDS:
+            if output_of(command_line(kind, ["/bin/sh", "-c", "echo works"], where)).strip() == "works":
+                return kind
+    return None
+
+
+def _machine_hidden() -> list[Path]:
+    """Return the directories of users, agents, temporary files and the cache."""
+    paths = [*_HIDDEN, str(cache_root()), *(os.environ.get(name, "") for name in _DIRECTORIES)]
+    with suppress(KeyError):
+        paths.append(pwd.getpwuid(os.getuid()).pw_dir)
+    for name in _SOCKETS:
+        path = Path(os.environ.get(name, "").rpartition(":")[2])
+        paths.append(str(path if path.is_dir() else path.parent))
+    bus = os.environ.get("DBUS_SESSION_BUS_ADDRESS", "").partition("path=")[2].partition(",")[0]
+    paths.append(str(Path(unquote(bus)).parent))
+    return [Path(path).resolve() for path in paths if path.startswith("/") and Path(path).is_dir()]
+
+
+def _topmost(paths: Sequence[Path]) -> tuple[Path, ...]:
+    """Return the directories that are in no other one, without those of the system.
+
+    Examples
+    --------
+    >>> [str(path) for path in _topmost([Path("/a/b"), Path("/"), Path("/a"), Path("/usr"), Path("/ab")])]
+    ['/a', '/ab']
+    """
+    system = {Path(name) for name in ("/", "/usr", "/bin", "/sbin", "/lib", "/lib64", "/etc", "/opt", "/var")}
+    kept = sorted({*paths} - system)
+    return tuple(one for one in kept if not any(one != two and one.is_relative_to(two) for two in kept))
+
+
+def _prefixes(path: str) -> Iterator[Path]:
+    """Yield what the programs on a PATH need: ``PREFIX`` of ``PREFIX/bin``, else only the directory.
+
+    Directories like ``~/.cargo`` and ``~/.local`` are left out: they also have passwords and keys.
+    """
+    home = Path.home()
+    for text in filter(None, path.split(os.pathsep)):
+        directory = Path(text)
+        if not directory.is_absolute() or not directory.is_dir():
+            continue
+        place = directory.parent if directory.name == "bin" else directory
+        private = [one for one in (place, place.parent) if one.parent == home and one.name.startswith(".")]
+        if place in (home, Path("/")):
+            yield directory
+        elif not private:
+            yield place
+
+
+def _secret_files(path: str) -> Iterator[Path]:
+    """Yield the files of configuration and certificates that exist, also those of environments on PATH."""
+    named = [os.environ.get(name, "") for name in _NAMED_FILES]
+    own = [str(prefix / name) for prefix in {Path(sys.prefix), *_prefixes(path)} for name in _OF_ENVIRONMENTS]
+    for text in dict.fromkeys([*_CONFIGURATION, *named, *own]):
+        file = Path(text)
+        if file.is_absolute() and file.is_file():
+            yield file.resolve()
+
+
+def inside(scratch: Path, path: Path) -> Path:
+    """Return where a path below /tmp or /var/tmp is on the machine."""
+    return scratch / path.relative_to("/")
+
+
+def make_mount_point(path: Path, like: Path) -> None:
+    """Create a directory or an empty file to mount something on."""
+    if like.is_dir():
+        path.mkdir(parents=True, exist_ok=True)
+    else:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+
+
+def _bubblewrap(command: Sequence[str], where: Layout) -> list[str]:
+    line = [
+        shutil.which("bwrap") or "bwrap", "--unshare-user", "--unshare-pid", "--unshare-net", "--unshare-ipc",
+        "--uid", str(os.getuid()), "--gid", str(os.getgid()), "--cap-drop", "ALL", "--die-with-parent",
+        "--ro-bind", "/", "/", "--proc", "/proc", "--dev", "/dev",
+    ]  # fmt: skip
+    for name in _settings():
+        line += ["--ro-bind", name, name]
+    empty = where.scratch / "empty"
+    empty.touch()
+    hidden = [path for path in where.hidden if path not in TEMPORARY]
+    for path in hidden:
+        line += ["--tmpfs", str(path)]
+    for path in TEMPORARY:
+        line += ["--bind", str(inside(where.scratch, path)), str(path)]
+    for path, writable in where.binds:
+        line += ["--bind" if writable else "--ro-bind", str(path), str(path)]
+    for path in where.masked:
+        line += ["--ro-bind", str(empty), str(path)]
+    for path in hidden:
+        line += ["--remount-ro", str(path)]
+    return [*line, "--chdir", str(where.cwd), "--", *command]
+
+
+def _settings() -> list[str]:
+    """Return the files in /proc that root can change in any user namespace; others never can."""
+    names = _SETTINGS if os.getuid() == 0 else ()
+    return [f"/proc/{name}" for name in names if Path("/proc", name).exists()]
+
+
+def _namespaces(command: Sequence[str], where: Layout) -> list[str]:
+    unshare = shutil.which("unshare") or "unshare"
+    outer = ["--user", "--map-root-user", "--mount", "--pid", "--fork", "--kill-child", "--net", "--ipc"]
+    inner = [unshare, "--user", *_mapping(), "--", *command]
+    script = where.scratch / "enter.sh"  # a file, so that it fills no log
+    script.write_text(_script(where), encoding="utf-8", errors="surrogateescape")
+    return [unshare, *outer, "/bin/sh", str(script), *inner]
+
+
+@cache
+def _mapping() -> tuple[str, ...]:
+    """Return the options that keep the user's number; util-linux before 2.36 can only make it 0."""
+    own = (f"--map-user={os.getuid()}", f"--map-group={os.getgid()}")
+    works = output_of([shutil.which("unshare") or "unshare", "--user", *own, "echo", "works"])
+    return own if works else ("--map-root-user",)
+
+
+def _script(where: Layout) -> str:
+    """Return the script that makes a new root, enters it and runs its arguments.
+
+    It stays as process 1, with rights over the mounts. The program has none: its user namespace is another
+    one. The kernel delivers only signals that process 1 handles (pid_namespaces(7)).
+    """
+    root = where.scratch / "root"
+    root.mkdir(exist_ok=True)
+    return "\n".join(
+        [
+            f"set -e; path=$PATH; PATH={_SYSTEM_PATH}; new={shlex.quote(str(root))}",
+            'mount --rbind / "$new"',
+            *_read_only(where),
+            *_processes_and_devices(),
+            *_hide_and_show(where),
+            'cd "$new"; pivot_root . dev/old; umount -l /dev/old; rmdir /dev/old',
+            f"cd {shlex.quote(str(where.cwd))}; PATH=$path",
+            END_ALL_ON_SIGNAL,
+        ]
+    )
+
+
+def _read_only(where: Layout) -> Iterator[str]:
+    covered = [*where.hidden, *map(Path, _OWN)]
+    for point, options in _mounts():
+        if "ro" not in options and not any(point.is_relative_to(directory) for directory in covered):
+            yield _remount(point, options)
+
+
+def _processes_and_devices() -> Iterator[str]:
+    yield 'mount -t proc -o nosuid,nodev,noexec proc "$new/proc"'
+    for name in _settings():
+        yield f'mount --bind "$new{name}" "$new{name}"'
+        yield _remount(Path(name), ["nosuid", "nodev", "noexec"])
+    if Path("/sys/fs/cgroup").is_dir():
+        yield 'mount -t tmpfs -o ro cgroup "$new/sys/fs/cgroup"'
+    yield 'mount -t tmpfs -o mode=755,nosuid dev "$new/dev"; cd "$new/dev"; mkdir -m 1777 shm; mkdir pts old'
+    yield f"for name in {' '.join(_DEVICES)}; do : >$name; mount --bind /dev/$name $name; done"
+    yield "mount -t devpts -o newinstance,ptmxmode=0666,mode=620,nosuid,noexec devpts pts"
+    yield "ln -s pts/ptmx ptmx; cp -P /dev/fd /dev/stdin /dev/stdout /dev/stderr ."
+
+
+def _hide_and_show(where: Layout) -> Iterator[str]:
+    mounts = _mounts()
+    for path in where.hidden:
+        if path not in TEMPORARY:
+            yield f"mount -t tmpfs -o mode=755,size=1m,nosuid,nodev hidden {_at(path)}"
+    for path in TEMPORARY:
+        yield f"mount --bind {shlex.quote(str(inside(where.scratch, path)))} {_at(path)}"
+    hidden = [path for path in where.hidden if path not in TEMPORARY]
+    made = [path for path, _ in where.binds if any(path.is_relative_to(directory) for directory in hidden)]
+    directories = [_at(path if path.is_dir() else path.parent) for path in made]
+    files = [_at(path) for path in made if not path.is_dir()]
+    if directories:
+        yield f"mkdir -p {' '.join(directories)}"
+    if files:
+        yield f"touch {' '.join(files)}"
+    for path, writable in where.binds:
+        yield f"mount --rbind {shlex.quote(str(path))} {_at(path)}"
+        if not writable:
+            points = [mount for mount in mounts if path.is_relative_to(mount[0])]
+            yield _remount(path, max(points, key=lambda mount: len(mount[0].parts))[1])
+    for path in where.masked:
+        yield f"mount --bind /dev/null {_at(path)}"
+
+
+def _at(path: Path) -> str:
+    """Return a path below the new root, as a word of the shell."""
+    return f'"$new"{shlex.quote(str(path))}'
+
+
+def _remount(target: Path, options: Sequence[str]) -> str:
+    """Make a mount read-only; the kernel demands that all other options stay."""
+    kept = [option for option in options if option not in {"rw", "ro"}]
+    return f"mount -o remount,bind,{','.join(['ro', *kept])} {_at(target)}"
+
+
+def _mounts() -> list[tuple[Path, list[str]]]:
+    """Return the mounts that this process can reach, and their options (proc_pid_mountinfo(5))."""
+    rows: dict[str, tuple[str, Path, list[str]]] = {}
+    for line in Path("/proc/self/mountinfo").read_text(errors="surrogateescape").splitlines():
+        fields, _, kind = line.partition(" - ")
+        number, parent, _, _, text, options, *_ = fields.split(" ")
+        for code, character in (("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")):
+            text = text.replace(code, character)
+        if not kind.startswith("autofs "):  # nobody can write there, and touching it mounts something
+            rows[number] = (parent, Path(text), options.split(","))
+
+    def is_covered(number: str) -> bool:
+        below, path = {number}, rows[number][1]
+        while (number := rows[number][0]) in rows and number not in below:
+            below.add(number)
+        return any(path.is_relative_to(other) for key, (_, other, _) in rows.items() if key not in below)
+
+    return [(path, options) for number, (_, path, options) in rows.items() if not is_covered(number)]
