@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import functools
 import http.server
 import json
@@ -32,7 +33,8 @@ image, given = Image("base", Path(sys.argv[1]), "0" * 64), json.loads(sys.argv[2
 binds = [Bind(Path(path), writable) for path, writable in given.get("binds", {}).items()]
 cwd = Path(given["cwd"]) if "cwd" in given else None
 paths = list(map(Path, given.get("path", [])))
-view = View(given.get("env", {}), paths, cwd, binds, given.get("network", False))
+flags = given.get("network", False), given.get("untrusted", False)
+view = View(given.get("env", {}), paths, cwd, binds, *flags)
 runtime = choose_runtime(given.get("kind"), None if given.get("kind") == "host" else image)
 run_in(runtime, given["command"], view, what="Trying", log=Path(given["log"]))
 print(runtime.isolates_network)
@@ -277,3 +279,49 @@ def test_missing_runtime_names_the_module(rig: Rig) -> None:
     assert done.returncode == 3
     assert "apptainer or singularity is needed" in done.stderr
     assert not (work / "matrix.lock").exists()
+
+
+HOSTILE = Path(__file__).resolve().parent.parent / "packages" / "hostile"
+
+
+@pytest.mark.parametrize("kind", ["apptainer", "host"])
+def test_hostile_backend_changes_and_sees_nothing_outside(rig: Rig, server: int, kind: str) -> None:
+    """The deeds of the hostile project; that its wheel is safe is shown where it is built."""
+    work, home, layer = rig.work(), rig.work(), rig.work()
+    (home / ".netrc").write_text("word-of-the-user")
+    (layer / "packaging.py").write_text("")
+    shutil.copytree(HOSTILE, work / "source")
+    for path in (work, home, layer):
+        subprocess.run(["chown", "-R", "--reference", str(path), str(path)], check=True)
+    beacon = work / "beacon"
+    deeds = [
+        f"linger|{beacon}", f"write|{home}/written|{layer}/written|/tmp/written-{work.name}", f"read|{home}",
+        f"connect|{server}|/run/none", "layer", f"secrets|{'word-of-the-user'[::-1]}", f"kill|{os.getpid()}",
+    ]  # fmt: skip
+    leaks = {"https_proxy": "http://me:word-of-the-user@127.0.0.1:9", "HOME": str(home)}
+    python = "python3" if kind == "apptainer" else rig.python
+    code = "import sys; sys.path.insert(0, sys.argv[2]); import backend; backend.build_wheel(sys.argv[1])"
+    answer = {
+        "command": [python, "-c", code, str(work), str(layer)],
+        "log": str(rig.work() / "log"),
+        "kind": kind,
+        "untrusted": True,
+        "cwd": str(work / "source"),
+        "env": {"HOSTILE": ";".join(deeds)},
+        "binds": {str(work): True, str(layer): False},
+    }
+    done = rig.run_python("-c", RUN, str(rig.image), json.dumps(answer), cwd=rig.work(), env=leaks)
+    ran = Ran(done, Path(str(answer["log"])))
+    ran.text()
+    lines = [line.split(" ", 2) for line in ran.printed if line.startswith("@ ")]
+    outcome = {name: ast.literal_eval(text) for _, name, text in lines}
+    before = beacon.read_text()
+    assert ".netrc" not in str(outcome["read"])
+    assert all(str(text).startswith("failed: ") for text in outcome["connect"])
+    assert "Read-only file system" in outcome["layer"]
+    assert outcome["secrets"] == [0]
+    assert outcome["kill"] < 10
+    assert [path.name for path in (*home.iterdir(), *layer.iterdir())] == [".netrc", "packaging.py"]
+    assert not Path(f"/tmp/written-{work.name}").exists()
+    time.sleep(0.2)
+    assert beacon.read_text() == before, "the daemon is still running"
