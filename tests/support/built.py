@@ -57,7 +57,7 @@ def kill_build(work: Path, index: Path) -> tuple[str, ...]:
 def wait_until_it_compiles(process: subprocess.Popen[Any], index: Path) -> None:
     """Wait for the directory that setuptools makes first; at most five minutes."""
     deadline = time.monotonic() + 300
-    while not list(index.glob(".matrix/builds/*/source/*/build")) and process.poll() is None:
+    while not list(index.glob(".matrix/builds/*/build/source/*/build")) and process.poll() is None:
         assert time.monotonic() < deadline
         time.sleep(0.05)
 
