@@ -121,7 +121,12 @@ class _Build:
 
 def log_path(index: Index, task: Task) -> Path:
     """Return the file with the output of the last attempt to build a task; its records are next to it."""
-    return index.state / "logs" / f"{task.pick.name}-{task.build_key[:12]}.log"
+    return log_path_of(index, task.pick.name, task.build_key)
+
+
+def log_path_of(index: Index, name: str, build_key: str) -> Path:
+    """Return the same file for a package and a build key."""
+    return index.state / "logs" / f"{name}-{build_key[:12]}.log"
 
 
 def failure_path(log: Path) -> Path:

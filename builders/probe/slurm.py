@@ -1,6 +1,6 @@
-"""The Slurm job that verifies an environment on a GPU node.
+"""Slurm jobs as `matrix` submits them: one that verifies an environment on a GPU node, those of builds.
 
-Source: sbatch(1). The job requests one GPU of one node for some minutes.
+Source: sbatch(1).
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ import math
 import re
 import shlex
 import shutil
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from builders.process import log_size, read_since, run
@@ -19,6 +19,7 @@ from resolver.facts.catalog import Catalog
 
 _TIME = re.compile(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?")
 _PLAIN = re.compile(r"[\w.,+-]+")
+_MOST_RESTARTS = 3
 _SUBMITTED = re.compile(r"(?m)^(\d+)(;\S+)?$")
 
 
@@ -34,6 +35,13 @@ class Job:
     """The words of the command."""
     output: str
     """File for its output; ``%j`` is the job number."""
+    name: str = "matrix-verify"
+    options: Mapping[str, str] = field(default_factory=lambda: {"gpus-per-node": "1"})
+    """Further options of sbatch."""
+    before: Sequence[str] = ()
+    """Lines of shell before the command."""
+    exit_file: str = ""
+    """File for the command's exit code, which Slurm forgets after some minutes; ``%j`` as above."""
 
 
 def job_script(job: Job) -> str:
@@ -45,13 +53,13 @@ def job_script(job: Job) -> str:
         A value is not valid for sbatch.
     """
     options = {
-        "job-name": "matrix-verify",
+        "job-name": job.name,
         "partition": job.partition,
         "account": job.account,
         "time": job.time,
         "nodes": "1",
         "ntasks": "1",
-        "gpus-per-node": "1",
+        **job.options,
     }
     for name, value in options.items():
         if value and not _PLAIN.fullmatch(value.replace(":", "")):
@@ -61,14 +69,29 @@ def job_script(job: Job) -> str:
     return "\n".join(
         [
             "#!/bin/bash",
-            "# Written by `matrix verify --gpu`: checks on a GPU node what is installed and whether it runs.",
+            "# Written by matrix.",
             *lines,
             f'#SBATCH --output="{job.output}"',
-            "set -euo pipefail",
-            f"exec {shlex.join(job.command)}",
+            *job.before,
+            *(_keeping_exit_code(job) if job.exit_file else [f"exec {shlex.join(job.command)}"]),
             "",
         ]
     )
+
+
+def _keeping_exit_code(job: Job) -> list[str]:
+    before, _, after = job.exit_file.partition("%j")
+    return [
+        f"file={shlex.quote(before)}$SLURM_JOB_ID{shlex.quote(after)}",
+        f'if [ "${{SLURM_RESTART_COUNT:-0}}" -gt {_MOST_RESTARTS} ]; then',
+        '  echo "error: Slurm restarted this job too often." >&2; exit 1',
+        "fi",
+        'rm -f "$file"',
+        shlex.join(job.command),
+        "code=$?",
+        'echo $code > "$file.tmp" && mv "$file.tmp" "$file"',
+        "exit $code",
+    ]
 
 
 def partition_for(catalog: Catalog, site: str, hours: float) -> str:
@@ -116,8 +139,8 @@ def hours_of(time: str) -> float:
     return first / 60 + second / 3600
 
 
-def submit(script: Path, log: Path) -> str:
-    """Submit a script and return the job number.
+def submit(script: Path, log: Path, *options: str) -> str:
+    """Submit a script, with further options of sbatch, and return the job number.
 
     Raises
     ------
@@ -130,7 +153,7 @@ def submit(script: Path, log: Path) -> str:
         msg = f"sbatch is not on PATH, so nothing was submitted. The script is {script}."
         raise EnvironmentLacksError(msg, hint=f"On a login node of the cluster: sbatch {script}")
     start = log_size(log)
-    run(["sbatch", "--parsable", str(script)], what=f"Submitting {script}", log=log)
+    run(["sbatch", "--parsable", *options, str(script)], what=f"Submitting {script}", log=log)
     numbers = _SUBMITTED.findall(read_since(log, start))
     if not numbers:
         msg = f"sbatch succeeded but printed no job number.\n  Log: {log}"

@@ -1,4 +1,4 @@
-"""``matrix build-one``: execute one task of a plan; it can be started twice, anywhere, at any time."""
+"""``matrix build-one``: execute tasks of a plan; it can be started twice, anywhere, at any time."""
 
 from __future__ import annotations
 
@@ -24,16 +24,17 @@ from resolver.versions import shorten
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
+    from pathlib import Path
 
     from builders.plan import Task
     from matrix.context import Context
 
-SUMMARY = "execute one task of a plan: build, check and publish one wheel, or record why it failed"
+SUMMARY = "execute a task of a plan: build, check and publish its wheel, or record why it failed"
 EXAMPLE = "matrix build-one 3f1c9a52 --lock matrix.lock --index index"
 
 
 class TaskResult(msgspec.Struct):
-    """The JSON output of the command."""
+    """The JSON output of the command; a list for several keys."""
 
     schema: int
     key: str
@@ -47,7 +48,9 @@ class TaskResult(msgspec.Struct):
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
-    parser.add_argument("key", metavar="KEY", help="the task's key; its first digits, if they are unique")
+    parser.add_argument(
+        "keys", metavar="KEY", nargs="+", help="the task's key; its first digits, if they are unique"
+    )
     add_lock(parser)
     add_index(parser)
     add_wheel_options(parser)
@@ -62,21 +65,31 @@ def execute(context: Context) -> int:
     from builders.scheduling.local import Builds
 
     index = Index(context.args.index)
-    task = _task(tasks_of(context.lock, context.catalog_of_lock(), index, context.args), context)
-    if task.wheel is not None:
-        index.refresh(task.pick.name)  # an interrupted run may have published a wheel without its page
-        _print(task, "up to date", str(task.wheel), context)
-        return 0
-    check_build_hosts([task])
-    builds = Builds({task.build_key: task}, index, limits_of(context), context.console)
-    builds.run()
-    for error in builds.errors.values():
-        raise error
-    _print(task, "built", str(builds.wheels[task.build_key]), context)
+    every = tasks_of(context.lock, context.catalog_of_lock(), index, context.args)
+    tasks = {task.build_key: task for task in (_task(key, every, context) for key in context.args.keys)}
+    missing = {key: task for key, task in tasks.items() if task.wheel is None}
+    for task in tasks.values():
+        if task.wheel is not None:
+            index.refresh(task.pick.name)  # an interrupted run may have published a wheel without its page
+    check_build_hosts(missing.values())
+    builds = Builds(missing, index, limits_of(context), context.console)
+    if missing:
+        builds.run(keep_going=True)
+    results = [
+        _result(task, "built" if key in missing else "up to date", builds.wheels.get(key) or task.wheel)
+        for key, task in tasks.items()
+        if key not in missing or key in builds.wheels
+    ]
+    _print(results, context)
+    errors = list(builds.errors.values())
+    for error in errors[1:]:
+        context.console.error(error.message, error.hint)
+    if errors:
+        raise errors[0]
     return 0
 
 
-def _task(tasks: Sequence[Task], context: Context) -> Task:
+def _task(prefix: str, tasks: Sequence[Task], context: Context) -> Task:
     """Return the task that the key names.
 
     Raises
@@ -84,7 +97,7 @@ def _task(tasks: Sequence[Task], context: Context) -> Task:
     UsageError
         No task has this key, or several have.
     """
-    key = context.args.key.lower()
+    key = prefix.lower()
     found = [task for task in tasks if task.build_key.startswith(key)]
     if key and len(found) == 1:
         return found[0]
@@ -100,10 +113,15 @@ def _task(tasks: Sequence[Task], context: Context) -> Task:
     raise UsageError(msg, hint=hint)
 
 
-def _print(task: Task, state: str, wheel: str, context: Context) -> None:
+def _result(task: Task, state: str, wheel: Path | None) -> TaskResult:
+    return TaskResult(1, task.build_key, task.pick.name, task.pick.pinned, state, str(wheel))
+
+
+def _print(results: Sequence[TaskResult], context: Context) -> None:
     console = context.console
-    if context.args.format == "json":
-        result = TaskResult(1, task.build_key, task.pick.name, task.pick.pinned, state, wheel)
-        console.document(msgspec.to_builtins(result))
-    else:
-        console.data(f"{task.title}  {state}: {wheel}")
+    if context.args.format == "text":
+        for result in results:
+            console.data(f"{result.name} {result.version}  {result.state}: {result.wheel}")
+    elif results:
+        several = len(context.args.keys) > 1
+        console.document(msgspec.to_builtins(list(results) if several else results[0]))

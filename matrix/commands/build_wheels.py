@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
@@ -10,6 +11,7 @@ import msgspec
 from builders.containers.image import with_cached_digest
 from builders.findings import Finding
 from builders.index import Index
+from builders.scheduling.slurm import check_slurm
 from builders.task import Limits
 from matrix.api import check_build_hosts, write_lock
 from matrix.locking import same_target
@@ -25,14 +27,15 @@ from matrix.options import (
 from matrix.planning import limits_of, tasks_of, why_to_build
 from matrix.request import check_names
 from matrix.resolution_text import show_conflict
-from resolver.errors import EnvironmentLacksError
+from matrix.slurm import add_slurm_options, attach, build_in_jobs, cancel, check_slurm_options
 from resolver.model import Conflict
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from builders.plan import Task
     from builders.scheduling.local import Builds
+    from builders.scheduling.slurm import Run
     from matrix.context import Context
     from resolver.facts.catalog import Catalog
     from resolver.model import Resolution
@@ -47,13 +50,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_lock(parser)
     add_index(parser)
     add_wheel_options(parser)
-    parser.add_argument("--executor", choices=("local", "slurm"), default="local")
+    parser.add_argument(
+        "--executor",
+        choices=("local", "slurm"),
+        default="local",
+        help="build on this machine (default), or in Slurm jobs",
+    )
     add_limits(parser)
     parser.add_argument("--keep-going", action="store_true", help="continue when a wheel fails")
     parser.add_argument(
         "--dry-run", action="store_true", help="show for each wheel whether and why it will be built"
     )
     add_format(parser)
+    add_slurm_options(parser)
     add_target_options(parser)
 
 
@@ -83,32 +92,30 @@ class BuildResult(msgspec.Struct):
 
 def execute(context: Context) -> int:
     """Run the command."""
-    args, console = context.args, context.console
+    args = context.args
+    check_slurm_options(args)
     names = check_names(args.names)
+    if args.attach or args.cancel:
+        return _earlier_jobs(context)
     lock, catalog = _lock(context, names)
     if lock is None:
         return 1
-    if args.executor == "slurm":
-        msg = "This version cannot build in Slurm jobs. Nothing was built."
-        raise EnvironmentLacksError(msg, hint="Use --executor local to build on this machine.")
-    if not args.dry_run:
-        _fetch_prebuilt(lock, catalog, names, context)
     index = Index(args.index)
-    tasks = []
-    if lock.built(names):
-        tasks = tasks_of(lock, catalog, index, args, names)
+    if not args.dry_run:
+        if args.executor == "slurm":
+            check_slurm(index)
+        _fetch_prebuilt(lock, catalog, names, context)
+    tasks = tasks_of(lock, catalog, index, args, names)
     for task in tasks:
         if task.wheel is not None:
             index.refresh(task.pick.name)  # an interrupted run may have published a wheel without its page
     wheels = [_planned(task, index) for task in tasks]
-    exit_code = 0
     if args.dry_run:
-        for wheel in wheels:
-            for warning in wheel.warnings:
-                console.warning(warning)
+        exit_code = _warn(wheels, context)
+    elif args.executor == "slurm":
+        exit_code = _build_in_jobs(tasks, wheels, catalog, index, context)
     else:
-        limits = limits_of(context)
-        exit_code = _build(tasks, wheels, index, limits, context)
+        exit_code = _build(tasks, wheels, index, limits_of(context), context)
     _print(BuildResult(1, str(index.root), wheels), index, context)
     return exit_code
 
@@ -171,6 +178,13 @@ def _planned(task: Task, index: Index) -> WheelResult:
     )
 
 
+def _warn(wheels: Sequence[WheelResult], context: Context) -> int:
+    for wheel in wheels:
+        for warning in wheel.warnings:
+            context.console.warning(warning)
+    return 0
+
+
 def _build(
     tasks: Sequence[Task], wheels: Sequence[WheelResult], index: Index, limits: Limits, context: Context
 ) -> int:
@@ -189,7 +203,7 @@ def _build(
     try:
         outcome = builds.run(keep_going=context.args.keep_going)
     finally:
-        _remember(builds, context)
+        _remember(builds.wheels, builds.tasks, context)
     for wheel in wheels:
         key = wheel.build_key
         if path := builds.wheels.get(key):
@@ -204,11 +218,63 @@ def _build(
     return _report_failures(builds, context)
 
 
-def _remember(builds: Builds, context: Context) -> None:
+def _earlier_jobs(context: Context) -> int:
+    """Cancel or follow the Slurm jobs of an earlier command."""
+    index = Index(context.args.index)
+    if context.args.cancel:
+        return cancel(index, context)
+    finished = attach(index, context)
+    wheels = [
+        WheelResult(
+            name=task.name,
+            version=task.version,
+            state="to build",
+            why="",
+            build_key=task.key,
+            wheel=None,
+        )
+        for task in finished.tasks
+    ]
+    exit_code = _record(finished, wheels, index, context)
+    _print(BuildResult(1, str(index.root), wheels), index, context)
+    return exit_code
+
+
+def _build_in_jobs(
+    tasks: Sequence[Task], wheels: Sequence[WheelResult], catalog: Catalog, index: Index, context: Context
+) -> int:
+    """Build the wheels that the index lacks in Slurm jobs, record the results, and return the exit code."""
+    missing = {task.build_key: task for task in tasks if task.wheel is None}
+    if not missing:
+        return 0
+    finished = build_in_jobs(list(missing.values()), catalog, index, context)
+    exit_code = _record(finished, wheels, index, context)
+    built = {row.build_key: Path(row.wheel) for row in wheels if row.wheel and row.build_key in missing}
+    _remember(built, missing, context)
+    return exit_code
+
+
+def _record(finished: Run, wheels: Sequence[WheelResult], index: Index, context: Context) -> int:
+    """Record the results of Slurm jobs, print the failures, and return the exit code."""
+    for wheel in wheels:
+        result = finished.results.get(wheel.build_key)
+        if result is None:
+            continue
+        wheel.state = result.state
+        if result.state == "skipped":
+            wheel.why = result.why
+        elif result.state == "failed":
+            context.console.error(f"{wheel.name} {wheel.version}: {result.why}")
+        elif published := index.find(wheel.name, wheel.build_key):
+            wheel.wheel = str(published.path)
+    return int(any(result.state != "built" for result in finished.results.values()))
+
+
+def _remember(built: Mapping[str, Path], tasks: Mapping[str, Task], context: Context) -> None:
     from builders.learning.stored import remember_built
 
-    for key, path in builds.wheels.items():
-        pick = builds.tasks[key].pick
+    for key, path in built.items():
+        pick = tasks[key].pick
         if pick.git:
             remember_built(path, pick.version, pick.variant, context.catalog, context.today)
 

@@ -215,6 +215,8 @@ class Partition(Row, frozen=True, kw_only=True):
     """``rocm`` if its nodes have the site's GPUs."""
     max_hours: float = 0.0
     """Longest run time of a job in hours; 0 if it is unlimited or undocumented."""
+    max_jobs: int = 0
+    """Jobs that one user may have in it, waiting and running; 0 if it is unlimited or undocumented."""
 
     identity = ("site", "name")
 

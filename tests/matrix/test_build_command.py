@@ -56,7 +56,6 @@ def test_gfx90a_with_cpu_lock_is_bad_usage(capsys: Capture, tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        (["--executor", "slurm"], 3, "Nothing was built"),
         (["--in", "apptainer"], 2, "requires a base image"),
         (["--in", "podman"], 2, "requires a base image"),
     ],
@@ -134,3 +133,33 @@ def test_keep_going_prints_one_document_and_fails(capsys: Capture, monkeypatch: 
     output = capsys.readouterr()
     assert [wheel["state"] for wheel in json.loads(output.out)["wheels"]] == ["failed"]
     assert "it broke" in output.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["--partition", "small"], 2, "--partition requires --executor slurm"),
+        (["--cancel"], 2, "--cancel requires --executor slurm"),
+        (["--executor", "slurm", "--attach", "--cancel"], 2, "--attach and --cancel exclude each other"),
+        (["--executor", "slurm", "--attach", "--time", "5"], 2, "--attach and --time exclude each other"),
+        (["--executor", "slurm", "--attach"], 2, "No Slurm jobs of yours build wheels for"),
+        (["--executor", "slurm"], 3, "sbatch is not on PATH"),
+    ],
+)
+def test_slurm_options_are_checked(
+    arguments: list[str],
+    code: int,
+    message: str,
+    *,
+    capsys: Capture,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path / "empty"))
+    assert main(["build-wheels", "deepspeed", "--backend", "cpu", *arguments]) == code
+    assert message in capsys.readouterr().err
+
+
+def test_cancel_without_jobs_succeeds(capsys: Capture) -> None:
+    assert main(["build-wheels", "--executor", "slurm", "--cancel"]) == 0
+    assert capsys.readouterr().out == "There are no jobs to cancel.\n"

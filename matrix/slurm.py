@@ -1,0 +1,138 @@
+"""``matrix build-wheels --executor slurm``: from the options and the lock to Slurm jobs and their results."""
+
+from __future__ import annotations
+
+import math
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from builders.cache import cache_root
+from builders.probe.slurm import hours_of
+from builders.scheduling import slurm
+from builders.sources import obtain
+from builders.task import wheels_of
+from matrix.planning import limits_of, make_plan
+from matrix.request import check_names
+from resolver.errors import UsageError
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from builders.index import Index
+    from builders.plan import Task
+    from builders.scheduling.slurm import Run
+    from matrix.context import Context
+    from resolver.facts.catalog import Catalog
+
+
+def add_slurm_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``--executor slurm``."""
+    group = parser.add_argument_group("in Slurm jobs (--executor slurm)")
+    group.add_argument(
+        "--partition", metavar="NAME", default="", help="default: the site's with the longest time limit"
+    )
+    group.add_argument("--account", metavar="NAME", default="", help="default: Slurm's default account")
+    group.add_argument(
+        "--time", metavar="TIME", default="", help="time limit of each job (default: by recipe and records)"
+    )
+    group.add_argument(
+        "--attach", action="store_true", help="follow the jobs that an earlier command submitted"
+    )
+    group.add_argument(
+        "--cancel", action="store_true", help="cancel the jobs that an earlier command submitted"
+    )
+
+
+def check_slurm_options(args: argparse.Namespace) -> None:
+    """Check that the options of Slurm jobs agree with the others.
+
+    Raises
+    ------
+    UsageError
+        They contradict each other, or no job would use them.
+    """
+    given = [name for name in ("partition", "account", "time", "attach", "cancel") if getattr(args, name)]
+    if given and args.executor != "slurm":
+        msg = f"--{given[0]} requires --executor slurm."
+        raise UsageError(msg)
+    for action in ("attach", "cancel"):
+        others = [name for name in given if name != action]
+        if action in given and others:
+            msg = f"--{action} and --{others[0]} exclude each other."
+            raise UsageError(msg)
+
+
+def cancel(index: Index, context: Context) -> int:
+    """Cancel the jobs of an earlier command; return the exit code."""
+    numbers = slurm.cancel(index)
+    if numbers:
+        context.console.data(f"Cancelled {len(numbers)} jobs: {', '.join(numbers)}")
+    else:
+        context.console.data("There are no jobs to cancel.")
+    return 0
+
+
+def attach(index: Index, context: Context) -> Run:
+    """Follow the jobs of an earlier command until all have ended; return the run."""
+    with _saying_that_jobs_go_on(context):
+        return slurm.follow(index, context.console)
+
+
+def build_in_jobs(tasks: Sequence[Task], catalog: Catalog, index: Index, context: Context) -> Run:
+    """Fetch what the tasks need, build them in jobs, and return the run when all have ended.
+
+    Raises
+    ------
+    EnvironmentLacksError
+        Something cannot be fetched.
+    UsageError
+        An option is not valid.
+    CommandError
+        Slurm rejected the jobs.
+    """
+    run = _run(catalog, index, context)
+    _fetch(tasks, context)
+    with _saying_that_jobs_go_on(context):
+        return slurm.start(run, index, context.console)
+
+
+def _run(catalog: Catalog, index: Index, context: Context) -> Run:
+    args = context.args
+    plan = make_plan([context], index, check_names(args.names))
+    row = slurm.partition_of(catalog, context.lock.target.site, args.partition)
+    return slurm.Run(
+        directory=plan.directory,
+        options=plan.missing[0].command[3:],
+        tasks=msgspec.convert(plan.missing, tuple[slurm.WheelTask, ...], from_attributes=True),
+        partition=args.partition or (row.name if row else ""),
+        account=args.account,
+        minutes=math.ceil(60 * hours_of(args.time)) if args.time else 0,
+        most_minutes=math.floor(60 * row.max_hours) if row else 0,
+        most_jobs=row.max_jobs if row else 0,
+        keep_going=args.keep_going,
+    )
+
+
+def _fetch(tasks: Iterable[Task], context: Context) -> None:
+    """Fetch what the jobs need: they may have no network."""
+    limits = limits_of(context)
+    log = cache_root() / "logs" / "fetch.log"
+    for task in tasks:
+        if not task.pick.alias_of:
+            context.console.step(f"fetch what {task.title} needs")
+            obtain(task.pick, offline=limits.offline, mirrors=limits.mirrors, patches=task.patches)
+            wheels_of(task, limits, log, context.console)
+
+
+@contextmanager
+def _saying_that_jobs_go_on(context: Context) -> Iterator[None]:
+    try:
+        yield
+    except KeyboardInterrupt:
+        command = "matrix build-wheels --executor slurm"
+        context.console.info(f"The Slurm jobs go on. Follow them: {command} --attach")
+        context.console.info(f"Cancel them: {command} --cancel")
+        raise

@@ -1,0 +1,450 @@
+"""Builds in Slurm jobs. STAND-IN: a Slurm whose commands keep a list of jobs; the tests set their states."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from builders.index import Index
+from builders.probe.slurm import submit
+from builders.records import failure_path, log_path_of
+from builders.scheduling import slurm
+from builders.scheduling.slurm import Run, WheelTask, pack, partition_of
+from resolver.errors import CommandError, EnvironmentLacksError, MatrixError, UsageError
+from resolver.facts.loading import load
+from tests.support.recorder import Recorder
+from tests.support.records import record_of
+
+COMMANDS = {
+    "sbatch": """\
+for script; do :; done
+case "$(cat "$script")" in *reject-me*) echo "sbatch: error: too much memory" >&2; exit 1;; esac
+if [ -e full ] && [ "$(grep -c . queue)" -ge "$(cat full)" ]; then
+  echo "sbatch: error: QOSMaxSubmitJobPerUserLimit" >&2; exit 1
+fi
+number=$(($(cat last 2>/dev/null || echo 0) + 1))
+echo $number > last
+cp "$script" $number.sh
+echo "$number|PENDING|small|$(sed -n 's/#SBATCH --job-name=//p' "$script")" >> queue
+echo "$number;rig"
+""",
+    "squeue": "test ! -e silent && cat queue",
+    "scancel": """\
+for number; do sed -i "s/^$number|[A-Z]*/$number|CANCELLED/" queue; done
+""",
+    "scontrol": "",
+    "sacct": 'cat accounting 2>/dev/null || { echo "Slurm accounting storage is disabled" >&2; exit 1; }',
+}
+
+
+@dataclass
+class Cluster:
+    """The stand-in for Slurm."""
+
+    root: Path
+    index: Index
+    make_wheel: Callable[..., Path]
+
+    def set(self, states: Mapping[int, str]) -> None:
+        """Set the states of jobs; those with the state ``gone`` are forgotten."""
+        rows = [line.split("|") for line in (self.root / "queue").read_text().splitlines()]
+        for row in rows:
+            row[1] = states.get(int(row[0]), row[1])
+        (self.root / "queue").write_text("".join("|".join(row) + "\n" for row in rows if row[1] != "gone"))
+
+    def exits(self, run: Run, number: int, code: int) -> None:
+        """Write the exit code of a job, as its script does."""
+        (self.index.state / "slurm" / run.id / f"{number}.exit").write_text(f"{code}\n")
+
+    def publish(self, name: str) -> None:
+        self.index.publish(self.make_wheel(name=name, version="1.0"), record_of(name))
+
+    def fail(self, name: str) -> None:
+        """Record the failure of a build."""
+        record = failure_path(log_path_of(self.index, name, name))
+        record.parent.mkdir(parents=True, exist_ok=True)
+        record.write_text(json.dumps({"message": f"Building {name} failed."}))
+
+    def calls(self, command: str) -> list[str]:
+        lines = (self.root / "calls").read_text().splitlines()
+        return [line for line in lines if line.startswith(f"{command} ")]
+
+    def option(self, number: int, name: str) -> str:
+        """Return an option in the script of a job."""
+        found = re.search(rf"(?m)^#SBATCH --{name}=(.*)$", (self.root / f"{number}.sh").read_text())
+        return found[1] if found else ""
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make_wheel: Callable[..., Path]) -> Cluster:
+    root = tmp_path / "slurm"
+    (root / "bin").mkdir(parents=True)
+    (root / "queue").touch()
+    for name, code in COMMANDS.items():
+        path = root / "bin" / name
+        path.write_text(f'#!/bin/sh\ncd {root}\necho "{name} $*" >> calls\n{code}\n')
+        path.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{root / 'bin'}{os.pathsep}{os.environ['PATH']}")
+    return Cluster(root, Index(tmp_path / "index"), make_wheel)
+
+
+def task(name: str, *requires: str, seconds: float = 100.0) -> WheelTask:
+    return WheelTask(name, name, "1.0", requires, 2, 4.0, seconds, round(3 * seconds))
+
+
+def run_of(*tasks: WheelTask, **options: object) -> Run:
+    return Run(directory="/work", options=("--lock", "/work/matrix.lock"), tasks=tasks, **options)  # type: ignore[arg-type]
+
+
+Step = Mapping[int, str] | Callable[[], object]
+
+
+@pytest.fixture
+def follow(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[Run, Recorder]]:
+    """Start a run, or follow the one that is there; between two polls, the next steps happen."""
+
+    def go(run: Run | None, *steps: Sequence[Step] | Step) -> tuple[Run, Recorder]:
+        waiting = iter(steps)
+
+        def step(*_: object) -> None:
+            found = next(waiting, None)
+            assert found is not None, (cluster.root / "queue").read_text()
+            for one in [found] if callable(found) or isinstance(found, Mapping) else found:
+                one() if callable(one) else cluster.set(one)
+
+        monkeypatch.setattr(slurm._Controller, "_sleep", step)
+        recorder = Recorder()
+        if run is None:
+            return slurm.follow(cluster.index, recorder), recorder
+        return slurm.start(run, cluster.index, recorder), recorder
+
+    return go
+
+
+def states(run: Run) -> dict[str, str]:
+    return {key: result.state for key, result in run.results.items()}
+
+
+Follow = Callable[..., tuple[Run, Recorder]]
+
+
+# --- which tasks share a job ---------------------------------------------------------------------------
+
+
+def names(groups: Sequence[Sequence[WheelTask]]) -> list[list[str]]:
+    return [[task.name for task in group] for group in groups]
+
+
+def test_heavy_tasks_have_own_jobs_light_share() -> None:
+    tasks = [task("torch"), task("a", seconds=5), task("b", "a", seconds=5), task("c", "torch", "a")]
+    tasks += [task("d", "torch", seconds=5), task("e", "c", seconds=5), task("f", "d", seconds=5)]
+    assert names(pack(tasks, 10)) == [["torch"], ["a", "b"], ["c"], ["d", "f"], ["e"]]
+
+
+@pytest.mark.parametrize("most", range(1, 9))
+def test_packed_jobs_never_wait_for_each_other(most: int) -> None:
+    letters = "abcdefgh"
+    pairs = list(itertools.combinations(letters, 2))
+    for number in range(60):
+        chosen = [pair for place, pair in enumerate(pairs) if (number * 7919 + place * place * 31) % 5 < 2]
+        required = {letter: [one for one, other in chosen if other == letter] for letter in letters}
+        light = {letter: (number + ord(letter)) % 3 > 0 for letter in letters}
+        tasks = [task(name, *required[name], seconds=5 if light[name] else 500) for name in letters]
+        groups = names(pack(tasks, most))
+        assert len(groups) <= most
+        order = [name for group in groups for name in group]
+        assert sorted(order) == list(letters)
+        assert all(order.index(one) < order.index(other) for other in letters for one in required[other])
+
+
+def test_partition_and_its_limits_come_from_site() -> None:
+    row = partition_of(load(), "lumi-c")
+    assert row is not None
+    assert (row.name, row.max_jobs) == ("small", 220)
+    debug = partition_of(load(), "lumi-c", "debug")
+    assert debug is not None
+    assert (debug.max_hours, debug.max_jobs) == (0.5, 2)
+    assert partition_of(load(), "local") is None
+
+
+# --- submitting ----------------------------------------------------------------------------------------
+
+
+def test_jobs_are_submitted_held_in_order_and_released(cluster: Cluster, follow: Follow) -> None:
+    tasks = (task("base"), task("left", "base"), task("right", "base"), task("top", "left", "right"))
+    run, _ = follow(
+        run_of(*tasks, partition="small", account="project_1", most_minutes=4),
+        {1: "RUNNING"},
+        {1: "COMPLETED", 2: "RUNNING", 3: "RUNNING"},
+        {2: "COMPLETED", 3: "COMPLETED"},
+        {4: "COMPLETED"},
+    )  # fmt: skip
+    assert states(run)["top"] == "built"
+    assert [cluster.option(number, "dependency") for number in range(1, 5)] == [
+        "", "afterok:1", "afterok:1", "afterok:2:3",
+    ]  # fmt: skip
+    assert all("--hold" in call for call in cluster.calls("sbatch"))
+    assert cluster.calls("scontrol") == ["scontrol release 1 2 3 4"]
+    assert [cluster.option(1, name) for name in ("partition", "account", "time", "mem", "cpus-per-task")] == [
+        "small", "project_1", "4", "5120M", "2",
+    ]  # fmt: skip
+    assert cluster.option(2, "kill-on-invalid-dep") == "yes"
+    script = (cluster.root / "1.sh").read_text()
+    assert "build-one base --lock /work/matrix.lock --jobs 2 --memory 4 --offline" in script
+
+
+def test_never_more_jobs_than_site_admits(cluster: Cluster, follow: Follow) -> None:
+    (cluster.root / "queue").write_text(
+        "90|RUNNING|small|mine\n91|PENDING|small|mine\n92|RUNNING|other|mine\n"
+    )
+    tasks = [task(name) for name in "abcdef"]
+    run, _ = follow(
+        run_of(*tasks, partition="small", most_jobs=5), {1: "COMPLETED", 2: "COMPLETED", 3: "COMPLETED"}
+    )
+    assert len(run.jobs) == 3
+    assert set(states(run).values()) == {"built"}
+    assert sorted(key for job in run.jobs for key in job.keys) == list("abcdef")
+
+
+def test_jobs_beyond_unknown_limit_are_submitted_later(cluster: Cluster, follow: Follow) -> None:
+    (cluster.root / "full").write_text("2")
+    run, told = follow(
+        run_of(task("a"), task("b"), task("c", "a")),
+        [lambda: cluster.publish("a"), {1: "CANCELLED"}, (cluster.root / "full").unlink],
+        {2: "COMPLETED", 3: "COMPLETED"},
+    )
+    assert any("QOSMaxSubmitJobPerUserLimit" in message for message in told.messages)
+    assert set(states(run).values()) == {"built"}
+
+
+def test_rejected_first_job_is_error_and_leaves_nothing(cluster: Cluster, follow: Follow) -> None:
+    with pytest.raises(CommandError, match="too much memory"):
+        follow(run_of(task("reject-me")))
+    assert slurm.current_run(cluster.index) is None
+
+
+def test_run_without_slurm_exits_3(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    slurm.check_slurm(cluster.index)
+    (cluster.root / "silent").touch()
+    with pytest.raises(EnvironmentLacksError, match="Slurm does not answer"):
+        slurm.check_slurm(cluster.index)
+    monkeypatch.setenv("PATH", str(cluster.root / "nowhere"))
+    with pytest.raises(EnvironmentLacksError, match="sbatch is not on PATH"):
+        slurm.check_slurm(cluster.index)
+
+
+# --- what becomes of jobs ------------------------------------------------------------------------------
+
+
+def test_failed_build_shows_its_record(cluster: Cluster, follow: Follow) -> None:
+    run, _ = follow(
+        run_of(task("a"), task("b", "a"), task("c"), keep_going=True),
+        [lambda: cluster.fail("a"), {1: "FAILED", 3: "CANCELLED"}],
+        {2: "COMPLETED"},
+    )
+    assert states(run) == {"a": "failed", "b": "skipped", "c": "built"}
+    assert run.results["a"].why == "Building a failed."
+    assert run.results["b"].why == "it requires a, which was not built"
+    assert len(cluster.calls("sbatch")) == 3
+
+
+def test_failure_without_record_names_exit_code_and_log(cluster: Cluster, follow: Follow) -> None:
+    run = run_of(task("a"))
+    done, _ = follow(run, [lambda: cluster.exits(run, 1, 2), {1: "FAILED"}])
+    assert "job 1 failed with exit code 2" in done.results["a"].why
+    assert "slurm-1-a.log" in done.results["a"].why
+
+
+def test_failure_stops_waiting_jobs_without_keep_going(cluster: Cluster, follow: Follow) -> None:
+    run, _ = follow(run_of(task("a"), task("b"), task("c")), {1: "FAILED", 2: "RUNNING"}, {2: "COMPLETED"})
+    assert states(run) == {"a": "failed", "b": "built", "c": "skipped"}
+    assert cluster.calls("scancel") == ["scancel --state=PENDING 3"]
+
+
+@pytest.mark.parametrize("state", ["NODE_FAIL", "PREEMPTED", "BOOT_FAIL"])
+def test_job_that_lost_its_node_is_submitted_again(state: str, cluster: Cluster, follow: Follow) -> None:
+    run, told = follow(
+        run_of(task("a"), task("b", "a")), {1: state, 2: "CANCELLED"}, {3: "COMPLETED", 4: "COMPLETED"}
+    )
+    assert states(run) == {"a": "built", "b": "built"}
+    assert cluster.option(4, "dependency") == "afterok:3"
+    assert any("it is submitted again for a" in message for message in told.messages)
+
+
+def test_node_failures_are_retried_twice(follow: Follow) -> None:
+    run, _ = follow(run_of(task("a")), {1: "NODE_FAIL"}, {2: "NODE_FAIL"}, {3: "NODE_FAIL"})
+    assert run.results["a"].why.startswith("job 3 ended because its node failed")
+
+
+def test_timed_out_job_is_retried_once_if_it_finished_a_wheel(cluster: Cluster, follow: Follow) -> None:
+    tasks = [task(name, seconds=5) for name in "abc"]
+    run, _ = follow(
+        run_of(*tasks),
+        [lambda: cluster.publish("a"), {1: "TIMEOUT"}],
+        [lambda: cluster.publish("b"), {2: "TIMEOUT"}],
+    )
+    assert [job.keys for job in run.jobs] == [("a", "b", "c"), ("b", "c")]
+    assert states(run) == {"a": "built", "b": "built", "c": "failed"}
+    assert "allow more with --time" in run.results["c"].why
+
+
+def test_timed_out_job_without_progress_fails(follow: Follow) -> None:
+    run, _ = follow(run_of(task("a")), {1: "TIMEOUT"})
+    assert "job 1 reached its time limit" in run.results["a"].why
+
+
+def test_job_out_of_memory_gets_more_once(cluster: Cluster, follow: Follow) -> None:
+    run, _ = follow(
+        run_of(task("a")), [lambda: cluster.fail("a"), {1: "OUT_OF_MEMORY"}], {2: "OUT_OF_MEMORY"}
+    )
+    assert [cluster.option(number, "mem") for number in (1, 2)] == ["5120M", "9216M"]
+    assert "job 2 ran out of memory" in run.results["a"].why
+
+
+def test_cancelled_job_is_not_submitted_again(cluster: Cluster, follow: Follow) -> None:
+    run, _ = follow(
+        run_of(task("a"), task("b", "a"), task("c", "b")),
+        {1: "RUNNING", 2: "CANCELLED", 3: "CANCELLED"},
+        {1: "COMPLETED"},
+    )
+    assert states(run) == {"a": "built", "b": "skipped", "c": "skipped"}
+    assert run.results["b"].why == "its job 2 was cancelled"
+    assert len(cluster.calls("sbatch")) == 3
+
+
+def test_forgotten_jobs_are_judged_by_exit_code_then_accounting(cluster: Cluster, follow: Follow) -> None:
+    run = run_of(*[task(name) for name in "abcd"], keep_going=True)
+    (cluster.root / "accounting").write_text("3|CANCELLED by 1000\n")
+    done, _ = follow(
+        run,
+        [
+            lambda: cluster.exits(run, 1, 0),
+            lambda: cluster.exits(run, 2, 1),
+            dict.fromkeys((1, 2, 3, 4), "gone"),
+        ],
+        {5: "gone"},
+    )
+    assert [job.state for job in done.jobs] == ["COMPLETED", "FAILED", "CANCELLED", "LOST", "LOST"]
+    assert states(done) == {"a": "built", "b": "failed", "c": "skipped", "d": "failed"}
+    assert len(cluster.calls("sacct")) == 2
+
+
+def test_published_wheel_counts_whatever_slurm_says(cluster: Cluster, follow: Follow) -> None:
+    run, _ = follow(
+        run_of(task("a"), task("b", "a")),
+        [lambda: cluster.publish("a"), {1: "OUT_OF_MEMORY", 2: "CANCELLED"}],
+        {3: "COMPLETED"},
+    )
+    assert states(run) == {"a": "built", "b": "built"}
+    assert cluster.option(3, "dependency") == ""
+
+
+def test_silent_slurm_is_waited_for(cluster: Cluster, follow: Follow) -> None:
+    silent = cluster.root / "silent"
+    run, told = follow(run_of(task("a")), [silent.touch], [{}], [silent.unlink, {1: "COMPLETED"}])
+    assert states(run) == {"a": "built"}
+    assert sum("Slurm does not answer" in message for message in told.messages) == 1
+
+
+def test_slurm_is_asked_once_for_all_jobs_and_less_often(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits: list[float] = []
+    run = run_of(*[task(name) for name in "abcdefgh"])
+
+    def sleep(_: object, seconds: float) -> None:
+        waits.append(seconds)
+        if len(waits) == 10:
+            cluster.set(dict.fromkeys(range(1, 9), "COMPLETED"))
+
+    monkeypatch.setattr(slurm._Controller, "_sleep", sleep)
+    slurm.start(run, cluster.index, Recorder())
+    assert waits == [2, 4, 8, 16, 32, 64, 120, 120, 120, 120]
+    assert len(cluster.calls("squeue")) == 11
+    assert cluster.calls("sacct") == []
+
+
+# --- attaching and cancelling --------------------------------------------------------------------------
+
+
+class Killed(BaseException):
+    """Stands in for a signal at that moment."""
+
+
+def kill() -> None:
+    raise Killed
+
+
+def test_interrupted_run_is_continued(cluster: Cluster, follow: Follow) -> None:
+    with pytest.raises(Killed):
+        follow(run_of(task("a"), task("b", "a")), {1: "RUNNING"}, kill)
+    with pytest.raises(UsageError, match="not finished"):
+        slurm.check_slurm(cluster.index)
+    cluster.set({1: "COMPLETED"})
+    run, _ = follow(None, {2: "COMPLETED"})
+    assert states(run) == {"a": "built", "b": "built"}
+    assert len(cluster.calls("sbatch")) == 2
+    assert slurm.current_run(cluster.index) is None
+    with pytest.raises(UsageError, match="No Slurm jobs of yours"):
+        slurm.follow(cluster.index, Recorder())
+
+
+def test_job_of_killed_submission_is_replaced(
+    cluster: Cluster, follow: Follow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def killed_after(*arguments: Any) -> str:
+        submit(*arguments)
+        raise Killed
+
+    monkeypatch.setattr(slurm, "submit", killed_after)
+    with pytest.raises(Killed):
+        follow(run_of(task("a")))
+    monkeypatch.setattr(slurm, "submit", submit)
+    run, _ = follow(None, {2: "COMPLETED"})
+    assert cluster.calls("scancel") == ["scancel 1"]
+    assert states(run) == {"a": "built"}
+
+
+def test_held_jobs_of_killed_submission_are_released(
+    cluster: Cluster, follow: Follow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(slurm._Controller, "_release", lambda _: kill())
+        with pytest.raises(Killed):
+            follow(run_of(task("a")))
+    assert cluster.calls("sbatch")
+    run, _ = follow(None, {1: "COMPLETED"})
+    assert cluster.calls("scontrol") == ["scontrol release 1"]
+    assert states(run) == {"a": "built"}
+
+
+def test_cancel_ends_live_jobs_and_forgets_run(cluster: Cluster, follow: Follow) -> None:
+    assert slurm.cancel(cluster.index) == []
+    with pytest.raises(Killed):
+        follow(run_of(task("a"), task("b"), task("c")), {1: "COMPLETED"}, kill)
+    assert slurm.cancel(cluster.index) == ["2", "3"]
+    assert cluster.calls("scancel") == ["scancel 2 3"]
+    assert slurm.current_run(cluster.index) is None
+
+
+def test_cancel_ends_process_that_follows(cluster: Cluster, follow: Follow) -> None:
+    run, _ = follow(run_of(task("a"), task("b", "a")), lambda: slurm.cancel(cluster.index))
+    assert states(run) == {"a": "skipped", "b": "skipped"}
+    assert slurm.current_run(cluster.index) is None
+
+
+def test_damaged_state_file_is_named(cluster: Cluster) -> None:
+    path = slurm._state_file(cluster.index)
+    path.parent.mkdir(parents=True)
+    path.write_text("{")
+    with pytest.raises(MatrixError, match=re.escape(str(path))) as caught:
+        slurm.current_run(cluster.index)
+    assert "squeue --me" in caught.value.hint
