@@ -19,7 +19,7 @@ from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-from packaging.version import InvalidVersion, Version
+from packaging.version import Version
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -103,7 +103,7 @@ def version_or_none(text: str) -> Version | None:
     """Parse a version (PEP 440); return None if the text is not a version."""
     try:
         return Version(text)
-    except InvalidVersion:
+    except ValueError:  # InvalidVersion, or a number with thousands of digits
         return None
 
 

@@ -321,7 +321,7 @@ class _CondaReader:
         if not isinstance(channels, CommentedSeq):
             return
         for position, channel in enumerate(channels):
-            if channel in {"defaults", "anaconda", "main"}:
+            if isinstance(channel, str) and channel in {"defaults", "anaconda", "main"}:
                 message = (
                     "Larger organizations need a licence for Anaconda's channel, and its packages do not mix "
                     "well with those of conda-forge, which cotainr uses."

@@ -337,8 +337,11 @@ def check_paths(document: Document, expected: Expected) -> Iterator[Finding]:
 
 
 def _check_path(entry: Entry, text: str, expected: Expected) -> Iterator[Finding]:
-    parts = urlsplit(text.partition("#")[0].removeprefix("git+")) if "[" not in text else None
-    if parts is None or (parts.scheme and parts.scheme != "file") or "${" in text:
+    try:
+        parts = urlsplit(text.partition("#")[0].removeprefix("git+"))
+    except ValueError:  # it is not valid, such as https://[
+        return
+    if "[" in text or (parts.scheme and parts.scheme != "file") or "${" in text:
         return
     path = unquote(parts.path)
     relative = not path.startswith("/") or bool(parts.netloc.strip(".") == "" and parts.netloc)

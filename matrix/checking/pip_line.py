@@ -40,6 +40,8 @@ _FLAGS = OPT_BY_OPTIONS_DEST | {name: flags[0] for name, flags in _NEW_OPTIONS.i
 _UNKNOWN = re.compile(r"no such option: (\S+)")
 _WHEEL = re.compile(r"([A-Za-z0-9][\w.]*?)-[^/-]+-[^/]*\.whl$")
 _SOURCE_ARCHIVES = (".tar.gz", ".tgz", ".zip", ".tar.bz2", ".tar.xz")
+_TOO_LONG = re.compile(r"\d{1000}|^\s*[\w.-]{256}")
+"""A number or a name that no version and no file can have."""
 
 
 class _Options(NamedTuple):
@@ -214,6 +216,8 @@ def parse_requirement(text: str) -> Requirement | None:
     True
     """
     if "@" not in text and text.lower().endswith((".whl", *_SOURCE_ARCHIVES)):
+        return None
+    if _TOO_LONG.search(text):
         return None
     try:
         return Requirement(text)

@@ -139,8 +139,18 @@ def test_lines_without_findings_stay(lines: list[str]) -> None:
     assert all(line in rest for line in unchanged)  # in this order
 
 
-def test_url_of_a_repository_that_is_not_valid_is_checked() -> None:
-    document = read_document("git+https://[github.com/ROCm/apex.git\n", "a.txt")
+@pytest.mark.parametrize(
+    "line",
+    [
+        "git+https://[github.com/ROCm/apex.git",
+        "--find-links https://x]y/wheels",
+        "a" * 300,
+        f"torch=={'9' * 5000}",
+        f"torch>{'9' * 5000},<{'9' * 5001}",
+    ],
+)
+def test_line_that_nothing_can_match_is_checked(line: str) -> None:
+    document = read_document(f"{line}\n", "a.txt")
     check(document, lumi("pip"))
 
 
@@ -148,3 +158,8 @@ def test_time_for_blank_lines_of_a_conda_file_is_linear() -> None:
     start = time.process_time()
     read_document("\n" * 2000 + "dependencies: [python]\n", "a.yml")
     assert time.process_time() - start < 2
+
+
+def test_channel_that_is_not_text_is_checked() -> None:
+    document = read_document("channels: [{a: b}, [c]]\ndependencies: [python]\n", "a.yml")
+    check(document, lumi("cotainr"))
