@@ -153,7 +153,7 @@ def explain_any_os_error(error: OSError) -> MatrixError:
     in_cache = bool(path) and _is_in_cache(Path(path))
     if path and error.errno in _UNUSABLE_NAMES and not in_cache:
         return UsageError(f"{shorten(path)} {_UNUSABLE_NAMES[error.errno]}.", hint="Name another file.")
-    reason = f"{error.strerror or error}: {shorten(path)}." if path else f"{error.strerror or error}."
+    reason = f"{error.strerror or error}: {path}." if path else f"{error.strerror or error}."
     if error.errno == errno.ENOENT and not Path("/proc/self/cwd").exists():
         return EnvironmentLacksError(
             "The working directory was deleted.", hint="Change to another directory."

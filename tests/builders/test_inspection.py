@@ -192,6 +192,7 @@ class Standin:
     image: Image | None = IMAGE
     output: str = ""
     code: int = 0
+    tmp: Path | None = None
 
     def command(self, command: Sequence[str], view: View) -> tuple[list[str], Mapping[str, str]]:
         assert command[:2] == ["/bin/sh", "-c"]

@@ -12,7 +12,6 @@ import pytest
 from builders.cache import cache_root
 from matrix import cli
 from matrix.cli import main
-from resolver.versions import shorten
 
 Capture = pytest.CaptureFixture[str]
 
@@ -180,7 +179,7 @@ def test_directory_in_cache_is_reported_as_cache(
 
     monkeypatch.setattr(cli, "main_inner", refuse)
     assert main(["resolve"]) == 3
-    assert f"Is a directory: {shorten(path)}.\n  This is the cache" in capsys.readouterr().err
+    assert f"Is a directory: {path}.\n  This is the cache" in capsys.readouterr().err
 
 
 BAD_FILES = [
