@@ -19,7 +19,9 @@ import pytest
 
 from builders.index import Index
 from builders.index.maintenance import check
-from tests.rig.rig import copy_site
+from tests.rig.rig import Rig, copy_site
+from tests.support.fusedtiny import Repository
+from tests.support.site import TORCH
 
 MakeWheel = Callable[..., Path]
 
@@ -208,3 +210,27 @@ ensure_cached(root, build)
     assert first.run("-c", code).returncode == -9
     done = second.run("-c", USE_CACHE, second.name, "other")
     assert done.returncode == 0, done.stderr
+
+
+def test_two_users_build_in_the_image(
+    members: tuple[Member, Member], rig: Rig, repository: Repository
+) -> None:
+    """Each builds a wheel in the container, in one index and with one cache."""
+    project = members[0].root / "project"
+    repository.catalog(project / "facts")
+    (project / "matrix.toml").write_text('catalog = ["facts"]\n')
+    request = ["fusedtiny==1.0", TORCH, "--site", "local", "--backend", "rocm", "--driver", "30.30"]
+    request += ["--base-image", str(rig.image), "--python", "3.11"]
+    variables = rig.user_environment() | {"PIP_FIND_LINKS": str(rig.wheels)}
+    variables |= {name: str(members[0].root / "home") for name in ("HOME", "TMPDIR")}
+    for member, gfx in zip(members, ("gfx90a", "gfx942"), strict=True):
+        lock = f"{gfx}.lock"
+        for command in (["resolve", *request, "--gfx", gfx, "-o", lock], ["build-wheels", "--lock", lock]):
+            done = member.run("-m", "matrix", *command, env=variables)
+            assert done.returncode == 0, done.stderr
+    index = Index(project / "index")
+    assert [wheel.partition("torch2.13.0.")[2][:6] for wheel in index.wheel_names("fusedtiny")] == [
+        "gfx90a",
+        "gfx942",
+    ]
+    assert check(index) == []
