@@ -115,7 +115,8 @@ class Document(msgspec.Struct, kw_only=True):
     def corrected(self, findings: Iterable[Finding]) -> str:
         """Return the file with corrections; the document must not be used afterwards.
 
-        If several corrections change one entry or insert the same lines, only the first is applied.
+        If several corrections change one entry, only the first is applied. Of those that insert the same
+        lines, only the first inserts them.
         """
         entries = {(entry.line, entry.text): entry for entry in reversed(self._entries())}
         chosen: list[tuple[Entry, Sequence[str]]] = []
@@ -126,9 +127,10 @@ class Document(msgspec.Struct, kw_only=True):
             if finding.id in _STRUCTURAL:
                 continue
             entry = entries.pop((evidence["line"], evidence["text"]), None)
-            if entry is not None and evidence["corrected"][:-1] not in inserted:
-                chosen.append((entry, evidence["corrected"]))
-                inserted |= {evidence["corrected"][:-1]} - {()}
+            if entry is not None:
+                *before, last = evidence["corrected"]
+                chosen.append((entry, [last] if tuple(before) in inserted else [*before, last]))
+                inserted.add(tuple(before))
         for entry, texts in sorted(chosen, key=lambda pair: (pair[0].line, pair[0].position), reverse=True):
             self._replace(entry, texts)
         self._restructure({finding.id for finding in findings} & _STRUCTURAL)

@@ -110,6 +110,14 @@ def test_fixed_requirements_need_no_fix(lines: list[str], end: str) -> None:
     assert new.count("\n") >= text.count("\n")
 
 
+def test_lines_that_need_the_same_line_are_corrected_together() -> None:
+    document = read_document("--extra-index-url https://a https://b\n" * 3, "a.txt")
+    findings = fixable(check(document, lumi("pip")))
+    assert (
+        document.corrected(findings) == "--extra-index-url https://a\n" + "--extra-index-url https://b\n" * 3
+    )
+
+
 @pytest.mark.slow
 @settings(deadline=None)
 @given(_LINES, _ENDS)
