@@ -19,7 +19,7 @@ from builders.cache import cache_root
 from builders.containers.engines import choose_runtime
 from builders.containers.image import Image, find_image, image_name, is_local
 from builders.containers.runtime import Runtime, View, run_in
-from builders.files import write_atomic
+from builders.files import exclusive_lock, write_atomic
 from builders.recipes.compilers import Compiler, choose_compilers
 from resolver.errors import EnvironmentLacksError, MatrixError, UsageError
 from resolver.facts import schema
@@ -209,6 +209,11 @@ def inspect_in(runtime: Runtime) -> ImageFacts:
     if cached is not None:
         return cached
     log = cache_root() / "logs" / f"inspect-{image.sha256[:12]}.log"
+    with exclusive_lock(log.with_suffix(".lock")):
+        return cached_facts(image) or _inspected(runtime, image, log)
+
+
+def _inspected(runtime: Runtime, image: Image, log: Path) -> ImageFacts:
     log.unlink(missing_ok=True)
     what = f"Inspecting the base image {image.name}"
     run_in(runtime, ["/bin/sh", "-c", _SCRIPT.read_text()], View(), what=what, log=log)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import secrets
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -141,8 +142,7 @@ def _verify(
         raise UsageError(msg, hint=hint)
     image = find_image(args.image) if args.image else None
     runtime = choose_runtime(args.where, image)
-    log = cache_root() / "logs" / "verify.log"
-    log.unlink(missing_ok=True)
+    log = cache_root() / "logs" / f"verify-{secrets.token_hex(4)}.log"  # several may run at once
     passed = _GPU_VARIABLES if image else (*_GPU_VARIABLES, *_HOST_VARIABLES)
     env = {name: os.environ[name] for name in passed if name in os.environ}
     changes = site_changes(os.environ, variables)
@@ -163,6 +163,7 @@ def _verify(
         if dist is not None:  # a missing pin is a finding already
             promised = recipe_as_built(recipe, dist.ops)
             findings += judge_wheel(probe.ask_wheel(promised), promised, complete=True)
+    log.unlink()
     return reply, findings
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -33,6 +34,16 @@ def python(tmp_path: Path) -> str:
 def resolved(capsys: Capture, *more: str) -> None:
     assert main(["resolve", "torch", "apex", "--site", "lumi-g", "--date", "2026-03-01", *more]) == 0
     capsys.readouterr()
+
+
+@pytest.mark.slow
+def test_runs_at_the_same_time_do_not_disturb_each_other(python: str, monkeypatch: Patch) -> None:
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
+    command = [sys.executable, "-m", "matrix", "verify", "--python", python, "--format", "json"]
+    runs = [subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) for _ in range(4)]
+    documents = [json.loads(run.communicate()[0]) for run in runs]
+    assert [document.get("verdict") for document in documents] == ["defective"] * 4
+    assert not list(Path("cache", "matrix", "logs").glob("verify-*"))
 
 
 @pytest.mark.slow
