@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import secrets
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -142,7 +141,9 @@ def _verify(
         raise UsageError(msg, hint=hint)
     image = find_image(args.image) if args.image else None
     runtime = choose_runtime(args.where, image)
-    log = cache_root() / "logs" / f"verify-{secrets.token_hex(4)}.log"  # several may run at once
+    # Several may run at once, also on other nodes with the same cache.
+    log = cache_root() / "logs" / f"verify-{os.uname().nodename}-{os.getpid()}.log"
+    log.unlink(missing_ok=True)
     passed = _GPU_VARIABLES if image else (*_GPU_VARIABLES, *_HOST_VARIABLES)
     env = {name: os.environ[name] for name in passed if name in os.environ}
     changes = site_changes(os.environ, variables)
