@@ -123,14 +123,14 @@ def copy_out(title: str, out: Path, target: Path, log: Path) -> BuiltWheel:
                 msg = f"Building {title} must produce one wheel; its build backend produced {len(names)}"
                 raise BuildError(f"{msg}: {listed}.\n  Log: {log}", hint=INDEX_UNCHANGED)
             with (
-                open_regular(names[0], directory=directory) as source,
+                os.fdopen(open_regular(names[0], directory=directory), "rb") as source,
                 (target / names[0]).open("xb") as sink,
             ):
                 shutil.copyfileobj(source, sink)
         finally:
             os.close(directory)
     except OSError as error:
-        if error.errno not in {errno.EINVAL, errno.ELOOP, errno.ENOTDIR, errno.ENXIO}:
+        if error.errno not in {errno.EINVAL, errno.ELOOP, errno.ENOTDIR}:
             raise
         msg = f"The build backend of {title} produced something other than a file as its wheel."
         raise BuildError(f"{msg}\n  Log: {log}", hint=INDEX_UNCHANGED) from None

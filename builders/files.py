@@ -9,15 +9,13 @@ import shutil
 import stat
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING
 
-from builders.lease import hold, holder_of
+from builders.lease import hold
 from builders.modes import create_file, make_directories, make_read_only
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-
-    from builders.lease import Holder
 
 TEMPORARY_PREFIX = ".tmp-"
 _NO_HARD_LINKS = {errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK, errno.EINVAL}
@@ -131,17 +129,12 @@ def exclusive_lock(path: Path, *, on_wait: Callable[[], None] | None = None) -> 
     Parameters
     ----------
     path
-        The file that the lock is named after. `lock_holder` returns who holds it.
+        The file that the lock is named after. `builders.lease.holder_of` returns who holds it.
     on_wait
         Called before waiting if another process holds the lock.
     """
     with hold(path, on_wait):
         yield
-
-
-def lock_holder(path: Path) -> Holder | None:
-    """Return who holds an `exclusive_lock`; None if it is free."""
-    return holder_of(path)
 
 
 def sha256_of(path: Path) -> str:
@@ -150,8 +143,15 @@ def sha256_of(path: Path) -> str:
         return hashlib.file_digest(source, "sha256").hexdigest()
 
 
-def open_regular(path: str | Path, *, directory: int | None = None) -> BinaryIO:
-    """Open a file that a stranger's program wrote; never follow a link, never wait for a pipe.
+class NotRegularError(OSError):
+    """A path is a link, a pipe, a device, a socket or a directory, not a file."""
+
+    def __init__(self, path: str | Path) -> None:
+        super().__init__(errno.EINVAL, "Not a regular file", str(path))
+
+
+def open_regular(path: str | Path, *, directory: int | None = None) -> int:
+    """Open a file that strangers can replace, and return its descriptor; follow no link, wait for no pipe.
 
     Parameters
     ----------
@@ -160,14 +160,21 @@ def open_regular(path: str | Path, *, directory: int | None = None) -> BinaryIO:
 
     Raises
     ------
+    NotRegularError
+        It is something else.
     OSError
-        It does not exist, or is not a regular file.
+        It does not exist, or cannot be read.
     """
-    file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=directory)
+    try:
+        file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=directory)
+    except OSError as error:
+        if error.errno in {errno.ELOOP, errno.ENXIO}:
+            raise NotRegularError(path) from None
+        raise
     if not stat.S_ISREG(os.fstat(file).st_mode):
         os.close(file)
-        raise OSError(errno.EINVAL, "not a regular file", str(path))
-    return os.fdopen(file, "rb")
+        raise NotRegularError(path)
+    return file
 
 
 def make_readable(path: Path) -> None:

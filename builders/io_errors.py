@@ -154,11 +154,20 @@ def explain_any_os_error(error: OSError) -> MatrixError:
     if path and error.errno in _UNUSABLE_NAMES and not in_cache:
         return UsageError(f"{shorten(path)} {_UNUSABLE_NAMES[error.errno]}.", hint="Name another file.")
     reason = f"{error.strerror or error}: {path}." if path else f"{error.strerror or error}."
-    if error.errno == errno.ENOENT and not Path("/proc/self/cwd").exists():
+    if error.errno == errno.ENOENT and _is_directory_deleted():
         return EnvironmentLacksError(
             "The working directory was deleted.", hint="Change to another directory."
         )
     return EnvironmentLacksError(reason, hint=f"This is the cache. {_CACHE_HINT}" if in_cache else "")
+
+
+def _is_directory_deleted() -> bool:
+    """Return whether the working directory no longer exists."""
+    try:
+        os.getcwd()  # noqa: PTH109
+    except FileNotFoundError:
+        return True
+    return False
 
 
 def _is_in_cache(path: Path) -> bool:

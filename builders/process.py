@@ -221,7 +221,7 @@ def _has_terminal() -> bool:
 
 
 def end_with_parent() -> None:
-    """Let the kernel end this process when `matrix` dies: a reaper would need its own session."""
+    """Let the kernel end this process when its parent dies."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import msgspec
 
-from builders.files import lock_holder, write_atomic
-from builders.lease import EXPIRY, is_abandoned, last_beat
+from builders.files import write_atomic
+from builders.lease import EXPIRY, holder_of, is_abandoned, last_beat
 from builders.provenance import Statement, read_statement
 from resolver.errors import ProvenanceError
 
@@ -119,13 +119,8 @@ class _Build:
     inputs: Mapping[str, Any]
 
 
-def log_path(index: Index, task: Task) -> Path:
-    """Return the file with the output of the last attempt to build a task; its records are next to it."""
-    return log_path_of(index, task.pick.name, task.build_key)
-
-
-def log_path_of(index: Index, name: str, build_key: str) -> Path:
-    """Return the same file for a package and a build key."""
+def log_path(index: Index, name: str, build_key: str) -> Path:
+    """Return the file with the output of the last attempt to build a wheel; its records are next to it."""
     return index.state / "logs" / f"{name}-{build_key[:12]}.log"
 
 
@@ -339,7 +334,7 @@ def _measured(
 
 
 def _is_held(lock: Path) -> bool:
-    if lock_holder(lock) is None or is_abandoned(lock):
+    if holder_of(lock) is None or is_abandoned(lock):
         return False
     beat = last_beat(lock)
     return beat is not None and time.time() - beat < _LOST

@@ -22,9 +22,10 @@ from builders.containers.runtime import Bind
 from builders.diagnosis import Context, diagnose, explain_failure
 from builders.environments.layers import fetch_build_wheels, make_environment, make_layers
 from builders.environments.wheelhouse import FetchOptions, Wheel
-from builders.files import exclusive_lock, lock_holder, remove_tree, sha256_of
+from builders.files import exclusive_lock, remove_tree, sha256_of
 from builders.io_errors import explain_index_errors
 from builders.labelling import Labels, label_wheel, runtime_pins
+from builders.lease import holder_of
 from builders.probe.ask import WheelReply, ask, wheel_question
 from builders.probe.wheel import judge_wheel
 from builders.provenance import SBOM_NAME, Run, materials_of, sbom, statement
@@ -119,13 +120,12 @@ def build_wheel(
     EnvironmentLacksError, HashMismatchError, SourceError
         The source or a build requirement cannot be fetched.
     """
-    log = log_path(index, task)
+    log = log_path(index, task.pick.name, task.build_key)
     work = index.state / "builds" / task.build_key[:20]
-
     lock = index.state / "locks" / f"{work.name}.lock"
 
     def waiting() -> None:
-        holder = lock_holder(lock)
+        holder = holder_of(lock)
         who = f" ({holder})" if holder else ""
         reporter.step(f"wait for another process that is building this wheel{who}")
         if turn is not None:

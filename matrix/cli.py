@@ -23,7 +23,6 @@ from matrix.context import Context
 from matrix.options import EXIT_CODES, add_verbosity, expand_gfx_flags, help_texts
 from resolver.errors import (
     EXIT_INTERRUPTED,
-    EnvironmentLacksError,
     InternalError,
     MatrixError,
     UsageError,
@@ -114,7 +113,7 @@ def main_inner(arguments: Sequence[str], console: Console) -> int:
     """Run the program; failures are raised."""
     words = list(takewhile(lambda argument: argument not in {"-h", "--help"}, arguments))
     called = next((word for word in words if not word.startswith("-")), "")
-    _check_directory()
+    os.getcwd()  # noqa: PTH109  it fails if the directory was deleted, which programs would not explain
     args, rest = make_parser(called).parse_known_args(expand_gfx_flags(arguments))
     if rest:
         _add_to_names(args, rest)
@@ -122,15 +121,6 @@ def main_inner(arguments: Sequence[str], console: Console) -> int:
     if args.debug:
         console.log_to(cache_root() / "logs")
     return int(args.execute(Context(args, console)))
-
-
-def _check_directory() -> None:
-    """Check that the working directory exists, before a program that is started fails without it."""
-    try:
-        os.getcwd()  # noqa: PTH109
-    except FileNotFoundError:
-        msg = "The working directory was deleted."
-        raise EnvironmentLacksError(msg, hint="Change to another directory.") from None
 
 
 def _add_to_names(args: argparse.Namespace, rest: Sequence[str]) -> None:

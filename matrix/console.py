@@ -48,6 +48,16 @@ class Console(Reporter):
         """Print a result; characters that the encoding of stdout lacks become escapes."""
         _print(f"{_encodable(text)}\n")
 
+    def result(self, text: str, output: Path | None) -> None:
+        """Print a result, or write it to the file that the user named."""
+        if output is None:
+            self.data(text)
+            return
+        from builders.files import write_atomic
+
+        write_atomic(output, f"{text}\n")
+        self.info(f"Wrote {output}")
+
     def write(self, text: str) -> None:
         """Print part of a result without adding a line break, and flush."""
         _print(_encodable(text))

@@ -12,6 +12,8 @@ import shlex
 from io import StringIO
 from typing import TYPE_CHECKING, Any
 
+from builders.scheduling.scheduler import Demand, remaining_paths
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -99,11 +101,14 @@ def hyperqueue_jobs(plan: Plan) -> str:
 
 def _remaining_minutes(plan: Plan) -> dict[str, int]:
     """Return for each task the time until everything that requires it is built."""
-    seconds: dict[str, float] = {}
-    for task in reversed(plan.missing):
-        after = [seconds[other.key] for other in plan.missing if task.key in other.requires]
-        seconds[task.key] = task.seconds + max(after, default=0.0)
-    return {key: math.ceil(value / 60) for key, value in seconds.items()}
+    from networkx import DiGraph
+
+    demands = {task.key: Demand(task.cores, task.memory_gib, task.seconds) for task in plan.missing}
+    graph: DiGraph[str] = DiGraph()
+    graph.add_nodes_from(demands)
+    for task in plan.missing:
+        graph.add_edges_from((key, task.key) for key in task.requires if key in demands)
+    return {key: math.ceil(seconds / 60) for key, seconds in remaining_paths(graph, demands).items()}
 
 
 def github_workflow(plan: Plan) -> str:

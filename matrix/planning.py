@@ -20,7 +20,7 @@ from resolver.model import SCHEMA
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from typing import Any
 
     from builders.build_host import BuildHost
@@ -125,15 +125,28 @@ def why_to_build(task: Task, index: Index) -> str:
     return explain_changes(last, changes) if last else "the index has no wheel for it"
 
 
-def make_plan(contexts: Sequence[Context], index: Index, names: Sequence[str]) -> Plan:
-    """Return the plan of one or several locks, for machines such as this one or as the limits say."""
+def refresh_published(tasks: Iterable[Task], index: Index) -> None:
+    """List the wheels that the index has: an interrupted run may have published one without its page."""
+    for task in tasks:
+        if task.wheel is not None:
+            index.refresh(task.pick.name)
+
+
+def make_plan(tasks_of_locks: Sequence[tuple[Context, Sequence[Task]]], index: Index) -> Plan:
+    """Return the plan of one or several locks, for machines such as this one or as the limits say.
+
+    Parameters
+    ----------
+    tasks_of_locks
+        The context of each lock, with its tasks.
+    """
     tasks: dict[str, Task] = {}
     commands: dict[str, tuple[str, ...]] = {}
-    for context in contexts:
-        for task in tasks_of(context.lock, context.catalog_of_lock(), index, context.args, names):
+    for context, planned_tasks in tasks_of_locks:
+        for task in planned_tasks:
             tasks.setdefault(task.build_key, task)
             commands.setdefault(task.build_key, _command(task.build_key, context, index))
-    limits = limits_of(contexts[0])
+    limits = limits_of(tasks_of_locks[0][0])
     expected = estimates(tasks, index, machine(limits), alone=True)
     planned = []
     for key, task in tasks.items():

@@ -14,7 +14,6 @@ from builders.scheduling import slurm
 from builders.sources import obtain
 from builders.task import wheels_of
 from matrix.planning import limits_of, make_plan
-from matrix.request import check_names
 from resolver.errors import UsageError
 
 if TYPE_CHECKING:
@@ -93,15 +92,15 @@ def build_in_jobs(tasks: Sequence[Task], catalog: Catalog, index: Index, context
     CommandError
         Slurm rejected the jobs.
     """
-    run = _run(catalog, index, context)
+    run = _run(tasks, catalog, index, context)
     _fetch(tasks, context)
     with _saying_that_jobs_go_on(context):
         return slurm.start(run, index, context.console)
 
 
-def _run(catalog: Catalog, index: Index, context: Context) -> Run:
+def _run(tasks: Sequence[Task], catalog: Catalog, index: Index, context: Context) -> Run:
     args = context.args
-    plan = make_plan([context], index, check_names(args.names))
+    plan = make_plan([(context, tasks)], index)
     row = slurm.partition_of(catalog, context.lock.target.site, args.partition)
     return slurm.Run(
         directory=plan.directory,

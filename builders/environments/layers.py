@@ -8,6 +8,7 @@ files are processed too (setuptools has one that provides distutils).
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -303,7 +304,7 @@ def _create(
 def _read_installed(path: Path) -> dict[str, str]:
     """Read the list of distributions, which the code of a wheel may have replaced by anything."""
     try:
-        with open_regular(path) as source:
+        with os.fdopen(open_regular(path), "rb") as source:
             return msgspec.json.decode(source.read(), type=dict[str, str])
     except (OSError, msgspec.MsgspecError) as error:
         msg = f"The list of installed distributions cannot be read: {error}."

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
+from builders.files import NotRegularError, open_regular
 from builders.modes import make_directories, share
 from resolver.errors import DamagedIndexError
 
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
-_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 @contextmanager
@@ -104,37 +104,8 @@ def _rename_in(error: OSError, through: str, path: Path) -> None:
             setattr(error, attribute, str(path) + os.fsdecode(value).removeprefix(through))
 
 
-class NotRegularError(OSError):
-    """A path is a link, a pipe, a device, a socket or a directory, not a file."""
-
-    def __init__(self, path: Path) -> None:
-        super().__init__(errno.EINVAL, "Not a regular file", str(path))
-
-
 NOT_A_FILE = (FileNotFoundError, NotADirectoryError, NotRegularError)
 """What `open_regular` raises if there is no file."""
-
-
-def open_regular(path: Path) -> int:
-    """Open a file for reading and return its descriptor.
-
-    Raises
-    ------
-    NotRegularError
-        It is something else.
-    OSError
-        It does not exist, or cannot be read.
-    """
-    try:
-        file = os.open(path, _FILE)
-    except OSError as error:
-        if error.errno in {errno.ELOOP, errno.ENXIO}:
-            raise NotRegularError(path) from None
-        raise
-    if not stat.S_ISREG(os.fstat(file).st_mode):
-        os.close(file)
-        raise NotRegularError(path)
-    return file
 
 
 def read_regular(path: Path, *, largest: int) -> bytes:

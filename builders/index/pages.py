@@ -25,7 +25,8 @@ from urllib.parse import quote
 import msgspec
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
-from builders.index.access import NOT_A_FILE, open_regular
+from builders.files import open_regular
+from builders.index.access import NOT_A_FILE
 from builders.wheel import LARGEST_METADATA, DamagedError, LimitedFile, WheelReader
 from resolver.errors import MatrixError
 

@@ -31,16 +31,16 @@ from typing import Any, NamedTuple
 import msgspec
 from packaging.utils import canonicalize_name, is_normalized_name, parse_wheel_filename
 
-from builders.files import copy_file, flush, link_exclusively, replace_file, temporary_sibling
-from builders.index.access import (
+from builders.files import (
     NotRegularError,
-    directory,
-    is_regular,
+    copy_file,
+    flush,
+    link_exclusively,
     open_regular,
-    read_regular,
-    refuse,
-    sha256_of_regular,
+    replace_file,
+    temporary_sibling,
 )
+from builders.index.access import directory, is_regular, read_regular, refuse, sha256_of_regular
 from builders.index.pages import (
     ACTIVE,
     JSON_PAGE,

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from builders import host
+from builders.provenance import read_statement
 from builders.scheduling.jobserver import can_join
 from builders.scheduling.scheduler import Demand
+from resolver.errors import ProvenanceError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -113,26 +116,12 @@ def _compiles(task: Task) -> bool:
 
 def recorded(task: Task, index: Index) -> dict[str, float]:
     """Return what was measured in the last build of this package, of the same version if there is one."""
-    rows = [
-        (f"-{task.pick.pinned}-" in wheel.path.name, _finished(wheel.provenance), _measured(wheel.provenance))
-        for wheel in index.published(task.pick.name)
-    ]
-    rows = [row for row in rows if row[2]]
-    return max(rows, key=lambda row: row[:2])[2] if rows else {}
-
-
-def _metadata(provenance: Mapping[str, object]) -> Mapping[str, object]:
-    value: object = provenance
-    for name in ("predicate", "runDetails", "metadata"):
-        value = value.get(name) if isinstance(value, dict) else None
-    return value if isinstance(value, dict) else {}
-
-
-def _finished(provenance: Mapping[str, object]) -> str:
-    return str(_metadata(provenance).get("finishedOn", ""))
-
-
-def _measured(provenance: Mapping[str, object]) -> dict[str, float]:
-    values = _metadata(provenance).get("matrix_measured")
-    rows = values.items() if isinstance(values, dict) else ()
-    return {name: float(value) for name, value in rows if isinstance(value, int | float)}
+    best: tuple[bool, str, dict[str, float]] = False, "", {}
+    for wheel in index.published(task.pick.name):
+        with suppress(ProvenanceError):
+            metadata = read_statement(wheel.provenance).predicate.run_details.metadata
+            is_same = f"-{task.pick.pinned}-" in wheel.path.name
+            row = is_same, str(metadata.finished_on or ""), metadata.measured
+            if row[2] and row[:2] >= best[:2]:
+                best = row
+    return best[2]

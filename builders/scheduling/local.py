@@ -57,11 +57,6 @@ def machine(limits: Limits) -> Demand:
     return Demand(limits.jobs or host.cores(), limits.memory or host.memory_gib())
 
 
-def failure_record(index: Index, task: Task) -> Path:
-    """Return the file that says why the last attempt to build a task failed; it is next to the log."""
-    return failure_path(log_path(index, task))
-
-
 @dataclass
 class Builds:
     """Builds the wheels of a plan, as many at once as the machine allows.
@@ -72,8 +67,6 @@ class Builds:
         Build key to the wheel in the index, in the order in which they were finished.
     errors
         Build key to the error of each build that failed.
-    outcome
-        What became of all tasks, after `run`.
     """
 
     tasks: Mapping[str, Task]
@@ -328,7 +321,7 @@ def _work(task: Task, index: Index, limits: Limits, pipe: Connection, parent: in
         return
     os.setsid()  # an interrupt from the terminal reaches only the parent, which ends its builds
     task = replace(task, build_host=replace(task.build_host, runtime=_own(task.build_host.runtime)))
-    log = log_path(index, task)
+    log = log_path(index, task.pick.name, task.build_key)
     Thread(target=_import_early, daemon=True).start()
     try:
         wheel = build_wheel(task, index, limits, _Messages(pipe), turn=_Turn(pipe))

@@ -6,13 +6,13 @@ control groups can rarely be created by users. Shared pages count several times,
 
 from __future__ import annotations
 
-import os
 import resource
 import time
-from collections import defaultdict
 from contextlib import suppress
 from threading import Event, Thread
 from typing import Self
+
+from builders.reaper import descendants
 
 _GIB = 2**30
 _INTERVAL = 0.3
@@ -20,7 +20,6 @@ _INTERVAL = 0.3
 _LARGEST_SHARE = 0.02
 """Part of the time that sampling may take on a machine with thousands of processes."""
 _PAGE = resource.getpagesize()
-_PARENT, _PAGES = 1, 21  # columns after the name (proc_pid_stat(5))
 
 
 class MemoryMeter:
@@ -57,7 +56,7 @@ class MemoryMeter:
         pause = 0.0
         while not self._stop.wait(pause):
             before = time.monotonic()
-            sizes = sizes_of_descendants(os.getpid())
+            sizes = [_resident(process) for process in descendants()]
             self.total = max(self.total, sum(sizes) / _GIB)
             self.largest = max(self.largest, max(sizes, default=0) / _GIB)
             pause = max(_INTERVAL, (time.monotonic() - before) / _LARGEST_SHARE)
@@ -67,21 +66,11 @@ def _largest_child() -> float:
     return resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 2**20
 
 
-def sizes_of_descendants(ancestor: int) -> list[int]:
-    """Return the resident memory, in bytes, of each process that a process has started, and of theirs."""
-    children: dict[int, list[int]] = defaultdict(list)
-    sizes: dict[int, int] = {}
-    for name in filter(str.isdecimal, os.listdir("/proc")):  # noqa: PTH208  called several times a second
-        with suppress(OSError), open(f"/proc/{name}/stat", "rb") as source:  # noqa: PTH123
-            columns = source.read().rpartition(b") ")[2].split()
-            children[int(columns[_PARENT])].append(int(name))
-            sizes[int(name)] = int(columns[_PAGES]) * _PAGE
-    found, waiting = [], [ancestor]
-    while waiting:
-        for child in children[waiting.pop()]:
-            found.append(sizes[child])
-            waiting.append(child)
-    return found
+def _resident(process: int) -> int:
+    """Return the resident memory of a process in bytes (proc_pid_statm(5)); 0 if it has ended."""
+    with suppress(OSError), open(f"/proc/{process}/statm", "rb") as source:  # noqa: PTH123  called often
+        return int(source.read().split()[1]) * _PAGE
+    return 0
 
 
 def kernel_kills() -> int:

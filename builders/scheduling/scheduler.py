@@ -105,15 +105,6 @@ def remaining_paths(graph: DiGraph[str], demands: Mapping[str, Demand]) -> dict[
     return paths
 
 
-def lower_bound(graph: DiGraph[str], demands: Mapping[str, Demand], capacity: Demand) -> float:
-    """Return the seconds that no schedule can beat: the critical path, or all work on all cores or memory."""
-    path = max(remaining_paths(graph, demands).values(), default=0.0)
-    rows = [_clipped(demand, capacity) for demand in demands.values()]
-    cores = sum(row.seconds * row.cores for row in rows) / capacity.cores
-    memory = sum(row.seconds * row.memory for row in rows) / capacity.memory if capacity.memory else 0.0
-    return max(path, cores, memory)
-
-
 def schedule(
     graph: DiGraph[str],
     demands: Mapping[str, Demand],

@@ -29,10 +29,11 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 
 from builders.cache import cache_root
-from builders.files import exclusive_lock, lock_holder, write_atomic
+from builders.files import exclusive_lock, write_atomic
+from builders.lease import holder_of
 from builders.probe.slurm import Job, job_script, submit
 from builders.process import bytes_of, run
-from builders.records import failure_path, log_path_of
+from builders.records import failure_path, log_path
 from resolver.errors import CommandError, EnvironmentLacksError, MatrixError, UsageError
 
 if TYPE_CHECKING:
@@ -252,7 +253,7 @@ def follow(index: Index, reporter: Reporter) -> Run:
     path = _state_file(index)
 
     def waiting() -> None:
-        reporter.info(f"Another process follows these jobs: {lock_holder(path)}. Waiting for it.")
+        reporter.info(f"Another process follows these jobs: {holder_of(path)}. Waiting for it.")
 
     with exclusive_lock(path.with_suffix(".lock"), on_wait=waiting):
         run = current_run(index)
@@ -303,7 +304,7 @@ def _run_directory(run: Run, index: Index) -> Path:
 
 def _failure_record(task: WheelTask, index: Index) -> Path:
     """Return the file that says why the last attempt to build a task failed."""
-    return failure_path(log_path_of(index, task.name, task.key))
+    return failure_path(log_path(index, task.name, task.key))
 
 
 def _forget(run: Run, index: Index) -> None:
@@ -620,5 +621,5 @@ class _Controller:
         )
         script = self._directory / f"{len(run.jobs) + 1}.sh"
         write_atomic(script, job_script(job))
-        (self.index.state / "logs").mkdir(parents=True, exist_ok=True)
+        self.index.state_directory("logs")
         return submit(script, self._directory / "slurm.log", "--hold", "--requeue")

@@ -17,7 +17,7 @@ from matrix.options import (
     add_lock,
     add_wheel_options,
 )
-from matrix.planning import SHORT_KEY, limits_of, tasks_of
+from matrix.planning import SHORT_KEY, limits_of, refresh_published, tasks_of
 from resolver.errors import UsageError
 from resolver.versions import shorten
 
@@ -68,9 +68,7 @@ def execute(context: Context) -> int:
     every = tasks_of(context.lock, context.catalog_of_lock(), index, context.args)
     tasks = {task.build_key: task for task in (_task(key, every, context) for key in context.args.keys)}
     missing = {key: task for key, task in tasks.items() if task.wheel is None}
-    for task in tasks.values():
-        if task.wheel is not None:
-            index.refresh(task.pick.name)  # an interrupted run may have published a wheel without its page
+    refresh_published(tasks.values(), index)
     check_build_hosts(missing.values())
     builds = Builds(missing, index, limits_of(context), context.console)
     if missing:

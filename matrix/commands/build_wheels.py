@@ -24,7 +24,7 @@ from matrix.options import (
     add_target_options,
     add_wheel_options,
 )
-from matrix.planning import limits_of, tasks_of, why_to_build
+from matrix.planning import limits_of, refresh_published, tasks_of, why_to_build
 from matrix.request import check_names
 from matrix.resolution_text import show_conflict
 from matrix.slurm import add_slurm_options, attach, build_in_jobs, cancel, check_slurm_options
@@ -106,9 +106,7 @@ def execute(context: Context) -> int:
             check_slurm(index)
         _fetch_prebuilt(lock, catalog, names, context)
     tasks = tasks_of(lock, catalog, index, args, names)
-    for task in tasks:
-        if task.wheel is not None:
-            index.refresh(task.pick.name)  # an interrupted run may have published a wheel without its page
+    refresh_published(tasks, index)
     wheels = [_planned(task, index) for task in tasks]
     if args.dry_run:
         exit_code = _warn(wheels, context)

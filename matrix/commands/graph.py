@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from builders.files import write_atomic
 from matrix.console import can_encode
 from matrix.locking import names_target, same_target
 from matrix.options import add_lock, add_names, add_target_options
@@ -76,11 +75,7 @@ def execute(context: Context) -> int:
         case _:
             shows_boxes = args.output is not None or can_encode(BOX_CHARACTERS)
             text = draw_text(graph, title, BOX if shows_boxes else ASCII)
-    if args.output is None:
-        console.data(text)
-    else:
-        write_atomic(args.output, text + "\n")
-        console.info(f"Wrote {args.output}")
+    console.result(text, args.output)
     return 0
 
 

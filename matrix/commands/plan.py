@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from builders.files import write_atomic
 from builders.index import Index
 from matrix.console import table
 from matrix.context import Context
@@ -22,7 +21,7 @@ from matrix.options import (
     add_wheel_options,
 )
 from matrix.plan_formats import FORMATS
-from matrix.planning import SHORT_KEY, make_plan
+from matrix.planning import SHORT_KEY, make_plan, tasks_of
 from matrix.render import duration
 from matrix.request import check_names
 
@@ -59,16 +58,19 @@ def execute(context: Context) -> int:
     """Run the command."""
     args, console = context.args, context.console
     names = check_names(args.names)
-    plan = make_plan(list(_contexts(context)), Index(args.index), names)
+    index = Index(args.index)
+    plan = make_plan(
+        [
+            (lock, tasks_of(lock.lock, lock.catalog_of_lock(), index, args, names))
+            for lock in _contexts(context)
+        ],
+        index,
+    )
     if args.format == "json":
         text = msgspec.json.format(msgspec.json.encode(plan), indent=2).decode()
     else:
         text = FORMATS.get(args.format, _text)(plan).rstrip("\n")
-    if args.output is None:
-        console.data(text)
-    else:
-        write_atomic(args.output, text + "\n")
-        console.info(f"Wrote {args.output}")
+    console.result(text, args.output)
     return 0
 
 

@@ -15,7 +15,8 @@ import msgspec
 import pytest
 
 from builders import lease
-from builders.files import exclusive_lock, lock_holder
+from builders.files import exclusive_lock
+from builders.lease import holder_of
 
 # Holds the lock named on the command line until its input ends.
 HOLD = """
@@ -83,12 +84,12 @@ def test_lock_leaves_no_file(lock: Path) -> None:
     with exclusive_lock(lock):
         assert len(list(lock.parent.iterdir())) == 1
     assert list(lock.parent.iterdir()) == []
-    assert lock_holder(lock) is None
+    assert holder_of(lock) is None
 
 
 def test_lock_tells_who_holds_it(lock: Path) -> None:
     with exclusive_lock(lock):
-        holder = lock_holder(lock)
+        holder = holder_of(lock)
         assert holder is not None
         assert (holder.pid, holder.host) == (os.getpid(), os.uname().nodename)
         assert f"process {os.getpid()} on {os.uname().nodename}, since 20" in str(holder)
@@ -144,7 +145,7 @@ def test_lease_of_lost_machine_expires(lock: Path) -> None:
     begun = time.monotonic()
     with exclusive_lock(lock, on_wait=waited.set):
         assert 0.9 < time.monotonic() - begun < 20
-        holder = lock_holder(lock)
+        holder = holder_of(lock)
         assert holder is not None
         assert holder.pid == os.getpid()
     assert waited.is_set()
@@ -174,9 +175,9 @@ def test_lease_that_changes_does_not_expire(lock: Path) -> None:
 @pytest.mark.usefixtures("impatient")
 def test_lease_is_renewed_while_lock_is_held(lock: Path) -> None:
     with exclusive_lock(lock):
-        before = lock_holder(lock)
+        before = holder_of(lock)
         time.sleep(0.5)
-        after = lock_holder(lock)
+        after = holder_of(lock)
     assert before is not None
     assert after is not None
     assert after.beat > before.beat
@@ -203,7 +204,7 @@ def test_time_without_answer_does_not_count(lock: Path, monkeypatch: pytest.Monk
 
 def test_process_id_used_again_is_another_process(lock: Path) -> None:
     with exclusive_lock(lock):
-        holder = lock_holder(lock)
+        holder = holder_of(lock)
     assert holder is not None
     (made,) = [write_lease(lock, **{**msgspec.to_builtins(holder), "started": "1"})]
     assert lease.is_abandoned(lock)

@@ -24,8 +24,8 @@ from builders.cache import cache_root
 from builders.containers.runtime import HostRuntime
 from builders.index import Index
 from builders.plan import Task
-from builders.records import build_records
-from builders.scheduling.local import Builds, failure_record
+from builders.records import build_records, failure_path, log_path
+from builders.scheduling.local import Builds
 from builders.task import Limits
 from builders.temporary import TemporaryDirectory
 from resolver.facts.schema import Recipe, Sdist
@@ -164,7 +164,7 @@ def test_keep_going_finishes_other_branches(sleeper: MakeTask, tmp_path: Path) -
     assert outcome.skipped == {keys["after"]: keys["broken"]}
     assert sorted(outcome.done) == sorted([keys["other"], keys["another"]])
     assert index.projects() == ["another", "other"]
-    record = json.loads(failure_record(index, broken).read_text())
+    record = json.loads(failure_path(log_path(index, broken.pick.name, broken.build_key)).read_text())
     assert record["id"] == "build-failed"
     assert "this source does not build" in record["message"]
     states = {row.name: (row.state, row.cores) for row in build_records(index)}

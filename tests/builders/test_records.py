@@ -41,7 +41,7 @@ def tiny(gfx: str = "gfx90a", *, torch: str = "2.9.1", version: str = "1.0", **i
 
 
 def start(task: Task, index: Index) -> Path:
-    log = log_path(index, task)
+    log = log_path(index, task.pick.name, task.build_key)
     record_start(task, log)
     return log
 

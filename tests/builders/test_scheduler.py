@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from builders.scheduling.scheduler import Demand, Event, Outcome, lower_bound, schedule
+from builders.scheduling.scheduler import Demand, Event, Outcome, remaining_paths, schedule
 
 if TYPE_CHECKING:
     Graph = networkx.DiGraph[str]
@@ -233,6 +233,14 @@ def test_retried_task_gets_its_new_demand() -> None:
     outcome, simulation = run(graph, demands, Demand(4, 8), events=events)
     assert outcome.done == ["hungry"]
     assert simulation.demanded == [Demand(4, 8, 10), Demand(2, 8, 20)]
+
+
+def lower_bound(graph: Graph, demands: Mapping[str, Demand], capacity: Demand) -> float:
+    """Return the seconds that no schedule can beat: the critical path, or all work on all cores or memory."""
+    path = max(remaining_paths(graph, demands).values(), default=0.0)
+    cores = sum(row.seconds * min(row.cores, capacity.cores) for row in demands.values()) / capacity.cores
+    memory = sum(row.seconds * min(row.memory, capacity.memory) for row in demands.values()) / capacity.memory
+    return max(path, cores, memory)
 
 
 @pytest.mark.parametrize("seed", range(10))

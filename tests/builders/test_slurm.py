@@ -15,7 +15,7 @@ import pytest
 
 from builders.index import Index
 from builders.probe.slurm import submit
-from builders.records import failure_path, log_path_of
+from builders.records import failure_path, log_path
 from builders.scheduling import slurm
 from builders.scheduling.slurm import Run, WheelTask, pack, partition_of
 from resolver.errors import CommandError, EnvironmentLacksError, MatrixError, UsageError
@@ -69,7 +69,7 @@ class Cluster:
 
     def fail(self, name: str) -> None:
         """Record the failure of a build."""
-        record = failure_path(log_path_of(self.index, name, name))
+        record = failure_path(log_path(self.index, name, name))
         record.parent.mkdir(parents=True, exist_ok=True)
         record.write_text(json.dumps({"message": f"Building {name} failed."}))
 

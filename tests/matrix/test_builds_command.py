@@ -32,7 +32,7 @@ def test_failed_build_is_listed_with_its_error(
     index: Index, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
     def fail(*_: object, **__: object) -> None:
-        record_start(task, log_path(index, task))
+        record_start(task, log_path(index, task.pick.name, task.build_key))
         msg = "Building tiny failed.\n  a long log"
         error = BuildError(msg, hint="Try again.")
         error.details = {"measured": {"jobs": 2, "memory_gib": 0.5}}
@@ -59,7 +59,7 @@ def test_running_and_interrupted_builds_are_listed(index: Index, capsys: Capture
     running, interrupted = make_task(make_recipe()), make_task(make_recipe(), "gfx90a")
     with exclusive_lock(index.state / "locks" / f"{running.build_key[:20]}.lock"):
         for task in (interrupted, running):
-            record_start(task, log_path(index, task))
+            record_start(task, log_path(index, task.pick.name, task.build_key))
         assert main(["builds", "Tiny", "--format", "json"]) == 0
     builds = json.loads(capsys.readouterr().out)["builds"]
     states = {build["build_key"]: build["state"] for build in builds}

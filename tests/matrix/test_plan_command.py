@@ -35,7 +35,7 @@ def planned(capsys: Capture, *arguments: str) -> Any:
 
 def publish(make_wheel: Callable[..., Path], task: Any, key: str, **metadata: Any) -> Path:
     record = record_of(key)
-    record["predicate"]["runDetails"] = {"metadata": metadata}
+    record["predicate"]["runDetails"]["metadata"] = metadata
     return Index("index").publish(make_wheel(name=task["name"], version=task["version"]), record)
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, get_args
+
+from builders.provenance import PredicateType, StatementType
 
 
 def inputs_of(record: dict[str, Any]) -> dict[str, Any]:
@@ -28,4 +30,17 @@ def results_of(record: dict[str, Any]) -> dict[str, Any]:
 
 def record_of(build_key: str) -> dict[str, Any]:
     """Return the least provenance that has a build key."""
-    return {"predicate": {"buildDefinition": {"internalParameters": {"buildKey": build_key}}}}
+    (statement_type,), (predicate_type,) = get_args(StatementType), get_args(PredicateType)
+    return {
+        "_type": statement_type,
+        "subject": [{"name": "wheel", "digest": {"sha256": "0" * 64}}],
+        "predicateType": predicate_type,
+        "predicate": {
+            "buildDefinition": {
+                "buildType": "",
+                "externalParameters": {},
+                "internalParameters": {"buildKey": build_key},
+            },
+            "runDetails": {"builder": {"id": ""}},
+        },
+    }
