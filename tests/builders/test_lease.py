@@ -29,14 +29,16 @@ with exclusive_lock(pathlib.Path(sys.argv[1])):
 
 # Increments the number in a file, many times, each time under the lock.
 COUNT = """
-import pathlib, sys, time
+import os, pathlib, sys, time
 from builders.files import exclusive_lock
 lock, counter = map(pathlib.Path, sys.argv[1:])
 for _ in range(20):
     with exclusive_lock(lock):
         number = int(counter.read_text())
         time.sleep(0.002)
-        counter.write_text(str(number + 1))
+        written = counter.with_name(f"{counter.name}-{os.getpid()}")
+        written.write_text(str(number + 1))
+        written.replace(counter)
 """
 
 
