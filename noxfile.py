@@ -35,9 +35,9 @@ def tests(session: nox.Session) -> None:
     if session.posargs:
         session.run("python", "-m", "pytest", *session.posargs)
         return
-    session.run("python", "-m", "pytest", "-n", "auto", "-m", "not integration")
+    session.run("python", "-m", "pytest", "-n", "auto", "-m", "not integration and not long")
     two_processes = ["-p", "tests.scheduling", "-n", "2", "--dist", "loadscope"]
-    session.run("python", "-m", "pytest", *two_processes, "-m", "integration")
+    session.run("python", "-m", "pytest", *two_processes, "-m", "integration and not long")
 
 
 @nox.session(default=False)
@@ -45,8 +45,22 @@ def unit(session: nox.Session) -> None:
     """Run the fast tests: at most two minutes on two cores, no network. Arguments after -- go to pytest."""
     session.install("-q", "-e", ".[test]")
     session.run(
-        "python", "-m", "pytest", "-n", "auto", "-m", "not integration and not slow", *session.posargs
+        "python",
+        "-m",
+        "pytest",
+        "-n",
+        "auto",
+        "-m",
+        "not integration and not slow and not long",
+        *session.posargs,
     )
+
+
+@nox.session(default=False)
+def long(session: nox.Session) -> None:
+    """Run the tests that take minutes, such as fifty killed builds. Arguments after -- go to pytest."""
+    session.install("-q", "-e", ".[test]")
+    session.run("python", "-m", "pytest", "-m", "long", *session.posargs)
 
 
 @nox.session(default=False)
