@@ -19,13 +19,19 @@ def demo(session: nox.Session) -> None:
 
 @nox.session
 def lint(session: nox.Session) -> None:
-    """Check style, types, the direction of imports and the generated documents."""
+    """Check style, types, the direction of imports, the generated documents and the links of the site."""
     session.install("-q", "-e", ".[lint]")
     session.run("ruff", "check")
     session.run("ruff", "format", "--check")
     session.run("mypy")
     session.run("lint-imports")
     session.run("python", "docs/generate.py", "--check")
+    _build_site(session)
+
+
+def _build_site(session: nox.Session) -> None:
+    """Write the documentation to site/; a broken link is an error."""
+    session.run("sphinx-build", "-q", "-W", "--keep-going", "-b", "html", "-c", "docs", ".", "site")
 
 
 @nox.session
@@ -89,6 +95,13 @@ def docs(session: nox.Session) -> None:
 
 
 @nox.session(default=False)
+def site(session: nox.Session) -> None:
+    """Write the documentation as a site to site/index.html; a broken link is an error."""
+    session.install("-q", "-e", ".[lint]")
+    _build_site(session)
+
+
+@nox.session(default=False)
 def bench(session: nox.Session) -> None:
     """Time commands, index, environments, and the search against other resolvers; prints JSON. Half an hour.
 
@@ -110,7 +123,7 @@ def bench(session: nox.Session) -> None:
 def heavy(session: nox.Session) -> None:
     """Build real extensions that take minutes in the test image; prints JSON. Needs root; half an hour.
 
-    Arguments after -- choose, such as ``--only causal-conv1d``. Results: docs/heavy-builds.md.
+    Arguments after -- choose, such as ``--only causal-conv1d``. Results: docs/howto/heavy-builds.md.
     """
     session.install("-q", "-e", ".[test]")
     session.run("python", "-m", "benchmarks.heavy", *session.posargs)

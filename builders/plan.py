@@ -130,7 +130,7 @@ class Task:
         hours = self.recipe.core_hours
         if not hours:
             return ()
-        return (f"Compiling {self.title} takes at least {hours:g} core hours (docs/heavy-builds.md).",)
+        return (f"Compiling {self.title} takes at least {hours:g} core hours (docs/howto/heavy-builds.md).",)
 
 
 def plan(

@@ -3,7 +3,7 @@
 `materials_of` lists everything that was fetched for the build. `sbom` writes it as CycloneDX 1.6 for
 ``.dist-info/sboms`` (PEP 770); `statement` writes it as an in-toto statement v1 with SLSA's predicate
 ``https://slsa.dev/provenance/v1``. It is not signed: it records what was done, not who vouches for it.
-``docs/provenance.md`` describes both documents.
+``docs/reference/provenance.md`` describes both documents.
 """
 
 from __future__ import annotations

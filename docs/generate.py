@@ -1,7 +1,7 @@
 """Write the parts of the documentation that are generated from the catalog; ``--check`` only compares.
 
-In ``docs/catalog.md`` the counts of rows between two markers are generated, ``docs/golden.md`` and
-``docs/diagnosis.md`` completely.
+In ``docs/reference/catalog.md`` the counts of rows between two markers are generated,
+``docs/reference/golden.md`` and ``docs/reference/diagnosis.md`` completely.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from resolver.facts.catalog import Catalog
 
 HERE = Path(__file__).parent
+REFERENCE = HERE / "reference"
 BEGIN, END = "<!-- counts: generated -->\n", "<!-- end of counts -->\n"
 STATUSES = ("documented", "observed", "inferred")
 
@@ -70,13 +71,13 @@ def golden(catalog: Catalog) -> str:
 def documents() -> dict[Path, str]:
     """Return the path and the current text of every generated document."""
     catalog = load()
-    page = HERE / "catalog.md"
+    page = REFERENCE / "catalog.md"
     before, _, rest = page.read_text(encoding="utf-8").partition(BEGIN)
     _, _, after = rest.partition(END)
     return {
         page: f"{before}{BEGIN}{counts(catalog)}{END}{after}",
-        HERE / "golden.md": golden(catalog),
-        HERE / "diagnosis.md": diagnosis_page(),
+        REFERENCE / "golden.md": golden(catalog),
+        REFERENCE / "diagnosis.md": diagnosis_page(),
     }
 
 

@@ -2,5 +2,5 @@
 
 Nothing in this package starts a program or uses the network. It reads the catalog, its overlays, locks
 and lists of installed distributions, and writes locks and the compiled form of the catalog. See
-``docs/architecture.md``.
+``docs/development/architecture.md``.
 """

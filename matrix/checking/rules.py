@@ -179,7 +179,7 @@ RULES: dict[str, Rule] = {
         "warning", "build setting in `variables`", "conda sets `variables` after pip has run"
     ),
 }
-"""Every kind of finding by its id. docs/checking.md shows the same table."""
+"""Every kind of finding by its id. docs/reference/checking.md shows the same table."""
 
 
 def finding_at(

@@ -1,4 +1,4 @@
-"""docs/audit.md has one row for each finding of an audit, and no other."""
+"""docs/reference/audit.md has one row for each finding of an audit, and no other."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import builders.audit
 
 PACKAGE = Path(builders.audit.__file__).parent
-DOCS = PACKAGE.parents[1] / "docs" / "audit.md"
+DOCS = PACKAGE.parents[1] / "docs" / "reference" / "audit.md"
 ID = re.compile(r"[a-z]+(?:-[a-z]+)+|link")
 MAKERS = {"Finding", "_problem", "_damaged"}
 

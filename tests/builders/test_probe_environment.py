@@ -439,7 +439,7 @@ def test_documentation_lists_every_finding() -> None:
     given = re.findall(r'Finding\(\s*"([a-z-]+)",\s*"([a-z]+)"', source.read_text())
     rows = re.findall(
         r"(?m)^\| `(verify-[a-z-]+)` \| ([a-z]+) \|",
-        (source.parents[2] / "docs" / "verifying.md").read_text(),
+        (source.parents[2] / "docs" / "reference" / "verifying.md").read_text(),
     )
     assert sorted(set(given)) == sorted(rows)
     assert len(rows) == source.read_text().count('"verify-')

@@ -162,7 +162,7 @@ def test_pip_requires_exact_torch(labelled: Path, python: Path, torches: Callabl
 def test_uv_override_replaces_pin(
     labelled: Path, python: Path, torches: Callable[..., Path], tmp_path: Path
 ) -> None:
-    """As docs/provenance.md describes."""
+    """As docs/reference/provenance.md describes."""
     others = torches("2.9.1+rocm6.3")
     uv = [
         find_uv_bin(),

@@ -11,7 +11,7 @@ import pytest
 
 import matrix
 
-PAGE = Path(__file__).parents[2] / "docs" / "api.md"
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "api.md"
 
 
 def test_examples_on_the_api_page_run(
