@@ -88,7 +88,7 @@ def _site_of_file(path: str, catalog: Catalog) -> str:
             f"defines {len(sites)} sites: {join_words(sites, joiner='and')}" if sites else "defines no site"
         )
         msg = f"{path} (given with --site) {defined}."
-        raise UsageError(msg, hint="A file for --site contains one [[site]] row; see docs/reference/catalog.md.")
+        raise UsageError(msg, hint="A file for --site contains one [[site]] row.")
     return sites[0]
 
 
