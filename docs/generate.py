@@ -1,7 +1,8 @@
-"""Write the parts of the documentation that are generated from the catalog; ``--check`` only compares.
+"""Write the parts of the documentation that are generated from the program; ``--check`` only compares.
 
-In ``docs/reference/catalog.md`` the counts of rows between two markers are generated,
-``docs/reference/golden.md`` and ``docs/reference/diagnosis.md`` completely.
+Completely generated are the man pages, ``docs/reference/golden.md`` and ``docs/reference/diagnosis.md``.
+In ``docs/reference/catalog.md`` the numbers of rows are generated, and on the page of each command the
+options that the page does not mention.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import command_line
 from diagnosing import page as diagnosis_page
 
 from resolver.facts.loading import load
@@ -22,7 +24,13 @@ if TYPE_CHECKING:
 
 HERE = Path(__file__).parent
 REFERENCE = HERE / "reference"
-BEGIN, END = "<!-- counts: generated -->\n", "<!-- end of counts -->\n"
+MAN = HERE / "man"
+DESCRIBED = {
+    "target": "target-options.md",
+    "inputs": "resolve.md#inputs",
+    "package indexes": "resolve.md#inputs",
+}
+"""The page that describes each group of options of several commands."""
 STATUSES = ("documented", "observed", "inferred")
 
 
@@ -68,17 +76,47 @@ def golden(catalog: Catalog) -> str:
     return "\n".join(lines) + "\n"
 
 
+def options(page: str, command: command_line.Command, common: str) -> str:
+    """Return the page of a command with the options that neither it nor the page of all commands mentions."""
+    text = _between(page, "options", "")
+    skipped = frozenset(group for group, link in DESCRIBED.items() if link in page)
+    return _between(page, "options", command_line.other_options(command, text + common, skipped))
+
+
+def overview(page: str, listed: list[command_line.Command]) -> str:
+    """Return the page of all commands with their summaries."""
+    rows = (f"| [{command.name}]({command.name}.md) | {command.summary} |" for command in listed)
+    table = "\n".join(["| command | |", "| --- | --- |", *rows]) + "\n"
+    return _between(page, "commands", table)
+
+
+def _between(page: str, name: str, text: str) -> str:
+    """Replace what is between the two markers of that name."""
+    begin, end = f"<!-- {name}: generated -->\n", f"<!-- end of {name} -->\n"
+    before, _, rest = page.partition(begin)
+    _, _, after = rest.partition(end)
+    return f"{before}{begin}{text}{end}{after}"
+
+
 def documents() -> dict[Path, str]:
     """Return the path and the current text of every generated document."""
     catalog = load()
+    listed = command_line.read_commands()
+    folder = REFERENCE / "commands"
+    common = (folder / "README.md").read_text(encoding="utf-8")
     page = REFERENCE / "catalog.md"
-    before, _, rest = page.read_text(encoding="utf-8").partition(BEGIN)
-    _, _, after = rest.partition(END)
-    return {
-        page: f"{before}{BEGIN}{counts(catalog)}{END}{after}",
+    pages = {
+        page: _between(page.read_text(encoding="utf-8"), "counts", counts(catalog)),
         REFERENCE / "golden.md": golden(catalog),
         REFERENCE / "diagnosis.md": diagnosis_page(),
+        folder / "README.md": overview(common, listed),
+        MAN / "matrix.1": command_line.overview_page(listed),
     }
+    for command in listed:
+        page = folder / f"{command.name}.md"
+        pages[page] = options(page.read_text(encoding="utf-8"), command, common)
+        pages[MAN / f"matrix-{command.name}.1"] = command_line.man_page(command)
+    return pages
 
 
 def main() -> int:
@@ -90,6 +128,7 @@ def main() -> int:
         for path in stale:
             print(f"{path.name} is out of date; run: nox -s docs")
         return 1 if stale else 0
+    MAN.mkdir(exist_ok=True)
     for path, text in stale.items():
         path.write_text(text, encoding="utf-8")
     return 0

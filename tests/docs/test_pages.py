@@ -1,0 +1,88 @@
+"""The pages agree with the program: commands, options, links to elsewhere, man pages."""
+
+from __future__ import annotations
+
+import importlib
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+
+PROJECT = Path(__file__).parents[2]
+PAGES = [*sorted((PROJECT / "docs").rglob("*.md")), *sorted(PROJECT.glob("*.md"))]
+COMMANDS = PROJECT / "docs" / "reference" / "commands"
+
+
+@pytest.fixture(scope="module")
+def command_line() -> Any:
+    """The module of the documentation that reads the parsers."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(PROJECT / "docs")
+        yield importlib.import_module("command_line")
+        sys.modules.pop("command_line", None)
+
+
+@pytest.fixture(scope="module")
+def flags(command_line: Any) -> dict[str, set[str]]:
+    """The flags of each command and its actions."""
+    return {
+        command.name: {
+            flag
+            for part in (command, *command.actions)
+            for argument in part.arguments
+            for flag in argument.flags
+        }
+        for command in command_line.read_commands()
+    }
+
+
+def test_every_command_has_a_page(flags: dict[str, set[str]]) -> None:
+    pages = {page.stem for page in COMMANDS.glob("*.md")} - {"README", "target-options"}
+    assert pages == set(flags)
+    overview = (COMMANDS / "README.md").read_text()
+    assert [name for name in flags if f"({name}.md)" not in overview] == []
+
+
+def test_pages_name_options_that_exist(flags: dict[str, set[str]]) -> None:
+    wrong = []
+    for name, known in flags.items():
+        for line in (COMMANDS / f"{name}.md").read_text().splitlines():
+            if line.startswith("| `-"):
+                options = re.findall(r"`(--[a-z][a-z-]*)", line.split(" | ")[0])
+                wrong += [(name, option) for option in options if option not in known | {"--gfx"}]
+    assert wrong == []
+
+
+def test_links_to_other_sites_are_well_formed() -> None:
+    links = {
+        (page.name, link) for page in PAGES for link in re.findall(r"\]\(([a-z]+:[^)]*)\)", page.read_text())
+    }
+    assert links
+    parts = {link: urlsplit(link[1]) for link in links}
+    assert [link for link, part in parts.items() if part.scheme != "https" or "." not in part.netloc] == []
+
+
+def test_man_page_escapes_and_lists_actions(command_line: Any) -> None:
+    argument = command_line.Argument(("-o", "--out"), "FILE", ".hidden \\ file", "options")
+    action = command_line.Command("site init", "Write a file", "", (argument,), ())
+    page = command_line.man_page(
+        command_line.Command("site", "Write a site file", "matrix site", (), (action,))
+    )
+    assert "matrix\\-site \\- write a site file" in page
+    assert ".B \\-o, \\-\\-out FILE\n\\&.hidden \\e file" in page
+    assert ".SH MATRIX SITE INIT" in page
+
+
+@pytest.mark.skipif(shutil.which("groff") is None, reason="groff is not installed")
+def test_man_pages_have_no_warnings() -> None:
+    pages = sorted((PROJECT / "docs" / "man").glob("*.1"))
+    assert len(pages) > 20
+    done = subprocess.run(
+        ["groff", "-man", "-Tascii", "-ww", *pages], capture_output=True, text=True, check=True
+    )
+    assert done.stderr == ""
