@@ -34,6 +34,8 @@ _STARTED, _FAILED = ".started.json", ".failed.json"
 _LOST = 10 * EXPIRY
 """Seconds without a change of its lock after which a build of another node counts as interrupted. Clocks of
 different machines are compared here, so it is much longer than the lock needs."""
+_OF_THE_MACHINE = {"environment", "source", "internal"}
+"""Ids of errors whose cause may be gone at the next attempt: a missing tool, no network, a full disk."""
 _SHOWN_VALUE = 24  # characters
 _SHOWN_CHANGES = 6
 _NEVER = datetime.min.replace(tzinfo=UTC)
@@ -74,6 +76,10 @@ class BuildRecord(msgspec.Struct, frozen=True, kw_only=True):
     """Peak memory of all its processes."""
     cores: int | None = None
     """Compile jobs that it could run at once."""
+    cache_hits: int | None = None
+    """Files that the compiler cache had."""
+    cache_misses: int | None = None
+    """Files that were compiled and added to the compiler cache."""
     log: str | None = None
     """Path, if the log still exists."""
     wheel: str | None = None
@@ -105,6 +111,8 @@ class _Failure(msgspec.Struct, kw_only=True):
     failed_on: datetime
     node: str
     message: str
+    id: str = ""
+    """That of the error."""
     started_on: datetime | None = None
     inputs: dict[str, Any] = {}
     measured: dict[str, float | int] = {}
@@ -172,6 +180,25 @@ def build_records(index: Index, names: Sequence[str] = ()) -> list[BuildRecord]:
             records.append(_explained(build, before))
             before = build
     return sorted(records, key=_order)
+
+
+def built_for(index: Index) -> set[tuple[str, str]]:
+    """Return each package that somebody has built or tried to build, with the torch that it was built for."""
+    attempts = list(_attempts(index))
+    projects = {*index.projects(), *(build.record.name for build in attempts)}
+    builds = (build for project in projects for build in _history(index, project, attempts))
+    return {(build.record.name, str(build.inputs.get("torch", ""))) for build in builds}
+
+
+def earlier_failure(task: Task, index: Index) -> str:
+    """Return when and why the last build from the same inputs failed, as part of a sentence.
+
+    Empty if it did not fail, or for a reason that is not in its inputs, such as a missing tool.
+    """
+    failure = _read(failure_path(log_path(index, task.pick.name, task.build_key)), _Failure)
+    if failure is None or failure.build_key != task.build_key or failure.id in _OF_THE_MACHINE:
+        return ""
+    return f"it failed on {failure.failed_on:%Y-%m-%d}: {failure.message.partition(chr(10))[0]}"
 
 
 def changes_since_last_build(task: Task, index: Index) -> tuple[str, tuple[Change, ...]]:
@@ -327,6 +354,8 @@ def _measured(
         "cores": measured.get("jobs"),
         "seconds": measured.get("seconds"),
         "memory_gib": measured.get("memory_gib"),
+        "cache_hits": measured.get("cache_hits"),
+        "cache_misses": measured.get("cache_misses"),
     }
     if values["seconds"] is None and started and finished:
         values["seconds"] = round((finished - started).total_seconds(), 1)

@@ -181,6 +181,18 @@ def add_lock(parser: argparse._ActionsContainer) -> None:
     )
 
 
+def add_locks(parser: argparse._ActionsContainer) -> None:
+    """Add ``--lock``, which names one lock or several."""
+    parser.add_argument(
+        "--lock",
+        dest="locks",
+        metavar="FILE",
+        type=Path,
+        action="append",
+        help="the lock (default: matrix.lock); repeatable",
+    )
+
+
 def add_index(parser: argparse._ActionsContainer) -> None:
     """Add ``--index``, with ``index`` as default."""
     parser.add_argument(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -14,19 +15,18 @@ from builders.scheduling.estimates import TimeSource, estimates, task_graph
 from builders.scheduling.local import machine
 from builders.scheduling.scheduler import remaining_paths
 from builders.task import Limits
+from matrix.context import Context
 from matrix.locking import overlays_of
 from resolver.errors import EnvironmentLacksError
 from resolver.model import SCHEMA
 
 if TYPE_CHECKING:
-    import argparse
     from collections.abc import Iterable, Mapping, Sequence
     from typing import Any
 
     from builders.build_host import BuildHost
     from builders.index import Index
     from builders.plan import Task
-    from matrix.context import Context
     from resolver.facts.catalog import Catalog
     from resolver.model import Resolution
 
@@ -51,6 +51,8 @@ class PlannedTask(msgspec.Struct, frozen=True, kw_only=True):
     """Keys of the tasks whose wheels are installed to build this one."""
     inputs: dict[str, Any]
     """Everything that the key is the digest of."""
+    lock: str
+    """Path of the lock that it belongs to."""
     command: tuple[str, ...]
     """The words of the command that executes it, on any machine that sees the lock and the index."""
     cores: int
@@ -81,6 +83,14 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     def missing(self) -> list[PlannedTask]:
         """The tasks whose wheels the index does not have."""
         return [task for task in self.tasks if task.state == "to build"]
+
+
+def contexts_of_locks(context: Context) -> list[Context]:
+    """Return a context for each lock that the options name, else for the default one."""
+    return [
+        Context(argparse.Namespace(**{**vars(context.args), "lock": path}), context.console)
+        for path in context.args.locks or [None]
+    ]
 
 
 def limits_of(context: Context) -> Limits:
@@ -141,11 +151,11 @@ def make_plan(tasks_of_locks: Sequence[tuple[Context, Sequence[Task]]], index: I
         The context of each lock, with its tasks.
     """
     tasks: dict[str, Task] = {}
-    commands: dict[str, tuple[str, ...]] = {}
+    contexts: dict[str, Context] = {}
     for context, planned_tasks in tasks_of_locks:
         for task in planned_tasks:
             tasks.setdefault(task.build_key, task)
-            commands.setdefault(task.build_key, _command(task.build_key, context, index))
+            contexts.setdefault(task.build_key, context)
     limits = limits_of(tasks_of_locks[0][0])
     expected = estimates(tasks, index, machine(limits), alone=True)
     planned = []
@@ -162,7 +172,8 @@ def make_plan(tasks_of_locks: Sequence[tuple[Context, Sequence[Task]]], index: I
                 why="" if task.wheel else why_to_build(task, index),
                 requires=tuple(required.build_key for required in task.requires),
                 inputs=task.inputs,
-                command=commands[key],
+                lock=str(contexts[key].lock_path.absolute()),
+                command=_command(key, contexts[key], index),
                 cores=demand.cores,
                 memory_gib=round(demand.memory, 2),
                 seconds=round(demand.seconds, 1),
@@ -195,9 +206,14 @@ def _critical_path(tasks: Mapping[str, Task], demands: Mapping[str, Any]) -> tup
 
 def _command(key: str, context: Context, index: Index) -> tuple[str, ...]:
     """Return the command that executes a task; all paths are absolute."""
+    lock = str(context.lock_path.absolute())
+    return ("matrix", "build-one", key[:SHORT_KEY], "--lock", lock, *options_of(context, index))
+
+
+def options_of(context: Context, index: Index) -> tuple[str, ...]:
+    """Return the options of the commands that execute the tasks of a lock, without the lock itself."""
     args = context.args
-    words = ["matrix", "build-one", key[:SHORT_KEY]]
-    words += ["--lock", str(context.lock_path.absolute()), "--index", str(index.root)]
+    words = ["--index", str(index.root)]
     for option, value in (("--in", args.where), ("--cpu", args.cpu), ("--torch-pin", args.torch_pin)):
         if value and value != "exact":
             words += [option, value]

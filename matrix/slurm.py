@@ -13,7 +13,7 @@ from builders.probe.slurm import hours_of
 from builders.scheduling import slurm
 from builders.sources import obtain
 from builders.task import wheels_of
-from matrix.planning import limits_of, make_plan
+from matrix.planning import limits_of, make_plan, options_of
 from resolver.errors import UsageError
 
 if TYPE_CHECKING:
@@ -80,7 +80,9 @@ def attach(index: Index, context: Context) -> Run:
         return slurm.follow(index, context.console)
 
 
-def build_in_jobs(tasks: Sequence[Task], catalog: Catalog, index: Index, context: Context) -> Run:
+def build_in_jobs(
+    tasks_of_locks: Sequence[tuple[Context, Sequence[Task]]], catalog: Catalog, index: Index, context: Context
+) -> Run:
     """Fetch what the tasks need, build them in jobs, and return the run when all have ended.
 
     Raises
@@ -92,19 +94,22 @@ def build_in_jobs(tasks: Sequence[Task], catalog: Catalog, index: Index, context
     CommandError
         Slurm rejected the jobs.
     """
-    run = _run(tasks, catalog, index, context)
-    _fetch(tasks, context)
+    run = _run(tasks_of_locks, catalog, index, context)
+    _fetch({task.build_key: task for _, tasks in tasks_of_locks for task in tasks}.values(), context)
     with _saying_that_jobs_go_on(context):
         return slurm.start(run, index, context.console)
 
 
-def _run(tasks: Sequence[Task], catalog: Catalog, index: Index, context: Context) -> Run:
+def _run(
+    tasks_of_locks: Sequence[tuple[Context, Sequence[Task]]], catalog: Catalog, index: Index, context: Context
+) -> Run:
     args = context.args
-    plan = make_plan([(context, tasks)], index)
-    row = slurm.partition_of(catalog, context.lock.target.site, args.partition)
+    plan = make_plan(tasks_of_locks, index)
+    lock = tasks_of_locks[0][0]
+    row = slurm.partition_of(catalog, lock.lock.target.site, args.partition)
     return slurm.Run(
         directory=plan.directory,
-        options=plan.missing[0].command[3:],
+        options=options_of(lock, index),
         tasks=msgspec.convert(plan.missing, tuple[slurm.WheelTask, ...], from_attributes=True),
         partition=args.partition or (row.name if row else ""),
         account=args.account,

@@ -74,6 +74,10 @@ class Builds:
     index: Index
     limits: Limits
     reporter: Reporter
+    rank: Mapping[str, int] = field(default_factory=dict)
+    """Those of a lower rank are built first."""
+    budget: float | None = None
+    """Seconds; no build is started that is expected to end later."""
     wheels: dict[str, Path] = field(default_factory=dict)
     errors: dict[str, MatrixError] = field(default_factory=dict)
 
@@ -91,7 +95,15 @@ class Builds:
             demands = {key: estimate.demand for key, estimate in expected.items()}
             graph = task_graph(list(self.tasks.values()))
             with _Executor(self, capacity, expected, jobserver) as executor:
-                return schedule(graph, demands, capacity, executor, keep_going=keep_going)
+                return schedule(
+                    graph,
+                    demands,
+                    capacity,
+                    executor,
+                    keep_going=keep_going,
+                    rank=self.rank,
+                    budget=self.budget,
+                )
 
     @contextmanager
     def _jobserver(self, capacity: Demand) -> Iterator[Jobserver | None]:

@@ -82,6 +82,8 @@ class Outcome:
     """Tasks that require a failed one, each with the failed one."""
     left: list[str] = field(default_factory=list)
     """Tasks that were not started because another one failed."""
+    over_budget: list[str] = field(default_factory=list)
+    """Tasks that were not started because they, or what they require, would have exceeded the budget."""
 
 
 def remaining_paths(graph: DiGraph[str], demands: Mapping[str, Demand]) -> dict[str, float]:
@@ -112,6 +114,8 @@ def schedule(
     executor: Executor,
     *,
     keep_going: bool = False,
+    rank: Mapping[str, int] | None = None,
+    budget: float | None = None,
 ) -> Outcome:
     """Run all tasks, each after those that it requires, and return what became of them.
 
@@ -127,25 +131,38 @@ def schedule(
         Starts the tasks.
     keep_going
         Whether to start further tasks after one has failed. Those that run are always finished.
+    rank
+        Tasks of a lower rank are started first, whatever their remaining paths; 0 for others.
+    budget
+        Seconds. No task is started that is expected to end later than so long after the call.
     """
-    scheduler = _Scheduler(graph, demands, capacity, executor)
+    scheduler = _Scheduler(graph, demands, capacity, executor, rank or {})
+    outcome, start = scheduler.outcome, executor.now()
     while not scheduler.is_finished:
-        if keep_going or not scheduler.outcome.failed:
+        if keep_going or not outcome.failed:
+            if budget is not None:
+                scheduler.leave_out(start + budget)
             scheduler.start_tasks()
         elif not scheduler.is_running:
             break
-        for event in executor.wait():
-            scheduler.handle(event)
-    finished = {*scheduler.outcome.done, *scheduler.outcome.failed, *scheduler.outcome.skipped}
-    scheduler.outcome.left.extend(name for name in graph if name not in finished)
-    return scheduler.outcome
+        if not scheduler.is_finished:
+            for event in executor.wait():
+                scheduler.handle(event)
+    finished = {*outcome.done, *outcome.failed, *outcome.skipped, *outcome.over_budget}
+    outcome.left.extend(name for name in graph if name not in finished)
+    return outcome
 
 
 class _Scheduler:
     """The state of one run."""
 
     def __init__(
-        self, graph: DiGraph[str], demands: Mapping[str, Demand], capacity: Demand, executor: Executor
+        self,
+        graph: DiGraph[str],
+        demands: Mapping[str, Demand],
+        capacity: Demand,
+        executor: Executor,
+        rank: Mapping[str, int],
     ) -> None:
         self.outcome = Outcome()
         self._waiting: set[str] = set()
@@ -154,8 +171,11 @@ class _Scheduler:
         self._capacity = capacity
         self._free = capacity
         self._demands = {name: _clipped(demands[name], capacity) for name in graph}
-        self._priority = {name: -path for name, path in remaining_paths(graph, demands).items()}
+        self._priority = {
+            name: (rank.get(name, 0), -path) for name, path in remaining_paths(graph, demands).items()
+        }
         self._missing = dict(graph.in_degree())
+        self._started: set[str] = set()
         self._running: dict[str, float] = {}
         """Tasks that hold tokens, with the time at which they started."""
         self._ready = sorted((self._priority[name], name) for name in graph if not self._missing[name])
@@ -168,6 +188,22 @@ class _Scheduler:
     def is_running(self) -> bool:
         """Whether a task holds tokens; those that wait for others are not counted."""
         return bool(self._running)
+
+    def leave_out(self, deadline: float) -> None:
+        """Leave out the ready tasks that are expected to end after a time, and what requires them."""
+        from networkx import descendants
+
+        now = self._executor.now()
+        late = [
+            entry
+            for entry in self._ready
+            if entry[1] not in self._started and now + self._demands[entry[1]].seconds > deadline
+        ]
+        for entry in late:
+            self._ready.remove(entry)
+            known = {*self.outcome.skipped, *self.outcome.over_budget}
+            others = sorted(descendants(self._graph, entry[1]) - known)
+            self.outcome.over_budget.extend([entry[1], *others])
 
     def start_tasks(self) -> None:
         """Start the ready tasks that fit, those with the longest remaining path first."""
@@ -212,6 +248,7 @@ class _Scheduler:
     def _start(self, name: str, demand: Demand) -> None:
         self._free = self._free.without(demand)
         self._running[name] = self._executor.now()
+        self._started.add(name)
         self._executor.start(name, demand)
 
     def _finish(self, name: str) -> None:

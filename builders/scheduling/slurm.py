@@ -86,6 +86,8 @@ class WheelTask(msgspec.Struct, frozen=True):
     seconds: float
     time_limit: int
     """Seconds after which something must be wrong."""
+    lock: str
+    """Path of the lock that it belongs to."""
 
 
 class SubmittedJob(msgspec.Struct):
@@ -116,7 +118,7 @@ class Run(msgspec.Struct, kw_only=True):
     directory: str
     """Where the jobs run."""
     options: tuple[str, ...]
-    """Those of ``matrix build-one`` that all tasks have in common."""
+    """Those of ``matrix build-one`` that all tasks have in common, so not their locks."""
     tasks: tuple[WheelTask, ...]
     """Each follows those that it requires."""
     partition: str = ""
@@ -604,7 +606,8 @@ class _Controller:
         }
         if after:
             options["dependency"] = f"afterok:{':'.join(after)}"
-        command = [sys.executable, "-m", "matrix", "build-one", *keys, *run.options]
+        locks = [word for lock in dict.fromkeys(task.lock for task in group) for word in ("--lock", lock)]
+        command = [sys.executable, "-m", "matrix", "build-one", *keys, *locks, *run.options]
         job = Job(
             partition=run.partition,
             account=run.account,

@@ -14,16 +14,16 @@ from matrix.options import (
     add_format,
     add_index,
     add_limits,
-    add_lock,
+    add_locks,
     add_wheel_options,
 )
-from matrix.planning import SHORT_KEY, limits_of, refresh_published, tasks_of
+from matrix.planning import SHORT_KEY, contexts_of_locks, limits_of, refresh_published, tasks_of
 from resolver.errors import UsageError
-from resolver.versions import shorten
+from resolver.versions import join_words, shorten
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from builders.plan import Task
@@ -51,7 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "keys", metavar="KEY", nargs="+", help="the task's key; its first digits, if they are unique"
     )
-    add_lock(parser)
+    add_locks(parser)
     add_index(parser)
     add_wheel_options(parser)
     add_base_image(parser)
@@ -65,8 +65,14 @@ def execute(context: Context) -> int:
     from builders.scheduling.local import Builds
 
     index = Index(context.args.index)
-    every = tasks_of(context.lock, context.catalog_of_lock(), index, context.args)
-    tasks = {task.build_key: task for task in (_task(key, every, context) for key in context.args.keys)}
+    locks = contexts_of_locks(context)
+    every = {
+        task.build_key: task
+        for lock in locks
+        for task in tasks_of(lock.lock, lock.catalog_of_lock(), index, context.args)
+    }
+    listed = join_words([str(lock.lock_path) for lock in locks])
+    tasks = {task.build_key: task for task in (_task(key, every, listed) for key in context.args.keys)}
     missing = {key: task for key, task in tasks.items() if task.wheel is None}
     refresh_published(tasks.values(), index)
     check_build_hosts(missing.values())
@@ -87,7 +93,7 @@ def execute(context: Context) -> int:
     return 0
 
 
-def _task(prefix: str, tasks: Sequence[Task], context: Context) -> Task:
+def _task(prefix: str, tasks: Mapping[str, Task], locks: str) -> Task:
     """Return the task that the key names.
 
     Raises
@@ -96,14 +102,14 @@ def _task(prefix: str, tasks: Sequence[Task], context: Context) -> Task:
         No task has this key, or several have.
     """
     key = prefix.lower()
-    found = [task for task in tasks if task.build_key.startswith(key)]
+    found = [full for full in tasks if full.startswith(key)]
     if key and len(found) == 1:
-        return found[0]
-    listed = "".join(f"\n  {task.build_key[:SHORT_KEY]}  {task.title}" for task in found or tasks)
+        return tasks[found[0]]
+    listed = "".join(f"\n  {full[:SHORT_KEY]}  {tasks[full].title}" for full in found or tasks)
     if found:
-        msg = f"Several tasks of {context.lock_path} have keys that begin with {shorten(key)!r}:{listed}"
+        msg = f"Several tasks of {locks} have keys that begin with {shorten(key)!r}:{listed}"
         raise UsageError(msg, hint="Use more digits.")
-    msg = f"No task of {context.lock_path} has the key {shorten(key)!r} on this machine.{listed}"
+    msg = f"No task of {locks} has the key {shorten(key)!r} on this machine.{listed}"
     hint = (
         "A key depends on the lock, the recipes and the base image; on the host also on its compiler, its "
         "glibc and, without --cpu, its CPU. If one of them has changed, plan again: matrix plan."

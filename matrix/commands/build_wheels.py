@@ -245,7 +245,7 @@ def _build_in_jobs(
     missing = {task.build_key: task for task in tasks if task.wheel is None}
     if not missing:
         return 0
-    finished = build_in_jobs(list(missing.values()), catalog, index, context)
+    finished = build_in_jobs([(context, list(missing.values()))], catalog, index, context)
     exit_code = _record(finished, wheels, index, context)
     built = {row.build_key: Path(row.wheel) for row in wheels if row.wheel and row.build_key in missing}
     _remember(built, missing, context)

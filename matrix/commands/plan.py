@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,24 +9,25 @@ import msgspec
 
 from builders.index import Index
 from matrix.console import table
-from matrix.context import Context
 from matrix.options import (
     add_base_image,
     add_catalog,
     add_format,
     add_index,
     add_limits,
+    add_locks,
     add_names,
     add_wheel_options,
 )
 from matrix.plan_formats import FORMATS
-from matrix.planning import SHORT_KEY, make_plan, tasks_of
+from matrix.planning import SHORT_KEY, contexts_of_locks, make_plan, tasks_of
 from matrix.render import duration
 from matrix.request import check_names
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    import argparse
 
+    from matrix.context import Context
     from matrix.planning import Plan
 
 SUMMARY = "print the build tasks of a lock: key, command, cores, memory, expected time"
@@ -37,14 +37,7 @@ EXAMPLE = "matrix plan --jobs 16 --memory 64 --format sbatch -o build.sh"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     add_names(parser, "names", metavar="NAME", help="plan only these, and what is needed to build them")
-    parser.add_argument(
-        "--lock",
-        dest="locks",
-        metavar="FILE",
-        type=Path,
-        action="append",
-        help="the lock (default: matrix.lock); repeatable",
-    )
+    add_locks(parser)
     add_index(parser)
     add_wheel_options(parser)
     add_base_image(parser)
@@ -62,7 +55,7 @@ def execute(context: Context) -> int:
     plan = make_plan(
         [
             (lock, tasks_of(lock.lock, lock.catalog_of_lock(), index, args, names))
-            for lock in _contexts(context)
+            for lock in contexts_of_locks(context)
         ],
         index,
     )
@@ -72,12 +65,6 @@ def execute(context: Context) -> int:
         text = FORMATS.get(args.format, _text)(plan).rstrip("\n")
     console.result(text, args.output)
     return 0
-
-
-def _contexts(context: Context) -> Iterator[Context]:
-    """Yield the context of each lock that is planned."""
-    for path in context.args.locks or [None]:
-        yield Context(argparse.Namespace(**{**vars(context.args), "lock": path}), context.console)
 
 
 def _text(plan: Plan) -> str:

@@ -97,11 +97,11 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make_wheel: Callabl
 
 
 def task(name: str, *requires: str, seconds: float = 100.0) -> WheelTask:
-    return WheelTask(name, name, "1.0", requires, 2, 4.0, seconds, round(3 * seconds))
+    return WheelTask(name, name, "1.0", requires, 2, 4.0, seconds, round(3 * seconds), "matrix.lock")
 
 
 def run_of(*tasks: WheelTask, **options: object) -> Run:
-    return Run(directory="/work", options=("--lock", "/work/matrix.lock"), tasks=tasks, **options)  # type: ignore[arg-type]
+    return Run(directory="/work", options=("--index", "/work/index"), tasks=tasks, **options)  # type: ignore[arg-type]
 
 
 Step = Mapping[int, str] | Callable[[], object]
@@ -198,7 +198,7 @@ def test_jobs_are_submitted_held_in_order_and_released(cluster: Cluster, follow:
     ]  # fmt: skip
     assert cluster.option(2, "kill-on-invalid-dep") == "yes"
     script = (cluster.root / "1.sh").read_text()
-    assert "build-one base --lock /work/matrix.lock --jobs 2 --memory 4 --offline" in script
+    assert "build-one base --lock matrix.lock --index /work/index --jobs 2 --memory 4 --offline" in script
 
 
 def test_never_more_jobs_than_site_admits(cluster: Cluster, follow: Follow) -> None:

@@ -95,6 +95,20 @@ def test_several_locks_share_their_tasks(capsys: Capture, tmp_path: Path) -> Non
     assert locks == [str(tmp_path / "matrix.lock"), str(tmp_path / "other.lock")]
 
 
+def test_build_one_builds_tasks_of_several_locks(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    other = ["resolve", "deepspeed", "torch==2.12.0", "--backend", "cpu", "-q", "-o", "other.lock"]
+    assert main(other) == 0
+    capsys.readouterr()
+    locks = ("--lock", "matrix.lock", "--lock", "other.lock")
+    keys = [task["key"] for task in planned(capsys, *locks)["tasks"]]
+    monkeypatch.setattr(
+        "builders.scheduling.local.build_wheel", lambda task, *_, **__: Path(f"{task.build_key}.whl")
+    )
+    assert main(["build-one", *keys, *locks, "--format", "json"]) == 0
+    results = json.loads(capsys.readouterr().out)
+    assert [result["wheel"] for result in results] == [f"{key}.whl" for key in keys]
+
+
 def test_unknown_key_is_bad_usage(capsys: Capture) -> None:
     (task,) = planned(capsys)["tasks"]
     assert main(["build-one", "0000zz"]) == 2

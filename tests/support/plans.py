@@ -19,6 +19,7 @@ def plan_of(directory: Path, scripts: Mapping[str, tuple[str, Sequence[str]]]) -
             why="",
             requires=tuple(requires),
             inputs={},
+            lock=str(directory / "matrix.lock"),
             command=("sh", "-c", script, name),
             cores=1,
             memory_gib=0.1,
