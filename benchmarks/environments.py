@@ -68,7 +68,7 @@ def main() -> None:
             layers = make_layers(runtime, python, torch=torch, requirements=wanted, options=how)
         for run in range(RUNS):
             with timed(times, "environment"):
-                made = make_environment(runtime, python, layers.all, root=work / f"env{run}", log=how.log)
+                made = make_environment(python, layers.all, root=work / f"env{run}")
         # Of what both layers hold, an environment sees the one that it asked for.
         files = {one.name: one.path for one in wheels}
         rival = work / "rival"

@@ -27,9 +27,7 @@ FRONTEND = "build"
 """The distribution that calls the backend (PEP 517). It runs inside the runtime."""
 
 INDEX_UNCHANGED = "The index is unchanged."
-_LINKERS = ("LDSHARED", "LDCXXSHARED")
 _RPATH = re.compile(r"-Wl,(-rpath|-R|--enable-new-dtags)|-R/")
-_PRINT_LINKERS = f"import sysconfig; print(*map(sysconfig.get_config_var, {_LINKERS!r}), sep=chr(10))"
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +162,7 @@ def build_view(
     env = {
         **base.env,
         "TMPDIR": str(temporary),
-        **_linkers(runtime, environment, recipe),
+        **_linkers(environment, recipe),
         **variables,
         **recipe.environment,
     }
@@ -181,6 +179,8 @@ def build_view(
 def _overlay_mounts(runtime: Runtime, shims: Path, recipe: AppliedRecipe) -> Iterator[Bind]:
     """Mount shims over the programs that the image has, and over those that a source calls by path only."""
     mounts = recipe.overlay_mounts
+    if not mounts:
+        return
     script = 'for path do if [ -e "$path" ]; then readlink -f "$path" && echo "$path"; fi; done'
     lines = output_in(runtime, ["/bin/sh", "-c", script, "sh", *mounts]).splitlines()
     existing = dict(zip(lines[1::2], lines[::2], strict=True))
@@ -216,17 +216,15 @@ def _check_mount(runtime: Runtime, bind: Bind) -> None:
     raise EnvironmentLacksError(msg, hint=hint)
 
 
-def _linkers(runtime: Runtime, environment: BuildEnvironment, recipe: AppliedRecipe) -> dict[str, str]:
+def _linkers(environment: BuildEnvironment, recipe: AppliedRecipe) -> dict[str, str]:
     """Return the link commands of this Python without the RPATH of its own library directory.
 
     The Python builds of pyenv and conda pass that directory on to every extension (sysconfig's
     ``LDSHARED``), and with it a path of the build machine.
     """
-    command = [str(environment.python), "-c", _PRINT_LINKERS]
-    lines = output_in(runtime, command, environment.view).splitlines()
     linkers = {}
-    for name, text in zip(_LINKERS, lines, strict=False):
-        words = shlex.split(text) if text != "None" else []
+    for name, text in environment.linkers.items():
+        words = shlex.split(text)
         kept = _without_rpath(words)
         if kept != words:
             compiler = recipe.environment.get("CC" if name == "LDSHARED" else "CXX", "")

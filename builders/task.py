@@ -197,12 +197,10 @@ class _Build:
                 options=fetching,
             )
             environment = make_environment(
-                build_host.runtime,
                 build_host.python,
                 layers.all,
                 required,
                 root=self.sandbox / "env",
-                log=self.log,
                 hidden=[self.index.root],
             )
 
@@ -370,9 +368,7 @@ class _Build:
         root = self.work / "probe"
         with self._diagnosed():
             wheels = [*self._required_wheels(), wheel]
-            environment = make_environment(
-                runtime, python, layers.all, wheels, root=root, log=self.log, hidden=[self.index.root]
-            )
+            environment = make_environment(python, layers.all, wheels, root=root, hidden=[self.index.root])
         borrowed = str(layers.requirements.packages) if layers.requirements else ""
         base = environment.view
         folder = self.work / "question"  # where the code of the wheel has not been yet

@@ -8,11 +8,14 @@ files are processed too (setuptools has one that provides distutils).
 
 from __future__ import annotations
 
-import os
-from dataclasses import dataclass, replace
+import zlib
+from dataclasses import dataclass, field, replace
+from functools import cache
 from typing import TYPE_CHECKING
+from zipfile import BadZipFile
 
-import msgspec
+from packaging.tags import compatible_tags, cpython_tags
+from packaging.utils import parse_wheel_filename
 
 from builders.cache import cache_root
 from builders.containers.runtime import Bind, View, run_in
@@ -20,12 +23,12 @@ from builders.environments.cached import digest, ensure_cached
 from builders.environments.pip import ensure_pip
 from builders.environments.python import QUIET, python_view
 from builders.environments.wheelhouse import Wheelhouse, fetch_wheels, remove_damaged
-from builders.files import open_regular, remove_tree
-from builders.io_errors import explain_cache_errors, explain_io_errors
+from builders.files import remove_tree
+from builders.io_errors import explain_cache_errors
 from resolver.errors import CommandError, EnvironmentLacksError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from builders.containers.runtime import Runtime
@@ -34,25 +37,6 @@ if TYPE_CHECKING:
     from resolver.reporter import Reporter
 
 _LINK = "matrix-layers.pth"
-_INSTALLED = "matrix-installed.json"
-_LIST_INSTALLED = """
-import importlib.metadata as m, json, sys
-versions = {}
-for distribution in m.distributions():
-    versions.setdefault(distribution.metadata["Name"], distribution.version)
-with open(sys.argv[1], "w") as sink:
-    json.dump(versions, sink, sort_keys=True)
-"""
-# One script, because starting a container takes most of the time. From $7 on: pip and its arguments.
-_CREATE = """
-set -e
-"$1" -m venv --without-pip "$2"
-printf %s "$4" >"$3"
-python=$2/bin/python list=$5 installed=$6
-shift 6
-if [ $# -gt 0 ]; then "$python" "$@"; fi
-exec "$python" -c "$list" "$installed"
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,12 +71,10 @@ class BuildEnvironment:
     """Directories for PATH: its own programs first, then those of its layers."""
     binds: tuple[Bind, ...]
     """The files of this machine that it needs: its Python and its layers, read-only, and itself."""
-    installed: dict[str, str]
-    """Name and version of every distribution that its Python can import."""
-    wheels: dict[str, str]
-    """File name and SHA-256 of the wheels in its layers."""
     hidden: tuple[Path, ...] = ()
     """Directories that its programs must not see."""
+    linkers: Mapping[str, str] = field(default_factory=dict, hash=False)
+    """Those of its Python."""
 
     @property
     def python(self) -> Path:
@@ -213,23 +195,22 @@ def make_layer(
         first = next((wheel for wheel in wheels if "+" in wheel.version), wheels[0])
         more = f" and {len(wheels) - 1} more" if len(wheels) > 1 else ""
         reporter.step(f"install {first.name} {first.version}{more}, once for this Python and image")
-        _create(runtime, python, root, base, [wheel.path for wheel in wheels], log=log, compiled=True)
+        _write_environment(root, python, base)
+        _install_with_pip(runtime, python, root, base, [wheel.path for wheel in wheels], log=log)
 
     ensure_cached(root, build)
     return Layer(root, root / python.library, tuple(wheels))
 
 
 def make_environment(
-    runtime: Runtime,
     python: TargetPython,
     layers: Sequence[Layer],
     wheels: Sequence[Path] = (),
     *,
     root: Path,
-    log: Path,
     hidden: Sequence[Path] = (),
 ) -> BuildEnvironment:
-    """Create an environment on top of layers, to build in or to test wheels in.
+    """Create an environment on top of layers, to build in or to test wheels in. No program is started.
 
     Parameters
     ----------
@@ -245,70 +226,114 @@ def make_environment(
     Raises
     ------
     EnvironmentLacksError
-        The Python cannot create it, or pip rejects a wheel.
+        A wheel is not for this Python, or cannot be installed.
     """
     remove_tree(root)
-    installed = _create(runtime, python, root, layers, wheels, log=log, hidden=hidden)
+    root.mkdir()
+    try:
+        for wheel in wheels:
+            _install(wheel, root, python)
+        _write_environment(root, python, layers)
+    except (FileExistsError, IsADirectoryError, NotADirectoryError) as error:
+        msg = f"Wheels cannot be installed: {error}."
+        raise EnvironmentLacksError(msg, hint="They have files where others have directories.") from None
     path = (root / "bin", *(layer.root / "bin" for layer in layers))
     binds = (*python.binds, *(Bind(layer.root) for layer in layers), Bind(root, writable=True))
-    hashes = {wheel.file: wheel.sha256 for layer in layers for wheel in layer.wheels}
-    return BuildEnvironment(root, path, binds, installed, hashes, tuple(hidden))
+    return BuildEnvironment(root, path, binds, tuple(hidden), python.linkers)
 
 
-def _create(
+def _install(wheel: Path, root: Path, python: TargetPython) -> None:
+    """Install a wheel into a directory without symbolic links, which is not an environment yet."""
+    from installer import install
+    from installer.destinations import SchemeDictionaryDestination
+    from installer.exceptions import InstallerError
+    from installer.sources import WheelFile
+
+    major, minor = map(int, python.minor.split("."))
+    _, _, _, tags = parse_wheel_filename(wheel.name)
+    if not {(tag.interpreter, tag.abi) for tag in tags} & _supported(major, minor, python.abi):
+        msg = f"{wheel.name} is not a supported wheel for Python {python.minor} ({python.abi})."
+        raise EnvironmentLacksError(msg, hint="The build backend has written it for another Python.")
+    packages = str(root / python.library)
+    directories = {
+        "purelib": packages,
+        "platlib": packages,
+        "scripts": str(root / "bin"),
+        "headers": str(root / "include" / "site" / f"python{python.minor}"),
+        "data": str(root),
+    }
+    destination = SchemeDictionaryDestination(
+        directories, str(root / "bin" / "python"), "posix", overwrite_existing=True
+    )
+    try:
+        with WheelFile.open(wheel) as source:
+            install(source, destination, {})
+    except (InstallerError, ValueError, LookupError, BadZipFile, zlib.error) as error:
+        msg = f"{wheel.name} cannot be installed: {error}."
+        raise EnvironmentLacksError(msg, hint="The file is damaged, or it is no valid wheel.") from None
+
+
+@cache
+def _supported(major: int, minor: int, abi: str) -> set[tuple[str, str]]:
+    """Return the pairs of interpreter and ABI tag that a Python accepts."""
+    tags = [
+        *cpython_tags((major, minor), [abi], ["any"]),
+        *compatible_tags((major, minor), f"cp{major}{minor}", ["any"]),
+    ]
+    return {(tag.interpreter, tag.abi) for tag in tags}
+
+
+def _write_environment(root: Path, python: TargetPython, layers: Sequence[Layer]) -> None:
+    """Make a directory a virtual environment without pip, as the module ``venv`` does (PEP 405)."""
+    packages = root / python.library
+    for directory in (root / "bin", root / "include", packages):
+        directory.mkdir(parents=True, exist_ok=True)
+    links = {
+        "bin/python": str(python.path),
+        "bin/python3": "python",
+        f"bin/python{python.minor}": "python",
+    }
+    for name, target in links.items():
+        (root / name).unlink(missing_ok=True)  # a wheel may have such a file
+        (root / name).symlink_to(target)
+    if not (root / "lib64").exists():
+        (root / "lib64").symlink_to("lib")
+    settings = {
+        "home": python.path.parent,
+        "include-system-site-packages": "false",
+        "version": python.version,
+        "executable": python.path,
+    }
+    lines = [f"{name} = {value}\n" for name, value in settings.items()]
+    (root / "pyvenv.cfg").write_text("".join(lines), encoding="utf-8")
+    lines = [f"import site; site.addsitedir({str(layer.packages)!r})\n" for layer in layers]
+    (packages / _LINK).write_text("".join(lines), encoding="utf-8")
+
+
+def _install_with_pip(
     runtime: Runtime,
     python: TargetPython,
     root: Path,
-    layers: Sequence[Layer],
+    base: Sequence[Layer],
     wheels: Sequence[Path],
     *,
     log: Path,
-    compiled: bool = False,
-    hidden: Sequence[Path] = (),
-) -> dict[str, str]:
-    """Create an environment without pip, install wheel files, and return all distributions it sees.
-
-    Byte compilation is slow and pays off only for files that are used often. The code of the wheels may
-    run: Python executes lines of ``.pth`` files when it starts.
-    """
-    root.mkdir(parents=True, exist_ok=True)
-    binds = [Bind(layer.root) for layer in layers]
-    command = []
-    if wheels:
-        pip = ensure_pip(runtime, python, log=log)
-        binds += [Bind(pip.parent), *(Bind(wheel.parent) for wheel in wheels)]
-        command = [
-            str(pip), "install", "--isolated", "--no-index", "--no-deps", "--no-cache-dir",
-            "--disable-pip-version-check", "--ignore-installed", "--no-warn-script-location",
-            "--compile" if compiled else "--no-compile", *map(str, wheels),
-        ]  # fmt: skip
-    links = "".join(f"import site; site.addsitedir({str(layer.packages)!r})\n" for layer in layers)
-    arguments = [
-        str(python.path), str(root), str(root / python.library / _LINK), links,
-        _LIST_INSTALLED, str(root / _INSTALLED),
+) -> None:
+    """Install wheels of an index into a layer; code in them may run, such as that of ``.pth`` files."""
+    pip = ensure_pip(runtime, python, log=log)
+    seen = [*(layer.root for layer in base), pip.parent, *(wheel.parent for wheel in wheels)]
+    view = python_view(python, binds=[*map(Bind, seen), Bind(root, writable=True)])
+    command = [
+        str(root / "bin" / "python"), str(pip), "install", "--isolated", "--no-index", "--no-deps",
+        "--no-cache-dir", "--disable-pip-version-check", "--ignore-installed", "--no-warn-script-location",
+        "--compile", *map(str, wheels),
     ]  # fmt: skip
-    what = f"Creating an environment with {', '.join(wheel.name for wheel in wheels) or python.path}"
-    view = python_view(python, binds=[*binds, Bind(root, writable=True)])
-    in_cache = root.is_relative_to(cache_root())
-    hint = "Free some space, or choose another directory."
-    explaining = explain_cache_errors() if in_cache else explain_io_errors(root, hint=hint)
+    what = f"Creating an environment with {', '.join(wheel.name for wheel in wheels)}"
     try:
-        view = replace(view, untrusted=True, hidden=hidden)
-        with explaining:
-            run_in(runtime, ["/bin/sh", "-c", _CREATE, "sh", *arguments, *command], view, what=what, log=log)
+        with explain_cache_errors():
+            run_in(runtime, command, replace(view, untrusted=True), what=what, log=log)
     except CommandError as error:
         raise EnvironmentLacksError(error.message, hint="The log shows the reason.") from None
-    return _read_installed(root / _INSTALLED)
-
-
-def _read_installed(path: Path) -> dict[str, str]:
-    """Read the list of distributions, which the code of a wheel may have replaced by anything."""
-    try:
-        with os.fdopen(open_regular(path), "rb") as source:
-            return msgspec.json.decode(source.read(), type=dict[str, str])
-    except (OSError, msgspec.MsgspecError) as error:
-        msg = f"The list of installed distributions cannot be read: {error}."
-        raise EnvironmentLacksError(msg, hint="A wheel may have damaged it. The log shows more.") from None
 
 
 def _check_hashes(wheels: Sequence[Wheel]) -> None:

@@ -12,7 +12,7 @@ import os
 import platform
 import re
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,7 +25,7 @@ from builders.temporary import TemporaryDirectory
 from resolver.errors import CommandError, EnvironmentLacksError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from builders.containers.runtime import Runtime
 
@@ -48,6 +48,7 @@ print({_ANSWER!r} + json.dumps({{
     "machine": platform.machine(),
     "headers": os.path.exists(os.path.join(sysconfig.get_path("include"), "Python.h")),
     "venv": bool(u.find_spec("venv") and u.find_spec("ensurepip")),
+    "linkers": {{name: sysconfig.get_config_var(name) or "" for name in ("LDSHARED", "LDCXXSHARED")}},
 }}))
 """
 # $1 is the minor version. PATH comes first: it is what the authors of the image chose.
@@ -74,6 +75,7 @@ class _ProbeReply(msgspec.Struct, frozen=True):
     machine: str
     headers: bool
     venv: bool
+    linkers: dict[str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +98,8 @@ class TargetPython:
     """``host``, ``image``, ``given`` or ``uv``."""
     binds: tuple[Bind, ...] = ()
     """The files of this machine that it needs."""
+    linkers: Mapping[str, str] = field(default_factory=dict, hash=False)
+    """The commands with which its extensions are linked: sysconfig's ``LDSHARED`` and ``LDCXXSHARED``."""
 
     @property
     def minor(self) -> str:
@@ -249,6 +253,7 @@ def _try(
         build=reply.build,
         where=where,
         binds=binds,
+        linkers=reply.linkers,
     )
 
 

@@ -169,7 +169,7 @@ def test_shim_at_fixed_path_must_run(tmp_path: Path, version: str, binds: bool, 
     runtime = Container(Image("base", tmp_path, "0" * 64))
     monkey = pytest.MonkeyPatch()
     monkey.setattr(Container, "can_bind", binds)
-    environment = BuildEnvironment(tmp_path / "env", (), (), {}, {})
+    environment = BuildEnvironment(tmp_path / "env", (), ())
     (tmp_path / "work").mkdir()
 
     def view() -> View:

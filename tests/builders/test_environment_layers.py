@@ -98,12 +98,19 @@ def run(environment: BuildEnvironment, code: str, tmp_path: Path) -> str:
     return log.read_text().partition("\n")[2].strip()
 
 
+def installed(environment: BuildEnvironment, tmp_path: Path) -> str:
+    """Return the distributions that an environment can import."""
+    names = "{d.name + ' ' + d.version for d in m.distributions()}"
+    code = f"import importlib.metadata as m; print(*sorted({names}), sep=', ')"
+    return run(environment, code, tmp_path)
+
+
 def test_environment_sees_torch_and_requirements(
     links: Path, options: FetchOptions, python: TargetPython, tmp_path: Path
 ) -> None:
     layers = make_layers(PLACE, python, torch=TORCH, requirements=["setuptools<75", "tool"], options=options)
-    made = make_environment(PLACE, python, layers.all, root=tmp_path / "env", log=options.log)
-    assert made.installed == {"setuptools": "70.0", "tool": "1.0", "torch": "2.9.1+rocm6.4"}
+    made = make_environment(python, layers.all, root=tmp_path / "env")
+    assert installed(made, tmp_path) == "setuptools 70.0, setuptools 80.0, tool 1.0, torch 2.9.1+rocm6.4"
     code = (
         "import os, sys, torch, setuptools as s; print(torch.VALUE, s.VALUE, os.environ['SEEN'], sys.prefix)"
     )
@@ -111,7 +118,9 @@ def test_environment_sees_torch_and_requirements(
     assert layers.torch is not None
     where = "import torch; print(torch.__file__)"
     assert run(made, where, tmp_path) == str(layers.torch.packages / "torch" / "__init__.py")
-    assert set(made.wheels) == {path.name for path in links.iterdir()} - {
+    assert {wheel.file for layer in layers.all for wheel in layer.wheels} == {
+        path.name for path in links.iterdir()
+    } - {
         "torch-2.9.1-py3-none-any.whl",
         "needing-1.0-py3-none-any.whl",
     }
@@ -120,7 +129,7 @@ def test_environment_sees_torch_and_requirements(
 
 def test_programs_of_layers_are_on_path(options: FetchOptions, python: TargetPython, tmp_path: Path) -> None:
     layers = make_layers(PLACE, python, torch=TORCH, requirements=["tool"], options=options)
-    made = make_environment(PLACE, python, layers.all, root=tmp_path / "env", log=options.log)
+    made = make_environment(python, layers.all, root=tmp_path / "env")
     code = "import subprocess; print([subprocess.getoutput(name) for name in ('tool', 'torchtool')])"
     assert layers.torch is not None
     assert layers.requirements is not None
@@ -130,13 +139,13 @@ def test_programs_of_layers_are_on_path(options: FetchOptions, python: TargetPyt
 
 
 def test_packages_of_caller_are_not_visible(
-    options: FetchOptions, python: TargetPython, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    python: TargetPython, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "own").mkdir()
     (tmp_path / "own" / "intruder.py").touch()
     monkeypatch.setenv("PYTHONPATH", str(tmp_path / "own"))
-    made = make_environment(PLACE, python, (), root=tmp_path / "env", log=options.log)
-    assert made.installed == {}
+    made = make_environment(python, (), root=tmp_path / "env")
+    assert installed(made, tmp_path) == ""
     code = "import importlib.util as u, site; print(u.find_spec('intruder'), site.ENABLE_USER_SITE)"
     assert run(made, code, tmp_path) == "None False"
 
@@ -175,20 +184,56 @@ def test_wheel_is_installed_into_own_environment(
     layers = make_layers(PLACE, python, torch=TORCH, requirements=[], options=options)
     wheel = make_wheel("tried", "1.0", {"tried.py": b"import torch\nVALUE = torch.VALUE\n"}, folder="dist")
     before = {path: path.stat().st_mtime_ns for path in layers.all[0].root.rglob("*")}
-    made = make_environment(PLACE, python, layers.all, [wheel], root=tmp_path / "env", log=options.log)
-    assert made.installed["tried"] == "1.0"
+    made = make_environment(python, layers.all, [wheel], root=tmp_path / "env")
+    assert "tried 1.0" in installed(made, tmp_path)
     assert run(made, "import tried; print(tried.VALUE)", tmp_path) == "torch"
     assert {path: path.stat().st_mtime_ns for path in layers.all[0].root.rglob("*")} == before
-    again = make_environment(PLACE, python, layers.all, [], root=tmp_path / "env", log=options.log)
-    assert "tried" not in again.installed
+    again = make_environment(python, layers.all, [], root=tmp_path / "env")
+    assert "tried" not in installed(again, tmp_path)
 
 
-def test_wheel_that_pip_rejects_is_an_error(
-    options: FetchOptions, python: TargetPython, make_wheel: Callable[..., Path], tmp_path: Path
+def test_wheel_for_another_python_is_an_error(
+    python: TargetPython, make_wheel: Callable[..., Path], tmp_path: Path
 ) -> None:
     wheel = make_wheel("tried", tags="cp27-cp27m-win32", folder="dist")
     with pytest.raises(EnvironmentLacksError, match="is not a supported wheel"):
-        make_environment(PLACE, python, (), [wheel], root=tmp_path / "env", log=options.log)
+        make_environment(python, (), [wheel], root=tmp_path / "env")
+
+
+def test_programs_of_wheels_run(
+    python: TargetPython, make_wheel: Callable[..., Path], tmp_path: Path
+) -> None:
+    files = {
+        "tried.py": b"import sys\ndef main():\n    print('entry', sys.prefix)\n",
+        "tried-1.0.dist-info/entry_points.txt": b"[console_scripts]\nentry = tried:main\n",
+        "tried-1.0.data/scripts/script": f"#!python\n{SAY}".encode(),
+        "tried-1.0.data/data/lib64/note": b"kept",
+        "shared.py": b"VALUE = 1\n",
+    }
+    first = make_wheel("tried", "1.0", files, executable=("tried-1.0.data/scripts/script",), folder="dist")
+    second = make_wheel("other", "1.0", {"shared.py": b"VALUE = 2\n"}, folder="dist")
+    made = make_environment(python, (), [first, second], root=tmp_path / "env")
+    code = "import shared, subprocess as s; print(shared.VALUE, s.getoutput('entry'), s.getoutput('script'))"
+    assert run(made, code, tmp_path) == f"2 entry {made.root} program of {made.root}"
+    assert (made.root / "lib64" / "note").read_bytes() == b"kept"
+
+
+@pytest.mark.parametrize("name", ["tried-1.0.data/data/{}", "../../../{}", "tried-1.0.data/data/bin"])
+def test_wheel_changes_nothing_outside(
+    python: TargetPython, make_wheel: Callable[..., Path], tmp_path: Path, name: str
+) -> None:
+    """A wheel may have the names of the environment's own files, which are links to the Python."""
+    names = ["bin/python", "pyvenv.cfg", f"{python.library}/matrix-layers.pth"]
+    before = python.path.read_bytes()
+    wheel = make_wheel("tried", "1.0", {name.format(one): b"hostile" for one in names}, folder="dist")
+    if name.endswith("/{}") and name.startswith("tried"):
+        made = make_environment(python, (), [wheel], root=tmp_path / "env")
+        assert run(made, "print('runs')", tmp_path) == "runs"
+    else:
+        with pytest.raises(EnvironmentLacksError, match="cannot be installed"):
+            make_environment(python, (), [wheel], root=tmp_path / "env")
+    assert python.path.read_bytes() == before
+    assert {path.name for path in tmp_path.iterdir()} <= {"env", "dist", "made", "run.log", "cache"}
 
 
 def test_damaged_wheel_is_not_installed(own_cache: Path, options: FetchOptions, python: TargetPython) -> None:

@@ -77,13 +77,12 @@ def test_torch_and_build_requirements_in_the_image(runtime: Runtime, cache: Path
     assert layers.torch is not None
     assert layers.torch.root.is_relative_to(cache)
 
-    made = make_environment(runtime, python, layers.all, root=tmp_path / "env", log=how.log)
+    made = make_environment(python, layers.all, root=tmp_path / "env")
     run_in(runtime, [str(made.python), "-c", ASK], made.view, what="Asking", log=tmp_path / "asked")
     found = answer(tmp_path / "asked")
-    assert found["torch"] == made.installed["torch"] == "2.13.0+rocm7.2"
+    assert found["torch"] == "2.13.0+rocm7.2"
     assert found["hip"].startswith("7.2")
     assert Path(found["from"]).is_relative_to(layers.torch.root)
-    assert found["setuptools"] == made.installed["setuptools"]
     assert int(found["setuptools"].split(".")[0]) < 80
     assert found["ninja"].startswith(str(cache))
     assert found["runs"] is True
