@@ -1,7 +1,9 @@
+# PYTHON_ARGCOMPLETE_OK: argcomplete's global completion looks for this line
 """Entry point: ``matrix`` and ``python -m matrix``."""
 
 from __future__ import annotations
 
+import os
 import sys
 
 
@@ -13,6 +15,10 @@ def main() -> int:
     import gc
 
     _import_msgspec()
+    if "_ARGCOMPLETE" in os.environ:
+        from matrix.completion import complete
+
+        complete()
     from matrix.cli import main as run
 
     code = run()
@@ -28,8 +34,6 @@ def _open_missing_streams() -> None:
     """
     if None not in {sys.stdin, sys.stdout, sys.stderr}:
         return
-    import os
-
     for number in range(3):
         try:
             os.fstat(number)

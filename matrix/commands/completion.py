@@ -1,0 +1,25 @@
+"""``matrix completion``: the script with which a shell completes command lines."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from matrix.context import Context
+
+SUMMARY = "print the script with which bash, zsh or fish completes commands, options and names"
+EXAMPLE = 'eval "$(matrix completion bash)"'
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the shell."""
+    parser.add_argument("shell", choices=("bash", "zsh", "fish"), help="the shell")
+
+
+def execute(context: Context) -> int:
+    """Print the script."""
+    from matrix.completion import script
+
+    context.console.data(script(context.args.shell))
+    return 0

@@ -1,0 +1,66 @@
+"""Completion of command lines in bash, zsh and fish: argcomplete runs the program when Tab is pressed."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Callable, Iterable
+from functools import partial
+
+import argcomplete
+from argcomplete.shell_integration import shellcode
+
+from matrix.cli import make_parser
+from matrix.settings import load_catalog, read_settings
+from resolver.errors import MatrixError
+from resolver.facts.catalog import Catalog
+from resolver.facts.schema import KINDS
+
+_PLATFORM = ("base-image", "glibc", "python", "rocm", "torch")
+
+_NAMES: dict[str, Callable[[Catalog], Iterable[str]]] = {
+    "REQ": lambda catalog: [*catalog.package, *_PLATFORM],
+    "NAME": lambda catalog: [*catalog.package, "torch"],
+    "KIND": lambda _: (kind.replace("_", "-") for kind in KINDS),
+    "--site": lambda catalog: catalog.site,
+    "--base-image": lambda catalog: catalog.image,
+    "--from-base-image": lambda catalog: catalog.image,
+    "--gfx": lambda catalog: catalog.gfx,
+    "--package": lambda catalog: catalog.package,
+    "--upgrade": lambda catalog: [*catalog.package, "torch"],
+}
+"""What an option, or a positional argument with that placeholder, accepts."""
+
+
+def script(shell: str) -> str:
+    """Return the script that a shell must run to complete command lines of the program."""
+    return shellcode(["matrix"], shell=shell).strip("\n")
+
+
+def complete() -> None:
+    """Print the completions of the command line that the shell's variables contain, and exit."""
+    words = os.environ["COMP_LINE"][: int(os.environ["COMP_POINT"])].split(" ")[1:-1]
+    parser = make_parser(next((word for word in words if word and not word.startswith("-")), ""))
+    _add_completers(parser)
+    argcomplete.autocomplete(parser, always_complete_options="long")
+    sys.exit(0)
+
+
+def _add_completers(parser: argparse.ArgumentParser) -> None:
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for subparser in action.choices.values():
+                _add_completers(subparser)
+            continue
+        named = action.option_strings or [str(action.metavar)]
+        names = next((_NAMES[name] for name in named if name in _NAMES), None)
+        if names is not None:
+            action.completer = partial(_of_catalog, names)  # type: ignore[attr-defined]
+
+
+def _of_catalog(names: Callable[[Catalog], Iterable[str]], **_: object) -> list[str]:
+    try:
+        return sorted(set(names(load_catalog(read_settings()))))
+    except MatrixError:  # a file of facts with an error: the command itself explains it
+        return []

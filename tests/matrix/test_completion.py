@@ -1,0 +1,94 @@
+"""Completion: what a shell's Tab shows, asked as the scripts of argcomplete ask; and real bash and fish."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SHELLS = ("bash", "zsh", "fish")
+
+
+def complete(line: str, cwd: Path, shell: str = "fish", **variables: str) -> list[str]:
+    """Return the completions of a command line whose last word is incomplete."""
+    reply = cwd / "reply"
+    env = os.environ | {
+        "_ARGCOMPLETE": "1",
+        "_ARGCOMPLETE_SHELL": shell,
+        "_ARGCOMPLETE_IFS": "\n",
+        "_ARGCOMPLETE_STDOUT_FILENAME": str(reply),
+        "_ARGCOMPLETE_SUPPRESS_SPACE": "1",
+        "COMP_LINE": line,
+        "COMP_POINT": str(len(line)),
+        **variables,
+    }
+    done = subprocess.run(
+        [sys.executable, "-m", "matrix"], env=env, cwd=cwd, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return reply.read_text().split("\n")
+
+
+@pytest.mark.parametrize(
+    ("line", "shown"),
+    [
+        ("matrix reci", ["recipe"]),
+        ("matrix build-wheels --site lumi-g bitsa", ["bitsandbytes"]),
+        ("matrix resolve --site lumi-", ["lumi-c", "lumi-g"]),
+        ("matrix table --gfx gfx90", ["gfx900", "gfx906", "gfx908", "gfx90a", "gfx90c"]),
+        ("matrix catalog list known", ["known-bad"]),
+        ("matrix resolve --base-image lumi-rocm-rocm-6.2.4", ["lumi-rocm-rocm-6.2.4.sif"]),
+    ],
+)
+def test_tab_completes(line: str, shown: list[str], tmp_path: Path) -> None:
+    assert [text.split("\t")[0].strip() for text in complete(line, tmp_path)] == shown
+
+
+def test_own_sites_complete_and_bad_facts_are_silent(tmp_path: Path) -> None:
+    own = tmp_path / "own.toml"
+    own.write_text(
+        'schema = 1\n[[site]]\nname = "cirrus"\ntitle = "Cirrus"\nbackend = "cpu"\ngfx = []\n'
+        'status = "documented"\nsource = "test"\n'
+    )
+    assert complete("matrix table --site cir", tmp_path, MATRIX_SITE=str(own))[0].strip() == "cirrus"
+    own.write_text("schema = 1\n[[nothing]]\n")
+    assert complete("matrix table --site cir", tmp_path, MATRIX_SITE=str(own)) == [""]
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_scripts_are_valid(shell: str, tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "matrix", "completion", shell], capture_output=True, text=True, check=True
+    )
+    program = shutil.which(shell)
+    if program is None:
+        pytest.skip(f"{shell} is not installed")
+    script = tmp_path / "script"
+    script.write_text(done.stdout)
+    checked = subprocess.run([program, "-n", script], capture_output=True, text=True, check=False)
+    assert (checked.returncode, checked.stderr) == (0, "")
+
+
+STEPS = {
+    "bash": 'eval "$(matrix completion bash)"; COMP_LINE="matrix table --site fron"; '
+    "COMP_POINT=${#COMP_LINE}; "
+    "COMP_TYPE=9; _python_argcomplete matrix; echo ${COMPREPLY[@]}",
+    "fish": "matrix completion fish | source; complete -C 'matrix table --site fron'",
+}
+
+
+@pytest.mark.parametrize("shell", STEPS)
+def test_shells_complete_a_site(shell: str, tmp_path: Path) -> None:
+    """The shell itself runs the function that the script registers."""
+    if shutil.which(shell) is None:
+        pytest.skip(f"{shell} is not installed")
+    program = tmp_path / "matrix"
+    program.write_text(f'#!/bin/sh\nexec {sys.executable} -m matrix "$@"\n')
+    program.chmod(0o755)
+    env = os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    done = subprocess.run([shell, "-c", STEPS[shell]], env=env, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["frontier"]
