@@ -1,7 +1,7 @@
 """Write the parts of the documentation that are generated from the program; ``--check`` only compares.
 
-Completely generated are the man pages, ``docs/reference/golden.md`` and ``docs/reference/diagnosis.md``.
-In ``docs/reference/catalog.md`` the numbers of rows are generated, and on the page of each command the
+Completely generated are the man pages, ``golden.md``, ``diagnosis.md`` and ``errors`` in ``docs/reference``.
+In ``catalog.md`` the numbers of rows are generated, and on the page of each command the
 options that the page does not mention.
 """
 
@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import command_line
+import errors
 from diagnosing import page as diagnosis_page
 
 from resolver.facts.loading import load
@@ -106,6 +107,7 @@ def documents() -> dict[Path, str]:
     common = (folder / "README.md").read_text(encoding="utf-8")
     page = REFERENCE / "catalog.md"
     pages = {
+        **errors.pages(),
         page: _between(page.read_text(encoding="utf-8"), "counts", counts(catalog)),
         REFERENCE / "golden.md": golden(catalog),
         REFERENCE / "diagnosis.md": diagnosis_page(),
@@ -128,8 +130,8 @@ def main() -> int:
         for path in stale:
             print(f"{path.name} is out of date; run: nox -s docs")
         return 1 if stale else 0
-    MAN.mkdir(exist_ok=True)
     for path, text in stale.items():
+        path.parent.mkdir(exist_ok=True)
         path.write_text(text, encoding="utf-8")
     return 0
 

@@ -58,6 +58,20 @@ def test_pages_name_options_that_exist(flags: dict[str, set[str]]) -> None:
     assert wrong == []
 
 
+def test_every_error_id_has_a_page() -> None:
+    pages = {page.stem for page in (PROJECT / "docs" / "reference" / "errors").glob("*.md")} - {"README"}
+    names = {"resolver/errors.py", "matrix/console.py"}
+    defined = {
+        name
+        for path in names
+        for name in re.findall(
+            r'^    id(?:: ClassVar\[str\])? = "(.*)"', (PROJECT / path).read_text(), re.MULTILINE
+        )
+    }
+    assert pages == defined
+    assert len(pages) > 15
+
+
 def test_links_to_other_sites_are_well_formed() -> None:
     links = {
         (page.name, link) for page in PAGES for link in re.findall(r"\]\(([a-z]+:[^)]*)\)", page.read_text())
