@@ -10,7 +10,7 @@ import sys
 def main() -> int:
     """Run the program; the version is printed without importing anything else."""
     _open_missing_streams()
-    if sys.argv[1:] == ["--version"] and _print_version():
+    if sys.argv[1:] in (["--version"], ["-V"]) and _print_version():
         return 0
     import gc
 

@@ -20,7 +20,15 @@ from builders.cache import cache_root
 from matrix import __version__
 from matrix.console import Console, OutputError, ReaderGoneError
 from matrix.context import Context
-from matrix.options import EXIT_CODES, add_verbosity, expand_gfx_flags, help_texts
+from matrix.options import (
+    EXIT_CODES,
+    GLOBAL_DEFAULTS,
+    GLOBAL_WITH_VALUE,
+    add_global_options,
+    expand_gfx_flags,
+    help_texts,
+)
+from matrix.screen import Color
 from resolver.errors import (
     EXIT_INTERRUPTED,
     InternalError,
@@ -59,6 +67,9 @@ class _Parser(argparse.ArgumentParser):
             if argument in options:
                 hint = f"Put it after `{self.prog}`."
         elif invalid:
+            message = message.partition(" (choose from")[0]
+            if "COMMAND" in message:
+                message = f"unknown command {invalid[1]!r}"
             hint = did_you_mean(invalid[1], re.findall(r"[\w-]+", invalid[2]))
         raise UsageError(message[:1].upper() + message[1:] + ".", hint=hint)
 
@@ -70,7 +81,7 @@ class _Parser(argparse.ArgumentParser):
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the program and return its exit code; a traceback is shown only with ``-vv``."""
     arguments = list(sys.argv[1:] if argv is None else argv)
-    console = Console()
+    console = Console(color=_color(arguments))
     gc.set_threshold(_GARBAGE_THRESHOLD)
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _interrupt)
@@ -111,16 +122,34 @@ def _interrupt(number: int, frame: object) -> NoReturn:  # noqa: ARG001
 
 def main_inner(arguments: Sequence[str], console: Console) -> int:
     """Run the program; failures are raised."""
-    words = list(takewhile(lambda argument: argument not in {"-h", "--help"}, arguments))
-    called = next((word for word in words if not word.startswith("-")), "")
+    called, arguments = called_command(arguments)
     os.getcwd()  # noqa: PTH109  it fails if the directory was deleted, which programs would not explain
-    args, rest = make_parser(called).parse_known_args(expand_gfx_flags(arguments))
+    parser = make_parser(called)
+    if not arguments:
+        parser.print_help()
+        return 0
+    args, rest = parser.parse_known_args(expand_gfx_flags(arguments))
     if rest:
         _add_to_names(args, rest)
     console.verbosity = -1 if args.quiet else args.verbose
+    console.color = args.color
     if args.debug:
         console.log_to(cache_root() / "logs")
     return int(args.execute(Context(args, console)))
+
+
+def called_command(arguments: Sequence[str]) -> tuple[str, list[str]]:
+    """Return the command that is called, and the arguments; ``help COMMAND`` becomes ``COMMAND --help``."""
+    for number, word in enumerate(arguments):
+        if word in {"-h", "--help"}:
+            break
+        if word.startswith("-") or (number and arguments[number - 1] in GLOBAL_WITH_VALUE):
+            continue
+        if word != "help":
+            return word, list(arguments)
+        asked = [*arguments[:number], *arguments[number + 1 :], "--help"]
+        return called_command(asked)
+    return "", list(arguments)
 
 
 def _add_to_names(args: argparse.Namespace, rest: Sequence[str]) -> None:
@@ -142,7 +171,9 @@ def make_parser(called: str = "") -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    parser.add_argument("--version", action="version", version=f"matrix {__version__}")
+    parser.add_argument("-V", "--version", action="version", version=f"matrix {__version__}")
+    add_global_options(parser)
+    parser.set_defaults(**GLOBAL_DEFAULTS)
     subparsers = parser.add_subparsers(
         metavar="COMMAND",
         required=True,
@@ -156,6 +187,7 @@ def make_parser(called: str = "") -> argparse.ArgumentParser:
         return parser
     for name, file in files.items():
         subparsers.add_parser(name, help=_summary(file))
+    subparsers.add_parser("help", help="show the help of a command")
     return parser
 
 
@@ -168,11 +200,9 @@ def _summary(file: Path) -> str:
 
 
 def _add_arguments(parser: argparse.ArgumentParser, command: ModuleType) -> None:
-    parser.set_defaults(
-        execute=command.execute, parser=parser, names_dest=None, quiet=False, verbose=0, debug=False
-    )
+    parser.set_defaults(execute=command.execute, parser=parser, names_dest=None)
     command.add_arguments(parser)
-    add_verbosity(parser)
+    add_global_options(parser)
 
 
 def _fail(error: MatrixError, arguments: Sequence[str], console: Console) -> int:
@@ -197,6 +227,14 @@ def _fail(error: MatrixError, arguments: Sequence[str], console: Console) -> int
         pass
     console.show_log()
     return error.exit_code
+
+
+def _color(arguments: Sequence[str]) -> Color:
+    """Return the value of ``--color`` before anything is parsed: parsing may fail."""
+    own = list(takewhile(lambda argument: argument != "--", arguments))
+    pairs = {*pairwise(own), *(tuple(word.split("=", 1)) for word in own)}
+    colors: tuple[Color, ...] = "always", "never"
+    return next((color for color in colors if ("--color", color) in pairs), "auto")
 
 
 def _wants_json(arguments: Sequence[str]) -> bool:

@@ -11,7 +11,7 @@ from functools import partial
 import argcomplete
 from argcomplete.shell_integration import shellcode
 
-from matrix.cli import make_parser
+from matrix.cli import called_command, make_parser
 from matrix.settings import load_catalog, read_settings
 from resolver.errors import MatrixError
 from resolver.facts.catalog import Catalog
@@ -41,7 +41,8 @@ def script(shell: str) -> str:
 def complete() -> None:
     """Print the completions of the command line that the shell's variables contain, and exit."""
     words = os.environ["COMP_LINE"][: int(os.environ["COMP_POINT"])].split(" ")[1:-1]
-    parser = make_parser(next((word for word in words if word and not word.startswith("-")), ""))
+    called, _ = called_command([word for word in words if word])
+    parser = make_parser(called)
     _add_completers(parser)
     argcomplete.autocomplete(parser, always_complete_options="long")
     sys.exit(0)

@@ -10,11 +10,14 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
+from matrix.screen import can_encode, encoding_of, screen_of, uses_ascii
 from resolver.errors import EnvironmentLacksError
 from resolver.reporter import Reporter
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from matrix.screen import Color, Screen
 
 
 class OutputError(EnvironmentLacksError):
@@ -37,16 +40,33 @@ class Console(Reporter):
     ----------
     verbosity
         -1 prints only results and errors, 0 is normal, 1 prints more, 2 shows tracebacks.
+    color
+        When to use colours; ``auto`` asks `NO_COLOR`, `FORCE_COLOR` and the terminal.
     """
 
-    def __init__(self, verbosity: int = 0) -> None:
+    def __init__(self, verbosity: int = 0, color: Color = "auto") -> None:
         self.verbosity = verbosity
+        self.color = color
         self._started = time.monotonic()
         self._log_file: Path | None = None
 
+    @property
+    def out(self) -> Screen:
+        """What stdout can show."""
+        return screen_of(sys.stdout, self.color)
+
+    @property
+    def err(self) -> Screen:
+        """What stderr can show."""
+        return screen_of(sys.stderr, self.color)
+
     def data(self, text: str) -> None:
-        """Print a result; characters that the encoding of stdout lacks become escapes."""
+        """Print a result as it is; characters that the encoding of stdout lacks become escapes."""
         _print(f"{_encodable(text)}\n")
+
+    def text(self, text: str) -> None:
+        """Print a result for a person, with long lines wrapped at the width of the terminal."""
+        self.data(self.out.wrapped(text))
 
     def result(self, text: str, output: Path | None) -> None:
         """Print a result, or write it to the file that the user named."""
@@ -75,47 +95,39 @@ class Console(Reporter):
             with _explained():
                 sys.stdout.flush()
 
-    def width(self) -> int | None:
-        """Return the columns of the terminal; None if stdout is not a terminal and ``COLUMNS`` is unset."""
-        if not _is_terminal(sys.stdout) and not os.environ.get("COLUMNS", "").isdecimal():
-            return None
-        import shutil
-
-        return shutil.get_terminal_size().columns
-
-    def coloured(self, code: str, text: str) -> str:
-        """Colour part of a result if stdout is a terminal that supports colours."""
-        return _coloured(code, text, sys.stdout)
+    def can_print(self, text: str) -> bool:
+        """Return whether stdout shows every character of a text."""
+        return not uses_ascii(sys.stdout, text)
 
     def document(self, value: object) -> None:
         """Print a result as one JSON document."""
         text = json.dumps(value, indent=2, ensure_ascii=False)
-        _print(f"{text if can_encode(text) else json.dumps(value, indent=2)}\n")
+        _print(f"{text if can_encode(sys.stdout, text) else json.dumps(value, indent=2)}\n")
 
     def info(self, message: str) -> None:
         """Print a message for a person."""
         self._log("INFO", message)
         if self.verbosity >= 0:
-            _print_message(message)
+            self._print_message(message)
 
     def step(self, message: str) -> None:
         """Print the start of a step, with the seconds since the program started."""
         self._log("INFO", message)
         if self.verbosity >= 0:
             elapsed = time.monotonic() - self._started
-            _print_message(f"  {elapsed:7.1f} s  {message}")
+            self._print_message(f"  {elapsed:7.1f} s  {message}")
 
     def warning(self, message: str) -> None:
         """Print a warning, even in quiet mode."""
         self._log("WARNING", message)
-        _print_message(f"{_coloured('33', 'warning:', sys.stderr)} {message}")
+        self._print_message(f"{self.err.styled('bold yellow', 'warning:')} {message}")
 
     def error(self, message: str, hint: str = "") -> None:
         """Print an error and its hint."""
         self._log("ERROR", f"{message} {hint}".rstrip())
-        _print_message(f"{_coloured('31', 'error:', sys.stderr)} {message}")
+        self._print_message(f"{self.err.styled('bold red', 'error:')} {message}")
         if hint:
-            _print_message(f"  {hint}")
+            self._print_message(f"  {hint}")
 
     def log_to(self, directory: Path) -> None:
         """Write everything that the program and its libraries log to a new file in a directory."""
@@ -138,12 +150,16 @@ class Console(Reporter):
         text = traceback.format_exc()
         self._log("ERROR", text)
         if self.verbosity > 1:
-            _print_message(text.rstrip())
+            _write_message(text.rstrip())
 
     def show_log(self) -> None:
         """Print the path of the log file, if there is one."""
         if self._log_file is not None:
-            _print_message(f"  Log: {self._log_file}")
+            self._print_message(f"  Log: {self._log_file}")
+
+    def _print_message(self, text: str) -> None:
+        if sys.stderr is not None:
+            _write_message(self.err.wrapped(text))
 
     def _log(self, level: str, message: str) -> None:
         if self._log_file is not None:
@@ -174,7 +190,7 @@ def _explained() -> Iterator[None]:
         raise OutputError(msg) from None
 
 
-def _print_message(text: str) -> None:
+def _write_message(text: str) -> None:
     if sys.stderr is None:
         return
     try:
@@ -194,41 +210,7 @@ def _discard(stream: TextIO) -> None:
 
 def _encodable(text: str) -> str:
     """Replace characters that the encoding of stdout lacks with escapes."""
-    return text if can_encode(text) else text.encode(_encoding(), "backslashreplace").decode(_encoding())
-
-
-def can_encode(text: str) -> bool:
-    """Return whether the encoding of stdout has every character of a text."""
-    try:
-        text.encode(_encoding())
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
-def _encoding() -> str:
-    return getattr(sys.stdout, "encoding", None) or "utf-8"
-
-
-def _is_terminal(stream: TextIO | None) -> bool:
-    """Return whether a stream is a terminal; a stream that was closed before the start is None."""
-    return stream is not None and stream.isatty()
-
-
-def _coloured(code: str, text: str, stream: TextIO) -> str:
-    wanted = _is_terminal(stream) and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
-    return f"\033[{code}m{text}\033[0m" if wanted or os.environ.get("FORCE_COLOR") else text
-
-
-def table(rows: list[list[str]], *, indent: str = "  ") -> str:
-    """Align rows of text in columns.
-
-    Examples
-    --------
-    >>> print(table([["torch", "2.5.1"], ["apex", "1.4.0"]], indent=""))
-    torch  2.5.1
-    apex   1.4.0
-    """
-    widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)] if rows else []
-    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
-    return "\n".join(indent + line.rstrip() for line in lines)
+    if can_encode(sys.stdout, text):
+        return text
+    encoding = encoding_of(sys.stdout)
+    return text.encode(encoding, "backslashreplace").decode(encoding)

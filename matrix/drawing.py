@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from builders.process import bytes_of
 from builders.temporary import TemporaryDirectory
-from matrix.console import table
+from matrix.screen import PLAIN, Screen
 from resolver.errors import EnvironmentLacksError, MatrixError
 from resolver.graph import PIP, edges_of_graph, generations, pick_in, roots
 
@@ -73,13 +73,14 @@ BOX_CHARACTERS = "".join(BOX)
 """Characters that the encoding of the output must have for `BOX`."""
 
 
-def draw_text(graph: DiGraph[str], title: str, lines: Lines = BOX) -> str:
+def draw_text(graph: DiGraph[str], title: str, lines: Lines = BOX, screen: Screen = PLAIN) -> str:
     """Return the graph as a tree. What a distribution needs is drawn once, then referred to."""
     groups = generations(graph)
     parts = [visible(title), ""]
     if graph:
         head = ["gen.", "distribution", "from", "needed to"]
-        parts += [table([head, *_rows(graph, groups, lines)], indent=""), "", "Generations"]
+        tree = screen.table(list(_rows(graph, groups, lines)), head, indent="")
+        parts += [tree, "", "Generations"]
     else:
         parts += ["pip installs nothing.", ""]
     for number, group in enumerate(groups, start=1):

@@ -211,8 +211,15 @@ def add_names(parser: argparse.ArgumentParser, dest: str, *, metavar: str, help:
     parser.set_defaults(names_dest=dest)
 
 
-def add_verbosity(parser: argparse.ArgumentParser) -> None:
-    """Add ``-q``, ``-v`` and ``--debug``."""
+GLOBAL_DEFAULTS: dict[str, Any] = {"quiet": False, "verbose": 0, "debug": False, "color": "auto"}
+"""The values of the global options that are not given, neither before nor after the command."""
+
+GLOBAL_WITH_VALUE = {"--color"}
+"""The global options that take a value, which may be a separate word."""
+
+
+def add_global_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options that are accepted before and after the command, with no default."""
     parser.add_argument(
         "-q", "--quiet", action="store_true", default=argparse.SUPPRESS, help="print only results and errors"
     )
@@ -229,6 +236,12 @@ def add_verbosity(parser: argparse.ArgumentParser) -> None:
         default=argparse.SUPPRESS,
         help="write a log file; its path is printed if the command fails",
     )
+    parser.add_argument(
+        "--color",
+        choices=("auto", "always", "never"),
+        default=argparse.SUPPRESS,
+        help="when to use colours (default: auto)",
+    )
 
 
 def add_action(
@@ -236,7 +249,7 @@ def add_action(
 ) -> argparse.ArgumentParser:
     """Add one action of a command, such as ``list`` of ``matrix index``, with an example in its help."""
     parser = actions.add_parser(name, **help_texts(summary, example))
-    add_verbosity(parser)
+    add_global_options(parser)
     parser.set_defaults(parser=parser)
     return parser
 

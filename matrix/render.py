@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
+
+from matrix.screen import PLAIN, Screen
 
 if TYPE_CHECKING:
     from builders.findings import Finding
     from resolver.model import Distribution
 
-_COLOURS = {"error": "31", "warning": "33", "info": "36"}
+_STYLES = {"error": "bold red", "warning": "bold yellow", "info": "cyan"}
 
 
 def findings_text(
@@ -18,7 +20,7 @@ def findings_text(
     *,
     quiet: bool = False,
     indent: str = "",
-    coloured: Callable[[str, str], str] = lambda _, text: text,
+    screen: Screen = PLAIN,
 ) -> str:
     """Return findings as text, each as a message, its evidence and a hint.
 
@@ -32,8 +34,8 @@ def findings_text(
         Leave out findings of severity ``info``.
     indent
         Put before every line.
-    coloured
-        Colour a text with an ANSI code, as `Console.coloured` does.
+    screen
+        What the text is written to.
 
     Examples
     --------
@@ -50,7 +52,7 @@ def findings_text(
         evidence = finding.evidence
         file, line = evidence.get("file", ""), evidence.get("line", "")
         where = f"{file}:{line}: " if file and line else f"{file}: " if file else ""
-        severity = coloured(_COLOURS[finding.severity], f"{finding.severity}:")
+        severity = screen.styled(_STYLES[finding.severity], f"{finding.severity}:")
         lines.append(f"{printable(where)}{severity} {printable(finding.message)} [{finding.id}]")
         lines += [f"    {printable(text)}" for text in _quoted(evidence.get("text", ()))]
         if evidence.get("corrected"):

@@ -12,7 +12,7 @@ import msgspec
 
 from builders.cache import cache_root
 from builders.files import write_atomic
-from matrix.console import table
+from matrix.screen import PLAIN, Screen
 from resolver.lock import encode
 
 if TYPE_CHECKING:
@@ -45,7 +45,12 @@ def conflict_json(conflict: Conflict) -> dict[str, Any]:
 
 
 def resolution_text(
-    resolution: Resolution, *, reasons: bool = True, sources: bool = False, every: bool = False
+    resolution: Resolution,
+    *,
+    reasons: bool = True,
+    sources: bool = False,
+    every: bool = False,
+    screen: Screen = PLAIN,
 ) -> str:
     """Return a resolution as text: the versions, the reasons for each, and the install order.
 
@@ -59,7 +64,7 @@ def resolution_text(
         support = pick.support if pick.verdict == "supported" else f"{pick.support}, at own risk"
         origin = f"alias of {pick.alias_of}" if pick.alias_of else pick.origin
         rows.append([pick.name, pick.key, origin, support])
-    lines = [title_of(resolution.target), "", table(rows)]
+    lines = [title_of(resolution.target), "", screen.table(rows)]
     if others:
         lines.append(f"  {others_text(others)}")
     if reasons:

@@ -20,16 +20,15 @@ from matrix.resolution_text import title_of
 from resolver.model import SCHEMA
 
 if TYPE_CHECKING:
+    from matrix.screen import Screen
     from resolver.model import CoreItem, Distribution
     from resolver.table import Cell, Column, Row, Table
 
     Core = Callable[[Row, Column | None], list[CoreItem]]
     """Returns the whole reason why a cell, or a row, is refused."""
-    Paint = Callable[[str, str], str]
-    """Returns a text in the colour with a number."""
 
 ROW_KEYS = ("base_image", "rocm", "torch", "python", "verdict")
-_RISK_COLOUR, _REFUSED_COLOUR = "33", "2"
+_RISK, _REFUSED = "yellow", "dim"
 _MIN_WIDTH = len("- base-image")
 """Every column has room for the most frequent reasons."""
 _GAP = "  "
@@ -38,7 +37,7 @@ _NO_IMAGE = ", no base image works: published wheels only"
 _REFUSED_ROWS = "Runs nowhere at this site"
 
 
-def to_text(table: Table, rows: Iterable[Row], width: int | None, paint: Paint) -> Iterator[str]:
+def to_text(table: Table, rows: Iterable[Row], screen: Screen) -> Iterator[str]:
     """Yield the table in lines.
 
     Rows of the same base images follow a heading that names the images. The widths of the columns follow
@@ -51,17 +50,15 @@ def to_text(table: Table, rows: Iterable[Row], width: int | None, paint: Paint) 
         The columns and their possible versions.
     rows
         Its rows, or some of them.
-    width
-        Characters in a line; None for no limit.
-    paint
-        Colours a text.
+    screen
+        What the text is written to.
     """
     yield f"{title_of(table.request.target)}\n"
     refused = {column.name: table.refused_everywhere(column) for column in table.columns}
     listed = ", ".join(f"{name} ({reason})" for name, reason in refused.items() if reason)
     if listed:
         yield f"Not available in any row: {listed}\n"
-    layout = _Layout(table, [column for column in table.columns if not refused[column.name]], width, paint)
+    layout = _Layout(table, [column for column in table.columns if not refused[column.name]], screen)
     for _, group in groupby(rows, key=lambda row: (row.images, row.rocm, row.verdict)):
         first = next(group)
         yield layout.heading(first)
@@ -72,14 +69,14 @@ def to_text(table: Table, rows: Iterable[Row], width: int | None, paint: Paint) 
 class _Layout:
     """Widths of the columns, and lines of these widths."""
 
-    def __init__(self, table: Table, columns: Sequence[Column], width: int | None, paint: Paint) -> None:
-        self._paint = paint
+    def __init__(self, table: Table, columns: Sequence[Column], screen: Screen) -> None:
+        self._styled = screen.styled
         self._columns = columns
         self._is_cpu = table.request.target.backend == "cpu"
         torch = max(map(len, ["torch", *table.torch_versions()]))
         self._head = (torch, len("python"))
         self._widths = {column.name: _width(table, column) for column in columns}
-        self._blocks = list(self._fold(width))
+        self._blocks = list(self._fold(screen.width))
 
     def _fold(self, width: int | None) -> Iterator[list[Column]]:
         """Yield the columns that fit side by side."""
@@ -98,7 +95,7 @@ class _Layout:
     def heading(self, row: Row) -> str:
         """Return the heading of a group of rows: the names of the images and of the columns."""
         text = _heading(row, is_cpu=self._is_cpu)
-        lines = [self._paint(_RISK_COLOUR, text) if row.verdict == "at-own-risk" else text] if text else []
+        lines = [self._styled(_RISK, text) if row.verdict == "at-own-risk" else text] if text else []
         lines += [f"  {image}" for image in row.images]
         names = [[column.name for column in block] for block in self._blocks]
         header = self._fill("torch", "python", names if row.verdict else [[]])
@@ -107,7 +104,7 @@ class _Layout:
     def line(self, row: Row) -> str:
         """Return the lines of a row."""
         if row.verdict is None:
-            refusal = self._paint(_REFUSED_COLOUR, f"- {row.refused}")
+            refusal = self._styled(_REFUSED, f"- {row.refused}")
             return f"{self._start(row.torch, row.python)}{refusal}\n"
         cells = [[self._cell(row.cells[column.name], column) for column in block] for block in self._blocks]
         return "\n".join(self._fill(row.torch, row.python, cells)) + "\n"
@@ -120,7 +117,7 @@ class _Layout:
                 text.ljust(self._widths[column.name]) for column, text in zip(block, texts, strict=False)
             ]
             line = (start + _GAP.join(padded)).rstrip()
-            yield re.sub(_REFUSAL, lambda match: self._paint(_REFUSED_COLOUR, match[0]), line)
+            yield re.sub(_REFUSAL, lambda match: self._styled(_REFUSED, match[0]), line)
             start = " " * len(start)
 
     def _start(self, torch: str, python: str) -> str:

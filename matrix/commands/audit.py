@@ -134,5 +134,5 @@ def _text(report: Report, context: Context) -> str:
             lines.append(f"  GPU code in {printable(path)}: {', '.join(names) or 'none'}")
         if report.needs and not report.code_objects:
             lines.append("  GPU code: none")
-    lines.append(findings_text(report.findings, quiet=quiet, indent="  ", coloured=console.coloured))
+    lines.append(findings_text(report.findings, quiet=quiet, indent="  ", screen=console.out))
     return "\n".join(filter(None, lines))

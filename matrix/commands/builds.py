@@ -8,7 +8,6 @@ import msgspec
 
 from builders.index import Index
 from builders.records import BuildRecord, build_records
-from matrix.console import table
 from matrix.options import add_format, add_index, add_names
 from matrix.render import duration, printable
 from matrix.request import check_names
@@ -20,6 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from matrix.context import Context
+    from matrix.screen import Screen
 
 SUMMARY = "list past and running builds: state, node, time, memory, log, and why each was built"
 EXAMPLE = "matrix builds apex --index index --format json"
@@ -52,15 +52,15 @@ def execute(context: Context) -> int:
     if args.format == "json":
         console.document(msgspec.to_builtins(result))
     else:
-        console.data(_text(result.builds, index.state / "logs"))
+        console.data(_text(result.builds, index.state / "logs", console.out))
     return 0
 
 
-def _text(builds: Sequence[BuildRecord], logs: Path) -> str:
+def _text(builds: Sequence[BuildRecord], logs: Path, screen: Screen) -> str:
     if not builds:
         return "There are no builds."
-    rows = [["STATE", "WHEEL", "NODE", "STARTED (UTC)", "TIME", "GIB", "CORES", "LOG", "WHY"]]
-    rows += [
+    head = ["STATE", "WHEEL", "NODE", "STARTED (UTC)", "TIME", "GIB", "CORES", "LOG", "WHY"]
+    rows = [
         [
             build.state,
             f"{build.name} {build.version}",
@@ -75,4 +75,4 @@ def _text(builds: Sequence[BuildRecord], logs: Path) -> str:
         for build in builds
     ]
     errors = [f"{build.name} {build.version}: {printable(build.error)}" for build in builds if build.error]
-    return "\n".join([table(rows, indent=""), *errors, f"Logs: {logs}"])
+    return "\n".join([screen.table(rows, head, indent=""), *errors, f"Logs: {logs}"])

@@ -11,7 +11,6 @@ import msgspec
 
 from builders.findings import Finding
 from matrix import learning
-from matrix.console import table
 from matrix.options import add_action, add_catalog, add_format, add_names
 from matrix.refresh import update as updating
 from matrix.settings import load_catalog, overlays
@@ -112,7 +111,8 @@ def _list(args: argparse.Namespace, settings: Settings, console: Console) -> int
     if args.format == "json":
         console.document({"schema": 1, "kind": args.kind, "rows": rows})
     else:
-        console.data(table([[row["name"], row["status"], _summary(row)] for row in rows], indent=""))
+        lines = [[row["name"], row["status"], _summary(row)] for row in rows]
+        console.data(console.out.table(lines, indent=""))
         console.info("\nAll keys, sources and notes: --format json")
     return 0
 
@@ -126,10 +126,10 @@ def _count(kinds: dict[str, list[Row]], args: argparse.Namespace, console: Conso
         }
         console.document({"schema": 1, "kinds": document})
         return
-    lines = [["kind", "rows", *STATUSES]]
+    lines = []
     for kind, count in counts.items():
         lines.append([kind, str(count.total()), *(str(count[status]) for status in STATUSES)])
-    console.data(table(lines, indent=""))
+    console.data(console.out.table(lines, ["kind", "rows", *STATUSES], indent=""))
 
 
 def _row_document(row: Row) -> dict[str, Any]:

@@ -67,7 +67,7 @@ def execute(context: Context) -> int:
             }
         console.document(document)
     else:
-        text = findings_text(findings, quiet=console.verbosity < 0, coloured=console.coloured)
+        text = findings_text(findings, quiet=console.verbosity < 0, screen=console.out)
         if text:
             console.data(text)
         if facts:

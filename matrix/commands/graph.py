@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from matrix.console import can_encode
 from matrix.locking import names_target, same_target
 from matrix.options import add_lock, add_names, add_target_options
 from matrix.resolution_text import names_of_others, others_text, show_conflict, title_of
+from matrix.screen import PLAIN
 from resolver.errors import UsageError, did_you_mean
 from resolver.model import SCHEMA, Conflict
 from resolver.requirements import parse_requirement
@@ -65,7 +65,11 @@ def execute(context: Context) -> int:
     title = _title(lock)
     match args.format:
         case "json":
-            text = _json_text(graph_json(graph, lock, requirements), to_file=args.output is not None)
+            document = graph_json(graph, lock, requirements)
+            if args.output is None:
+                console.document(document)
+                return 0
+            text = json.dumps(document, indent=2, ensure_ascii=False)
         case "dot":
             text = draw_dot(graph, title)
         case "mermaid":
@@ -73,8 +77,9 @@ def execute(context: Context) -> int:
         case "svg":
             text = draw_svg(graph, title)
         case _:
-            shows_boxes = args.output is not None or can_encode(BOX_CHARACTERS)
-            text = draw_text(graph, title, BOX if shows_boxes else ASCII)
+            shows_boxes = args.output is not None or console.can_print(BOX_CHARACTERS)
+            screen = console.out if args.output is None else PLAIN
+            text = draw_text(graph, title, BOX if shows_boxes else ASCII, screen)
     console.result(text, args.output)
     return 0
 
@@ -147,11 +152,6 @@ def graph_json(graph: DiGraph[str], lock: Resolution, requirements: Sequence[str
         "edges": [{"requirement": "", **msgspec.to_builtins(edge)} for edge in edges_of_graph(graph)],
         "generations": [list(group) for group in groups],
     }
-
-
-def _json_text(document: object, *, to_file: bool) -> str:
-    text = json.dumps(document, indent=2, ensure_ascii=False)
-    return text if to_file or can_encode(text) else json.dumps(document, indent=2)
 
 
 def _title(lock: Resolution) -> str:

@@ -13,7 +13,6 @@ import msgspec
 from builders.findings import Finding
 from builders.index import Index
 from builders.index.repository import build_key_of
-from matrix.console import table
 from matrix.options import add_action, add_format, add_index, add_names
 from matrix.render import findings_text
 from resolver.errors import EnvironmentLacksError, MatrixError, UsageError
@@ -142,7 +141,7 @@ def _list(index: Index, args: argparse.Namespace, console: Console) -> int:
         console.document({"schema": 1, "index": str(index.root), "wheels": rows})
         return 0
     shown = [[row["file"], f"{row['size'] / _MIB:.1f} MiB", row["upload_time"], _state(row)] for row in rows]
-    console.data(table(shown, indent="") if shown else "The index has no wheels.")
+    console.data(console.out.table(shown, indent="") if shown else "The index has no wheels.")
     return 0
 
 
@@ -196,14 +195,14 @@ def _add(index: Index, args: argparse.Namespace, console: Console) -> int:
             continue
         if args.format == "text":
             console.data(f"added {path.name}")
-            console.info(findings_text(audit.findings, quiet=True, indent="  ", coloured=console.coloured))
+            console.info(findings_text(audit.findings, quiet=True, indent="  ", screen=console.err))
     if args.format == "json":
         findings = {name: msgspec.to_builtins(errors) for name, errors in rejected.items()}
         console.document({"schema": 1, "index": str(index.root), "added": added, "rejected": findings})
         return int(bool(rejected))
     for name, errors in rejected.items():
         console.data(f"not added: {name}")
-        console.data(findings_text(errors, indent="  ", coloured=console.coloured))
+        console.data(findings_text(errors, indent="  ", screen=console.out))
     return int(bool(rejected))
 
 
@@ -229,7 +228,7 @@ def _print_damage(findings: list[Finding], console: Console) -> None:
     for finding in findings:
         action = finding.evidence["repaired"]
         console.data(
-            findings_text([finding], coloured=console.coloured) + (f" Repaired: {action}." if action else "")
+            findings_text([finding], screen=console.out) + (f" Repaired: {action}." if action else "")
         )
 
 

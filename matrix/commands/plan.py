@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from builders.index import Index
-from matrix.console import table
 from matrix.options import (
     add_base_image,
     add_catalog,
@@ -23,6 +22,7 @@ from matrix.plan_formats import FORMATS
 from matrix.planning import SHORT_KEY, contexts_of_locks, make_plan, tasks_of
 from matrix.render import duration
 from matrix.request import check_names
+from matrix.screen import PLAIN, Screen
 
 if TYPE_CHECKING:
     import argparse
@@ -61,18 +61,20 @@ def execute(context: Context) -> int:
     )
     if args.format == "json":
         text = msgspec.json.format(msgspec.json.encode(plan), indent=2).decode()
+    elif args.format == "text":
+        text = _text(plan, PLAIN if args.output else console.out)
     else:
-        text = FORMATS.get(args.format, _text)(plan).rstrip("\n")
+        text = FORMATS[args.format](plan).rstrip("\n")
     console.result(text, args.output)
     return 0
 
 
-def _text(plan: Plan) -> str:
+def _text(plan: Plan, screen: Screen) -> str:
     if not plan.tasks:
         return "The plan has no tasks: everything in the lock is published."
     names = {task.key: task.name for task in plan.tasks}
-    rows = [["KEY", "WHEEL", "STATE", "CORES", "GIB", "TIME", "FROM", "AFTER", "WHY"]]
-    rows += [
+    head = ["KEY", "WHEEL", "STATE", "CORES", "GIB", "TIME", "FROM", "AFTER", "WHY"]
+    rows = [
         [
             task.key[:SHORT_KEY],
             f"{task.name} {task.version}",
@@ -86,7 +88,7 @@ def _text(plan: Plan) -> str:
         ]
         for task in plan.tasks
     ]
-    lines = [table(rows, indent="")]
+    lines = [screen.table(rows, head, indent="")]
     if plan.missing:
         path = " -> ".join(names[key] for key in plan.critical_path)
         lines += [f"Critical path: {duration(plan.critical_path_seconds)} ({path})"]

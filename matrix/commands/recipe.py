@@ -9,7 +9,6 @@ import msgspec
 
 from builders.findings import Finding
 from builders.learning.source import SourceFacts
-from matrix.console import table
 from matrix.options import add_action, add_catalog, add_format, add_index, add_index_access, nonempty
 from matrix.render import findings_text, printable
 from matrix.resolution_text import conflict_text
@@ -216,7 +215,7 @@ def _text(result: DraftResult, context: Context) -> str:
         ["flags", _names(facts.flags) or "none"],
     ]
     rows = [[label, printable(text)] for label, text in rows]
-    lines = [f"{facts.name} {facts.version}, from {result.origin}", table(rows)]
+    lines = [f"{facts.name} {facts.version}, from {result.origin}", console.out.table(rows)]
     if result.gaps:
         lines += ["\nCould not be determined:", *(f"  - {printable(gap)}" for gap in result.gaps)]
     trial = result.trial

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from builders.files import atomic_path
 from matrix.options import add_names, add_target_options
 from matrix.resolution_text import show_conflict
+from matrix.screen import PLAIN
 from matrix.table_formats import to_csv, to_html, to_json, to_text
 from resolver.errors import UsageError
 from resolver.model import Conflict
@@ -98,8 +99,8 @@ def _pieces(table: Table, rows: Iterable[Row], args: argparse.Namespace, console
     if args.format == "html":
         return to_html(table, rows, core)
     if args.output is not None:
-        return to_text(table, rows, None, lambda _, text: text)
-    return to_text(table, rows, console.width(), console.coloured)
+        return to_text(table, rows, PLAIN)
+    return to_text(table, rows, console.out)
 
 
 def _print(pieces: Iterable[str], device: Path | None, console: Console) -> None:

@@ -253,7 +253,7 @@ def _document(
 def _show(image: Path | None, reply: EnvironmentReply, findings: Sequence[Finding], console: Console) -> None:
     console.data(f"{image or 'This machine'}: Python {reply.python}, {reply.executable}")
     shown = findings if console.verbosity > 0 else limited(findings, _MOST_OF_ONE_KIND)
-    text = findings_text(shown, quiet=console.verbosity < 0, indent="  ", coloured=console.coloured)
+    text = findings_text(shown, quiet=console.verbosity < 0, indent="  ", screen=console.out)
     if text:
         console.data(text)
     errors = sum(finding.severity == "error" for finding in findings)

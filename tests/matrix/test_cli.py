@@ -38,6 +38,81 @@ def test_help_lists_every_command_with_a_summary(capsys: Capture) -> None:
         assert f"    {name}" in listing
 
 
+def test_program_alone_prints_its_help(capsys: Capture) -> None:
+    assert main([]) == 0
+    alone = capsys.readouterr().out
+    assert main_exits(["--help"]) == 0
+    assert capsys.readouterr().out == alone
+
+
+@pytest.mark.parametrize(
+    ("line", "same"),
+    [
+        (["help"], ["--help"]),
+        (["help", "graph"], ["graph", "--help"]),
+        (["help", "index", "list"], ["index", "list", "--help"]),
+        (["-q", "help", "help"], ["--help"]),
+    ],
+)
+def test_help_command(line: list[str], same: list[str], capsys: Capture) -> None:
+    assert main_exits(line) == 0
+    text = capsys.readouterr().out
+    assert main_exits(same) == 0
+    assert capsys.readouterr().out == text
+
+
+def test_help_of_unknown_command_suggests_one(capsys: Capture) -> None:
+    assert main(["help", "reslove"]) == 2
+    assert capsys.readouterr().err == "error: Unknown command 'reslove'.\n  Did you mean resolve?\n"
+
+
+def options_of_a_new_command(
+    line: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> tuple[int, str]:
+    """Return verbosity and colour mode that a command sees."""
+    import matrix.commands
+
+    (tmp_path / "hello.py").write_text(
+        "SUMMARY = 'greet'\nEXAMPLE = 'matrix hello'\ndef add_arguments(parser): pass\n"
+        "def execute(context):\n    global seen\n"
+        "    seen = context.console.verbosity, context.console.color\n"
+        "    return 0\n"
+    )
+    monkeypatch.setattr(matrix.commands, "__path__", [*matrix.commands.__path__, str(tmp_path)])
+    assert main(line) == 0
+    seen: tuple[int, str] = sys.modules.pop("matrix.commands.hello").seen
+    return seen
+
+
+@pytest.mark.parametrize(
+    ("line", "seen"),
+    [
+        (["hello"], (0, "auto")),
+        (["-v", "hello"], (1, "auto")),
+        (["hello", "-v"], (1, "auto")),
+        (["--color", "never", "-q", "hello"], (-1, "never")),
+        (["--color=always", "hello", "-vv"], (2, "always")),
+        (["--color", "always", "hello", "--color", "never"], (0, "never")),
+    ],
+)
+def test_global_options_before_and_after_the_command(
+    line: list[str], seen: tuple[int, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert options_of_a_new_command(line, tmp_path, monkeypatch) == seen
+
+
+@pytest.mark.parametrize(
+    ("line", "is_coloured"),
+    [(["--color", "always", "resolve", "--bad"], True), (["resolve", "--bad", "--color=never"], False)],
+)
+def test_color_applies_to_errors_of_the_command_line(
+    line: list[str], is_coloured: bool, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    assert main(line) == 2
+    assert ("\033[" in capsys.readouterr().err) == is_coloured
+
+
 def main_exits(arguments: list[str]) -> int:
     with pytest.raises(SystemExit) as caught:
         main(arguments)
@@ -71,9 +146,23 @@ def test_commands_do_not_import_each_other() -> None:
         assert "matrix.commands" not in file.read_text().replace(f"matrix.commands.{file.stem}", ""), file
 
 
-def test_version_imports_nothing_else() -> None:
+@pytest.mark.parametrize(
+    "line", [["--help"], ["resolve", "--help"], ["catalog", "list", "--format", "json"], ["resolve", "--bad"]]
+)
+def test_rich_is_not_imported_without_text_that_needs_it(line: list[str]) -> None:
     code = (
-        "import sys; sys.argv = ['matrix', '--version']; from matrix.__main__ import main; main();"
+        "import sys; from matrix.cli import main\n"
+        f"try: main({line})\n"
+        "except SystemExit: pass\n"
+        "assert 'rich' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, check=True)
+
+
+@pytest.mark.parametrize("option", ["--version", "-V"])
+def test_version_imports_nothing_else(option: str) -> None:
+    code = (
+        f"import sys; sys.argv = ['matrix', '{option}']; from matrix.__main__ import main; main();"
         "assert not {'argparse', 'msgspec', 'pathlib'} & set(sys.modules) - before, set(sys.modules) - before"
     )
     code = f"import sys; before = set(sys.modules); {code}"

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from matrix.cli import main
+from matrix.screen import PLAIN
 from matrix.table_formats import to_csv, to_html, to_json, to_text
 from resolver.facts.catalog import Catalog
 from resolver.facts.loading import load
@@ -356,7 +357,7 @@ def test_request_file_gives_columns_and_limits(capsys: Capture) -> None:
 
 def _renderers(table: Table) -> dict[str, Callable[[Iterator[Row]], Iterator[str]]]:
     return {
-        "text": lambda rows: to_text(table, rows, None, lambda _, text: text),
+        "text": lambda rows: to_text(table, rows, PLAIN),
         "csv": lambda rows: to_csv(table, rows),
         "json": lambda rows: to_json(table, rows),
         "html": lambda rows: to_html(table, rows),
