@@ -225,6 +225,12 @@ def end_with_parent() -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
+def start_in_background(command: Sequence[str], log: Path) -> None:
+    """Start a program that may outlive this one and that no interrupt from the terminal reaches."""
+    with log.open("ab") as sink:
+        subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=sink, stderr=sink, start_new_session=True)
+
+
 def start_python(code: str) -> subprocess.Popen[bytes]:
     """Start a Python program with the modules of this one; interrupts from the terminal do not reach it.
 

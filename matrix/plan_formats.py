@@ -10,9 +10,13 @@ from __future__ import annotations
 import math
 import shlex
 from io import StringIO
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from builders.scheduling.scheduler import Demand, remaining_paths
+import msgspec
+
+from builders.scheduling.batch import WheelTask
+from builders.scheduling.hyperqueue import job_definition, mebibytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -51,7 +55,7 @@ def sbatch_script(plan: Plan) -> str:
         words = [
             f"matrix-{task.name}",
             str(task.cores),
-            str(_mebibytes(task)),
+            str(mebibytes(task.memory_gib)),
             str(math.ceil(task.time_limit / 60)),
         ]
         dependency = f'"afterok:{":".join(after)}"' if after else "''"
@@ -70,45 +74,13 @@ def _limited(task: PlannedTask) -> list[str]:
     return [*task.command, "--jobs", str(task.cores)]
 
 
-def _mebibytes(task: PlannedTask) -> int:
-    """Return the memory to request: for the compile jobs, and one GiB for everything else."""
-    return math.ceil(task.memory_gib * 1024) + 1024
-
-
 def hyperqueue_jobs(plan: Plan) -> str:
-    """Return a job definition file for HyperQueue. Tasks with the longest remaining path come first."""
-    import tomli_w
-
-    numbers = {task.key: number for number, task in enumerate(plan.missing, start=1)}
-    remaining = _remaining_minutes(plan)
-    tasks = [
-        {
-            "id": numbers[task.key],
-            "command": _limited(task),
-            "cwd": plan.directory,
-            "deps": [numbers[key] for key in task.requires if key in numbers],
-            "time_limit": f"{task.time_limit}s",
-            "crash_limit": 3,
-            "priority": remaining[task.key],
-            "request": [{"resources": {"cpus": task.cores, "mem": _mebibytes(task)}}],
-        }
-        for task in plan.missing
-    ]
-    return "# Written by `matrix plan`: hq job submit-file FILE\n" + tomli_w.dumps(
-        {"name": "matrix", "task": tasks}
-    )
-
-
-def _remaining_minutes(plan: Plan) -> dict[str, int]:
-    """Return for each task the time until everything that requires it is built."""
-    from networkx import DiGraph
-
-    demands = {task.key: Demand(task.cores, task.memory_gib, task.seconds) for task in plan.missing}
-    graph: DiGraph[str] = DiGraph()
-    graph.add_nodes_from(demands)
-    for task in plan.missing:
-        graph.add_edges_from((key, task.key) for key in task.requires if key in demands)
-    return {key: math.ceil(seconds / 60) for key, seconds in remaining_paths(graph, demands).items()}
+    """Return a job definition file for HyperQueue."""
+    tasks = msgspec.convert(plan.missing, list[WheelTask], from_attributes=True)
+    commands = {task.key: _limited(task) for task in plan.missing}
+    logs = Path(plan.index, ".matrix", "logs")
+    text = job_definition("matrix", tasks, commands, directory=plan.directory, logs=logs)
+    return f"# Written by `matrix plan`: hq job submit-file FILE\n{text}"
 
 
 def github_workflow(plan: Plan) -> str:

@@ -11,9 +11,17 @@ import msgspec
 from builders.containers.image import with_cached_digest
 from builders.findings import Finding
 from builders.index import Index
-from builders.scheduling.slurm import check_slurm
 from builders.task import Limits
 from matrix.api import check_build_hosts, write_lock
+from matrix.batch import (
+    EXECUTORS,
+    add_batch_options,
+    attach,
+    build_in_jobs,
+    cancel,
+    check_batch_options,
+    executor_of,
+)
 from matrix.locking import same_target
 from matrix.options import (
     add_format,
@@ -27,15 +35,14 @@ from matrix.options import (
 from matrix.planning import limits_of, refresh_published, tasks_of, why_to_build
 from matrix.request import check_names
 from matrix.resolution_text import show_conflict
-from matrix.slurm import add_slurm_options, attach, build_in_jobs, cancel, check_slurm_options
 from resolver.model import Conflict
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from builders.plan import Task
+    from builders.scheduling.batch import Executor, Run
     from builders.scheduling.local import Builds
-    from builders.scheduling.slurm import Run
     from matrix.context import Context
     from resolver.facts.catalog import Catalog
     from resolver.model import Resolution
@@ -52,9 +59,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_wheel_options(parser)
     parser.add_argument(
         "--executor",
-        choices=("local", "slurm"),
+        choices=("local", *EXECUTORS),
         default="local",
-        help="build on this machine (default), or in Slurm jobs",
+        help="build on this machine (default), in Slurm jobs, or with HyperQueue (hq)",
     )
     add_limits(parser)
     parser.add_argument("--keep-going", action="store_true", help="continue when a wheel fails")
@@ -62,7 +69,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--dry-run", action="store_true", help="show for each wheel whether and why it will be built"
     )
     add_format(parser)
-    add_slurm_options(parser)
+    add_batch_options(parser)
     add_target_options(parser)
 
 
@@ -93,7 +100,7 @@ class BuildResult(msgspec.Struct):
 def execute(context: Context) -> int:
     """Run the command."""
     args = context.args
-    check_slurm_options(args)
+    check_batch_options(args)
     names = check_names(args.names)
     if args.attach or args.cancel:
         return _earlier_jobs(context)
@@ -101,17 +108,18 @@ def execute(context: Context) -> int:
     if lock is None:
         return 1
     index = Index(args.index)
+    executor = None if args.executor == "local" or args.dry_run else executor_of(index, context)
     if not args.dry_run:
-        if args.executor == "slurm":
-            check_slurm(index)
+        if executor:
+            executor.check()
         _fetch_prebuilt(lock, catalog, names, context)
     tasks = tasks_of(lock, catalog, index, args, names)
     refresh_published(tasks, index)
     wheels = [_planned(task, index) for task in tasks]
     if args.dry_run:
         exit_code = _warn(wheels, context)
-    elif args.executor == "slurm":
-        exit_code = _build_in_jobs(tasks, wheels, catalog, index, context)
+    elif executor:
+        exit_code = _build_in_jobs(tasks, wheels, catalog, executor, context)
     else:
         exit_code = _build(tasks, wheels, index, limits_of(context), context)
     _print(BuildResult(1, str(index.root), wheels), index, context)
@@ -217,11 +225,12 @@ def _build(
 
 
 def _earlier_jobs(context: Context) -> int:
-    """Cancel or follow the Slurm jobs of an earlier command."""
+    """Cancel or follow the jobs of an earlier command."""
     index = Index(context.args.index)
+    executor = executor_of(index, context)
     if context.args.cancel:
-        return cancel(index, context)
-    finished = attach(index, context)
+        return cancel(executor, context)
+    finished = attach(executor, context)
     wheels = [
         WheelResult(
             name=task.name,
@@ -239,21 +248,25 @@ def _earlier_jobs(context: Context) -> int:
 
 
 def _build_in_jobs(
-    tasks: Sequence[Task], wheels: Sequence[WheelResult], catalog: Catalog, index: Index, context: Context
+    tasks: Sequence[Task],
+    wheels: Sequence[WheelResult],
+    catalog: Catalog,
+    executor: Executor,
+    context: Context,
 ) -> int:
-    """Build the wheels that the index lacks in Slurm jobs, record the results, and return the exit code."""
+    """Build the wheels that the index lacks in jobs, record the results, and return the exit code."""
     missing = {task.build_key: task for task in tasks if task.wheel is None}
     if not missing:
         return 0
-    finished = build_in_jobs([(context, list(missing.values()))], catalog, index, context)
-    exit_code = _record(finished, wheels, index, context)
+    finished = build_in_jobs([(context, list(missing.values()))], catalog, executor, context)
+    exit_code = _record(finished, wheels, executor.index, context)
     built = {row.build_key: Path(row.wheel) for row in wheels if row.wheel and row.build_key in missing}
     _remember(built, missing, context)
     return exit_code
 
 
 def _record(finished: Run, wheels: Sequence[WheelResult], index: Index, context: Context) -> int:
-    """Record the results of Slurm jobs, print the failures, and return the exit code."""
+    """Record the results of jobs, print the failures, and return the exit code."""
     for wheel in wheels:
         result = finished.results.get(wheel.build_key)
         if result is None:

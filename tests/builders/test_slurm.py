@@ -17,7 +17,8 @@ from builders.index import Index
 from builders.probe.slurm import submit
 from builders.records import failure_path, log_path
 from builders.scheduling import slurm
-from builders.scheduling.slurm import Run, WheelTask, pack, partition_of
+from builders.scheduling.batch import Run, WheelTask
+from builders.scheduling.slurm import Slurm, pack, partition_of
 from resolver.errors import CommandError, EnvironmentLacksError, MatrixError, UsageError
 from resolver.facts.loading import load
 from tests.support.recorder import Recorder
@@ -120,11 +121,11 @@ def follow(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Callable[..., t
             for one in [found] if callable(found) or isinstance(found, Mapping) else found:
                 one() if callable(one) else cluster.set(one)
 
-        monkeypatch.setattr(slurm._Controller, "_sleep", step)
+        monkeypatch.setattr(Slurm, "_sleep", step)
         recorder = Recorder()
         if run is None:
-            return slurm.follow(cluster.index, recorder), recorder
-        return slurm.start(run, cluster.index, recorder), recorder
+            return Slurm(cluster.index, recorder).follow(), recorder
+        return Slurm(cluster.index, recorder).start(run), recorder
 
     return go
 
@@ -228,17 +229,17 @@ def test_jobs_beyond_unknown_limit_are_submitted_later(cluster: Cluster, follow:
 def test_rejected_first_job_is_error_and_leaves_nothing(cluster: Cluster, follow: Follow) -> None:
     with pytest.raises(CommandError, match="too much memory"):
         follow(run_of(task("reject-me")))
-    assert slurm.current_run(cluster.index) is None
+    assert Slurm(cluster.index, Recorder()).current_run() is None
 
 
 def test_run_without_slurm_exits_3(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    slurm.check_slurm(cluster.index)
+    Slurm(cluster.index, Recorder()).check()
     (cluster.root / "silent").touch()
     with pytest.raises(EnvironmentLacksError, match="Slurm does not answer"):
-        slurm.check_slurm(cluster.index)
+        Slurm(cluster.index, Recorder()).check()
     monkeypatch.setenv("PATH", str(cluster.root / "nowhere"))
     with pytest.raises(EnvironmentLacksError, match="sbatch is not on PATH"):
-        slurm.check_slurm(cluster.index)
+        Slurm(cluster.index, Recorder()).check()
 
 
 # --- what becomes of jobs ------------------------------------------------------------------------------
@@ -365,8 +366,8 @@ def test_slurm_is_asked_once_for_all_jobs_and_less_often(
         if len(waits) == 10:
             cluster.set(dict.fromkeys(range(1, 9), "COMPLETED"))
 
-    monkeypatch.setattr(slurm._Controller, "_sleep", sleep)
-    slurm.start(run, cluster.index, Recorder())
+    monkeypatch.setattr(Slurm, "_sleep", sleep)
+    Slurm(cluster.index, Recorder()).start(run)
     assert waits == [2, 4, 8, 16, 32, 64, 120, 120, 120, 120]
     assert len(cluster.calls("squeue")) == 11
     assert cluster.calls("sacct") == []
@@ -387,14 +388,14 @@ def test_interrupted_run_is_continued(cluster: Cluster, follow: Follow) -> None:
     with pytest.raises(Killed):
         follow(run_of(task("a"), task("b", "a")), {1: "RUNNING"}, kill)
     with pytest.raises(UsageError, match="not finished"):
-        slurm.check_slurm(cluster.index)
+        Slurm(cluster.index, Recorder()).check()
     cluster.set({1: "COMPLETED"})
     run, _ = follow(None, {2: "COMPLETED"})
     assert states(run) == {"a": "built", "b": "built"}
     assert len(cluster.calls("sbatch")) == 2
-    assert slurm.current_run(cluster.index) is None
+    assert Slurm(cluster.index, Recorder()).current_run() is None
     with pytest.raises(UsageError, match="No Slurm jobs of yours"):
-        slurm.follow(cluster.index, Recorder())
+        Slurm(cluster.index, Recorder()).follow()
 
 
 def test_job_of_killed_submission_is_replaced(
@@ -417,7 +418,7 @@ def test_held_jobs_of_killed_submission_are_released(
     cluster: Cluster, follow: Follow, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(slurm._Controller, "_release", lambda _: kill())
+        patch.setattr(Slurm, "_release", lambda _: kill())
         with pytest.raises(Killed):
             follow(run_of(task("a")))
     assert cluster.calls("sbatch")
@@ -427,24 +428,24 @@ def test_held_jobs_of_killed_submission_are_released(
 
 
 def test_cancel_ends_live_jobs_and_forgets_run(cluster: Cluster, follow: Follow) -> None:
-    assert slurm.cancel(cluster.index) == []
+    assert Slurm(cluster.index, Recorder()).cancel() == []
     with pytest.raises(Killed):
         follow(run_of(task("a"), task("b"), task("c")), {1: "COMPLETED"}, kill)
-    assert slurm.cancel(cluster.index) == ["2", "3"]
+    assert Slurm(cluster.index, Recorder()).cancel() == ["2", "3"]
     assert cluster.calls("scancel") == ["scancel 2 3"]
-    assert slurm.current_run(cluster.index) is None
+    assert Slurm(cluster.index, Recorder()).current_run() is None
 
 
 def test_cancel_ends_process_that_follows(cluster: Cluster, follow: Follow) -> None:
-    run, _ = follow(run_of(task("a"), task("b", "a")), lambda: slurm.cancel(cluster.index))
+    run, _ = follow(run_of(task("a"), task("b", "a")), lambda: Slurm(cluster.index, Recorder()).cancel())
     assert states(run) == {"a": "skipped", "b": "skipped"}
-    assert slurm.current_run(cluster.index) is None
+    assert Slurm(cluster.index, Recorder()).current_run() is None
 
 
 def test_damaged_state_file_is_named(cluster: Cluster) -> None:
-    path = slurm._state_file(cluster.index)
+    path = Slurm(cluster.index, Recorder()).state_file
     path.parent.mkdir(parents=True)
     path.write_text("{")
     with pytest.raises(MatrixError, match=re.escape(str(path))) as caught:
-        slurm.current_run(cluster.index)
+        Slurm(cluster.index, Recorder()).current_run()
     assert "squeue --me" in caught.value.hint

@@ -1,4 +1,4 @@
-"""``matrix build-wheels --executor slurm``: from the options and the lock to Slurm jobs and their results."""
+"""``matrix build-wheels --executor slurm|hq``: from the options and the lock to jobs and their results."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ import msgspec
 
 from builders.cache import cache_root
 from builders.probe.slurm import hours_of
-from builders.scheduling import slurm
+from builders.scheduling.batch import Run, WheelTask
+from builders.scheduling.hyperqueue import HyperQueue
+from builders.scheduling.slurm import Slurm, partition_of
 from builders.sources import obtain
 from builders.task import wheels_of
 from matrix.planning import limits_of, make_plan, options_of
@@ -22,13 +24,17 @@ if TYPE_CHECKING:
 
     from builders.index import Index
     from builders.plan import Task
-    from builders.scheduling.slurm import Run
+    from builders.scheduling.batch import Executor
     from matrix.context import Context
     from resolver.facts.catalog import Catalog
 
 
-def add_slurm_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of ``--executor slurm``."""
+EXECUTORS: dict[str, type[Executor]] = {kind.name: kind for kind in (Slurm, HyperQueue)}
+_OF_SLURM = ("partition", "account", "time")
+
+
+def add_batch_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of batch systems."""
     group = parser.add_argument_group("in Slurm jobs (--executor slurm)")
     group.add_argument(
         "--partition", metavar="NAME", default="", help="default: the site's with the longest time limit"
@@ -37,6 +43,7 @@ def add_slurm_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--time", metavar="TIME", default="", help="time limit of each job (default: by recipe and records)"
     )
+    group = parser.add_argument_group("in Slurm jobs or HyperQueue (--executor slurm or hq)")
     group.add_argument(
         "--attach", action="store_true", help="follow the jobs that an earlier command submitted"
     )
@@ -45,18 +52,20 @@ def add_slurm_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def check_slurm_options(args: argparse.Namespace) -> None:
-    """Check that the options of Slurm jobs agree with the others.
+def check_batch_options(args: argparse.Namespace) -> None:
+    """Check that the options of batch systems agree with the others.
 
     Raises
     ------
     UsageError
         They contradict each other, or no job would use them.
     """
-    given = [name for name in ("partition", "account", "time", "attach", "cancel") if getattr(args, name)]
-    if given and args.executor != "slurm":
-        msg = f"--{given[0]} requires --executor slurm."
-        raise UsageError(msg)
+    given = [name for name in (*_OF_SLURM, "attach", "cancel") if getattr(args, name)]
+    for name in given:
+        if args.executor != "slurm" and (name in _OF_SLURM or args.executor not in EXECUTORS):
+            alternative = "" if name in _OF_SLURM else " or hq"
+            msg = f"--{name} requires --executor slurm{alternative}."
+            raise UsageError(msg)
     for action in ("attach", "cancel"):
         others = [name for name in given if name != action]
         if action in given and others:
@@ -64,9 +73,14 @@ def check_slurm_options(args: argparse.Namespace) -> None:
             raise UsageError(msg)
 
 
-def cancel(index: Index, context: Context) -> int:
+def executor_of(index: Index, context: Context) -> Executor:
+    """Return the batch system that the options name."""
+    return EXECUTORS[context.args.executor](index, context.console)
+
+
+def cancel(executor: Executor, context: Context) -> int:
     """Cancel the jobs of an earlier command; return the exit code."""
-    numbers = slurm.cancel(index)
+    numbers = executor.cancel()
     if numbers:
         context.console.data(f"Cancelled {len(numbers)} jobs: {', '.join(numbers)}")
     else:
@@ -74,14 +88,17 @@ def cancel(index: Index, context: Context) -> int:
     return 0
 
 
-def attach(index: Index, context: Context) -> Run:
+def attach(executor: Executor, context: Context) -> Run:
     """Follow the jobs of an earlier command until all have ended; return the run."""
-    with _saying_that_jobs_go_on(context):
-        return slurm.follow(index, context.console)
+    with _saying_that_jobs_go_on(executor, context):
+        return executor.follow()
 
 
 def build_in_jobs(
-    tasks_of_locks: Sequence[tuple[Context, Sequence[Task]]], catalog: Catalog, index: Index, context: Context
+    tasks_of_locks: Sequence[tuple[Context, Sequence[Task]]],
+    catalog: Catalog,
+    executor: Executor,
+    context: Context,
 ) -> Run:
     """Fetch what the tasks need, build them in jobs, and return the run when all have ended.
 
@@ -92,12 +109,12 @@ def build_in_jobs(
     UsageError
         An option is not valid.
     CommandError
-        Slurm rejected the jobs.
+        The batch system rejected the jobs.
     """
-    run = _run(tasks_of_locks, catalog, index, context)
+    run = _run(tasks_of_locks, catalog, executor.index, context)
     _fetch({task.build_key: task for _, tasks in tasks_of_locks for task in tasks}.values(), context)
-    with _saying_that_jobs_go_on(context):
-        return slurm.start(run, index, context.console)
+    with _saying_that_jobs_go_on(executor, context):
+        return executor.start(run)
 
 
 def _run(
@@ -106,11 +123,11 @@ def _run(
     args = context.args
     plan = make_plan(tasks_of_locks, index)
     lock = tasks_of_locks[0][0]
-    row = slurm.partition_of(catalog, lock.lock.target.site, args.partition)
-    return slurm.Run(
+    row = partition_of(catalog, lock.lock.target.site, args.partition)
+    return Run(
         directory=plan.directory,
         options=options_of(lock, index),
-        tasks=msgspec.convert(plan.missing, tuple[slurm.WheelTask, ...], from_attributes=True),
+        tasks=msgspec.convert(plan.missing, tuple[WheelTask, ...], from_attributes=True),
         partition=args.partition or (row.name if row else ""),
         account=args.account,
         minutes=math.ceil(60 * hours_of(args.time)) if args.time else 0,
@@ -132,11 +149,11 @@ def _fetch(tasks: Iterable[Task], context: Context) -> None:
 
 
 @contextmanager
-def _saying_that_jobs_go_on(context: Context) -> Iterator[None]:
+def _saying_that_jobs_go_on(executor: Executor, context: Context) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        command = "matrix build-wheels --executor slurm"
-        context.console.info(f"The Slurm jobs go on. Follow them: {command} --attach")
+        command = f"matrix build-wheels --executor {executor.name}"
+        context.console.info(f"The {executor.title} jobs go on. Follow them: {command} --attach")
         context.console.info(f"Cancel them: {command} --cancel")
         raise

@@ -1,0 +1,474 @@
+"""Build the wheels of a plan in a batch system: submit tasks, follow them, and submit again where that helps.
+
+Everything about a run is in one file per user in the index. What was submitted does not need the process that
+follows it: that may be interrupted or killed, and any later process continues with the file. What became of a
+wheel is in the index and in the failure record of its build; the batch system tells why a job ended.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import shutil
+import time
+from abc import ABC, abstractmethod
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+import msgspec
+
+from builders.files import exclusive_lock, write_atomic
+from builders.lease import holder_of
+from builders.records import failure_path, log_path
+from resolver.errors import CommandError, MatrixError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+    from pathlib import Path
+
+    from builders.index import Index
+    from resolver.reporter import Reporter
+
+_SHORTEST_WAIT = 2.0
+"""Seconds between two questions to the batch system after a change."""
+_ENDED = {
+    "BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "LOST", "NODE_FAIL", "OUT_OF_MEMORY",
+    "PREEMPTED", "REVOKED", "TIMEOUT",
+}  # fmt: skip
+"""The states in which a job has ended, as Slurm names them. ``LOST`` is ours: no longer known."""
+_ANOTHER_FAILED = "another wheel failed, and --keep-going is not set"
+
+
+class WheelTask(msgspec.Struct, frozen=True):
+    """What a job needs to know of one task of a plan."""
+
+    key: str
+    name: str
+    version: str
+    requires: tuple[str, ...]
+    """Keys of the tasks whose wheels are installed to build this one."""
+    cores: int
+    memory_gib: float
+    seconds: float
+    time_limit: int
+    """Seconds after which something must be wrong."""
+    lock: str
+    """Path of the lock that it belongs to."""
+
+
+class SubmittedJob(msgspec.Struct):
+    """A job of a run; `number` is that of the batch system."""
+
+    number: str
+    keys: tuple[str, ...]
+    after: tuple[str, ...]
+    """Numbers of the jobs that must have succeeded before it starts."""
+    state: str = "PENDING"
+    """As Slurm names it."""
+    is_held: bool = False
+    """Whether it still has to be released."""
+
+
+class Result(msgspec.Struct, frozen=True):
+    """What became of a task."""
+
+    state: Literal["built", "failed", "skipped"]
+    why: str = ""
+
+
+class Run(msgspec.Struct, kw_only=True):
+    """Everything that is kept about a run, in one file."""
+
+    schema: int = 1
+    id: str = msgspec.field(default_factory=lambda: secrets.token_hex(4))
+    """The end of the names of all its jobs."""
+    directory: str
+    """Where the jobs run."""
+    options: tuple[str, ...]
+    """Those of ``matrix build-one`` that all tasks have in common, so not their locks."""
+    tasks: tuple[WheelTask, ...]
+    """Each follows those that it requires."""
+    partition: str = ""
+    account: str = ""
+    minutes: int = 0
+    """Time limit of each job; 0 means that of its tasks."""
+    most_minutes: int = 0
+    """Longest time limit of the partition; 0 if there is none."""
+    most_jobs: int = 0
+    """Jobs that one user may have in the partition; 0 if there is no limit."""
+    server: str = ""
+    """Directory of the HyperQueue server that was started for the run; empty for any other server."""
+    keep_going: bool = False
+    """Whether to build further wheels after one has failed."""
+    jobs: list[SubmittedJob] = []
+    results: dict[str, Result] = {}
+    """By key; a task without result is not finished."""
+
+
+def is_live(state: str) -> bool:
+    """Return whether a job in this state has not ended."""
+    return state not in _ENDED
+
+
+class Executor(ABC):
+    """Submits the jobs of a run and follows them; a batch system is a subclass."""
+
+    name: ClassVar[str]
+    """As ``--executor`` takes it."""
+    title: ClassVar[str]
+    unit: ClassVar[str] = "job"
+    """What a job is called in messages."""
+    retries: ClassVar[Mapping[str, int]]
+    """How often to submit a wheel again after such a state; ``TIMEOUT`` only if the job finished others."""
+    explanations: ClassVar[Mapping[str, str]]
+    """What happened to a job in such a state, as the rest of a sentence."""
+    while_silent: ClassVar[str]
+    """What happens while the batch system does not answer, as a sentence."""
+    longest_wait: ClassVar[float]
+    """Seconds between two questions to the batch system while nothing changes."""
+    how_to_find_jobs: ClassVar[str]
+    """A command that lists what is submitted."""
+
+    run: Run
+
+    def __init__(self, index: Index, reporter: Reporter) -> None:
+        self.index = index
+        self.reporter = reporter
+        self._is_silent = False  # whether the batch system did not answer the last time
+        self._dropped: set[str] = set()  # jobs that were cancelled because a wheel failed
+
+    # What a batch system implements.
+
+    @abstractmethod
+    def require(self, consequence: str) -> None:
+        """Check that the batch system answers.
+
+        Raises
+        ------
+        EnvironmentLacksError
+            It is not installed, or does not answer; the message ends with the consequence.
+        """
+
+    def _prepare(self) -> None:  # noqa: B027  most need nothing
+        """Start what the run needs."""
+
+    @abstractmethod
+    def _states(self) -> Mapping[str, str] | None:
+        """Return the states of jobs by number; a job that is missing is lost. None if there is no answer."""
+
+    @abstractmethod
+    def _submit(self, tasks: Sequence[WheelTask]) -> None:
+        """Submit jobs for tasks that have neither a result nor a job.
+
+        Raises
+        ------
+        CommandError
+            A job was rejected, and no other job is left.
+        """
+
+    @abstractmethod
+    def _drop_waiting(self) -> Collection[str]:
+        """Cancel jobs that have not started, because a wheel failed; return their numbers."""
+
+    @abstractmethod
+    def _cancel_unknown(self) -> None:
+        """Cancel jobs that were submitted by a process that was killed before it could record them."""
+
+    @abstractmethod
+    def _cancel_all(self) -> list[str]:
+        """Cancel all jobs of the run; return their numbers."""
+
+    @abstractmethod
+    def _log(self, number: str, keys: Sequence[str]) -> Path:
+        """Return the output of a job."""
+
+    @abstractmethod
+    def _ending(self, number: str) -> str:
+        """Return how a job failed, as the rest of a sentence."""
+
+    # The same for all.
+
+    def current_run(self) -> Run | None:
+        """Return the run of this user that has not been finished; None if there is none.
+
+        Raises
+        ------
+        MatrixError
+            Its file cannot be read.
+        """
+        path = self.state_file
+        try:
+            return msgspec.json.decode(path.read_bytes(), type=Run)
+        except FileNotFoundError:
+            return None
+        except msgspec.MsgspecError as error:
+            msg = f"{path}, which lists the {self.title} jobs of a run, cannot be read: {error}"
+            hint = f"Look for the jobs with `{self.how_to_find_jobs}`, then remove {path}."
+            raise MatrixError(msg, hint=hint) from None
+
+    def check(self) -> None:
+        """Check that the batch system answers, and that no run of this user is unfinished.
+
+        Raises
+        ------
+        EnvironmentLacksError
+            It is not installed, or does not answer.
+        UsageError
+            A run is unfinished.
+        """
+        if self.current_run() is not None:
+            msg = f"The {self.title} jobs of an earlier run into this index are not finished."
+            option = f"--executor {self.name}"
+            hint = f"Follow them with `{option} --attach`, or cancel them with `{option} --cancel`."
+            raise UsageError(msg, hint=hint)
+        self.require("Nothing was built.")
+
+    def start(self, run: Run) -> Run:
+        """Submit the jobs of a run and follow them until all have ended; return the run with its results.
+
+        Raises
+        ------
+        CommandError
+            A job was rejected, and no other job is left.
+        """
+        for task in run.tasks:
+            self._failure_record(task).unlink(missing_ok=True)
+        write_atomic(self.state_file, msgspec.json.encode(run))
+        return self.follow()
+
+    def follow(self) -> Run:
+        """Follow the jobs of this user's run until all have ended; return the run with its results.
+
+        Jobs that are missing are submitted. An interrupt leaves all jobs as they are.
+
+        Raises
+        ------
+        UsageError
+            There is no run.
+        CommandError
+            A job was rejected, and no other job is left.
+        """
+        path = self.state_file
+
+        def waiting() -> None:
+            self.reporter.info(f"Another process follows these jobs: {holder_of(path)}. Waiting for it.")
+
+        with exclusive_lock(path.with_suffix(".lock"), on_wait=waiting):
+            run = self.current_run()
+            if run is None:
+                msg = f"No {self.title} jobs of yours build wheels for {self.index.root}."
+                raise UsageError(msg, hint="They are finished, were cancelled, or belong to another index.")
+            self.run = run
+            try:
+                self._prepare()
+                self._follow()
+            except MatrixError:
+                if not run.jobs:
+                    self._forget()
+                raise
+            self._forget()
+            return run
+
+    def cancel(self) -> list[str]:
+        """Cancel the jobs of this user's run; return their numbers, none without a run.
+
+        Raises
+        ------
+        EnvironmentLacksError, CommandError
+            The batch system does not answer, or cannot cancel them; the run is kept.
+        """
+        run = self.current_run()
+        if run is None:
+            return []
+        self.run = run
+        self.state_file.unlink(missing_ok=True)  # first: a process that follows the run submits no more
+        try:
+            numbers = self._cancel_all()
+        except MatrixError:
+            write_atomic(self.state_file, msgspec.json.encode(run))
+            raise
+        self._forget()
+        return numbers
+
+    @property
+    def state_file(self) -> Path:
+        """The file with this user's run."""
+        return self.index.state / self.name / f"{os.getuid()}.json"
+
+    @property
+    def _directory(self) -> Path:
+        """The directory with what was submitted."""
+        return self.index.state / self.name / self.run.id
+
+    def _failure_record(self, task: WheelTask) -> Path:
+        """Return the file that says why the last attempt to build a task failed."""
+        return failure_path(log_path(self.index, task.name, task.key))
+
+    def _forget(self) -> None:
+        self.state_file.unlink(missing_ok=True)
+        shutil.rmtree(self._directory, ignore_errors=True)
+
+    def _save(self) -> None:
+        write_atomic(self.state_file, msgspec.json.encode(self.run))
+
+    def _follow(self) -> None:
+        wait = _SHORTEST_WAIT
+        changed = True  # at the start, whatever the batch system says
+        while True:
+            changed = self._poll() or changed
+            if not self.state_file.exists():
+                self._skip_all(f"its {self.unit} was cancelled")
+                return
+            if changed and not self._is_silent:
+                changed = not self._act()
+                wait = _SHORTEST_WAIT
+            else:
+                wait = min(2 * wait, self.longest_wait)
+            if not self._live() and not self._unsubmitted():
+                return
+            self._sleep(wait)
+
+    def _act(self) -> bool:
+        """Do what the states of the jobs require; return False if it has to be tried again.
+
+        Raises
+        ------
+        CommandError
+            The batch system rejected something, although it answers and nothing has changed.
+        """
+        try:
+            self._cancel_unknown()
+            self._settle()
+            self._submit(self._unsubmitted())
+        except CommandError:
+            if not self._poll() and not self._is_silent:
+                raise
+            return False
+        finally:
+            self._save()
+        return True
+
+    def _sleep(self, seconds: float) -> None:
+        time.sleep(seconds)
+
+    def _live(self) -> list[SubmittedJob]:
+        return [job for job in self.run.jobs if is_live(job.state)]
+
+    def _unsubmitted(self) -> list[WheelTask]:
+        """Return the tasks that have neither a result nor a job."""
+        live = {key for job in self._live() for key in job.keys}
+        return [task for task in self.run.tasks if task.key not in self.run.results and task.key not in live]
+
+    def _task(self, key: str) -> WheelTask:
+        return next(task for task in self.run.tasks if task.key == key)
+
+    def _titles(self, job: SubmittedJob) -> str:
+        return ", ".join(f"{task.name} {task.version}" for task in map(self._task, job.keys))
+
+    def _poll(self) -> bool:
+        """Ask for the states of all jobs; return whether one has changed."""
+        known = self._states()
+        if known is None:
+            if not self._is_silent:
+                self.reporter.warning(f"{self.title} does not answer. {self.while_silent}")
+            self._is_silent = True
+            return False
+        self._is_silent = False
+        changed = False
+        for job in self._live():
+            state = known.get(job.number, "LOST")
+            if state != job.state:
+                job.state, changed = state, True
+                if is_live(state):
+                    self.reporter.step(f"{self.unit} {job.number} ({self._titles(job)}): {state.lower()}")
+                else:
+                    self._end(job)
+        return changed
+
+    def _end(self, job: SubmittedJob) -> None:
+        """Find out what became of the tasks of a job that has ended."""
+        results = self.run.results
+        missing = []
+        for key in job.keys:
+            if job.state == "COMPLETED" or self.index.find(self._task(key).name, key) is not None:
+                results[key] = Result("built")
+            else:
+                missing.append(key)
+        self.reporter.step(
+            f"{self.unit} {job.number} ({self._titles(job)}): {job.state.lower().replace('_', ' ')}"
+        )
+        ended = {other.number: other.state for other in self.run.jobs}
+        if job.state == "CANCELLED" and {ended[number] for number in job.after} & (_ENDED - {"COMPLETED"}):
+            return  # because of the jobs that it waited for; they decide what becomes of its tasks
+        has_progress = len(missing) < len(job.keys)
+        again = [key for key in missing if self._helps(key, job, has_progress=has_progress)]
+        for key in missing:
+            if key not in again:
+                results[key] = self._failure(key, job)
+        if again:
+            names = ", ".join(self._task(key).name for key in again)
+            explanation = self.explanations[job.state]
+            self.reporter.warning(
+                f"{self.unit.capitalize()} {job.number} {explanation}; it is submitted again for {names}."
+            )
+
+    def _helps(self, key: str, job: SubmittedJob, *, has_progress: bool) -> bool:
+        """Return whether to submit a task again."""
+        if self._recorded_failure(key) is not None and job.state != "OUT_OF_MEMORY":
+            return False
+        if job.state == "TIMEOUT" and not has_progress:
+            return False
+        return self._count(key, job.state) <= self.retries.get(job.state, 0)
+
+    def _count(self, key: str, state: str) -> int:
+        """Return how many jobs of a task ended so."""
+        return sum(job.state == state and key in job.keys for job in self.run.jobs)
+
+    def _failure(self, key: str, job: SubmittedJob) -> Result:
+        recorded = self._recorded_failure(key)
+        if recorded is not None:
+            return Result("failed", recorded)
+        if job.number in self._dropped:
+            return Result("skipped", _ANOTHER_FAILED)
+        if job.state == "CANCELLED":
+            return Result("skipped", f"its {self.unit} {job.number} was cancelled")
+        if required := self._unbuilt_requirement(self._task(key)):
+            return Result("skipped", f"it requires {required.name}, which was not built")
+        why = f"{self.unit} {job.number} {self.explanations.get(job.state) or self._ending(job.number)}"
+        advice = "; allow more with --time" if job.state == "TIMEOUT" else ""
+        return Result("failed", f"{why}{advice}\n  Log: {self._log(job.number, job.keys)}")
+
+    def _record(self, key: str) -> dict[str, Any]:
+        """Return the failure record of a task; empty if there is none."""
+        with suppress(OSError, ValueError):
+            return dict(json.loads(self._failure_record(self._task(key)).read_bytes()))
+        return {}
+
+    def _recorded_failure(self, key: str) -> str | None:
+        return self._record(key).get("message")
+
+    def _unbuilt_requirement(self, task: WheelTask) -> WheelTask | None:
+        results = self.run.results
+        required = (key for key in task.requires if key in results and results[key].state != "built")
+        return next(map(self._task, required), None)
+
+    def _settle(self) -> None:
+        """Skip what cannot or need not be built after failures."""
+        live = {key for job in self._live() for key in job.keys}
+        stops = not self.run.keep_going and any(row.state == "failed" for row in self.run.results.values())
+        for task in self.run.tasks:
+            if task.key in self.run.results or task.key in live:
+                continue
+            if required := self._unbuilt_requirement(task):
+                self.run.results[task.key] = Result(
+                    "skipped", f"it requires {required.name}, which was not built"
+                )
+            elif stops:
+                self.run.results[task.key] = Result("skipped", _ANOTHER_FAILED)
+        if stops:
+            self._dropped |= set(self._drop_waiting())
+
+    def _skip_all(self, why: str) -> None:
+        for task in self.run.tasks:
+            self.run.results.setdefault(task.key, Result("skipped", why))

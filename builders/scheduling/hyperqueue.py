@@ -1,0 +1,351 @@
+"""Builds as HyperQueue tasks: one for each wheel, after those whose wheels it requires.
+
+A run is a HyperQueue job, and one more for whatever has to be submitted again. The server is the one that the
+program ``hq`` finds. If there is none and this is a Slurm allocation, a server and a worker on each of its
+nodes are started, and end with the run or with the allocation. A job is known by its name: a server that was
+started again without a journal counts from 1 again.
+
+Source: It4innovations/hyperqueue@680857bd, under ``docs/``: ``jobs/jobfile.md``, ``jobs/failure.md``,
+``cli/output-mode.md``, ``deployment/server.md``, ``deployment/worker.md``; the texts of failures are in
+``crates/tako/src/internal`` (``server/reactor.rs``, ``worker/reactor.rs``) and
+``crates/hyperqueue/src/worker/start/program.rs``.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+import shutil
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from builders.cache import cache_root
+from builders.files import write_atomic
+from builders.process import bytes_of, log_size, read_since, run, start_in_background
+from builders.scheduling.batch import Executor, SubmittedJob
+from builders.scheduling.scheduler import Demand, remaining_paths
+from resolver.errors import EnvironmentLacksError, MatrixError
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+
+    from builders.index import Index
+    from builders.scheduling.batch import WheelTask
+    from resolver.reporter import Reporter
+
+_STATES = {
+    "waiting": "PENDING",
+    "running": "RUNNING",
+    "finished": "COMPLETED",
+    "canceled": "CANCELLED",
+    "aborted": "CANCELLED",
+}
+"""HyperQueue's state of a task to ours; a failed one is told apart by the text of its error."""
+_FAILURES = (
+    ("Time limit reached", "TIMEOUT"),
+    ("Task was running on a", "NODE_FAIL"),
+    ("Received signal 9 ", "OUT_OF_MEMORY"),
+)
+_OUT_OF_MEMORY = "out-of-memory"
+"""The id of a failure record."""
+_START_TIMEOUT = 120
+"""Seconds until a server that was started must answer."""
+
+
+def job_definition(
+    name: str,
+    tasks: Sequence[WheelTask],
+    commands: Mapping[str, Sequence[str]],
+    *,
+    directory: str,
+    logs: Path,
+    environment: Mapping[str, str] | None = None,
+) -> str:
+    """Return a job definition file. Tasks with the longest remaining path come first.
+
+    Parameters
+    ----------
+    commands
+        Those of the tasks, by key.
+    directory
+        Where to run the commands.
+    logs
+        The directory for the output of the tasks.
+    """
+    import tomli_w
+
+    numbers = {task.key: number for number, task in enumerate(tasks, start=1)}
+    remaining = _remaining_minutes(tasks)
+    rows = [
+        {
+            "id": numbers[task.key],
+            "command": list(commands[task.key]),
+            "cwd": directory,
+            "env": dict(environment or {}),
+            "stdout": "none",
+            "stderr": str(_log(logs, "%{JOB_ID}", "%{TASK_ID}", task)),
+            "deps": [numbers[key] for key in task.requires if key in numbers],
+            "time_limit": f"{task.time_limit}s",
+            "crash_limit": 3,
+            "priority": remaining[task.key],
+            "request": [{"resources": {"cpus": task.cores, "mem": mebibytes(task.memory_gib)}}],
+        }
+        for task in tasks
+    ]
+    return tomli_w.dumps({"name": name, "task": rows})
+
+
+def mebibytes(gib: float) -> int:
+    """Return the memory to request: for the compile jobs, and one GiB for everything else."""
+    return math.ceil(gib * 1024) + 1024
+
+
+def _log(logs: Path, job: str, task_number: str, task: WheelTask) -> Path:
+    return logs / f"hq-{job}-{task_number}-{task.name}.log"
+
+
+def _remaining_minutes(tasks: Sequence[WheelTask]) -> dict[str, int]:
+    """Return for each task the time until everything that requires it is built."""
+    from networkx import DiGraph
+
+    demands = {task.key: Demand(task.cores, task.memory_gib, task.seconds) for task in tasks}
+    graph: DiGraph[str] = DiGraph()
+    graph.add_nodes_from(demands)
+    for task in tasks:
+        graph.add_edges_from((key, task.key) for key in task.requires if key in demands)
+    return {key: math.ceil(seconds / 60) for key, seconds in remaining_paths(graph, demands).items()}
+
+
+class HyperQueue(Executor):
+    """HyperQueue, through its program ``hq``. Tasks have the numbers ``JOB@TASK``, as HyperQueue writes them."""
+
+    name = "hq"
+    title = "HyperQueue"
+    unit = "task"
+    retries: ClassVar = {"LOST": 2, "OUT_OF_MEMORY": 1, "TIMEOUT": 1}
+    explanations: ClassVar = {
+        "CANCELLED": "was cancelled",
+        "LOST": "is not known to the server, which was started again",
+        "NODE_FAIL": "ended three times because its worker was lost",
+        "OUT_OF_MEMORY": "ran out of memory, or was killed",
+        "TIMEOUT": "reached its time limit",
+    }
+    while_silent = (
+        "Waiting for its server. If it has ended, start it again: `hq server start`, with the same --journal "
+        "if it had one. Tasks that it no longer knows are submitted again."
+    )
+    longest_wait = 15.0
+    how_to_find_jobs = "hq job list"
+
+    def __init__(self, index: Index, reporter: Reporter) -> None:
+        super().__init__(index, reporter)
+        self._server = ""  # the server directory; empty for the one that `hq` finds
+        self._errors: dict[str, str] = {}  # of failed tasks, by number
+        self._has_looked = False  # for jobs that no process recorded
+
+    def require(self, consequence: str) -> None:  # noqa: D102
+        if not shutil.which("hq"):
+            msg = f"hq, the program of HyperQueue, is not on PATH. {consequence}"
+            raise EnvironmentLacksError(msg, hint="Use --executor local to build on this machine.")
+        if not self._answers() and not _is_allocation():
+            msg = f"No server of HyperQueue answers, and this is not a Slurm allocation. {consequence}"
+            hint = (
+                "Start one with `hq server start`, and workers with `hq worker start`; or run the command in "
+                "an allocation. $HQ_SERVER_DIR names another server directory."
+            )
+            raise EnvironmentLacksError(msg, hint=hint)
+
+    def _command(self, *words: str, output: str = "json") -> list[str]:
+        server = [f"--server-dir={self._server}"] if self._server else []
+        return ["hq", f"--output-mode={output}", *server, *words]
+
+    def _ask(self, *words: str) -> Any:  # noqa: ANN401  JSON
+        """Return the answer of ``hq``; None if there is none."""
+        try:
+            return json.loads(bytes_of(self._command(*words)) or b"")
+        except ValueError:
+            return None
+
+    def _answers(self) -> bool:
+        return self._ask("server", "info") is not None
+
+    # The server of an allocation.
+
+    def _prepare(self) -> None:
+        self._server = self.run.server
+        if self._answers():
+            return
+        self._server = ""
+        if self.run.server and self._answers():
+            self.run.server = ""
+        elif _is_allocation():
+            self._start_server()
+        else:
+            self._server = self.run.server
+
+    def _start_server(self) -> None:
+        """Start a server and a worker on each node of this allocation.
+
+        Raises
+        ------
+        CommandError
+            The server does not answer.
+        """
+        self.run.server = self._server = str(cache_root() / "hq" / self.run.id)
+        self._save()
+        log = self.index.state_directory("logs") / f"hq-server-{self.run.id}.log"
+        start_in_background(self._command("server", "start", output="cli"), log)
+        wait = self._command("server", "wait", f"--timeout={_START_TIMEOUT}s", output="cli")
+        run(wait, what="Starting a HyperQueue server", log=log)
+        worker = self._command("worker", "start", output="cli")
+        nodes, cores = (os.environ.get(name, "1") for name in ("SLURM_JOB_NUM_NODES", "SLURM_CPUS_ON_NODE"))
+        step = ["srun", "--overlap", f"--nodes={nodes}", "--ntasks-per-node=1", f"--cpus-per-task={cores}"]
+        start_in_background([*step, "--mem=0", *worker], log)
+        self.reporter.info(f"Started a HyperQueue server and workers in this allocation. Log: {log}")
+
+    def _forget(self) -> None:
+        if self.run.server:
+            bytes_of(self._command("server", "stop", output="cli"))
+            shutil.rmtree(self.run.server, ignore_errors=True)
+        super()._forget()
+
+    # Follow.
+
+    def _states(self) -> Mapping[str, str] | None:
+        states = {}
+        for job in self._live_jobs():
+            details = self._ask("job", "info", job)
+            if details is None and self.run.server:
+                self._prepare()
+                details = self._ask("job", "info", job)
+            if details is None:
+                return None
+            for detail in details:
+                if detail["info"]["name"] == self._job_name:
+                    for row in detail["tasks"]:
+                        states[f"{job}@{row['id']}"] = self._state(f"{job}@{row['id']}", row)
+        return states
+
+    def _live_jobs(self) -> list[str]:
+        """Return the numbers of HyperQueue's jobs that have not ended."""
+        return sorted({task.number.partition("@")[0] for task in self._live()}, key=int)
+
+    @property
+    def _job_name(self) -> str:
+        return f"matrix-{self.run.id}"
+
+    def _state(self, number: str, row: Mapping[str, Any]) -> str:
+        if row["state"] != "failed":
+            return _STATES[row["state"]]
+        error = self._errors[number] = row["error"]
+        record = next((self._record(job.keys[0]) for job in self.run.jobs if job.number == number), {})
+        if record.get("id") == _OUT_OF_MEMORY:
+            return "OUT_OF_MEMORY"
+        return next((state for text, state in _FAILURES if text in error), "FAILED")
+
+    def _ending(self, number: str) -> str:
+        return f"failed: {self._errors[number]}"
+
+    def _log(self, number: str, keys: Sequence[str]) -> Path:
+        job, _, task = number.partition("@")
+        return _log(self.index.state / "logs", job, task, self._task(keys[0]))
+
+    # Cancel.
+
+    def _cancel_jobs(self, jobs: Collection[str]) -> None:
+        log = self._directory / "hq.log"
+        for job in jobs:
+            run(self._command("job", "cancel", job, output="cli"), what="Cancelling tasks", log=log)
+
+    def _cancel_unknown(self) -> None:
+        if self._has_looked:
+            return
+        known = {job.number.partition("@")[0] for job in self.run.jobs}
+        rows = self._ask("job", "list") or []
+        self._cancel_jobs(
+            [str(row["id"]) for row in rows if row["name"] == self._job_name and str(row["id"]) not in known]
+        )
+        self._has_looked = True
+
+    def _cancel_all(self) -> list[str]:
+        numbers = [task.number for task in self._live()]
+        self._server = self.run.server
+        if self._answers():
+            self._cancel_unknown()
+            self._cancel_jobs(self._live_jobs())
+            return numbers
+        self.reporter.warning("The server of HyperQueue does not answer. Its tasks have ended with it.")
+        return []
+
+    def _drop_waiting(self) -> Collection[str]:
+        """Cancel all tasks, also those that run: HyperQueue cannot cancel some tasks of a job."""
+        tasks = [task for task in self._live() if task.number not in self._dropped]
+        self._cancel_jobs(sorted({task.number.partition("@")[0] for task in tasks}, key=int))
+        return [task.number for task in tasks]
+
+    # Submit.
+
+    def _submit(self, tasks: Sequence[WheelTask]) -> None:
+        """Submit a job with all tasks, except those that require a task of a job that has not ended."""
+        waits_for = {key for job in self._live() for key in job.keys}
+        ready: list[WheelTask] = []
+        for task in tasks:
+            if waits_for.isdisjoint(task.requires):
+                ready.append(self._with_enough_memory(task))
+            else:
+                waits_for.add(task.key)
+        if not ready:
+            return
+        for task in ready:
+            self._failure_record(task).unlink(missing_ok=True)
+        job = self._submit_file(ready)
+        numbers = {task.key: f"{job}@{number}" for number, task in enumerate(ready, start=1)}
+        for task in ready:
+            after = tuple(numbers[key] for key in task.requires if key in numbers)
+            self.run.jobs.append(SubmittedJob(numbers[task.key], (task.key,), after))
+        self.reporter.info(f"Submitted {len(ready)} tasks as HyperQueue's job {job}")
+
+    def _with_enough_memory(self, task: WheelTask) -> WheelTask:
+        from msgspec.structs import replace
+
+        return replace(task, memory_gib=task.memory_gib * 2 ** self._count(task.key, "OUT_OF_MEMORY"))
+
+    def _submit_file(self, tasks: Sequence[WheelTask]) -> str:
+        """Submit tasks; return the number of their job.
+
+        Raises
+        ------
+        CommandError
+            HyperQueue rejected them.
+        """
+        text = job_definition(
+            self._job_name,
+            tasks,
+            {task.key: self._build_command(task) for task in tasks},
+            directory=self.run.directory,
+            logs=self.index.state_directory("logs"),
+            environment={"XDG_CACHE_HOME": str(cache_root().parent)},
+        )
+        file = self._directory / f"{len(self.run.jobs) + 1}.toml"
+        write_atomic(file, text)
+        log = self._directory / "hq.log"
+        start = log_size(log)
+        command = self._command("job", "submit-file", str(file), output="quiet")
+        run(command, what="Submitting the tasks", log=log)
+        numbers = re.findall(r"(?m)^(\d+)$", read_since(log, start))
+        if not numbers:
+            msg = f"hq succeeded but printed no job number.\n  Log: {log}"
+            raise MatrixError(msg, hint="Check whether the job is listed: hq job list")
+        return str(numbers[-1])
+
+    def _build_command(self, task: WheelTask) -> list[str]:
+        limits = ["--jobs", str(task.cores), "--memory", str(math.ceil(task.memory_gib)), "--offline"]
+        build = [sys.executable, "-m", "matrix", "build-one", task.key, "--lock", task.lock]
+        return [*build, *self.run.options, *limits]
+
+
+def _is_allocation() -> bool:
+    return "SLURM_JOB_ID" in os.environ and shutil.which("srun") is not None
