@@ -228,7 +228,8 @@ def end_with_parent() -> None:
 def start_in_background(command: Sequence[str], log: Path) -> None:
     """Start a program that may outlive this one and that no interrupt from the terminal reaches."""
     with log.open("ab") as sink:
-        subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=sink, stderr=sink, start_new_session=True)
+        detached = ["setsid", "--fork", *command]
+        subprocess.run(detached, check=True, stdin=subprocess.DEVNULL, stdout=sink, stderr=sink)
 
 
 def start_python(code: str) -> subprocess.Popen[bytes]:

@@ -120,7 +120,7 @@ def _remaining_minutes(tasks: Sequence[WheelTask]) -> dict[str, int]:
 
 
 class HyperQueue(Executor):
-    """HyperQueue, through its program ``hq``. Tasks have the numbers ``JOB@TASK``, as HyperQueue writes them."""
+    """HyperQueue, through its program ``hq``. A task has the number ``JOB@TASK``, as in HyperQueue."""
 
     name = "hq"
     title = "HyperQueue"
