@@ -5,13 +5,16 @@ from __future__ import annotations
 import hashlib
 import os
 import platform
+import re
 import shutil
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
 from builders.process import output_of
 from resolver.errors import EnvironmentLacksError
+from resolver.versions import sort_key
 
 _GIB = 2**30
 _MIB = 2**20
@@ -97,6 +100,25 @@ def find_python(version: str) -> Path:
         return Path(path)
     msg = f"Building for Python {version} requires python{version}, which is not on PATH."
     raise EnvironmentLacksError(msg, hint=f"Load or install it, or resolve for --python {running_python()}.")
+
+
+def missing_python(filenames: Iterable[str]) -> str:
+    """Return the CPython that wheels are for if this machine lacks it; empty if it can use one of them."""
+    from packaging.utils import InvalidWheelFilename, parse_wheel_filename
+
+    pythons = set()
+    for name in filenames:
+        try:
+            tags = parse_wheel_filename(name)[3]
+        except InvalidWheelFilename:
+            return ""
+        for tag in tags:
+            match = re.fullmatch(r"cp(\d)(\d+)", tag.interpreter)
+            if not match or tag.abi in {"abi3", "none"}:
+                return ""
+            pythons.add(f"{match[1]}.{match[2]}")
+    usable = (python == running_python() or shutil.which(f"python{python}") for python in pythons)
+    return "" if not pythons or any(usable) else min(pythons, key=sort_key)
 
 
 def compiler() -> Path | None:

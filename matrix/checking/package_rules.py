@@ -12,7 +12,7 @@ from packaging.version import Version
 
 from builders.constants import MOUNTED_INDEX
 from builders.glibc_tags import too_new_glibc
-from builders.host import glibc_version
+from builders.host import glibc_version, missing_python
 from builders.index import Index
 from builders.pip_configuration import public_index
 from matrix.checking.document import finding
@@ -307,7 +307,7 @@ def check_extensions(document: Document, expected: Expected) -> Iterator[Finding
     for entry in document.entries:
         line = entry.pip
         yield from _check_spelling(entry)
-        yield from _check_glibc(entry, expected)
+        yield from _check_machine(entry, expected)
         if line.name in expected.pins:
             yield from _check_pin(entry, expected)
         package = expected.catalog.package.get(line.name or _repository_name(line.location))
@@ -400,23 +400,31 @@ def _check_pin(entry: Entry, expected: Expected) -> Iterator[Finding]:
         yield finding("not-the-lock", entry, message, corrected=[line.with_pin(pin)], fixable=True)
 
 
-def _check_glibc(entry: Entry, expected: Expected) -> Iterator[Finding]:
-    """Check that a wheel of this machine runs with the glibc where it is installed."""
+def _check_machine(entry: Entry, expected: Expected) -> Iterator[Finding]:
+    """Check that a wheel can be used with the glibc, and the Pythons, where it is installed."""
     line = entry.pip
-    glibc = glibc_version() if expected.consumer == "pip" else expected.glibc
+    on_host = expected.consumer == "pip"
+    glibc = glibc_version() if on_host else expected.glibc
     names = [Path(url_path(line.location)).name] if line.location.endswith(".whl") else []
     if line.local:
         pages = expected.index / "simple" / line.name
         version = str(Version(line.pinned))
         names = [path.name for path in pages.glob("*.whl") if f"-{version}-" in path.name]
     if required := too_new_glibc(names, glibc):
-        where = "this machine" if expected.consumer == "pip" else "the base image"
+        where = "this machine" if on_host else "the base image"
         message = (
             f"The wheel of {line.name} requires glibc {required}, and {where} has glibc {glibc}. "
             "pip skips the wheel and reports only the versions of other wheels."
         )
         fix = "Build it in a base image with an older glibc, or install it where glibc is new enough."
         yield finding("newer-glibc", entry, message, fix=fix)
+    if on_host and (python := missing_python(names)):
+        message = (
+            f"The wheel of {line.name} requires Python {python}, and no python{python} is on PATH. "
+            "The pip of another Python skips the wheel and reports only the versions of other wheels."
+        )
+        fix = f"Load or install Python {python}, or build for the Python that you have."
+        yield finding("missing-python", entry, message, fix=fix)
 
 
 def _check_extension(

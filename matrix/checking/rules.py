@@ -124,6 +124,11 @@ RULES: dict[str, Rule] = {
         "wheel for a newer glibc",
         "pip skips the wheel and reports only `from versions: ...`",
     ),
+    "missing-python": Rule(
+        "warning",
+        "wheel for a Python that this machine does not have",
+        "the pip of another Python skips the wheel and reports only `from versions: ...`",
+    ),
     "not-the-lock": Rule("error", "version that differs from the lock", "only with a lock"),
     "label-spelling": Rule(
         "warning", "label that is not normalized", "tools other than pip compare labels as text"

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from builders.findings import Finding
 from builders.glibc_tags import too_new_glibc
-from builders.host import glibc_version
+from builders.host import glibc_version, missing_python
 from builders.index import Index
 from matrix.consumers import Consumer
 from matrix.consumers.shared.requirements import (
@@ -15,8 +15,11 @@ from matrix.consumers.shared.requirements import (
     requirement_lines,
     requirements_file,
 )
+from matrix.render import shortened
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from matrix.consumers.shared.files import File, Layout
     from matrix.consumers.shared.installation import Installation
 
@@ -39,22 +42,42 @@ def _emit(installation: Installation, layout: Layout) -> list[File]:
 
 
 def _check(installation: Installation, layout: Layout) -> list[Finding]:
-    """Report wheels that pip would skip on this machine because of its glibc."""
+    """Report wheels that pip would skip on this machine because of its glibc or its Pythons."""
     glibc = glibc_version()
     index = Index(layout.index)
-    findings = []
+    newer: dict[str, list[str]] = {}
+    other: dict[str, list[str]] = {}
     for pick in installation.on_top:
         wheels = [path.name for path in index.wheels_of(pick.name, pick.pinned)]
-        names = [pick.wheel.file] if pick.wheel and not wheels else wheels
+        names = wheels or [pick.wheel.file] if pick.wheel else wheels or [file.name for file in pick.files]
         if required := too_new_glibc(names, glibc):
-            message = (
-                f"The wheel of {pick.name} {pick.pinned} requires glibc {required}, and this machine has "
-                f"glibc {glibc}. pip skips the wheel and reports only the versions of other wheels."
-            )
-            fix = "Install it where glibc is new enough, or build it in a base image with an older glibc."
-            evidence = {"wheels": names, "required": required, "glibc": glibc}
-            findings.append(Finding("newer-glibc", "warning", message, fix, evidence))
+            newer.setdefault(required, []).append(f"{pick.name} {pick.pinned}")
+        if python := missing_python(names):
+            other.setdefault(python, []).append(f"{pick.name} {pick.pinned}")
+    findings = []
+    for required, titles in newer.items():
+        message = (
+            f"{_wheels(titles)} glibc {required}, and this machine has glibc {glibc}. "
+            "pip skips such wheels and reports only the versions of others."
+        )
+        fix = "Install where glibc is new enough, or build in a base image with an older glibc."
+        evidence = {"distributions": titles, "required": required, "glibc": glibc}
+        findings.append(Finding("newer-glibc", "warning", message, fix, evidence))
+    for python, titles in other.items():
+        message = (
+            f"{_wheels(titles)} Python {python}, and no python{python} is on PATH. "
+            "The pip of another Python skips such wheels and reports only the versions of others."
+        )
+        fix = f"Load or install Python {python}, or resolve for the Python that you have with --python."
+        evidence = {"distributions": titles, "python": python}
+        findings.append(Finding("missing-python", "warning", message, fix, evidence))
     return findings
+
+
+def _wheels(titles: Sequence[str]) -> str:
+    if len(titles) == 1:
+        return f"The wheel of {titles[0]} requires"
+    return f"The wheels of {shortened(titles, most=3)} require"
 
 
 CONSUMER = Consumer(file="requirements.txt", emit=_emit, check=_check, supports_hashes=True)

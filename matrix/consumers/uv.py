@@ -1,8 +1,8 @@
 """A ``pyproject.toml`` for uv.
 
 Each index is *explicit*: uv asks it only for the names that are bound to it. Overrides keep the versions
-whatever a dependency requires. Source: uv's documentation, "Package indexes" and "Dependency overrides";
-tested with uv 0.13.
+whatever a dependency requires. Source: uv's documentation, "Package indexes", "Dependency overrides" and
+"Dependency metadata"; tested with uv 0.13.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from matrix.consumers.shared.files import MARK, File
 from matrix.consumers.shared.installation import index_of, pin, wheel_only
 from matrix.consumers.shared.requirements import reject_preinstalled
 from resolver.errors import UsageError
+from resolver.model import PLATFORM
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -66,6 +67,7 @@ def _emit(installation: Installation, layout: Layout) -> list[File]:
             if source.is_wheelhouse
             else _sources(installation, source.url)
         ),
+        *(_dependency_metadata(installation) if installation.is_complete else ()),
     ]
     return [File(layout.main, "\n".join(lines) + "\n")]
 
@@ -84,6 +86,23 @@ def _sources(installation: Installation, url: str) -> list[str]:
     for name, address in [*indexes, *((name, address) for address, name in names.items())]:
         lines += ["", "[[tool.uv.index]]", f"name = {json.dumps(name)}", f"url = {json.dumps(address)}"]
         lines.append("explicit = true")
+    return lines
+
+
+def _dependency_metadata(installation: Installation) -> list[str]:
+    """Return the tables that tell uv the requirements of what we build, so that it never asks for them."""
+    lines = []
+    for pick in installation.built:
+        edges = [edge for edge in installation.lock.edges if edge.subject == pick.name]
+        required = {edge.object for edge in edges if edge.kind == "run"}.difference(PLATFORM)
+        lines += [
+            "",
+            "[[tool.uv.dependency-metadata]]",
+            f"name = {json.dumps(pick.name)}",
+            f"version = {json.dumps(pick.pinned)}",
+            *_array("requires-dist", sorted(required)),
+            *(_array("provides-extra", pick.extras) if pick.extras else ()),
+        ]
     return lines
 
 

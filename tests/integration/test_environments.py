@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import pytest
 import uv
+from _pytest.mark import ParameterSet
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
@@ -107,8 +108,21 @@ def requirements_of(pick: Distribution, places: Places) -> tuple[str, ...]:
     return metadata.requires if metadata else ()
 
 
-@pytest.mark.parametrize("backend", TARGETS)
-@pytest.mark.parametrize("file", ENVIRONMENTS, ids=lambda file: file.stem)
+def cases() -> list[ParameterSet]:
+    """Return each environment for one backend, and for the other one if there are minutes to spend."""
+    return [
+        pytest.param(
+            file,
+            backend,
+            id=f"{file.stem}-{backend}",
+            marks=[pytest.mark.long] if (number + other) % 2 else [],
+        )
+        for number, file in enumerate(ENVIRONMENTS)
+        for other, backend in enumerate(TARGETS)
+    ]
+
+
+@pytest.mark.parametrize(("file", "backend"), cases())
 def test_same_versions_as_uv(file: Path, backend: str, tmp_path: Path, places: Places) -> None:
     lock = resolve(file, backend, tmp_path, places)
     ours = {pick.name: pick.version for pick in lock.distributions}

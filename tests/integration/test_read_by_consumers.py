@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -222,6 +224,32 @@ def test_uv_sync_uses_index_of_each_name(work: Path, how: str) -> None:
     assert done.returncode == 0, done.stderr
     site = work / "project" / ".venv" / "lib" / f"python{running_python()}" / "site-packages"
     assert installed(site) == EXPECTED
+
+
+def test_uv_locks_our_versions_without_reading_our_wheels(
+    work: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file has the requirements of what we build, so uv needs only the page of the index."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(work / "cache"))
+    complete(work)
+    (work / "project").mkdir()
+    assert main(["env", "--for", "uv", "-o", "project"]) == 0
+    (page,) = (work / "index" / "simple" / "deepspeed").glob("index.html")
+    files = list(page.parent.glob("deepspeed-*"))
+    moved = {path: path.rename(work / path.name) for path in files}
+    page.write_text(re.sub(r' data-[a-z-]*metadata="[^"]*"', "", page.read_text()))
+    uv_command = [uv.find_uv_bin(), "--no-cache", "--project", "project"]
+    done = run([*uv_command, "lock", "--python", sys.executable], work)
+    assert done.returncode == 0, done.stderr
+    packages = tomllib.loads((work / "project" / "uv.lock").read_text())["package"]
+    locked = {package["name"]: package["version"] for package in packages if package["version"] != "0"}
+    assert locked == {pick.name: pick.pinned for pick in read_lock(work / "matrix.lock").distributions}
+    for path in files:
+        moved[path].rename(path)
+    line = "import deepspeed, torch; print(deepspeed.__file__)"
+    done = run([*uv_command, "run", "--python", sys.executable, "python", "-c", line], work)
+    assert done.returncode == 0, done.stderr
+    assert str(work / "project" / ".venv") in done.stdout
 
 
 def test_uv_fails_if_wheel_is_missing(work: Path) -> None:

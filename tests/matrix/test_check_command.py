@@ -301,6 +301,22 @@ def test_wheel_for_newer_glibc_is_reported(capsys: Capture) -> None:
     assert f"this machine has glibc {glibc_version()}" in wheels[0]["message"]
 
 
+def test_wheel_for_missing_python_is_reported(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("builders.host.running_python", lambda: "3.6")
+    monkeypatch.setenv("PATH", "")
+    names = (
+        "apex-1.9.0-cp312-cp312-linux_x86_64",
+        "fast-1.0-cp39-abi3-linux_x86_64",
+        "pure-1.0-py3-none-any",
+    )
+    Path("list.txt").write_text("".join(f"./{name}.whl\n" for name in names))
+    main(["check", "list.txt", *LOOK, "--format", "json"])
+    findings = json.loads(capsys.readouterr().out)["findings"]
+    missing = [finding for finding in findings if finding["id"] == "missing-python"]
+    assert [finding["evidence"]["line"] for finding in missing] == [1]
+    assert "requires Python 3.12, and no python3.12 is on PATH" in missing[0]["message"]
+
+
 def test_fix_of_last_line_without_line_break(capsys: Capture) -> None:
     Path("list.txt").write_text("numpy==1.26.4 --pre")
     main(["check", "list.txt", "--fix", *LOOK])

@@ -145,6 +145,24 @@ def test_pip_reports_wheel_for_newer_glibc(work: Path, capsys: Capture) -> None:
     assert f"this machine has glibc {glibc_version()}" in output
 
 
+def test_pip_reports_wheel_for_missing_python(
+    work: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wheel = tiny_wheel(work / "made", "apex", f"1.9.0{LABEL}")
+    Index(work / "index").publish(
+        wheel.rename(wheel.with_name(wheel.name.replace("py3-none-any", "cp312-cp312-linux_x86_64"))), {}
+    )
+    monkeypatch.setattr("builders.host.running_python", lambda: "3.6")
+    monkeypatch.setenv("PATH", str(work / "bin"))
+    assert env("pip", "-o", str(work)) == 0
+    output = capsys.readouterr().err
+    assert f"The wheel of apex 1.9.0{LABEL} requires Python 3.12, and no python3.12 is on PATH" in output
+    (work / "bin").mkdir()
+    (work / "bin" / "python3.12").touch(mode=0o755)
+    assert env("pip", "-o", str(work)) == 0
+    assert "requires Python" not in capsys.readouterr().err
+
+
 def test_consumer_modules_register_themselves() -> None:
     names = consumer_names()
     assert {"cotainr", "pip", "tykky", "uv"} <= {*names}
