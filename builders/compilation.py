@@ -19,6 +19,7 @@ from resolver.errors import BuildError, EnvironmentLacksError
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from builders.build_directory import BuildDirectory
     from builders.containers.runtime import Runtime
     from builders.environments.layers import BuildEnvironment
     from builders.recipes.application import AppliedRecipe
@@ -58,10 +59,9 @@ def compile_wheel(
     recipe: AppliedRecipe,
     *,
     source: Path,
-    work: Path,
+    directory: BuildDirectory,
     wheels: Path,
     variables: Mapping[str, str],
-    log: Path,
 ) -> BuiltWheel:
     """Build the wheel of an unpacked source, and copy it to where the build cannot reach it.
 
@@ -77,15 +77,13 @@ def compile_wheel(
     recipe
         Variables, options, commands and shims.
     source
-        Top directory of the source, below `work`.
-    work
-        Directory of this build; the build may write to it.
+        Top directory of the source, in the directory of the build.
+    directory
+        The directory of the build. Commands of the recipe that have succeeded there are not repeated.
     wheels
         Directory for the copy, which the build does not see.
     variables
         Further variables; those of the recipe override them.
-    log
-        The file that receives all output.
 
     Raises
     ------
@@ -96,11 +94,15 @@ def compile_wheel(
     EnvironmentLacksError
         The runtime cannot mount a shim where the source expects the program.
     """
-    out = work / "raw"
+    log = directory.log
+    out = directory.sandbox / "raw"
     out.mkdir()
-    view = build_view(runtime, environment, recipe, work=work, source=source, variables=variables)
-    for words in recipe.prepare:
+    view = build_view(
+        runtime, environment, recipe, work=directory.sandbox, source=source, variables=variables
+    )
+    for words in recipe.prepare[directory.prepared :]:
         run_in(runtime, words, view, what=f"Preparing {title} ({shlex.join(words)})", log=log)
+        directory.command_succeeded()
     options = [f"--config-setting=--build-option={option}" for option in recipe.options]
     command = [
         str(environment.python), "-m", FRONTEND, "--wheel", "--no-isolation", "--skip-dependency-check",

@@ -41,6 +41,9 @@ BEAT = 10.0
 """Seconds between two changes of a lease."""
 EXPIRY = 90.0
 """Seconds without a change after which a lease expires."""
+_LOST = 10 * EXPIRY
+"""Seconds without a change after which the machine of a holder must have broken down. Clocks of different
+machines are compared here, so it is much longer than the lock needs."""
 _SHORTEST_WAIT = 0.02  # seconds between two looks at a lease
 _LONGEST_WAIT = 1.0
 _COUNTED = 5.0  # seconds of an interval that count; the file system did not answer in the rest
@@ -129,6 +132,14 @@ def is_abandoned(path: Path) -> bool:
     """Return whether the holder of a lock is a process of this machine that has ended."""
     leases = _leases(path)
     return bool(leases) and all(_has_ended(lease, otherwise=False) for lease in leases.values())
+
+
+def is_held(path: Path) -> bool:
+    """Return whether a process that has not ended holds a lock, as far as this machine can tell."""
+    if holder_of(path) is None or is_abandoned(path):
+        return False
+    beat = last_beat(path)
+    return beat is not None and time.time() - beat < _LOST
 
 
 def _acquire(path: Path, holder: Holder, on_wait: Callable[[], None] | None) -> tuple[Path, int]:

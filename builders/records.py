@@ -8,7 +8,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -18,8 +17,9 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import msgspec
 
+from builders.build_directory import lock_of
 from builders.files import write_atomic
-from builders.lease import EXPIRY, holder_of, is_abandoned, last_beat
+from builders.lease import is_held
 from builders.provenance import Statement, read_statement
 from resolver.errors import ProvenanceError
 
@@ -31,9 +31,6 @@ if TYPE_CHECKING:
     from builders.plan import Task
 
 _STARTED, _FAILED = ".started.json", ".failed.json"
-_LOST = 10 * EXPIRY
-"""Seconds without a change of its lock after which a build of another node counts as interrupted. Clocks of
-different machines are compared here, so it is much longer than the lock needs."""
 _OF_THE_MACHINE = {"environment", "source", "internal"}
 """Ids of errors whose cause may be gone at the next attempt: a missing tool, no network, a full disk."""
 _SHOWN_VALUE = 24  # characters
@@ -99,6 +96,8 @@ class _Start(msgspec.Struct, kw_only=True):
     started_on: datetime
     node: str
     inputs: dict[str, Any]
+    stopped: str = ""
+    """Why it was ended before it had finished, if that could be recorded."""
     schema: int = 1
 
 
@@ -149,6 +148,15 @@ def record_start(task: Task, log: Path) -> None:
         inputs=task.inputs,
     )
     write_atomic(log.with_suffix(_STARTED), msgspec.json.encode(start))
+
+
+def record_stop(log: Path, why: str) -> None:
+    """Record why a build was ended before it had finished."""
+    path = log.with_suffix(_STARTED)
+    start = _read(path, _Start)
+    if start is not None:
+        start.stopped = why
+        write_atomic(path, msgspec.json.encode(start))
 
 
 def take_start(log: Path) -> dict[str, Any]:
@@ -319,7 +327,7 @@ def _attempts(index: Index) -> Iterator[_Build]:
 
 
 def _started_record(index: Index, start: _Start, log: Path) -> BuildRecord:
-    runs = _is_held(index.state / "locks" / f"{start.build_key[:20]}.lock")
+    runs = is_held(lock_of(index, start.build_key))
     return BuildRecord(
         name=start.name,
         version=start.version,
@@ -329,6 +337,7 @@ def _started_record(index: Index, start: _Start, log: Path) -> BuildRecord:
         started=start.started_on,
         seconds=max(0.0, round((_now() - start.started_on).total_seconds(), 1)) if runs else None,
         log=_existing(log),
+        error=None if runs else start.stopped or None,
     )
 
 
@@ -360,13 +369,6 @@ def _measured(
     if values["seconds"] is None and started and finished:
         values["seconds"] = round((finished - started).total_seconds(), 1)
     return values
-
-
-def _is_held(lock: Path) -> bool:
-    if holder_of(lock) is None or is_abandoned(lock):
-        return False
-    beat = last_beat(lock)
-    return beat is not None and time.time() - beat < _LOST
 
 
 def _existing(path: Path) -> str | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import time
 import uuid
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
@@ -16,13 +17,15 @@ import msgspec
 from builders import host
 from builders.alias import write_alias
 from builders.audit import Expected, audit_wheel, read_torch
+from builders.build_directory import BuildDirectory, finished_outputs, lock_of, path_of
 from builders.cache import cache_root
 from builders.compilation import FRONTEND, INDEX_UNCHANGED, compile_wheel
 from builders.containers.runtime import Bind
 from builders.diagnosis import Context, diagnose, explain_failure
+from builders.environments.cached import digest
 from builders.environments.layers import fetch_build_wheels, make_environment, make_layers
 from builders.environments.wheelhouse import FetchOptions, Wheel
-from builders.files import exclusive_lock, remove_tree, sha256_of
+from builders.files import exclusive_lock, sha256_of
 from builders.io_errors import explain_index_errors
 from builders.labelling import Labels, label_wheel, runtime_pins
 from builders.lease import holder_of
@@ -31,13 +34,20 @@ from builders.probe.wheel import judge_wheel
 from builders.provenance import SBOM_NAME, Run, materials_of, sbom, statement
 from builders.recipes.application import apply_recipe
 from builders.recipes.recipe import check_source
-from builders.records import log_path, record_start, take_start
+from builders.records import log_path, record_start, record_stop, take_start
 from builders.scheduling.jobserver import join
 from builders.scheduling.memory import MemoryMeter
 from builders.sources import Downloads, cached_file, fetch_file, obtain
 from builders.urls import mirrored
 from builders.wheel_requirements import environment_of, requirements_in
-from resolver.errors import AuditError, BuildError, CommandError, MatrixError, NameTakenError
+from resolver.errors import (
+    AuditError,
+    BuildError,
+    CommandError,
+    EnvironmentLacksError,
+    MatrixError,
+    NameTakenError,
+)
 from resolver.requirements import required_name
 
 if TYPE_CHECKING:
@@ -60,6 +70,12 @@ _BEFORE_LABELLING = {"no-label", "plain-platform-tag", "torch-not-pinned"}
 """Findings in every wheel that a build backend produces. Labelling removes their cause."""
 
 
+OUT_OF_MEMORY = "out-of-memory"
+"""Id in `builders.diagnosis`."""
+_SIGNALLED = range(129, 160)
+"""Exit codes that a shell returns for programs that a signal has ended."""
+
+
 @dataclass(frozen=True, slots=True)
 class Limits:
     """Limits of a build; None means the limits of the machine."""
@@ -71,6 +87,8 @@ class Limits:
     """GiB; None means what the recipe states."""
     jobserver: Path | None = None
     """The named pipe through which this build shares its compile jobs with others."""
+    until: float | None = None
+    """When to stop, in seconds since the epoch; None without a time limit."""
     offline: bool = False
     mirrors: Mapping[str, str] = field(default_factory=dict)
     """URL prefix to its replacement."""
@@ -121,8 +139,8 @@ def build_wheel(
         The source or a build requirement cannot be fetched.
     """
     log = log_path(index, task.pick.name, task.build_key)
-    work = index.state / "builds" / task.build_key[:20]
-    lock = index.state / "locks" / f"{work.name}.lock"
+    work = path_of(index, task.build_key)
+    lock = lock_of(index, task.build_key)
 
     def waiting() -> None:
         holder = holder_of(lock)
@@ -142,13 +160,16 @@ def build_wheel(
         if turn is not None:
             turn.take()
         index.state_directory(log.parent.name)
-        log.unlink(missing_ok=True)
-        record_start(task, log)
         index.state_directory(work.parent.name)
-        remove_tree(work)  # it may belong to another user
-        work.mkdir()
-        build = _Build(task, index, limits, reporter, work, log)
-        wheel = build.write_alias() if task.pick.alias_of else build.run()
+        directory = BuildDirectory(work, log)
+        record_start(task, log)
+        build = _Build(task, index, limits, reporter, directory)
+        try:
+            wheel = build.write_alias() if task.pick.alias_of else build.run()
+        except KeyboardInterrupt:
+            is_over = limits.until is not None and time.time() >= limits.until
+            record_stop(log, "stopped at the time limit" if is_over else "interrupted by a signal")
+            raise
         take_start(log)
         shutil.rmtree(work, ignore_errors=True)  # a failed build keeps it until the next attempt
         return wheel
@@ -162,13 +183,19 @@ class _Build:
     index: Index
     limits: Limits
     reporter: Reporter
-    work: Path
-    log: Path
+    directory: BuildDirectory
+
+    @property
+    def work(self) -> Path:
+        return self.directory.root
 
     @property
     def sandbox(self) -> Path:
-        """The part of the directory that the build sees, and may write to."""
-        return self.work / "build"
+        return self.directory.sandbox
+
+    @property
+    def log(self) -> Path:
+        return self.directory.log
 
     def run(self) -> Path:
         started = datetime.now(tz=UTC)
@@ -180,7 +207,6 @@ class _Build:
             build_host.require_compilers(task.title, task.recipe.backend)
 
         self.reporter.step(f"fetch {task.pick.sdist.file if task.pick.sdist else task.title}")
-        self.sandbox.mkdir()
         source = obtain(
             task.pick, offline=self.limits.offline, mirrors=self.limits.mirrors, patches=task.patches
         )
@@ -196,27 +222,17 @@ class _Build:
                 requirements=requirements,
                 options=fetching,
             )
-            environment = make_environment(
-                build_host.python,
-                layers.all,
-                required,
-                root=self.sandbox / "env",
-                hidden=[self.index.root],
-            )
-
-            self.reporter.step("unpack")
-            tree = source.unpack(self.sandbox / "source", log=self.log)
-            check_source(task.recipe, tree, task.title, task.other_recipes)
+            # The headers of torch are in a layer, and their paths get into the compiled files as well.
+            prefix_map = {str(self.sandbox): "/matrix"} | {
+                str(layer.root): "/matrix/layer" for layer in layers.all
+            }
+            environment, tree = self._unpack(source, layers, required, prefix_map)
 
         jobs = host.compile_jobs(
             self.limits.memory_per_job or task.recipe.memory_per_job,
             jobs=self.limits.jobs,
             memory=self.limits.memory,
         )
-        # The headers of torch are in a layer, and their paths get into the compiled files as well.
-        prefix_map = {str(self.sandbox): "/matrix"} | {
-            str(layer.root): "/matrix/layer" for layer in layers.all
-        }
         recipe = apply_recipe(task, jobs=jobs, prefix_map=prefix_map)
         shims = join(self.limits.jobserver, self.sandbox) if self.limits.jobserver else {}
         recipe = replace(recipe, shims={**recipe.shims, **shims})
@@ -232,12 +248,14 @@ class _Build:
         try:
             with memory:
                 wheel = self._compile(source, tree, environment, recipe)
-        except BuildError as error:
+            self.directory.join_logs()
+            self.reporter.step("check")
+            audit, findings = self._check(wheel, layers)
+        except MatrixError as error:
             error.details = {**error.details, "measured": _measured(jobs, memory)}
+            if not _was_interrupted(error):
+                self.directory.start_anew_next_time()
             raise
-
-        self.reporter.step("check")
-        audit, findings = self._check(wheel, layers)
 
         self.reporter.step("publish")
         materials = materials_of(task, source, layers)
@@ -249,7 +267,8 @@ class _Build:
             node=node(),
             versions={"rocm-matrix": installed_version("rocm-matrix")},
             measured={
-                "seconds": round((finished - started).total_seconds(), 1),
+                "seconds": round((finished - started).total_seconds() + self.directory.seconds_before, 1),
+                "attempts": self.directory.number,
                 **_measured(jobs, memory),
             },
             variables=recipe.environment,
@@ -266,6 +285,32 @@ class _Build:
             },
         )
         return self._publish(wheel, audit.platform_tag, materials, run)
+
+    def _unpack(
+        self, source: Source, layers: Layers, required: Sequence[Path], prefix_map: Mapping[str, str]
+    ) -> tuple[BuildEnvironment, Path]:
+        """Return the environment and the source tree: those of an interrupted attempt, or else new ones."""
+        task, build_host = self.task, self.task.build_host
+        inputs = _inputs_of_directory(task, prefix_map, required)
+        tree = self.directory.resume(inputs)
+        environment = make_environment(
+            build_host.python,
+            layers.all,
+            required,
+            root=self.directory.environment,
+            hidden=[self.index.root],
+            exists=tree is not None,
+        )
+        if tree is None:
+            self.reporter.step("unpack")
+            tree = source.unpack(self.directory.source, log=self.log)
+            check_source(task.recipe, tree, task.title, task.other_recipes)
+            self.directory.begin(inputs, tree)
+        else:
+            count = finished_outputs(self.work)
+            files = "file that was" if count == 1 else "files that were"
+            self.reporter.step(f"continue an interrupted build with {count} {files} compiled before")
+        return environment, tree
 
     def write_alias(self) -> Path:
         """Write, check and publish the wheel of an alias, which nothing is compiled or fetched for."""
@@ -300,10 +345,9 @@ class _Build:
                 environment,
                 recipe,
                 source=tree,
-                work=self.sandbox,
+                directory=self.directory,
                 wheels=copies,
-                variables={**build_host.variables, **source.variables(self.sandbox / "source")},
-                log=self.log,
+                variables={**build_host.variables, **source.variables(self.directory.source)},
             )
         except CommandError as error:
             context = replace(diagnosis_context(self.task), exit_code=error.code)
@@ -445,6 +489,26 @@ class _Build:
             except NameTakenError:
                 if self.index.next_build_number(task.pick.name, task.pick.pinned) == number:
                     raise
+
+
+def _inputs_of_directory(task: Task, prefix_map: Mapping[str, str], required: Sequence[Path]) -> str:
+    """Return a digest of what the files in a build directory depend on, besides the build key.
+
+    They contain the paths of the directory and of the layers, and what CMake has read from the variables.
+    """
+    recipe = apply_recipe(task, prefix_map=prefix_map)
+    wheels = [sha256_of(path) for path in required]
+    return digest(dict(prefix_map), dict(recipe.environment), recipe.options, recipe.prepare, wheels)
+
+
+def _was_interrupted(error: MatrixError) -> bool:
+    """Return whether a build failed because something was killed, or lacked memory or a tool."""
+    if isinstance(error, EnvironmentLacksError):
+        return True
+    if isinstance(error, BuildError) and any(finding.id == OUT_OF_MEMORY for finding in error.findings):
+        return True
+    cause = error.__cause__
+    return isinstance(cause, CommandError) and (cause.code < 0 or cause.code in _SIGNALLED)
 
 
 def _measured(jobs: int, memory: MemoryMeter) -> dict[str, float | int]:

@@ -61,6 +61,9 @@ def check_batch_options(args: argparse.Namespace) -> None:
         They contradict each other, or no job would use them.
     """
     given = [name for name in (*_OF_SLURM, "attach", "cancel") if getattr(args, name)]
+    if args.executor in EXECUTORS and (args.time_limit is not None or args.signal is not None):
+        msg = "--time-limit and --signal are for builds on this machine. In a Slurm job, builds stop in time."
+        raise UsageError(msg)
     for name in given:
         if args.executor != "slurm" and (name in _OF_SLURM or args.executor not in EXECUTORS):
             alternative = "" if name in _OF_SLURM else " or hq"

@@ -108,6 +108,16 @@ class EnvironmentLacksError(MatrixError):
     id = "environment"
 
 
+# Exit code 130: interrupted; the same command continues.
+
+
+class StoppedError(MatrixError):
+    """Builds were stopped because their time is over."""
+
+    exit_code = EXIT_INTERRUPTED
+    id = "stopped"
+
+
 # Exit code 70: a bug in matrix.
 
 

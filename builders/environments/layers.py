@@ -209,6 +209,7 @@ def make_environment(
     *,
     root: Path,
     hidden: Sequence[Path] = (),
+    exists: bool = False,
 ) -> BuildEnvironment:
     """Create an environment on top of layers, to build in or to test wheels in. No program is started.
 
@@ -222,21 +223,26 @@ def make_environment(
         Its directory, which is replaced if it exists. The parent directory must exist.
     hidden
         Directories that its programs must not see.
+    exists
+        Whether it has been created with the same arguments. Its files then keep their times, which ninja
+        compares.
 
     Raises
     ------
     EnvironmentLacksError
         A wheel is not for this Python, or cannot be installed.
     """
-    remove_tree(root)
-    root.mkdir()
-    try:
-        for wheel in wheels:
-            _install(wheel, root, python)
-        _write_environment(root, python, layers)
-    except (FileExistsError, IsADirectoryError, NotADirectoryError) as error:
-        msg = f"Wheels cannot be installed: {error}."
-        raise EnvironmentLacksError(msg, hint="They have files where others have directories.") from None
+    if not exists:
+        remove_tree(root)
+        root.mkdir()
+        try:
+            for wheel in wheels:
+                _install(wheel, root, python)
+            _write_environment(root, python, layers)
+        except (FileExistsError, IsADirectoryError, NotADirectoryError) as error:
+            msg = f"Wheels cannot be installed: {error}."
+            hint = "They have files where others have directories."
+            raise EnvironmentLacksError(msg, hint=hint) from None
     path = (root / "bin", *(layer.root / "bin" for layer in layers))
     binds = (*python.binds, *(Bind(layer.root) for layer in layers), Bind(root, writable=True))
     return BuildEnvironment(root, path, binds, tuple(hidden), python.linkers)

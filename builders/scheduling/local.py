@@ -33,8 +33,8 @@ from builders.scheduling.estimates import Estimate, estimates, task_graph
 from builders.scheduling.jobserver import Jobserver, can_join
 from builders.scheduling.memory import kernel_kills
 from builders.scheduling.scheduler import Demand, Event, schedule
-from builders.task import Limits, build_wheel
-from resolver.errors import BuildError, InternalError, MatrixError
+from builders.task import OUT_OF_MEMORY, Limits, build_wheel
+from resolver.errors import BuildError, InternalError, MatrixError, StoppedError
 from resolver.reporter import Reporter
 
 if TYPE_CHECKING:
@@ -46,8 +46,6 @@ if TYPE_CHECKING:
     from builders.plan import Task
     from builders.scheduling.scheduler import Outcome
 
-_OUT_OF_MEMORY = "out-of-memory"
-"""Id in `builders.diagnosis`."""
 _LONGEST_END = 20.0
 """Seconds that a build may take to end its programs after a signal."""
 
@@ -88,6 +86,11 @@ class Builds:
         ----------
         keep_going
             Whether to start further builds after one has failed. Those that run are always finished.
+
+        Raises
+        ------
+        StoppedError
+            The time limit was reached; what runs was ended.
         """
         capacity = machine(self.limits)
         with self._jobserver(capacity) as jobserver:
@@ -175,10 +178,27 @@ class _Executor:
             sources: list[Any] = [build.pipe for build in self._running.values()]
             if self._pending and self._jobserver is not None:
                 sources.append(self._jobserver)
-            wait_for_any(sources)
+            wait_for_any(sources, self._remaining())
             events = [event for name in list(self._running) for event in self._events(name)]
             if events:
                 return events
+
+    def _remaining(self) -> float | None:
+        """Return the seconds until the time limit.
+
+        Raises
+        ------
+        StoppedError
+            It is reached.
+        """
+        if self._builds.limits.until is None:
+            return None
+        remaining = self._builds.limits.until - time.time()
+        if remaining <= 0:
+            titles = ", ".join(self._builds.tasks[name].title for name in self._running)
+            hint = "Finished wheels are kept. Run the same command again to continue."
+            raise StoppedError(f"Stopped at the time limit. Not finished: {titles}.", hint=hint)
+        return remaining
 
     def _admit(self) -> None:
         while self._pending:
@@ -268,7 +288,7 @@ class _Executor:
             code = build.process.exitcode or 0
             how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
             result = BuildError(f"The process that built {task.title} {how}.", hint="Run the command again.")
-        if (killed or _OUT_OF_MEMORY in _diagnosed(result)) and build.jobs > 1 and name not in self._retried:
+        if (killed or OUT_OF_MEMORY in _diagnosed(result)) and build.jobs > 1 and name not in self._retried:
             self._retried.add(name)
             return self._again(name, build.jobs)
         self._builds.errors[name] = result
@@ -371,7 +391,7 @@ def _import_early() -> None:
 
 def _end_on_first_signal() -> None:
     """Raise KeyboardInterrupt at the first signal only: another one would stop the end of the programs."""
-    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 
     def interrupt(*_: object) -> None:
         for number in numbers:

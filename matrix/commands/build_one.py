@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -18,6 +19,7 @@ from matrix.options import (
     add_wheel_options,
 )
 from matrix.planning import SHORT_KEY, contexts_of_locks, limits_of, refresh_published, tasks_of
+from matrix.stopping import add_stopping, stop_time
 from resolver.errors import UsageError
 from resolver.versions import join_words, shorten
 
@@ -57,6 +59,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_base_image(parser)
     add_catalog(parser)
     add_limits(parser)
+    add_stopping(parser)
     add_format(parser)
 
 
@@ -76,7 +79,8 @@ def execute(context: Context) -> int:
     missing = {key: task for key, task in tasks.items() if task.wheel is None}
     refresh_published(tasks.values(), index)
     check_build_hosts(missing.values())
-    builds = Builds(missing, index, limits_of(context), context.console)
+    limits = replace(limits_of(context), until=stop_time(context))
+    builds = Builds(missing, index, limits, context.console)
     if missing:
         builds.run(keep_going=True)
     results = [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -35,6 +36,7 @@ from matrix.options import (
 from matrix.planning import limits_of, refresh_published, tasks_of, why_to_build
 from matrix.request import check_names
 from matrix.resolution_text import show_conflict
+from matrix.stopping import add_stopping, stop_time
 from resolver.model import Conflict
 
 if TYPE_CHECKING:
@@ -64,6 +66,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="build on this machine (default), in Slurm jobs, or with HyperQueue (hq)",
     )
     add_limits(parser)
+    add_stopping(parser)
     parser.add_argument("--keep-going", action="store_true", help="continue when a wheel fails")
     parser.add_argument(
         "--dry-run", action="store_true", help="show for each wheel whether and why it will be built"
@@ -121,7 +124,9 @@ def execute(context: Context) -> int:
     elif executor:
         exit_code = _build_in_jobs(tasks, wheels, catalog, executor, context)
     else:
-        exit_code = _build(tasks, wheels, index, limits_of(context), context)
+        exit_code = _build(
+            tasks, wheels, index, replace(limits_of(context), until=stop_time(context)), context
+        )
     _print(BuildResult(1, str(index.root), wheels), index, context)
     return exit_code
 

@@ -1,0 +1,330 @@
+"""The directory of a build, which an interrupted attempt leaves to the next one.
+
+ninja writes each output to its log (``.ninja_log``) when the command that makes it has succeeded. So it does
+not trust a file that a killed compiler left half-written, and a build that uses ninja continues where it
+stopped. setuptools compares only times: what it copies and links (``build/lib*``) is removed before a build
+continues. If there is no log of ninja, everything is removed, and the build starts anew.
+
+What the next attempt needs to know is in a file next to the part of the directory that the build sees, so a
+build cannot change it. Only the user who started a build continues it.
+
+Source: ninja's manual ("The Ninja log").
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from builders.files import exclusive_lock, open_regular, remove_tree, replace_file
+from builders.lease import is_held
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator
+    from pathlib import Path
+
+    from builders.index import Index
+
+_KEPT = "attempt.json"
+_EARLIER_LOG = "earlier.log"
+_NINJA_LOG = ".ninja_log"
+_LARGEST_LOG = 1 << 26  # bytes
+_OUTPUT_FIELD = 3
+"""Index of the output among the fields of a line of ninja's log, which tabs separate."""
+_LONGEST = 30 * 24 * 3600.0
+"""Seconds after which the directory of a build that nobody continued is removed."""
+_LARGEST = 50 * 2**30
+"""Bytes that the directories of all builds that do not run may have together."""
+
+
+class _Attempt(msgspec.Struct, kw_only=True):
+    """What the next attempt needs to know."""
+
+    inputs: str
+    """Digest of what the content of the directory depends on, besides the build key."""
+    tree: str
+    """Name of the top directory of the source."""
+    prepared: int = 0
+    """Commands of the recipe that have succeeded."""
+    started: float
+    seconds: float = 0.0
+    """Time that earlier attempts took."""
+    number: int = 1
+    schema: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Abandoned:
+    """The directory of a build that does not run."""
+
+    path: Path
+    key: str
+    """The first digits of its build key."""
+    used: float
+    """When its last attempt started, in seconds since the epoch."""
+    size: int
+    """Bytes."""
+
+
+def path_of(index: Index, build_key: str) -> Path:
+    """Return the directory of a build."""
+    return index.state / "builds" / build_key[:20]
+
+
+def lock_of(index: Index, build_key: str) -> Path:
+    """Return the lock of a build key."""
+    return index.state / "locks" / f"{build_key[:20]}.lock"
+
+
+class BuildDirectory:
+    """The directory of one attempt; call everything while holding the lock of the build key.
+
+    Parameters
+    ----------
+    root
+        The directory; its parent exists.
+    log
+        The log of the build. That of an earlier attempt is set aside.
+    """
+
+    def __init__(self, root: Path, log: Path) -> None:
+        self.root = root
+        self.log = log
+        self._attempt = _read(root)
+        if self._attempt is None:
+            remove_tree(root)
+            root.mkdir()
+            log.unlink(missing_ok=True)
+            return
+        wrote = log.stat().st_mtime if log.exists() else self._attempt.started
+        self._attempt.seconds += max(0.0, wrote - self._attempt.started)
+        self._attempt.started = time.time()
+        self._attempt.number += 1
+        with suppress(FileNotFoundError), log.open("rb") as source:
+            with (root / _EARLIER_LOG).open("ab") as sink:
+                shutil.copyfileobj(source, sink)
+            log.unlink()
+        self._write()
+
+    @property
+    def sandbox(self) -> Path:
+        """The part that the build sees, and may write to."""
+        return self.root / "build"
+
+    @property
+    def source(self) -> Path:
+        """The directory with the unpacked source."""
+        return self.sandbox / "source"
+
+    @property
+    def environment(self) -> Path:
+        """The environment of the build."""
+        return self.sandbox / "env"
+
+    @property
+    def seconds_before(self) -> float:
+        """The time that earlier attempts took."""
+        return self._attempt.seconds if self._attempt else 0.0
+
+    @property
+    def number(self) -> int:
+        """The number of this attempt; the first one is 1."""
+        return self._attempt.number if self._attempt else 1
+
+    def resume(self, inputs: str) -> Path | None:
+        """Return the source tree if the build can continue in it; else remove everything.
+
+        Parameters
+        ----------
+        inputs
+            Digest of what the content of the directory depends on, besides the build key.
+        """
+        attempt = self._attempt
+        if attempt is not None and attempt.inputs == inputs:
+            tree = self.source / attempt.tree
+            paths = (self.sandbox, self.source, self.environment, tree)
+            if all(_is_directory(path) for path in paths) and finished_outputs(self.root):
+                _clear(self.root, keep={self.sandbox.name, _KEPT, _EARLIER_LOG})
+                _clear(self.sandbox, keep={self.source.name, self.environment.name})
+                _remove_untracked(self.source)
+                return tree
+        self._attempt = None
+        (self.root / _KEPT).unlink(missing_ok=True)
+        _clear(self.root, keep=set())
+        self.sandbox.mkdir()
+        return None
+
+    def begin(self, inputs: str, tree: Path) -> None:
+        """Record that the source has been unpacked and patched: from now on, the build can be continued."""
+        self._attempt = _Attempt(inputs=inputs, tree=tree.name, started=time.time())
+        self._write()
+
+    @property
+    def prepared(self) -> int:
+        """How many commands of the recipe have succeeded."""
+        return self._attempt.prepared if self._attempt else 0
+
+    def command_succeeded(self) -> None:
+        """Record that one more command of the recipe has succeeded."""
+        if self._attempt is not None:
+            self._attempt.prepared += 1
+            self._write()
+
+    def start_anew_next_time(self) -> None:
+        """Record that the build failed by itself; the files stay for inspection until the next attempt."""
+        (self.root / _KEPT).unlink(missing_ok=True)
+
+    def join_logs(self) -> None:
+        """Put the logs of earlier attempts before that of this one, so that it shows every compilation."""
+        earlier = self.root / _EARLIER_LOG
+        if earlier.exists():
+            with earlier.open("ab") as sink, self.log.open("rb") as source:
+                shutil.copyfileobj(source, sink)
+            shutil.move(earlier, self.log)
+
+    def _write(self) -> None:
+        replace_file(self.root / _KEPT, msgspec.json.encode(self._attempt))
+
+
+def finished_outputs(root: Path) -> int:
+    """Return how many outputs ninja has finished in the directory of a build."""
+    outputs = {
+        (directory, line.split(b"\t")[_OUTPUT_FIELD])
+        for directory, names in _walk(root / "build" / "source")
+        if _NINJA_LOG in names
+        for line in _lines(os.path.join(directory, _NINJA_LOG))  # noqa: PTH118  many thousand directories
+        if line.count(b"\t") > _OUTPUT_FIELD
+    }
+    return len(outputs)
+
+
+def abandoned(index: Index) -> list[Abandoned]:
+    """Return the directories of builds that were interrupted or failed, those used last come first."""
+    found = []
+    with suppress(FileNotFoundError):
+        for path in (index.state / "builds").iterdir():
+            with suppress(FileNotFoundError):
+                if not is_held(lock_of(index, path.name)):
+                    found.append(Abandoned(path, path.name, path.lstat().st_mtime, _size(path)))
+    return sorted(found, key=lambda row: -row.used)
+
+
+def prune(
+    index: Index,
+    *,
+    longest: float = _LONGEST,
+    largest: float = _LARGEST,
+    keep: Collection[str] = (),
+    dry_run: bool = False,
+) -> list[Abandoned]:
+    """Remove directories of builds that do not run, and return them: old ones, then the least recently used.
+
+    Parameters
+    ----------
+    longest
+        Seconds since its last attempt for which a directory is kept.
+    largest
+        Bytes that those that are kept may have together.
+    keep
+        Build keys whose directories stay.
+    dry_run
+        Whether nothing is removed.
+    """
+    kept = {key[:20] for key in keep}
+    removed, total = [], 0
+    for row in abandoned(index):
+        total += row.size
+        if row.key in kept or (time.time() - row.used <= longest and total <= largest):
+            continue
+        if dry_run or _remove_unless_used(row, index):
+            removed.append(row)
+            total -= row.size
+    return removed
+
+
+class _UsedError(Exception):
+    """Another process builds there."""
+
+
+def _remove_unless_used(row: Abandoned, index: Index) -> bool:
+    lock = lock_of(index, row.key)
+
+    def waiting() -> None:
+        if is_held(lock):
+            raise _UsedError
+
+    try:
+        with exclusive_lock(lock, on_wait=waiting):
+            remove_tree(row.path)
+    except (_UsedError, OSError):  # it may belong to another user
+        return False
+    return True
+
+
+def _read(root: Path) -> _Attempt | None:
+    """Return what the last attempt left; None if there is nothing that this user can continue."""
+    try:
+        status = root.lstat()
+        if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid():
+            return None
+        with os.fdopen(open_regular(root / _KEPT), "rb") as source:
+            return msgspec.json.decode(source.read(), type=_Attempt)
+    except (OSError, msgspec.MsgspecError):
+        return None
+
+
+def _is_directory(path: Path) -> bool:
+    """Return whether a path is a directory, and not a link to one."""
+    return path.is_dir() and not path.is_symlink()
+
+
+def _clear(directory: Path, *, keep: Collection[str]) -> None:
+    """Remove what is in a directory, and follow no link that a build made there."""
+    for path in directory.iterdir():
+        if path.name not in keep:
+            _remove(path)
+
+
+def _remove(path: Path) -> None:
+    if _is_directory(path):
+        remove_tree(path)
+    else:
+        path.unlink()
+
+
+def _remove_untracked(source: Path) -> None:
+    """Remove what setuptools copies, links and packs: it trusts each file that is newer than its source."""
+    for directory, _ in list(_walk(source)):
+        if os.path.basename(directory) == "build":  # noqa: PTH119
+            for name in os.listdir(directory):  # noqa: PTH208
+                if name == "lib" or name.startswith(("lib.", "bdist.")):
+                    _remove(source / directory / name)
+
+
+def _walk(root: Path) -> Iterator[tuple[str, list[str]]]:
+    """Yield each directory with the names of its files; no link is followed."""
+    return ((directory, names) for directory, _, names in os.walk(root)) if _is_directory(root) else iter(())
+
+
+def _lines(path: str) -> list[bytes]:
+    try:
+        with os.fdopen(open_regular(path), "rb") as source:
+            return source.read(_LARGEST_LOG).splitlines()
+    except OSError:
+        return []
+
+
+def _size(path: Path) -> int:
+    size = 0
+    for directory, names in _walk(path):
+        for name in names:
+            with suppress(OSError):
+                size += os.lstat(os.path.join(directory, name)).st_size  # noqa: PTH118
+    return size
