@@ -16,6 +16,7 @@ _MEANINGS = {
     2: "bad usage or input",
     3: "something is missing on this machine",
     70: "a bug",
+    130: "interrupted",
 }
 _HEAD = """# Error ids
 

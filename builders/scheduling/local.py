@@ -24,6 +24,7 @@ from threading import Thread
 from typing import TYPE_CHECKING, Any, Self
 
 from builders import host
+from builders.build_directory import prune
 from builders.diagnosis.known import known
 from builders.files import write_atomic
 from builders.io_errors import explain_any_os_error
@@ -93,6 +94,8 @@ class Builds:
             The time limit was reached; what runs was ended.
         """
         capacity = machine(self.limits)
+        for row in prune(self.index, keep=self.tasks):
+            self.reporter.step(f"removed the directory of an unfinished build: {row.path}")
         with self._jobserver(capacity) as jobserver:
             expected = estimates(self.tasks, self.index, capacity, sharing=jobserver is not None)
             demands = {key: estimate.demand for key, estimate in expected.items()}
