@@ -1,4 +1,4 @@
-"""The feasible matrix as text for a terminal, CSV (RFC 4180), JSON and one HTML page.
+"""The feasible matrix as text for a terminal, CSV (RFC 4180) and JSON; `matrix.report` has it as HTML.
 
 The keys of CSV and JSON are a contract. Every format is written row by row, while the table is computed.
 """
@@ -10,7 +10,6 @@ import io
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from html import escape
 from itertools import chain, groupby
 from typing import TYPE_CHECKING, Any
 
@@ -227,120 +226,3 @@ def _refusal_document(reason: str, core: list[CoreItem] | None) -> dict[str, Any
     if core is not None:
         document["core"] = msgspec.to_builtins(core)
     return document
-
-
-_POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
-_STYLE = """
-:root { color-scheme: light dark; --line: #ccc; --head: #eee; --page: #fff; --text: #111;
-  --documented: #0a5c2b; --observed: #0b4a8f; --inferred: #7a4b00; --no: #6b6b6b; }
-@media (prefers-color-scheme: dark) {
-  :root { --line: #444; --head: #2a2a2a; --page: #161616; --text: #eee;
-    --documented: #7ddc9c; --observed: #8fc1ff; --inferred: #f0c070; --no: #a0a0a0; } }
-body { margin: 1rem; background: var(--page); color: var(--text); font: 0.9rem/1.4 system-ui, sans-serif; }
-h1 { font-size: 1.2rem; }
-table { border-collapse: separate; border-spacing: 0; }
-caption { text-align: left; padding-bottom: 0.5rem; }
-th, td { padding: 0.2rem 0.6rem; text-align: left; vertical-align: top; white-space: nowrap;
-  border-bottom: 1px solid var(--line); }
-thead th { position: sticky; top: 0; z-index: 1; background: var(--head); }
-tbody th { font-weight: normal; background: var(--page); }
-tbody th[scope=rowgroup] { padding-top: 1rem; font-weight: bold; background: var(--head); }
-.documented { color: var(--documented); } .observed { color: var(--observed); }
-.inferred { color: var(--inferred); } .no { color: var(--no); font-style: italic; }
-"""
-_SCRIPT = """
-const box = document.getElementById("filter");
-box.parentElement.hidden = false;
-box.addEventListener("input", () => {
-  const words = box.value.toLowerCase().split(/\\s+/);
-  for (const body of document.querySelectorAll("tbody")) {
-    const [heading, ...rows] = body.rows;
-    const above = heading.textContent.toLowerCase();
-    let shown = 0;
-    for (const row of rows) {
-      const text = above + " " + row.textContent.toLowerCase();
-      row.hidden = !words.every((word) => text.includes(word));
-      shown += !row.hidden;
-    }
-    body.hidden = !shown;
-  }
-});
-"""
-
-
-def to_html(table: Table, rows: Iterable[Row], core: Core | None = None) -> Iterator[str]:
-    """Yield the table as one self-contained HTML page; parameters as for `to_json`."""
-    for piece in _html_pieces(table, rows, core):
-        # ASCII with character references is valid in every encoding.
-        yield piece.encode("ascii", "xmlcharrefreplace").decode("ascii")
-
-
-def _html_pieces(table: Table, rows: Iterable[Row], core: Core | None) -> Iterator[str]:
-    target = table.request.target
-    facts = sum(1 for _ in table.catalog.rows())
-    title = f"Compatible versions: {target.site} on {target.date}, {facts} facts"
-    names = "".join(f'<th scope="col">{escape(column.name)}</th>' for column in table.columns)
-    yield (
-        f'<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">\n'
-        '<meta name="viewport" content="width=device-width">\n'
-        f"<title>{escape(title)}</title>\n<style>{_STYLE}</style>\n</head>\n<body>\n"
-        f"<h1>{escape(title)}</h1>\n"
-        '<p hidden><label>Show rows with <input id="filter" type="search" '
-        'placeholder="2.9.1 3.12"></label></p>\n'
-        f"<table>\n<caption>{_html_caption(table)}</caption>\n"
-        f'<thead><tr><th scope="col">torch</th><th scope="col">Python</th>{names}</tr></thead>\n'
-    )
-    is_cpu = target.backend == "cpu"
-    for _, group in groupby(rows, key=lambda row: (row.images, row.rocm, row.verdict)):
-        first = next(group)
-        heading = "<br>".join(map(escape, [_heading(first, is_cpu=is_cpu) or "CPU", *first.images]))
-        span = len(table.columns) + 2
-        yield f'<tbody>\n<tr><th scope="rowgroup" colspan="{span}">{heading}</th></tr>\n'
-        for row in chain([first], group):
-            yield _html_row(table, row, core)
-        yield "</tbody>\n"
-    yield f"</table>\n<script>{_SCRIPT}</script>\n</body>\n</html>\n"
-
-
-def _html_caption(table: Table) -> str:
-    target = table.request.target
-    what = f"{target.backend} {', '.join(target.gfx)}".rstrip()
-    what += f", kernel driver {table.driver}" if table.driver else ""
-    what += f"; only {', '.join(requirement.text for requirement in table.limits)}" if table.limits else ""
-    documented, observed, inferred, no = (
-        f'<span class="{name}">{name}</span>' for name in ("documented", "observed", "inferred", "no")
-    )
-    return (
-        "The best version of each package that resolves with exactly that base image, torch and Python, "
-        f"for {escape(what)}. Each cell's title gives its support: {documented}, {observed} "
-        f"or {inferred}. After {no}: the components whose facts exclude every version."
-    )
-
-
-def _html_row(table: Table, row: Row, core: Core | None) -> str:
-    head = f'<tr><th scope="row">{escape(row.torch)}</th><th scope="row">{escape(row.python)}</th>'
-    if row.verdict is None:
-        title = _html_title(row.refused, row, None, core)
-        span = len(table.columns)
-        cells = f'<td class="no" colspan="{span}" title="{title}">no: {escape(row.refused)}</td>'
-    else:
-        cells = "".join(_html_cell(row, row.cells[column.name], column, core) for column in table.columns)
-    return f"{head}{cells}</tr>\n"
-
-
-def _html_cell(row: Row, cell: Cell, column: Column, core: Core | None) -> str:
-    if not cell.picks:
-        title = _html_title(cell.refused, row, column, core)
-        return f'<td class="no" title="{title}">no: {escape(cell.refused)}</td>'
-    pick, fact = cell.weakest
-    risk = ", at own risk" if row.verdict == "at-own-risk" else ""
-    versions = ", ".join(map(str, cell.picks))
-    title = escape(f"{versions}: {pick.support}{risk}; {fact.text}")
-    return f'<td class="{pick.support}" title="{title}">{escape(cell.version)}</td>'
-
-
-def _html_title(reason: str, row: Row, column: Column | None, core: Core | None) -> str:
-    items = [item.text for item in core(row, column)] if core is not None else []
-    text = "; ".join(items) or f"no version fits because of {reason}"
-    return escape(f"{column.name}: {text}" if column else text)

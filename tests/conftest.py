@@ -116,3 +116,13 @@ def make_wheel(tmp_path: Path) -> Callable[..., Path]:
         return wheel
 
     return make
+
+
+@pytest.fixture
+def libraries(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stand-ins for the JavaScript libraries, which a checkout has only after an installation."""
+    folder = tmp_path_factory.mktemp("vendored")
+    for name in ("tabulator.js", "tabulator.css", "dagre.js"):
+        (folder / name).write_text("/* stand-in */\n")
+        (folder / name).with_suffix(".LICENSE").write_text("Stand-in licence\n")
+    monkeypatch.setattr("matrix.report.page.VENDORED", folder)

@@ -1,0 +1,195 @@
+"""The feasible matrix as data of the page: every text once, and cells that refer to it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from packaging.utils import InvalidWheelFilename, parse_wheel_filename
+
+from matrix.report.page import Report
+from resolver.label import labelled, wheel_label
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable, Iterable, Mapping
+
+    from builders.index import Index
+    from resolver.model import CoreItem, Distribution, Fact, Request
+    from resolver.table import Cell, Column, Row, Table
+
+    Core = Callable[[Row, Column | None], list[CoreItem]]
+    """Returns the whole reason why a cell, or a row, is refused."""
+
+_RUNS_NOWHERE = "Runs nowhere at this site"
+_ANY_PYTHON = "py3"
+
+
+class Pool:
+    """A list of values without repetitions."""
+
+    def __init__(self) -> None:
+        self.values: list[Any] = []
+        self._numbers: dict[Hashable, int] = {}
+
+    def number(self, key: Hashable, value: object) -> int:
+        """Return the position of a value; equal keys have equal values."""
+        if key not in self._numbers:
+            self._numbers[key] = len(self.values)
+            self.values.append(value)
+        return self._numbers[key]
+
+
+def wheels_of(index: Index) -> Mapping[tuple[str, str], frozenset[str]]:
+    """Return the interpreters that an index has a wheel for, by project and version."""
+    found: dict[tuple[str, str], frozenset[str]] = {}
+    for project in index.projects():
+        for path in index.wheels(project):
+            try:
+                _, version, _, tags = parse_wheel_filename(path.name)
+            except InvalidWheelFilename:
+                continue
+            names = {_ANY_PYTHON if tag.abi == "abi3" else tag.interpreter for tag in tags}
+            key = project, str(version)
+            found[key] = found.get(key, frozenset()) | names
+    return found
+
+
+class TableData:
+    """Collects the rows of a table as data of the page.
+
+    Parameters
+    ----------
+    table
+        The table.
+    core
+        Returns the whole reason for a refusal; without it, the page only names the components.
+    wheels
+        The wheels that exist already, from `wheels_of`.
+    """
+
+    def __init__(
+        self,
+        table: Table,
+        core: Core | None = None,
+        wheels: Mapping[tuple[str, str], frozenset[str]] | None = None,
+    ) -> None:
+        self._table = table
+        self._core = core
+        self._wheels = wheels or {}
+        self._facts, self._cells, self._groups = Pool(), Pool(), Pool()
+
+    def collect(self, rows: Iterable[Row]) -> dict[str, Any]:
+        """Return the data of the page for these rows."""
+        table = self._table
+        listed = [self._row(row) for row in rows]
+        return {
+            "columns": [
+                {"name": column.name, "requirements": [item.text for item in column.requirements]}
+                for column in table.columns
+            ],
+            "limits": [requirement.text for requirement in table.limits],
+            "options": options_of(table.request),
+            "groups": self._groups.values,
+            "facts": self._facts.values,
+            "cells": self._cells.values,
+            "rows": listed,
+        }
+
+    def _row(self, row: Row) -> list[Any]:
+        group = self._groups.number(
+            (row.images, row.rocm, row.verdict),
+            {
+                "heading": self._heading(row),
+                "images": row.images,
+                "risk": row.verdict == "at-own-risk",
+            },
+        )
+        if row.verdict is None:
+            refusal = self._refusal(row.refused, self._core(row, None) if self._core else [])
+            cells = [refusal] * len(self._table.columns)
+        else:
+            cells = [self._cell(row, row.cells[column.name], column) for column in self._table.columns]
+        return [group, row.torch, row.python, *cells]
+
+    def _heading(self, row: Row) -> str:
+        if row.verdict is None:
+            return _RUNS_NOWHERE
+        if self._table.request.target.backend == "cpu":
+            return "CPU"
+        return f"ROCm {row.rocm}" + ("" if row.images else ", no base image works: published wheels only")
+
+    def _cell(self, row: Row, cell: Cell, column: Column) -> int:
+        if not cell.picks:
+            return self._refusal(cell.refused, self._core(row, column) if self._core else [])
+        states = [self._state(row, pick) for pick in cell.picks]
+        key = tuple(
+            (pick.name, pick.key, pick.origin, pick.support, state, tuple(fact.text for fact in pick.facts))
+            for pick, state in zip(cell.picks, states, strict=True)
+        )
+        document = {
+            "text": cell.version,
+            "state": min(states, key=("buildable", "built", "published", "present").index),
+            "support": cell.weakest[0].support,
+            "picks": [
+                {
+                    "name": pick.name,
+                    "version": pick.key,
+                    "state": state,
+                    "support": pick.support,
+                    "risk": pick.verdict == "at-own-risk",
+                    "facts": [self._fact(fact) for fact in pick.facts],
+                }
+                for pick, state in zip(cell.picks, states, strict=True)
+            ],
+        }
+        return self._cells.number(key, document)
+
+    def _fact(self, fact: Fact) -> int:
+        document = [fact.text, fact.status, fact.source, fact.note]
+        return self._facts.number(tuple(document), document)
+
+    def _refusal(self, reason: str, core: Iterable[CoreItem]) -> int:
+        items = [[item.text, item.kind, item.source, ""] for item in core]
+        numbers = [self._facts.number(tuple(item), item) for item in items]
+        document = {"text": reason, "state": "impossible", "core": numbers}
+        return self._cells.number((reason, *numbers), document)
+
+    def _state(self, row: Row, pick: Distribution) -> str:
+        if pick.origin in {"base-image", "preinstalled"}:
+            return "present"
+        if pick.origin != "build":
+            return "published"
+        if not self._wheels:
+            return "buildable"
+        target = self._table.request.target
+        label = wheel_label(backend=target.backend, torch=row.torch, rocm=row.rocm, gfx=target.gfx)
+        interpreters = self._wheels.get((pick.name, labelled(pick.version, label)), frozenset())
+        names = {_ANY_PYTHON, f"cp{row.python.replace('.', '')}"}
+        return "built" if interpreters & names else "buildable"
+
+
+def table_report(table: Table, rows: Iterable[Row], core: Core | None = None) -> Report:
+    """Return a page with the table alone."""
+    target = table.request.target
+    parts = [f"{target.backend} {', '.join(target.gfx)}".rstrip()]
+    parts += [f"kernel driver {table.driver}"] if table.driver else []
+    parts += [f"only {', '.join(requirement.text for requirement in table.limits)}"] if table.limits else []
+    facts = sum(1 for _ in table.catalog.rows())
+    return Report(
+        title=f"Compatible versions: {target.site} on {target.date}",
+        subtitle=f"{'; '.join(parts)}; from {facts} facts.",
+        table=TableData(table, core).collect(rows),
+    )
+
+
+def options_of(request: Request) -> list[str]:
+    """Return the options of a command that gives the same answer as a request."""
+    target = request.target
+    options = ["--site", request.site_file or target.site, "--date", str(target.date)]
+    options += ["--backend", target.backend]
+    options += ["--gfx", ",".join(target.gfx)] if target.gfx else []
+    options += ["--driver", target.driver] if target.driver else []
+    options += ["--support", request.support] if request.support != "any" else []
+    options += ["--prefer", request.prefer] if request.prefer != "advised" else []
+    for catalog in request.catalogs:
+        options += ["--catalog", catalog]
+    return options
