@@ -123,6 +123,8 @@ class Executor(ABC):
     """How often to submit a wheel again after such a state; ``TIMEOUT`` only if the job finished others."""
     explanations: ClassVar[Mapping[str, str]]
     """What happened to a job in such a state, as the rest of a sentence."""
+    advice: ClassVar[Mapping[str, str]] = {}
+    """What to do about such a state, as the end of a sentence."""
     while_silent: ClassVar[str]
     """What happens while the batch system does not answer, as a sentence."""
     longest_wait: ClassVar[float]
@@ -436,7 +438,7 @@ class Executor(ABC):
         if required := self._unbuilt_requirement(self._task(key)):
             return Result("skipped", f"it requires {required.name}, which was not built")
         why = f"{self.unit} {job.number} {self.explanations.get(job.state) or self._ending(job.number)}"
-        advice = "; allow more with --time" if job.state == "TIMEOUT" else ""
+        advice = self.advice.get(job.state, "")
         return Result("failed", f"{why}{advice}\n  Log: {self._log(job.number, job.keys)}")
 
     def _record(self, key: str) -> dict[str, Any]:

@@ -121,6 +121,7 @@ class Slurm(Executor):
         "REVOKED": "was revoked",
         "TIMEOUT": "reached its time limit",
     }
+    advice: ClassVar = {"TIMEOUT": "; allow more with --time"}
     while_silent = "The jobs go on; waiting for Slurm."
     longest_wait = 120.0
     how_to_find_jobs = "squeue --me"
