@@ -55,9 +55,9 @@ import json, sys, time
 from matrix.cli import main
 from matrix.console import Console
 steps, said = [], Console.step
-def step(self, text):
+def step(self, text, task=""):
     steps.append((text.split(";")[0].split(" with ")[0], time.time()))
-    said(self, text)
+    said(self, text, task)
 Console.step = step
 started = time.time()
 code = main(sys.argv[1:])

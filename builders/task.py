@@ -645,7 +645,7 @@ def _torch_of_lock(resolution: Resolution, limits: Limits, reporter: Reporter) -
     """
     if not resolution.is_complete:
         return ()
-    downloads = Downloads(limits.mirrors)
+    downloads = Downloads(limits.mirrors, reporter)
     environment = environment_of(resolution)
     wheels: dict[str, Wheel] = {}
     waiting = ["torch"]
@@ -659,6 +659,7 @@ def _torch_of_lock(resolution: Resolution, limits: Limits, reporter: Reporter) -
         file = pick.files[0]
         if not cached_file(file).exists():
             reporter.step(f"fetch {file.name}")
+            downloads.expected += file.size
         fetch_file(file, downloads, offline=limits.offline)
         path = cached_file(file)
         wheels[name] = Wheel(name, pick.version, file.name, file.sha256, path.stat().st_size)

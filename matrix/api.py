@@ -122,7 +122,8 @@ def resolve_settings(
     keep = {}
     if earlier and (settings.upgrade or is_same_request(earlier.request, request)):
         keep = kept_versions(earlier, settings.upgrade)
-    return solve(catalog, request, package_indexes(settings, inputs, reporter), keep=keep)
+    with reporter.task("resolve"):
+        return solve(catalog, request, package_indexes(settings, inputs, reporter), keep=keep)
 
 
 def package_indexes(settings: Settings, inputs: Inputs, reporter: Reporter = SILENT) -> IndexClient | None:

@@ -13,7 +13,7 @@ from importlib import import_module
 from itertools import pairwise, takewhile
 from pathlib import Path
 from types import ModuleType
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 import matrix.commands
 from builders.cache import cache_root
@@ -28,7 +28,6 @@ from matrix.options import (
     expand_gfx_flags,
     help_texts,
 )
-from matrix.screen import Color
 from resolver.errors import (
     EXIT_INTERRUPTED,
     InternalError,
@@ -36,6 +35,8 @@ from resolver.errors import (
     UsageError,
     did_you_mean,
 )
+
+T = TypeVar("T", bound=str)
 
 _GARBAGE_THRESHOLD = 50_000
 """Number of new objects after which Python searches for reference cycles. Nearly everything a command
@@ -81,7 +82,10 @@ class _Parser(argparse.ArgumentParser):
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the program and return its exit code; a traceback is shown only with ``-vv``."""
     arguments = list(sys.argv[1:] if argv is None else argv)
-    console = Console(color=_color(arguments))
+    console = Console(
+        color=_value_of("--color", ("always", "never"), arguments) or "auto",
+        progress=_value_of("--progress", ("json",), arguments) or "auto",
+    )
     gc.set_threshold(_GARBAGE_THRESHOLD)
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _interrupt)
@@ -89,6 +93,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         try:
             return main_inner(arguments, console)
         finally:
+            console.end_progress()
             console.flush()  # a full disk must fail here, not when the interpreter exits
     except MatrixError as error:
         return _fail(error, arguments, console)
@@ -133,6 +138,7 @@ def main_inner(arguments: Sequence[str], console: Console) -> int:
         _add_to_names(args, rest)
     console.verbosity = -1 if args.quiet else args.verbose
     console.color = args.color
+    console.progress_mode = args.progress
     if args.debug:
         console.log_to(cache_root() / "logs")
     return int(args.execute(Context(args, console)))
@@ -206,7 +212,7 @@ def _add_arguments(parser: argparse.ArgumentParser, command: ModuleType) -> None
 
 
 def _fail(error: MatrixError, arguments: Sequence[str], console: Console) -> int:
-    if isinstance(error, OutputError) or not _wants_json(arguments):
+    if isinstance(error, OutputError) or not _value_of("--format", ("json",), arguments):
         console.error(error.message, error.hint)
         console.show_log()
         return error.exit_code
@@ -229,14 +235,8 @@ def _fail(error: MatrixError, arguments: Sequence[str], console: Console) -> int
     return error.exit_code
 
 
-def _color(arguments: Sequence[str]) -> Color:
-    """Return the value of ``--color`` before anything is parsed: parsing may fail."""
+def _value_of(option: str, values: Sequence[T], arguments: Sequence[str]) -> T | None:
+    """Return which of some values an option has, before anything is parsed: parsing may fail."""
     own = list(takewhile(lambda argument: argument != "--", arguments))
     pairs = {*pairwise(own), *(tuple(word.split("=", 1)) for word in own)}
-    colors: tuple[Color, ...] = "always", "never"
-    return next((color for color in colors if ("--color", color) in pairs), "auto")
-
-
-def _wants_json(arguments: Sequence[str]) -> bool:
-    own = list(takewhile(lambda argument: argument != "--", arguments))
-    return "--format=json" in own or ("--format", "json") in pairwise(own)
+    return next((value for value in values if (option, value) in pairs), None)

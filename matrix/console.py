@@ -6,7 +6,7 @@ import json
 import os
 import sys
 import time
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
@@ -16,8 +16,11 @@ from resolver.reporter import Reporter
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from typing import Unpack
 
+    from matrix.progress import Display, Mode
     from matrix.screen import Color, Screen
+    from resolver.reporter import Change
 
 
 class OutputError(EnvironmentLacksError):
@@ -42,11 +45,15 @@ class Console(Reporter):
         -1 prints only results and errors, 0 is normal, 1 prints more, 2 shows tracebacks.
     color
         When to use colours; ``auto`` asks `NO_COLOR`, `FORCE_COLOR` and the terminal.
+    progress
+        How progress is shown; see `matrix.progress`.
     """
 
-    def __init__(self, verbosity: int = 0, color: Color = "auto") -> None:
+    def __init__(self, verbosity: int = 0, color: Color = "auto", progress: Mode = "auto") -> None:
         self.verbosity = verbosity
         self.color = color
+        self.progress_mode = progress
+        self._display: Display | None = None
         self._started = time.monotonic()
         self._log_file: Path | None = None
 
@@ -62,7 +69,7 @@ class Console(Reporter):
 
     def data(self, text: str) -> None:
         """Print a result as it is; characters that the encoding of stdout lacks become escapes."""
-        _print(f"{_encodable(text)}\n")
+        self._print(f"{_encodable(text)}\n")
 
     def text(self, text: str) -> None:
         """Print a result for a person, with long lines wrapped at the width of the terminal."""
@@ -80,7 +87,7 @@ class Console(Reporter):
 
     def write(self, text: str) -> None:
         """Print part of a result without adding a line break, and flush."""
-        _print(_encodable(text))
+        self._print(_encodable(text))
         self.flush()
 
     def flush(self) -> None:
@@ -102,29 +109,62 @@ class Console(Reporter):
     def document(self, value: object) -> None:
         """Print a result as one JSON document."""
         text = json.dumps(value, indent=2, ensure_ascii=False)
-        _print(f"{text if can_encode(sys.stdout, text) else json.dumps(value, indent=2)}\n")
+        self._print(f"{text if can_encode(sys.stdout, text) else json.dumps(value, indent=2)}\n")
+
+    def _print(self, text: str) -> None:
+        with self._cleared():
+            _print(text)
 
     def info(self, message: str) -> None:
         """Print a message for a person."""
         self._log("INFO", message)
-        if self.verbosity >= 0:
+        if self.verbosity >= 0 and not self.display.message("info", message):
             self._print_message(message)
 
-    def step(self, message: str) -> None:
-        """Print the start of a step, with the seconds since the program started."""
-        self._log("INFO", message)
-        if self.verbosity >= 0:
-            elapsed = time.monotonic() - self._started
-            self._print_message(f"  {elapsed:7.1f} s  {message}")
+    def step(self, message: str, task: str = "") -> None:
+        """Show the start of a step."""
+        self._log("INFO", f"{task}: {message}" if task else message)
+        self.display.step(message, task)
+
+    def progress(self, task: str = "", **change: Unpack[Change]) -> None:
+        """Show what has changed about a task."""
+        if "state" in change and task:
+            self._log("INFO", f"{task}: {change['state']}")
+        self.display.progress(task, **change)
+
+    @contextmanager
+    def task(self, name: str, **change: Unpack[Change]) -> Iterator[None]:
+        """Show that a task runs during a ``with`` block."""
+        with self.display.task(name, **change):
+            yield
+
+    @property
+    def display(self) -> Display:
+        """What shows progress."""
+        if self._display is None:
+            from matrix.progress import display
+
+            quiet = self.verbosity < 0
+            self._display = display(self.progress_mode, sys.stderr, self.err, quiet=quiet)
+            self._display.started = self._started
+        return self._display
+
+    def end_progress(self) -> None:
+        """Remove the board, so that nothing is left on the terminal."""
+        if self._display is not None:
+            self._display.close()
 
     def warning(self, message: str) -> None:
         """Print a warning, even in quiet mode."""
         self._log("WARNING", message)
-        self._print_message(f"{self.err.styled('bold yellow', 'warning:')} {message}")
+        if not self.display.message("warning", message):
+            self._print_message(f"{self.err.styled('bold yellow', 'warning:')} {message}")
 
     def error(self, message: str, hint: str = "") -> None:
         """Print an error and its hint."""
         self._log("ERROR", f"{message} {hint}".rstrip())
+        if self.display.message("error", message, hint):
+            return
         self._print_message(f"{self.err.styled('bold red', 'error:')} {message}")
         if hint:
             self._print_message(f"  {hint}")
@@ -150,16 +190,25 @@ class Console(Reporter):
         text = traceback.format_exc()
         self._log("ERROR", text)
         if self.verbosity > 1:
-            _write_message(text.rstrip())
+            with self._cleared():
+                _write_message(text.rstrip())
 
     def show_log(self) -> None:
         """Print the path of the log file, if there is one."""
         if self._log_file is not None:
-            self._print_message(f"  Log: {self._log_file}")
+            message = f"Log: {self._log_file}"
+            if not self.display.message("info", message):
+                self._print_message(f"  {message}")
 
     def _print_message(self, text: str) -> None:
-        if sys.stderr is not None:
+        with self._cleared():
             _write_message(self.err.wrapped(text))
+
+    @contextmanager
+    def _cleared(self) -> Iterator[None]:
+        """Remove the board from the terminal while something else is written."""
+        with nullcontext() if self._display is None else self._display.cleared():
+            yield
 
     def _log(self, level: str, message: str) -> None:
         if self._log_file is not None:

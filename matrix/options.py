@@ -211,10 +211,16 @@ def add_names(parser: argparse.ArgumentParser, dest: str, *, metavar: str, help:
     parser.set_defaults(names_dest=dest)
 
 
-GLOBAL_DEFAULTS: dict[str, Any] = {"quiet": False, "verbose": 0, "debug": False, "color": "auto"}
+GLOBAL_DEFAULTS: dict[str, Any] = {
+    "quiet": False,
+    "verbose": 0,
+    "debug": False,
+    "color": "auto",
+    "progress": "auto",
+}
 """The values of the global options that are not given, neither before nor after the command."""
 
-GLOBAL_WITH_VALUE = {"--color"}
+GLOBAL_WITH_VALUE = {"--color", "--progress"}
 """The global options that take a value, which may be a separate word."""
 
 
@@ -241,6 +247,12 @@ def add_global_options(parser: argparse.ArgumentParser) -> None:
         choices=("auto", "always", "never"),
         default=argparse.SUPPRESS,
         help="when to use colours (default: auto)",
+    )
+    parser.add_argument(
+        "--progress",
+        choices=("auto", "board", "plain", "json", "none"),
+        default=argparse.SUPPRESS,
+        help="how to show progress (default: auto: a board on a terminal, else plain lines)",
     )
 
 

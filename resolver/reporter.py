@@ -2,15 +2,47 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Literal, TypedDict
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator
+    from typing import Unpack
+
+TaskState = Literal["waiting", "running", "done", "failed", "skipped"]
+"""`waiting`: for another task, for free cores, or in the queue of a batch system."""
+
+
+class Change(TypedDict, total=False):
+    """What has changed about a task."""
+
+    state: TaskState
+    expected: float
+    """Seconds that it is expected to run; 0 if unknown."""
+    done: float
+    total: float
+    """How much of its current step is done, and how much there is to do; 0 if unknown."""
+    unit: str
+    """Unit of `done` and `total`: ``bytes``, ``%``, or a plural such as ``files``; may be empty."""
+    memory: float
+    """GiB that it uses now."""
+    after: Collection[str]
+    """Names of the tasks that must end before it starts."""
+    share: float
+    """The part of the machine that it uses while it runs, up to 1."""
+
 
 class Reporter:
     """Receive the progress of resolving, fetching, building, auditing and publishing.
 
     Every method does nothing by default, so an observer implements only what it shows. The command line,
     the log file and the tests are observers.
+
+    A task is something that may take longer than a second. Where a method takes the name of a task, an
+    empty name means the task that was started last and still runs, if there is one.
     """
 
-    def step(self, message: str) -> None:
+    def step(self, message: str, task: str = "") -> None:
         """Receive the start of a step, such as ``fetch apex-1.4.0.tar.gz``."""
 
     def info(self, message: str) -> None:
@@ -18,6 +50,20 @@ class Reporter:
 
     def warning(self, message: str) -> None:
         """Receive something the user should know, even in quiet mode."""
+
+    def progress(self, task: str = "", **change: Unpack[Change]) -> None:
+        """Receive what has changed about a task; may be called by several threads, and often."""
+
+    @contextmanager
+    def task(self, name: str, **change: Unpack[Change]) -> Iterator[None]:
+        """Report that a task runs during a ``with`` block, and how it ended."""
+        self.progress(name, **(change | {"state": "running"}))
+        try:
+            yield
+        except BaseException:
+            self.progress(name, state="failed")
+            raise
+        self.progress(name, state="done")
 
 
 SILENT = Reporter()

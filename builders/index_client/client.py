@@ -8,6 +8,7 @@ damaged one counts as missing, so several processes may share a cache.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import os
 import threading
 import time
@@ -83,7 +84,7 @@ class IndexClient:
     fresh_for
         Number of seconds for which a page is used without a request.
     reporter
-        Receives a warning when old pages are used.
+        Receives the number of replies, and a warning when old pages are used.
     is_second
         Whether this is the client of the second process (`builders.index_client.fetcher`).
     """
@@ -110,6 +111,7 @@ class IndexClient:
         self._reporter = reporter
         self._directories: dict[str, Path] = {}
         self._warned = threading.Event()
+        self._replies = itertools.count(1)
         self._alone: _Once[IndexClient] = _Once()
         self._projects: _Once[Project | None] = _Once()
         self._references: _Once[Project] = _Once()
@@ -311,9 +313,10 @@ class IndexClient:
             msg = f"The {what} on {index} is not in the cache, and --offline is set."
             raise EnvironmentLacksError(msg, hint=OFFLINE_HINT)
         handed_over = self._hand_over((index, name), partial(stored.read, path, url)) if name else None
-        if handed_over is not None and self._may_use(handed_over.age):
-            return handed_over
-        return self._requested_page(path, url, index, name, page)
+        if handed_over is None or not self._may_use(handed_over.age):
+            handed_over = self._requested_page(path, url, index, name, page)
+        self._count_reply()
+        return handed_over
 
     def _requested_page(
         self, path: Path, url: str, index: str, name: str, page: StoredPage | None
@@ -380,10 +383,13 @@ class IndexClient:
         if local is None and file.name.endswith(".whl"):
             handed_over = self._hand_over(file, partial(_cached_metadata, path, file))
             if handed_over is not None:
+                self._count_reply()
                 return handed_over
         from builders.index_client.metadata import read
 
         metadata = read(file, local, self.transport)
+        if local is None:
+            self._count_reply()
         if metadata is not None:
             stored.replace(path, _metadata_encoder.encode(metadata))
         return metadata
@@ -445,6 +451,9 @@ class IndexClient:
 
     def _may_use(self, age: float) -> bool:
         return self._offline or age < self._fresh_for
+
+    def _count_reply(self) -> None:
+        self._reporter.progress(done=next(self._replies), unit="replies")
 
     def _warn(self, name: str, age: float) -> None:
         """Say once that an old page is used."""

@@ -12,7 +12,7 @@ import multiprocessing
 import os
 import signal
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from copy import copy
 from dataclasses import dataclass, field, replace
@@ -20,7 +20,7 @@ from datetime import UTC, datetime
 from multiprocessing.connection import wait as wait_for_any
 from pathlib import Path
 from platform import node
-from threading import Thread
+from threading import Lock, Thread
 from typing import TYPE_CHECKING, Any, Self
 
 from builders import host
@@ -34,6 +34,7 @@ from builders.scheduling.estimates import Estimate, estimates, task_graph
 from builders.scheduling.jobserver import Jobserver, can_join
 from builders.scheduling.memory import kernel_kills
 from builders.scheduling.scheduler import Demand, Event, schedule
+from builders.scheduling.watch import watched
 from builders.task import OUT_OF_MEMORY, Limits, build_wheel
 from resolver.errors import BuildError, InternalError, MatrixError, StoppedError
 from resolver.reporter import Reporter
@@ -41,11 +42,13 @@ from resolver.reporter import Reporter
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
     from multiprocessing.context import ForkProcess
+    from typing import Unpack
 
     from builders.containers.runtime import Runtime
     from builders.index import Index
     from builders.plan import Task
     from builders.scheduling.scheduler import Outcome
+    from resolver.reporter import Change
 
 _LONGEST_END = 20.0
 """Seconds that a build may take to end its programs after a signal."""
@@ -101,7 +104,7 @@ class Builds:
             demands = {key: estimate.demand for key, estimate in expected.items()}
             graph = task_graph(list(self.tasks.values()))
             with _Executor(self, capacity, expected, jobserver) as executor:
-                return schedule(
+                outcome = schedule(
                     graph,
                     demands,
                     capacity,
@@ -110,6 +113,8 @@ class Builds:
                     rank=self.rank,
                     budget=self.budget,
                 )
+                executor.skip([*outcome.skipped, *outcome.left])
+                return outcome
 
     @contextmanager
     def _jobserver(self, capacity: Demand) -> Iterator[Jobserver | None]:
@@ -153,8 +158,17 @@ class _Executor:
         """Builds to start as soon as enough compile jobs of the others have ended."""
         self._running: dict[str, _Build] = {}
         self._retried: set[str] = set()
+        self._titles = {key: task.title for key, task in builds.tasks.items()}
+        if len(set(self._titles.values())) < len(self._titles):  # the same package for several targets
+            self._titles = {key: f"{title} ({key[:8]})" for key, title in self._titles.items()}
 
     def __enter__(self) -> Self:
+        for name, task in self._builds.tasks.items():
+            keys = [required.build_key for required in task.requires]
+            self._report(
+                name, state="waiting", after=[self._titles[key] for key in keys if key in self._titles]
+            )
+            self._expect(name)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -169,6 +183,11 @@ class _Executor:
     def now(self) -> float:
         """Return the time in seconds."""
         return time.monotonic()
+
+    def skip(self, names: Iterable[str]) -> None:
+        """Report that builds will not be started."""
+        for name in names:
+            self._report(name, state="skipped")
 
     def start(self, name: str, demand: Demand) -> None:
         """Start a build, or let one continue that has waited for another process."""
@@ -213,6 +232,7 @@ class _Executor:
             del self._pending[0]
             if name in self._running:
                 self._running[name].pipe.send("go")
+                self._report(name, state="running")
             else:
                 self._fork(name, demand)
 
@@ -250,21 +270,25 @@ class _Executor:
         process = context.Process(target=_work, args=(task, builds.index, limits, theirs, os.getpid()))
         process.start()
         theirs.close()
-        builds.reporter.info(task.title)
+        self._report(name, state="running")
         used = self._capacity.cores if shares else jobs
         self._running[name] = _Build(process, ours, used, kernel_kills())
 
     def _events(self, name: str) -> Iterator[Event]:
-        build = self._running[name]
+        build, reporter = self._running[name], self._builds.reporter
         package = self._builds.tasks[name].pick.name
         try:
             while build.pipe.poll():
                 kind, value = build.pipe.recv()
-                if kind in {"step", "info", "warning"}:
-                    text = f"{package}: {value}" if len(self._builds.tasks) > 1 else value
-                    getattr(self._builds.reporter, kind)(text)
+                if kind == "progress":
+                    self._report(name, **value)
+                elif kind == "step":
+                    reporter.step(value, self._titles[name])
+                elif kind in {"info", "warning"}:
+                    getattr(reporter, kind)(f"{package}: {value}" if len(self._titles) > 1 else value)
                 elif kind == "waiting":
                     self._release(name)
+                    self._report(name, state="waiting")
                     yield Event(name, "waiting")
                 elif kind == "ready":
                     yield Event(name, "ready")
@@ -284,7 +308,7 @@ class _Executor:
         task = self._builds.tasks[name]
         if isinstance(result, Path):
             self._builds.wheels[name] = result
-            self._builds.reporter.step(f"published {result.name}")
+            self._report(name, state="done")
             return Event(name, "done")
         killed = result is None and kernel_kills() > build.kills
         if result is None:
@@ -295,6 +319,7 @@ class _Executor:
             self._retried.add(name)
             return self._again(name, build.jobs)
         self._builds.errors[name] = result
+        self._report(name, state="failed")
         return Event(name, "failed")
 
     def _again(self, name: str, jobs: int) -> Event:
@@ -305,7 +330,17 @@ class _Executor:
         self._estimates[name] = replace(estimate, demand=demand, joins=False, memory_per_job=memory / fewer)
         text = f"{task.title} ran out of memory with up to {jobs} jobs; it is built once more with {fewer}."
         self._builds.reporter.warning(text)
+        self._report(name, state="waiting")
+        self._expect(name)
         return Event(name, "ready", demand)
+
+    def _report(self, name: str, **change: Unpack[Change]) -> None:
+        self._builds.reporter.progress(self._titles[name], **change)
+
+    def _expect(self, name: str) -> None:
+        estimate = self._estimates[name]
+        seconds = 0.0 if estimate.source == "guess" else estimate.demand.seconds
+        self._report(name, expected=seconds, share=estimate.demand.cores / self._capacity.cores)
 
 
 def _diagnosed(error: MatrixError) -> set[str]:
@@ -316,35 +351,39 @@ def _diagnosed(error: MatrixError) -> set[str]:
 
 
 class _Messages(Reporter):
-    """Sends the progress of a build to the process that started it."""
+    """Sends the progress of a build to the process that started it.
+
+    While another process builds the same wheel, it returns the cores and the memory of this build.
+    """
 
     def __init__(self, pipe: Connection) -> None:
         self._pipe = pipe
+        self._lock = Lock()
+        self._has_waited = False
 
-    def step(self, message: str) -> None:
-        self._pipe.send(("step", message))
+    def send(self, kind: str, value: object = "") -> None:
+        with self._lock:  # several threads report
+            self._pipe.send((kind, value))
+
+    def step(self, message: str, task: str = "") -> None:  # noqa: ARG002
+        self.send("step", message)
 
     def info(self, message: str) -> None:
-        self._pipe.send(("info", message))
+        self.send("info", message)
 
     def warning(self, message: str) -> None:
-        self._pipe.send(("warning", message))
+        self.send("warning", message)
 
-
-class _Turn:
-    """Returns the cores and the memory of a build while another process builds the same wheel."""
-
-    def __init__(self, pipe: Connection) -> None:
-        self._pipe = pipe
-        self._has_waited = False
+    def progress(self, task: str = "", **change: Unpack[Change]) -> None:  # noqa: ARG002
+        self.send("progress", change)
 
     def wait(self) -> None:
         self._has_waited = True
-        self._pipe.send(("waiting", ""))
+        self.send("waiting")
 
     def take(self) -> None:
         if self._has_waited:
-            self._pipe.send(("ready", ""))
+            self.send("ready")
             self._pipe.recv()
 
 
@@ -357,9 +396,11 @@ def _work(task: Task, index: Index, limits: Limits, pipe: Connection, parent: in
     os.setsid()  # an interrupt from the terminal reaches only the parent, which ends its builds
     task = replace(task, build_host=replace(task.build_host, runtime=_own(task.build_host.runtime)))
     log = log_path(index, task.pick.name, task.build_key)
+    messages = _Messages(pipe)
     Thread(target=_import_early, daemon=True).start()
     try:
-        wheel = build_wheel(task, index, limits, _Messages(pipe), turn=_Turn(pipe))
+        with watched(messages, log):
+            wheel = build_wheel(task, index, limits, messages, turn=messages)
     except KeyboardInterrupt:
         raise SystemExit(130) from None
     except MatrixError as error:
@@ -370,11 +411,11 @@ def _work(task: Task, index: Index, limits: Limits, pipe: Connection, parent: in
         failure = InternalError(f"Internal error: {type(error).__name__}: {error}")
     else:
         failure_path(log).unlink(missing_ok=True)
-        pipe.send(("done", wheel))
+        messages.send("done", wheel)
         return
     with suppress(OSError):  # the disk may be full
         _record_failure(log, task, failure)
-    pipe.send(("failed", failure))
+    messages.send("failed", failure)
 
 
 def _own(runtime: Runtime) -> Runtime:

@@ -56,7 +56,7 @@ class MemoryMeter:
         pause = 0.0
         while not self._stop.wait(pause):
             before = time.monotonic()
-            sizes = [_resident(process) for process in descendants()]
+            sizes = resident_sizes()
             self.total = max(self.total, sum(sizes) / _GIB)
             self.largest = max(self.largest, max(sizes, default=0) / _GIB)
             pause = max(_INTERVAL, (time.monotonic() - before) / _LARGEST_SHARE)
@@ -64,6 +64,11 @@ class MemoryMeter:
 
 def _largest_child() -> float:
     return resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 2**20
+
+
+def resident_sizes() -> list[int]:
+    """Return the resident memory in bytes of each process that this one has started."""
+    return [_resident(process) for process in descendants()]
 
 
 def _resident(process: int) -> int:

@@ -13,7 +13,7 @@ from concurrent.futures import CancelledError
 from contextlib import contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
-from threading import Event
+from threading import Event, Lock
 from typing import IO, TYPE_CHECKING
 
 from builders.cache import cache_root
@@ -23,11 +23,13 @@ from builders.modes import create_file, make_directories, make_read_only
 from builders.pip_configuration import package_sources
 from builders.urls import NETWORK_HINT, local_path, mirrored, without_password
 from resolver.errors import EnvironmentLacksError, HashMismatchError, SourceError
+from resolver.reporter import SILENT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from builders.index_client.transport import Transport
+    from resolver.reporter import Reporter
 
 MIRROR_HINT = "It may have been removed. Another mirror may still have it."
 _ATTEMPTS = 4
@@ -42,12 +44,25 @@ class Downloads:
     ----------
     mirrors
         Maps URL prefixes to their replacement.
+    reporter
+        Receives how many bytes were downloaded.
     """
 
-    def __init__(self, mirrors: Mapping[str, str]) -> None:
+    def __init__(self, mirrors: Mapping[str, str], reporter: Reporter = SILENT) -> None:
         self.mirrors = mirrors
+        self.expected = 0
+        """Bytes of all downloads; 0 if unknown."""
+        self._received = 0
+        self._reporter = reporter
+        self._lock = Lock()
         self.stop = Event()
         """Set it to interrupt all downloads, so that threads end with the program."""
+
+    def count(self, size: int) -> None:
+        """Report that bytes were received, or are there from an earlier attempt."""
+        with self._lock:
+            self._received += size
+            self._reporter.progress(done=self._received, total=self.expected, unit="bytes")
 
     @cached_property
     def transport(self) -> Transport:
@@ -84,7 +99,9 @@ def download(url: str, target: Path, sha256: str, downloads: Downloads) -> None:
             return
         path = Path(part.name)
         resumed = bool(sha256) and path.stat().st_size > 0
-        if not resumed:
+        if resumed:
+            downloads.count(path.stat().st_size)
+        else:
             part.truncate(0)
         _fetch(url, part, downloads)
         if resumed and sha256_of(path) != sha256:  # the server may have replaced the file in between
@@ -171,6 +188,7 @@ def _append(url: str, part: IO[bytes], downloads: Downloads) -> None:
             if downloads.stop.is_set():
                 raise CancelledError
             part.write(chunk)
+            downloads.count(len(chunk))
 
 
 def check_hash(path: Path, sha256: str, *, origin: str, keep_as: Path | None = None) -> None:

@@ -184,7 +184,9 @@ def fetch_published(
     """
     from builders.web import CONNECTIONS
 
-    downloads = Downloads(mirrors)
+    downloads = Downloads(mirrors, reporter)
+    missing = [pick.files[0].size for pick in picks if not cached_file(pick.files[0]).exists()]
+    downloads.expected = sum(missing) if all(missing) else 0
 
     def fetch(pick: Distribution) -> FetchedItem | MissingItem:
         file = pick.files[0]

@@ -281,7 +281,7 @@ from builders.environments.python import find_python
 from builders.environments.wheelhouse import FetchOptions
 from resolver.reporter import Reporter
 class Printer(Reporter):
-    def step(self, message):
+    def step(self, message, task=""):
         print(message)
 options = FetchOptions(log=Path(sys.argv[1]), reporter=Printer())
 runtime = HostRuntime()

@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from resolver.reporter import Reporter
+
+if TYPE_CHECKING:
+    from typing import Unpack
+
+    from resolver.reporter import Change
 
 
 class Recorder(Reporter):
@@ -10,8 +17,15 @@ class Recorder(Reporter):
 
     def __init__(self) -> None:
         self.messages: list[str] = []
+        self.changes: list[tuple[str, Change]] = []
 
-    def step(self, message: str) -> None:
+    def info(self, message: str) -> None:
         self.messages.append(message)
 
-    info = warning = step
+    def step(self, message: str, task: str = "") -> None:  # noqa: ARG002
+        self.messages.append(message)
+
+    warning = info
+
+    def progress(self, task: str = "", **change: Unpack[Change]) -> None:
+        self.changes.append((task, change))

@@ -1,0 +1,81 @@
+"""Watch a build while it runs: the progress that its log shows, and the memory of its processes."""
+
+from __future__ import annotations
+
+import re
+import time
+from contextlib import contextmanager, suppress
+from threading import Event, Thread
+from typing import TYPE_CHECKING
+
+from builders.scheduling.memory import resident_sizes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from resolver.reporter import Change, Reporter
+
+_INTERVAL = 1.0
+"""Seconds between two reports."""
+_LARGEST_SHARE = 0.02
+"""Part of the time that looking may take on a machine with thousands of processes."""
+_MOST = 2**18
+"""Bytes that are read of what was written since the last report; only the newest matter."""
+_COUNT = re.compile(rb"^\[ *(\d{1,9})(?:/(\d{1,9})|(%))\]", re.MULTILINE)
+"""How ninja starts its lines (``[12/40]``), and make with makefiles of CMake (``[ 30%]``)."""
+
+
+class LogCount:
+    """Reads from a growing log how many steps of a build tool are done."""
+
+    def __init__(self, log: Path) -> None:
+        self._log = log
+        self._position = 0
+
+    def read(self) -> Change:
+        """Return the last count that was written since the last call; empty if there was none."""
+        text = b""
+        with suppress(OSError), self._log.open("rb") as source:
+            size = source.seek(0, 2)
+            start = self._position if self._position <= size else 0  # a new attempt begins a new log
+            source.seek(max(start, size - _MOST))
+            text = source.read(_MOST)
+            end = text.rfind(b"\n") + 1
+            self._position = source.tell() - (len(text) - end)
+            text = text[:end]
+        counts = _COUNT.findall(text)
+        if not counts:
+            return {}
+        done, total, is_percent = counts[-1]
+        if is_percent:
+            return {"done": float(done), "total": 100.0, "unit": "%"}
+        return {"done": float(done), "total": float(total), "unit": ""}
+
+
+@contextmanager
+def watched(reporter: Reporter, log: Path) -> Iterator[None]:
+    """Report every second what the log of a build counts, and the memory of what this process has started.
+
+    The reports also show that the build is alive.
+    """
+    stop = Event()
+    count = LogCount(log)
+
+    def watch() -> None:
+        pause = _INTERVAL
+        while not stop.wait(pause):
+            before = time.monotonic()
+            change: Change = {"memory": sum(resident_sizes()) / 2**30}
+            change |= count.read()
+            with suppress(OSError):  # the process that reads the reports may have ended
+                reporter.progress(**change)
+            pause = max(_INTERVAL, (time.monotonic() - before) / _LARGEST_SHARE)
+
+    thread = Thread(target=watch, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()

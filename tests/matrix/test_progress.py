@@ -1,0 +1,379 @@
+"""What the displays of progress write, with a simulated clock and an emulated terminal."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+import pyte
+import pytest
+
+from matrix.progress import Board, Display, JsonLines, Mode, Plain, Tasks, display
+
+COMPILE = "compile with 2 jobs; log: /index/.matrix/logs/torch-scatter-12ab.log"
+HEARTBEAT = (
+    "torch-scatter 2.1.2 (compile with 2 jobs, 21/40, 1:05 of 4 min), deepspeed 0.19.8 (prepare the build "
+    "environment, 1:05 of 2 min); 0 of 3 done, 2 running, 1 waiting; at least 59 s left"
+)
+
+
+@dataclass
+class Clock:
+    """The time, which passes when a test says so."""
+
+    now: float = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@dataclass
+class Terminal(io.StringIO):
+    """Emulates a terminal of some size; counts what is written to it."""
+
+    columns: int = 80
+    lines: int = 24
+    encoding: str = "utf-8"
+    writes: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        super().__init__()
+        self.screen = pyte.HistoryScreen(self.columns, self.lines, history=1000)
+        self.stream = pyte.Stream(self.screen)
+
+    def isatty(self) -> bool:
+        return True
+
+    def write(self, text: str) -> int:
+        text.encode(self.encoding)
+        self.writes.append(text)
+        self.stream.feed(text.replace("\n", "\r\n"))
+        return len(text)
+
+    @property
+    def shown(self) -> list[str]:
+        """The lines on the screen."""
+        lines = [line.rstrip() for line in self.screen.display]
+        while lines and not lines[-1]:
+            lines.pop()
+        return lines
+
+
+@pytest.fixture(autouse=True)
+def size(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def terminal() -> Terminal:
+    return Terminal()
+
+
+def board_on(terminal: Terminal, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> Board:
+    board = Board(Tasks(clock), terminal)
+    monkeypatch.setattr(board, "_size", lambda: (terminal.columns, terminal.lines))
+    return board
+
+
+@pytest.fixture
+def board(terminal: Terminal, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> Board:
+    return board_on(terminal, clock, monkeypatch)
+
+
+def three_builds(shown: Display, clock: Clock) -> Iterator[None]:
+    """Report a build of three packages; yield at moments that are worth a look."""
+    shown.progress("torch-scatter 2.1.2", state="waiting", expected=240, share=0.5)
+    shown.progress("deepspeed 0.19.8", state="waiting", expected=120, share=0.5)
+    shown.progress("apex 1.9.0", state="waiting", after=["torch-scatter 2.1.2"], share=0.5)
+    shown.progress("torch-scatter 2.1.2", state="running")
+    shown.step("fetch torch_scatter-2.1.2.tar.gz", "torch-scatter 2.1.2")
+    shown.progress("deepspeed 0.19.8", state="running")
+    shown.step("prepare the build environment", "deepspeed 0.19.8")
+    clock.now = 5
+    shown.step(COMPILE, "torch-scatter 2.1.2")
+    yield
+    for second in range(6, 66):
+        clock.now = second
+        shown.progress("torch-scatter 2.1.2", memory=1.84, done=second // 3, total=40)
+        shown.progress("deepspeed 0.19.8", memory=0.2)
+    yield
+    clock.now = 80
+    shown.progress("deepspeed 0.19.8", state="done")
+    yield
+    clock.now = 120
+    shown.progress("torch-scatter 2.1.2", state="failed")
+    shown.progress("apex 1.9.0", state="skipped")
+    yield
+
+
+def test_board_shows_each_task(board: Board, terminal: Terminal, clock: Clock) -> None:
+    builds = three_builds(board, clock)
+    next(builds)
+    assert terminal.shown == [
+        "▶ torch-scatter 2.1.2  0:05 of 4 min      compile with 2 jobs; log: /index/.ma…",
+        "▶ deepspeed 0.19.8     0:05 of 2 min      prepare the build environment",
+        "· apex 1.9.0                              after torch-scatter 2.1.2",
+        "0 of 3 done, 2 running, 1 waiting; at least 4 min left",
+    ]
+    next(builds)
+    assert terminal.shown == [
+        "▶ torch-scatter 2.1.2  1:05 of 4 min  21/40  1.8 GiB  compile with 2 jobs; log…",
+        "▶ deepspeed 0.19.8     1:05 of 2 min         0.2 GiB  prepare the build enviro…",
+        "· apex 1.9.0                                          after torch-scatter 2.1.2",
+        "0 of 3 done, 2 running, 1 waiting; at least 59 s left",
+    ]
+    next(builds)
+    assert terminal.shown[0] == "✓ deepspeed 0.19.8  done in 80 s"
+    next(builds)
+    assert terminal.shown == [
+        "✓ deepspeed 0.19.8  done in 80 s",
+        "✗ torch-scatter 2.1.2  failed after 2 min; last step: compile with 2 jobs; log:",
+        "/index/.matrix/logs/torch-scatter-12ab.log",
+    ]
+
+
+@pytest.mark.parametrize("columns", [60, 120])
+def test_board_fits_the_width(columns: int, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = Terminal(columns)
+    board = board_on(terminal, clock, monkeypatch)
+    builds = three_builds(board, clock)
+    next(builds)
+    next(builds)
+    assert len(terminal.shown) == 4
+    assert all("torch-scatter 2.1.2  1:05 of 4 min  21/40  " in line for line in terminal.shown[:1])
+    assert ("1.8 GiB" in terminal.shown[0]) == (columns > 60)
+
+
+def test_board_writes_few_bytes(board: Board, terminal: Terminal, clock: Clock) -> None:
+    builds = three_builds(board, clock)
+    next(builds)
+    terminal.writes.clear()
+    next(builds)
+    assert sum(map(len, terminal.writes)) < 60 * 250
+    assert len(terminal.writes) <= 2 * 60
+
+
+def test_board_is_not_drawn_for_less_than_a_second(board: Board, terminal: Terminal, clock: Clock) -> None:
+    with board.task("resolve"):
+        clock.now = 0.9
+        board.progress(done=12, unit="replies")
+        board.tick()
+    assert "".join(terminal.writes) == ""
+
+
+def test_board_is_removed_when_nothing_runs(board: Board, terminal: Terminal, clock: Clock) -> None:
+    with board.task("resolve"):
+        clock.now = 1.5
+        board.progress(done=12, unit="replies")
+        assert terminal.shown == ["▶ resolve  0:01  12 replies"]
+    assert terminal.shown == []
+
+
+def test_board_is_removed_after_interrupt(board: Board, terminal: Terminal, clock: Clock) -> None:
+    with suppress(KeyboardInterrupt), board.task("fetch"):
+        clock.now = 3
+        board.tick()
+        assert terminal.shown
+        raise KeyboardInterrupt
+    assert terminal.shown == []
+
+
+def test_messages_are_above_the_board(board: Board, terminal: Terminal, clock: Clock) -> None:
+    board.progress("a 1.0", state="running")
+    clock.now = 2
+    board.tick()
+    with board.cleared():
+        terminal.write("warning: old\n")
+    clock.now = 3
+    board.tick()
+    assert terminal.shown == ["warning: old", "▶ a 1.0  0:03"]
+
+
+def test_board_keeps_to_the_height(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = Terminal(80, 10)
+    board = board_on(terminal, clock, monkeypatch)
+    for number in range(30):
+        board.progress(f"wheel {number}", state="running" if number < 3 else "waiting")
+    clock.now = 2
+    board.tick()
+    clock.now = 3
+    board.tick()
+    assert len(terminal.shown) == 8
+    assert terminal.shown[0].startswith("▶ wheel 0")
+    assert terminal.shown[-1] == "0 of 30 done, 3 running, 27 waiting"
+    assert not terminal.screen.history.top
+
+
+def test_narrower_terminal_leaves_no_rest(board: Board, terminal: Terminal, clock: Clock) -> None:
+    board.progress("a 1.0", state="running")
+    board.step("x" * 100, "a 1.0")
+    clock.now = 2
+    board.tick()
+    terminal.screen.resize(24, 40)  # pyte cuts lines off, like terminals that do not wrap them again
+    terminal.columns = 40
+    clock.now = 3
+    board.tick()
+    assert terminal.shown == ["▶ a 1.0  0:03    xxxxxxxxxxxxxxxxxxxxx…"]
+
+
+def test_board_in_ascii(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = Terminal(60, encoding="ascii")
+    board = board_on(terminal, clock, monkeypatch)
+    for _ in three_builds(board, clock):
+        pass
+    assert "".join(terminal.writes).isascii()
+    assert "ok deepspeed 0.19.8  done in 80 s" in terminal.shown
+
+
+def test_plain_writes_a_line_per_event(terminal: Terminal, clock: Clock) -> None:
+    shown = Plain(Tasks(clock), terminal)
+    for _ in three_builds(shown, clock):
+        pass
+    text = "".join(terminal.writes)
+    assert text.splitlines() == [
+        "      0.0 s  torch-scatter 2.1.2 (about 4 min): fetch torch_scatter-2.1.2.tar.gz",
+        "      0.0 s  deepspeed 0.19.8 (about 2 min): prepare the build environment",
+        f"      5.0 s  torch-scatter 2.1.2: {COMPILE}",
+        f"     65.0 s  running: {HEARTBEAT}",
+        "     80.0 s  deepspeed 0.19.8: done in 80 s",
+        f"    120.0 s  torch-scatter 2.1.2: failed after 2 min; last step: {COMPILE}",
+    ]
+
+
+def test_heartbeat_comes_every_minute(terminal: Terminal, clock: Clock) -> None:
+    shown = Plain(Tasks(clock), terminal)
+    shown.progress("a 1.0", state="running")
+    shown.step("compile", "a 1.0")
+    for half_second in range(1, 400):
+        clock.now = half_second / 2
+        shown.tick()
+    times = [float(line.split()[0]) for line in "".join(terminal.writes).splitlines()]
+    assert times == [0, 60, 120, 180]
+
+
+def test_plain_names_a_task_without_steps_after_a_second(terminal: Terminal, clock: Clock) -> None:
+    shown = Plain(Tasks(clock), terminal)
+    with shown.task("resolve"):
+        clock.now = 0.5
+        shown.progress(done=1, unit="replies")
+    with shown.task("resolve"):
+        clock.now = 2
+        shown.progress(done=2, unit="replies")
+    assert "".join(terminal.writes) == "      2.0 s  resolve\n"
+
+
+def test_json_lines(terminal: Terminal, clock: Clock) -> None:
+    shown = JsonLines(Tasks(clock), terminal)
+    builds = three_builds(shown, clock)
+    next(builds)
+    next(builds)
+    events = [json.loads(line) for line in "".join(terminal.writes).splitlines()]
+    assert {event["schema"] for event in events} == {1}
+    assert events[0] == {
+        "schema": 1,
+        "event": "progress",
+        "seconds": 0,
+        "task": "torch-scatter 2.1.2",
+        "state": "waiting",
+        "elapsed": 0,
+        "expected": 240,
+        "remaining": 240,
+        "remaining_is_least": False,
+    }
+    assert events[-2] == {
+        "schema": 1,
+        "event": "progress",
+        "seconds": 65,
+        "task": "torch-scatter 2.1.2",
+        "state": "running",
+        "elapsed": 65,
+        "expected": 240,
+        "done": 21,
+        "total": 40,
+        "memory_gib": 1.84,
+        "remaining": 59.0,
+        "remaining_is_least": True,
+    }
+    assert shown.message("error", "No space left.", "Free some.")
+    assert json.loads(terminal.writes[-1]) == {
+        "schema": 1,
+        "event": "error",
+        "seconds": 65,
+        "message": "No space left.",
+        "hint": "Free some.",
+    }
+
+
+def test_json_lines_are_few(terminal: Terminal, clock: Clock) -> None:
+    shown = JsonLines(Tasks(clock), terminal)
+    shown.progress("fetch", state="running")
+    for number in range(100):
+        clock.now = number / 50
+        shown.progress(done=number, total=100, unit="bytes")
+    assert len(terminal.writes) == 2
+
+
+def test_rest_is_estimated_from_what_was_counted() -> None:
+    clock = Clock()
+    tasks = Tasks(clock)
+    tasks.change("a", {"state": "running", "expected": 1000})
+    clock.now = 100
+    assert tasks.remaining() == (900, False)
+    tasks.change("a", {"done": 20, "total": 100})  # of objects that an earlier run left
+    clock.now = 110
+    tasks.change("a", {"done": 40, "total": 100})
+    assert tasks.remaining() == (30, False)
+
+
+def test_rest_is_the_longest_chain_or_the_work() -> None:
+    clock = Clock(10)
+    tasks = Tasks(clock)
+    tasks.change("a", {"state": "running", "expected": 100, "share": 0.25})
+    tasks.change("b", {"state": "waiting", "expected": 50, "after": ["a"], "share": 0.25})
+    assert tasks.remaining() == (150, False)
+    for name in "cdefgh":
+        tasks.change(name, {"state": "waiting", "expected": 100, "share": 0.5})
+    clock.now += 10
+    assert tasks.remaining() == (90 * 0.25 + 50 * 0.25 + 300, False)
+    tasks.change("c", {"expected": 0})
+    clock.now += 1
+    assert tasks.remaining() == (89 * 0.25 + 50 * 0.25 + 250, True)
+
+
+def test_bytes_share_a_unit() -> None:
+    tasks = Tasks(Clock())
+    changed = tasks.change("fetch", {"state": "running", "done": 2**29, "total": 3 * 2**30, "unit": "bytes"})
+    assert changed is not None
+    assert changed[0].amount == "0.5/3.0 GiB"
+
+
+@pytest.mark.parametrize(
+    ("mode", "term", "is_terminal", "expected"),
+    [
+        ("auto", "xterm", True, Board),
+        ("auto", "dumb", True, Plain),
+        ("auto", "xterm", False, Plain),
+        ("board", "xterm", False, Board),
+        ("board", "dumb", True, Plain),
+        ("plain", "xterm", True, Plain),
+        ("json", "dumb", False, JsonLines),
+        ("none", "xterm", True, Display),
+    ],
+)
+def test_mode_chooses_display(
+    mode: Mode, term: str, is_terminal: bool, expected: type, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TERM", term)
+    stream = Terminal() if is_terminal else io.StringIO()
+    assert type(display(mode, stream)) is expected
+    assert type(display(mode, None)) is Display
+    assert type(display(mode, stream, quiet=True)) is (JsonLines if mode == "json" else Display)
