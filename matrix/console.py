@@ -242,6 +242,9 @@ def _explained() -> Iterator[None]:
 def _write_message(text: str) -> None:
     if sys.stderr is None:
         return
+    if sys.stdout is not None:
+        with suppress(OSError, ValueError):  # whoever prints a result next, or at the end, gets the error
+            sys.stdout.flush()
     try:
         print(text, file=sys.stderr, flush=True)
     except OSError:

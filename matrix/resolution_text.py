@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
@@ -12,14 +13,17 @@ import msgspec
 
 from builders.cache import cache_root
 from builders.files import write_atomic
-from matrix.screen import PLAIN, Screen
+from matrix.build_times import time_text
+from matrix.screen import PLAIN, Cell, Screen
 from resolver.lock import encode
+from resolver.model import STATUS_RANK
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sized
+    from collections.abc import Mapping, Sized
 
+    from matrix.build_times import BuildTime
     from matrix.console import Console
-    from resolver.model import Conflict, CoreItem, Fact, Resolution, Target
+    from resolver.model import Conflict, CoreItem, Distribution, Resolution, Target
 
 
 def resolution_json(resolution: Resolution) -> dict[str, Any]:
@@ -46,38 +50,139 @@ def conflict_json(conflict: Conflict) -> dict[str, Any]:
 
 def resolution_text(
     resolution: Resolution,
+    times: Mapping[str, BuildTime],
     *,
-    reasons: bool = True,
-    sources: bool = False,
-    every: bool = False,
     screen: Screen = PLAIN,
+    every: bool = False,
 ) -> str:
-    """Return a resolution as text: the versions, the reasons for each, and the install order.
+    """Return a resolution as text: the answer in one line, then each version with a reason.
 
-    Distributions that only package indexes know, and that the request does not name, are counted, or listed
-    if `every`.
+    Parameters
+    ----------
+    times
+        What `build_times` returns.
+    screen
+        What the text is written to.
+    every
+        List all distributions. Otherwise those that only package indexes know, and that the request does
+        not name, are counted.
     """
     others: frozenset[str] = frozenset() if every else names_of_others(resolution)
-    listed = [pick for pick in resolution.picks if pick.kind == "platform" or pick.name not in others]
-    rows = []
-    for pick in listed:
-        support = pick.support if pick.verdict == "supported" else f"{pick.support}, at own risk"
-        origin = f"alias of {pick.alias_of}" if pick.alias_of else pick.origin
-        rows.append([pick.name, pick.key, origin, support])
-    lines = [title_of(resolution.target), "", screen.table(rows)]
-    if others:
-        lines.append(f"  {others_text(others)}")
-    if reasons:
-        lines += ["", "Why"]
-        for pick in listed:
-            lines.append(f"  {pick}")
-            lines += _reasons(pick.facts, sources=sources)
+    listed = [pick for pick in resolution.picks if pick.name not in others]
+    packages = [pick for pick in listed if pick.kind == "distribution"]
+    platform = [pick for pick in listed if pick.kind == "platform" and pick.name != "base-image"]
+    lines = [screen.wrapped(screen.styled("bold", answer_of(resolution, times)))]
+    for group in filter(None, (packages, platform)):
+        lines += ["", screen.table([_row(pick, resolution, times) for pick in group])]
+        lines += [f"  {others_text(others)}"] if others and group is packages else []
+    image = resolution.pick("base-image")
+    if image:
+        lines += ["", screen.wrapped(f"Base image: {image.key}\n  {_reason_text(image, resolution)}")]
+    return "\n".join(lines)
+
+
+def answer_of(resolution: Resolution, times: Mapping[str, BuildTime]) -> str:
+    """Return a resolution in one line: how many packages, where from, and how long the builds take."""
+    target, picks = resolution.target, resolution.distributions
+    kinds = [_kind(pick) for pick in picks]
+    parts = []
+    if number := kinds.count("build"):
+        parts.append(f"{number} to build, {time_text(times.values(), cores=True)}")
+    parts += [f"{number} {what}" for what in ("to download", "preinstalled") if (number := kinds.count(what))]
+    plural = "" if len(picks) == 1 else "s"
+    found = f"Resolved {len(picks)} package{plural} for {_site(target)} ({target.date})"
+    return f"{found}: {'; '.join(parts)}" if parts else found
+
+
+def _site(target: Target) -> str:
+    return "this machine" if target.site == "local" else target.site
+
+
+def _kind(pick: Distribution) -> str:
+    return {"build": "build", "preinstalled": "preinstalled"}.get(pick.origin, "to download")
+
+
+_ORIGIN_STYLES = {"build": "yellow"}
+
+
+def _row(pick: Distribution, resolution: Resolution, times: Mapping[str, BuildTime]) -> list[Cell]:
+    origin = f"alias of {pick.alias_of}" if pick.alias_of else pick.origin
+    known = pick.name in times and times[pick.name].source != "guess"
+    reason = _reason_text(pick, resolution)
+    if known:
+        reason += f"; {time_text([times[pick.name]])}"
+    is_risky = pick.verdict != "supported"
+    return [
+        ("bold", pick.name),
+        pick.key,
+        (_ORIGIN_STYLES.get(origin, ""), origin),
+        ("yellow" if is_risky else "", reason),
+    ]
+
+
+_ORIGINS = {"base-image": "in the base image", "request": "you asked for it", "site": "of {site}"}
+_TELLING = (
+    " is published with ",
+    " is built for ",
+    " requires torch ",
+    " requires rocm ",
+    " can be compiled for ",
+    " is in AMD's driver table",
+    " contains ",
+    " is published at ",
+    " requires ",
+    " is ",
+)
+"""Parts of facts about a component itself, those that decide most first."""
+_DETAILS = re.compile(r", with | \(\d+ in all\)")
+
+
+def reason_of(pick: Distribution, resolution: Resolution) -> str:
+    """Return the most telling reason for a version, as part of a sentence."""
+    for requirement in resolution.request.requirements:
+        if requirement.name == pick.name and requirement.text != pick.name:
+            return f"you asked for {requirement.text}"
+    window = resolution.driver_window
+    if pick.name == "kernel-driver" and window and pick.origin == "site":
+        return f"in use at {resolution.target.site} since {window.since}"
+    advice = next((fact.text for fact in pick.facts if " advises " in fact.text), "")
+    if advice:
+        return advice
+    if pick.name != "base-image" and pick.kind == "platform" and pick.origin in _ORIGINS:
+        return _ORIGINS[pick.origin].format(site=_site(resolution.target))
+    facts = (
+        sorted(pick.facts, key=lambda fact: STATUS_RANK[fact.status])
+        if pick.support == "inferred"
+        else pick.facts
+    )
+    own = [fact.text for fact in facts if fact.text.startswith(f"{pick.name} ")]
+    for part in _TELLING:
+        for text in own:
+            if part in text:
+                clause = text[text.index(part) + 1 :].removeprefix("is ")
+                return _DETAILS.split(clause)[0]
+    return pick.facts[0].text if pick.facts else ""
+
+
+def _reason_text(pick: Distribution, resolution: Resolution) -> str:
+    remarks = ["inferred"] if pick.support == "inferred" else []
+    if pick.verdict == "at-own-risk":
+        remarks.append("at own risk")
+    return reason_of(pick, resolution) + (f" ({', '.join(remarks)})" if remarks else "")
+
+
+def reasons_text(resolution: Resolution) -> str:
+    """Return all reasons for each version with their sources, and the install order."""
+    lines = ["Why"]
+    for pick in resolution.picks:
+        lines.append(f"  {pick}: {pick.support}, {pick.verdict.replace('-', ' ')}")
+        for fact in pick.facts:
+            lines += [f"    - {fact.text} [{fact.status}]", f"      {fact.source}"]
+            lines += [f"      note: {fact.note}"] if fact.note else []
     preinstalled = {pick.name for pick in resolution.picks if pick.origin == "preinstalled"}
-    hidden = preinstalled | others
-    groups = [[name for name in group if name not in hidden] for group in resolution.order]
-    groups = [group for group in groups if group]
-    lines += ["", "Install order"] if groups or preinstalled else []
-    lines += [f"  {number}. {', '.join(group)}" for number, group in enumerate(groups, start=1)]
+    groups = [[name for name in group if name not in preinstalled] for group in resolution.order]
+    lines += ["", "Install order"] if resolution.order or preinstalled else []
+    lines += [f"  {number}. {', '.join(group)}" for number, group in enumerate(filter(None, groups), start=1)]
     lines += [f"  Preinstalled: {', '.join(sorted(preinstalled))}"] if preinstalled else []
     return "\n".join(lines)
 
@@ -96,17 +201,7 @@ def names_of_others(resolution: Resolution) -> frozenset[str]:
 def others_text(others: Sized) -> str:
     """Return how many distributions are not listed."""
     plural = "" if len(others) == 1 else "s"
-    return f"and {len(others)} other distribution{plural} from package indexes (-v lists them)"
-
-
-def _reasons(facts: Iterable[Fact], *, sources: bool) -> list[str]:
-    lines = []
-    for fact in facts:
-        lines.append(f"    - {fact.text} [{fact.status}]")
-        if sources:
-            lines.append(f"      {fact.source}")
-            lines += [f"      note: {fact.note}"] if fact.note else []
-    return lines
+    return f"and {len(others)} other package{plural} from package indexes (-v lists them)"
 
 
 def conflict_text(conflict: Conflict) -> str:

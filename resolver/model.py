@@ -310,6 +310,8 @@ class Resolution(
     edges: tuple[Edge, ...] = ()
     left_open: tuple[str, ...] = ()
     """What is not locked because no index could be reached, as text; pip will choose these versions."""
+    notes: tuple[str, ...] = ()
+    """What is worth knowing and needs no action."""
     warnings: tuple[str, ...] = ()
 
     def pick(self, name: str) -> Distribution | None:

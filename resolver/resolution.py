@@ -32,7 +32,7 @@ _SHOWN = [name for name in PLATFORM if name not in {"backend", "gfx"}]
 def preferred_solution(
     catalog: Catalog, request: Request, session: Session
 ) -> tuple[Solution | None, list[str]]:
-    """Return the solution that the request prefers, and remarks about it."""
+    """Return the solution that the request prefers, and what is worth knowing about it."""
     if request.prefer != "proven":
         return session.solve(), []
     from resolver.proven import solve_proven
@@ -41,12 +41,12 @@ def preferred_solution(
     names = {requirement.name for requirement in request.requirements}
     solution, proven = solve_proven(session, sets, names)
     if proven:
-        return solution, [f"Resolved within the proven set {proven.id} ({proven.source})."]
-    return solution, ["No proven set fits this request; the newest versions were chosen."]
+        return solution, [f"All versions are from the proven set {proven.id} ({proven.source})."]
+    return solution, []
 
 
 def resolution_of(
-    catalog: Catalog, request: Request, problem: Problem, solution: Solution, warnings: list[str]
+    catalog: Catalog, request: Request, problem: Problem, solution: Solution, notes: Sequence[str]
 ) -> Resolution:
     """Return the resolution that a solution of the catalog's problem stands for."""
     candidates = {name: problem.variables[name].candidate(bit) for name, bit in solution.items()}
@@ -55,6 +55,9 @@ def resolution_of(
     picks = [pick_of(problem, solution, name) for name in shown]
     versions = {pick.name: pick.version for pick in picks}
     edges = edges_of(list(candidates.values()), problem.relations)
+    warnings = []
+    if request.prefer == "proven" and not notes:
+        warnings.append("No proven set fits this request; the newest versions were chosen.")
     if request.target.backend == "rocm" and "kernel-driver" not in solution:
         warnings.append("No kernel driver is known for this target, so nothing was checked against one.")
     for pick in picks:
@@ -97,6 +100,7 @@ def resolution_of(
         picks=with_labels(request.target, picks),
         order=generations((pick.name for pick in picks if pick.kind == "distribution"), edges),
         edges=edges,
+        notes=tuple(notes),
         warnings=tuple(warnings),
     )
 

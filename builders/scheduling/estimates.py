@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
     from builders.index import Index
     from builders.plan import Task
+    from resolver.facts.schema import Recipe
+    from resolver.model import Distribution
 
 _COMPILING = 120.0
 _PACKING = 10.0
@@ -91,36 +93,50 @@ def estimates(
 
 
 def _estimate(task: Task, index: Index, capacity: Demand, share: int, *, sharing: bool) -> Estimate:
-    measured = recorded(task, index)
+    measured = recorded(task.pick, index)
     compiles = _compiles(task)
     per_job = measured.get("process_gib") or (task.recipe.memory_per_job if compiles else _LIGHT)
     joins = sharing and can_join(task)
     cores = 1
     if compiles and not joins:
         cores = host.compile_jobs(per_job, jobs=share, memory=capacity.memory)
-    seconds, source = _seconds(task, measured, capacity.cores if joins else cores)
+    recipe = task.recipe if compiles else None
+    seconds, source = expected_time(recipe, measured, capacity.cores if joins else cores)
     return Estimate(Demand(cores, cores * per_job, seconds), per_job, joins, source)
 
 
-def _seconds(task: Task, measured: Mapping[str, float], cores: int) -> tuple[float, TimeSource]:
+def expected_time(
+    recipe: Recipe | None, measured: Mapping[str, float], cores: int
+) -> tuple[float, TimeSource]:
+    """Return the seconds that a build is expected to take, and where they are from.
+
+    Parameters
+    ----------
+    recipe
+        Its recipe; None if nothing is compiled.
+    measured
+        What `recorded` returns.
+    cores
+        The cores that it will have.
+    """
     if measured.get("seconds"):
         return measured["seconds"], "record"
-    if task.recipe.core_hours:
-        return task.recipe.core_hours * 3600 / cores, "recipe"
-    return _COMPILING if _compiles(task) else _PACKING, "guess"
+    if recipe and recipe.core_hours:
+        return recipe.core_hours * 3600 / cores, "recipe"
+    return _COMPILING if recipe else _PACKING, "guess"
 
 
 def _compiles(task: Task) -> bool:
     return bool(task.recipe.must_contain) and not task.pick.alias_of
 
 
-def recorded(task: Task, index: Index) -> dict[str, float]:
+def recorded(pick: Distribution, index: Index) -> dict[str, float]:
     """Return what was measured in the last build of this package, of the same version if there is one."""
     best: tuple[bool, str, dict[str, float]] = False, "", {}
-    for wheel in index.published(task.pick.name):
+    for wheel in index.published(pick.name):
         with suppress(ProvenanceError):
             metadata = read_statement(wheel.provenance).predicate.run_details.metadata
-            is_same = f"-{task.pick.pinned}-" in wheel.path.name
+            is_same = f"-{pick.pinned}-" in wheel.path.name
             row = is_same, str(metadata.finished_on or ""), metadata.measured
             if row[2] and row[:2] >= best[:2]:
                 best = row

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from builders.constants import LOCK_FILE
+from builders.constants import INDEX_DIRECTORY, LOCK_FILE
+from builders.index import Index
 from matrix.api import write_lock
+from matrix.build_times import build_times
 from matrix.locking import is_unchanged
 from matrix.options import (
     add_format,
@@ -17,7 +20,13 @@ from matrix.options import (
     normalized_name,
 )
 from matrix.render import sdists_text
-from matrix.resolution_text import forget_conflict, resolution_json, resolution_text, show_conflict
+from matrix.resolution_text import (
+    forget_conflict,
+    reasons_text,
+    resolution_json,
+    resolution_text,
+    show_conflict,
+)
 from resolver.errors import LockError
 from resolver.model import Conflict
 
@@ -103,18 +112,43 @@ def execute(context: Context) -> int:
         write_lock(answer, args.output)
     if args.format == "json":
         console.document(resolution_json(answer))
-    else:
-        level = console.verbosity
-        console.data(resolution_text(answer, reasons=level >= 0, sources=level > 0, every=level > 0))
-        for warning in answer.warnings:
-            console.warning(warning)
-        if warning := sdists_text([pick for pick in answer.distributions if pick.is_sdist]):
-            console.warning(warning)
+        return 0
+    _print(answer, context)
     if is_valid:
         console.info(
             f"\n{args.output} is still valid and was not changed. --upgrade NAME upgrades NAME in it."
         )
     elif not args.no_lock:
-        sources = "" if console.verbosity > 0 else " It names the sources of all facts; -v shows them."
-        console.info(f"\nWrote {args.output}.{sources}")
+        console.info(
+            f"\nWrote {args.output}. For all reasons and sources: matrix explain{_lock_option(context)}"
+        )
+    if not args.no_lock:
+        command = "matrix build-wheels" if answer.built() else f"matrix env --for {_consumer(answer)}"
+        console.info(f"Next: {command}{_lock_option(context)}")
     return 0
+
+
+def _print(answer: Resolution, context: Context) -> None:
+    console = context.console
+    times = build_times(answer, context.catalog_with_image, Index(INDEX_DIRECTORY))
+    is_verbose = console.verbosity > 0
+    console.data(resolution_text(answer, times, screen=console.out, every=is_verbose))
+    if is_verbose:
+        console.text(f"\n{reasons_text(answer)}")
+    for note in answer.notes:
+        console.info(f"\n{note}")
+    sdists = sdists_text([pick for pick in answer.distributions if pick.is_sdist])
+    warnings = [*answer.warnings, *([sdists] if sdists else [])]
+    if warnings:
+        console.info("")
+    for warning in warnings:
+        console.warning(warning)
+
+
+def _lock_option(context: Context) -> str:
+    path = context.args.output
+    return "" if path == LOCK_FILE else f" --lock {shlex.quote(str(path))}"
+
+
+def _consumer(answer: Resolution) -> str:
+    return "cotainr" if answer.image else "pip"

@@ -124,7 +124,8 @@ def test_command_help_has_an_example_that_parses(name: str, capsys: Capture) -> 
     assert main_exits([name, "--help"]) == 0
     examples = [line for line in capsys.readouterr().out.splitlines() if line.startswith("example: ")]
     assert len(examples) == 1
-    program, *arguments = examples[0].removeprefix("example: ").split(" -- ")[0].split()
+    line = examples[0].removeprefix("example: ").removeprefix('eval "$(').removesuffix(')"')
+    program, *arguments = line.split(" -- ")[0].split()
     assert program == "matrix"
     assert arguments[0] == name
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -72,11 +73,52 @@ def test_label_names_all_gpu_architectures(capsys: Capture) -> None:
     assert deepspeed["wheel_version"].endswith(".gfx90a.gfx942")
 
 
-def test_text_shows_picks_reasons_and_order(capsys: Capture) -> None:
+def test_text_starts_with_the_answer(capsys: Capture) -> None:
     assert main(["resolve", *FOUR, *ON_LUMI]) == 0
+    captured = capsys.readouterr()
+    lines = captured.out.splitlines()
+    assert re.fullmatch(
+        r"Resolved \d packages for lumi-g \(2025-06-01\): "
+        r"3 to build, at least [\d.]+ \w+ with \d+ cores?; \d to download",
+        lines[0],
+    )
+    (apex,) = (line for line in lines if line.startswith("  apex "))
+    assert apex.endswith("build       requires torch 2.7.*")
+    assert len(lines) < 25
+    assert captured.err.splitlines()[-1] == "Next: matrix build-wheels"
+
+
+def test_verbose_text_has_all_reasons_and_the_order(capsys: Capture) -> None:
+    assert main(["resolve", *FOUR, *ON_LUMI, "-v"]) == 0
     text = capsys.readouterr().out
     for part in ("Why", "Install order", "is supported on kernel drivers", "is compiled against torch"):
         assert part in text
+
+
+def test_reason_is_the_request_if_that_decides(capsys: Capture) -> None:
+    assert main(["resolve", "torch==2.6.*", *ON_LUMI]) == 0
+    assert re.search(
+        r"\n  torch +2\.6\S+ +published +you asked for torch==2\.6\.\*\n", capsys.readouterr().out
+    )
+
+
+def test_next_command_after_nothing_to_build_uses_the_lock_that_was_written(capsys: Capture) -> None:
+    assert main(["resolve", "torch", "--backend", "cpu", "-o", "my lock"]) == 0
+    assert capsys.readouterr().err.splitlines()[-1] == "Next: matrix env --for pip --lock 'my lock'"
+
+
+def test_torch_from_source_has_no_invented_time(capsys: Capture) -> None:
+    """The proven set of that day has a torch that LUMI compiled."""
+    assert main(["resolve", "torch", "--prefer", "proven", "--site", "lumi-g", "--date", "2026-08-01"]) == 0
+    captured = capsys.readouterr()
+    assert "1 to build, time unknown" in captured.out.splitlines()[0]
+    assert "All versions are from the proven set" in captured.err
+    assert "warning: All versions" not in captured.err
+
+
+def test_request_without_proven_set_is_a_warning(capsys: Capture) -> None:
+    assert main(["resolve", "torch==2.6.*", "--prefer", "proven", "--backend", "cpu"]) == 0
+    assert "warning: No proven set fits this request" in capsys.readouterr().err
 
 
 def test_lock_has_same_bytes_the_second_time(capsys: Capture) -> None:
@@ -186,7 +228,7 @@ def test_prefer_proven_chooses_a_proven_set(capsys: Capture) -> None:
     document = run_json(capsys, "resolve", *FOUR, *ON_LUMI, "--prefer", "proven")
     picks = {p["name"]: p["version"] for p in document["picks"]}
     assert (picks["torch"], picks["deepspeed"]) == ("2.5.1+rocm6.2", "0.15.1")
-    assert any("s-2.5.1-rocm6.2.3" in warning for warning in document["warnings"])
+    assert any("s-2.5.1-rocm6.2.3" in note for note in document["notes"])
 
 
 def test_overlay_fact_changes_the_choice(capsys: Capture, tmp_path: Path) -> None:

@@ -1,0 +1,71 @@
+"""How long the builds of a resolution take: from recorded builds, else from recipes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, NamedTuple
+
+from matrix.render import duration
+
+if TYPE_CHECKING:
+    from builders.index import Index
+    from builders.scheduling.estimates import TimeSource
+    from resolver.facts.catalog import Catalog
+    from resolver.model import Resolution
+
+
+class BuildTime(NamedTuple):
+    """How long a build is expected to take."""
+
+    seconds: float
+    source: TimeSource
+    cores: int
+
+
+def build_times(resolution: Resolution, catalog: Catalog, index: Index) -> dict[str, BuildTime]:
+    """Return the expected time of each build with all cores of this machine."""
+    built = resolution.built()
+    if not built:
+        return {}
+    from builders import host
+    from builders.scheduling.estimates import expected_time, recorded
+    from resolver.facts.catalog import recipe_for
+    from resolver.inferred import with_releases_of
+
+    catalog = with_releases_of(catalog, resolution)
+    cores = host.cores()
+    times = {}
+    for pick in built:
+        release = catalog.release.get((pick.name, pick.version, pick.variant))
+        recipe = recipe_for(catalog, release, resolution.target.backend) if release else None
+        times[pick.name] = BuildTime(*expected_time(recipe, recorded(pick, index), cores), cores)
+    return times
+
+
+def time_text(times: Iterable[BuildTime], *, cores: bool = False) -> str:
+    """Return the sum of expected times for people; recipes only have the least time.
+
+    Parameters
+    ----------
+    times
+        The builds.
+    cores
+        Name the cores with which a time of a recipe was computed.
+
+    Examples
+    --------
+    >>> measured = BuildTime(2700, "record", 16)
+    >>> unknown = BuildTime(120, "guess", 16)
+    >>> time_text([measured]), time_text([measured, unknown]), time_text([unknown])
+    ('about 45 min', 'at least 45 min', 'time unknown')
+    >>> time_text([BuildTime(10800, "recipe", 2), unknown], cores=True)
+    'at least 3.0 h with 2 cores'
+    """
+    rows = list(times)
+    known = sum(row.seconds for row in rows if row.source != "guess")
+    if not known:
+        return "time unknown"
+    sources = {row.source for row in rows}
+    text = f"{'about' if sources == {'record'} else 'at least'} {duration(known)}"
+    number = rows[0].cores
+    return f"{text} with {number} core{'' if number == 1 else 's'}" if cores and "recipe" in sources else text
