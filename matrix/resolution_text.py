@@ -240,7 +240,7 @@ def show_conflict(conflict: Conflict, console: Console, *, as_json: bool) -> Non
     if as_json:
         console.document(document)
     else:
-        console.data(conflict_text(conflict))
+        console.text(conflict_text(conflict))
         for warning in conflict.warnings:
             console.warning(warning)
         console.info("\nAll sources of these facts: matrix explain")

@@ -23,8 +23,12 @@ _UNLIMITED = 1_000_000
 _MIN_ROOM = 24
 """Columns below which the last column of a table moves below each row."""
 _GAP = 2
-_WHOLE = re.compile(r"`[^`]+`|(?<=: )(?:matrix|apptainer|module|pip|python|sbatch|scancel|squeue|uv) .*$")
-"""Commands to copy, which stay on one line."""
+_WHOLE = re.compile(
+    r"`[^`]+`"
+    r"|(?<=: )(?:matrix|apptainer|module|pip|python|sbatch|scancel|squeue|uv) .*$"
+    r"|\b\d+(?:\.\d+)? (?:s|min|h|MiB|GiB|cores?)\b"
+)
+"""Commands to copy, and numbers with their units, which stay on one line."""
 _SPACE = "\ue000"
 """Stands for a space at which a line must not be broken."""
 _START = re.compile(r" *(?:[-*] |\d+\. )?")

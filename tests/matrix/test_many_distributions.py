@@ -57,7 +57,7 @@ def test_resolution_counts_the_others(lock: Resolution) -> None:
     for listed in ("python", "torch", "apex", "lightning"):
         assert f"\n  {listed} " in text
     assert len(text.splitlines()) < 30
-    assert resolution_text(lock, {}, every=True).count("other-") > 200
+    assert resolution_text(lock, {}, every=True).count("\n  other-") == 200
 
 
 def test_nothing_to_install_has_no_install_order(lock: Resolution) -> None:
