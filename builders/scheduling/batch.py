@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import msgspec
 
+from builders.build_directory import finished_outputs, path_of
 from builders.files import exclusive_lock, write_atomic
 from builders.lease import holder_of
 from builders.records import failure_path, log_path
@@ -68,6 +69,8 @@ class SubmittedJob(msgspec.Struct):
     """As Slurm names it."""
     is_held: bool = False
     """Whether it still has to be released."""
+    outputs: dict[str, int] = {}
+    """By key: how many outputs of ninja its unfinished build has kept for the next job."""
 
 
 class Result(msgspec.Struct, frozen=True):
@@ -120,7 +123,8 @@ class Executor(ABC):
     unit: ClassVar[str] = "job"
     """What a job is called in messages."""
     retries: ClassVar[Mapping[str, int]]
-    """How often to submit a wheel again after such a state; ``TIMEOUT`` only if the job finished others."""
+    """How often to submit a wheel again after such a state. After ``TIMEOUT``, this is for jobs that finished
+    others; a wheel whose build has got further is submitted as often as needed."""
     explanations: ClassVar[Mapping[str, str]]
     """What happened to a job in such a state, as the rest of a sentence."""
     advice: ClassVar[Mapping[str, str]] = {}
@@ -188,6 +192,10 @@ class Executor(ABC):
     @abstractmethod
     def _ending(self, number: str) -> str:
         """Return how a job failed, as the rest of a sentence."""
+
+    def _stopped_in_time(self, number: str) -> bool:  # noqa: ARG002
+        """Return whether the builds of a job that failed stopped because it was about to end."""
+        return False
 
     # The same for all.
 
@@ -392,6 +400,8 @@ class Executor(ABC):
         """Find out what became of the tasks of a job that has ended."""
         results = self.run.results
         missing = []
+        if job.state == "FAILED" and self._stopped_in_time(job.number):
+            job.state = "TIMEOUT"
         for key in job.keys:
             if job.state == "COMPLETED" or self.index.find(self._task(key).name, key) is not None:
                 results[key] = Result("built")
@@ -419,9 +429,18 @@ class Executor(ABC):
         """Return whether to submit a task again."""
         if self._recorded_failure(key) is not None and job.state != "OUT_OF_MEMORY":
             return False
-        if job.state == "TIMEOUT" and not has_progress:
-            return False
+        if job.state == "TIMEOUT":
+            if self._got_further(key, job):
+                return True
+            if not has_progress:
+                return False
         return self._count(key, job.state) <= self.retries.get(job.state, 0)
+
+    def _got_further(self, key: str, job: SubmittedJob) -> bool:
+        """Return whether a build has finished more outputs than in all jobs before; the next continues it."""
+        before = max((other.outputs.get(key, 0) for other in self.run.jobs), default=0)
+        job.outputs[key] = finished_outputs(path_of(self.index, key))
+        return job.outputs[key] > before
 
     def _count(self, key: str, state: str) -> int:
         """Return how many jobs of a task ended so."""

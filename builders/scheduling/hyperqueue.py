@@ -46,6 +46,7 @@ _STATES = {
 """HyperQueue's state of a task to ours; a failed one is told apart by the text of its error."""
 _FAILURES = (
     ("Time limit reached", "TIMEOUT"),
+    ("exit code 130", "TIMEOUT"),  # it stopped before the Slurm job of its worker ends
     ("Task was running on a", "NODE_FAIL"),
     ("Received signal 9 ", "OUT_OF_MEMORY"),
 )

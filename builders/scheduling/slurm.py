@@ -26,7 +26,7 @@ from builders.files import write_atomic
 from builders.probe.slurm import Job, job_script, submit
 from builders.process import bytes_of, run
 from builders.scheduling.batch import Executor, SubmittedJob, is_live
-from resolver.errors import CommandError, EnvironmentLacksError
+from resolver.errors import EXIT_INTERRUPTED, CommandError, EnvironmentLacksError
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -176,6 +176,9 @@ class Slurm(Executor):
         with suppress(OSError, ValueError):
             return int((self._directory / f"{number}.exit").read_text())
         return None
+
+    def _stopped_in_time(self, number: str) -> bool:
+        return self._exit_code(number) == EXIT_INTERRUPTED
 
     def _ending(self, number: str) -> str:
         code = self._exit_code(number)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import signal
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -56,6 +57,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=_days,
         help="remove only wheels published more than DAYS days ago",
     )
+    made["prune"].add_argument(
+        "--builds",
+        action="store_true",
+        help="remove the directories of unfinished builds, instead of wheels; --older-than counts from the "
+        "last attempt",
+    )
+    made["prune"].add_argument(
+        "--larger-than",
+        metavar="GIB",
+        type=_gib,
+        help="with --builds: remove the least recently used directories until this size is left",
+    )
     made["yank"].add_argument("what", nargs="+", metavar="WHEEL", help=_WHAT)
     made["yank"].add_argument("--reason", default="", help="the reason, in one sentence")
     made["yank"].add_argument("--undo", action="store_true", help="undo a yank")
@@ -84,7 +97,7 @@ _SUMMARIES = {
     "check": "check every wheel and page against their records",
     "refresh": "rebuild pages that do not agree with the files",
     "remove": "remove wheels",
-    "prune": "remove wheels that no lock pins, or that are old",
+    "prune": "remove wheels that no lock pins, or that are old, or what unfinished builds left",
     "yank": "mark wheels as not to be installed, except by an exact pin",
     "status": "mark a project as deprecated or archived",
     "serve": "serve the index over HTTP until interrupted",
@@ -103,6 +116,17 @@ def _days(text: str) -> timedelta:
         raise argparse.ArgumentTypeError(msg) from None
 
 
+def _gib(text: str) -> float:
+    try:
+        size = float(text)
+    except ValueError:
+        size = -1
+    if 0 <= size < math.inf:
+        return size
+    msg = f"{text!r} is not a size in GiB"
+    raise argparse.ArgumentTypeError(msg)
+
+
 def _port(text: str) -> int:
     if text.isdecimal() and int(text) < 2**16:
         return int(text)
@@ -114,7 +138,8 @@ def execute(context: Context) -> int:
     """Run the command."""
     args, console = context.args, context.console
     index = Index(args.index, console)
-    if not index.simple.is_dir() and args.action != "add":
+    can_be_empty = args.action == "add" or (args.action == "prune" and args.builds and index.state.is_dir())
+    if not index.simple.is_dir() and not can_be_empty:
         msg = f"{index.root} is not an index: it has no directory simple/."
         raise UsageError(msg, hint="`matrix build-wheels` creates one; name its path with --index.")
     run = {
@@ -256,6 +281,11 @@ def _remove(index: Index, args: argparse.Namespace, console: Console) -> int:
 def _prune(index: Index, args: argparse.Namespace, console: Console) -> int:
     from builders.index.maintenance import prunable
 
+    if args.builds:
+        return _prune_builds(index, args, console)
+    if args.larger_than is not None:
+        msg = "--larger-than requires --builds."
+        raise UsageError(msg)
     if args.lock is None and args.older_than is None:
         msg = "Use --lock, --older-than or both, so that wheels still in use are kept."
         raise UsageError(
@@ -274,21 +304,41 @@ def _prune(index: Index, args: argparse.Namespace, console: Console) -> int:
     )
 
 
+def _prune_builds(index: Index, args: argparse.Namespace, console: Console) -> int:
+    from builders.build_directory import prune
+
+    if args.lock is not None:
+        msg = "--builds and --lock exclude each other: a lock pins wheels."
+        raise UsageError(msg)
+    largest = math.inf if args.larger_than is None else args.larger_than * 2**30
+    longest = 0.0 if args.larger_than is None else math.inf
+    if args.older_than is not None:
+        longest = args.older_than.total_seconds()
+    rows = prune(index, longest=longest, largest=largest, dry_run=args.dry_run)
+    names = [str(row.path.relative_to(index.root)) for row in rows]
+    return _show_removed(index, names, sum(row.size for row in rows), args, console)
+
+
 def _take_out(index: Index, paths: list[Path], args: argparse.Namespace, console: Console) -> int:
     from builders.index.maintenance import remove
 
     size = sum(path.lstat().st_size for path in set(paths))
     if not args.dry_run:
         remove(index, paths)
+    return _show_removed(index, sorted({path.name for path in paths}), size, args, console)
+
+
+def _show_removed(
+    index: Index, names: list[str], size: int, args: argparse.Namespace, console: Console
+) -> int:
     if args.format == "json":
-        names = sorted({path.name for path in paths})
         console.document(
             {"schema": 1, "index": str(index.root), "removed": names, "bytes": size, "dry_run": args.dry_run}
         )
         return 0
-    for name in sorted({path.name for path in paths}):
+    for name in names:
         console.data(f"{'would remove' if args.dry_run else 'removed'} {name}")
-    console.data(f"{size / _MIB:.1f} MiB." if paths else "Nothing to remove.")
+    console.data(f"{size / _MIB:.1f} MiB." if names else "Nothing to remove.")
     return 0
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from builders.build_directory import path_of
 from builders.index import Index
 from builders.probe.slurm import submit
 from builders.records import failure_path, log_path
@@ -295,6 +296,28 @@ def test_timed_out_job_is_retried_once_if_it_finished_a_wheel(cluster: Cluster, 
     assert [job.keys for job in run.jobs] == [("a", "b", "c"), ("b", "c")]
     assert states(run) == {"a": "built", "b": "built", "c": "failed"}
     assert "allow more with --time" in run.results["c"].why
+
+
+def test_timed_out_job_is_submitted_again_while_its_build_gets_further(
+    cluster: Cluster, follow: Follow
+) -> None:
+    def compile_objects(number: int) -> None:
+        log = path_of(cluster.index, "a") / "build" / "source" / "a-1.0" / ".ninja_log"
+        log.parent.mkdir(parents=True, exist_ok=True)
+        log.write_text("".join(f"0\t1\t1\t{name}.o\tff\n" for name in range(number)))
+
+    run = run_of(task("a"))
+    done, told = follow(
+        run,
+        [lambda: compile_objects(3), {1: "TIMEOUT"}],
+        [lambda: compile_objects(5), lambda: cluster.exits(run, 2, 130), {2: "FAILED"}],  # it stopped in time
+        [lambda: compile_objects(5), {3: "TIMEOUT"}],
+    )
+    assert [job.state for job in done.jobs] == ["TIMEOUT"] * 3
+    assert [job.outputs for job in done.jobs] == [{"a": 3}, {"a": 5}, {"a": 5}]
+    again = "reached its time limit; it is submitted again for a."
+    assert len([message for message in told.messages if again in message]) == 2
+    assert "allow more with --time" in done.results["a"].why
 
 
 def test_timed_out_job_without_progress_fails(follow: Follow) -> None:

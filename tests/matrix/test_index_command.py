@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
@@ -77,6 +79,22 @@ def test_index_remove_dry_run_then_remove(index: Index, capsys: Capture) -> None
     assert [path.name for path in index.wheels("tiny")] == ["tiny-2.0-py3-none-any.whl"]
 
 
+def test_index_prune_removes_directories_of_unfinished_builds(index: Index, capsys: Capture) -> None:
+    for number, name in enumerate(("old", "new")):
+        directory = index.state_directory("builds") / name
+        (directory / "build").mkdir(parents=True)
+        (directory / "build" / "object.o").write_bytes(bytes(2**20))
+        os.utime(directory, (time.time() - 86400 * (10 - 9 * number),) * 2)
+    document = answer(capsys, "prune", "--builds", "--older-than", "5", "--dry-run")
+    assert document["removed"] == [".matrix/builds/old"]
+    assert document["bytes"] == 2**20
+    assert main(["index", "prune", "--builds", "--larger-than", "0.001"]) == 0
+    assert "removed .matrix/builds/old\n1.0 MiB." in capsys.readouterr().out
+    assert main(["index", "prune", "--builds"]) == 0
+    assert "removed .matrix/builds/new" in capsys.readouterr().out
+    assert len(index.wheels("tiny")) == 2
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -90,6 +108,9 @@ def test_index_remove_dry_run_then_remove(index: Index, capsys: Capture) -> None
         (["prune", "--older-than", "soon"], "not a number of days"),
         (["prune", "--older-than", "-1"], "not a number of days"),
         (["prune", "--lock", "none.lock"], "none.lock"),
+        (["prune", "--builds", "--lock", "none.lock"], "exclude each other"),
+        (["prune", "--older-than", "1", "--larger-than", "1"], "requires --builds"),
+        (["prune", "--builds", "--larger-than", "much"], "not a size in GiB"),
         (["serve", "--port", "70000"], "not a port number"),
         (["status", "tiny", "gone"], "invalid choice"),
         (["list", "--index", "elsewhere"], "is not an index"),
