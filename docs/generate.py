@@ -1,6 +1,7 @@
 """Write the parts of the documentation that are generated from the program; ``--check`` only compares.
 
-Completely generated are the man pages, ``golden.md``, ``diagnosis.md`` and ``errors`` in ``docs/reference``.
+Completely generated are the man pages and, in ``docs/reference``, ``golden.md``, ``diagnosis.md``, ``errors``
+and ``schemas``.
 In ``catalog.md`` the numbers of rows are generated, and on the page of each command the
 options that the page does not mention.
 """
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import command_line
+import documents as json_documents
 import errors
 from diagnosing import page as diagnosis_page
 
@@ -91,6 +93,12 @@ def overview(page: str, listed: list[command_line.Command]) -> str:
     return _between(page, "commands", table)
 
 
+def schema_list(page: str) -> str:
+    """Return the page about JSON with a link to every schema."""
+    links = (f"[{name}](schemas/{name}.json)" for name in json_documents.DOCUMENTS)
+    return _between(page, "schemas", "JSON Schemas: " + ",\n".join(links) + ".\n")
+
+
 def _between(page: str, name: str, text: str) -> str:
     """Replace what is between the two markers of that name."""
     begin, end = f"<!-- {name}: generated -->\n", f"<!-- end of {name} -->\n"
@@ -107,7 +115,9 @@ def documents() -> dict[Path, str]:
     common = (folder / "README.md").read_text(encoding="utf-8")
     page = REFERENCE / "catalog.md"
     pages = {
+        REFERENCE / "json.md": schema_list((REFERENCE / "json.md").read_text(encoding="utf-8")),
         **errors.pages(),
+        **json_documents.schemas(),
         page: _between(page.read_text(encoding="utf-8"), "counts", counts(catalog)),
         REFERENCE / "golden.md": golden(catalog),
         REFERENCE / "diagnosis.md": diagnosis_page(),

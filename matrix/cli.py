@@ -217,14 +217,12 @@ def _fail(error: MatrixError, arguments: Sequence[str], console: Console) -> int
         console.show_log()
         return error.exit_code
     document: dict[str, Any] = {
-        "schema": 1,
-        "status": "error",
         "id": error.id,
         "message": error.message,
         "hint": error.hint,
     }
     try:
-        console.document(document | dict(error.details))
+        console.document(document | dict(error.details), "error")
         console.flush()
     except OutputError as failure:
         console.error(error.message, error.hint)

@@ -15,7 +15,7 @@ from resolver.errors import EnvironmentLacksError
 from resolver.reporter import Reporter
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
     from typing import Unpack
 
     from matrix.progress import Display, Mode
@@ -106,8 +106,9 @@ class Console(Reporter):
         """Return whether stdout shows every character of a text."""
         return not uses_ascii(sys.stdout, text)
 
-    def document(self, value: object) -> None:
-        """Print a result as one JSON document."""
+    def document(self, value: Mapping[str, object], status: str = "ok") -> None:
+        """Print a result as one JSON document, with its schema number and its status unless it has them."""
+        value = {"schema": 1, "status": status, **value}
         text = json.dumps(value, indent=2, ensure_ascii=False)
         self._print(f"{text if can_encode(sys.stdout, text) else json.dumps(value, indent=2)}\n")
 

@@ -25,7 +25,8 @@ def explain_log(args: argparse.Namespace, console: Console) -> int:
     else:
         findings = diagnose(Path(args.logfile), context)
     if args.format == "json":
-        console.document({"schema": 1, "log": args.logfile, "diagnosis": msgspec.to_builtins(findings)})
+        document = {"log": args.logfile, "diagnosis": msgspec.to_builtins(findings)}
+        console.document(document, "ok" if findings else "unrecognized")
     elif findings:
         console.data(diagnosis_text(findings, sources=True))
     else:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
@@ -22,7 +22,6 @@ from resolver.model import SCHEMA
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
-    from typing import Any
 
     from builders.build_host import BuildHost
     from builders.index import Index
@@ -70,6 +69,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """The JSON output of ``matrix plan``."""
 
     schema: int = SCHEMA
+    status: Literal["ok"] = "ok"
     index: str
     directory: str
     """Where to run the commands: `matrix.toml` there has the mirrors."""

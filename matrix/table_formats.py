@@ -173,6 +173,7 @@ def to_json(table: Table, rows: Iterable[Row], core: Core | None = None) -> Iter
     """
     head = {
         "schema": SCHEMA,
+        "status": "ok",
         "target": msgspec.to_builtins(table.request.target),
         "limits": [requirement.text for requirement in table.limits],
         "columns": [column.name for column in table.columns],

@@ -80,11 +80,12 @@ def execute(context: Context) -> int:
         audit = audit_wheel(path, Expected(architectures, recipe, torch, providers))
         remember_audit(audit, context.catalog, context.today)
         reports.append(audit.report())
+    defective = any(report.verdict == "defective" for report in reports)
     if args.format == "json":
-        console.document({"schema": 1, "wheels": msgspec.to_builtins(reports)})
+        console.document({"wheels": msgspec.to_builtins(reports)}, "errors" if defective else "ok")
     else:
         console.data("\n\n".join(_text(report, context) for report in reports))
-    return int(any(report.verdict == "defective" for report in reports))
+    return int(defective)
 
 
 def _providers(args: argparse.Namespace) -> tuple[Provider, ...]:

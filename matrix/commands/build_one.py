@@ -36,7 +36,7 @@ EXAMPLE = "matrix build-one 3f1c9a52 --lock matrix.lock --index index"
 
 
 class TaskResult(msgspec.Struct):
-    """The JSON output of the command; a list for several keys."""
+    """The JSON output of the command; `tasks` has those of several keys."""
 
     schema: int
     key: str
@@ -131,5 +131,5 @@ def _print(results: Sequence[TaskResult], context: Context) -> None:
         for result in results:
             console.data(f"{result.name} {result.version}  {result.state}: {result.wheel}")
     elif results:
-        several = len(context.args.keys) > 1
-        console.document(msgspec.to_builtins(list(results) if several else results[0]))
+        documents = msgspec.to_builtins(list(results))
+        console.document({"tasks": documents} if len(context.args.keys) > 1 else documents[0])

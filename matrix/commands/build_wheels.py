@@ -309,7 +309,8 @@ def _report_failures(builds: Builds, context: Context) -> int:
 def _print(result: BuildResult, index: Index, context: Context) -> None:
     console = context.console
     if context.args.format == "json":
-        console.document(msgspec.to_builtins(result))
+        failed = any(wheel.state == "failed" for wheel in result.wheels)
+        console.document(msgspec.to_builtins(result), "failed" if failed else "ok")
         return
     for wheel in result.wheels:
         why = f": {wheel.why}" if wheel.state in {"up to date", "to build", "skipped"} else ""

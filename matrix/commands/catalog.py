@@ -109,7 +109,7 @@ def _list(args: argparse.Namespace, settings: Settings, console: Console) -> int
         raise UsageError(f"Unknown kind of row {args.kind!r}.", hint=did_you_mean(args.kind, kinds))
     rows = [_row_document(row) for row in kinds[args.kind]]
     if args.format == "json":
-        console.document({"schema": 1, "kind": args.kind, "rows": rows})
+        console.document({"kind": args.kind, "rows": rows})
     else:
         lines = [[row["name"], row["status"], _summary(row)] for row in rows]
         console.data(console.out.table(lines, indent=""))
@@ -124,7 +124,7 @@ def _count(kinds: dict[str, list[Row]], args: argparse.Namespace, console: Conso
             kind: {"rows": count.total()} | {status: count[status] for status in STATUSES}
             for kind, count in counts.items()
         }
-        console.document({"schema": 1, "kinds": document})
+        console.document({"kinds": document})
         return
     lines = []
     for kind, count in counts.items():
@@ -173,7 +173,7 @@ def _check(args: argparse.Namespace, paths: list[Path], console: Console) -> int
     except CatalogError as error:
         if args.format == "json":
             finding = Finding(error.id, "error", error.message, error.hint)
-            console.document({"schema": 1, "status": "errors", "findings": msgspec.to_builtins([finding])})
+            console.document({"findings": msgspec.to_builtins([finding])}, "errors")
         else:
             console.error(error.message, error.hint)
         return 1
@@ -181,7 +181,7 @@ def _check(args: argparse.Namespace, paths: list[Path], console: Console) -> int
     rows = sum(row.from_file in files for row in catalog.rows())
     if args.format == "json":
         shown = sorted(map(displayed, files))
-        console.document({"schema": 1, "status": "ok", "files": shown, "rows": rows, "findings": []})
+        console.document({"files": shown, "rows": rows, "findings": []})
     elif files:
         console.data(f"Valid. Rows: {rows}, files: {len(files)}.")
     else:
@@ -204,7 +204,6 @@ def _learn(context: Context) -> int:
     if args.format == "json":
         console.document(
             {
-                "schema": 1,
                 "rows": len(rows),
                 "known": len(learned.rows) - len(rows),
                 "diff": draft.diff(),
@@ -269,7 +268,6 @@ def _update(context: Context) -> int:
     if args.format == "json":
         console.document(
             {
-                "schema": 1,
                 "rows": len(update.rows),
                 "diff": draft.diff(),
                 "written": str(args.output) if written else "",

@@ -106,8 +106,6 @@ def execute(context: Context) -> int:
     if args.format == "json":
         console.document(
             {
-                "schema": 1,
-                "status": "errors" if failed else "ok",
                 "file": document.name,
                 "kind": document.kind,
                 "for": consumer,
@@ -115,7 +113,8 @@ def execute(context: Context) -> int:
                 "findings": msgspec.to_builtins(findings),
                 "preflight": msgspec.to_builtins(answer),
                 "diff": diff,
-            }
+            },
+            "errors" if failed else "ok",
         )
     else:
         _show(findings, answer, diff, console)

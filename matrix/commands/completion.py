@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from matrix.context import Context
 
 SUMMARY = "print the script with which bash, zsh or fish completes commands, options and names"
-EXAMPLE = 'eval "$(matrix completion bash)"'
+EXAMPLE = "matrix completion bash"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -33,7 +33,6 @@ from resolver.consequences import (
 from resolver.errors import UsageError
 from resolver.label import built_for
 from resolver.lock import read_lock
-from resolver.model import SCHEMA
 from resolver.table import ROW_COMPONENTS
 
 if TYPE_CHECKING:
@@ -115,14 +114,16 @@ def execute(context: Context) -> int:
             remark = f"Locks checked: {len(holdings)}. Wheels checked: {len(published)}."
             if before == after:
                 remark = "Both sides are the same. Name a change, such as --driver, --catalog or --from-date."
+    breaks = any(one.effect == "breaks" for one in found)
     if args.format == "json":
-        console.document(_document(before.request, after.request, found, args.from_shipped))
+        document = _document(before.request, after.request, found, args.from_shipped)
+        console.document(document, "breaks" if breaks else "ok")
     else:
         console.data(f"{title}\n{consequences_text(found, sources=console.verbosity > 0)}")
         console.info(f"\n{remark}".rstrip())
         if found:
             console.info("*: a fact that changed. Sources: -v. Every row of the table: --format json")
-    return int(any(one.effect == "breaks" for one in found))
+    return int(breaks)
 
 
 def _settings(context: Context) -> tuple[Settings, Settings]:
@@ -262,4 +263,4 @@ def _document(
         }
         for name, request, facts in (("before", before, shipped), ("after", after, None))
     }
-    return {"schema": SCHEMA, **sides, "consequences": msgspec.to_builtins(found)}
+    return {**sides, "consequences": msgspec.to_builtins(found)}

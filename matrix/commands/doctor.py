@@ -58,14 +58,14 @@ def execute(context: Context) -> int:
     findings = list(check_machine(catalog, args.index, servers(catalog, settings.mirrors)))
     missing = facts.missing_tools() if facts else []
     if args.format == "json":
-        document: dict[str, object] = {"schema": 1, "host": msgspec.to_builtins(findings)}
+        document: dict[str, object] = {"host": msgspec.to_builtins(findings)}
         if facts:
             document["image"] = {
                 **msgspec.to_builtins(facts),
                 "missing": missing,
                 "can_build": not missing,
             }
-        console.document(document)
+        console.document(document, "errors" if missing else "ok")
     else:
         text = findings_text(findings, quiet=console.verbosity < 0, screen=console.out)
         if text:

@@ -71,7 +71,7 @@ def execute(context: Context) -> int:
     has_choice = requirement and not picks[0].alias_of  # torch decides the version of an alias
     rejected, more = _rejected(context, requirement) if requirement and has_choice else ([], 0)
     if args.format == "json":
-        document = {"schema": 1, "picks": [msgspec.to_builtins(pick) for pick in picks]}
+        document: dict[str, Any] = {"picks": [msgspec.to_builtins(pick) for pick in picks]}
         document |= {"rejected": [_rejected_document(version) for version in rejected], "rejected_more": more}
         console.document(document)
     else:

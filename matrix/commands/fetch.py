@@ -138,7 +138,7 @@ def _report(result: FetchResult, args: argparse.Namespace, console: Console) -> 
     if len(result.missing) > _MOST_ERRORS:
         console.error(f"{len(result.missing) - _MOST_ERRORS} more are missing; `--format json` lists them.")
     if args.format == "json":
-        console.document(_document(result))
+        console.document(_document(result), "missing" if result.missing else "ok")
     else:
         console.data(_text(result, every=console.verbosity > 0))
         if args.wheelhouse is not None:
@@ -245,7 +245,6 @@ def _document(result: FetchResult) -> dict[str, object]:
     for item in missing:
         del item["exit_code"]
     return {
-        "schema": 1,
         "cache": str(cache_root()),
         "sources": msgspec.to_builtins(result.sources),
         "missing": missing,

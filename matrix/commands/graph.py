@@ -146,6 +146,7 @@ def graph_json(graph: DiGraph[str], lock: Resolution, requirements: Sequence[str
     target = msgspec.to_builtins(lock.target)
     return {
         "schema": SCHEMA,
+        "status": "ok",
         "target": {key: target[key] for key in ("site", "date", "backend", "gfx")},
         "requirements": list(requirements),
         "nodes": nodes,

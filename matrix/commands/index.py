@@ -86,7 +86,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         made[name].add_argument("--dry-run", action="store_true", help="list what would be removed")
     for name, one in made.items():
         add_index(one)
-        if name in {"list", "add", "check", "remove", "prune"}:
+        if name in {"list", "add", "check", "refresh", "remove", "prune"}:
             add_format(one)
 
 
@@ -163,7 +163,7 @@ def _list(index: Index, args: argparse.Namespace, console: Console) -> int:
     projects = {project_named(index, name) for name in args.projects} or index.projects()
     rows = [row for project in sorted(projects) for row in _rows(index, project)]
     if args.format == "json":
-        console.document({"schema": 1, "index": str(index.root), "wheels": rows})
+        console.document({"index": str(index.root), "wheels": rows})
         return 0
     shown = [[row["file"], f"{row['size'] / _MIB:.1f} MiB", row["upload_time"], _state(row)] for row in rows]
     console.data(console.out.table(shown, indent="") if shown else "The index has no wheels.")
@@ -223,7 +223,8 @@ def _add(index: Index, args: argparse.Namespace, console: Console) -> int:
             console.info(findings_text(audit.findings, quiet=True, indent="  ", screen=console.err))
     if args.format == "json":
         findings = {name: msgspec.to_builtins(errors) for name, errors in rejected.items()}
-        console.document({"schema": 1, "index": str(index.root), "added": added, "rejected": findings})
+        document = {"index": str(index.root), "added": added, "rejected": findings}
+        console.document(document, "errors" if rejected else "ok")
         return int(bool(rejected))
     for name, errors in rejected.items():
         console.data(f"not added: {name}")
@@ -237,8 +238,9 @@ def _check(index: Index, args: argparse.Namespace, console: Console) -> int:
     findings = check(index, repair=args.repair)
     damaged = any(not finding.evidence["repaired"] for finding in findings)
     if args.format == "json":
-        document = {"schema": 1, "index": str(index.root), "sound": not damaged}
-        console.document(document | {"findings": msgspec.to_builtins(findings)})
+        document = {"index": str(index.root), "sound": not damaged}
+        document |= {"findings": msgspec.to_builtins(findings)}
+        console.document(document, "errors" if damaged else "ok")
         return int(damaged)
     _print_damage(findings, console)
     if not findings:
@@ -257,11 +259,15 @@ def _print_damage(findings: list[Finding], console: Console) -> None:
         )
 
 
-def _refresh(index: Index, _: argparse.Namespace, console: Console) -> int:
+def _refresh(index: Index, args: argparse.Namespace, console: Console) -> int:
     from builders.index.maintenance import misplaced, replaced, unlisted
 
     changed = index.refresh_all()
     findings = [*misplaced(index), *replaced(index), *unlisted(index)]
+    if args.format == "json":
+        document = {"index": str(index.root), "rebuilt": changed, "findings": msgspec.to_builtins(findings)}
+        console.document(document, "errors" if findings else "ok")
+        return int(bool(findings))
     _print_damage(findings, console)
     if findings:
         console.info("A published wheel is never replaced. Repair with: matrix index check --repair")
@@ -332,9 +338,7 @@ def _show_removed(
     index: Index, names: list[str], size: int, args: argparse.Namespace, console: Console
 ) -> int:
     if args.format == "json":
-        console.document(
-            {"schema": 1, "index": str(index.root), "removed": names, "bytes": size, "dry_run": args.dry_run}
-        )
+        console.document({"index": str(index.root), "removed": names, "bytes": size, "dry_run": args.dry_run})
         return 0
     for name in names:
         console.data(f"{'would remove' if args.dry_run else 'removed'} {name}")

@@ -128,7 +128,7 @@ def execute(context: Context) -> int:
             _write(file, [_as_built(row, built) for row in rows], gaps, origin, context)
     result = DraftResult(1, str(file), origin.title, origin.note, facts, gaps, trial)
     if args.format == "json":
-        console.document(msgspec.to_builtins(result))
+        console.document(msgspec.to_builtins(result), "failed" if trial.state == "failed" else "ok")
     else:
         console.data(_text(result, context))
     return trial.exit_code

@@ -49,7 +49,7 @@ def execute(context: Context) -> int:
     draft.append(learned.rows)
     draft.write()
     if args.format == "json":
-        document = {"schema": 1, "site": name, "written": str(path), "rows": len(learned.rows)}
+        document = {"site": name, "written": str(path), "rows": len(learned.rows)}
         console.document(document | {"remarks": learned.remarks})
         return 0
     for remark in learned.remarks:

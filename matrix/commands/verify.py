@@ -111,7 +111,8 @@ def execute(context: Context) -> int:
     reply, findings = _verify(args, lock, catalog, variables)
     verdict = "defective" if any(finding.severity == "error" for finding in findings) else "sound"
     if args.format == "json":
-        console.document(_document(args.image, reply, findings, verdict))
+        status = "errors" if verdict == "defective" else "ok"
+        console.document(_document(args.image, reply, findings, verdict), status)
     else:
         _show(args.image, reply, findings, console)
     return int(verdict == "defective")
@@ -238,7 +239,6 @@ def _document(
     image: Path | None, reply: EnvironmentReply, findings: Sequence[Finding], verdict: str
 ) -> dict[str, Any]:
     return {
-        "schema": 1,
         "image": str(image.resolve()) if image else "",
         "python": {"version": reply.python, "path": reply.executable},
         "distributions": {dist.name: dist.version for dist in reversed(reply.distributions)},

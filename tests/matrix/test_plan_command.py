@@ -105,7 +105,7 @@ def test_build_one_builds_tasks_of_several_locks(capsys: Capture, monkeypatch: p
         "builders.scheduling.local.build_wheel", lambda task, *_, **__: Path(f"{task.build_key}.whl")
     )
     assert main(["build-one", *keys, *locks, "--format", "json"]) == 0
-    results = json.loads(capsys.readouterr().out)
+    results = json.loads(capsys.readouterr().out)["tasks"]
     assert [result["wheel"] for result in results] == [f"{key}.whl" for key in keys]
 
 

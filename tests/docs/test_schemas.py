@@ -1,0 +1,133 @@
+"""The published JSON Schemas describe what the commands print: real documents, validated strictly."""
+
+from __future__ import annotations
+
+import copy
+import importlib
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from jsonschema import Draft202012Validator
+
+from builders.index import Index
+from matrix.cli import main
+from tests.builders.bundles import code_object
+from tests.support.records import record_of
+
+PROJECT = Path(__file__).parents[2]
+SCHEMAS = PROJECT / "docs" / "reference" / "schemas"
+Capture = pytest.CaptureFixture[str]
+DAY = ("--date", "2026-02-01")
+CPU = ("deepspeed", "torch==2.13.0", "--backend", "cpu")
+LIMITS = ("--jobs", "8", "--memory", "8", "--cpu", "znver3")
+
+
+def strict(schema: Any) -> Any:
+    """Forbid keys that a schema does not list; the published schemas allow keys of later versions."""
+    if isinstance(schema, list):
+        return [strict(item) for item in schema]
+    if not isinstance(schema, dict):
+        return schema
+    made = {key: strict(value) for key, value in schema.items()}
+    if "properties" in made:
+        made.setdefault("additionalProperties", False)
+    return made
+
+
+def validate(name: str, document: Any) -> None:
+    schema = json.loads((SCHEMAS / f"{name}.json").read_text())
+    errors = Draft202012Validator(strict(schema)).iter_errors(document)
+    assert [f"{error.json_path}: {error.message[:300]}" for error in errors] == []
+
+
+@pytest.fixture
+def printed(capsys: Capture) -> Callable[..., Any]:
+    """Run a command with ``--format json``, validate its document against a schema, and return it."""
+
+    def run(schema: str, *arguments: str, code: int = 0) -> Any:
+        capsys.readouterr()
+        assert main([*arguments, "--format", "json"]) == code, capsys.readouterr().out
+        document = json.loads(capsys.readouterr().out)
+        assert list(document)[:2] in (["schema", "status"], ["status", "schema"])
+        validate(schema, document)
+        return document
+
+    return run
+
+
+@pytest.fixture(autouse=True)
+def _alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+def test_schemas_are_valid_and_current() -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(PROJECT / "docs")
+        schemas = importlib.import_module("documents").schemas()
+    assert {path.name for path in SCHEMAS.glob("*.json")} == {path.name for path in schemas}
+    for path, text in schemas.items():
+        Draft202012Validator.check_schema(json.loads(text))
+        assert path.read_text() == text, "run: nox -s docs"
+
+
+def test_strict_schema_rejects_unknown_keys(printed: Callable[..., Any]) -> None:
+    document = printed("catalog-list", "catalog", "list")
+    with pytest.raises(AssertionError, match="extra"):
+        validate("catalog-list", copy.deepcopy(document) | {"extra": 1})
+
+
+@pytest.mark.slow
+def test_documents_of_resolving(printed: Callable[..., Any]) -> None:
+    conflict = ["resolve", "torch", "rocm==7.1.*", "--site", "lumi-g", *DAY]
+    assert printed("conflict", *conflict, code=1)["suggestions"]
+    printed("conflict", "explain")
+    printed("error", "resolve", "apx", code=2)
+    assert printed("resolve", "resolve", "apex", "flash-attn[triton]", "--site", "lumi-g", *DAY)["edges"]
+    printed("explain", "explain")
+    assert printed("explain", "explain", "apex")["rejected"]
+    assert printed("graph", "graph")["edges"]
+    diff = ["diff", "--site", "lumi-g", *DAY, "--driver", "6.2"]
+    assert printed("diff", *diff)["consequences"]
+    table = ["table", "apex", "torch>=2.9", "--site", "lumi-g", *DAY, "--reasons"]
+    assert printed("table", *table)["rows"]
+    printed("catalog-list-kind", "catalog", "list", "recipe")
+    printed("catalog-check", "catalog", "check")
+    Path("facts.toml").write_text("schema = 1\n[[nothing]]\n")
+    printed("catalog-check", "catalog", "check", "facts.toml", code=1)
+    Path("log").write_text("ModuleNotFoundError: No module named 'torch'\n")
+    assert printed("explain-log", "explain", "--log", "log")["diagnosis"]
+    Path("env.yml").write_text("name: x\ndependencies:\n  - pip:\n    - torch=2.9.1\n")
+    assert printed("check", "check", "env.yml", "--no-preflight", code=1)["findings"]
+
+
+@pytest.mark.slow
+def test_documents_of_building(
+    printed: Callable[..., Any], make_wheel: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    printed("resolve", "resolve", *CPU)
+    (task,) = printed("plan", "plan", *LIMITS)["tasks"]
+    printed("build-wheels", "build-wheels", "--dry-run", *LIMITS)
+    printed("fetch", "fetch", "--offline", "--only-sources", code=3)
+    wheel = make_wheel(name="deepspeed", version=task["version"])
+    monkeypatch.setattr("builders.scheduling.local.build_wheel", lambda *_, **__: wheel)
+    printed("build-one", "build-one", task["key"], *LIMITS)
+    Index("index").publish(wheel, record_of(task["key"]))
+    printed("builds", "builds")
+    printed("doctor", "doctor")
+
+
+def test_documents_of_wheels(printed: Callable[..., Any], make_wheel: Callable[..., Path]) -> None:
+    wheel = make_wheel(files={"tiny/kernel.hsaco": code_object("gfx90a")})
+    assert printed("audit", "audit", str(wheel), "--gfx90a")["wheels"]
+    Path("index/simple").mkdir(parents=True)
+    assert printed("index-add", "index", "add", str(wheel))["added"]
+    assert printed("index-list", "index", "list")["wheels"]
+    printed("index-check", "index", "check")
+    printed("index-refresh", "index", "refresh")
+    Path("index/simple/tiny/index.html").write_text("damaged")
+    assert printed("index-check", "index", "check", code=1)["findings"]
+    assert printed("index-remove", "index", "remove", "tiny")["removed"]
