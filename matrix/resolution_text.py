@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from matrix.build_times import BuildTime
     from matrix.console import Console
-    from resolver.model import Conflict, CoreItem, Distribution, Resolution, Target
+    from resolver.model import Conflict, CoreItem, Distribution, Fact, Resolution, Target
 
 
 def resolution_json(resolution: Resolution) -> dict[str, Any]:
@@ -171,14 +171,23 @@ def _reason_text(pick: Distribution, resolution: Resolution) -> str:
     return reason_of(pick, resolution) + (f" ({', '.join(remarks)})" if remarks else "")
 
 
-def reasons_text(resolution: Resolution) -> str:
+def facts_text(pick: Distribution, resolution: Resolution, screen: Screen = PLAIN) -> str:
+    """Return why a version was chosen: one reason, then all facts by source."""
+    title = f"{screen.styled('bold', f'{pick.name} {pick.key}')}: {_reason_text(pick, resolution)}"
+    lines = [title.removesuffix(": ")]
+    groups: dict[tuple[str, str], list[Fact]] = {}
+    for fact in pick.facts:
+        groups.setdefault((fact.source, fact.file), []).append(fact)
+    for (source, file), facts in groups.items():
+        lines += [f"  - {fact.text} [{fact.status}]" for fact in facts]
+        lines += [f"    note: {note}" for note in dict.fromkeys(fact.note for fact in facts) if note]
+        lines.append(screen.styled("dim", f"    source: {source}{f' (in {file})' if file else ''}"))
+    return screen.wrapped("\n".join(lines))
+
+
+def reasons_text(resolution: Resolution, screen: Screen = PLAIN) -> str:
     """Return all reasons for each version with their sources, and the install order."""
-    lines = ["Why"]
-    for pick in resolution.picks:
-        lines.append(f"  {pick}: {pick.support}, {pick.verdict.replace('-', ' ')}")
-        for fact in pick.facts:
-            lines += [f"    - {fact.text} [{fact.status}]", f"      {fact.source}"]
-            lines += [f"      note: {fact.note}"] if fact.note else []
+    lines = ["\n\n".join(facts_text(pick, resolution, screen) for pick in resolution.picks)]
     preinstalled = {pick.name for pick in resolution.picks if pick.origin == "preinstalled"}
     groups = [[name for name in group if name not in preinstalled] for group in resolution.order]
     lines += ["", "Install order"] if resolution.order or preinstalled else []

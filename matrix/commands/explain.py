@@ -11,7 +11,7 @@ from builders.constants import LOCK_FILE
 from matrix.api import package_indexes
 from matrix.explain_log import explain_log
 from matrix.options import add_format, add_lock
-from matrix.resolution_text import first_source, last_conflict, names_of_others, others_text
+from matrix.resolution_text import facts_text, first_source, last_conflict, names_of_others, others_text
 from resolver.errors import MatrixError, UsageError, did_you_mean
 from resolver.requirements import parse_requirement
 from resolver.versions import shorten, sort_key
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from matrix.context import Context
     from resolver.explain import RejectedVersion
-    from resolver.model import Distribution, Requirement
+    from resolver.model import Requirement
 
 SUMMARY = "show why a version was chosen, by which facts, from which sources"
 EXAMPLE = "matrix explain torch"
@@ -60,7 +60,7 @@ def execute(context: Context) -> int:
         if args.format == "json":
             console.document(conflict)
         else:
-            console.data(_conflict_text(conflict))
+            console.text(_conflict_text(conflict))
         return 0
     lock = context.lock
     requirement = parse_requirement(args.name) if args.name else None
@@ -76,14 +76,15 @@ def execute(context: Context) -> int:
         console.document(document)
     else:
         others = names_of_others(lock) if requirement is None and console.verbosity <= 0 else frozenset()
-        texts = [_text(pick) for pick in picks if pick.name not in others]
+        texts = [facts_text(pick, lock, console.out) for pick in picks if pick.name not in others]
         texts += [others_text(others)] if others else []
         console.data("\n\n".join(texts))
         if rejected:
-            console.data("\n".join(["", "Not chosen", *map(_rejected_text, rejected)]))
+            heading = console.out.styled("bold", "Not chosen")
+            console.text("\n".join(["", heading, *map(_rejected_text, rejected)]))
         if more:
             command = f"matrix explain '{picks[0].name}==VERSION'"
-            console.data(f"  {more} more versions are preferred to it. To explain one of them: {command}")
+            console.text(f"  {more} more versions are preferred to it. To explain one of them: {command}")
     return 0
 
 
@@ -99,7 +100,7 @@ def _rejected(context: Context, requirement: Requirement) -> tuple[list[Rejected
     """
     from matrix.locking import catalog_with_image_of
     from matrix.settings import Settings
-    from resolver.explain import rejected_versions, working_version
+    from resolver.explain import RejectedVersion, rejected_versions, working_version
     from resolver.open_explain import rejected_in_open_world, working_in_open_world
 
     lock, path, console = context.lock, context.args.lock, context.console
@@ -116,30 +117,41 @@ def _rejected(context: Context, requirement: Requirement) -> tuple[list[Rejected
             )
         else:
             rejected, more = rejected_versions(catalog, request, keys, name, specifier=specifier)
-        if rejected or specifier is None or specifier.allows(chosen):
+        if specifier is not None and (rejected or specifier.allows(chosen)):
+            return rejected, more
+        wanted = requirement if specifier is not None else _older(name, chosen)
+        if wanted is None or wanted.specifier is None:
             return rejected, more
         if indexes is not None:
-            version = working_in_open_world(catalog, request, indexes, requirement)
+            version = working_in_open_world(catalog, request, indexes, wanted)
         else:
-            version = working_version(catalog, request, name, specifier)
+            version = working_version(catalog, request, name, wanted.specifier)
     except MatrixError as error:
         console.warning(f"Cannot explain why other versions were not chosen: {error.message}")
         return [], 0
+    if version:
+        order = "older" if sort_key(chosen) < sort_key(version) else "newer"
+        return [RejectedVersion(version, preferred=f"{chosen} is {order}"), *rejected], more
+    if specifier is None:
+        return rejected, more
     text = shorten(requirement.text)
-    if not version:
-        msg = f"No version that matches {text!r} works with this request. {name} {chosen} was chosen."
-        raise UsageError(msg, hint=f"To see the conflict: matrix resolve --no-lock '{text}'")
-    order = "older" if sort_key(chosen) < sort_key(version) else "newer"
-    msg = f"{name} {version} would also work; {chosen} was chosen because it is {order}."
-    raise UsageError(msg, hint=f"To choose it: matrix resolve '{text}'")
+    msg = f"No version that matches {text!r} works with this request. {name} {chosen} was chosen."
+    raise UsageError(msg, hint=f"To see the conflict: matrix resolve --no-lock '{text}'")
+
+
+def _older(name: str, chosen: str) -> Requirement | None:
+    """Return a requirement of versions older than the chosen one, if it is a version."""
+    public = chosen.partition("+")[0]
+    return parse_requirement(f"{name}<{public}") if public[:1].isdecimal() else None
 
 
 def _rejected_text(rejected: RejectedVersion) -> str:
     if rejected.instead:
         other, now, then = rejected.instead
-        return f"  {rejected.key}: {other} would be {then} instead of {now}, and {other} is chosen first"
+        change = f"{other} would be {then} instead of {now}, and {other} is chosen first"
+        return f"  {rejected.key} would also fit, but {change}"
     if rejected.preferred:
-        return f"  {rejected.key}: {rejected.preferred}"
+        return f"  {rejected.key} would also fit; {rejected.preferred}"
     return "\n".join(
         [f"  {rejected.key}", *(f"    - {item.text}{first_source(item)}" for item in rejected.core)]
     )
@@ -165,13 +177,4 @@ def _conflict_text(conflict: dict[str, Any]) -> str:
     lines += ["", "These constraints conflict. Removing any one of them resolves the conflict."]
     for suggestion in conflict["suggestions"]:
         lines += ["", f"{suggestion['change']}:", f"  matrix resolve {shlex.join(suggestion['request'])}"]
-    return "\n".join(lines)
-
-
-def _text(pick: Distribution) -> str:
-    lines = [f"{pick.name} {pick.key}: {pick.support}, {pick.verdict.replace('-', ' ')}"]
-    for fact in pick.facts:
-        lines += [f"  - {fact.text} [{fact.status}]", f"      {fact.source}"]
-        lines += [f"      note: {fact.note}"] if fact.note else []
-        lines += [f"      in {fact.file}"] if fact.file else []
     return "\n".join(lines)

@@ -134,7 +134,7 @@ def _print(answer: Resolution, context: Context) -> None:
     is_verbose = console.verbosity > 0
     console.data(resolution_text(answer, times, screen=console.out, every=is_verbose))
     if is_verbose:
-        console.text(f"\n{reasons_text(answer)}")
+        console.data(f"\n{reasons_text(answer, console.out)}")
     for note in answer.notes:
         console.info(f"\n{note}")
     sdists = sdists_text([pick for pick in answer.distributions if pick.is_sdist])

@@ -83,7 +83,7 @@ def test_text_starts_with_the_answer(capsys: Capture) -> None:
         lines[0],
     )
     (apex,) = (line for line in lines if line.startswith("  apex "))
-    assert re.search(r" build +requires torch 2\.7\.\*$", apex)
+    assert re.search(r" build +requires torch 2\.7", apex)
     assert len(lines) < 25
     assert captured.err.splitlines()[-1] == "Next: matrix build-wheels"
 
