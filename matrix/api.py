@@ -180,6 +180,9 @@ def build(
 ) -> list[Path]:
     """Build the wheels that a resolution needs and an index lacks, check them, and publish them.
 
+    Several are built at once, as cores and memory allow, each in a process that is forked from this one.
+    After a failure, those that run are finished, and no more are started.
+
     Parameters
     ----------
     names
@@ -213,7 +216,8 @@ def build(
     """
     from builders.build_host import find_build_host
     from builders.plan import plan
-    from builders.task import Limits, build_wheel
+    from builders.scheduling.local import Builds
+    from builders.task import Limits
     from resolver.inferred import with_releases_of
 
     names = list(names)
@@ -224,9 +228,13 @@ def build(
     catalog = with_releases_of(catalog, resolution)
     build_host = find_build_host(resolution, names, kind=runtime, image=base_image, python=python, cpu=cpu)
     tasks = plan(resolution, catalog, index, build_host, names)
-    limits = Limits(jobs, memory, offline)
-    check_build_hosts(task for task in tasks if task.wheel is None)
-    return [task.wheel or build_wheel(task, index, limits, reporter) for task in tasks]
+    missing = {task.build_key: task for task in tasks if task.wheel is None}
+    check_build_hosts(missing.values())
+    builds = Builds(missing, index, Limits(jobs, memory, offline), reporter)
+    builds.run()
+    for error in builds.errors.values():
+        raise error
+    return [task.wheel or builds.wheels[task.build_key] for task in tasks]
 
 
 def check_build_hosts(tasks: Iterable[Task]) -> None:

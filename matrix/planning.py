@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 
 from builders.build_host import find_build_host
+from builders.constants import LOCK_FILE
 from builders.plan import plan
 from builders.records import changes_since_last_build, explain_changes
 from builders.scheduling.estimates import TimeSource, estimates, task_graph
@@ -89,7 +90,7 @@ def contexts_of_locks(context: Context) -> list[Context]:
     """Return a context for each lock that the options name, else for the default one."""
     return [
         Context(argparse.Namespace(**{**vars(context.args), "lock": path}), context.console)
-        for path in context.args.locks or [None]
+        for path in context.args.locks or [LOCK_FILE]
     ]
 
 

@@ -22,7 +22,7 @@ def add_stopping(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--time-limit",
         metavar="TIME",
-        type=_duration,
+        type=duration_argument,
         help="stop after this time, such as 2h or 90m; the next run continues "
         "(default in a Slurm job: a minute before it ends)",
     )
@@ -55,7 +55,7 @@ def _interrupt(*_: object) -> NoReturn:
     raise KeyboardInterrupt
 
 
-def _duration(text: str) -> float:
+def duration_argument(text: str) -> float:
     try:
         seconds = seconds_of(text)
     except UsageError as error:

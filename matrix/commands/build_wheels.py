@@ -12,7 +12,8 @@ import msgspec
 from builders.containers.image import with_cached_digest
 from builders.findings import Finding
 from builders.index import Index
-from builders.task import Limits
+from builders.records import earlier_failure
+from builders.scheduling.local import Builds
 from matrix.api import check_build_hosts, write_lock
 from matrix.batch import (
     EXECUTORS,
@@ -22,6 +23,14 @@ from matrix.batch import (
     cancel,
     check_batch_options,
     executor_of,
+)
+from matrix.coverage import (
+    Coverage,
+    CoverageResult,
+    add_table_options,
+    check_table_options,
+    cover,
+    coverage_text,
 )
 from matrix.locking import same_target
 from matrix.options import (
@@ -44,7 +53,7 @@ if TYPE_CHECKING:
 
     from builders.plan import Task
     from builders.scheduling.batch import Executor, Run
-    from builders.scheduling.local import Builds
+    from builders.task import Limits
     from matrix.context import Context
     from resolver.facts.catalog import Catalog
     from resolver.model import Resolution
@@ -72,6 +81,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--dry-run", action="store_true", help="show for each wheel whether and why it will be built"
     )
     add_format(parser)
+    add_table_options(parser)
     add_batch_options(parser)
     add_target_options(parser)
 
@@ -100,10 +110,19 @@ class BuildResult(msgspec.Struct):
     wheels: list[WheelResult]
 
 
+class TableBuildResult(CoverageResult, frozen=True, kw_only=True):
+    """The JSON output of the command with ``--table``."""
+
+    wheels: list[WheelResult]
+
+
 def execute(context: Context) -> int:
     """Run the command."""
     args = context.args
     check_batch_options(args)
+    check_table_options(args)
+    if args.table is not None:
+        return _build_table(context)
     names = check_names(args.names)
     if args.attach or args.cancel:
         return _earlier_jobs(context)
@@ -122,11 +141,11 @@ def execute(context: Context) -> int:
     if args.dry_run:
         exit_code = _warn(wheels, context)
     elif executor:
-        exit_code = _build_in_jobs(tasks, wheels, catalog, executor, context)
+        lacks = [task for task in tasks if task.wheel is None]
+        exit_code = _build_in_jobs([(context, lacks)], wheels, catalog, executor, context)
     else:
-        exit_code = _build(
-            tasks, wheels, index, replace(limits_of(context), until=stop_time(context)), context
-        )
+        missing = {task.build_key: task for task in tasks if task.wheel is None}
+        exit_code = _build(Builds(missing, index, _limits(context), context.console), wheels, context)
     _print(BuildResult(1, str(index.root), wheels), index, context)
     return exit_code
 
@@ -196,9 +215,7 @@ def _warn(wheels: Sequence[WheelResult], context: Context) -> int:
     return 0
 
 
-def _build(
-    tasks: Sequence[Task], wheels: Sequence[WheelResult], index: Index, limits: Limits, context: Context
-) -> int:
+def _build(builds: Builds, wheels: Sequence[WheelResult], context: Context) -> int:
     """Build the wheels that the index lacks, record the results, and return the exit code.
 
     Raises
@@ -206,11 +223,7 @@ def _build(
     MatrixError
         The first failure, without ``--keep-going``.
     """
-    from builders.scheduling.local import Builds
-
-    missing = {task.build_key: task for task in tasks if task.wheel is None}
-    check_build_hosts(missing.values())
-    builds = Builds(missing, index, limits, context.console)
+    check_build_hosts(builds.tasks.values())
     try:
         outcome = builds.run(keep_going=context.args.keep_going)
     finally:
@@ -225,8 +238,78 @@ def _build(
             wheel.diagnosis = tuple(msgspec.convert(diagnosis, list[Finding]))
         elif key in outcome.skipped:
             wheel.state = "skipped"
-            wheel.why = f"it requires {missing[outcome.skipped[key]].title}, which failed"
+            wheel.why = f"it requires {builds.tasks[outcome.skipped[key]].title}, which failed"
+        elif key in outcome.over_budget:
+            wheel.state = "skipped"
+            wheel.why = "it is expected to take longer than what is left of the budget"
     return _report_failures(builds, context)
+
+
+def _build_table(context: Context) -> int:
+    """Build what a selection of the table lacks in the index, worth first, and print what is known of it."""
+    args = context.args
+    args.keep_going = True
+    index = Index(args.index)
+    coverage = cover(context, index)
+    if isinstance(coverage, Conflict):
+        show_conflict(coverage, context.console, as_json=args.format == "json")
+        return 1
+    keys = coverage.missing(retry_failed=args.retry_failed)
+    if args.budget is not None and (args.dry_run or args.executor != "local"):
+        keys = coverage.within(args.budget, keys)
+    wheels = [_planned(task, index) for task in coverage.tasks.values()]
+    if args.dry_run:
+        exit_code = _warn([wheel for wheel in wheels if wheel.build_key in keys], context)
+    else:
+        exit_code = _build_cells(coverage, keys, wheels, context)
+    _explain(coverage, wheels, index)
+    _print_cells(coverage, wheels, index, context)
+    if coverage.lacking is not None and not args.dry_run:
+        context.console.error(coverage.lacking.message, coverage.lacking.hint)
+        return coverage.lacking.exit_code
+    return exit_code
+
+
+def _build_cells(
+    coverage: Coverage, keys: Sequence[str], wheels: Sequence[WheelResult], context: Context
+) -> int:
+    """Build some tasks of a selection, record the results, and return the exit code."""
+    args, index = context.args, coverage.index
+    refresh_published(coverage.tasks.values(), index)
+    if args.executor != "local":
+        executor = executor_of(index, context)
+        executor.check()
+        return _build_in_jobs(coverage.tasks_of_locks(keys), wheels, context.catalog, executor, context)
+    chosen = {key: coverage.tasks[key] for key in keys}
+    limits, rank = _limits(context), coverage.rank
+    builds = Builds(chosen, index, limits, context.console, rank=rank, budget=args.budget)
+    return _build(builds, wheels, context)
+
+
+def _limits(context: Context) -> Limits:
+    return replace(limits_of(context), until=stop_time(context))
+
+
+def _explain(coverage: Coverage, wheels: Sequence[WheelResult], index: Index) -> None:
+    """Exchange the reasons why wheels were not built between a selection and the results."""
+    for wheel in wheels:
+        key = wheel.build_key
+        if key in coverage.why_not:
+            wheel.state, wheel.why = "skipped", coverage.why_not[key]
+        elif wheel.state == "failed":
+            coverage.why_not[key] = earlier_failure(coverage.tasks[key], index) or "it failed"
+        elif wheel.state == "skipped":
+            coverage.why_not[key] = wheel.why
+
+
+def _print_cells(coverage: Coverage, wheels: list[WheelResult], index: Index, context: Context) -> None:
+    result = coverage.result({wheel.build_key for wheel in wheels if wheel.wheel})
+    if context.args.format == "json":
+        fields = {name: getattr(result, name) for name in result.__struct_fields__}
+        context.console.document(msgspec.to_builtins(TableBuildResult(**fields, wheels=wheels)))
+        return
+    context.console.data(coverage_text(result, context.console.out))
+    context.console.data(f"Index: {index.simple.as_uri()}")
 
 
 def _earlier_jobs(context: Context) -> int:
@@ -253,17 +336,17 @@ def _earlier_jobs(context: Context) -> int:
 
 
 def _build_in_jobs(
-    tasks: Sequence[Task],
+    tasks_of_locks: Sequence[tuple[Context, Sequence[Task]]],
     wheels: Sequence[WheelResult],
     catalog: Catalog,
     executor: Executor,
     context: Context,
 ) -> int:
-    """Build the wheels that the index lacks in jobs, record the results, and return the exit code."""
-    missing = {task.build_key: task for task in tasks if task.wheel is None}
+    """Build wheels that the index lacks in jobs, record the results, and return the exit code."""
+    missing = {task.build_key: task for _, tasks in tasks_of_locks for task in tasks}
     if not missing:
         return 0
-    finished = build_in_jobs([(context, list(missing.values()))], catalog, executor, context)
+    finished = build_in_jobs(tasks_of_locks, catalog, executor, context)
     exit_code = _record(finished, wheels, executor.index, context)
     built = {row.build_key: Path(row.wheel) for row in wheels if row.wheel and row.build_key in missing}
     _remember(built, missing, context)

@@ -8,25 +8,29 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from builders.index import Index
+from matrix.coverage import add_table, check_table_options, cover
+from matrix.locking import same_target
 from matrix.options import (
-    add_base_image,
-    add_catalog,
     add_format,
     add_index,
     add_limits,
     add_locks,
     add_names,
+    add_target_options,
     add_wheel_options,
 )
 from matrix.plan_formats import FORMATS
 from matrix.planning import SHORT_KEY, contexts_of_locks, make_plan, tasks_of
 from matrix.render import duration
 from matrix.request import check_names
+from matrix.resolution_text import show_conflict
 from matrix.screen import PLAIN, Screen
+from resolver.model import Conflict
 
 if TYPE_CHECKING:
     import argparse
 
+    from builders.plan import Task
     from matrix.context import Context
     from matrix.planning import Plan
 
@@ -40,25 +44,29 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_locks(parser)
     add_index(parser)
     add_wheel_options(parser)
-    add_base_image(parser)
-    add_catalog(parser)
+    add_table(parser)
     add_limits(parser)
     add_format(parser, ("text", "json", *FORMATS))
     parser.add_argument("-o", "--output", metavar="FILE", type=Path, help="where to write (default: stdout)")
+    add_target_options(parser)
 
 
 def execute(context: Context) -> int:
     """Run the command."""
     args, console = context.args, context.console
-    names = check_names(args.names)
+    check_table_options(args)
     index = Index(args.index)
-    plan = make_plan(
-        [
-            (lock, tasks_of(lock.lock, lock.catalog_of_lock(), index, args, names))
-            for lock in contexts_of_locks(context)
-        ],
-        index,
-    )
+    if args.table is not None:
+        coverage = cover(context, index)
+        if isinstance(coverage, Conflict):
+            show_conflict(coverage, console, as_json=args.format == "json")
+            return 1
+        if coverage.lacking:
+            raise coverage.lacking
+        tasks = [(context, []), *coverage.tasks_of_locks()]
+    else:
+        tasks = _tasks_of_locks(context, index)
+    plan = make_plan(tasks, index)
     if args.format == "json":
         text = msgspec.json.format(msgspec.json.encode(plan), indent=2).decode()
     elif args.format == "text":
@@ -67,6 +75,16 @@ def execute(context: Context) -> int:
         text = FORMATS[args.format](plan).rstrip("\n")
     console.result(text, args.output)
     return 0
+
+
+def _tasks_of_locks(context: Context, index: Index) -> list[tuple[Context, list[Task]]]:
+    names = check_names(context.args.names)
+    tasks = []
+    for lock in contexts_of_locks(context):
+        catalog = lock.catalog_of_lock()
+        same_target(lock.lock, lock.args, catalog)
+        tasks.append((lock, tasks_of(lock.lock, catalog, index, lock.args, names)))
+    return tasks
 
 
 def _text(plan: Plan, screen: Screen) -> str:

@@ -1,0 +1,527 @@
+"""``--table SELECTION``: the cells of a selection of the table as locks, with the tasks that build them."""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import shlex
+from collections import Counter
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import chain
+from typing import TYPE_CHECKING, Literal
+
+import msgspec
+
+from builders.build_host import find_build_host
+from builders.containers.image import with_cached_digest
+from builders.plan import plan
+from builders.records import built_for, earlier_failure
+from builders.scheduling.estimates import estimates
+from builders.scheduling.local import machine
+from matrix.api import package_indexes, write_lock
+from matrix.context import Context
+from matrix.planning import limits_of, why_to_build
+from matrix.render import duration
+from matrix.resolution_text import title_of
+from matrix.stopping import duration_argument
+from resolver.errors import EnvironmentLacksError, MatrixError, TooLargeError, UsageError
+from resolver.inferred import with_releases_of
+from resolver.model import Conflict, Resolution
+from resolver.requirements import parse_requirement
+from resolver.resolve import resolve
+from resolver.table import COMBINATION, UNDECIDED, Table, request_of_cell
+from resolver.versions import shorten, sort_key
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping, Sequence
+
+    from builders.build_host import BuildHost
+    from builders.index import Index
+    from builders.plan import Task
+    from builders.scheduling.estimates import Estimate
+    from builders.task import Limits
+    from matrix.screen import Screen
+    from resolver.facts.catalog import Catalog
+    from resolver.facts.schema import ProvenSet
+    from resolver.indexes import PackageIndexes
+    from resolver.model import Requirement, Target
+    from resolver.table import Cell, Column, Row
+
+State = Literal["proven", "built", "buildable", "impossible"]
+_STYLES: dict[State, str] = {"proven": "green", "built": "green", "buildable": "yellow", "impossible": "dim"}
+_STATES = tuple(_STYLES)
+_LOCKS = "table"
+"""The directory of the locks of cells, in ``.matrix``."""
+_OTHERS = ("names", "lock", "locks", "attach", "cancel")
+"""Options that name tasks in another way."""
+
+
+class CoveredCell(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known of one cell of a selection. JSON output is this struct, encoded."""
+
+    base_image: str
+    rocm: str
+    torch: str
+    python: str
+    package: str
+    """The column."""
+    version: str
+    """Empty if there is none."""
+    state: State
+    why: str
+    requested: bool
+    """Whether `matrix.toml` or the lock requests it, or the index has builds of it for this torch."""
+    tasks: tuple[str, ...]
+    """The keys of its wheels that are built."""
+    seconds: float
+    """The expected time of the tasks whose wheels the index lacks."""
+
+
+class CoverageResult(msgspec.Struct, frozen=True, kw_only=True):
+    """The part of the JSON output of ``matrix build-wheels --table`` that is about cells."""
+
+    schema: int = 1
+    index: str
+    target: Target
+    counts: dict[State, int]
+    cells: tuple[CoveredCell, ...]
+    """Worth first."""
+
+
+@dataclass
+class _Covered:
+    """A cell with what follows from it."""
+
+    row: Row
+    column: Column
+    cell: Cell
+    context: Context
+    """That of its lock."""
+    refused: str = ""
+    """Why it is impossible."""
+    lacking: EnvironmentLacksError | None = None
+    """Why this machine cannot build it."""
+    tasks: list[Task] = field(default_factory=list)
+    proven: ProvenSet | None = None
+    requested: bool = False
+
+    @property
+    def missing(self) -> list[Task]:
+        return [task for task in self.tasks if task.wheel is None]
+
+
+@dataclass
+class Coverage:
+    """The cells of a selection of the table, worth first, and their tasks."""
+
+    index: Index
+    target: Target
+    cells: list[_Covered]
+    limits: Limits
+    why_not: dict[str, str] = field(default_factory=dict)
+    """Build key to the reason why a wheel is not built now, or was not."""
+
+    def __post_init__(self) -> None:
+        self.tasks: dict[str, Task] = {}
+        """By build key, worth first; each follows those that it requires."""
+        for cell in self.cells:
+            for task in cell.tasks:
+                self.tasks.setdefault(task.build_key, task)
+        self.rank = {key: number for number, key in enumerate(self.tasks)}
+
+    @property
+    def lacking(self) -> EnvironmentLacksError | None:
+        """Why this machine cannot build anything of the selection; None if there is something to plan."""
+        if any(cell.tasks for cell in self.cells):
+            return None
+        return next((cell.lacking for cell in self.cells if cell.lacking), None)
+
+    def tasks_of_locks(self, keys: Iterable[str] | None = None) -> list[tuple[Context, list[Task]]]:
+        """Return the tasks with the contexts of their locks, which are written to the index.
+
+        Parameters
+        ----------
+        keys
+            Only these tasks; all by default.
+        """
+        self.index.state_directory(_LOCKS)
+        left = set(self.tasks if keys is None else keys)
+        result = []
+        for cell in self.cells:
+            tasks = [task for task in cell.tasks if task.build_key in left]
+            if tasks:
+                left -= {task.build_key for task in tasks}
+                write_lock(cell.context.lock, cell.context.lock_path)
+                result.append((cell.context, tasks))
+        return result
+
+    def missing(self, *, retry_failed: bool) -> list[str]:
+        """Return the keys of the tasks to build, worth first: not what failed before from the same inputs."""
+        chosen: list[str] = []
+        for key, task in self.tasks.items():
+            if task.wheel is not None:
+                continue
+            failure = "" if retry_failed else earlier_failure(task, self.index)
+            blocked = next((other for other in task.requires if other.build_key in self.why_not), None)
+            if failure:
+                self.why_not[key] = f"{failure}; --retry-failed tries it again"
+            elif blocked is not None:
+                self.why_not[key] = f"it requires {blocked.title}, which is not built"
+            else:
+                chosen.append(key)
+        return chosen
+
+    def within(self, budget: float, keys: Sequence[str]) -> list[str]:
+        """Return the tasks whose expected times fit in a budget together, worth first.
+
+        Parameters
+        ----------
+        budget
+            Seconds in which a node builds one wheel after another.
+        keys
+            The tasks, each after those that it requires.
+        """
+        chosen: list[str] = []
+        for key in keys:
+            seconds = self.expected[key].demand.seconds
+            required = [other.build_key for other in self.tasks[key].requires]
+            blocked = next((other for other in required if other in self.why_not), None)
+            if blocked is not None:
+                self.why_not[key] = f"it requires {self.tasks[blocked].title}, which is not built"
+            elif seconds <= budget:
+                budget -= seconds
+                chosen.append(key)
+            else:
+                left = f"{duration(budget)} of the budget is left"
+                self.why_not[key] = f"it is expected to take {duration(seconds)}, and {left}"
+        return chosen
+
+    @cached_property
+    def expected(self) -> Mapping[str, Estimate]:
+        """What each task is expected to need on a machine of its own."""
+        return estimates(self.tasks, self.index, machine(self.limits), alone=True)
+
+    def result(self, wheels: Collection[str]) -> CoverageResult:
+        """Return what is known of each cell.
+
+        Parameters
+        ----------
+        wheels
+            The keys of the tasks whose wheels are in the index now.
+        """
+        cells = tuple(self._covered(cell, wheels) for cell in self.cells)
+        counts = Counter(cell.state for cell in cells)
+        return CoverageResult(
+            index=str(self.index.root),
+            target=self.target,
+            counts={state: counts[state] for state in _STATES},
+            cells=cells,
+        )
+
+    def _covered(self, cell: _Covered, wheels: Collection[str]) -> CoveredCell:
+        lacks = [task for task in cell.tasks if task.build_key not in wheels]
+        state, why = self._state(cell, lacks)
+        return CoveredCell(
+            base_image=cell.row.images[0] if cell.row.images else "",
+            rocm=cell.row.rocm,
+            torch=cell.row.torch,
+            python=cell.row.python,
+            package=cell.column.name,
+            version=cell.cell.version,
+            state=state,
+            why=why,
+            requested=cell.requested,
+            tasks=tuple(task.build_key for task in cell.tasks),
+            seconds=round(sum(self.expected[task.build_key].demand.seconds for task in lacks), 1),
+        )
+
+    def _state(self, cell: _Covered, lacks: Sequence[Task]) -> tuple[State, str]:
+        if cell.refused:
+            return "impossible", cell.refused
+        if cell.lacking:
+            return "buildable", f"not on this machine: {cell.lacking.message.partition(chr(10))[0]}"
+        if lacks:
+            reasons = (self.why_not.get(task.build_key) or why_to_build(task, self.index) for task in lacks)
+            name = f"{lacks[0].title}: " if lacks[0].pick.name != cell.column.name else ""
+            return "buildable", f"{name}{next(reasons)}"
+        why = "the index has its wheel" if cell.tasks else "nothing is built: its wheels are published"
+        if cell.proven:
+            where = f" at {cell.proven.site}" if cell.proven.site else ""
+            return "proven", f"{why}, and these versions ran together{where} ({cell.proven.id})"
+        return "built", why
+
+
+def add_table(parser: argparse.ArgumentParser) -> None:
+    """Add ``--table``."""
+    parser.add_argument(
+        "--table",
+        metavar="SELECTION",
+        help="all cells of a selection of the table instead of a lock, such as 'apex torch>=2.9 "
+        "python==3.12 gfx=gfx90a,gfx942'; what `matrix table` accepts, and gfx=A,B",
+    )
+
+
+def add_table_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``matrix build-wheels --table``."""
+    group = parser.add_argument_group("selections of the table")
+    add_table(group)  # type: ignore[arg-type]
+    group.add_argument(
+        "--budget",
+        metavar="TIME",
+        type=duration_argument,
+        help="node time that the builds may take, such as 40h or 90m (default: no limit)",
+    )
+    group.add_argument(
+        "--retry-failed", action="store_true", help="also build what failed before from the same inputs"
+    )
+
+
+def check_table_options(args: argparse.Namespace) -> None:
+    """Check that the options of a selection agree with the others.
+
+    Raises
+    ------
+    UsageError
+        They contradict each other.
+    """
+    if args.table is None:
+        for name in ("budget", "retry_failed"):
+            if getattr(args, name, None):
+                raise UsageError(f"--{name.replace('_', '-')} requires --table.")
+        return
+    for name in _OTHERS:
+        value = getattr(args, name, None)
+        if value and value is not args.parser.get_default(name):
+            option = {"names": "NAME", "locks": "--lock"}.get(name, f"--{name}")
+            raise UsageError(f"--table and {option} exclude each other.")
+
+
+def cover(context: Context, index: Index) -> Coverage | Conflict:
+    """Resolve the cells of the selection that the options name, and find their tasks; nothing is written.
+
+    Returns a conflict if the selection has no row.
+
+    Raises
+    ------
+    UsageError
+        The selection is wrong.
+    EnvironmentLacksError
+        An index of packages cannot be reached any more.
+    """
+    own = _context_of_selection(context)
+    catalog = own.catalog_with_image
+    table = Table(catalog, own.request())
+    rows = table.rows()
+    first = next(rows, None)
+    if first is None:
+        answer = resolve(catalog, table.request_of_rows())
+        if isinstance(answer, Conflict):
+            return answer
+    requested = _Requests(context, index)
+    cells = []
+    indexes = package_indexes(own.settings, own.inputs, own.console)
+    planner = _Planner(own, catalog, indexes, index, table)
+    own.console.step("resolve the cells of the selection")
+    for row in chain([first] if first else [], rows):
+        cells += [requested.marked(planner.covered(row, column)) for column in table.columns]
+    if own.args.ops and not planner.used_ops.issuperset(name for name, _ in own.args.ops):
+        unused = next(name for name, _ in own.args.ops if name not in planner.used_ops)
+        raise UsageError(f"--ops names {unused}, but {unused} is not built.")
+    cells.sort(key=lambda cell: sort_key(cell.row.python), reverse=True)
+    cells.sort(key=lambda cell: sort_key(cell.row.torch), reverse=True)
+    cells.sort(key=lambda cell: (not cell.requested, cell.row.verdict != "supported"))
+    return Coverage(index, table.request.target, cells, limits_of(own))
+
+
+def _context_of_selection(context: Context) -> Context:
+    """Return a context that requests what the selection names instead of the requirements of matrix.toml."""
+    try:
+        words = shlex.split(context.args.table)
+    except ValueError as error:
+        raise UsageError(f"--table {shorten(context.args.table)!r} cannot be read: {error}.") from None
+    gfx = [name for word in words if word.startswith("gfx=") for name in word[4:].split(",") if name]
+    texts = [word for word in words if not word.startswith("gfx=")]
+    limits = {"python": [], "rocm": []}  # type: dict[str, list[str]]
+    columns = []
+    for text in texts:
+        requirement = parse_requirement(text)
+        if requirement.name in limits and requirement.specifier is not None:
+            limits[requirement.name].append(str(requirement.specifier))
+        else:
+            columns.append(text)
+    own = {"requirements": columns or ["torch"], "gfx": gfx or context.args.gfx}
+    own |= {name: ",".join(texts) for name, texts in limits.items() if texts}
+    own |= {"ops": context.args.ops}
+    result = Context(argparse.Namespace(**{**vars(context.args), **own}), context.console)
+    result.settings.keep_installed = None
+    return result
+
+
+class _Requests:
+    """What somebody has requested: in matrix.toml, in the lock, or by building it before."""
+
+    def __init__(self, context: Context, index: Index) -> None:
+        self._requirements: Sequence[Requirement] = ()
+        if context.settings.has_requirements:
+            self._requirements = context.inputs.requirements
+        default = Context(argparse.Namespace(**{**vars(context.args), "lock": None}), context.console)
+        self._lock = default.lock if default.has_lock else None
+        self._built = built_for(index)
+
+    def marked(self, cell: _Covered) -> _Covered:
+        picks = cell.cell.picks
+        cell.requested = bool(
+            any((pick.name, cell.row.torch) in self._built for pick in picks)
+            or self._is_required(cell)
+            or self._is_locked(cell)
+        )
+        return cell
+
+    def _is_required(self, cell: _Covered) -> bool:
+        names = {pick.name: pick.version for pick in cell.cell.picks}
+        versions = {"torch": cell.row.torch, "python": cell.row.python, "rocm": cell.row.rocm, **names}
+        return any(requirement.name in names for requirement in self._requirements) and all(
+            requirement.specifier is None or requirement.specifier.allows(versions[requirement.name])
+            for requirement in self._requirements
+            if requirement.name in versions
+        )
+
+    def _is_locked(self, cell: _Covered) -> bool:
+        lock, row = self._lock, cell.row
+        if lock is None or (lock.version_of("torch"), lock.version_of("python")) != (row.torch, row.python):
+            return False
+        return any(lock.version_of(pick.name) == pick.version for pick in cell.cell.picks)
+
+
+class _ImpossibleError(MatrixError):
+    """A cell has no lock; the message is the reason, as part of a sentence."""
+
+
+class _Planner:
+    """Turns cells into locks and tasks."""
+
+    def __init__(
+        self, context: Context, catalog: Catalog, indexes: PackageIndexes | None, index: Index, table: Table
+    ) -> None:
+        self._context, self._catalog, self._indexes = context, catalog, indexes
+        self._index, self._table = index, table
+        self._hosts: dict[object, BuildHost | EnvironmentLacksError] = {}
+        self.used_ops: set[str] = set()
+
+    def covered(self, row: Row, column: Column) -> _Covered:
+        """Return a cell with its lock and its tasks, or why it has none."""
+        cell = row.cells[column.name]
+        covered = _Covered(row, column, cell, self._context)
+        if not cell.picks:
+            covered.refused = _refusal(cell.refused)
+            return covered
+        try:
+            # Without package indexes this takes milliseconds, and most cells have nothing to build.
+            lock = self._resolved(row, column, cell, None)
+            if lock.built() and self._indexes is not None:
+                self._build_host(lock)
+                lock = self._resolved(row, column, cell, self._indexes)
+            covered.proven = _proven(self._catalog, lock, row, column)
+            covered.tasks = self._tasks(lock)
+            covered.context = self._context_of(lock, covered.tasks)
+        except EnvironmentLacksError as error:
+            covered.lacking = error
+        except _ImpossibleError as error:
+            covered.refused = error.message
+        return covered
+
+    def _resolved(self, row: Row, column: Column, cell: Cell, indexes: PackageIndexes | None) -> Resolution:
+        """Return the lock of a cell; raise `_ImpossibleError` if there is none."""
+        request = request_of_cell(self._table.request, row, column)
+        keep = {pick.name: pick.key for pick in cell.picks}
+        try:
+            answer = resolve(self._catalog, request, indexes, keep=keep)
+        except TooLargeError:
+            raise _ImpossibleError(_refusal(UNDECIDED)) from None
+        if isinstance(answer, Resolution):
+            return with_cached_digest(answer)
+        facts = [item.text for item in answer.core if item.kind == "fact"]
+        raise _ImpossibleError((facts or [item.text for item in answer.core])[0])
+
+    def _tasks(self, lock: Resolution) -> list[Task]:
+        if not lock.built():
+            return []
+        args = self._context.args
+        names = {pick.name for pick in lock.built()}
+        ops = {name: chosen for name, chosen in args.ops if name in names}
+        self.used_ops |= ops.keys()
+        catalog = with_releases_of(self._catalog, lock)
+        return plan(lock, catalog, self._index, self._build_host(lock), ops=ops, pin_style=args.torch_pin)
+
+    def _build_host(self, lock: Resolution) -> BuildHost:
+        """Return the build host of a lock; it is looked for once for each image and Python."""
+        args = self._context.args
+        aliases = all(pick.alias_of for pick in lock.built())
+        key = lock.image, lock.version_of("python"), aliases
+        if key not in self._hosts:
+            try:
+                self._hosts[key] = find_build_host(
+                    lock, kind=args.where, image=args.base_image, python=args.python_from, cpu=args.cpu
+                )
+            except EnvironmentLacksError as error:
+                self._hosts[key] = error
+        found = self._hosts[key]
+        if isinstance(found, EnvironmentLacksError):
+            raise found
+        return found
+
+    def _context_of(self, lock: Resolution, tasks: Sequence[Task]) -> Context:
+        """Return the context of a lock, whose file is named after what it builds."""
+        keys = " ".join(sorted(task.build_key for task in tasks))
+        name = f"{hashlib.sha256(keys.encode()).hexdigest()[:20]}.lock"
+        path = self._index.state / _LOCKS / name
+        context = Context(
+            argparse.Namespace(**{**vars(self._context.args), "lock": path}), self._context.console
+        )
+        context.lock = lock
+        return context
+
+
+def _refusal(refused: str) -> str:
+    if refused == UNDECIDED:
+        return "the search reached its limit, so that it is not known"
+    if refused == COMBINATION:
+        return "the facts of several components together exclude every version"
+    return f"the facts of {refused} exclude every version"
+
+
+def _proven(catalog: Catalog, lock: Resolution, row: Row, column: Column) -> ProvenSet | None:
+    """Return the proven set that has all packages of a cell with torch, and nothing in another version."""
+    versions = {pick.name: pick.key for pick in lock.picks}
+    target = lock.target
+
+    def agrees(proven: ProvenSet) -> bool:
+        if proven.backend != target.backend or proven.site not in {"", target.site}:
+            return False
+        if proven.site and set(target.gfx) - set(catalog.site[proven.site].gfx):
+            return False
+        return {*column.packages, "torch"} <= proven.picks.keys() and all(
+            version in row.images if name == "base-image" else versions.get(name, version) == version
+            for name, version in proven.picks.items()
+        )
+
+    return next(filter(agrees, catalog.proven.values()), None)
+
+
+def coverage_text(result: CoverageResult, screen: Screen) -> str:
+    """Return the text output: the counts, and each cell with its state and the reason."""
+    head = ["STATE", "PACKAGE", "ROCM", "TORCH", "PYTHON", "WHY"]
+    rows = [
+        [
+            (_STYLES[cell.state], cell.state),
+            f"{cell.package} {cell.version}".rstrip(),
+            cell.rocm or "-",
+            cell.torch,
+            cell.python,
+            cell.why,
+        ]
+        for cell in sorted(result.cells, key=lambda cell: _STATES.index(cell.state))
+    ]
+    counts = ", ".join(f"{count} {state}" for state, count in result.counts.items())
+    return "\n".join([counts, title_of(result.target), "", screen.table(rows, head, indent="")])
