@@ -512,7 +512,7 @@ def _proven(catalog: Catalog, lock: Resolution, row: Row, column: Column) -> Pro
 def coverage_text(result: CoverageResult, screen: Screen) -> str:
     """Return the text output: the counts, and each cell with its state and the reason."""
     head = ["STATE", "PACKAGE", "ROCM", "TORCH", "PYTHON", "WHY"]
-    rows = [
+    rows: list[list[str | tuple[str, str]]] = [
         [
             (_STYLES[cell.state], cell.state),
             f"{cell.package} {cell.version}".rstrip(),

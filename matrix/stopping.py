@@ -56,12 +56,13 @@ def _interrupt(*_: object) -> NoReturn:
 
 
 def duration_argument(text: str) -> float:
+    """Convert a duration, such as ``2h``, to seconds."""
     try:
         seconds = seconds_of(text)
     except UsageError as error:
         raise argparse.ArgumentTypeError(f"{error.message.rstrip('.')}; {error.hint}") from None
     if not seconds:
-        msg = "the time limit must be above 0"
+        msg = "the time must be above 0"
         raise argparse.ArgumentTypeError(msg)
     return seconds
 

@@ -59,7 +59,7 @@ def execute(context: Context) -> int:
 def _text(builds: Sequence[BuildRecord], logs: Path, screen: Screen) -> str:
     if not builds:
         return "There are no builds."
-    head = ["STATE", "WHEEL", "NODE", "STARTED (UTC)", "TIME", "GIB", "CORES", "LOG", "WHY"]
+    head = ["STATE", "WHEEL", "NODE", "STARTED (UTC)", "TIME", "GIB", "CORES", "CACHE", "LOG", "WHY"]
     rows = [
         [
             build.state,
@@ -69,6 +69,7 @@ def _text(builds: Sequence[BuildRecord], logs: Path, screen: Screen) -> str:
             "-" if build.seconds is None else duration(build.seconds),
             "-" if build.memory_gib is None else f"{build.memory_gib:g}",
             str(build.cores or "-"),
+            _hits(build),
             build.log.rpartition("/")[2] if build.log else "-",
             build.why or "the first build",
         ]
@@ -76,3 +77,10 @@ def _text(builds: Sequence[BuildRecord], logs: Path, screen: Screen) -> str:
     ]
     errors = [f"{build.name} {build.version}: {printable(build.error)}" for build in builds if build.error]
     return "\n".join([screen.table(rows, head, indent=""), *errors, f"Logs: {logs}"])
+
+
+def _hits(build: BuildRecord) -> str:
+    """Return how many of the files that were compiled the compiler cache had."""
+    if build.cache_hits is None:
+        return "-"
+    return f"{build.cache_hits}/{build.cache_hits + (build.cache_misses or 0)}"

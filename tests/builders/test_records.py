@@ -62,12 +62,15 @@ def lock_of(task: Task, index: Index) -> Path:
 
 def test_built_wheel_is_listed_with_what_was_measured(index: Index, make_wheel: MakeWheel) -> None:
     task = tiny()
-    wheel = publish(task, index, make_wheel, seconds=49.5, jobs=4, memory_gib=1.5)
+    wheel = publish(
+        task, index, make_wheel, seconds=49.5, jobs=4, memory_gib=1.5, cache_hits=3, cache_misses=2
+    )
     (record,) = build_records(index)
     assert (record.name, record.state, record.node) == ("tiny", "built", "nid01")
     assert (record.build_key, record.wheel) == (task.build_key, str(wheel))
     assert (record.started, record.finished) == (START, START + timedelta(seconds=50))
     assert (record.seconds, record.memory_gib, record.cores) == (49.5, 1.5, 4)
+    assert (record.cache_hits, record.cache_misses) == (3, 2)
     assert (record.log, record.why, record.changed) == (None, "", ())
 
 

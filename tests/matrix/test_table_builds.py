@@ -210,7 +210,7 @@ def test_selection_without_rows_is_a_conflict(capsys: Capture) -> None:
         (["--table", "deepspeed", "--lock", "matrix.lock"], "--table and --lock exclude each other"),
         (["--budget", "40h"], "--budget requires --table"),
         (["--retry-failed"], "--retry-failed requires --table"),
-        (["--table", "deepspeed", "--budget", "40"], "not a"),
+        (["--table", "deepspeed", "--budget", "40x"], "'40x' is not a valid duration"),
         (["--table", "deepspeed 'torch"], "cannot be read"),
     ],
 )
