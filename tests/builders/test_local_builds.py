@@ -19,6 +19,7 @@ from pathlib import Path
 import pytest
 
 from builders import host
+from builders.build_directory import finished_outputs, path_of
 from builders.build_host import local_build_host
 from builders.cache import cache_root
 from builders.containers.runtime import HostRuntime
@@ -28,6 +29,7 @@ from builders.records import build_records, failure_path, log_path
 from builders.scheduling.local import Builds
 from builders.task import Limits
 from builders.temporary import TemporaryDirectory
+from resolver.errors import StoppedError
 from resolver.facts.schema import Recipe, Sdist
 from tests.support.built import running_below
 from tests.support.locks import built_pick
@@ -48,9 +50,12 @@ setup(name="{name}", version="1.0", py_modules=["{name}"])
 NINJA = """
 import os, subprocess, sys
 from setuptools import Extension, setup
-rule = "import time; start = time.monotonic(); time.sleep(0.25); print('ran', start, time.monotonic())"
+rule = (
+    "import sys, time; start = time.monotonic(); time.sleep(0.25); print('ran', start, time.monotonic());"
+    "open(sys.argv[1], 'w')"
+)
 with open("build.ninja", "w") as file:
-    print("rule run\\n  command = " + sys.executable + ' -c "' + rule + '"', file=file)
+    print("rule run\\n  command = " + sys.executable + ' -c "' + rule + '" $out', file=file)
     for number in range({edges}):
         print(f"build o{{number}}: run", file=file)
 if "bdist_wheel" in sys.argv:
@@ -245,6 +250,30 @@ def test_builds_share_no_temporary_directory(
     roots = {ours, *builds.wheels.values()}
     assert len(roots) == 3
     assert [path for path in roots if path.exists()] == [ours]
+
+
+def test_build_stops_at_time_limit_and_continues(ninja_project: MakeTask, tmp_path: Path) -> None:
+    index = Index(tmp_path / "index")
+    task = ninja_project("stopped", 40)
+    stopped = builds_of([task], index, jobs=1)
+    stopped.limits = replace(stopped.limits, until=time.time() + 5)
+    with pytest.raises(StoppedError, match=r"Not finished: stopped 1\.0"):
+        stopped.run()
+    assert running_below(index.root) == []
+    (record,) = build_records(index)
+    assert (record.state, record.error) == ("interrupted", "stopped at the time limit")
+    finished = finished_outputs(path_of(index, task.build_key))
+    assert finished < 40
+
+    builds = builds_of([task], index)
+    builds.run()
+    assert not builds.errors
+    messages = " ".join(builds.reporter.messages)  # type: ignore[attr-defined]
+    assert ("continue an interrupted build" in messages) == (finished > 0)
+    assert len(intervals(index, "stopped")) == 40  # the log shows both attempts
+    (wheel,) = index.published("stopped")
+    measured = wheel.provenance["predicate"]["runDetails"]["metadata"]["matrix_measured"]
+    assert measured["attempts"] == (2 if finished else 1)
 
 
 HUNGRY = """

@@ -17,7 +17,7 @@ from tests.support.extensions import TORCH, compilations, write_catalog, write_e
 
 pytestmark = pytest.mark.integration
 
-PARTS = 8
+PARTS = 5
 OBJECTS = PARTS + 1
 
 
