@@ -76,7 +76,7 @@ BOX_CHARACTERS = "".join(BOX)
 def draw_text(graph: DiGraph[str], title: str, lines: Lines = BOX, screen: Screen = PLAIN) -> str:
     """Return the graph as a tree. What a distribution needs is drawn once, then referred to."""
     groups = generations(graph)
-    parts = [visible(title), ""]
+    parts = [screen.wrapped(visible(title)), ""]
     if graph:
         head = ["gen.", "distribution", "from", "needed to"]
         tree = screen.table(list(_rows(graph, groups, lines)), head, indent="")
@@ -84,10 +84,10 @@ def draw_text(graph: DiGraph[str], title: str, lines: Lines = BOX, screen: Scree
     else:
         parts += ["pip installs nothing.", ""]
     for number, group in enumerate(groups, start=1):
-        parts.append(f"  {number}. {', '.join(map(visible, group))}")
+        parts.append(screen.wrapped(f"  {number}. {', '.join(map(visible, group))}"))
     if graph.edges:
         legend = f"{lines.run[1:]}needed to run   {lines.build[1:]}needed only to build"
-        parts += ["", f"{legend}   undeclared: the source does not declare it"]
+        parts += ["", screen.wrapped(f"{legend}   undeclared: the source does not declare it")]
     return "\n".join(parts).rstrip()
 
 

@@ -168,7 +168,8 @@ def _reason_text(pick: Distribution, resolution: Resolution) -> str:
     remarks = ["inferred"] if pick.support == "inferred" else []
     if pick.verdict == "at-own-risk":
         remarks.append("at own risk")
-    return reason_of(pick, resolution) + (f" ({', '.join(remarks)})" if remarks else "")
+    text = f"({', '.join(remarks)})" if remarks else ""
+    return f"{reason_of(pick, resolution)} {text}".strip()
 
 
 def facts_text(pick: Distribution, resolution: Resolution, screen: Screen = PLAIN) -> str:

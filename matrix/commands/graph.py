@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from networkx import DiGraph
 
+    from matrix.console import Console
     from matrix.context import Context
     from resolver.model import Resolution
 
@@ -42,6 +43,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_lock(parser)
     parser.add_argument("-o", "--output", metavar="FILE", type=Path, help="where to write (default: stdout)")
     parser.add_argument("--format", choices=FORMATS, default="text")
+    parser.add_argument(
+        "--build-tools",
+        action="store_true",
+        help="also show build requirements whose versions pip chooses; JSON always has them",
+    )
     add_target_options(parser)
 
 
@@ -57,11 +63,14 @@ def execute(context: Context) -> int:
         return 1
     graph = build_graph(lock)
     requirements = [requirement.text for requirement in lock.request.requirements]
+    names: list[str] = []
     if context.has_lock and (names := _required_names(graph, lock, context)):
         graph, requirements = with_needs(graph, names), args.requirements
     elif args.format != "json" and console.verbosity <= 0 and (others := names_of_others(lock)):
         graph = graph.subgraph(set(graph) - others)
         console.info(others_text(others))
+    if args.format != "json" and not args.build_tools:
+        graph = _without_build_tools(graph, names, console)
     title = _title(lock)
     match args.format:
         case "json":
@@ -82,6 +91,19 @@ def execute(context: Context) -> int:
             text = draw_text(graph, title, BOX if shows_boxes else ASCII, screen)
     console.result(text, args.output)
     return 0
+
+
+def _without_build_tools(graph: DiGraph[str], names: Sequence[str], console: Console) -> DiGraph[str]:
+    """Return the graph without what pip chooses, except distributions that the user named."""
+    from resolver.graph import pick_in
+
+    tools = {name for name in graph if pick_in(graph, name) is None} - set(names)
+    if tools:
+        console.info(
+            f"{len(tools)} build tool{'' if len(tools) == 1 else 's'} hidden; --build-tools shows them."
+        )
+    part: DiGraph[str] = graph.subgraph(set(graph) - tools)
+    return part
 
 
 def _lock(context: Context) -> Resolution | None:

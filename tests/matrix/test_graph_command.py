@@ -76,18 +76,30 @@ def test_json_has_edges_and_order_of_lock(lock: Resolution, capsys: Capture) -> 
 def test_text_draws_tree_and_generations(lock: Resolution, capsys: Capture) -> None:
     del lock
     output = run(capsys)
-    assert "│   └── pytorch-triton-rocm" in output
+    assert "    └── pytorch-triton-rocm" in output
     assert output.count("pytorch-triton-rocm 3.5.1") == 1
     assert output.count("torch 2.9.1+rocm6.4 (see above)") == 3
-    assert "├╌╌ ninja" in output
+    assert "├╌╌ ninja" not in output
     assert "build, undeclared" in output
     assert "  2. torch\n  3. apex, bitsandbytes, deepspeed, flash-attn" in output
 
 
+@pytest.mark.parametrize("format_", ["text", "dot", "mermaid"])
+def test_build_tools_are_counted_unless_requested(format_: str, lock: Resolution, capsys: Capture) -> None:
+    tools = {edge.object for edge in lock.edges} - {pick.name for pick in lock.picks}
+    assert "ninja" in tools
+    assert main(["graph", "--format", format_]) == 0
+    captured = capsys.readouterr()
+    assert f"{len(tools)} build tools hidden; --build-tools shows them." in captured.err
+    assert "ninja" not in captured.out
+    assert "ninja" in run(capsys, "--format", format_, "--build-tools")
+    assert "ninja" in run(capsys, "ninja", "--format", format_)
+
+
 def test_ascii_output_gets_ascii_tree(lock: Resolution, monkeypatch: pytest.MonkeyPatch) -> None:
     del lock
-    output = _in_ascii(monkeypatch, "graph")
-    assert _in_ascii(monkeypatch, "graph", "-o", "graph.txt", "-q") == ""
+    output = _in_ascii(monkeypatch, "graph", "--build-tools")
+    assert _in_ascii(monkeypatch, "graph", "--build-tools", "-o", "graph.txt", "-q") == ""
     assert "|   `-- pytorch-triton-rocm" in output
     assert "|.. ninja" in output
     assert "│   └── pytorch-triton-rocm" in Path("graph.txt").read_text(encoding="utf-8")
@@ -130,9 +142,9 @@ def test_file_equals_stdout(format_: str, lock: Resolution, capsys: Capture) -> 
 
 def test_graph_formats_show_the_same_graph(lock: Resolution, capsys: Capture) -> None:
     expected = sorted((edge.subject, edge.object, edge.kind == "run") for edge in lock.edges)
-    assert sorted(read_dot(run(capsys, "--format", "dot")).arrows) == expected
-    assert sorted(read_mermaid(run(capsys, "--format", "mermaid")).arrows) == expected
-    svg = ET.fromstring(run(capsys, "--format", "svg"))
+    assert sorted(read_dot(run(capsys, "--format", "dot", "--build-tools")).arrows) == expected
+    assert sorted(read_mermaid(run(capsys, "--format", "mermaid", "--build-tools")).arrows) == expected
+    svg = ET.fromstring(run(capsys, "--format", "svg", "--build-tools"))
     assert any("For lumi-g on 2026-03-01" in text for text in svg.itertext())
 
 

@@ -91,7 +91,12 @@ def test_text_starts_with_the_answer(capsys: Capture) -> None:
 def test_verbose_text_has_all_reasons_and_the_order(capsys: Capture) -> None:
     assert main(["resolve", *FOUR, *ON_LUMI, "-v"]) == 0
     text = capsys.readouterr().out
-    for part in ("    source: ", "Install order", "is supported on kernel drivers", "is compiled against torch"):
+    for part in (
+        "    source: ",
+        "Install order",
+        "is supported on kernel drivers",
+        "is compiled against torch",
+    ):
         assert part in text
 
 
