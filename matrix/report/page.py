@@ -6,6 +6,7 @@ import base64
 import hashlib
 import json
 import re
+import shlex
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,22 +27,22 @@ _URL = re.compile(r"https?://[^\s,;()<>\"']+")
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """The data of a page. A section without data says which command creates it, or is left out."""
+    """The data of a page. A section without data is left out."""
 
     title: str
     subtitle: str = ""
     table: dict[str, Any] | None = None
     """From `matrix.report.table_data.TableData`."""
     graph: dict[str, Any] | None = None
-    """From `matrix.commands.graph.graph_json`, with what the side panel shows of each node."""
+    """From `matrix.report.graph_data.graph_data`."""
     timeline: Sequence[dict[str, Any]] = ()
     """From `matrix.report.index_data.timeline`."""
     wheels: Sequence[dict[str, Any]] = ()
     """From `matrix.report.index_data.wheels`."""
     conflicts: Sequence[dict[str, Any]] = ()
-    """Documents of `matrix resolve --format json`."""
+    """As in the output of `matrix resolve --format json`."""
     changes: Sequence[dict[str, Any]] = ()
-    """Documents of `matrix diff --format json`."""
+    """Output of `matrix diff`, with its consequences by effect."""
     absent: Sequence[tuple[str, str]] = field(default=())
     """The sections without data, each with what to do."""
 
@@ -62,6 +63,7 @@ def render_page(report: Report) -> str:
         Markup('<a href="{}" rel="noreferrer">{}</a>').format(url, part) if url else part
         for part, url in linked(text)
     )
+    environment.filters["shell"] = shlex.join
     libraries = [library(f"{name}.js") for name in _libraries(report)]
     own = (_TEMPLATES / "report.js").read_text(encoding="utf-8")
     # Outside strings and comments, JavaScript has ASCII only.

@@ -170,15 +170,21 @@ class TableData:
 def table_report(table: Table, rows: Iterable[Row], core: Core | None = None) -> Report:
     """Return a page with the table alone."""
     target = table.request.target
+    return Report(
+        title=f"Compatible versions: {target.site} on {target.date}",
+        subtitle=subtitle_of(table),
+        table=TableData(table, core).collect(rows),
+    )
+
+
+def subtitle_of(table: Table) -> str:
+    """Return the target of a table, its limits, and the number of facts that it is computed from."""
+    target = table.request.target
     parts = [f"{target.backend} {', '.join(target.gfx)}".rstrip()]
     parts += [f"kernel driver {table.driver}"] if table.driver else []
     parts += [f"only {', '.join(requirement.text for requirement in table.limits)}"] if table.limits else []
     facts = sum(1 for _ in table.catalog.rows())
-    return Report(
-        title=f"Compatible versions: {target.site} on {target.date}",
-        subtitle=f"{'; '.join(parts)}; from {facts} facts.",
-        table=TableData(table, core).collect(rows),
-    )
+    return f"{'; '.join(parts)}; from {facts} facts."
 
 
 def options_of(request: Request) -> list[str]:

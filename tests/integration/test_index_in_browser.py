@@ -10,13 +10,13 @@ from urllib.parse import unquote, urlsplit
 from urllib.request import url2pathname
 
 import pytest
-from selenium.common.exceptions import WebDriverException
-from selenium.webdriver import Chrome, ChromeOptions, ChromeService
+from selenium.webdriver import Chrome
 from selenium.webdriver.common.by import By
 
 from builders.index import Index
 from builders.index.maintenance import yank
 from builders.index.server import serving
+from tests.support.browser import chromium
 from tests.support.tiny import tiny_wheel
 
 pytestmark = pytest.mark.integration
@@ -36,16 +36,7 @@ SHOWN = "return [document.contentType, document.compatMode, document.characterSe
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Chrome]:
-    """Start Chromium, whose package and driver the system has."""
-    options = ChromeOptions()
-    for option in ("--headless=new", "--no-sandbox", "--disable-dev-shm-usage", "--no-proxy-server"):
-        options.add_argument(option)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    try:
-        driver = Chrome(options=options, service=ChromeService("/usr/bin/chromedriver"))
-    except WebDriverException as error:
-        pytest.fail(f"Chromium does not start (Debian: apt-get install chromium-driver): {error.msg}")
-    with driver:
+    with chromium() as driver:
         yield driver
 
 

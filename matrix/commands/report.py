@@ -1,0 +1,233 @@
+"""``matrix report``: what works at a site, the build graph, the builds and the wheels on one HTML page."""
+
+from __future__ import annotations
+
+import json
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from msgspec.structs import replace
+
+from builders.files import write_atomic
+from builders.index import Index
+from builders.records import BuildRecord, build_records
+from matrix.consequences_text import HEADINGS, summary
+from matrix.locking import names_target
+from matrix.options import add_index, add_lock, add_names, add_target_options
+from matrix.report.graph_data import graph_data
+from matrix.report.index_data import timeline, wheels
+from matrix.report.page import Report, render_page
+from matrix.report.table_data import TableData, subtitle_of, wheels_of
+from matrix.resolution_text import conflict_json, last_conflict
+from resolver.consequences import Consequence
+from resolver.errors import UsageError
+from resolver.model import Conflict
+from resolver.resolve import resolve
+from resolver.table import ROW_COMPONENTS, Table
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Sequence
+
+    from matrix.context import Context
+    from resolver.facts.catalog import Catalog
+    from resolver.model import Request
+
+SUMMARY = "write one HTML page with what works at a site, the build graph, builds, wheels and conflicts"
+EXAMPLE = "matrix report -o report.html"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's arguments."""
+    add_names(
+        parser,
+        "requirements",
+        metavar="REQ",
+        help="the columns of the table and the limits of its rows, as for `matrix table` (default: what the "
+        "lock was resolved for)",
+    )
+    parser.add_argument(
+        "-o",
+        "--output",
+        metavar="FILE",
+        type=Path,
+        default=Path("report.html"),
+        help="default: %(default)s",
+    )
+    parser.add_argument(
+        "--include",
+        metavar="FILE",
+        type=Path,
+        action="append",
+        default=[],
+        help="JSON output of `matrix diff`, or of a `matrix resolve` without a resolution (repeatable)",
+    )
+    parser.add_argument(
+        "--all-rows", action="store_true", help="also list every torch that runs nowhere, with the reason"
+    )
+    parser.add_argument(
+        "--reasons",
+        action="store_true",
+        help="add all facts that cause each refusal (takes minutes for a large table)",
+    )
+    add_lock(parser)
+    add_index(parser)
+    add_target_options(parser)
+
+
+def execute(context: Context) -> int:
+    """Run the command."""
+    args, console = context.args, context.console
+    conflicts, changes = _included(args.include)
+    catalog, request = _request(context)
+    index = Index(args.index)
+    has_index = index.simple.is_dir()
+    table = Table(catalog, request)
+    rows = table.rows(refused_too=args.all_rows)
+    first = next(rows, None)
+    data = None
+    if first is not None:
+        core = table.core if args.reasons else None
+        published = wheels_of(index) if has_index else {}
+        data = TableData(table, core, published).collect(chain([first], rows))
+    elif isinstance(answer := resolve(catalog, table.request_of_rows()), Conflict):
+        conflicts.append(conflict_json(answer))
+    last = last_conflict()
+    conflicts += [last] if last else []
+    builds = build_records(index) if has_index or index.state.is_dir() else []
+    report = Report(
+        title=f"What works at {request.target.site} on {request.target.date}",
+        subtitle=subtitle_of(table),
+        table=data,
+        graph=graph_data(context.lock, _states(builds)) if context.has_lock else None,
+        timeline=timeline(builds),
+        wheels=list(wheels(index)) if has_index else [],
+        conflicts=conflicts,
+        changes=changes,
+        absent=_absent(has_lock=context.has_lock, has_index=has_index, has_changes=bool(changes)),
+    )
+    write_atomic(args.output, render_page(report))
+    console.info(f"Wrote {args.output}")
+    return 0
+
+
+def _request(context: Context) -> tuple[Catalog, Request]:
+    """Return the request of the table: that of the lock, unless the command line names another one."""
+    args = context.args
+    if context.has_lock and not args.requirements and not names_target(args):
+        catalog, request = context.catalog_of_lock(), context.lock.request
+        known = {*catalog.package, *ROW_COMPONENTS}
+        requirements = tuple(item for item in request.requirements if item.name in known)
+        return catalog, replace(request, requirements=requirements, preinstalled=None)
+    settings = context.settings
+    if not settings.has_requirements:
+        settings.requirements = ["torch"]
+    settings.keep_installed = None
+    return context.catalog_with_image, context.request()
+
+
+def _states(builds: Sequence[BuildRecord]) -> dict[tuple[str, str], str]:
+    return {(build.name, build.version): build.state for build in builds}
+
+
+def _absent(*, has_lock: bool, has_index: bool, has_changes: bool) -> list[tuple[str, str]]:
+    absent = []
+    if not has_lock:
+        absent.append(("The build graph", "matrix resolve"))
+    if not has_index:
+        absent.append(("Builds and wheels", "matrix build-wheels"))
+    if not has_changes:
+        commands = "matrix diff --format json >diff.json; matrix report --include diff.json"
+        absent.append(("What a change breaks", commands))
+    return absent
+
+
+def _included(paths: Sequence[Path]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Return the conflicts and the changes in files.
+
+    Raises
+    ------
+    UsageError
+        A file cannot be read, or is something else.
+    """
+    conflicts, changes = [], []
+    for path in paths:
+        try:
+            document = json.loads(path.read_bytes())
+            if "consequences" in document:
+                changes.append(_change(document))
+            else:
+                conflicts.append(msgspec.to_builtins(msgspec.convert(document, _Conflict)))
+        except OSError as error:
+            raise UsageError(f"Cannot read {path}: {error.strerror}.") from None
+        except (ValueError, TypeError, RecursionError):
+            msg = f"{path} is neither the JSON of `matrix diff`, nor that of a conflict of `matrix resolve`."
+            raise UsageError(msg, hint="These commands write it with --format json.") from None
+    return conflicts, changes
+
+
+class _Item(msgspec.Struct):
+    text: str
+    kind: str
+    source: str
+
+
+class _Suggestion(msgspec.Struct):
+    change: str
+    request: list[str]
+
+
+class _Request(msgspec.Struct):
+    requirements: list[str] = []
+
+
+class _Target(msgspec.Struct):
+    site: str
+    date: str = ""
+    driver: str | None = None
+    base_image: str | None = None
+
+
+class _Conflict(msgspec.Struct):
+    """The part of a conflict's JSON that the page shows."""
+
+    request: _Request
+    target: _Target
+    core: list[_Item]
+    suggestions: list[_Suggestion]
+
+
+class _Side(msgspec.Struct):
+    target: _Target
+    catalogs: list[str] = []
+
+
+class _Diff(msgspec.Struct):
+    """The JSON output of `matrix diff`."""
+
+    before: _Side
+    after: _Side
+    consequences: list[Consequence]
+
+
+def _change(document: object) -> dict[str, Any]:
+    diff = msgspec.convert(document, _Diff)
+    sides = diff.before.target, diff.after.target
+    pairs = [
+        ("date", *(side.date for side in sides)),
+        ("kernel driver", *(side.driver or "the site's" for side in sides)),
+        ("base image", *(side.base_image or "any" for side in sides)),
+        ("facts", *(" + ".join(["shipped", *side.catalogs]) for side in (diff.before, diff.after))),
+    ]
+    changed = [f"{what} {before} → {after}" for what, before, after in pairs if before != after]
+    return {
+        "title": "; ".join([sides[1].site, *changed]),
+        "summary": summary(diff.consequences),
+        "effects": [
+            (effect, heading, msgspec.to_builtins(found))
+            for effect, heading in HEADINGS.items()
+            if (found := [one for one in diff.consequences if one.effect == effect])
+        ],
+    }

@@ -1,0 +1,168 @@
+"""What an index knows about its wheels and builds, as data of the page."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from builders.provenance import SBOM_NAME, read_statement
+from builders.wheel import LARGEST_METADATA, DamagedError, WheelReader
+from matrix.render import duration
+from resolver.errors import ProvenanceError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+    from builders.index import Index
+    from builders.provenance import Statement
+    from builders.records import BuildRecord
+
+_PAUSE = timedelta(minutes=30)
+"""Builds that are further apart get a time axis of their own."""
+_HEIGHT = 100.0
+
+
+def timeline(records: Sequence[BuildRecord]) -> list[dict[str, Any]]:
+    """Return builds in groups that ran without a long pause in between, the last group first.
+
+    Each has its bars in percent of its time, and the cores and memory in use as paths of a drawing that is
+    100 wide and high. Builds without a recorded start have no bar.
+    """
+    groups: list[list[BuildRecord]] = []
+    end = datetime.min.replace(tzinfo=UTC)
+    for record in sorted(records, key=lambda record: (record.started or end, record.name)):
+        if not groups or (record.started is not None and record.started > end + _PAUSE):
+            groups.append([])
+        groups[-1].append(record)
+        end = max(end, _end(record) or end)
+    return [_group(group) for group in reversed(groups)]
+
+
+def _end(record: BuildRecord) -> datetime | None:
+    if record.finished is not None:
+        return record.finished
+    return record.started + timedelta(seconds=record.seconds or 0) if record.started else None
+
+
+def _group(records: Sequence[BuildRecord]) -> dict[str, Any]:
+    spans = [(record.started, _end(record) or record.started) for record in records if record.started]
+    start = min((begin for begin, _ in spans), default=None)
+    total = max(((end - start).total_seconds() for _, end in spans if start), default=0) or 1
+    bars = []
+    for record in records:
+        bar = {**msgspec.structs.asdict(record), "time": "", "left": None, "width": None}
+        bar["time"] = "" if record.seconds is None else duration(record.seconds)
+        if record.started and start:
+            bar["left"] = round(100 * (record.started - start).total_seconds() / total, 2)
+            seconds = ((_end(record) or record.started) - record.started).total_seconds()
+            bar["width"] = round(max(0.5, 100 * seconds / total), 2)
+        bars.append(bar)
+    return {
+        "title": f"{start:%Y-%m-%d %H:%M} UTC, {duration(total)}" if start else "Start not recorded",
+        "bars": bars,
+        "usage": [
+            usage
+            for name, unit in (("cores", "cores"), ("memory_gib", "GiB"))
+            if (usage := _usage(records, start, total, name, unit))
+        ],
+    }
+
+
+def _usage(
+    records: Sequence[BuildRecord], start: datetime | None, total: float, name: str, unit: str
+) -> dict[str, Any] | None:
+    """Return the sum of an amount over time as the path of a drawing; None if nothing was recorded."""
+    steps: dict[float, float] = {}
+    for record in records:
+        amount, end = getattr(record, name), _end(record)
+        if amount and record.started and end and start:
+            for moment, change in ((record.started, amount), (end, -amount)):
+                at = round(100 * (moment - start).total_seconds() / total, 2)
+                steps[at] = steps.get(at, 0) + change
+    level, levels = 0.0, []
+    for at in sorted(steps):
+        level = max(0.0, level + steps[at])
+        levels.append((at, level))
+    most = max((level for _, level in levels), default=0.0)
+    if not most:
+        return None
+    path = f"M{levels[0][0]:g} {_HEIGHT:g}"
+    for at, level in levels:
+        path += f"H{at:g}V{_HEIGHT * (1 - level / most):.4g}"
+    return {
+        "name": "Cores" if unit == "cores" else "Memory",
+        "most": f"{most:.4g} {unit}",
+        "path": f"{path}Z",
+    }
+
+
+def wheels(index: Index) -> Iterator[dict[str, Any]]:
+    """Yield the wheels of an index with audit, provenance and bill of materials, as far as they have them."""
+    for project in index.projects():
+        for wheel in index.published(project):
+            document: dict[str, Any] = {"file": wheel.path.name, "project": project}
+            try:
+                document |= _provenance(read_statement(wheel.provenance))
+            except ProvenanceError:
+                document["findings"] = None
+            yield document | {"components": _components(wheel.path)}
+
+
+def _provenance(statement: Statement) -> dict[str, Any]:
+    definition, run = statement.predicate.build_definition, statement.predicate.run_details
+    results = {item.name: item.annotations.get("result") for item in run.byproducts if item.role == "result"}
+    measured = run.metadata.measured
+    return {
+        "findings": results.get("findings"),
+        "facts": [
+            (name, str(value))
+            for name, value in (
+                ("Build key", statement.build_key),
+                ("GPU architectures", ", ".join(map(str, definition.external_parameters.get("gfx", ())))),
+                ("Builder", run.builder.id),
+                ("Versions", ", ".join(f"{name} {version}" for name, version in run.builder.version.items())),
+                ("Node", run.metadata.node),
+                (
+                    "Started",
+                    f"{run.metadata.started_on:%Y-%m-%d %H:%M} UTC" if run.metadata.started_on else "",
+                ),
+                ("Time", duration(measured["seconds"]) if "seconds" in measured else ""),
+                ("Memory", f"{measured['memory_gib']:g} GiB" if "memory_gib" in measured else ""),
+                ("Network during the build", results.get("network", "")),
+            )
+            if value
+        ],
+        "materials": [
+            {
+                "role": item.role,
+                "name": item.name or item.uri,
+                "uri": item.uri,
+                "digest": " ".join(f"{name}:{value}" for name, value in item.digest.items()),
+            }
+            for item in definition.resolved_dependencies
+        ],
+    }
+
+
+def _components(path: Path) -> list[dict[str, str]] | None:
+    """Return the components in the bill of materials of a wheel; None if the wheel has none."""
+    try:
+        with WheelReader(path) as wheel:
+            member = wheel.metadata_member(f"sboms/{SBOM_NAME}")
+            if member is None or member.file_size > LARGEST_METADATA:
+                return None
+            document = json.loads(wheel.read(member))
+    except (DamagedError, OSError, ValueError, RecursionError):
+        return None
+    found = [document.get("metadata", {}).get("component", {}), *document.get("components", [])]
+    for formula in document.get("formulation", []):
+        found += formula.get("components", [])
+    return [
+        {key: str(component.get(key, "")) for key in ("type", "name", "version", "purl")}
+        for component in found
+        if component
+    ]
