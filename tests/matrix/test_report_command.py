@@ -1,0 +1,85 @@
+"""``matrix report``: what is on the page, what is missing, and files to include."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from builders.index import Index
+from matrix.cli import main
+from tests.support.tiny import tiny_wheel
+
+pytestmark = pytest.mark.usefixtures("libraries")
+
+Capture = pytest.CaptureFixture[str]
+ON_LUMI = ["--site", "lumi-g", "--date", "2026-06-01"]
+BUILT = "1.9.0+rocm6.4.torch2.9.1.gfx90a"
+
+
+@pytest.fixture(autouse=True)
+def _in_an_empty_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+def data() -> dict[str, Any]:
+    (embedded,) = re.findall(r'id="data">(.*?)</script>', Path("report.html").read_text())
+    document: dict[str, Any] = json.loads(embedded)
+    return document
+
+
+def sections() -> list[str]:
+    return re.findall(r'<h2 id="([^"]*)"', Path("report.html").read_text())
+
+
+def test_report_without_lock_names_commands() -> None:
+    assert main(["report", "apex", "torch==2.9.1", *ON_LUMI]) == 0
+    assert sections() == ["compatibility", "absent"]
+    assert "matrix resolve" in Path("report.html").read_text()
+
+
+def test_report_of_lock_has_its_columns_and_graph(capsys: Capture) -> None:
+    assert main(["resolve", "apex", "python==3.12", *ON_LUMI]) == 0
+    wheel = tiny_wheel(Path("made"), "apex", BUILT, tags="cp312-cp312-linux_x86_64")
+    Index("index").publish(wheel, {})
+    assert main(["report"]) == 0
+    assert [column["name"] for column in data()["table"]["columns"]] == ["apex"]
+    assert {row[2] for row in data()["table"]["rows"]} == {"3.12"}
+    table = data()["table"]
+    built = {table["rows"][0][1] for cell in table["cells"] if cell["state"] == "built"}
+    assert built == {"2.9.1+rocm6.4"}
+    assert {node["name"] for node in data()["graph"]["nodes"]} >= {"apex", "torch"}
+    assert sections() == ["compatibility", "graph", "wheels", "absent"]
+    assert "no audit on record" in Path("report.html").read_text()
+    capsys.readouterr()
+
+
+def test_conflicts_and_changes_are_included(capsys: Capture) -> None:
+    asked = ["resolve", "apex", "rocm==7.1.*", *ON_LUMI, "--no-lock", "--format", "json"]
+    assert main(asked) == 1
+    Path("conflict.json").write_text(capsys.readouterr().out)
+    assert main(["diff", *ON_LUMI, "--driver", "6.4", "--format", "json"]) in {0, 1}
+    Path("diff.json").write_text(capsys.readouterr().out)
+    files = ["--include", "conflict.json", "--include", "diff.json"]
+    assert main(["report", "apex", "torch==2.9.1", *ON_LUMI, *files]) == 0
+    assert {"conflicts", "changes"} < {*sections()}
+    html = Path("report.html").read_text()
+    assert "rocm==7.1.*" in html
+    assert "kernel driver the site&#39;s &#8594; 6.4" in html
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", "[[[", '{"consequences": 1}'])
+def test_other_files_are_rejected(text: str, capsys: Capture) -> None:
+    Path("other.json").write_text(text)
+    assert main(["report", "--include", "other.json"]) == 2
+    assert "is neither the JSON of `matrix diff`" in capsys.readouterr().err
+    assert not Path("report.html").exists()
+
+
+def test_table_without_rows_becomes_conflict() -> None:
+    assert main(["report", "apex", "rocm==7.1.*", *ON_LUMI]) == 0
+    assert sections() == ["conflicts", "absent"]
