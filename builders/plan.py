@@ -83,6 +83,18 @@ class Task:
         return {pick.name: pick.version for pick in picks if pick and pick.version and not pick.alias_of}
 
     @property
+    def _pinned_at_run_time(self) -> dict[str, str]:
+        """The distributions besides torch that the wheel itself requires, in exactly these versions."""
+        rows = {edge.object for edge in self.resolution.edges if edge.subject == self.pick.name}
+        names = (rows | {*self.recipe.match_runtime}) - {"torch"}
+        return {name: version for name, version in self.runtime_versions.items() if name in names}
+
+    @property
+    def least_standard(self) -> str:
+        """The oldest C++ standard that the compiler must support; empty if any will do."""
+        return max(self.recipe.cxx_standard, self.cxx_standard, key=lambda text: int(text or 0))
+
+    @property
     def rocm_series(self) -> str:
         """The ROCm series (major.minor) of torch's label, or else of the base image.
 
@@ -113,6 +125,10 @@ class Task:
         }
         if not self.recipe.native_cpu:
             inputs.pop("cpu", None)  # the code does not depend on it
+        if self.build_host.compilers:
+            inputs["cxx_standard"] = self.least_standard  # it decides which compiler of the image is used
+        if pins := self._pinned_at_run_time:
+            inputs["run_requires"] = pins
         if self.pin_style != "exact":
             inputs["pinning"] = self.pin_style
         if self.requires:

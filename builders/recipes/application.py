@@ -75,8 +75,9 @@ def apply_recipe(task: Task, *, jobs: int = 1, prefix_map: Mapping[str, str] | N
 
     compilers = None
     if host.compilers:
-        standard = max(recipe.cxx_standard, task.cxx_standard, key=lambda text: int(text or 0))
-        compilers = choose_compilers(host.compilers, cxx_standard=standard, preferred=host.preferred)
+        compilers = choose_compilers(
+            host.compilers, cxx_standard=task.least_standard, preferred=host.preferred
+        )
     environment = _environment(task, jobs, compilers) | {
         name: filled(text) for name, text in recipe.environment.items()
     }

@@ -223,6 +223,8 @@ def _build(builds: Builds, wheels: Sequence[WheelResult], context: Context) -> i
     MatrixError
         The first failure, without ``--keep-going``.
     """
+    if not builds.tasks:
+        return 0
     check_build_hosts(builds.tasks.values())
     try:
         outcome = builds.run(keep_going=context.args.keep_going)
