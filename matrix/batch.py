@@ -144,11 +144,12 @@ def _fetch(tasks: Iterable[Task], context: Context) -> None:
     """Fetch what the jobs need: they may have no network."""
     limits = limits_of(context)
     log = cache_root() / "logs" / "fetch.log"
-    for task in tasks:
-        if not task.pick.alias_of:
-            context.console.step(f"fetch what {task.title} needs")
-            obtain(task.pick, offline=limits.offline, mirrors=limits.mirrors, patches=task.patches)
-            wheels_of(task, limits, log, context.console)
+    with context.console.task("fetch"):
+        for task in tasks:
+            if not task.pick.alias_of:
+                context.console.step(f"what {task.title} needs")
+                obtain(task.pick, offline=limits.offline, mirrors=limits.mirrors, patches=task.patches)
+                wheels_of(task, limits, log, context.console)
 
 
 @contextmanager

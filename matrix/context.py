@@ -46,7 +46,8 @@ class Context:
             return self.catalog
         from builders.containers.inspection import with_inspected_image
 
-        return with_inspected_image(self.catalog, self.settings.base_image)
+        with self.console.task("inspect the base image"):
+            return with_inspected_image(self.catalog, self.settings.base_image)
 
     @cached_property
     def today(self) -> datetime.date:

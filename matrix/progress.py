@@ -62,7 +62,7 @@ class Row:
     after: Collection[str] = ()
     share: float = 0.0
     is_listed: bool = True
-    """Whether a line says how it ended; for other tasks the result of the command does."""
+    """Whether a line says how it ended. Other tasks are those of the command itself, whose result says it."""
     started: float | None = None
     ended: float | None = None
     counted_from: tuple[float, float] = (0.0, 0.0)
@@ -166,9 +166,13 @@ class Tasks:
         now = self.clock()
         return [row for row in self.running() if row.elapsed(now) >= _SHOWN_AFTER]
 
+    def listed(self) -> list[Row]:
+        """Return the tasks of which a line says how they ended."""
+        return [row for row in self.rows.values() if row.is_listed]
+
     def count(self, state: TaskState) -> int:
-        """Return how many tasks have a state."""
-        return sum(row.state == state for row in self.rows.values())
+        """Return how many of these have a state."""
+        return sum(row.state == state for row in self.listed())
 
     def remaining(self) -> tuple[float, bool] | None:
         """Return the seconds until all tasks end, and whether that is only a lower bound; None if unknown.
@@ -182,7 +186,8 @@ class Tasks:
         return self._remaining[1]
 
     def _estimate(self, now: float) -> tuple[float, bool] | None:
-        left = {name: row.remaining(now) for name, row in self.rows.items() if row.state not in _ENDED}
+        listed = {row.name: row for row in self.listed()}
+        left = {name: row.remaining(now) for name, row in listed.items() if row.state not in _ENDED}
         work = sum((seconds or 0.0) * self.rows[name].share for name, seconds in left.items())
         paths: dict[str, float] = {}
         with suppress(CycleError):
@@ -400,8 +405,9 @@ class Board(Display):
             with self.cleared():
                 mark = "done" if row.state == "done" else "failed"
                 style = "green" if row.state == "done" else "bold red"
+                columns = self._size()[0]
                 line = self._screen.styled(style, f"{self._mark(mark)} {row.name}")
-                self._write(f"{line}  {_ended(row)}\n")
+                self._write(Screen(columns, self._screen.has_colour).wrapped(f"{line}  {_ended(row)}") + "\n")
         if has_new_state and row.state in _ENDED and not self.tasks.running():
             self.erase()
         else:
@@ -449,7 +455,7 @@ class Board(Display):
         drawn = io.StringIO()
         console = Screen(columns - 1, self._screen.has_colour).rich(drawn)
         console.print(self._table(columns, min(_MOST_ROWS, height - 3)))
-        if len(self.tasks.rows) > 1:
+        if len(self.tasks.listed()) > 1:
             console.print(overview(self.tasks), style="dim", no_wrap=True, overflow="ellipsis")
         text = drawn.getvalue()
         if uses_ascii(self._stream, "…"):
@@ -535,12 +541,12 @@ def summary(tasks: Tasks) -> str:
     if len(tasks.running()) > len(parts):
         parts.append(f"{len(tasks.running()) - len(parts)} more")
     text = f"running: {', '.join(parts)}"
-    return f"{text}; {overview(tasks)}" if len(tasks.rows) > 1 else text
+    return f"{text}; {overview(tasks)}" if len(tasks.listed()) > 1 else text
 
 
 def overview(tasks: Tasks) -> str:
     """Return how many tasks have which state, and when everything may be finished."""
-    counts = [f"{tasks.count('done')} of {len(tasks.rows)} done"]
+    counts = [f"{tasks.count('done')} of {len(tasks.listed())} done"]
     counts += [
         f"{number} {state}"
         for state in ("running", "waiting", "failed", "skipped")

@@ -97,7 +97,9 @@ def check(index: Index, *, repair: bool = False) -> list[Finding]:
     findings = list(misplaced(index, repair=repair))
     if any(finding.id == "folder-irregular" and not finding.evidence["repaired"] for finding in findings):
         return findings  # nothing below it can be read
-    for project in index.project_directories():
+    projects = index.project_directories()
+    for number, project in enumerate(projects):
+        index.reporter.progress(done=number, total=len(projects))
         entries: dict[str, Entry] = {}
         damaged = list(_check_wheels(index, project, entries, keep=not repair))
         findings += [

@@ -96,11 +96,11 @@ class Index:
     root
         The directory, which need not exist yet.
     reporter
-        Receives a warning about each wheel that cannot be listed.
+        Receives a warning about each wheel that cannot be listed, and progress.
     """
 
     def __init__(self, root: str | Path, reporter: Reporter = SILENT) -> None:
-        self._reporter = reporter
+        self.reporter = reporter
         self._reported: set[str] = set()
         self.root = Path(root).absolute()
         self.simple = self.root / "simple"
@@ -389,7 +389,7 @@ class Index:
         except (MatrixError, OSError) as error:
             if name not in self._reported and not isinstance(error, FileNotFoundError):
                 self._reported.add(name)
-                self._reporter.warning(f"{name} is not listed, because it cannot be read: {error}")
+                self.reporter.warning(f"{name} is not listed, because it cannot be read: {error}")
             return None
 
     def _status(self, project: str) -> Status:

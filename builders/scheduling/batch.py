@@ -22,6 +22,7 @@ from builders.build_directory import finished_outputs, path_of
 from builders.files import exclusive_lock, write_atomic
 from builders.lease import holder_of
 from builders.records import failure_path, log_path
+from builders.scheduling.watch import task_names
 from resolver.errors import CommandError, MatrixError, UsageError
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from builders.index import Index
-    from resolver.reporter import Reporter
+    from resolver.reporter import Reporter, TaskState
 
 _SHORTEST_WAIT = 2.0
 """Seconds between two questions to the batch system after a change."""
@@ -38,6 +39,7 @@ _ENDED = {
     "PREEMPTED", "REVOKED", "TIMEOUT",
 }  # fmt: skip
 """The states in which a job has ended, as Slurm names them. ``LOST`` is ours: no longer known."""
+_RUNNING = {"RUNNING", "COMPLETING"}
 _ANOTHER_FAILED = "another wheel failed, and --keep-going is not set"
 
 
@@ -272,7 +274,8 @@ class Executor(ABC):
             self.run = run
             try:
                 self._prepare()
-                self._follow()
+                with self.reporter.task(f"{self.title} jobs"):
+                    self._follow()
             except MatrixError:
                 if not run.jobs:
                     self._forget()
@@ -335,6 +338,7 @@ class Executor(ABC):
                 wait = _SHORTEST_WAIT
             else:
                 wait = min(2 * wait, self.longest_wait)
+            self._report_tasks()
             if not self._live() and not self._unsubmitted():
                 return
             self._sleep(wait)
@@ -391,10 +395,30 @@ class Executor(ABC):
             if state != job.state:
                 job.state, changed = state, True
                 if is_live(state):
-                    self.reporter.step(f"{self.unit} {job.number} ({self._titles(job)}): {state.lower()}")
+                    self._report(job)
                 else:
                     self._end(job)
         return changed
+
+    def _report(self, job: SubmittedJob) -> None:
+        state = job.state.lower().replace("_", " ")
+        self.reporter.step(f"{self.unit} {job.number} ({self._titles(job)}): {state}", f"{self.title} jobs")
+
+    def _report_tasks(self) -> None:
+        live = {key: job.state for job in self._live() for key in job.keys}
+        tasks = self.run.tasks
+        names = task_names({task.key: f"{task.name} {task.version.partition('+')[0]}" for task in tasks})
+        for task in tasks:
+            result = self.run.results.get(task.key)
+            state: TaskState = "running" if live.get(task.key) in _RUNNING else "waiting"
+            if result is not None:
+                state = "done" if result.state == "built" else result.state
+            self.reporter.progress(
+                names[task.key],
+                state=state,
+                expected=task.seconds,
+                after=[names[key] for key in task.requires if key in names],
+            )
 
     def _end(self, job: SubmittedJob) -> None:
         """Find out what became of the tasks of a job that has ended."""
@@ -407,9 +431,7 @@ class Executor(ABC):
                 results[key] = Result("built")
             else:
                 missing.append(key)
-        self.reporter.step(
-            f"{self.unit} {job.number} ({self._titles(job)}): {job.state.lower().replace('_', ' ')}"
-        )
+        self._report(job)
         ended = {other.number: other.state for other in self.run.jobs}
         if job.state == "CANCELLED" and {ended[number] for number in job.after} & (_ENDED - {"COMPLETED"}):
             return  # because of the jobs that it waited for; they decide what becomes of its tasks

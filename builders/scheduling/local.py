@@ -34,7 +34,7 @@ from builders.scheduling.estimates import Estimate, estimates, task_graph
 from builders.scheduling.jobserver import Jobserver, can_join
 from builders.scheduling.memory import kernel_kills
 from builders.scheduling.scheduler import Demand, Event, schedule
-from builders.scheduling.watch import watched
+from builders.scheduling.watch import task_names, watched
 from builders.task import OUT_OF_MEMORY, Limits, build_wheel
 from resolver.errors import BuildError, InternalError, MatrixError, StoppedError
 from resolver.reporter import Reporter
@@ -158,9 +158,8 @@ class _Executor:
         """Builds to start as soon as enough compile jobs of the others have ended."""
         self._running: dict[str, _Build] = {}
         self._retried: set[str] = set()
-        self._titles = {key: task.title for key, task in builds.tasks.items()}
-        if len(set(self._titles.values())) < len(self._titles):  # the same package for several targets
-            self._titles = {key: f"{title} ({key[:8]})" for key, title in self._titles.items()}
+        picks = {key: task.pick for key, task in builds.tasks.items()}
+        self._titles = task_names({key: f"{pick.name} {pick.version}" for key, pick in picks.items()})
 
     def __enter__(self) -> Self:
         for name, task in self._builds.tasks.items():

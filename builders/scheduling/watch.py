@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+from collections import Counter
 from contextlib import contextmanager, suppress
 from threading import Event, Thread
 from typing import TYPE_CHECKING
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING
 from builders.scheduling.memory import resident_sizes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
     from resolver.reporter import Change, Reporter
@@ -24,6 +25,20 @@ _MOST = 2**18
 """Bytes that are read of what was written since the last report; only the newest matter."""
 _COUNT = re.compile(rb"^\[ *(\d{1,9})(?:/(\d{1,9})|(%))\]", re.MULTILINE)
 """How ninja starts its lines (``[12/40]``), and make with makefiles of CMake (``[ 30%]``)."""
+
+
+def task_names(titles: Mapping[str, str]) -> dict[str, str]:
+    """Return the name of each task for a `Reporter`, from its title by build key.
+
+    Tasks with the same title, such as a package for several targets, get the first digits of their keys.
+
+    Examples
+    --------
+    >>> list(task_names({"12ab34cd56": "apex 1", "78ef90ab12": "apex 1", "34cd56ef78": "triton 3"}).values())
+    ['apex 1 (12ab34cd)', 'apex 1 (78ef90ab)', 'triton 3']
+    """
+    count = Counter(titles.values())
+    return {key: f"{title} ({key[:8]})" if count[title] > 1 else title for key, title in titles.items()}
 
 
 class LogCount:

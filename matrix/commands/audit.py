@@ -77,7 +77,8 @@ def execute(context: Context) -> int:
     reports = []
     for path in args.wheels:
         recipe = _recipe(args.package, path, context.catalog) if args.package else None
-        audit = audit_wheel(path, Expected(architectures, recipe, torch, providers))
+        with console.task(f"audit {path.name}"):
+            audit = audit_wheel(path, Expected(architectures, recipe, torch, providers))
         remember_audit(audit, context.catalog, context.today)
         reports.append(audit.report())
     defective = any(report.verdict == "defective" for report in reports)

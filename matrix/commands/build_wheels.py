@@ -186,8 +186,9 @@ def _fetch_prebuilt(lock: Resolution, catalog: Catalog, names: Sequence[str], co
     for pick in prebuilt(lock, catalog):
         if not names or pick.name in names:
             file = pick.files[0]
-            context.console.step(f"fetch {file.name}")
-            fetch_file(file, Downloads(settings.mirrors), offline=settings.offline)
+            with context.console.task(f"fetch {file.name}"):
+                downloads = Downloads(settings.mirrors, context.console)
+                fetch_file(file, downloads, offline=settings.offline)
             check_prebuilt(pick, cached_file(file), lock.target.gfx)
 
 

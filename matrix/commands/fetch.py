@@ -97,33 +97,34 @@ def execute(context: Context) -> int:
         check=check_of(lock, catalog),
         reporter=console,
     )
-    result = fetch_files(locked)
-    others = [name for name in names if name not in {pick.name for pick in published}]
-    if args.wheelhouse is None and (others or not names):
-        wheels = partial(
-            _fetch_wheels,
-            catalog=catalog,
-            mirrors=settings.mirrors,
-            args=args,
-            console=console,
-            seen={item.identity for item in result.sources},
-        )
-        result += fetch_all(
-            lock,
-            catalog,
-            others,
-            mirrors=settings.mirrors,
-            offline=args.offline,
-            fetch_wheels=None if args.only_sources else wheels,
-            reporter=console,
-        )
-    if args.wheelhouse is not None:
-        sdists = [item for item in result.sources if item.kind == "sdist"]
-        if sdists:
-            indexes = package_indexes(settings, context.inputs, console)
-            result += fetch_build_requirements(lock, sdists, catalog, indexes, fetch_files)
-        built = lock.built(others) if others or not names else []
-        _fill_wheelhouse(args.wheelhouse, result, lock, built, Index(args.index))
+    with console.task("fetch"):
+        result = fetch_files(locked)
+        others = [name for name in names if name not in {pick.name for pick in published}]
+        if args.wheelhouse is None and (others or not names):
+            wheels = partial(
+                _fetch_wheels,
+                catalog=catalog,
+                mirrors=settings.mirrors,
+                args=args,
+                console=console,
+                seen={item.identity for item in result.sources},
+            )
+            result += fetch_all(
+                lock,
+                catalog,
+                others,
+                mirrors=settings.mirrors,
+                offline=args.offline,
+                fetch_wheels=None if args.only_sources else wheels,
+                reporter=console,
+            )
+        if args.wheelhouse is not None:
+            sdists = [item for item in result.sources if item.kind == "sdist"]
+            if sdists:
+                indexes = package_indexes(settings, context.inputs, console)
+                result += fetch_build_requirements(lock, sdists, catalog, indexes, fetch_files)
+            built = lock.built(others) if others or not names else []
+            _fill_wheelhouse(args.wheelhouse, result, lock, built, Index(args.index))
     if warning := sdists_text([pick for pick in locked if pick.is_sdist]):
         result.warnings.append(warning)
     _report(result, args, console)

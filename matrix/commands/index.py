@@ -208,11 +208,12 @@ def _add(index: Index, args: argparse.Namespace, console: Console) -> int:
     rejected: dict[str, list[Finding]] = {}
     for path in args.wheels:
         try:
-            audit = audit_wheel(path)
-            if audit.errors:
-                rejected[str(path)] = audit.errors
-                continue
-            added.append(adopt(index, path, audit).name)
+            with console.task(f"add {path.name}"):
+                audit = audit_wheel(path)
+                if audit.errors:
+                    rejected[str(path)] = audit.errors
+                    continue
+                added.append(adopt(index, path, audit).name)
         except EnvironmentLacksError:
             raise
         except MatrixError as error:
@@ -235,7 +236,8 @@ def _add(index: Index, args: argparse.Namespace, console: Console) -> int:
 def _check(index: Index, args: argparse.Namespace, console: Console) -> int:
     from builders.index.maintenance import check
 
-    findings = check(index, repair=args.repair)
+    with console.task("check the index"):
+        findings = check(index, repair=args.repair)
     damaged = any(not finding.evidence["repaired"] for finding in findings)
     if args.format == "json":
         document = {"index": str(index.root), "sound": not damaged}
@@ -262,8 +264,9 @@ def _print_damage(findings: list[Finding], console: Console) -> None:
 def _refresh(index: Index, args: argparse.Namespace, console: Console) -> int:
     from builders.index.maintenance import misplaced, replaced, unlisted
 
-    changed = index.refresh_all()
-    findings = [*misplaced(index), *replaced(index), *unlisted(index)]
+    with console.task("refresh the index"):
+        changed = index.refresh_all()
+        findings = [*misplaced(index), *replaced(index), *unlisted(index)]
     if args.format == "json":
         document = {"index": str(index.root), "rebuilt": changed, "findings": msgspec.to_builtins(findings)}
         console.document(document, "errors" if findings else "ok")
@@ -383,6 +386,7 @@ def _pack(index: Index, args: argparse.Namespace, console: Console) -> int:
 
     log = index.state / "logs" / "pack.log"
     log.unlink(missing_ok=True)
-    pack(index, args.output, log=log)
+    with console.task("pack the index"):
+        pack(index, args.output, log=log)
     console.data(f"{args.output}: {args.output.stat().st_size / _MIB:.1f} MiB")
     return 0

@@ -108,7 +108,8 @@ def execute(context: Context) -> int:
         return _submit(args, lock, catalog, console)
     _reject_job_options(args)
     variables = context.site_variables() if lock else []
-    reply, findings = _verify(args, lock, catalog, variables)
+    with console.task("verify"):
+        reply, findings = _verify(args, lock, catalog, variables)
     verdict = "defective" if any(finding.severity == "error" for finding in findings) else "sound"
     if args.format == "json":
         status = "errors" if verdict == "defective" else "ok"
