@@ -12,7 +12,7 @@ from resolver.facts.schema import Backend, EdgeKind, Git, Patch, Sdist, Status
 from resolver.indexes import File
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Sequence
 
     from resolver.facts.schema import Recipe, Release, Row
     from resolver.specifiers import Specifier
@@ -351,6 +351,17 @@ class Resolution(
                 raise UsageError(msg, hint=did_you_mean(name, built) or "Nothing in it is built.")
         return [pick for name, pick in built.items() if not names or name in names]
 
+    def __repr__(self) -> str:
+        picks = [f"{pick.name}=={pick.pinned}" for pick in self.distributions]
+        return f"<Resolution for {_described(self.target)}: {_first(picks, ', ')}>"
+
+    def _repr_html_(self) -> str:
+        from resolver.notebook import html_table
+
+        rows = [[pick.name, pick.pinned, pick.origin, pick.support] for pick in self.picks]
+        caption = f"Resolved for {_described(self.target)}"
+        return html_table(caption, ["name", "version", "origin", "support"], rows)
+
 
 class CoreItem(msgspec.Struct, frozen=True, gc=False):
     """One of the constraints that conflict."""
@@ -381,3 +392,27 @@ class Conflict(msgspec.Struct, frozen=True, kw_only=True, tag_field="status", ta
     core: tuple[CoreItem, ...]
     suggestions: tuple[Suggestion, ...]
     warnings: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        return f"<Conflict for {_described(self.target)}: {_first([item.text for item in self.core], '; ')}>"
+
+    def _repr_html_(self) -> str:
+        from resolver.notebook import html_table
+
+        rows = [[item.text, item.source] for item in self.core]
+        rows += [[f"resolves: {one.change}", " ".join(one.request)] for one in self.suggestions]
+        caption = f"There is no resolution for {_described(self.target)}"
+        return html_table(caption, ["constraint", "source"], rows)
+
+
+_SHOWN = 8
+
+
+def _first(texts: Sequence[str], separator: str) -> str:
+    """Join texts; of many only the first ones."""
+    more = f"{separator}and {len(texts) - _SHOWN} more" if len(texts) > _SHOWN else ""
+    return separator.join(texts[:_SHOWN]) + more
+
+
+def _described(target: Target) -> str:
+    return f"{target.site} on {target.date} ({', '.join((target.backend, *target.gfx))})"

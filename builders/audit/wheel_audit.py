@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -16,6 +17,7 @@ from builders.files import sha256_of
 from builders.findings import SEVERITIES, Finding, limited
 from builders.wheel import DamagedError, WheelReader
 from resolver.errors import UsageError
+from resolver.notebook import html_table
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -101,6 +103,15 @@ class WheelAudit:
     def platform_tag(self) -> str:
         """The platform tag that the wheel qualifies for; auditwheel unpacks the wheel to find it."""
         return platform_tag(self.path)
+
+    def __repr__(self) -> str:
+        counts = Counter(finding.severity for finding in self.findings)
+        found = [f"{counts[severity]} {severity}" for severity in SEVERITIES if counts[severity]]
+        return f"<WheelAudit of {self.contents.file}: {', '.join([self.verdict, *found])}>"
+
+    def _repr_html_(self) -> str:
+        rows = [[finding.severity, finding.message, finding.fix] for finding in self.findings]
+        return html_table(f"{self.contents.file}: {self.verdict}", ["severity", "finding", "fix"], rows)
 
     def report(self) -> Report:
         """Return what ``matrix audit`` prints."""
