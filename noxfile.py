@@ -102,6 +102,13 @@ def site(session: nox.Session) -> None:
 
 
 @nox.session(default=False)
+def examples(session: nox.Session) -> None:
+    """Run the examples of the pages, and write their output into the pages. Arguments after -- name pages."""
+    session.install("-q", "-e", ".")
+    session.run("python", "docs/run_examples.py", *session.posargs)
+
+
+@nox.session(default=False)
 def bench(session: nox.Session) -> None:
     """Time commands, index, environments, and the search against other resolvers; prints JSON. Half an hour.
 

@@ -255,15 +255,15 @@ def test_failed_build_keeps_exit_code(project: Project) -> None:
     assert "no-such.sif" in done.stdout + done.stderr
 
 
-def readme_commands() -> list[list[str]]:
-    """Return the commands of the README's block about GPUs."""
-    section = (PROJECT / "README.md").read_text().partition("### Build for a GPU\n")[2]
+def tutorial_commands() -> list[list[str]]:
+    """Return the commands of the tutorial that build wheels."""
+    section = (PROJECT / "docs" / "tutorial.md").read_text().partition("## Build the wheels\n")[2]
     return [shlex.split(line, comments=True) for line in section.split("```")[1].strip().splitlines()]
 
 
 @dataclass(frozen=True)
 class Followed:
-    """A user's directory in which the README's commands for GPUs ran."""
+    """A user's directory in which the tutorial's commands for GPUs ran."""
 
     user: Project
     env: dict[str, str]
@@ -278,13 +278,13 @@ class Followed:
 
 
 @pytest.fixture(scope="module")
-def readme(rig: Rig, cotainr: Path) -> Followed:
-    """Run the README's commands, with the rig's image, driver and Python, and with one of DeepSpeed's ops."""
+def tutorial(rig: Rig, cotainr: Path) -> Followed:
+    """Run the tutorial's commands, with the rig's image, driver and Python, and one of DeepSpeed's ops."""
     user = Project(rig, rig.work(), cotainr)
     links = rig.work()
     shutil.copy(rig.torch, links)
     env = {"PIP_FIND_LINKS": str(links), "PIP_RETRIES": "0"}
-    commands = readme_commands()
+    commands = tutorial_commands()
     assert [command[:2] for command in commands] == [
         ["matrix", name] for name in ("resolve", "fetch", "build-wheels", "env")
     ]
@@ -303,32 +303,32 @@ def readme(rig: Rig, cotainr: Path) -> Followed:
     return Followed(user, env)
 
 
-def test_readme_gpu_block_builds_requested_op(readme: Followed) -> None:
-    found = readme.audit("--gfx90a")
+def test_tutorial_builds_requested_op(tutorial: Followed) -> None:
+    found = tutorial.audit("--gfx90a")
     assert found["verdict"] == "sound"
     assert set(map(tuple, found["code_objects"].values())) == {("gfx90a",)}
-    older = readme.audit("--glibcxx", "3.4.1")
+    older = tutorial.audit("--glibcxx", "3.4.1")
     assert "libstdcxx-too-new" in {finding["id"] for finding in older["findings"]}
-    (statement,) = (readme.user.work / "index" / "provenance").glob("deepspeed-*.json")
+    (statement,) = (tutorial.user.work / "index" / "provenance").glob("deepspeed-*.json")
     findings = results_of(json.loads(statement.read_text()))["findings"]
     assert any("fused_adam" in finding["message"] for finding in findings if finding["id"] == "probe-ops")
 
 
-def test_readme_gpu_block_builds_verified_container(readme: Followed, hidden_certificates: Path) -> None:
+def test_tutorial_builds_verified_container(tutorial: Followed, hidden_certificates: Path) -> None:
     """build.sh replaces a container only after success, and the certificates that it is told to use work."""
-    user = readme.user
+    user = tutorial.user
     sif = user.work / "container.sif"
     sif.write_text("the container of last time")
     shutil.copystat(user.work / "env.yml", sif)
     subprocess.run(["chown", "--reference", str(user.work), str(sif)], check=True)
     before = {path.name for path in user.work.iterdir()}
-    failed = user.build_script(**readme.env, **{VARIABLE: "/nowhere"})
+    failed = user.build_script(**tutorial.env, **{VARIABLE: "/nowhere"})
     assert failed.returncode not in {0, 3}, failed.stderr
     assert sif.read_text() == "the container of last time"
     assert {path.name for path in user.work.iterdir()} == before
     variables = ("PIP_CERT", "REQUESTS_CA_BUNDLE", "SSL_CERT_FILE")
     certificates = dict.fromkeys(variables, str(hidden_certificates))
-    done = user.build_script("container.sif", "-v", "--no-color", **readme.env, **certificates)
+    done = user.build_script("container.sif", "-v", "--no-color", **tutorial.env, **certificates)
     good(done)
     count = len(read_lock(user.work / "matrix.lock").distributions)
     assert f"{count} distributions match the lock." in done.stdout
