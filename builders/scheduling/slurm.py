@@ -255,6 +255,11 @@ class Slurm(Executor):
     def _log(self, number: str, keys: Sequence[str]) -> Path:
         return self.index.state / "logs" / f"slurm-{number}-{self._task(keys[0]).name}.log"
 
+    def _build_command(self, group: Sequence[WheelTask]) -> list[str]:
+        keys = [task.key for task in group]
+        locks = [word for lock in dict.fromkeys(task.lock for task in group) for word in ("--lock", lock)]
+        return [sys.executable, "-m", "matrix", "build-one", *keys, *locks, *self.run.options]
+
     def _sbatch(self, group: Sequence[WheelTask], after: Sequence[str]) -> str:
         run, keys = self.run, [task.key for task in group]
         for task in group:
@@ -271,13 +276,11 @@ class Slurm(Executor):
         }
         if after:
             options["dependency"] = f"afterok:{':'.join(after)}"
-        locks = [word for lock in dict.fromkeys(task.lock for task in group) for word in ("--lock", lock)]
-        command = [sys.executable, "-m", "matrix", "build-one", *keys, *locks, *run.options]
         job = Job(
             partition=run.partition,
             account=run.account,
             time=str(min(minutes, run.most_minutes or minutes)),
-            command=[*command, "--jobs", str(cores), "--memory", str(memory), "--offline"],
+            command=[*self._build_command(group), "--jobs", str(cores), "--memory", str(memory), "--offline"],
             output=str(self._log("%j", keys)),
             name=f"matrix-{group[0].name}{more}-{run.id}",
             options=options,

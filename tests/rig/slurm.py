@@ -1,7 +1,8 @@
-"""A one-node Slurm cluster on this machine: the real daemons, with a STAND-IN for a GPU.
+"""A Slurm cluster on this machine: the real daemons, with a STAND-IN for a GPU.
 
-Everything it keeps is in one directory: key, sockets, state, logs; ports are free ones. There is no
-accounting and no cgroup. The GPU is one that Slurm counts and hands out, and that is not there.
+Everything it keeps is in one directory: key, sockets, state, logs; ports are free ones. There is no cgroup.
+Each node has all cores of the machine. The GPU is one that Slurm counts and hands out, and that is not there.
+With accounting there is a real slurmdbd with a real MariaDB.
 """
 
 from __future__ import annotations
@@ -11,9 +12,9 @@ import shutil
 import socket
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.rig.rig import RigError
@@ -26,20 +27,20 @@ _DAEMONS = {
     "slurmd": "apt-get install slurmd",
     "sbatch": "apt-get install slurm-client",
 }
+_ACCOUNTING = {"slurmdbd": "apt-get install slurmdbd", "mariadbd": "apt-get install mariadb-server"}
 _PATIENCE = 60.0  # seconds until the node takes jobs
 _ENDED = {"COMPLETED", "FAILED", "TIMEOUT", "CANCELLED", "NODE_FAIL", "OUT_OF_MEMORY"}
 _CONFIGURATION = """\
 ClusterName=rig
 SlurmctldHost={host}(127.0.0.1)
 SlurmctldPort={controller}
-SlurmdPort={node}
 SlurmUser=root
 AuthType=auth/munge
 AuthInfo=socket={root}/munge.socket
 StateSaveLocation={root}/state
-SlurmdSpoolDir={root}/spool
+SlurmdSpoolDir={root}/spool/%n
 SlurmctldPidFile={root}/slurmctld.pid
-SlurmdPidFile={root}/slurmd.pid
+SlurmdPidFile={root}/slurmd-%n.pid
 ProctrackType=proctrack/linuxproc
 TaskPlugin=task/none
 JobAcctGatherType=jobacct_gather/none
@@ -49,21 +50,78 @@ SchedulerParameters=sched_min_interval=0
 ReturnToService=2
 MpiDefault=none
 GresTypes=gpu
-NodeName=rig NodeHostname={host} NodeAddr=127.0.0.1 CPUs={cores} RealMemory={memory} Gres=gpu:1 State=UNKNOWN
-PartitionName={partition} Nodes=rig Default=YES MaxTime=60 State=UP
+KillWait=2
+SlurmdTimeout=10
+"""
+_NODE = """\
+NodeName={name} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} CPUs={cores} RealMemory={memory} Gres=gpu:1
+"""
+_PARTITION = "PartitionName={partition} Nodes=ALL Default=YES MaxTime=60 State=UP\n"
+_LIMITS = """\
+AccountingStorageType=accounting_storage/slurmdbd
+AccountingStorageHost=127.0.0.1
+AccountingStoragePort={port}
+AccountingStoragePass={root}/munge.socket
+AccountingStorageEnforce=associations,limits,qos
+"""
+_DATABASE = """\
+AuthType=auth/munge
+AuthInfo=socket={root}/munge.socket
+DbdHost={host}
+DbdAddr=127.0.0.1
+DbdPort={port}
+SlurmUser=root
+StorageType=accounting_storage/mysql
+StorageHost=127.0.0.1
+StoragePort={storage}
+StorageUser=root
+StorageLoc=slurm
+PidFile={root}/slurmdbd.pid
 """
 
 
-@dataclass(frozen=True)
+@dataclass
 class Slurm:
     """A running cluster."""
 
     root: Path
+    nodes: tuple[str, ...] = ("rig",)
+    daemons: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
 
     @property
     def env(self) -> dict[str, str]:
         """Environment variables for Slurm's commands."""
         return {"SLURM_CONF": str(self.root / "slurm.conf")}
+
+    def run(self, *command: str) -> str:
+        """Run a command of Slurm; return its output."""
+        done = subprocess.run(
+            command, env={**os.environ, **self.env}, capture_output=True, text=True, check=False
+        )
+        if done.returncode:
+            msg = f"{command}: {done.stderr}"
+            raise RigError(msg)
+        return done.stdout
+
+    def start(self, name: str, *command: str) -> None:
+        """Start a daemon under a name."""
+        with (self.root / f"{name}.log").open("ab") as log:
+            self.daemons[name] = subprocess.Popen(
+                command,
+                env={**os.environ, **self.env, "PATH": _path()},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+            )
+
+    def start_controller(self) -> None:
+        """Start the controller with the state that an earlier one has left."""
+        self.start("slurmctld", "slurmctld", "-D")
+
+    def kill_controller(self) -> None:
+        """Kill the controller."""
+        self.daemons["slurmctld"].kill()
+        self.daemons["slurmctld"].wait()
 
     def job(self, number: str) -> dict[str, str]:
         """Return the fields of ``scontrol show job``, such as ``JobState`` and ``ExitCode``."""
@@ -86,26 +144,46 @@ class Slurm:
 
 @contextmanager
 def one_node(root: Path) -> Iterator[Slurm]:
-    """Start a cluster with its files in a directory; stop it at the end of the block.
+    """Start a cluster of one node with its files in a directory; stop it at the end of the block.
 
     Raises
     ------
     RigError
         It cannot be started; with the last lines of its logs.
     """
-    _require()
-    for name in ("state", "spool"):
-        (root / name).mkdir()
+    with cluster(root, nodes=("rig",)) as made:
+        yield made
+
+
+@contextmanager
+def cluster(root: Path, *, nodes: tuple[str, ...], max_submit: int = 0) -> Iterator[Slurm]:
+    """Start a cluster of several nodes; with accounting, if there is a limit of jobs that a user may submit.
+
+    Raises
+    ------
+    RigError
+        It cannot be started; with the last lines of its logs.
+    """
+    _require(_DAEMONS | _ACCOUNTING if max_submit else _DAEMONS)
+    (root / "state").mkdir()
     (root / "munge.key").write_bytes(os.urandom(1024))
     (root / "munge.key").chmod(0o400)
-    ports = _free_ports(2)
-    text = _CONFIGURATION.format(
-        host=socket.gethostname().partition(".")[0], controller=ports[0], node=ports[1], root=root,
-        cores=len(os.sched_getaffinity(0)), memory=_memory(), partition=PARTITION,
-    )  # fmt: skip
+    controller, database, storage, *ports = _free_ports(3 + len(nodes))
+    host = socket.gethostname().partition(".")[0]
+    text = _CONFIGURATION.format(host=host, controller=controller, root=root)
+    for name, port in zip(nodes, ports, strict=True):
+        (root / "spool" / name).mkdir(parents=True)
+        cores = len(os.sched_getaffinity(0))
+        text += _NODE.format(name=name, host=host, port=port, cores=cores, memory=_memory())
+    text += _PARTITION.format(partition=PARTITION)
+    if max_submit:
+        text += _LIMITS.format(port=database, root=root)
+        path = root / "slurmdbd.conf"
+        path.write_text(_DATABASE.format(root=root, host=host, port=database, storage=storage))
+        path.chmod(0o600)
     (root / "slurm.conf").write_text(text)
-    (root / "gres.conf").write_text("NodeName=rig Name=gpu File=/dev/null\n")
-    made = Slurm(root)
+    (root / "gres.conf").write_text("".join(f"NodeName={name} Name=gpu File=/dev/null\n" for name in nodes))
+    made = Slurm(root, nodes)
     munged = ["munged", "--foreground", "--force", "--socket", str(root / "munge.socket")]
     for option, name in {
         "--key-file": "key",
@@ -114,15 +192,66 @@ def one_node(root: Path) -> Iterator[Slurm]:
         "--seed-file": "seed",
     }.items():
         munged += [option, str(root / f"munge.{name}")]
-    with ExitStack() as stack:
-        for command in (munged, ["slurmctld", "-D", "-c"], ["slurmd", "-D", "-N", "rig"]):
-            stack.enter_context(_daemon(command, made))
-        _wait_for_node(made)
+    try:
+        made.start("munged", *munged)
+        if max_submit:
+            _start_accounting(made, storage, max_submit)
+        made.start("slurmctld", "slurmctld", "-D", "-c")
+        for name in nodes:
+            made.start(f"slurmd-{name}", "slurmd", "-D", "-N", name)
+        _wait_for_nodes(made)
         yield made
+    finally:
+        for process in reversed(made.daemons.values()):
+            process.terminate()
+        for process in made.daemons.values():
+            try:
+                process.wait(timeout=_PATIENCE)
+            except subprocess.TimeoutExpired:
+                process.kill()
 
 
-def _require() -> None:
-    missing = [f"{name}: {cure}" for name, cure in _DAEMONS.items() if not shutil.which(name, path=_path())]
+def _start_accounting(made: Slurm, port: int, max_submit: int) -> None:
+    """Start the database, and let root submit so many jobs."""
+    data = made.root / "database"
+    made.run(
+        "mariadb-install-db", "--no-defaults", f"--datadir={data}", "--user=root", "--skip-test-db",
+        "--auth-root-authentication-method=normal",
+    )  # fmt: skip
+    made.start(
+        "mariadbd", "mariadbd", "--no-defaults", f"--datadir={data}", f"--socket={made.root}/database.socket",
+        f"--port={port}", "--bind-address=127.0.0.1", "--user=root", "--skip-grant-tables",
+        f"--pid-file={made.root}/mariadbd.pid",
+    )  # fmt: skip
+    _retry(made, lambda: socket.create_connection(("127.0.0.1", port)).close(), "MariaDB")
+    made.start("slurmdbd", "slurmdbd", "-D")
+    _retry(made, lambda: made.run("sacctmgr", "-i", "add", "cluster", "rig"), "slurmdbd")
+    made.run("sacctmgr", "-i", "add", "account", "project")
+    limit = f"MaxSubmitJobs={max_submit}"
+    made.run("sacctmgr", "-i", "modify", "user", "root", "set", "DefaultAccount=root")
+    made.run("sacctmgr", "-i", "add", "user", "root", "account=project", "DefaultAccount=project", limit)
+
+
+def _retry(made: Slurm, action: Callable[[], object], name: str) -> None:
+    until = time.monotonic() + _PATIENCE
+    while True:
+        try:
+            action()
+        except (OSError, RigError) as error:
+            if time.monotonic() > until:
+                raise RigError(_told(made, f"{name} does not answer: {error}")) from None
+            time.sleep(0.2)
+        else:
+            return
+
+
+def _told(made: Slurm, what: str) -> str:
+    logs = [path.read_text(errors="replace")[-2000:] for path in sorted(made.root.glob("*.log"))]
+    return "\n".join([what, *logs])
+
+
+def _require(daemons: Mapping[str, str]) -> None:
+    missing = [f"{name}: {cure}" for name, cure in daemons.items() if not shutil.which(name, path=_path())]
     if os.geteuid() != 0:
         missing.insert(0, "root: its daemons start jobs as other users")
     if missing:
@@ -145,34 +274,11 @@ def _free_ports(count: int) -> list[int]:
         return [int(listener.getsockname()[1]) for listener in taken]
 
 
-@contextmanager
-def _daemon(command: list[str], slurm: Slurm) -> Iterator[None]:
-    with (slurm.root / f"{command[0]}.log").open("wb") as log:
-        process = subprocess.Popen(
-            command,
-            env={**os.environ, **slurm.env, "PATH": _path()},
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-        )
-        try:
-            yield
-        finally:
-            process.terminate()
-            process.wait(timeout=_PATIENCE)
-
-
-def _wait_for_node(slurm: Slurm) -> None:
-    until = time.monotonic() + _PATIENCE
-    command = ["sinfo", "--noheader", "--Format", "StateCompact"]
-    while True:
-        done = subprocess.run(
-            command, env={**os.environ, **slurm.env}, capture_output=True, text=True, check=False
-        )
-        if done.stdout.split() == ["idle"]:
-            return
-        if time.monotonic() > until:
-            logs = [path.read_text(errors="replace")[-2000:] for path in sorted(slurm.root.glob("*.log"))]
-            msg = "\n".join(["Slurm's node does not take jobs.", done.stdout, done.stderr, *logs])
+def _wait_for_nodes(made: Slurm) -> None:
+    def check() -> None:
+        states = made.run("sinfo", "--noheader", "--Node", "--Format", "StateCompact").split()
+        if states != ["idle"] * len(made.nodes):
+            msg = f"its nodes are {states}"
             raise RigError(msg)
-        time.sleep(0.2)
+
+    _retry(made, check, "Slurm")
