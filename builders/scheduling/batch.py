@@ -35,10 +35,10 @@ if TYPE_CHECKING:
 _SHORTEST_WAIT = 2.0
 """Seconds between two questions to the batch system after a change."""
 _ENDED = {
-    "BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "LOST", "NODE_FAIL", "OUT_OF_MEMORY",
-    "PREEMPTED", "REVOKED", "TIMEOUT",
+    "BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "LAUNCH_FAILED", "LOST", "NODE_FAIL",
+    "OUT_OF_MEMORY", "PREEMPTED", "REVOKED", "TIMEOUT",
 }  # fmt: skip
-"""The states in which a job has ended, as Slurm names them. ``LOST`` is ours: no longer known."""
+"""The states in which a job has ended, as Slurm names them. ``LAUNCH_FAILED`` and ``LOST`` are ours."""
 _RUNNING = {"RUNNING", "COMPLETING"}
 _ANOTHER_FAILED = "another wheel failed, and --keep-going is not set"
 

@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 
 _LIGHT = 60.0
 """Seconds; a build that is expected to take less shares a job with others."""
+_LAUNCH_FAILED = "launch failed requeued held"
+"""The reason of a job that Slurm holds until somebody releases it: its node could not start it."""
 _GLANCE = 1.0
 """Seconds between two looks for new exit codes, for which Slurm is not asked."""
 
@@ -51,6 +53,7 @@ class _Row(msgspec.Struct, frozen=True):
     state: str
     partition: str
     name: str
+    reason: str
 
 
 def partition_of(catalog: Catalog, site: str, name: str = "") -> Partition | None:
@@ -104,6 +107,7 @@ class Slurm(Executor):
     title = "Slurm"
     retries: ClassVar = {
         "BOOT_FAIL": 2,
+        "LAUNCH_FAILED": 2,
         "NODE_FAIL": 2,
         "PREEMPTED": 2,
         "LOST": 1,
@@ -114,6 +118,7 @@ class Slurm(Executor):
         "BOOT_FAIL": "could not start: its node did not boot",
         "CANCELLED": "was cancelled",
         "DEADLINE": "reached its deadline",
+        "LAUNCH_FAILED": "could not start on its node",
         "LOST": "is no longer known to Slurm, and left no exit code",
         "NODE_FAIL": "ended because its node failed",
         "OUT_OF_MEMORY": "ran out of memory",
@@ -163,7 +168,7 @@ class Slurm(Executor):
         if rows is None:
             return None
         self._rows = rows
-        known = {row.number: row.state for row in rows}
+        known = {row.number: "LAUNCH_FAILED" if row.reason == _LAUNCH_FAILED else row.state for row in rows}
         gone = [job.number for job in self._live() if job.number not in known]
         for number in list(gone):
             code = self._exit_code(number)
@@ -197,8 +202,9 @@ class Slurm(Executor):
         ]
 
     def _cancel_unknown(self) -> None:
-        known = {job.number for job in self.run.jobs}
-        self._scancel([number for number in self._of_run() if number not in known])
+        """Cancel jobs that no process recorded, and those that Slurm holds after it could not start them."""
+        live = {job.number for job in self._live()}
+        self._scancel([number for number in self._of_run() if number not in live])
 
     def _cancel_all(self) -> list[str]:
         self.require("Nothing was cancelled.")
@@ -298,11 +304,11 @@ class Slurm(Executor):
 
 def _queue() -> list[_Row] | None:
     """Return all jobs of this user that Slurm knows; None if it does not answer."""
-    output = bytes_of(["squeue", "--me", "--noheader", "--states=all", "--format=%i|%T|%P|%j"])
+    output = bytes_of(["squeue", "--me", "--noheader", "--states=all", "--format=%i|%T|%P|%j|%r"])
     if output is None:
         return None
-    words = [line.split("|", 3) for line in output.decode(errors="replace").splitlines()]
-    return [_Row(*map(str.strip, row)) for row in words if len(row) == 4]  # noqa: PLR2004
+    words = [line.split("|", 4) for line in output.decode(errors="replace").splitlines()]
+    return [_Row(*map(str.strip, row)) for row in words if len(row) == 5]  # noqa: PLR2004
 
 
 def _accounted(numbers: Sequence[str]) -> dict[str, str]:

@@ -38,7 +38,9 @@ cp "$script" $number.sh
 echo "$number|PENDING|small|$(sed -n 's/#SBATCH --job-name=//p' "$script")" >> queue
 echo "$number;rig"
 """,
-    "squeue": "test ! -e silent && cat queue",
+    "squeue": r"""
+test ! -e silent && sed 's/|HELD|\(.*\)/|PENDING|\1|launch failed requeued held/;t;s/$/|None/' queue
+""",
     "scancel": """\
 for number; do sed -i "s/^$number|[A-Z]*/$number|CANCELLED/" queue; done
 """,
@@ -279,6 +281,15 @@ def test_job_that_lost_its_node_is_submitted_again(state: str, cluster: Cluster,
     assert states(run) == {"a": "built", "b": "built"}
     assert cluster.option(4, "dependency") == "afterok:3"
     assert any("it is submitted again for a" in message for message in told.messages)
+
+
+def test_job_held_after_failed_launch_is_replaced(cluster: Cluster, follow: Follow) -> None:
+    run, told = follow(
+        run_of(task("a"), task("b", "a")), {1: "HELD"}, {2: "CANCELLED", 3: "COMPLETED"}, {4: "COMPLETED"}
+    )
+    assert states(run) == {"a": "built", "b": "built"}
+    assert cluster.calls("scancel") == ["scancel 1"]
+    assert any("could not start on its node; it is submitted again" in text for text in told.messages)
 
 
 def test_node_failures_are_retried_twice(follow: Follow) -> None:

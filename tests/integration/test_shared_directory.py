@@ -6,6 +6,7 @@ of projects on clusters.
 
 from __future__ import annotations
 
+import json
 import os
 import secrets
 import shutil
@@ -13,13 +14,16 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from builders.index import Index
 from builders.index.maintenance import check
+from tests.integration.test_builds_on_slurm import DIAMOND, write_projects
 from tests.rig.rig import Rig, copy_site
+from tests.rig.slurm import cluster
 from tests.support.fusedtiny import Repository
 from tests.support.site import TORCH
 
@@ -234,3 +238,46 @@ def test_two_users_build_in_the_image(
         "gfx942",
     ]
     assert check(index) == []
+
+
+@pytest.mark.long
+def test_two_users_build_in_slurm_jobs(members: tuple[Member, Member]) -> None:
+    """Each has a run of its own into the same index; whoever comes second uses the wheels of the other."""
+    root, project = members[0].root, members[0].root / "project"
+    write_projects(project)
+    for path in project.rglob("*"):
+        shutil.chown(path, "root", root.name)
+        path.chmod(0o2770 if path.is_dir() else 0o660)
+    (root / "slurm").mkdir(mode=0o755)
+    settings = {name: value for name, value in os.environ.items() if name.startswith("PIP_")}
+    names = (*DIAMOND, "slurmtop")
+    with cluster(root / "slurm", nodes=("rig1", "rig2")) as slurm, ThreadPoolExecutor(2) as pool:
+
+        def build(member: Member) -> subprocess.CompletedProcess[str]:
+            lock = ("--lock", f"{member.name}.lock")
+            resolved = member.run(
+                "-m",
+                "matrix",
+                "resolve",
+                *names,
+                "--backend",
+                "cpu",
+                "--catalog",
+                "facts",
+                *lock,
+                env=settings,
+            )
+            assert resolved.returncode == 0, resolved.stderr
+            options = ("--executor", "slurm", "--index", "index", "--jobs", "1", "--format", "json")
+            return member.run("-m", "matrix", "build-wheels", *options, *lock, env=settings | slurm.env)
+
+        done = list(pool.map(build, members))
+    index = Index(project / "index")
+    for result in done:
+        assert result.returncode == 0, result.stderr
+        wheels = json.loads(result.stdout)["wheels"]
+        assert {wheel["name"]: wheel["state"] for wheel in wheels}.keys() == set(names)
+        assert {wheel["state"] for wheel in wheels} <= {"built", "up to date"}
+    assert [len(list((project / "index").rglob(f"{name}-1.0*.whl"))) for name in names] == [1] * len(names)
+    assert check(index) == []
+    assert not list((index.state / "slurm").glob("*.json"))

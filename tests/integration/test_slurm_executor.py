@@ -175,6 +175,7 @@ def test_job_of_node_that_is_down_runs_again(case: Case, slurm: Slurm) -> None:
     assert case.lines()[1] != node
 
 
+@pytest.mark.long
 def test_controller_that_is_killed_is_waited_for(case: Case, slurm: Slurm) -> None:
     scripts = {"a": "touch started; sleep 3; echo a >> order", "b": "echo b >> order"}
     executor = case.executor(scripts)
