@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from builders.containers.runtime import Bind, View, output_in, run_in
+from builders.containers.sandbox import BUILD
 from builders.files import open_regular, sha256_of
 from builders.modes import make_read_only
 from resolver.errors import BuildError, EnvironmentLacksError
@@ -104,9 +105,12 @@ def compile_wheel(
         run_in(runtime, words, view, what=f"Preparing {title} ({shlex.join(words)})", log=log)
         directory.command_succeeded()
     options = [f"--config-setting=--build-option={option}" for option in recipe.options]
+    python, target, tree = (
+        seen_at(runtime, directory.sandbox, path) for path in (environment.python, out, source)
+    )
     command = [
-        str(environment.python), "-m", FRONTEND, "--wheel", "--no-isolation", "--skip-dependency-check",
-        "--outdir", str(out), *options, str(source),
+        str(python), "-m", FRONTEND, "--wheel", "--no-isolation", "--skip-dependency-check",
+        "--outdir", str(target), *options, str(tree),
     ]  # fmt: skip
     run_in(runtime, command, view, what=f"Building {title}", log=log)
     return copy_out(title, out, wheels, log)
@@ -152,6 +156,10 @@ def build_view(
 
     Parameters and errors are those of `compile_wheel`.
     """
+
+    def seen(path: Path) -> Path:
+        return seen_at(runtime, work, path)
+
     shims = work / "shims"
     shims.mkdir()
     for name, text in recipe.shims.items():
@@ -163,19 +171,34 @@ def build_view(
     base = environment.view
     env = {
         **base.env,
-        "TMPDIR": str(temporary),
+        "VIRTUAL_ENV": str(seen(environment.root)),
+        "TMPDIR": str(seen(temporary)),
         **_linkers(environment, recipe),
         **variables,
         **recipe.environment,
     }
     mounts = [] if runtime.image is None else list(_overlay_mounts(runtime, shims, recipe))
+    mounts += [Bind(path, writable=True) for path in recipe.writable]
+    if (root := seen(work)) != work:
+        mounts.append(Bind(work, writable=True, target=root))
     return replace(
         base,
         env=env,
-        path=[shims, *base.path],
-        cwd=source,
+        path=[seen(shims), *map(seen, base.path)],
+        cwd=seen(source),
         binds=[*base.binds, Bind(work, writable=True), *mounts],
     )
+
+
+def seen_at(runtime: Runtime, work: Path, path: Path) -> Path:
+    """Return the path at which a build sees a file of its directory `work`; other paths are the same.
+
+    Isolated builds see their directories at one and the same path, because paths get into compiled files,
+    and a compiler cache recognizes a file by the whole command.
+    """
+    if runtime.isolation == "none" or not path.is_relative_to(work):
+        return path
+    return BUILD / path.relative_to(work)
 
 
 def _overlay_mounts(runtime: Runtime, shims: Path, recipe: AppliedRecipe) -> Iterator[Bind]:

@@ -21,3 +21,5 @@ END_ALL_ON_SIGNAL = """trap 'kill -TERM -1; exit 143' TERM INT HUP
 wait $!"""
 """End of a shell script that is process 1 of a PID namespace: run its arguments, and end all processes on a
 signal."""
+NO_COMPILER_CACHE = "none"
+"""The value of ``--compiler-cache`` that uses none."""

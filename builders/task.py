@@ -19,7 +19,9 @@ from builders.alias import write_alias
 from builders.audit import Expected, audit_wheel, read_torch
 from builders.build_directory import BuildDirectory, finished_outputs, lock_of, path_of
 from builders.cache import cache_root
-from builders.compilation import FRONTEND, INDEX_UNCHANGED, compile_wheel
+from builders.compilation import FRONTEND, INDEX_UNCHANGED, compile_wheel, seen_at
+from builders.compiler_cache import find_compiler_cache, use_compiler_cache
+from builders.constants import NO_COMPILER_CACHE
 from builders.containers.runtime import Bind
 from builders.diagnosis import Context, diagnose, explain_failure
 from builders.environments.cached import digest
@@ -56,6 +58,7 @@ if TYPE_CHECKING:
 
     from builders.audit import WheelAudit
     from builders.compilation import BuiltWheel
+    from builders.compiler_cache import CompilerCache
     from builders.environments.layers import BuildEnvironment, Layers
     from builders.findings import Finding
     from builders.index import Index
@@ -90,6 +93,8 @@ class Limits:
     until: float | None = None
     """When to stop, in seconds since the epoch; None without a time limit."""
     offline: bool = False
+    compiler_cache: str | None = None
+    """Path of ccache, or ``none``; None searches PATH."""
     mirrors: Mapping[str, str] = field(default_factory=dict)
     """URL prefix to its replacement."""
 
@@ -223,9 +228,8 @@ class _Build:
                 options=fetching,
             )
             # The headers of torch are in a layer, and their paths get into the compiled files as well.
-            prefix_map = {str(self.sandbox): "/matrix"} | {
-                str(layer.root): "/matrix/layer" for layer in layers.all
-            }
+            seen = seen_at(build_host.runtime, self.sandbox, self.sandbox)
+            prefix_map = {str(seen): "/matrix"} | {str(layer.root): "/matrix/layer" for layer in layers.all}
             environment, tree = self._unpack(source, layers, required, prefix_map)
 
         jobs = host.compile_jobs(
@@ -236,6 +240,7 @@ class _Build:
         recipe = apply_recipe(task, jobs=jobs, prefix_map=prefix_map)
         shims = join(self.limits.jobserver, self.sandbox) if self.limits.jobserver else {}
         recipe = replace(recipe, shims={**recipe.shims, **shims})
+        settings, cache = self._with_compiler_cache(recipe)
         for note in recipe.notes:
             self.reporter.step(note)
         if build_host.runtime.isolation == "none":
@@ -247,15 +252,17 @@ class _Build:
         memory = MemoryMeter()
         try:
             with memory:
-                wheel = self._compile(source, tree, environment, recipe)
+                wheel = self._compile(source, tree, environment, settings)
             self.directory.join_logs()
             self.reporter.step("check")
             audit, findings = self._check(wheel, layers)
         except MatrixError as error:
-            error.details = {**error.details, "measured": _measured(jobs, memory)}
+            error.details = {**error.details, "measured": _measured(jobs, memory, cache)}
             if not _was_interrupted(error):
                 self.directory.start_anew_next_time()
             raise
+        if cache and (reason := cache.error()):
+            self.reporter.warning(f"ccache failed, and the compilers were called without it: {reason}")
 
         self.reporter.step("publish")
         materials = materials_of(task, source, layers)
@@ -269,7 +276,7 @@ class _Build:
             measured={
                 "seconds": round((finished - started).total_seconds() + self.directory.seconds_before, 1),
                 "attempts": self.directory.number,
-                **_measured(jobs, memory),
+                **_measured(jobs, memory, cache),
             },
             variables=recipe.environment,
             log=self.log.name,
@@ -332,10 +339,25 @@ class _Build:
         )
         return self.index.publish(wheel, statement(task, [], run, wheel=wheel.name, sha256=audit.sha256))
 
+    def _with_compiler_cache(self, recipe: AppliedRecipe) -> tuple[AppliedRecipe, CompilerCache | None]:
+        """Return the settings of the build with the compiler cache, if it compiles and there is one."""
+        program = find_compiler_cache(self.limits.compiler_cache)
+        in_image = self.task.build_host.runtime.image is not None
+        if self.limits.compiler_cache == NO_COMPILER_CACHE or not self.task.recipe.must_contain:
+            return recipe, None
+        if program is None and not in_image:
+            return recipe, None
+        try:
+            return use_compiler_cache(self.task, recipe, self.sandbox, program)
+        except OSError as error:
+            self.reporter.warning(f"The compiler cache is not used: {error.strerror}: {error.filename}")
+            return recipe, None
+
     def _compile(
         self, source: Source, tree: Path, environment: BuildEnvironment, recipe: AppliedRecipe
     ) -> BuiltWheel:
         build_host = self.task.build_host
+        seen = seen_at(build_host.runtime, self.sandbox, self.directory.source)
         copies = self.work / "wheel"
         copies.mkdir()
         try:
@@ -347,7 +369,7 @@ class _Build:
                 source=tree,
                 directory=self.directory,
                 wheels=copies,
-                variables={**build_host.variables, **source.variables(self.directory.source)},
+                variables={**build_host.variables, **source.variables(seen)},
             )
         except CommandError as error:
             context = replace(diagnosis_context(self.task), exit_code=error.code)
@@ -511,11 +533,12 @@ def _was_interrupted(error: MatrixError) -> bool:
     return isinstance(cause, CommandError) and (cause.code < 0 or cause.code in _SIGNALLED)
 
 
-def _measured(jobs: int, memory: MemoryMeter) -> dict[str, float | int]:
+def _measured(jobs: int, memory: MemoryMeter, cache: CompilerCache | None) -> dict[str, float | int]:
     return {
         "jobs": jobs,
         "memory_gib": round(memory.total, 2),
         "process_gib": round(memory.largest, 2),
+        **(cache.counts() if cache else {}),
     }
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from builders.constants import INDEX_DIRECTORY, LOCK_FILE
+from builders.constants import INDEX_DIRECTORY, LOCK_FILE, NO_COMPILER_CACHE
 from resolver.requirements import normalize_name, required_name
 from resolver.versions import shorten
 
@@ -362,6 +362,10 @@ def _ops(text: str) -> tuple[str, list[str]]:
     raise argparse.ArgumentTypeError(msg)
 
 
+def _compiler_cache(text: str) -> str:
+    return text if text == NO_COMPILER_CACHE else str(Path(text).absolute())
+
+
 def add_limits(parser: argparse.ArgumentParser) -> None:
     """Add the limits of builds: compile jobs, memory and network."""
     parser.add_argument(
@@ -372,3 +376,9 @@ def add_limits(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--memory", metavar="GIB", type=positive, help="memory that builds may use")
     parser.add_argument("--offline", action="store_true", help="use sources and wheels from the cache only")
+    parser.add_argument(
+        "--compiler-cache",
+        metavar="PATH|none",
+        type=_compiler_cache,
+        help="the ccache to compile with, or none (default: ccache, if it is on PATH)",
+    )

@@ -10,6 +10,7 @@ import msgspec
 
 from builders.build_host import find_build_host
 from builders.constants import LOCK_FILE
+from builders.compiler_cache import find_compiler_cache
 from builders.plan import plan
 from builders.records import changes_since_last_build, explain_changes
 from builders.scheduling.estimates import TimeSource, estimates, task_graph
@@ -97,7 +98,14 @@ def contexts_of_locks(context: Context) -> list[Context]:
 def limits_of(context: Context) -> Limits:
     """Return the limits of builds that the options and settings name."""
     args, settings = context.args, context.settings
-    return Limits(args.jobs, args.memory, offline=bool(settings.offline), mirrors=settings.mirrors)
+    find_compiler_cache(args.compiler_cache)
+    return Limits(
+        args.jobs,
+        args.memory,
+        offline=bool(settings.offline),
+        compiler_cache=args.compiler_cache,
+        mirrors=settings.mirrors,
+    )
 
 
 def tasks_of(
@@ -215,7 +223,12 @@ def options_of(context: Context, index: Index) -> tuple[str, ...]:
     """Return the options of the commands that execute the tasks of a lock, without the lock itself."""
     args = context.args
     words = ["--index", str(index.root)]
-    for option, value in (("--in", args.where), ("--cpu", args.cpu), ("--torch-pin", args.torch_pin)):
+    for option, value in (
+        ("--in", args.where),
+        ("--cpu", args.cpu),
+        ("--torch-pin", args.torch_pin),
+        ("--compiler-cache", args.compiler_cache),
+    ):
         if value and value != "exact":
             words += [option, value]
     if args.base_image:

@@ -36,7 +36,7 @@ class Bind:
     path: Path
     writable: bool = False
     target: Path | None = None
-    """Its path in the container, where that differs. The host runtime does not support this."""
+    """Its path in the container, where that differs; on the host only below /tmp, and if that is isolated."""
 
     @property
     def inside(self) -> Path:
@@ -127,9 +127,10 @@ class HostRuntime:
             where = layout(
                 scratch,
                 hidden=view.hidden,
-                binds=[(bind.path, bind.writable) for bind in view.binds],
+                binds=[(bind.path, bind.writable) for bind in view.binds if bind.target is None],
                 path=env["PATH"],
                 cwd=view.cwd,
+                mounts=[(bind.path, bind.target) for bind in view.binds if bind.target is not None],
             )
             return command_line(kind, command, where), env
         return [*(() if view.network else without_network()), *command], env
@@ -166,7 +167,8 @@ def run_in(runtime: Runtime, command: Sequence[str], view: View, *, what: str, l
     """
     with _private(runtime, view) as own:
         line, env = runtime.command(command, own)
-        run(line, what=what, log=log, cwd=view.cwd if runtime.image is None else None, env=env)
+        is_isolated = runtime.image is not None or (view.untrusted and runtime.isolation != "none")
+        run(line, what=what, log=log, cwd=None if is_isolated else view.cwd, env=env)
 
 
 def output_in(runtime: Runtime, command: Sequence[str], view: View | None = None) -> str:

@@ -31,6 +31,8 @@ KINDS: tuple[Kind, ...] = ("bubblewrap", "namespaces")
 
 HOME = Path("/tmp/home")  # noqa: S108  inside, where /tmp is private
 TEMPORARY = (Path("/tmp"), Path("/var/tmp"))  # noqa: S108
+BUILD = Path("/tmp/build")  # noqa: S108
+"""Where every isolated build sees its own directory, so that no path tells two builds apart."""
 _HIDDEN = ("/home", "/root", "/run", "/media", *map(str, TEMPORARY))
 _SOCKETS = ("SSH_AUTH_SOCK", "XDG_RUNTIME_DIR", "GPG_AGENT_INFO", "XAUTHORITY", "KRB5CCNAME", "DOCKER_HOST")
 _DIRECTORIES = ("HOME", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "TMPDIR")
@@ -59,10 +61,18 @@ class Layout:
     masked: tuple[Path, ...]
     """Files that it sees empty: they may have passwords."""
     cwd: Path
+    mounts: tuple[tuple[Path, Path], ...] = ()
+    """Directories that it may write to, each with a second path at which it sees it."""
 
 
 def layout(
-    scratch: Path, *, hidden: Sequence[Path], binds: Sequence[tuple[Path, bool]], path: str, cwd: Path | None
+    scratch: Path,
+    *,
+    hidden: Sequence[Path],
+    binds: Sequence[tuple[Path, bool]],
+    path: str,
+    cwd: Path | None,
+    mounts: Sequence[tuple[Path, Path]] = (),
 ) -> Layout:
     """Return the layout of a program.
 
@@ -77,6 +87,8 @@ def layout(
     path
         Its PATH. Directories of programs in hidden directories, such as a conda environment in HOME, are
         shown.
+    mounts
+        Directories that it may write to, each with a path below /tmp at which it sees it as well.
     """
     private_home(scratch)
     covered = _topmost([*_machine_hidden(), *(path.resolve() for path in hidden if path.is_dir())])
@@ -95,9 +107,11 @@ def layout(
         for temporary in TEMPORARY:
             if place.is_relative_to(temporary):
                 make_mount_point(inside(scratch, place), place)
+    for place, target in mounts:
+        make_mount_point(inside(scratch, target), place)
     ordered = sorted(shown.items(), key=lambda item: (len(item[0].parts), item[0]))
     masked = tuple(file for file in _secret_files(path) if _is_seen(file, covered, [*shown]))
-    return Layout(scratch, covered, tuple(ordered), masked, cwd or TEMPORARY[0])
+    return Layout(scratch, covered, tuple(ordered), masked, cwd or TEMPORARY[0], tuple(mounts))
 
 
 def private_home(scratch: Path) -> Path:
@@ -213,6 +227,8 @@ def _bubblewrap(command: Sequence[str], where: Layout) -> list[str]:
         line += ["--bind", str(inside(where.scratch, path)), str(path)]
     for path, writable in where.binds:
         line += ["--bind" if writable else "--ro-bind", str(path), str(path)]
+    for path, target in where.mounts:
+        line += ["--bind", str(path), str(target)]
     for path in where.masked:
         line += ["--ro-bind", str(empty), str(path)]
     for path in hidden:
@@ -305,6 +321,8 @@ def _hide_and_show(where: Layout) -> Iterator[str]:
         if not writable:
             points = [mount for mount in mounts if path.is_relative_to(mount[0])]
             yield _remount(path, max(points, key=lambda mount: len(mount[0].parts))[1])
+    for path, target in where.mounts:
+        yield f"mount --rbind {shlex.quote(str(path))} {_at(target)}"
     for path in where.masked:
         yield f"mount --bind /dev/null {_at(path)}"
 

@@ -14,6 +14,7 @@ from resolver.versions import satisfies
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from builders.plan import Task
     from builders.recipes.compilers import HostCompilers
@@ -42,6 +43,8 @@ class AppliedRecipe:
     """Path of a program in the image to the shim that is mounted over it."""
     fixed_paths: tuple[str, ...] = ()
     """Those of `overlay_mounts` that the source calls by this path only."""
+    writable: tuple[Path, ...] = ()
+    """Directories besides its own that the build may write to."""
     notes: tuple[str, ...] = ()
     """What the user should know about this build, one sentence each."""
 

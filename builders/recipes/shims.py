@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
     from builders.recipes.compilers import Compiler
 
+LAUNCHER = "ROCM_MATRIX_LAUNCHER"
+"""Variable with the program through which compilers are called, such as a compiler cache."""
+
 _WIDE = 64
 _NARROW = 32
 _GCN = 9  # up to gfx9 a wave has 64 lanes; from gfx10 on compilers take 32 (LLVM AMDGPUUsage)
@@ -103,9 +106,18 @@ def compiler_shim(compiler: Compiler, cpu: str) -> str:
         "  esac\n"
         '  set -- "$@" "$word"\n'
         "done\n"
-        f'exec {shlex.quote(compiler.path)} "$@"\n'
+        f"{_call(compiler)}"
     )
     return _script(f"{compiler.name}: compile for {cpu} instead of native", body)
+
+
+def launched(compiler: Compiler) -> str:
+    """Return a shim for a compiler that calls it through the program that `LAUNCHER` names."""
+    return _script(compiler.name, _call(compiler))
+
+
+def _call(compiler: Compiler) -> str:
+    return f'exec ${{{LAUNCHER}:-}} {shlex.quote(compiler.path)} "$@"\n'
 
 
 def _script(program: str, body: str) -> str:

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from builders.containers.sandbox import BUILD
+
 LABELLED = "0.19.8+cpu.torch2.13.0"
 
 
@@ -63,11 +65,13 @@ def wait_until_it_compiles(process: subprocess.Popen[Any], index: Path) -> None:
 
 
 def running_below(directory: Path) -> list[str]:
-    """Return the command lines of processes whose working directory lies in a directory."""
+    """Return the command lines of processes that work in a directory, or in one of its build directories."""
     found = []
     for process in Path("/proc").glob("[0-9]*"):
         try:
-            if (process / "cwd").readlink().is_relative_to(directory):
+            current = (process / "cwd").readlink()
+            builds = current.is_relative_to(BUILD) and str(directory) in (process / "mountinfo").read_text()
+            if builds or current.is_relative_to(directory):
                 found.append((process / "cmdline").read_text().replace("\0", " "))
         except OSError:
             continue

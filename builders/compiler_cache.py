@@ -1,0 +1,193 @@
+"""ccache between a build and its compilers.
+
+Each package has a cache of its own, so that no package can put objects into another one's wheel. A shim comes
+first on PATH for each host compiler, and ``HIP_CLANG_PATH`` names a directory in which clang is one: hipcc
+and CMake call the clang there. The shims call ccache, or the compiler itself if ccache has an error of its
+own. Builds see their directories at fixed paths, so ccache recognizes what an earlier build has compiled.
+
+Sources: ccache(1); HIPCC environment variables (rocm.docs.amd.com/projects/HIPCC).
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from builders.cache import cache_root
+from builders.compilation import seen_at
+from builders.constants import NO_COMPILER_CACHE
+from builders.containers.runtime import Bind, View, output_in
+from builders.files import open_regular
+from builders.modes import make_directories
+from builders.recipes.compilers import Compiler
+from builders.recipes.shims import LAUNCHER, launched
+from resolver.errors import UsageError
+from resolver.requirements import normalize_name
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from builders.build_host import BuildHost
+    from builders.plan import Task
+    from builders.recipes.application import AppliedRecipe
+
+_NAMES = ("cc", "c++", "gcc", "g++", "clang", "clang++")
+_LAUNCHER = "compiler-cache"
+_STATISTICS = "compiler-cache.log"
+_ERROR = "compiler-cache-error"
+_HITS = {b"direct_cache_hit", b"preprocessed_cache_hit"}
+_MISS = b"cache_miss"
+_LONGEST = 1 << 26  # bytes of statistics; a compiled file takes about 100
+
+# ccache reports errors of its own, such as a full disk, with this prefix; those of the compiler have none.
+_SCRIPT = """#!/bin/sh
+# rocm-matrix shim: call a compiler through ccache, or itself if ccache fails
+here=${{0%/*}}
+errors=${{TMPDIR:-/tmp}}/compiler-cache.$$
+{{ : >"$errors"; }} 2>/dev/null || exec "$@"
+{program} "$@" 2>"$errors"
+code=$?
+if [ $code -ne 0 ] && grep -q '^ccache: error' "$errors"; then
+  head -n 1 "$errors" >"${{here%/*}}/{error}"
+  rm -f "$errors"
+  exec "$@"
+fi
+cat "$errors" >&2
+rm -f "$errors"
+exit $code
+"""
+# $1 is a ccache to try, $2 hipconfig, $3 the directory for clang, $4 the launcher.
+_PREPARE = """
+for program in "$1" "$(command -v ccache)"; do
+  if [ -n "$program" ] && "$program" --version >/dev/null 2>&1; then echo "$program"; break; fi
+done
+real=$("$2" --hipclangpath 2>/dev/null) && real=$(readlink -f "$real") && [ -x "$real/clang++" ] || exit 0
+mkdir -p "$3/bin" || exit 0
+ln -sf "$real"/* "$3/bin/"
+for other in "${real%/*}"/*; do [ "$other" = "$real" ] || ln -sfn "$other" "$3/"; done
+for name in clang clang++; do
+  rm -f "$3/bin/$name"
+  printf '#!/bin/sh\\nexec %s %s/%s "$@"\\n' "$4" "$real" "$name" >"$3/bin/$name"
+  chmod 755 "$3/bin/$name"
+done
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class CompilerCache:
+    """The compiler cache of one build."""
+
+    work: Path
+    """The directory of the build."""
+
+    def counts(self) -> dict[str, int]:
+        """Return the hits and misses of this build, for its record; the build may have changed the file."""
+        with suppress(OSError), os.fdopen(open_regular(self.work / _STATISTICS), "rb") as source:
+            lines = source.read(_LONGEST).split(b"\n")
+            hits = sum(line in _HITS for line in lines)
+            return {"cache_hits": hits, "cache_misses": lines.count(_MISS)}
+        return {}
+
+    def error(self) -> str:
+        """Return the error because of which ccache was left out; empty if there was none."""
+        with suppress(OSError), os.fdopen(open_regular(self.work / _ERROR), "rb") as source:
+            return source.read(300).decode(errors="replace").strip()
+        return ""
+
+
+def find_compiler_cache(setting: str | None) -> Path | None:
+    """Return the ccache of this machine, or None.
+
+    Parameters
+    ----------
+    setting
+        The path of the program, or ``none``; None searches PATH.
+
+    Raises
+    ------
+    UsageError
+        The named program does not exist.
+    """
+    if setting == NO_COMPILER_CACHE:
+        return None
+    found = shutil.which(setting or "ccache")
+    if found is None and setting:
+        msg = f"The compiler cache {setting} is not an executable program."
+        raise UsageError(msg, hint=f"Name the path of ccache, or use --compiler-cache {NO_COMPILER_CACHE}.")
+    return Path(found).absolute() if found else None
+
+
+def use_compiler_cache(
+    task: Task, recipe: AppliedRecipe, work: Path, program: Path | None
+) -> tuple[AppliedRecipe, CompilerCache | None]:
+    """Return the settings of a build that uses the compiler cache; None without a ccache that runs there.
+
+    Parameters
+    ----------
+    work
+        The directory of the build.
+    program
+        The ccache of this machine; in an image that cannot run it, the image's own is used.
+
+    Raises
+    ------
+    OSError
+        The cache cannot be written.
+    """
+    host = task.build_host
+    seen = seen_at(host.runtime, work, work)
+    if len(str(seen).split()) > 1:  # commands are split at spaces
+        return recipe, None
+    directory = cache_root() / _LAUNCHER / normalize_name(task.pick.name)
+    make_directories(directory)
+    copy = work / "ccache"
+    copy.unlink(missing_ok=True)
+    if program is not None:
+        shutil.copy(program, copy)  # so that it is visible in every runtime
+    launcher = seen / "shims" / _LAUNCHER
+    clang = seen / "clang"
+    hipconfig = f"{host.rocm_path}/bin/hipconfig" if task.recipe.backend == "rocm" else ""
+    command = ["/bin/sh", "-c", _PREPARE, "sh", str(seen / "ccache"), hipconfig, str(clang), str(launcher)]
+    binds = [Bind(work, writable=True), *([Bind(work, writable=True, target=seen)] if seen != work else [])]
+    found = output_in(host.runtime, command, View(binds=binds, untrusted=True)).strip()
+    if not found:
+        return recipe, None
+    shims = {
+        compiler.name: launched(compiler)
+        for compiler in _compilers(host)
+        if compiler.name not in recipe.shims
+    }
+    shims[_LAUNCHER] = _SCRIPT.format(program=shlex.quote(found), error=_ERROR)
+    environment = {
+        LAUNCHER: str(launcher),
+        "CCACHE_CONFIGPATH": os.devnull,
+        "CCACHE_DIR": str(directory),
+        "CCACHE_STATSLOG": str(seen / _STATISTICS),
+    }
+    if host.runtime.image is not None:
+        environment["CCACHE_COMPILERCHECK"] = f"string:{host.runtime.image.sha256}"
+    if (work / "clang").is_dir():
+        environment["HIP_CLANG_PATH"] = str(clang / "bin")
+    with_cache = replace(
+        recipe,
+        shims={**recipe.shims, **shims},
+        environment={**recipe.environment, **environment},
+        writable=(*recipe.writable, directory),
+    )
+    return with_cache, CompilerCache(work)
+
+
+def _compilers(host: BuildHost) -> Iterator[Compiler]:
+    """Yield the compilers of an image, or those on PATH of this machine."""
+    if host.runtime.image is not None:
+        yield from host.compilers
+        return
+    for name in dict.fromkeys((*_NAMES, *filter(None, [host.variables.get("CXX", "")]))):
+        path = shutil.which(name)
+        if path and "/" not in name:
+            yield Compiler(name, "", path)

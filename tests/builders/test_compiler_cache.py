@@ -1,0 +1,157 @@
+"""The compiler cache: real builds of a small C++ extension with the real ccache."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import io
+import os
+import shutil
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from builders import host
+from builders.build_host import local_build_host
+from builders.cache import cache_root
+from builders.compiler_cache import find_compiler_cache
+from builders.containers.sandbox import sandbox
+from builders.index import Index
+from builders.plan import Task
+from builders.task import Limits, build_wheel
+from resolver.errors import UsageError
+from resolver.facts.schema import Recipe, Sdist
+from tests.support.locks import built_pick
+from tests.support.recorder import Recorder
+from tests.support.tasks import make_resolution
+
+SETUP = """
+from setuptools import Extension, setup
+sources = ["native.cpp", "other.cpp"]
+setup(name="named", version="1.0", ext_modules=[Extension("named", sources, extra_compile_args=["-g"])])
+"""
+NATIVE = """
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#include <vector>
+extern const char *other();
+static PyObject *where(PyObject *, PyObject *) { return PyUnicode_FromString(__FILE__); }
+static PyMethodDef methods[] = {{"where", where, METH_NOARGS, other()}, {NULL}};
+static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "named", NULL, -1, methods};
+PyMODINIT_FUNC PyInit_named(void) { return PyModule_Create(&module); }
+"""
+MakeTask = Callable[..., Task]
+
+
+@pytest.fixture(scope="module")
+def shared_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture
+def named(shared_cache: Path, monkeypatch: pytest.MonkeyPatch) -> MakeTask:
+    """Return the task of an extension that contains the name of its source file."""
+    if shutil.which("ccache") is None:
+        pytest.skip("ccache is not installed")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(shared_cache))
+
+    def make(text: str = "other", **recipe: object) -> Task:
+        files = {
+            "setup.py": SETUP,
+            "native.cpp": NATIVE,
+            "other.cpp": f'const char *other() {{ return "{text} " __FILE__; }}\n',
+        }
+        buffer = io.BytesIO()
+        with tarfile.open(fileobj=buffer, mode="w") as archive:
+            for member, content in files.items():
+                entry = tarfile.TarInfo(f"named-1.0/{member}")
+                entry.size = len(content)
+                archive.addfile(entry, io.BytesIO(content.encode()))
+        packed = gzip.compress(buffer.getvalue(), mtime=0)
+        digest = hashlib.sha256(packed).hexdigest()
+        target = cache_root() / "sources" / digest[:16] / "named-1.0.tar.gz"
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(packed)
+        pick = built_pick("named", wheel_version="1.0+cpu", sdist=Sdist(target.name, digest))
+        fields = {"must_contain": ("named*.so",), "imports": ("named",), **recipe}
+        own = Recipe(
+            package="named",
+            backend="cpu",
+            undeclared=("setuptools", "wheel"),
+            match_runtime=(),
+            status="observed",
+            source="a test",
+            **fields,  # type: ignore[arg-type]
+        )
+        return Task(pick, own, local_build_host(host.running_python()), make_resolution(pick, backend="cpu"))
+
+    return make
+
+
+def build(task: Task, index: Path, **limits: str) -> tuple[bytes, tuple[int, int] | None, list[str]]:
+    """Build; return the wheel, the hits and misses in its record, and the messages."""
+    reporter = Recorder()
+    built = Index(index)
+    wheel = build_wheel(task, built, Limits(jobs=1, **limits), reporter)  # type: ignore[arg-type]
+    (published,) = built.published("named")
+    measured = published.provenance["predicate"]["runDetails"]["metadata"]["matrix_measured"]
+    hits = measured.get("cache_hits")
+    counts = None if hits is None else (hits, measured["cache_misses"])
+    return wheel.read_bytes(), counts, reporter.messages
+
+
+@pytest.mark.integration
+def test_objects_are_reused_and_wheels_are_identical(named: MakeTask, tmp_path: Path) -> None:
+    if sandbox() is None:
+        pytest.skip("this machine cannot isolate builds, so that their paths differ")
+    plain, counts, _ = build(named(), tmp_path / "plain", compiler_cache="none")
+    assert counts is None
+    first, counts, _ = build(named(), tmp_path / "first")
+    assert counts == (0, 2)
+    changed, counts, _ = build(named("changed"), tmp_path / "changed")
+    assert counts == (1, 1)  # another build key, but the same directory for the build
+    again, counts, messages = build(named(), tmp_path / "again")
+    assert counts == (2, 0)
+    assert plain == first == again != changed
+    assert not [text for text in messages if text.startswith(("The compiler cache", "ccache failed"))]
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("damage", ["file", "full"])
+def test_broken_cache_is_left_out(named: MakeTask, tmp_path: Path, damage: str) -> None:
+    """A program that fails as ccache does stands in for a full disk; the other cache cannot be written."""
+    limits = {}
+    if damage == "file":
+        directory = cache_root() / "compiler-cache"
+        kept = directory.with_name("kept")
+        if directory.exists():
+            directory.rename(kept)
+        directory.write_text("not a directory")
+    else:
+        broken = tmp_path / "ccache"
+        broken.write_text(
+            '#!/bin/sh\n[ "$1" = --version ] && exit\n'
+            'echo "ccache: error: failed to write: No space left on device" >&2; exit 1\n'
+        )
+        broken.chmod(0o755)
+        limits = {"compiler_cache": str(broken)}
+    try:
+        _, _, messages = build(named("broken"), tmp_path / "index", **limits)
+    finally:
+        if damage == "file":
+            directory.unlink()
+    warnings = [text for text in messages if text.startswith(("The compiler cache", "ccache failed"))]
+    assert len(warnings) == 1, messages
+    assert ("No space left on device" if damage == "full" else "is not used") in warnings[0]
+
+
+def test_named_compiler_cache_must_exist(tmp_path: Path) -> None:
+    assert find_compiler_cache("none") is None
+    with pytest.raises(UsageError, match="not an executable program"):
+        find_compiler_cache(str(tmp_path / "missing"))
+    program = tmp_path / "ccache"
+    program.touch(mode=0o755)
+    assert find_compiler_cache(str(program)) == program
+    assert find_compiler_cache(None) in {None, Path(shutil.which("ccache", path=os.environ["PATH"]) or "/")}
