@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 
 from builders.build_host import find_build_host
-from builders.constants import LOCK_FILE
 from builders.compiler_cache import find_compiler_cache
+from builders.constants import LOCK_FILE
 from builders.plan import plan
 from builders.records import changes_since_last_build, explain_changes
 from builders.scheduling.estimates import TimeSource, estimates, task_graph
