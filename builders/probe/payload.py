@@ -312,7 +312,8 @@ def wheel_reply(question: dict[str, Any]) -> dict[str, Any]:
     torch = "torch", {"lent": lent, "gpus": False}
     with ThreadPoolExecutor(min(AT_ONCE, len(os.sched_getaffinity(0)))) as pool:
         plain = pool.submit(plain_imports, extensions) if modules else None
-        alone = pool.submit(in_child, *torch) if lent else None
+        has_torch = importlib.machinery.PathFinder.find_spec("torch", search_path())
+        alone = pool.submit(in_child, *torch) if lent and has_torch else None
         importing = {
             name: pool.submit(in_child, "import", [name, attributes[name], lent]) for name in modules
         }
