@@ -6,6 +6,7 @@ import hashlib
 import io
 import json
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -84,6 +85,7 @@ def packed(shared_cache: Path, monkeypatch: pytest.MonkeyPatch) -> MakeTask:
         *,
         requires: Sequence[Task] = (),
         must_contain: tuple[str, ...] = (),
+        core_hours: float = 0.0,
     ) -> Task:
         buffer = io.BytesIO()
         with tarfile.open(fileobj=buffer, mode="w:gz") as archive:
@@ -103,6 +105,7 @@ def packed(shared_cache: Path, monkeypatch: pytest.MonkeyPatch) -> MakeTask:
             match_runtime=(),
             must_contain=must_contain,
             memory_per_job=0.5,
+            core_hours=core_hours,
             status="observed",
             source="a test",
         )
@@ -114,13 +117,21 @@ def packed(shared_cache: Path, monkeypatch: pytest.MonkeyPatch) -> MakeTask:
 
 
 @pytest.fixture
+def idle() -> None:
+    """Skip where other work takes the cores: wall times say nothing then."""
+    if os.getloadavg()[0] > 1.5:
+        pytest.skip(f"the load of this machine is {os.getloadavg()[0]:.1f}")
+
+
+@pytest.fixture
 def sleeper(packed: MakeTask) -> MakeTask:
     """Return the task of a project that sleeps while it is built."""
 
     def make(name: str, seconds: float = 0.0, *, requires: Sequence[Task] = (), fails: bool = False) -> Task:
         imports = "\n".join(f"import {task.pick.name}" for task in requires)
         text = SETUP.format(name=name, seconds=seconds, imports=imports, fails=fails)
-        return packed(name, {"setup.py": text, f"{name}.py": f"NAME = {name!r}\n"}, requires=requires)
+        files = {"setup.py": text, f"{name}.py": f"NAME = {name!r}\n"}
+        return packed(name, files, requires=requires, core_hours=seconds / 3600)
 
     return make
 
@@ -156,6 +167,49 @@ def test_chain_is_built_beside_a_long_build(sleeper: MakeTask, tmp_path: Path) -
     assert sorted(names) == ["first", "long", "second", "third"], builds.errors
     assert names.index("long") > names.index("first")  # one after another, the long one would come first
     assert [path.name for path in index.wheels("third")] == ["third-1.0+cpu-py3-none-any.whl"]
+
+
+def wall_time(tasks: Sequence[Task], index: Index, *, jobs: int) -> float:
+    """Build, and return the wall time in seconds."""
+    builds = builds_of(tasks, index, jobs=jobs)
+    started = time.monotonic()
+    builds.run()
+    seconds = time.monotonic() - started
+    assert not builds.errors
+    return seconds
+
+
+@pytest.mark.long
+@pytest.mark.usefixtures("idle")
+def test_wall_time_is_that_of_the_critical_path(sleeper: MakeTask, tmp_path: Path) -> None:
+    first = sleeper("first", 5)
+    second = sleeper("second", 5, requires=[first])
+    tasks = [first, second, sleeper("third", 5, requires=[second]), sleeper("long", 20)]
+    wall_time([sleeper("layer")], Index(tmp_path / "other"), jobs=1)
+    seconds = wall_time(tasks, Index(tmp_path / "index"), jobs=4)
+    sys.stdout.write(f"{seconds:.1f} s, {seconds / 20:.3f} of the critical path\n")
+    assert seconds <= 1.1 * 20
+
+
+@pytest.mark.long
+@pytest.mark.usefixtures("idle")
+@pytest.mark.parametrize("seed", range(10))
+def test_wall_time_of_random_builds_on_two_cores(sleeper: MakeTask, tmp_path: Path, seed: int) -> None:
+    choose = random.Random(seed)
+    tasks: list[Task] = []
+    seconds: dict[str, float] = {}
+    paths: dict[str, float] = {}
+    for number in range(10):
+        requires = choose.sample(tasks, min(len(tasks), choose.choice([0, 0, 1, 1, 2])))
+        task = sleeper(f"node{number}", choose.uniform(5, 15), requires=requires)
+        tasks.append(task)
+        seconds[task.build_key] = task.recipe.core_hours * 3600
+        before = max((paths[required.build_key] for required in requires), default=0.0)
+        paths[task.build_key] = before + seconds[task.build_key]
+    bound = max(*paths.values(), sum(seconds.values()) / 2)
+    taken = wall_time(tasks, Index(tmp_path / "index"), jobs=2)
+    sys.stdout.write(f"{taken:.1f} s, {taken / bound:.3f} of the bound\n")
+    assert taken <= 1.15 * bound
 
 
 def test_keep_going_finishes_other_branches(sleeper: MakeTask, tmp_path: Path) -> None:
