@@ -56,14 +56,27 @@ def test_killed_build_compiles_only_the_rest(tmp_path: Path) -> None:
     write_catalog(tmp_path / "facts", [write_extension("resumed", cache_root(), parts=PARTS)])
     resolve(tmp_path, "resumed")
     index = tmp_path / "killed"
-    command = [sys.executable, "-m", "matrix", "build-wheels", "--jobs", "1", "--index", str(index)]
+    command = [
+        sys.executable,
+        "-m",
+        "matrix",
+        "build-wheels",
+        "--compiler-cache",
+        "none",
+        "--jobs",
+        "1",
+        "--index",
+        str(index),
+    ]
     with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.DEVNULL, text=True) as process:
         directory = wait_for_outputs(process, index, OBJECTS * 2 // 3)
         process.send_signal(signal.SIGKILL)
     wait_for_end_below(index)
     before, finished = compilations(log_of(index).read_text()), finished_outputs(directory)
     assert OBJECTS * 2 // 3 <= finished < OBJECTS
-    continued = matrix(tmp_path, "build-wheels", "--jobs", "1", "--index", str(index))
+    continued = matrix(
+        tmp_path, "build-wheels", "--compiler-cache", "none", "--jobs", "1", "--index", str(index)
+    )
     assert continued.returncode == 0, continued.stderr
     assert f"continue an interrupted build with {finished} files" in continued.stderr
     after = compilations(log_of(index).read_text())
@@ -71,7 +84,16 @@ def test_killed_build_compiles_only_the_rest(tmp_path: Path) -> None:
     assert set(after.values()) == {1}
     assert not list((index / ".matrix" / "builds").iterdir())
 
-    undisturbed = matrix(tmp_path, "build-wheels", "--jobs", "2", "--index", str(tmp_path / "undisturbed"))
+    undisturbed = matrix(
+        tmp_path,
+        "build-wheels",
+        "--compiler-cache",
+        "none",
+        "--jobs",
+        "2",
+        "--index",
+        str(tmp_path / "undisturbed"),
+    )
     assert undisturbed.returncode == 0, undisturbed.stderr
     wheels = [next(root.glob("simple/*/*.whl")) for root in (index, tmp_path / "undisturbed")]
     assert wheels[0].name == wheels[1].name
