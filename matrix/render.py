@@ -53,13 +53,17 @@ def findings_text(
         file, line = evidence.get("file", ""), evidence.get("line", "")
         where = f"{file}:{line}: " if file and line else f"{file}: " if file else ""
         severity = screen.styled(_STYLES[finding.severity], f"{finding.severity}:")
-        lines.append(f"{printable(where)}{severity} {printable(finding.message)} [{finding.id}]")
-        lines += [f"    {printable(text)}" for text in _quoted(evidence.get("text", ()))]
+        message = f"{printable(where)}{severity} {printable(finding.message)} [{finding.id}]"
+        lines.append(screen.wrapped(indent + message))
+        lines += [f"{indent}    {printable(text)}" for text in _quoted(evidence.get("text", ()))]
         if evidence.get("corrected"):
-            lines += ["  Use:", *(f"    {printable(text)}" for text in evidence["corrected"])]
+            lines += [
+                f"{indent}  Use:",
+                *(f"{indent}    {printable(text)}" for text in evidence["corrected"]),
+            ]
         if finding.fix:
-            lines.append(f"  hint: {printable(finding.fix)}")
-    return "\n".join(indent + line for line in lines)
+            lines.append(screen.wrapped(f"{indent}  hint: {printable(finding.fix)}"))
+    return "\n".join(lines)
 
 
 def _quoted(text: Any) -> list[str]:  # noqa: ANN401

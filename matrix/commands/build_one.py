@@ -129,7 +129,7 @@ def _print(results: Sequence[TaskResult], context: Context) -> None:
     console = context.console
     if context.args.format == "text":
         for result in results:
-            console.data(f"{result.name} {result.version}  {result.state}: {result.wheel}")
+            console.text(f"{result.name} {result.version}  {result.state}: {result.wheel}")
     elif results:
         documents = msgspec.to_builtins(list(results))
         console.document({"tasks": documents} if len(context.args.keys) > 1 else documents[0])

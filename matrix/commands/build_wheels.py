@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import argparse
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
+from builders import host
 from builders.containers.image import with_cached_digest
 from builders.findings import Finding
 from builders.index import Index
 from builders.records import earlier_failure
+from builders.scheduling.estimates import TimeSource, expected_time, recorded
 from builders.scheduling.local import Builds
 from matrix.api import check_build_hosts, write_lock
 from matrix.batch import (
@@ -24,6 +27,7 @@ from matrix.batch import (
     check_batch_options,
     executor_of,
 )
+from matrix.build_times import BuildTime, time_text
 from matrix.coverage import (
     Coverage,
     CoverageResult,
@@ -100,6 +104,10 @@ class WheelResult(msgspec.Struct, omit_defaults=True):
     warnings: tuple[str, ...] = ()
     diagnosis: tuple[Finding, ...] = ()
     """The known causes of the failure."""
+    seconds: float = 0
+    """The expected time of the build; 0 if neither a record nor the recipe tells, or nothing is built."""
+    seconds_from: TimeSource = "guess"
+    """Where that is from."""
 
 
 class BuildResult(msgspec.Struct):
@@ -138,6 +146,8 @@ def execute(context: Context) -> int:
     tasks = tasks_of(lock, catalog, index, args, names)
     refresh_published(tasks, index)
     wheels = [_planned(task, index) for task in tasks]
+    if not args.dry_run and any(wheel.state == "to build" for wheel in wheels):
+        context.console.info(_answer(wheels))
     if args.dry_run:
         exit_code = _warn(wheels, context)
     elif executor:
@@ -195,14 +205,19 @@ def _fetch_prebuilt(lock: Resolution, catalog: Catalog, names: Sequence[str], co
 def _planned(task: Task, index: Index) -> WheelResult:
     if task.wheel is not None:
         state: Literal["up to date", "to build"] = "up to date"
+        source: TimeSource
         why = "the index has a wheel built from the same inputs"
+        seconds, source = 0.0, "guess"
     else:
         state, why = "to build", why_to_build(task, index)
+        seconds, source = expected_time(task.recipe, recorded(task.pick, index), host.cores())
     return WheelResult(
         name=task.pick.name,
         version=task.pick.pinned,
         state=state,
         why=why,
+        seconds=0 if source == "guess" else round(seconds, 1),
+        seconds_from=source,
         build_key=task.build_key,
         wheel=str(task.wheel) if task.wheel else None,
         warnings=() if task.wheel else task.warnings,
@@ -392,17 +407,36 @@ def _report_failures(builds: Builds, context: Context) -> int:
     return max((error.exit_code for error in errors), default=0)
 
 
+def _answer(wheels: Sequence[WheelResult]) -> str:
+    """Return what became of the wheels, in one line."""
+    if not wheels:
+        return "The lock builds nothing: everything in it is published."
+    counts = Counter(wheel.state for wheel in wheels)
+    if counts["up to date"] == len(wheels):
+        return "Nothing to build."
+    parts = [
+        f"{counts[state]} {state}" for state in ("built", "failed", "skipped", "up to date") if counts[state]
+    ]
+    if counts["to build"]:
+        waiting = [wheel for wheel in wheels if wheel.state == "to build"]
+        parts.insert(0, f"{len(waiting)} to build, {_time(waiting)}")
+    return "; ".join(parts)
+
+
+def _time(wheels: Sequence[WheelResult]) -> str:
+    """Return the expected time of builds, for people."""
+    cores = host.cores()
+    return time_text((BuildTime(wheel.seconds, wheel.seconds_from, cores) for wheel in wheels), cores=True)
+
+
 def _print(result: BuildResult, index: Index, context: Context) -> None:
     console = context.console
     if context.args.format == "json":
         failed = any(wheel.state == "failed" for wheel in result.wheels)
         console.document(msgspec.to_builtins(result), "failed" if failed else "ok")
         return
+    console.text(console.out.styled("bold", _answer(result.wheels)))
     for wheel in result.wheels:
         why = f": {wheel.why}" if wheel.state in {"up to date", "to build", "skipped"} else ""
-        console.data(f"{wheel.name} {wheel.version}  {wheel.state}{why}")
-    if not result.wheels:
-        console.data("The lock builds nothing: everything in it is published.")
-    elif all(wheel.state == "up to date" for wheel in result.wheels):
-        console.data("Nothing to build.")
+        console.text(f"  {wheel.name} {wheel.version}  {wheel.state}{why}")
     console.data(f"Index: {index.simple.as_uri()}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from matrix.context import Context
-    from matrix.screen import Screen
+    from matrix.screen import Cell, Screen
 
 SUMMARY = "list past and running builds: state, node, time, memory, log, and why each was built"
 EXAMPLE = "matrix builds apex --index index --format json"
@@ -56,13 +57,16 @@ def execute(context: Context) -> int:
     return 0
 
 
+_STYLES = {"built": "green", "failed": "bold red", "running": "yellow"}
+
+
 def _text(builds: Sequence[BuildRecord], logs: Path, screen: Screen) -> str:
     if not builds:
         return "There are no builds."
     head = ["STATE", "WHEEL", "NODE", "STARTED (UTC)", "TIME", "GIB", "CORES", "CACHE", "LOG", "WHY"]
-    rows = [
+    rows: list[list[Cell]] = [
         [
-            build.state,
+            (_STYLES.get(build.state, ""), build.state),
             f"{build.name} {build.version}",
             build.node or "-",
             f"{build.started:%Y-%m-%d %H:%M}" if build.started else "-",
@@ -76,7 +80,13 @@ def _text(builds: Sequence[BuildRecord], logs: Path, screen: Screen) -> str:
         for build in builds
     ]
     errors = [f"{build.name} {build.version}: {printable(build.error)}" for build in builds if build.error]
-    return "\n".join([screen.table(rows, head, indent=""), *errors, f"Logs: {logs}"])
+    counts = Counter(build.state for build in builds)
+    plural = "" if len(builds) == 1 else "s"
+    answer = (
+        f"{len(builds)} build{plural}: {', '.join(f'{number} {state}' for state, number in counts.items())}"
+    )
+    lines = [screen.styled("bold", answer), "", screen.table(rows, head, indent=""), ""]
+    return "\n".join([*lines, *map(screen.wrapped, errors), f"Logs: {logs}"])
 
 
 def _hits(build: BuildRecord) -> str:

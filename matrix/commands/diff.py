@@ -119,7 +119,7 @@ def execute(context: Context) -> int:
         document = _document(before.request, after.request, found, args.from_shipped)
         console.document(document, "breaks" if breaks else "ok")
     else:
-        console.data(f"{title}\n{consequences_text(found, sources=console.verbosity > 0)}")
+        console.text(f"{title}\n{consequences_text(found, sources=console.verbosity > 0)}")
         console.info(f"\n{remark}".rstrip())
         if found:
             console.info("*: a fact that changed. Sources: -v. Every row of the table: --format json")

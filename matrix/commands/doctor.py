@@ -12,10 +12,11 @@ from builders.containers.engines import choose_runtime
 from builders.containers.image import find_image, image_name
 from builders.containers.inspection import inspect_image
 from builders.doctor import check_machine
+from builders.findings import SEVERITIES
 from builders.sources import index_url
 from builders.urls import mirrored
 from matrix.options import add_catalog, add_format, add_index
-from matrix.render import findings_text
+from matrix.render import count_text, findings_text
 from resolver.errors import EnvironmentLacksError, UsageError, did_you_mean
 from resolver.versions import shorten, sort_key
 
@@ -67,6 +68,8 @@ def execute(context: Context) -> int:
             }
         console.document(document, "errors" if missing else "ok")
     else:
+        console.data(f"{count_text(findings)}\n".capitalize())
+        findings.sort(key=lambda finding: SEVERITIES.index(finding.severity))
         text = findings_text(findings, quiet=console.verbosity < 0, screen=console.out)
         if text:
             console.data(text)

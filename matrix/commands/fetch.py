@@ -141,7 +141,7 @@ def _report(result: FetchResult, args: argparse.Namespace, console: Console) -> 
     if args.format == "json":
         console.document(_document(result), "missing" if result.missing else "ok")
     else:
-        console.data(_text(result, every=console.verbosity > 0))
+        console.text(_text(result, every=console.verbosity > 0))
         if args.wheelhouse is not None:
             command = f"matrix env --wheelhouse {quote(str(args.wheelhouse))}"
             console.info(f"Use the files in {args.wheelhouse} with `{command}`.")
@@ -270,11 +270,11 @@ def _text(result: FetchResult, *, every: bool) -> str:
     missing = result.missing
     lines += [f"{item.name} {item.version}  missing  {item.origin}" for item in missing[:_MOST_ERRORS]]
     fetched = sum(item.state == "fetched" for item in result.sources)
-    lines.append(
+    answer = (
         f"{fetched} fetched ({format_size(result.bytes_fetched)}), {len(result.sources) - fetched} cached, "
         f"{len(missing)} missing. Cache: {cache_root()}"
     )
-    return "\n".join(lines)
+    return "\n".join([answer, *lines])
 
 
 def format_size(size: int) -> str:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from builders.index import Index
+from matrix.build_times import BuildTime, time_text
 from matrix.coverage import add_table, check_table_options, cover
 from matrix.locking import same_target
 from matrix.options import (
@@ -99,17 +100,22 @@ def _text(plan: Plan, screen: Screen) -> str:
             task.state,
             str(task.cores),
             f"{task.memory_gib:g}",
-            duration(task.seconds),
-            task.seconds_from,
+            "unknown" if task.seconds_from == "guess" else duration(task.seconds),
+            "-" if task.seconds_from == "guess" else task.seconds_from,
             ", ".join(names[key] for key in task.requires) or "-",
             task.why,
         ]
         for task in plan.tasks
     ]
-    lines = [screen.table(rows, head, indent="")]
-    if plan.missing:
+    times = {task.key: BuildTime(task.seconds, task.seconds_from, task.cores) for task in plan.missing}
+    answer = "Nothing to build."
+    lines = ["", screen.table(rows, head, indent=""), ""]
+    if times:
+        done = len(plan.tasks) - len(times)
+        answer = f"{len(times)} to build, {time_text(times.values())}" + (
+            f"; {done} up to date" if done else ""
+        )
         path = " -> ".join(names[key] for key in plan.critical_path)
-        lines += [f"Critical path: {duration(plan.critical_path_seconds)} ({path})"]
-    else:
-        lines += ["Nothing to build."]
-    return "\n".join([*lines, f"Index: {plan.index}"])
+        critical = time_text(times[key] for key in plan.critical_path)
+        lines.append(screen.wrapped(f"Critical path: {critical} ({path})"))
+    return "\n".join([screen.styled("bold", answer), *lines, f"Index: {plan.index}"])

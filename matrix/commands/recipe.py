@@ -130,7 +130,7 @@ def execute(context: Context) -> int:
     if args.format == "json":
         console.document(msgspec.to_builtins(result), "failed" if trial.state == "failed" else "ok")
     else:
-        console.data(_text(result, context))
+        console.text(_text(result, context))
     return trial.exit_code
 
 

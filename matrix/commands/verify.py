@@ -252,15 +252,15 @@ def _document(
 
 
 def _show(image: Path | None, reply: EnvironmentReply, findings: Sequence[Finding], console: Console) -> None:
-    console.data(f"{image or 'This machine'}: Python {reply.python}, {reply.executable}")
+    errors = sum(finding.severity == "error" for finding in findings)
+    not_judged = _count_not_judged(findings)
+    summary = f"{errors} error{'' if errors == 1 else 's'}." if errors else "No errors."
+    console.text(summary + (f" Not judged: {not_judged} (see below)." if not_judged else ""))
+    console.text(f"{image or 'This machine'}: Python {reply.python}, {reply.executable}")
     shown = findings if console.verbosity > 0 else limited(findings, _MOST_OF_ONE_KIND)
     text = findings_text(shown, quiet=console.verbosity < 0, indent="  ", screen=console.out)
     if text:
         console.data(text)
-    errors = sum(finding.severity == "error" for finding in findings)
-    not_judged = _count_not_judged(findings)
-    summary = f"{errors} error{'' if errors == 1 else 's'}." if errors else "No errors."
-    console.data(summary + (f" Not judged: {not_judged} (see above)." if not_judged else ""))
 
 
 def _count_not_judged(findings: Sequence[Finding]) -> int:

@@ -51,8 +51,9 @@ def test_failed_build_is_listed_with_its_error(
     assert build["seconds"] is not None
     assert main(["builds"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[1].startswith("failed")
-    assert lines[2] == "tiny 1.0: Building tiny failed."
+    assert lines[0] == "1 build: 1 failed"
+    assert lines[3].startswith("failed")
+    assert lines[5] == "tiny 1.0: Building tiny failed."
 
 
 def test_running_and_interrupted_builds_are_listed(index: Index, capsys: Capture) -> None:

@@ -63,7 +63,7 @@ def test_text_without_lock(capsys: Capture, python: str) -> None:
     out = capsys.readouterr().out
     assert "torch cannot be imported" in out
     assert "[verify-pins-not-judged]" in out
-    assert out.splitlines()[-1].startswith("1 error. Not judged: ")
+    assert out.splitlines()[0].startswith("1 error. Not judged: ")
 
 
 def test_dry_run_writes_job_script(capsys: Capture, tmp_path: Path) -> None:
