@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import signal
 import time
 import uuid
 from contextlib import contextmanager
@@ -75,6 +76,8 @@ _BEFORE_LABELLING = {"no-label", "plain-platform-tag", "torch-not-pinned"}
 
 OUT_OF_MEMORY = "out-of-memory"
 """Id in `builders.diagnosis`."""
+_KILLED = f"signal {int(signal.SIGKILL)}"
+"""What a probe reports of a process that was killed, for which the wheel is not to blame."""
 _SIGNALLED = range(129, 160)
 """Exit codes that a shell returns for programs that a signal has ended."""
 
@@ -444,10 +447,12 @@ class _Build:
         start, question = [str(environment.python)], wheel_question(task.recipe, borrowed)
         what = f"Probing {task.title}"
         try:
-            return ask(runtime, start, question, WheelReply, view, folder=folder, what=what, log=self.log)
+            reply = ask(runtime, start, question, WheelReply, view, folder=folder, what=what, log=self.log)
+            _check_not_killed(reply, what, self.log)
         except CommandError as error:
             context = replace(diagnosis_context(task), exit_code=error.code)
             raise self._audit_error(error.message, "The wheel is not published.", context, []) from error
+        return reply
 
     def _reject(self, wheel: Path, errors: Sequence[Finding]) -> None:
         if not errors:
@@ -531,6 +536,12 @@ def _was_interrupted(error: MatrixError) -> bool:
         return True
     cause = error.__cause__
     return isinstance(cause, CommandError) and (cause.code < 0 or cause.code in _SIGNALLED)
+
+
+def _check_not_killed(reply: WheelReply, what: str, log: Path) -> None:
+    """Raise `CommandError` if a process of the probe was killed, such as for lack of memory."""
+    if _KILLED in {outcome.error for outcome in (reply.torch, *reply.imports, *reply.objects)}:
+        raise CommandError(what, code=-signal.SIGKILL, log=log, lines=())
 
 
 def _measured(jobs: int, memory: MemoryMeter, cache: CompilerCache | None) -> dict[str, float | int]:

@@ -25,6 +25,7 @@ import msgspec
 import pytest
 
 from builders import host
+from builders.build_directory import BuildDirectory
 from builders.build_host import local_build_host
 from builders.cache import cache_root
 from builders.environments.wheelhouse import FetchOptions
@@ -249,6 +250,31 @@ def test_extension_that_does_not_load_is_not_published(
     assert "symbol_of_no_library" in caught.value.message
     assert [finding["id"] for finding in caught.value.details["diagnosis"]] == ["undefined-symbol"]
     assert contents(index.root) == before
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize(("code", "line", "is_kept"), [
+    (-9, "", True),
+    (137, "", True),
+    (1, "FAILED: [code=137] kernel.o", True),
+    (1, "kernel.cpp:1:10: fatal error: missing.h: No such file or directory", False),
+])  # fmt: skip
+def test_build_continues_unless_it_failed_by_itself(
+    task_for: MakeTask, index: Index, monkeypatch: pytest.MonkeyPatch, code: int, line: str, *, is_kept: bool
+) -> None:
+    def fail(*_: object, directory: BuildDirectory, **__: object) -> NoReturn:
+        (directory.source / "sound-1.0" / ".ninja_log").write_text("0\t1\t1\tkernel.o\tff\n")
+        directory.log.write_text(f"{line}\n")
+        what = "Building sound"
+        raise CommandError(what, code=code, log=directory.log, lines=[line])
+
+    monkeypatch.setattr("builders.task.compile_wheel", fail)
+    task, recorder = task_for("sound"), Recorder()
+    for _ in range(2):
+        with pytest.raises(BuildError):
+            build_wheel(task, index, Limits(jobs=1), recorder)
+    continued = "continue an interrupted build with 1 file that was compiled before"
+    assert (continued in recorder.messages) == is_kept
 
 
 BUILD = """
