@@ -1,0 +1,77 @@
+"""``matrix build-wheels`` when nothing has changed: a reason for each wheel, in no time."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from builders.index import Index
+from matrix.cli import main
+from tests.support.records import record_of
+from tests.support.tiny import tiny_wheel
+
+NAMES = [f"package{number:02}" for number in range(20)]
+ROWS = """
+[[package]]
+name = "{name}"
+title = "{name}"
+status = "observed"
+source = "a test"
+[[release]]
+package = "{name}"
+version = "1.0"
+sdist = {{ file = "{name}-1.0.tar.gz", sha256 = "{digest}" }}
+backend = ["cpu"]
+status = "observed"
+source = "a test"
+[[recipe]]
+package = "{name}"
+backend = "cpu"
+undeclared = ["setuptools", "wheel", "torch"]
+status = "observed"
+source = "a test"
+"""
+
+
+def cpu_seconds() -> float:
+    """Return how long the programs that were started so far have computed, whatever else runs."""
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
+
+
+@pytest.mark.slow
+def test_twenty_unchanged_packages_take_less_than_a_second(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    rows = [ROWS.format(name=name, digest=hashlib.sha256(name.encode()).hexdigest()) for name in NAMES]
+    (tmp_path / "mine.toml").write_text("".join(["schema = 1\n", *rows]))
+    assert main(["resolve", *NAMES, "--backend", "cpu", "--catalog", "mine.toml", "-q"]) == 0
+    capsys.readouterr()
+    assert main(["plan", "--format", "json"]) == 0
+    index = Index(tmp_path / "index")
+    for task in json.loads(capsys.readouterr().out)["tasks"]:
+        record = record_of(task["key"])
+        record["predicate"]["buildDefinition"]["internalParameters"]["inputs"] = task["inputs"]
+        index.publish(tiny_wheel(tmp_path / "tiny", task["name"], task["version"]), record)
+    environment = os.environ | {"PYTHONPYCACHEPREFIX": str(tmp_path / "compiled")}
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)
+    command = [sys.executable, "-m", "matrix", "build-wheels"]
+    times = []
+    for _ in range(3):
+        before = cpu_seconds()
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        times.append(cpu_seconds() - before)
+        assert done.returncode == 0, done.stderr
+        lines = done.stdout.splitlines()
+        assert sum(": the index has a wheel built from the same inputs" in line for line in lines) == 20
+    assert min(times) < 1, times
