@@ -14,7 +14,7 @@ from builders.findings import Finding
 from builders.sources.fetch import FetchedItem
 from matrix.checking.preflight import Preflight
 from matrix.commands.build_one import TaskResult
-from matrix.commands.build_wheels import BuildResult
+from matrix.commands.build_wheels import BuildResult, TableBuildResult
 from matrix.commands.builds import BuildList
 from matrix.commands.recipe import DraftResult
 from matrix.planning import Plan
@@ -168,6 +168,12 @@ class Fetched(Document, kw_only=True):
 
 class BuildWheels(BuildResult, kw_only=True):
     """The wheels of a lock."""
+
+    status: Literal["ok", "failed"]
+
+
+class BuildTable(TableBuildResult, frozen=True, kw_only=True):
+    """The cells of a selection of the table, and their wheels."""
 
     status: Literal["ok", "failed"]
 
@@ -373,6 +379,7 @@ DOCUMENTS: dict[str, Any] = {
     "fetch": Fetched,
     "plan": Plan,
     "build-wheels": BuildWheels,
+    "build-wheels-table": BuildTable,
     "build-one": BuildOne | BuildSeveral,
     "builds": Builds,
     "recipe-draft": Draft,

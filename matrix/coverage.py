@@ -27,7 +27,7 @@ from matrix.resolution_text import title_of
 from matrix.stopping import duration_argument
 from resolver.errors import EnvironmentLacksError, MatrixError, TooLargeError, UsageError
 from resolver.inferred import with_releases_of
-from resolver.model import Conflict, Resolution
+from resolver.model import Conflict, Resolution, Target
 from resolver.requirements import parse_requirement
 from resolver.resolve import resolve
 from resolver.table import COMBINATION, UNDECIDED, Table, request_of_cell
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from resolver.facts.catalog import Catalog
     from resolver.facts.schema import ProvenSet
     from resolver.indexes import PackageIndexes
-    from resolver.model import Requirement, Target
+    from resolver.model import Requirement
     from resolver.table import Cell, Column, Row
 
 State = Literal["proven", "built", "buildable", "impossible"]

@@ -50,10 +50,11 @@ from matrix.planning import limits_of, refresh_published, tasks_of, why_to_build
 from matrix.request import check_names
 from matrix.resolution_text import show_conflict
 from matrix.stopping import add_stopping, stop_time
+from resolver.errors import MatrixError, StoppedError
 from resolver.model import Conflict
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from builders.plan import Task
     from builders.scheduling.batch import Executor, Run
@@ -277,15 +278,24 @@ def _build_table(context: Context) -> int:
         keys = coverage.within(args.budget, keys)
     wheels = [_planned(task, index) for task in coverage.tasks.values()]
     if args.dry_run:
-        exit_code = _warn([wheel for wheel in wheels if wheel.build_key in keys], context)
-    else:
+        return _print_cells(coverage, wheels, context, _warn(_of(wheels, keys), context))
+    try:
         exit_code = _build_cells(coverage, keys, wheels, context)
-    _explain(coverage, wheels, index)
-    _print_cells(coverage, wheels, index, context)
-    if coverage.lacking is not None and not args.dry_run:
-        context.console.error(coverage.lacking.message, coverage.lacking.hint)
-        return coverage.lacking.exit_code
-    return exit_code
+    except StoppedError as error:
+        for wheel in wheels:
+            published = index.find(wheel.name, wheel.build_key)
+            wheel.wheel = str(published.path) if published else None
+        error_to_print: MatrixError | None = error
+    else:
+        error_to_print = coverage.lacking
+    if error_to_print is not None:
+        context.console.error(error_to_print.message, error_to_print.hint)
+        exit_code = error_to_print.exit_code
+    return _print_cells(coverage, wheels, context, exit_code)
+
+
+def _of(wheels: Iterable[WheelResult], keys: Collection[str]) -> list[WheelResult]:
+    return [wheel for wheel in wheels if wheel.build_key in keys]
 
 
 def _build_cells(
@@ -308,8 +318,9 @@ def _limits(context: Context) -> Limits:
     return replace(limits_of(context), until=stop_time(context))
 
 
-def _explain(coverage: Coverage, wheels: Sequence[WheelResult], index: Index) -> None:
-    """Exchange the reasons why wheels were not built between a selection and the results."""
+def _print_cells(coverage: Coverage, wheels: list[WheelResult], context: Context, exit_code: int) -> int:
+    """Print the cells of a selection, with the reasons why wheels were not built; return the exit code."""
+    index = coverage.index
     for wheel in wheels:
         key = wheel.build_key
         if key in coverage.why_not:
@@ -318,16 +329,15 @@ def _explain(coverage: Coverage, wheels: Sequence[WheelResult], index: Index) ->
             coverage.why_not[key] = earlier_failure(coverage.tasks[key], index) or "it failed"
         elif wheel.state == "skipped":
             coverage.why_not[key] = wheel.why
-
-
-def _print_cells(coverage: Coverage, wheels: list[WheelResult], index: Index, context: Context) -> None:
     result = coverage.result({wheel.build_key for wheel in wheels if wheel.wheel})
     if context.args.format == "json":
         fields = {name: getattr(result, name) for name in result.__struct_fields__}
-        context.console.document(msgspec.to_builtins(TableBuildResult(**fields, wheels=wheels)))
-        return
-    context.console.data(coverage_text(result, context.console.out))
-    context.console.data(f"Index: {index.simple.as_uri()}")
+        document = msgspec.to_builtins(TableBuildResult(**fields, wheels=wheels))
+        context.console.document(document, "failed" if exit_code else "ok")
+    else:
+        context.console.data(coverage_text(result, context.console.out))
+        context.console.data(f"Index: {index.simple.as_uri()}")
+    return exit_code
 
 
 def _earlier_jobs(context: Context) -> int:

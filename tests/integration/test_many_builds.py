@@ -18,7 +18,7 @@ from builders.index import Index
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
-NAMES = ("east", "north", "south", "west")
+NAMES = ("east", "north", "west")
 SETUP = """
 import sys, time
 from setuptools import setup

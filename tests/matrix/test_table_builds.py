@@ -12,8 +12,9 @@ import pytest
 from builders.host import running_python
 from builders.index import Index
 from builders.plan import Task
+from builders.scheduling.local import Builds
 from matrix.cli import main
-from resolver.errors import BuildError, EnvironmentLacksError, MatrixError
+from resolver.errors import BuildError, EnvironmentLacksError, MatrixError, StoppedError
 from tests.support.records import record_of
 from tests.support.tiny import tiny_wheel
 
@@ -127,6 +128,15 @@ def test_nothing_is_started_that_exceeds_the_budget(
     assert {cell["state"] for cell in document["cells"]} == {"buildable"}
     assert "the budget" in document["cells"][0]["why"]
     assert len(run(capsys, "--budget", "1h", "--jobs", "1")["wheels"]) == len(builder()) == 3
+
+
+def test_stop_in_time_lists_the_cells(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stop(*_: object, **__: object) -> None:
+        msg = "The time limit was reached."
+        raise StoppedError(msg)
+
+    monkeypatch.setattr(Builds, "run", stop)
+    assert {state for _, state in states(run(capsys, code=130))} == {"buildable"}
 
 
 def test_dry_run_with_budget_takes_the_newest(capsys: Capture) -> None:
