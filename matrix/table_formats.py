@@ -56,7 +56,7 @@ def to_text(table: Table, rows: Iterable[Row], screen: Screen) -> Iterator[str]:
     refused = {column.name: table.refused_everywhere(column) for column in table.columns}
     listed = ", ".join(f"{name} ({reason})" for name, reason in refused.items() if reason)
     if listed:
-        yield f"Not available in any row: {listed}\n"
+        yield screen.wrapped(f"Not available in any row: {listed}") + "\n"
     layout = _Layout(table, [column for column in table.columns if not refused[column.name]], screen)
     for _, group in groupby(rows, key=lambda row: (row.images, row.rocm, row.verdict)):
         first = next(group)
