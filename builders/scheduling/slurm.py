@@ -42,6 +42,7 @@ _LIGHT = 60.0
 """Seconds; a build that is expected to take less shares a job with others."""
 _LAUNCH_FAILED = "launch failed requeued held"
 """The reason of a job that Slurm holds until somebody releases it: its node could not start it."""
+_TIME_LIMIT = "PartitionTimeLimit"
 _GLANCE = 1.0
 """Seconds between two looks for new exit codes, for which Slurm is not asked."""
 
@@ -134,6 +135,7 @@ class Slurm(Executor):
     def __init__(self, index: Index, reporter: Reporter) -> None:
         super().__init__(index, reporter)
         self._rows: list[_Row] = []  # the last answer of `squeue`
+        self._warned: set[str] = set()  # jobs that Slurm does not start
 
     def require(self, consequence: str) -> None:  # noqa: D102
         missing = [name for name in ("sbatch", "squeue", "scancel", "scontrol") if not shutil.which(name)]
@@ -169,6 +171,14 @@ class Slurm(Executor):
             return None
         self._rows = rows
         known = {row.number: "LAUNCH_FAILED" if row.reason == _LAUNCH_FAILED else row.state for row in rows}
+        for row in rows:
+            if row.reason == _TIME_LIMIT and row.number in self._of_run() and row.number not in self._warned:
+                self._warned.add(row.number)
+                text = (
+                    f"Slurm does not start job {row.number}: its time limit is above that of the partition."
+                )
+                advice = "Cancel the jobs with --cancel, and choose a shorter one with --time."
+                self.reporter.warning(f"{text}\n{advice}")
         gone = [job.number for job in self._live() if job.number not in known]
         for number in list(gone):
             code = self._exit_code(number)

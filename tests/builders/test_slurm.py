@@ -39,7 +39,9 @@ echo "$number|PENDING|small|$(sed -n 's/#SBATCH --job-name=//p' "$script")" >> q
 echo "$number;rig"
 """,
     "squeue": r"""
-test ! -e silent && sed 's/|HELD|\(.*\)/|PENDING|\1|launch failed requeued held/;t;s/$/|None/' queue
+test ! -e silent && sed 's/|HELD|\(.*\)/|PENDING|\1|launch failed requeued held/;t
+s/|LONG|\(.*\)/|PENDING|\1|PartitionTimeLimit/;t
+s/$/|None/' queue
 """,
     "scancel": """\
 for number; do sed -i "s/^$number|[A-Z]*/$number|CANCELLED/" queue; done
@@ -290,6 +292,11 @@ def test_job_held_after_failed_launch_is_replaced(cluster: Cluster, follow: Foll
     assert states(run) == {"a": "built", "b": "built"}
     assert cluster.calls("scancel") == ["scancel 1"]
     assert any("could not start on its node; it is submitted again" in text for text in told.messages)
+
+
+def test_job_longer_than_partition_admits_is_reported_once(follow: Follow) -> None:
+    _, told = follow(run_of(task("a")), {1: "LONG"}, {}, {1: "COMPLETED"})
+    assert sum("Slurm does not start job 1" in text for text in told.messages) == 1
 
 
 def test_node_failures_are_retried_twice(follow: Follow) -> None:

@@ -254,22 +254,25 @@ def test_two_users_build_in_slurm_jobs(members: tuple[Member, Member]) -> None:
     with cluster(root / "slurm", nodes=("rig1", "rig2")) as slurm, ThreadPoolExecutor(2) as pool:
 
         def build(member: Member) -> subprocess.CompletedProcess[str]:
-            lock = ("--lock", f"{member.name}.lock")
-            resolved = member.run(
-                "-m",
-                "matrix",
-                "resolve",
-                *names,
-                "--backend",
-                "cpu",
-                "--catalog",
-                "facts",
-                *lock,
-                env=settings,
-            )
+            lock = f"{member.name}.lock"
+            request = (*names, "--backend", "cpu", "--catalog", "facts", "-o", lock)
+            resolved = member.run("-m", "matrix", "resolve", *request, env=settings)
             assert resolved.returncode == 0, resolved.stderr
-            options = ("--executor", "slurm", "--index", "index", "--jobs", "1", "--format", "json")
-            return member.run("-m", "matrix", "build-wheels", *options, *lock, env=settings | slurm.env)
+            options = (
+                "--executor",
+                "slurm",
+                "--index",
+                "index",
+                "--jobs",
+                "1",
+                "--time",
+                "30",
+                "--format",
+                "json",
+            )
+            return member.run(
+                "-m", "matrix", "build-wheels", *options, "--lock", lock, env=settings | slurm.env
+            )
 
         done = list(pool.map(build, members))
     index = Index(project / "index")

@@ -159,7 +159,7 @@ def test_job_cancelled_by_hand(case: Case, slurm: Slurm) -> None:
 
 @pytest.mark.long
 def test_job_of_node_that_is_down_runs_again(case: Case, slurm: Slurm) -> None:
-    """Slurm starts a job again two minutes after it was requeued."""
+    """Slurm starts a job again two minutes after it was requeued; its node may be back by then."""
     scripts = {
         "a": "echo $SLURMD_NODENAME >> order; test -e again || sleep 60",
         "b": "true",
@@ -172,7 +172,6 @@ def test_job_of_node_that_is_down_runs_again(case: Case, slurm: Slurm) -> None:
         slurm.run("scontrol", "update", f"NodeName={node}", "State=DOWN", "Reason=test")
         wait_until(lambda: len(case.lines()) == 2, 200)
     assert states(results[0]) == {"a": "built", "b": "built"}
-    assert case.lines()[1] != node
 
 
 @pytest.mark.long
