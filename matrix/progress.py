@@ -557,7 +557,7 @@ def overview(tasks: Tasks) -> str:
     if remaining is None:
         return text
     seconds, is_least = remaining
-    return f"{text}; {'at least' if is_least else 'about'} {duration(seconds)} left"
+    return f"{text}; {'at least' if is_least else 'about'} {duration(max(1.0, seconds))} left"
 
 
 def _ended(row: Row) -> str:

@@ -58,6 +58,12 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 @pytest.fixture(autouse=True)
+def _unlimited_width(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Remove what pytest-xdist sets for its workers, so that text is wrapped only where a test wants it."""
+    monkeypatch.delenv("COLUMNS", raising=False)
+
+
+@pytest.fixture(autouse=True)
 def _uncached_namespace_checks() -> None:
     """Clear the cached results of namespace checks, because tests change PATH."""
     runtime.without_network.cache_clear()
