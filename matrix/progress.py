@@ -389,7 +389,7 @@ class Board(Display):
         super().__init__(tasks, stream)
         self._screen = screen
         self._drawn: list[str] = []
-        """The lines on the terminal, the last of which has the cursor at its end."""
+        """The lines on the terminal, the last of which has the cursor at its start."""
         self._last = -math.inf
 
     def show_step(self, row: Row | None, message: str) -> None:
@@ -443,7 +443,7 @@ class Board(Display):
             parts.append("\n" if number else "")
             parts.append(f"\r{line}\033[K" if line != before else "")
         self._drawn = lines
-        self._write("".join(parts))
+        self._write("".join(parts) + "\r")  # at the end of a line, the terminal's ^C would begin another one
 
     def _to_first_line(self, columns: int) -> str:
         """Return the codes that move the cursor; a narrower terminal may have wrapped the lines."""

@@ -187,6 +187,18 @@ def test_board_is_removed_after_interrupt(board: Board, terminal: Terminal, cloc
     assert terminal.shown == []
 
 
+def test_board_is_removed_after_the_terminal_shows_ctrl_c(
+    board: Board, terminal: Terminal, clock: Clock
+) -> None:
+    with suppress(KeyboardInterrupt), board.task("compile"):
+        board.step("x" * 100)
+        clock.now = 3
+        board.tick()
+        terminal.stream.feed("^C")
+        raise KeyboardInterrupt
+    assert terminal.shown == []
+
+
 def test_messages_are_above_the_board(board: Board, terminal: Terminal, clock: Clock) -> None:
     board.progress("a 1.0", state="running")
     clock.now = 2
