@@ -235,7 +235,7 @@ def _check_root(index: Index, *, repair: bool) -> Iterator[Finding]:
 
 
 def _check_leftovers(index: Index, *, repair: bool) -> Iterator[Finding]:
-    folders = [index.simple, index.provenance, index.yanked, index.status]
+    folders = [index.root, index.simple, index.provenance, index.yanked, index.status]
     folders += [index.simple / project for project in index.project_directories()]
     for folder in folders:
         for path in _old(folder / name for name in index.names(folder, regular=True)):

@@ -8,6 +8,7 @@ this program alone begin with an underscore, which PEP 691 reserves for the inde
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import html
 import os
@@ -47,9 +48,11 @@ _WHEEL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+!-]*\.whl")
 anything in a tag."""
 
 _HEAD = """<!DOCTYPE html>
-<html>
+<html lang="en">
 <head>
 <meta charset="utf-8">
+<meta name="viewport" content="width=device-width">
+<meta name="color-scheme" content="light dark">
 <meta name="pypi:repository-version" content="{version}">
 {meta}<title>{title}</title>
 </head>
@@ -199,6 +202,94 @@ def root_html(names: Iterable[str]) -> bytes:
     """Return the HTML page that lists the projects."""
     links = (f'<a href="{name}/">{name}</a><br>' for name in names)
     return _html(API_VERSION, "Simple index", links)
+
+
+LANDING_START = b"""<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="generator" content="rocm-matrix">"""
+"""How a landing page begins. A page of the root that begins differently belongs to somebody else."""
+
+
+def landing_html(names: Iterable[str]) -> bytes:
+    """Return the page of the index's own directory, which says how to use the index.
+
+    Its script writes the real address of the index into the commands, so the page does not depend on it.
+    """
+    links = "\n".join(f'<li><a href="simple/{name}/index.html">{name}</a></li>' for name in names)
+    digest = base64.b64encode(hashlib.sha256(_LANDING_SCRIPT.encode()).digest()).decode()
+    page = _LANDING.format(style=_LANDING_STYLE, script=_LANDING_SCRIPT, digest=digest, links=links)
+    return LANDING_START + page.encode()
+
+
+_LANDING_STYLE = """
+:root { color-scheme: light dark; --line: #d0d7de; --head: #f3f5f7; --link: #0550ae; }
+@media (prefers-color-scheme: dark) { :root { --line: #3d444d; --head: #20252b; --link: #8cc0ff; } }
+body { font: 1rem/1.5 system-ui, sans-serif; max-width: 52rem; margin: 1rem auto; padding: 0 1rem; }
+a { color: var(--link); }
+div { display: flex; gap: 0.5rem; align-items: start; margin: 0.5rem 0; }
+pre { flex: 1; margin: 0; padding: 0.5rem; background: var(--head); border: 1px solid var(--line);
+  white-space: pre-wrap; overflow-wrap: anywhere; }
+button { font: inherit; padding: 0.25rem 0.75rem; }
+ul { columns: 12rem; }
+"""
+_LANDING_SCRIPT = """
+const simple = new URL("simple/", location.href).href.replace(/\\/$/, "");
+const isFile = location.protocol === "file:";
+const directory = isFile ? decodeURIComponent(location.pathname).replace(/\\/[^/]*$/, "") : "";
+const quote = (word) => /^[\\w@%+=:,./-]+$/.test(word) ? word : "'" + word.replaceAll("'", "'\\\\''") + "'";
+for (const pre of document.querySelectorAll("pre")) {
+  pre.textContent = pre.textContent.replace("URL", () => quote(simple));
+  if (isFile) pre.textContent = pre.textContent.replace("DIR", () => quote(directory));
+  const button = document.createElement("button");
+  button.type = "button";
+  button.textContent = "Copy";
+  button.addEventListener("click", async () => {
+    try {
+      await navigator.clipboard.writeText(pre.textContent);
+    } catch {
+      getSelection().selectAllChildren(pre);
+      document.execCommand("copy");
+    }
+    document.querySelector("[role=status]").textContent = "Copied.";
+  });
+  pre.after(button);
+}
+"""
+_LANDING = """
+<meta http-equiv="Content-Security-Policy"
+ content="default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>Package index</title>
+<style>{style}</style>
+</head>
+<body>
+<main>
+<h1>Package index</h1>
+<p>Wheels of PyTorch extensions, built by <code>matrix</code>. Installers read the directory
+<a href="simple/index.html">simple/</a>. Pin the whole version with its label, such as
+<code>1.9.0+rocm6.4.torch2.9.1.gfx90a</code>: it names the ROCm, torch and GPU architectures of the wheel.</p>
+<h2>Install with pip or uv</h2>
+<p>torch comes from its own index, whose URL names the ROCm version.</p>
+<div><pre>pip install --only-binary :all: --extra-index-url URL \
+  --extra-index-url https://download.pytorch.org/whl/rocm6.4 NAME==VERSION</pre></div>
+<div><pre>uv pip install --index URL NAME==VERSION</pre></div>
+<h2>Install with what matrix resolved</h2>
+<p>These need the directory of the index, and a <code>matrix.lock</code>.</p>
+<div><pre>matrix index list --index DIR</pre></div>
+<div><pre>matrix env --for cotainr --index DIR</pre></div>
+<div><pre>matrix report --index DIR</pre></div>
+<p role="status"></p>
+<h2>Packages</h2>
+<ul>
+{links}
+</ul>
+</main>
+<script>{script}</script>
+</body>
+</html>
+"""
 
 
 def read_project(text: bytes) -> ProjectPage | None:

@@ -2,6 +2,7 @@
 
 Layout::
 
+    index.html                                 how to use the index, for people
     simple/index.html, index.json              the projects
     simple/<project>/index.html, index.json    the project's wheels, with hashes
     simple/<project>/<wheel>
@@ -22,7 +23,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,12 +45,14 @@ from builders.index.access import directory, is_regular, read_regular, refuse, s
 from builders.index.pages import (
     ACTIVE,
     JSON_PAGE,
+    LANDING_START,
     PAGE,
     Entry,
     Status,
     entries_of_page,
     entry_of,
     is_wheel,
+    landing_html,
     metadata_of,
     project_html,
     project_json,
@@ -318,10 +321,30 @@ class Index:
         while True:
             names = self._paged()
             pages = root_html(names), root_json(names)
-            if not (changed := self._write_pages(self.simple, *pages) or changed):
+            written = self._write_pages(self.simple, *pages)
+            written = self._write_landing(names) or written
+            if not (changed := written or changed):
                 return False
             if self._paged() == names:
                 return True
+
+    def landing(self) -> bytes:
+        """Return the page of the index's own directory; empty if there is none, or somebody else wrote it."""
+        try:
+            text = self.read(self.root / PAGE, largest=_LARGEST_PAGE)
+        except OSError:  # not a regular file, or unreadable
+            return b""
+        return text if text.startswith(LANDING_START) else b""
+
+    def _write_landing(self, names: Sequence[str]) -> bool:
+        """Write the page of the index's own directory if it differs, unless somebody else wrote one."""
+        path, text = self.root / PAGE, landing_html(names)
+        if self.has_content(path, text) or not (names or os.path.lexists(path)):
+            return False
+        if os.path.lexists(path) and not self.landing():
+            return False
+        self.write(path, text)
+        return True
 
     def _paged(self) -> list[str]:
         """Return the projects that have a page; the root must not link to others."""

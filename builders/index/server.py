@@ -127,7 +127,7 @@ class _Pages:
 
 
 class IndexApplication:
-    """An index as a WSGI application; it serves only files under ``simple/``.
+    """An index as a WSGI application; it serves the landing page and files under ``simple/``.
 
     Symbolic links are followed within the index; a link that leaves it is not found. The index may change
     while it is served; every response shows its current state.
@@ -154,6 +154,8 @@ class IndexApplication:
         parts = _parts(request.environ["PATH_INFO"])
         match parts:
             case [""]:
+                if landing := self._index.landing():
+                    return Response(landing, content_type=_PLAIN_HTML, headers={"Cache-Control": "no-cache"})
                 return _redirect(request, f"{request.root_path}/simple/")
             case ["simple"] | ["simple", "index.html" | "index.json"]:
                 return self._page(request, self._index.simple, parts[1:], slash=len(parts) == 1)

@@ -25,6 +25,7 @@ from builders.files import link_exclusively, replace_file, sha256_of
 from builders.index import Index
 from resolver.errors import MatrixError
 from tests.support.records import record_of
+from tests.support.tiny import tiny_wheel
 
 MakeWheel = Callable[..., Path]
 Contents = Callable[[Path], dict[str, bytes]]
@@ -448,3 +449,16 @@ def test_empty_index_has_no_projects(index: Index) -> None:
     assert index.projects() == nothing
     assert index.wheels("tiny") == nothing
     assert list(index.published("tiny")) == nothing
+
+
+def test_landing_page_lists_projects_and_keeps_other_pages(tmp_path: Path) -> None:
+    index = Index(tmp_path / "index")
+    index.publish(tiny_wheel(tmp_path, "apex", "1.0"), {})
+    page = index.root / "index.html"
+    assert b'href="simple/apex/index.html"' in page.read_bytes()
+    page.write_text("<p>somebody else's page</p>")
+    index.publish(tiny_wheel(tmp_path, "flash-attn", "1.0"), {})
+    assert page.read_text() == "<p>somebody else's page</p>"
+    page.unlink()
+    index.refresh_all()
+    assert b"simple/flash-attn/" in page.read_bytes()

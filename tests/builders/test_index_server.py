@@ -25,6 +25,7 @@ from builders.index import Index, server
 from builders.index.maintenance import yank
 from builders.index.server import serving
 from resolver.errors import EnvironmentLacksError
+from tests.support.tiny import tiny_wheel
 
 MakeWheel = Callable[..., Path]
 JSON = "application/vnd.pypi.simple.v1+json"
@@ -142,16 +143,27 @@ def test_server_answers_range_requests(address: str, index: Index) -> None:
         ("My_Pkg.Ext/", "/simple/my-pkg-ext/"),
         ("my-pkg-ext", "/simple/my-pkg-ext/"),
         ("MY.PKG.EXT", "/simple/my-pkg-ext/"),
-        ("..", "/simple/"),
     ],
 )
 def test_server_redirects_to_normalized_name(address: str, path: str, to: str) -> None:
     session = requests.Session()
     prepared = session.prepare_request(requests.Request("GET", address))
-    prepared.url = address + path if path != ".." else address.removesuffix("simple/")
+    prepared.url = address + path
     answer = session.send(prepared, allow_redirects=False, timeout=10)
     assert answer.status_code == 301
     assert answer.headers["Location"].endswith(to)
+
+
+def test_server_root_is_landing_page_or_leads_to_projects(tmp_path: Path) -> None:
+    index = Index(tmp_path / "index")
+    index.publish(tiny_wheel(tmp_path, "apex", "1.0"), {})
+    with serving(index) as url:
+        root = url.removesuffix("simple/")
+        answer = requests.get(root, timeout=10)
+        assert answer.content == (index.root / "index.html").read_bytes()
+        assert answer.headers["Content-Type"].startswith("text/html")
+        (index.root / "index.html").write_text("<p>somebody else's page</p>")
+        assert requests.get(root, timeout=10).url == url
 
 
 @pytest.mark.parametrize(

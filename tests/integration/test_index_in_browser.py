@@ -12,6 +12,7 @@ from urllib.request import url2pathname
 import pytest
 from selenium.webdriver import Chrome
 from selenium.webdriver.common.by import By
+from selenium.webdriver.support.wait import WebDriverWait
 
 from builders.index import Index
 from builders.index.maintenance import yank
@@ -94,10 +95,26 @@ def test_a_browser_finds_every_wheel_and_gets_it_whole(browser: Chrome, index: I
     assert complaints == []
 
 
-def test_a_person_who_types_only_the_host_is_led_to_the_index(browser: Chrome, index: Index) -> None:
+def test_landing_page_has_commands_with_its_address(browser: Chrome, index: Index) -> None:
+    browser.get((index.root / "index.html").as_uri())
+    commands = [one.text for one in browser.find_elements(By.TAG_NAME, "pre")]
+    assert any(f"--index {(index.simple).as_uri()} " in command for command in commands)
+    assert f"matrix index list --index '{index.root}'" in commands
+    browser.find_element(By.TAG_NAME, "button").click()
+    WebDriverWait(browser, 5).until(lambda _: browser.find_element(By.CSS_SELECTOR, "[role=status]").text)
     with serving(index) as url:
         browser.get(url.removesuffix("simple/"))
-        assert browser.current_url == url
+        assert any(
+            f"--index {url.removesuffix('/')} " in one.text
+            for one in browser.find_elements(By.TAG_NAME, "pre")
+        )
+        browser.find_element(By.LINK_TEXT, "apex").click()
+        assert browser.current_url == f"{url}apex/index.html"
+    assert [one["message"] for one in browser.get_log("browser") if "favicon" not in one["message"]] == []
+
+
+def test_other_spellings_of_names_lead_to_the_project(browser: Chrome, index: Index) -> None:
+    with serving(index) as url:
         browser.get(f"{url}Flash_Attn")
         assert browser.current_url == f"{url}flash-attn/"
         assert [name.partition("-")[0] for name in links(browser)] == ["flash_attn"]
