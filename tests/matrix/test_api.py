@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import os
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import matrix
+from resolver.errors import BuildError
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "api.md"
 
@@ -27,6 +29,28 @@ def test_examples_on_the_api_page_run(
     for block in blocks:
         exec(compile(block, str(PAGE), "exec"), namespace)
     assert (tmp_path / "matrix.lock").exists()
+
+
+def test_build_uses_the_executor_and_raises_the_first_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    resolution = matrix.resolve(["deepspeed", "torch==2.13.0"], backend="cpu")
+    assert isinstance(resolution, matrix.Resolution)
+    index = matrix.Index(tmp_path / "index")
+
+    def build(*_: object, **__: object) -> Path:
+        return tmp_path / f"built by {os.getppid()}.whl"  # the executor builds in a process of its own
+
+    def fail(*_: object, **__: object) -> Path:
+        msg = "It does not compile."
+        raise BuildError(msg)
+
+    monkeypatch.setattr("builders.scheduling.local.build_wheel", build)
+    assert matrix.build(resolution, index) == [tmp_path / f"built by {os.getpid()}.whl"]
+    monkeypatch.setattr("builders.scheduling.local.build_wheel", fail)
+    with pytest.raises(BuildError, match="does not compile"):
+        matrix.build(resolution, index)
 
 
 def test_public_names_exist_and_are_documented() -> None:
