@@ -109,7 +109,10 @@ def test_jobs_outlive_killed_command_and_are_attached_to(slurm: Slurm, tmp_path:
     log = tmp_path / "killed.txt"
     with log.open("w") as output:
         process = subprocess.Popen(
-            [*program, *build, "--jobs", "1", "--keep-going"], cwd=tmp_path, env=environment, stderr=output
+            [*program, *build, "--jobs", "1", "--time", "30", "--keep-going"],
+            cwd=tmp_path,
+            env=environment,
+            stderr=output,
         )
     until = time.monotonic() + 300
     while ": running" not in log.read_text():
