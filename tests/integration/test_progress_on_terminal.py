@@ -146,7 +146,8 @@ def test_interrupt_leaves_a_clean_terminal_and_the_next_run_continues(work: Work
     assert done.returncode == 0, done.stderr
     events = [json.loads(line) for line in done.stderr.splitlines()]
     assert {event["schema"] for event in events} == {1}
-    assert [event["state"] for event in events if event.get("task") == "slow 1.0"][-1] == "done"
+    progress = [event for event in events if event["event"] == "progress" and event["task"] == "slow 1.0"]
+    assert progress[-1]["state"] == "done"
 
 
 def test_log_file_has_a_line_per_event(work: Work) -> None:
