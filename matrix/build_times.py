@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
+from builders.expected_time import expected_time
 from matrix.render import duration
 
 if TYPE_CHECKING:
-    from builders.index import Index
-    from builders.scheduling.estimates import TimeSource
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from builders.expected_time import TimeSource
     from resolver.facts.catalog import Catalog
-    from resolver.model import Resolution
+    from resolver.model import Distribution, Resolution
 
 
 class BuildTime(NamedTuple):
@@ -20,26 +23,46 @@ class BuildTime(NamedTuple):
     seconds: float
     source: TimeSource
     cores: int
+    """The cores with which a time of a recipe was computed."""
 
 
-def build_times(resolution: Resolution, catalog: Catalog, index: Index) -> dict[str, BuildTime]:
-    """Return the expected time of each build with all cores of this machine."""
+def build_times(resolution: Resolution, catalog: Catalog, index: Path) -> dict[str, BuildTime]:
+    """Return the expected time of each build with all cores of this machine.
+
+    Parameters
+    ----------
+    index
+        Directory of the index, whose records have the times of earlier builds. It need not exist.
+    """
     built = resolution.built()
     if not built:
         return {}
-    from builders import host
-    from builders.scheduling.estimates import expected_time, recorded
     from resolver.facts.catalog import recipe_for
     from resolver.inferred import with_releases_of
 
     catalog = with_releases_of(catalog, resolution)
-    cores = host.cores()
     times = {}
     for pick in built:
         release = catalog.release.get((pick.name, pick.version, pick.variant))
         recipe = recipe_for(catalog, release, resolution.target.backend) if release else None
-        times[pick.name] = BuildTime(*expected_time(recipe, recorded(pick, index), cores), cores)
+        cores = _cores() if recipe and recipe.core_hours else 1
+        times[pick.name] = BuildTime(*expected_time(recipe, _recorded(pick, index), cores), cores)
     return times
+
+
+def _recorded(pick: Distribution, index: Path) -> Mapping[str, float]:
+    if not index.is_dir():
+        return {}
+    from builders.index import Index
+    from builders.scheduling.estimates import recorded
+
+    return recorded(pick, Index(index))
+
+
+def _cores() -> int:
+    from builders.host import cores
+
+    return cores()
 
 
 def time_text(times: Iterable[BuildTime], *, cores: bool = False) -> str:

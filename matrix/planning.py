@@ -11,9 +11,10 @@ import msgspec
 from builders.build_host import find_build_host
 from builders.compiler_cache import find_compiler_cache
 from builders.constants import LOCK_FILE
+from builders.expected_time import TimeSource
 from builders.plan import plan
 from builders.records import changes_since_last_build, explain_changes
-from builders.scheduling.estimates import TimeSource, estimates, task_graph
+from builders.scheduling.estimates import estimates, task_graph
 from builders.scheduling.local import machine
 from builders.scheduling.scheduler import remaining_paths
 from builders.task import Limits

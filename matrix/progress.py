@@ -14,10 +14,11 @@ import re
 import threading
 import time
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
 from graphlib import CycleError, TopologicalSorter
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Literal
+
+import msgspec
 
 from matrix.render import duration
 from matrix.screen import PLAIN, Screen, encoding_of, uses_ascii
@@ -47,8 +48,7 @@ _ENDED = {"done", "failed", "skipped"}
 _CURSOR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 
 
-@dataclass(slots=True)
-class Row:
+class Row(msgspec.Struct):
     """What is known about a task."""
 
     name: str
@@ -110,13 +110,13 @@ def _bytes(done: float, total: float) -> str:
     return f"{shown}/{total / 2**exponent:.{digits}f} {unit}" if total else f"{shown} {unit}"
 
 
-@dataclass
 class Tasks:
     """All tasks of a command, in the order in which they were first reported."""
 
-    clock: Callable[[], float] = time.monotonic
-    rows: dict[str, Row] = field(default_factory=dict)
-    _remaining: tuple[float, tuple[float, bool] | None] = (-math.inf, None)
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self.clock = clock
+        self.rows: dict[str, Row] = {}
+        self._remaining: tuple[float, tuple[float, bool] | None] = (-math.inf, None)
 
     def row(self, name: str) -> Row | None:
         """Return a task; for an empty name the one that was started last and still runs."""

@@ -16,7 +16,7 @@ from builders.files import write_atomic
 from matrix.build_times import time_text
 from matrix.screen import PLAIN, Cell, Screen
 from resolver.lock import encode
-from resolver.model import STATUS_RANK
+from resolver.model import PLATFORM, STATUS_RANK
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sized
@@ -199,11 +199,11 @@ def reasons_text(resolution: Resolution, screen: Screen = PLAIN) -> str:
 
 def names_of_others(resolution: Resolution) -> frozenset[str]:
     """Return the distributions that only package indexes know, and that the request does not name."""
-    requested = {requirement.name for requirement in resolution.request.requirements}
+    named = {*PLATFORM, *(requirement.name for requirement in resolution.request.requirements)}
     return frozenset(
         pick.name
         for pick in resolution.distributions
-        if pick.origin == "published" and pick.files and pick.name not in requested
+        if pick.origin == "published" and pick.files and pick.name not in named
         if not any(fact.file for fact in pick.facts)
     )
 

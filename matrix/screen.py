@@ -6,8 +6,7 @@ import io
 import os
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, TextIO
+from typing import TYPE_CHECKING, Literal, NamedTuple, TextIO
 
 if TYPE_CHECKING:
     from rich.console import Console as RichConsole
@@ -34,8 +33,7 @@ _SPACE = "\ue000"
 _START = re.compile(r" *(?:[-*] |\d+\. )?")
 
 
-@dataclass(frozen=True, slots=True)
-class Screen:
+class Screen(NamedTuple):
     """What the stream that text is written to can show."""
 
     width: int | None = None

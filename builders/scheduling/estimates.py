@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from builders import host
+from builders.expected_time import expected_time
 from builders.provenance import read_statement
 from builders.scheduling.jobserver import can_join
 from builders.scheduling.scheduler import Demand
@@ -17,20 +18,13 @@ if TYPE_CHECKING:
 
     from networkx import DiGraph
 
+    from builders.expected_time import TimeSource
     from builders.index import Index
     from builders.plan import Task
-    from resolver.facts.schema import Recipe
     from resolver.model import Distribution
 
-_COMPILING = 120.0
-_PACKING = 10.0
-"""Seconds of a build that nothing is known about, with and without compiled code."""
 _LIGHT = 0.5
 """GiB for a build that compiles nothing."""
-
-
-TimeSource = Literal["record", "recipe", "guess"]
-"""Origin of the expected time of a build: an earlier build, the least time in the recipe, or neither."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,27 +97,6 @@ def _estimate(task: Task, index: Index, capacity: Demand, share: int, *, sharing
     recipe = task.recipe if compiles else None
     seconds, source = expected_time(recipe, measured, capacity.cores if joins else cores)
     return Estimate(Demand(cores, cores * per_job, seconds), per_job, joins, source)
-
-
-def expected_time(
-    recipe: Recipe | None, measured: Mapping[str, float], cores: int
-) -> tuple[float, TimeSource]:
-    """Return the seconds that a build is expected to take, and where they are from.
-
-    Parameters
-    ----------
-    recipe
-        Its recipe; None if nothing is compiled.
-    measured
-        What `recorded` returns.
-    cores
-        The cores that it will have.
-    """
-    if measured.get("seconds"):
-        return measured["seconds"], "record"
-    if recipe and recipe.core_hours:
-        return recipe.core_hours * 3600 / cores, "recipe"
-    return _COMPILING if recipe else _PACKING, "guess"
 
 
 def _compiles(task: Task) -> bool:

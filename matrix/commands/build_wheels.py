@@ -12,10 +12,11 @@ import msgspec
 
 from builders import host
 from builders.containers.image import with_cached_digest
+from builders.expected_time import TimeSource, expected_time
 from builders.findings import Finding
 from builders.index import Index
 from builders.records import earlier_failure
-from builders.scheduling.estimates import TimeSource, expected_time, recorded
+from builders.scheduling.estimates import recorded
 from builders.scheduling.local import Builds
 from matrix.api import check_build_hosts, write_lock
 from matrix.batch import (

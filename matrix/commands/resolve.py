@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from builders.constants import INDEX_DIRECTORY, LOCK_FILE
-from builders.index import Index
 from matrix.api import write_lock
 from matrix.build_times import build_times
 from matrix.locking import is_unchanged
@@ -130,7 +129,7 @@ def execute(context: Context) -> int:
 
 def _print(answer: Resolution, context: Context) -> None:
     console = context.console
-    times = build_times(answer, context.catalog_with_image, Index(INDEX_DIRECTORY))
+    times = build_times(answer, context.catalog_with_image, INDEX_DIRECTORY)
     is_verbose = console.verbosity > 0
     console.data(resolution_text(answer, times, screen=console.out, every=is_verbose))
     if is_verbose:

@@ -52,7 +52,8 @@ def interpreter() -> Interpreter:
         python.parent.mkdir(parents=True)
         answer = {
             "path": str(python), "prefix": str(prefix), "version": version, "build": f"{version} (main)",
-            "abi": "cp312", "glibc": "2.39", "machine": "x86_64", "headers": True, "venv": True, **reply,
+            "abi": "cp312", "glibc": "2.39", "machine": "x86_64", "headers": True, "venv": True,
+            "linkers": {}, **reply,
         }  # fmt: skip
         printed = f"echo {shlex.quote('matrix-answer ' + json.dumps(answer))}"
         python.write_text(f"#!/bin/sh\n{f'echo {shlex.quote(fails)} >&2; exit 1' if fails else printed}\n")

@@ -191,7 +191,7 @@ def test_conflict_names_preinstalled_distribution(capsys: Capture) -> None:
 
 def test_text_lists_preinstalled_distributions(capsys: Capture) -> None:
     Path("list.txt").write_text(COLUMNS)
-    assert main(ASKED) == 0
+    assert main([*ASKED, "-v"]) == 0
     output = capsys.readouterr()
     order = output.out.partition("Install order")[2]
     assert "Preinstalled: apex, numpy, torch" in order

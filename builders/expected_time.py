@@ -1,0 +1,37 @@
+"""How long a build is expected to take. It imports nothing, because `matrix resolve` always asks."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from resolver.facts.schema import Recipe
+
+_COMPILING = 120.0
+_PACKING = 10.0
+"""Seconds of a build that nothing is known about, with and without compiled code."""
+TimeSource = Literal["record", "recipe", "guess"]
+"""Origin of the expected time of a build: an earlier build, the least time in the recipe, or neither."""
+
+
+def expected_time(
+    recipe: Recipe | None, measured: Mapping[str, float], cores: int
+) -> tuple[float, TimeSource]:
+    """Return the seconds that a build is expected to take, and where they are from.
+
+    Parameters
+    ----------
+    recipe
+        Its recipe; None if nothing is compiled.
+    measured
+        What `recorded` returns.
+    cores
+        The cores that it will have.
+    """
+    if measured.get("seconds"):
+        return measured["seconds"], "record"
+    if recipe and recipe.core_hours:
+        return recipe.core_hours * 3600 / cores, "recipe"
+    return _COMPILING if recipe else _PACKING, "guess"
