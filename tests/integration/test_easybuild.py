@@ -1,0 +1,180 @@
+"""The real EasyBuild installs a container module with our lines in its easyconfig, as an ordinary user.
+
+The easyconfig has the shape of those for PyTorch in Lumi-supercomputer/LUMI-EasyBuild-containers: the image
+is copied, a virtual environment is made on top of it, packed, and used by the module's commands. The torch in
+the image is a stand-in, an empty wheel.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from uv import find_uv_bin
+
+from builders.index import Index
+from matrix.cli import main
+from resolver.lock import dumps, read_lock
+from resolver.model import BaseImage
+from tests.rig.rig import USER, Rig
+from tests.support.locks import with_image, with_kept
+from tests.support.tiny import tiny_wheel
+
+pytestmark = [pytest.mark.integration, pytest.mark.long, pytest.mark.timeout(600)]
+EASYBUILD = ["easybuild-framework==5.4.1", "easybuild-easyblocks==5.4.1"]
+MODULES = "/usr/lib/x86_64-linux-gnu/modulecmd.tcl"
+"""Of Debian's package environment-modules."""
+LABELLED = "0.19.8+cpu.torch2.13.0"
+USED = (".singularity.d", "bin", "environment", "etc", "lib", "lib64", "opt", "singularity", "usr")
+UNUSED = (
+    "usr/include",
+    "usr/lib/llvm-*",
+    "usr/lib/gcc",
+    "usr/libexec",
+    "usr/share",
+    "lib*.a",
+    "libLLVM*",
+    "libclang*",
+)
+"""What a Python without a compiler does not need."""
+HEAD = """
+easyblock = 'MakeCp'
+name = 'PyTorch'
+version = '2.13.0'
+versionsuffix = '-singularity'
+homepage = 'https://example.org'
+description = 'A container with a virtual environment.'
+toolchain = SYSTEM
+local_sif = 'image.sqsh'
+local_conda_env = 'pytorch'
+local_singularity_bind = '%(installdir)s/runscripts:/runscripts'
+sources = [{'filename': local_sif, 'extract_cmd': '/bin/cp -L %s .'}]
+skipsteps = ['build']
+files_to_copy = [([local_sif], '.')]
+local_init = 'source /user-software/venv/pytorch/bin/activate'
+local_shell = '''#!/bin/bash -e
+bind=\\$CONTAINERROOT/user-software.squashfs:/user-software:image-src=/
+exec singularity exec --bind \\$CONTAINERROOT/runscripts:/runscripts --bind \\$bind \\$SIF bash "\\$@"
+'''
+"""
+TAIL = """
+postinstallcmds = [
+    'mkdir -p %(installdir)s/bin %(installdir)s/runscripts %(installdir)s/user-software/venv',
+    f'cat >%(installdir)s/runscripts/init-conda-venv <<EOF\\n{local_init}\\nEOF',
+    f'cat >%(installdir)s/bin/start-shell <<EOF\\n{local_shell}EOF',
+    'chmod a+x %(installdir)s/bin/start-shell',
+    'singularity exec --bind %(installdir)s/user-software:/user-software '
+    f'%(installdir)s/{local_sif} python -m venv --system-site-packages /user-software/venv/{local_conda_env}',
+] + local_matrix_install + [
+    'mksquashfs %(installdir)s/user-software %(installdir)s/user-software.squashfs -no-progress',
+    'rm -rf %(installdir)s/user-software',
+]
+sanity_check_paths = {'files': ['user-software.squashfs'], 'dirs': ['runscripts']}
+modextravars = {'CONTAINERROOT': '%(installdir)s', 'SIF': '%(installdir)s/' + local_sif}
+moduleclass = 'devel'
+"""
+
+
+@dataclass(frozen=True)
+class Site:
+    """A user's directory with lock, index and easyconfig, and the user's EasyBuild."""
+
+    rig: Rig
+    work: Path
+    tools: Path
+
+    def run(self, *command: str) -> subprocess.CompletedProcess[str]:
+        path = f"{self.tools / 'bin'}:/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"
+        return self.rig.run_as_user(command, self.work, {"PATH": path, "MODULES_CMD": MODULES})
+
+    def eb(self, *options: str) -> subprocess.CompletedProcess[str]:
+        return self.run(
+            "eb",
+            "PyTorch.eb",
+            f"--prefix={self.work / 'software'}",
+            f"--sourcepath={self.work}",
+            "--modules-tool=EnvironmentModules",
+            "--module-syntax=Tcl",
+            *options,
+        )
+
+    def in_module(self, program: str) -> subprocess.CompletedProcess[str]:
+        """Load the module and start Python by its command."""
+        load = f'eval "$({MODULES} bash load PyTorch/2.13.0-singularity)"'
+        modules = self.work / "software" / "modules" / "all"
+        shell = f"start-shell -c 'source /runscripts/init-conda-venv; python -c \"{program}\"'"
+        return self.run("bash", "-c", f"export MODULEPATH={modules}; {load}; {shell}")
+
+
+@pytest.fixture(scope="module")
+def image(rig: Rig) -> Path:
+    """Pack the Python of the rig's image with a stand-in for torch, without compilers."""
+    work = rig.work()
+    unpacked, image = work / "unpacked", work / "image.sqsh"
+    excluded = " ".join(f"--exclude='{pattern}'" for pattern in UNUSED)
+    pack = f"apptainer -s exec --containall {rig.image} tar -C / {excluded} -c {' '.join(USED)}"
+    copy = f"mkdir -p unpacked/{{dev,proc,sys,tmp,var/tmp}} && {pack} | tar -x -C unpacked"
+    done = rig.run_as_user(["bash", "-c", f"set -o pipefail; {copy}"], work)
+    assert done.returncode == 0, done.stderr
+    wheel = tiny_wheel(work / "wheels", "torch", "2.13.0+cpu")
+    site = unpacked / "opt" / "python3.11" / "lib" / "python3.11" / "site-packages"
+    install = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", str(site), str(wheel)]
+    subprocess.run(install, check=True)
+    pack = ["mksquashfs", str(unpacked), str(image), "-comp", "lz4", "-no-progress", "-quiet", "-all-root"]
+    subprocess.run(pack, check=True, stdout=subprocess.DEVNULL)
+    image.chmod(0o644)
+    shutil.rmtree(unpacked)
+    return image
+
+
+@pytest.fixture(scope="module")
+def tools(rig: Rig) -> Path:
+    """Install EasyBuild into an environment of the user's; sites have Singularity under its own name."""
+    folder = rig.work() / "easybuild"
+    subprocess.run([find_uv_bin(), "venv", "-q", "--python", rig.python, str(folder)], check=True)
+    command = [find_uv_bin(), "pip", "install", "-q", "--python", str(folder / "bin" / "python"), *EASYBUILD]
+    subprocess.run(command, check=True)
+    (folder / "bin" / "singularity").symlink_to(shutil.which("apptainer") or "apptainer")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def site(rig: Rig, image: Path, tools: Path) -> Site:
+    """Resolve on top of the image, publish a wheel, and put the lines of `matrix env` into an easyconfig."""
+    work = rig.work()
+    index = Index(work / "index")
+    index.publish(tiny_wheel(work / "wheels", "deepspeed", LABELLED, requires=["torch"]), {"build_key": "x"})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(work)
+        patch.setenv("PIP_NO_INDEX", "1")
+        patch.setenv("PIP_CONFIG_FILE", os.devnull)
+        patch.setenv("PIP_FIND_LINKS", "")
+        request = ["deepspeed==0.19.8", "torch==2.13.0", "--backend", "cpu", "--python", "3.11"]
+        assert main(["resolve", *request, "-q"]) == 0
+        lock = with_image(read_lock(Path("matrix.lock")), BaseImage(name="image", path=str(image)))
+        Path("matrix.lock").write_text(dumps(with_kept(lock, "torch")))
+        assert main(["env", "--for", "easybuild", "-o", "lines.py"]) == 0
+    shutil.copy(image, work)
+    (work / "PyTorch.eb").write_text(HEAD + (work / "lines.py").read_text() + TAIL)
+    for path in (work, *work.rglob("*")):
+        if os.geteuid() == 0:
+            shutil.chown(path, USER, USER)
+    return Site(rig, work, tools)
+
+
+def test_module_is_installed_and_its_command_runs(site: Site) -> None:
+    done = site.eb()
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr
+    done = site.in_module(
+        "import deepspeed, torch, sys; print(deepspeed.VERSION, torch.__file__, sys.prefix)"
+    )
+    assert done.stdout.split() == [
+        LABELLED,
+        "/opt/python3.11/lib/python3.11/site-packages/torch.py",
+        "/user-software/venv/pytorch",
+    ], done.stderr
