@@ -187,7 +187,9 @@ def _compilers(host: BuildHost) -> Iterator[Compiler]:
     if host.runtime.image is not None:
         yield from host.compilers
         return
-    for name in dict.fromkeys((*_NAMES, *filter(None, [host.variables.get("CXX", "")]))):
+    # Python compiles extensions with the compilers that it was compiled with; Debian's have long names.
+    own = [words[0] for words in map(shlex.split, host.python.linkers.values()) if words]
+    for name in dict.fromkeys((*_NAMES, *own, *filter(None, [host.variables.get("CXX", "")]))):
         path = shutil.which(name)
         if path and "/" not in name:
             yield Compiler(name, "", path)

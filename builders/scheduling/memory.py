@@ -49,7 +49,8 @@ class MemoryMeter:
         self._stop.set()
         self._thread.join()
         after = _largest_child()
-        self.largest = max(self.largest, after if after > self._before else 0.0)
+        if after > self._before or not self.largest:
+            self.largest = max(self.largest, after)
         self.total = max(self.total, self.largest)
 
     def _sample(self) -> None:

@@ -211,28 +211,21 @@ def test_image_without_python_of_lock_exits_3(tiny: MakeSite) -> None:
 # Runs
 
 
-def compiling(site: Site) -> list[int]:
-    """Return the processes that compile below the site's directory, and whatever else runs there."""
-    found = []
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            words = path.read_bytes().split(b"\0")
-        except OSError:
-            continue
-        if any(b"clang" in word for word in words[:1]) and os.fsencode(site.index) in b" ".join(words):
-            found.append(int(path.parent.name))
-    return found
+def compiling(site: Site) -> list[str]:
+    """Return the command lines of compilers that run below the site's directory."""
+    return [line for line in running(site) if "clang" in line.partition(" ")[0]]
 
 
 def running(site: Site) -> list[str]:
-    """Return the command lines that name the site's build directory."""
+    """Return the command lines of processes that see the site's build directories, inside a container or not."""
     found = []
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
+    for process in Path("/proc").glob("[0-9]*"):
         try:
-            line = path.read_text(errors="replace").replace("\0", " ")
+            line = (process / "cmdline").read_text(errors="replace").replace("\0", " ")
+            mounts = (process / "mountinfo").read_text()
         except OSError:
             continue
-        if f"{site.index}/.matrix/builds" in line:
+        if any(f"{site.index}/.matrix/builds" in text for text in (line, mounts)):
             found.append(line[:200])
     return found
 

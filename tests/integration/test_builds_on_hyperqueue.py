@@ -216,7 +216,7 @@ def test_cancelled_tasks_end(servers: Servers, tmp_path: Path) -> None:
     with in_background(lambda: results.append(made.start(run_of(tmp_path, {"a": (), "b": ("a",)})))):
         wait_until(started.exists)
         assert executor(tmp_path, {}).cancel() == ["1@1", "1@2"]
-    assert {result.why for result in results[0].results.values()} == {"its task was cancelled"}
+    assert all("was cancelled" in result.why for result in results[0].results.values())
     assert made._ask("job", "list") == []
 
 
