@@ -217,7 +217,7 @@ def compiling(site: Site) -> list[str]:
 
 
 def running(site: Site) -> list[str]:
-    """Return the command lines of processes that see the site's build directories, inside a container or not."""
+    """Return the command lines of processes that see the site's build directories, also in a container."""
     found = []
     for process in Path("/proc").glob("[0-9]*"):
         try:

@@ -214,7 +214,7 @@ def test_cancelled_tasks_end(servers: Servers, tmp_path: Path) -> None:
     made = executor(tmp_path, {"a": f"touch {started}; exec sleep 60", "b": "true"})
     results: list[Run] = []
     with in_background(lambda: results.append(made.start(run_of(tmp_path, {"a": (), "b": ("a",)})))):
-        wait_until(started.exists)
+        wait_until(lambda: started.exists() and "1@2" in made.state_file.read_text())
         assert executor(tmp_path, {}).cancel() == ["1@1", "1@2"]
     assert all("was cancelled" in result.why for result in results[0].results.values())
     assert made._ask("job", "list") == []
