@@ -125,8 +125,8 @@ def image(rig: Rig) -> Path:
     site = unpacked / "opt" / "python3.11" / "lib" / "python3.11" / "site-packages"
     install = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", str(site), str(wheel)]
     subprocess.run(install, check=True)
-    pack = ["mksquashfs", str(unpacked), str(image), "-comp", "lz4", "-no-progress", "-quiet", "-all-root"]
-    subprocess.run(pack, check=True, stdout=subprocess.DEVNULL)
+    command = ["mksquashfs", str(unpacked), str(image), "-comp", "lz4", "-no-progress", "-quiet", "-all-root"]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     image.chmod(0o644)
     shutil.rmtree(unpacked)
     return image
