@@ -24,7 +24,7 @@ from builders.compilation import FRONTEND, INDEX_UNCHANGED, compile_wheel, seen_
 from builders.compiler_cache import find_compiler_cache, use_compiler_cache
 from builders.constants import NO_COMPILER_CACHE
 from builders.containers.runtime import Bind
-from builders.diagnosis import Context, diagnose, explain_failure
+from builders.diagnosis import OUT_OF_MEMORY, Context, diagnose, explain_failure
 from builders.environments.cached import digest
 from builders.environments.layers import fetch_build_wheels, make_environment, make_layers
 from builders.environments.wheelhouse import FetchOptions, Wheel
@@ -74,8 +74,6 @@ _BEFORE_LABELLING = {"no-label", "plain-platform-tag", "torch-not-pinned"}
 """Findings in every wheel that a build backend produces. Labelling removes their cause."""
 
 
-OUT_OF_MEMORY = "out-of-memory"
-"""Id in `builders.diagnosis`."""
 _KILLED = f"signal {int(signal.SIGKILL)}"
 """What a probe reports of a process that was killed, for which the wheel is not to blame."""
 _SIGNALLED = range(129, 160)

@@ -106,10 +106,6 @@ class _Covered:
     proven: ProvenSet | None = None
     requested: bool = False
 
-    @property
-    def missing(self) -> list[Task]:
-        return [task for task in self.tasks if task.wheel is None]
-
 
 @dataclass
 class Coverage:
@@ -342,7 +338,7 @@ def _context_of_selection(context: Context) -> Context:
         raise UsageError(f"--table {shorten(context.args.table)!r} cannot be read: {error}.") from None
     gfx = [name for word in words if word.startswith("gfx=") for name in word[4:].split(",") if name]
     texts = [word for word in words if not word.startswith("gfx=")]
-    limits = {"python": [], "rocm": []}  # type: dict[str, list[str]]
+    limits: dict[str, list[str]] = {"python": [], "rocm": []}
     columns = []
     for text in texts:
         requirement = parse_requirement(text)
@@ -485,7 +481,7 @@ class _Planner:
 
 def _refusal(refused: str) -> str:
     if refused == UNDECIDED:
-        return "the search reached its limit, so that it is not known"
+        return "the search reached its limit before it had an answer"
     if refused == COMBINATION:
         return "the facts of several components together exclude every version"
     return f"the facts of {refused} exclude every version"

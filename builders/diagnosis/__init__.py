@@ -1,12 +1,23 @@
 """Why a build failed, or succeeded with nothing in it: known failures, recognized in logs and findings."""
 
 from builders.diagnosis.diagnose import (
+    OUT_OF_MEMORY,
     Context,
     diagnose,
     diagnose_stream,
     diagnose_text,
+    diagnosed,
     diagnosis_text,
     explain_failure,
 )
 
-__all__ = ["Context", "diagnose", "diagnose_stream", "diagnose_text", "diagnosis_text", "explain_failure"]
+__all__ = [
+    "OUT_OF_MEMORY",
+    "Context",
+    "diagnose",
+    "diagnose_stream",
+    "diagnose_text",
+    "diagnosed",
+    "diagnosis_text",
+    "explain_failure",
+]

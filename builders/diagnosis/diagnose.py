@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 from builders.diagnosis.known import Failure, Known, Pattern, fill, known
 from builders.findings import Finding
@@ -14,6 +15,8 @@ from builders.logs import Readable, Sighting, literal_finder, parts, sightings
 from resolver.errors import UsageError
 from resolver.versions import satisfies
 
+OUT_OF_MEMORY = "out-of-memory"
+"""Id of the failure that more memory, or fewer compile jobs, can prevent."""
 _NO_LINE = 10**12  # sorts failures without a line last
 _SHOWN_LINES = 3
 _SHOWN_CAUSES = 3  # in the message of a failed build; the first is nearly always the cause
@@ -38,6 +41,11 @@ class Context:
     """Of the build; negative for a signal."""
     findings: frozenset[str] = frozenset()
     """Ids of the audit's findings."""
+
+
+def diagnosed(details: Mapping[str, Any]) -> set[str]:
+    """Return the ids of the failures in the details of an error, or in the failure record of a build."""
+    return {finding["id"] for finding in details.get("diagnosis", ())}
 
 
 def diagnose(log: Path, context: Context | None = None) -> list[Finding]:

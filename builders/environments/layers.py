@@ -276,7 +276,7 @@ def _install(wheel: Path, root: Path, python: TargetPython) -> None:
             install(source, destination, {})
     except (InstallerError, ValueError, LookupError, BadZipFile, zlib.error) as error:
         msg = f"{wheel.name} cannot be installed: {error}."
-        raise EnvironmentLacksError(msg, hint="The file is damaged, or it is no valid wheel.") from None
+        raise EnvironmentLacksError(msg, hint="The file is damaged, or it is not a valid wheel.") from None
 
 
 @cache

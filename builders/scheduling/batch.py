@@ -216,7 +216,7 @@ class Executor(ABC):
             return None
         except msgspec.MsgspecError as error:
             msg = f"{path}, which lists the {self.title} jobs of a run, cannot be read: {error}"
-            hint = f"Look for the jobs with `{self.how_to_find_jobs}`, then remove {path}."
+            hint = f"List the jobs with `{self.how_to_find_jobs}`, then remove {path}."
             raise MatrixError(msg, hint=hint) from None
 
     def check(self) -> None:
@@ -476,8 +476,8 @@ class Executor(ABC):
             return Result("skipped", _ANOTHER_FAILED)
         if job.state == "CANCELLED":
             return Result("skipped", f"its {self.unit} {job.number} was cancelled")
-        if required := self._unbuilt_requirement(self._task(key)):
-            return Result("skipped", f"it requires {required.name}, which was not built")
+        if lacking := self._lacking_requirement(self._task(key)):
+            return lacking
         why = f"{self.unit} {job.number} {self.explanations.get(job.state) or self._ending(job.number)}"
         advice = self.advice.get(job.state, "")
         return Result("failed", f"{why}{advice}\n  Log: {self._log(job.number, job.keys)}")
@@ -491,10 +491,13 @@ class Executor(ABC):
     def _recorded_failure(self, key: str) -> str | None:
         return self._record(key).get("message")
 
-    def _unbuilt_requirement(self, task: WheelTask) -> WheelTask | None:
+    def _lacking_requirement(self, task: WheelTask) -> Result | None:
+        """Return the result of a task that requires a wheel which was not built; None if it does not."""
         results = self.run.results
-        required = (key for key in task.requires if key in results and results[key].state != "built")
-        return next(map(self._task, required), None)
+        for key in task.requires:
+            if key in results and results[key].state != "built":
+                return Result("skipped", f"it requires {self._task(key).name}, which was not built")
+        return None
 
     def _settle(self) -> None:
         """Skip what cannot or need not be built after failures."""
@@ -503,10 +506,8 @@ class Executor(ABC):
         for task in self.run.tasks:
             if task.key in self.run.results or task.key in live:
                 continue
-            if required := self._unbuilt_requirement(task):
-                self.run.results[task.key] = Result(
-                    "skipped", f"it requires {required.name}, which was not built"
-                )
+            if lacking := self._lacking_requirement(task):
+                self.run.results[task.key] = lacking
             elif stops:
                 self.run.results[task.key] = Result("skipped", _ANOTHER_FAILED)
         if stops:

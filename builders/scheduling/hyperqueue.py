@@ -22,7 +22,10 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from msgspec.structs import replace
+
 from builders.cache import cache_root
+from builders.diagnosis import OUT_OF_MEMORY, diagnosed
 from builders.files import write_atomic
 from builders.process import bytes_of, log_size, read_since, run, start_in_background
 from builders.scheduling.batch import Executor, SubmittedJob
@@ -50,8 +53,6 @@ _FAILURES = (
     ("Task was running on a", "NODE_FAIL"),
     ("Received signal 9 ", "OUT_OF_MEMORY"),
 )
-_OUT_OF_MEMORY = "out-of-memory"
-"""The id of a failure record."""
 _START_TIMEOUT = 120
 """Seconds until a server that was started must answer."""
 
@@ -243,7 +244,7 @@ class HyperQueue(Executor):
             return _STATES[row["state"]]
         error = self._errors[number] = row["error"]
         record = next((self._record(job.keys[0]) for job in self.run.jobs if job.number == number), {})
-        if record.get("id") == _OUT_OF_MEMORY:
+        if OUT_OF_MEMORY in diagnosed(record):
             return "OUT_OF_MEMORY"
         return next((state for text, state in _FAILURES if text in error), "FAILED")
 
@@ -310,8 +311,6 @@ class HyperQueue(Executor):
         self.reporter.info(f"Submitted {len(ready)} tasks as HyperQueue's job {job}")
 
     def _with_enough_memory(self, task: WheelTask) -> WheelTask:
-        from msgspec.structs import replace
-
         return replace(task, memory_gib=task.memory_gib * 2 ** self._count(task.key, "OUT_OF_MEMORY"))
 
     def _submit_file(self, tasks: Sequence[WheelTask]) -> str:

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from builders import host
 from builders.build_directory import prune
+from builders.diagnosis import OUT_OF_MEMORY, diagnosed
 from builders.diagnosis.known import known
 from builders.files import write_atomic
 from builders.io_errors import explain_any_os_error
@@ -35,7 +36,7 @@ from builders.scheduling.jobserver import Jobserver, can_join
 from builders.scheduling.memory import kernel_kills
 from builders.scheduling.scheduler import Demand, Event, schedule
 from builders.scheduling.watch import task_names, watched
-from builders.task import OUT_OF_MEMORY, Limits, build_wheel
+from builders.task import Limits, build_wheel
 from resolver.errors import BuildError, InternalError, MatrixError, StoppedError
 from resolver.reporter import Reporter
 
@@ -315,7 +316,11 @@ class _Executor:
             code = build.process.exitcode or 0
             how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
             result = BuildError(f"The process that built {task.title} {how}.", hint="Run the command again.")
-        if (killed or OUT_OF_MEMORY in _diagnosed(result)) and build.jobs > 1 and name not in self._retried:
+        if (
+            (killed or OUT_OF_MEMORY in diagnosed(result.details))
+            and build.jobs > 1
+            and name not in self._retried
+        ):
             self._retried.add(name)
             return self._again(name, build.jobs)
         self._builds.errors[name] = result
@@ -341,10 +346,6 @@ class _Executor:
         estimate = self._estimates[name]
         seconds = 0.0 if estimate.source == "guess" else estimate.demand.seconds
         self._report(name, expected=seconds, share=estimate.demand.cores / self._capacity.cores)
-
-
-def _diagnosed(error: MatrixError) -> set[str]:
-    return {finding["id"] for finding in error.details.get("diagnosis", ())}
 
 
 # In the process of a build.

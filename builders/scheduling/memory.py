@@ -10,15 +10,18 @@ import resource
 import time
 from contextlib import suppress
 from threading import Event, Thread
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from builders.reaper import descendants
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 _GIB = 2**30
 _INTERVAL = 0.3
 """Seconds between two samples."""
 _LARGEST_SHARE = 0.02
-"""Part of the time that sampling may take on a machine with thousands of processes."""
+"""Part of the time that looking at all processes may take on a machine with thousands of them."""
 _PAGE = resource.getpagesize()
 
 
@@ -54,13 +57,28 @@ class MemoryMeter:
         self.total = max(self.total, self.largest)
 
     def _sample(self) -> None:
-        pause = 0.0
-        while not self._stop.wait(pause):
-            before = time.monotonic()
+        def look() -> None:
             sizes = resident_sizes()
             self.total = max(self.total, sum(sizes) / _GIB)
             self.largest = max(self.largest, max(sizes, default=0) / _GIB)
-            pause = max(_INTERVAL, (time.monotonic() - before) / _LARGEST_SHARE)
+
+        look()
+        repeat(look, _INTERVAL, self._stop)
+
+
+def repeat(look: Callable[[], None], interval: float, stop: Event) -> None:
+    """Look regularly until the event is set, and less often if looking takes long.
+
+    Parameters
+    ----------
+    interval
+        Seconds between two looks at least; the first one is after such a pause.
+    """
+    pause = interval
+    while not stop.wait(pause):
+        before = time.monotonic()
+        look()
+        pause = max(interval, (time.monotonic() - before) / _LARGEST_SHARE)
 
 
 def _largest_child() -> float:

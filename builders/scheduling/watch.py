@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import re
-import time
 from collections import Counter
 from contextlib import contextmanager, suppress
 from threading import Event, Thread
 from typing import TYPE_CHECKING
 
-from builders.scheduling.memory import resident_sizes
+from builders.scheduling.memory import repeat, resident_sizes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -19,8 +18,6 @@ if TYPE_CHECKING:
 
 _INTERVAL = 1.0
 """Seconds between two reports."""
-_LARGEST_SHARE = 0.02
-"""Part of the time that looking may take on a machine with thousands of processes."""
 _MOST = 2**18
 """Bytes that are read of what was written since the last report; only the newest matter."""
 _COUNT = re.compile(rb"^\[ *(\d{1,9})(?:/(\d{1,9})|(%))\]", re.MULTILINE)
@@ -77,17 +74,13 @@ def watched(reporter: Reporter, log: Path) -> Iterator[None]:
     stop = Event()
     count = LogCount(log)
 
-    def watch() -> None:
-        pause = _INTERVAL
-        while not stop.wait(pause):
-            before = time.monotonic()
-            change: Change = {"memory": sum(resident_sizes()) / 2**30}
-            change |= count.read()
-            with suppress(OSError):  # the process that reads the reports may have ended
-                reporter.progress(**change)
-            pause = max(_INTERVAL, (time.monotonic() - before) / _LARGEST_SHARE)
+    def look() -> None:
+        change: Change = {"memory": sum(resident_sizes()) / 2**30}
+        change |= count.read()
+        with suppress(OSError):  # the process that reads the reports may have ended
+            reporter.progress(**change)
 
-    thread = Thread(target=watch, daemon=True)
+    thread = Thread(target=repeat, args=(look, _INTERVAL, stop), daemon=True)
     thread.start()
     try:
         yield

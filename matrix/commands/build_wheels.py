@@ -205,25 +205,20 @@ def _fetch_prebuilt(lock: Resolution, catalog: Catalog, names: Sequence[str], co
 
 
 def _planned(task: Task, index: Index) -> WheelResult:
-    if task.wheel is not None:
-        state: Literal["up to date", "to build"] = "up to date"
-        source: TimeSource
-        why = "the index has a wheel built from the same inputs"
-        seconds, source = 0.0, "guess"
-    else:
-        state, why = "to build", why_to_build(task, index)
-        seconds, source = expected_time(task.recipe, recorded(task.pick, index), host.cores())
-    return WheelResult(
+    result = WheelResult(
         name=task.pick.name,
         version=task.pick.pinned,
-        state=state,
-        why=why,
-        seconds=0 if source == "guess" else round(seconds, 1),
-        seconds_from=source,
+        state="up to date",
+        why="the index has a wheel built from the same inputs",
         build_key=task.build_key,
         wheel=str(task.wheel) if task.wheel else None,
-        warnings=() if task.wheel else task.warnings,
     )
+    if task.wheel is None:
+        seconds, source = expected_time(task.recipe, recorded(task.pick, index), host.cores())
+        result.state, result.why = "to build", why_to_build(task, index)
+        result.seconds, result.seconds_from = 0 if source == "guess" else round(seconds, 1), source
+        result.warnings = task.warnings
+    return result
 
 
 def _warn(wheels: Sequence[WheelResult], context: Context) -> int:

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import gzip
-import hashlib
-import io
 import os
 import shutil
-import tarfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -24,6 +20,7 @@ from builders.task import Limits, build_wheel
 from resolver.errors import UsageError
 from resolver.facts.schema import Recipe, Sdist
 from tests.support.locks import built_pick
+from tests.support.projects import write_sdist
 from tests.support.recorder import Recorder
 from tests.support.tasks import make_resolution
 
@@ -63,18 +60,8 @@ def named(shared_cache: Path, monkeypatch: pytest.MonkeyPatch) -> MakeTask:
             "native.cpp": NATIVE,
             "other.cpp": f'const char *other() {{ return "{text} " __FILE__; }}\n',
         }
-        buffer = io.BytesIO()
-        with tarfile.open(fileobj=buffer, mode="w") as archive:
-            for member, content in files.items():
-                entry = tarfile.TarInfo(f"named-1.0/{member}")
-                entry.size = len(content)
-                archive.addfile(entry, io.BytesIO(content.encode()))
-        packed = gzip.compress(buffer.getvalue(), mtime=0)
-        digest = hashlib.sha256(packed).hexdigest()
-        target = cache_root() / "sources" / digest[:16] / "named-1.0.tar.gz"
-        target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_bytes(packed)
-        pick = built_pick("named", wheel_version="1.0+cpu", sdist=Sdist(target.name, digest))
+        digest = write_sdist(cache_root(), "named", files)
+        pick = built_pick("named", wheel_version="1.0+cpu", sdist=Sdist("named-1.0.tar.gz", digest))
         fields = {"must_contain": ("named*.so",), "imports": ("named",), **recipe}
         own = Recipe(
             package="named",

@@ -93,10 +93,19 @@ class Server:
     def restart_with_journal(self) -> None:
         (self.root / "killed").rename(self.root / "default")
 
-    def fail(self, name: str, kind: str = "build-failed") -> None:
+    def fail(self, name: str, *causes: str) -> None:
+        """Write the failure record of a build, with the known causes that were found in its log."""
         record = failure_path(log_path(self.index, name, name))
         record.parent.mkdir(parents=True, exist_ok=True)
-        record.write_text(json.dumps({"id": kind, "message": f"Building {name} failed."}))
+        record.write_text(
+            json.dumps(
+                {
+                    "id": "build-failed",
+                    "message": f"Building {name} failed.",
+                    "diagnosis": [{"id": cause} for cause in causes],
+                }
+            )
+        )
 
     def job(self, number: int) -> dict[str, Any]:
         """Return a job definition file that was submitted."""

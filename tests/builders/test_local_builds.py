@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
-import io
 import json
 import os
 import random
 import signal
 import subprocess
 import sys
-import tarfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -34,6 +31,7 @@ from resolver.errors import StoppedError
 from resolver.facts.schema import Recipe, Sdist
 from tests.support.built import running_below
 from tests.support.locks import built_pick
+from tests.support.projects import write_sdist
 from tests.support.recorder import Recorder
 from tests.support.tasks import make_resolution
 
@@ -87,17 +85,8 @@ def packed(shared_cache: Path, monkeypatch: pytest.MonkeyPatch) -> MakeTask:
         must_contain: tuple[str, ...] = (),
         core_hours: float = 0.0,
     ) -> Task:
-        buffer = io.BytesIO()
-        with tarfile.open(fileobj=buffer, mode="w:gz") as archive:
-            for member, content in files.items():
-                entry = tarfile.TarInfo(f"{name}-1.0/{member}")
-                entry.size = len(content)
-                archive.addfile(entry, io.BytesIO(content.encode()))
-        digest = hashlib.sha256(buffer.getvalue()).hexdigest()
-        target = cache_root() / "sources" / digest[:16] / f"{name}-1.0.tar.gz"
-        target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_bytes(buffer.getvalue())
-        pick = built_pick(name, wheel_version="1.0+cpu", sdist=Sdist(target.name, digest))
+        digest = write_sdist(cache_root(), name, files)
+        pick = built_pick(name, wheel_version="1.0+cpu", sdist=Sdist(f"{name}-1.0.tar.gz", digest))
         recipe = Recipe(
             package=name,
             backend="cpu",

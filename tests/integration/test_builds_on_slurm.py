@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
-import io
 import json
 import os
 import signal
 import subprocess
 import sys
-import tarfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.rig.slurm import Slurm, one_node
+from tests.support.projects import rows_of, write_catalog, write_sdist
 
 pytestmark = pytest.mark.integration
 
@@ -27,29 +25,6 @@ from setuptools import setup
 if "broken" in "{name}":
     sys.exit("this source does not build")
 setup(name="{name}", version="1.0", py_modules=["{name}"])
-"""
-ROWS = """
-[[package]]
-name = "{name}"
-title = "a project of this test"
-import-name = "{name}"
-status = "observed"
-source = "tests"
-[[release]]
-package = "{name}"
-version = "1.0"
-sdist = {{ file = "{name}-1.0.tar.gz", sha256 = "{sha256}" }}
-backend = ["cpu"]
-status = "observed"
-source = "tests"
-[[recipe]]
-package = "{name}"
-backend = "cpu"
-undeclared = {undeclared}
-match-runtime = []
-core-hours = 0.1
-status = "observed"
-source = "tests"
 """
 DIAMOND = {"slurmbase": (), "slurmleft": ("slurmbase",), "slurmright": ("slurmbase",)}
 PROJECTS = {
@@ -70,24 +45,13 @@ def slurm(tmp_path: Path) -> Iterator[Slurm]:
 
 def write_projects(work: Path) -> None:
     """Write the sdists into the cache, and the catalog rows for them."""
-    catalog = "schema = 1\n"
+    rows = []
     for name, requires in PROJECTS.items():
         imports = "\n".join(f"import {required}" for required in requires)
         files = {"setup.py": SETUP.format(name=name, imports=imports), f"{name}.py": ""}
-        buffer = io.BytesIO()
-        with tarfile.open(fileobj=buffer, mode="w:gz") as archive:
-            for member, text in files.items():
-                entry = tarfile.TarInfo(f"{name}-1.0/{member}")
-                entry.size = len(text)
-                archive.addfile(entry, io.BytesIO(text.encode()))
-        digest = hashlib.sha256(buffer.getvalue()).hexdigest()
-        sdist = work / "cache" / "matrix" / "sources" / digest[:16] / f"{name}-1.0.tar.gz"
-        sdist.parent.mkdir(parents=True)
-        sdist.write_bytes(buffer.getvalue())
-        undeclared = json.dumps(["setuptools", "wheel", *requires])
-        catalog += ROWS.format(name=name, sha256=digest, undeclared=undeclared)
-    (work / "facts").mkdir()
-    (work / "facts" / "projects.toml").write_text(catalog)
+        digest = write_sdist(work / "cache" / "matrix", name, files)
+        rows.append(rows_of(name, digest, ["setuptools", "wheel", *requires], core_hours=0.1))
+    write_catalog(work / "facts" / "projects.toml", rows)
 
 
 @pytest.mark.timeout(600)

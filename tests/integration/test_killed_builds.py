@@ -20,7 +20,8 @@ from builders.cache import cache_root
 from builders.index import Index
 from builders.index.maintenance import check
 from tests.support.built import matrix
-from tests.support.extensions import TORCH, write_catalog, write_extension
+from tests.support.extensions import TORCH, write_extension
+from tests.support.projects import write_catalog
 
 pytestmark = [pytest.mark.integration, pytest.mark.long, pytest.mark.timeout(3600)]
 
@@ -92,7 +93,7 @@ def check_index(index: Path, *, finished: bool) -> None:
 def test_killed_builds_lose_little(tmp_path: Path) -> None:
     names = [f"killed{number}" for number in range(EXTENSIONS)]
     rows = [write_extension(name, cache_root(), parts=PARTS) for name in names]
-    write_catalog(tmp_path / "facts", rows)
+    write_catalog(tmp_path / "facts" / "extensions.toml", rows)
     wanted = [*names, f"torch=={TORCH}", "--backend", "cpu", "--catalog", "facts"]
     resolved = matrix(tmp_path, "resolve", *wanted)
     assert resolved.returncode == 0, resolved.stderr

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import hashlib
-import io
 import json
 import os
 import subprocess
 import sys
-import tarfile
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from builders.index import Index
+from tests.support.projects import rows_of, write_catalog, write_sdist
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
@@ -25,27 +23,6 @@ from setuptools import setup
 if "bdist_wheel" in sys.argv:
     time.sleep({seconds})
 setup(name="{name}", version="1.0", py_modules=["{name}"])
-"""
-ROWS = """
-[[package]]
-name = "{name}"
-title = "{name}"
-status = "observed"
-source = "a test"
-[[release]]
-package = "{name}"
-version = "1.0"
-sdist = {{ file = "{name}-1.0.tar.gz", sha256 = "{digest}" }}
-backend = ["cpu"]
-status = "observed"
-source = "a test"
-[[recipe]]
-package = "{name}"
-backend = "cpu"
-undeclared = ["setuptools", "wheel"]
-match-runtime = []
-status = "observed"
-source = "a test"
 """
 
 
@@ -62,21 +39,11 @@ def environment(cache: Path) -> dict[str, str]:
 
 def offer(directory: Path, cache: Path, *names: str, seconds: float) -> None:
     """Write a catalog with packages, and put their sdists into the cache."""
-    rows = ["schema = 1\n"]
+    projects = []
     for name in names:
-        buffer = io.BytesIO()
-        setup = SETUP.format(name=name, seconds=seconds)
-        with tarfile.open(fileobj=buffer, mode="w:gz") as archive:
-            for member, text in (("setup.py", setup), (f"{name}.py", "ANSWER = 42\n")):
-                entry = tarfile.TarInfo(f"{name}-1.0/{member}")
-                entry.size = len(text)
-                archive.addfile(entry, io.BytesIO(text.encode()))
-        digest = hashlib.sha256(buffer.getvalue()).hexdigest()
-        target = cache / "matrix" / "sources" / digest[:16] / f"{name}-1.0.tar.gz"
-        target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_bytes(buffer.getvalue())
-        rows.append(ROWS.format(name=name, digest=digest))
-    (directory / "mine.toml").write_text("".join(rows))
+        files = {"setup.py": SETUP.format(name=name, seconds=seconds), f"{name}.py": "ANSWER = 42\n"}
+        projects.append(rows_of(name, write_sdist(cache / "matrix", name, files), ["setuptools", "wheel"]))
+    write_catalog(directory / "mine.toml", projects)
     (directory / "matrix.toml").write_text('backend = "cpu"\ncatalog = ["mine.toml"]\n')
 
 

@@ -14,7 +14,8 @@ import pytest
 
 from builders.cache import cache_root
 from tests.support.built import matrix
-from tests.support.extensions import TORCH, write_catalog, write_extension
+from tests.support.extensions import TORCH, write_extension
+from tests.support.projects import write_catalog
 
 pytestmark = [pytest.mark.integration, pytest.mark.long, pytest.mark.timeout(3600)]
 
@@ -69,7 +70,10 @@ def compilers(group: Path) -> int:
 
 def test_memory_limit_is_kept_and_used(tmp_path: Path, group: Path) -> None:
     names = [f"limited{number}" for number in range(EXTENSIONS)]
-    write_catalog(tmp_path / "facts", [write_extension(name, cache_root(), parts=PARTS) for name in names])
+    write_catalog(
+        tmp_path / "facts" / "extensions.toml",
+        [write_extension(name, cache_root(), parts=PARTS) for name in names],
+    )
     wanted = [*names, f"torch=={TORCH}", "--backend", "cpu", "--catalog", "facts"]
     resolved = matrix(tmp_path, "resolve", *wanted)
     assert resolved.returncode == 0, resolved.stderr

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import hashlib
-import io
 import json
 import os
 import re
 import subprocess
 import sys
-import tarfile
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
+from tests.support.projects import rows_of, write_catalog, write_sdist
 from tests.support.terminal import Session, run_on_terminal
 
 pytestmark = [pytest.mark.integration, pytest.mark.long]
@@ -31,29 +29,6 @@ if "bdist_wheel" in sys.argv:
     if {fails}:
         sys.exit("error: this source does not build")
 setup(name="{name}", version="1.0", py_modules=["{name}"])
-"""
-ROWS = """
-[[package]]
-name = "{name}"
-title = "a project of the tests"
-import-name = "{name}"
-status = "observed"
-source = "tests"
-[[release]]
-package = "{name}"
-version = "1.0"
-sdist = {{ file = "{name}-1.0.tar.gz", sha256 = "{sha256}" }}
-backend = ["cpu"]
-status = "observed"
-source = "tests"
-[[recipe]]
-package = "{name}"
-backend = "cpu"
-undeclared = ["setuptools", "wheel", "ninja"]
-match-runtime = []
-imports = ["{name}"]
-status = "observed"
-source = "tests"
 """
 PROJECTS = {"slow": (12, False), "alpha": (1, False), "beta": (2, False), "broken": (1, True)}
 """Name to the number of ninja's edges, and whether the build fails in the end."""
@@ -92,8 +67,7 @@ class Work:
 def work(tmp_path_factory: pytest.TempPathFactory) -> Work:
     root = tmp_path_factory.mktemp("sessions")
     rows = [_pack(name, root / "cache" / "matrix", *how) for name, how in PROJECTS.items()]
-    (root / "catalog").mkdir()
-    (root / "catalog" / "projects.toml").write_text("schema = 1\n" + "".join(rows))
+    write_catalog(root / "catalog" / "projects.toml", rows)
     work = Work(root)
     options = ["--backend", "cpu", "--catalog", "catalog"]
     done = work.run([sys.executable, "-m", "matrix", "resolve", *PROJECTS, *options])
@@ -101,19 +75,10 @@ def work(tmp_path_factory: pytest.TempPathFactory) -> Work:
     return work
 
 
-def _pack(name: str, cache: Path, edges: int, fails: bool) -> str:
+def _pack(name: str, cache: Path, edges: int, fails: bool) -> dict[str, object]:
     files = {"setup.py": SETUP.format(name=name, edges=edges, fails=fails), f"{name}.py": ""}
-    buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w:gz") as archive:
-        for member, text in files.items():
-            entry = tarfile.TarInfo(f"{name}-1.0/{member}")
-            entry.size = len(text)
-            archive.addfile(entry, io.BytesIO(text.encode()))
-    digest = hashlib.sha256(buffer.getvalue()).hexdigest()
-    path = cache / "sources" / digest[:16] / f"{name}-1.0.tar.gz"
-    path.parent.mkdir(parents=True)
-    path.write_bytes(buffer.getvalue())
-    return ROWS.format(name=name, sha256=digest)
+    required = ["setuptools", "wheel", "ninja"]
+    return rows_of(name, write_sdist(cache, name, files), required, imports=[name])
 
 
 def test_board_shows_three_builds_and_a_failure(work: Work) -> None:

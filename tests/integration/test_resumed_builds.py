@@ -13,7 +13,8 @@ import pytest
 from builders.build_directory import finished_outputs
 from builders.cache import cache_root
 from tests.support.built import matrix, running_below
-from tests.support.extensions import TORCH, compilations, write_catalog, write_extension
+from tests.support.extensions import TORCH, compilations, write_extension
+from tests.support.projects import write_catalog
 
 pytestmark = pytest.mark.integration
 
@@ -53,7 +54,9 @@ def log_of(index: Path) -> Path:
 
 
 def test_killed_build_compiles_only_the_rest(tmp_path: Path) -> None:
-    write_catalog(tmp_path / "facts", [write_extension("resumed", cache_root(), parts=PARTS)])
+    write_catalog(
+        tmp_path / "facts" / "extensions.toml", [write_extension("resumed", cache_root(), parts=PARTS)]
+    )
     resolve(tmp_path, "resumed")
     index = tmp_path / "killed"
     command = [

@@ -14,30 +14,11 @@ import pytest
 
 from builders.index import Index
 from matrix.cli import main
+from tests.support.projects import rows_of, write_catalog
 from tests.support.records import record_of
 from tests.support.tiny import tiny_wheel
 
 NAMES = [f"package{number:02}" for number in range(20)]
-ROWS = """
-[[package]]
-name = "{name}"
-title = "{name}"
-status = "observed"
-source = "a test"
-[[release]]
-package = "{name}"
-version = "1.0"
-sdist = {{ file = "{name}-1.0.tar.gz", sha256 = "{digest}" }}
-backend = ["cpu"]
-status = "observed"
-source = "a test"
-[[recipe]]
-package = "{name}"
-backend = "cpu"
-undeclared = ["setuptools", "wheel", "torch"]
-status = "observed"
-source = "a test"
-"""
 
 
 def cpu_seconds() -> float:
@@ -52,8 +33,10 @@ def test_twenty_unchanged_packages_take_less_than_a_second(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    rows = [ROWS.format(name=name, digest=hashlib.sha256(name.encode()).hexdigest()) for name in NAMES]
-    (tmp_path / "mine.toml").write_text("".join(["schema = 1\n", *rows]))
+    digests = {name: hashlib.sha256(name.encode()).hexdigest() for name in NAMES}
+    required = ["setuptools", "wheel", "torch"]
+    rows = [rows_of(name, digest, required, match_runtime=["torch"]) for name, digest in digests.items()]
+    write_catalog(tmp_path / "mine.toml", rows)
     assert main(["resolve", *NAMES, "--backend", "cpu", "--catalog", "mine.toml", "-q"]) == 0
     capsys.readouterr()
     assert main(["plan", "--format", "json"]) == 0

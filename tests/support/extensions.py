@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
-import io
 import re
-import tarfile
 from collections import Counter
 from pathlib import Path
+
+from tests.support.projects import rows_of, write_sdist
 
 TORCH = "2.13.0"
 _SETUP = """
@@ -42,35 +41,12 @@ static PyMethodDef methods[] = {{{{"answer", answer, METH_NOARGS, ""}}, {{nullpt
 static PyModuleDef module = {{PyModuleDef_HEAD_INIT, "_native", nullptr, -1, methods}};
 PyMODINIT_FUNC PyInit__native() {{ return PyModule_Create(&module); }}
 """
-_ROWS = """
-[[package]]
-name = "{name}"
-title = "an extension of the tests"
-import-name = "{name}"
-status = "observed"
-source = "tests"
-[[release]]
-package = "{name}"
-version = "1.0"
-sdist = {{ file = "{name}-1.0.tar.gz", sha256 = "{sha256}" }}
-backend = ["cpu"]
-status = "observed"
-source = "tests"
-[[recipe]]
-package = "{name}"
-backend = "cpu"
-undeclared = ["setuptools", "wheel", "torch", "ninja"]
-match-runtime = ["torch"]
-must-contain = ["{name}/_native*.so"]
-imports = ["{name}"]
-memory-per-job = 0.5
-status = "observed"
-source = "tests"
-"""
 _COMPILED = re.compile(r"-o \S*/(?P<object>\w+)\.o\b")
 
 
-def write_extension(name: str, cache: Path, *, parts: int, header: str = "c10/core/ScalarType.h") -> str:
+def write_extension(
+    name: str, cache: Path, *, parts: int, header: str = "c10/core/ScalarType.h"
+) -> dict[str, object]:
     """Write the sdist of an extension into a cache; return its catalog rows.
 
     Parameters
@@ -92,23 +68,15 @@ def write_extension(name: str, cache: Path, *, parts: int, header: str = "c10/co
         ),
         **{f"part{number}.cpp": _PART.format(header=header, number=number) for number in numbers},
     }
-    buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w:gz") as archive:
-        for member, text in files.items():
-            entry = tarfile.TarInfo(f"{name}-1.0/{member}")
-            entry.size = len(text.encode())
-            archive.addfile(entry, io.BytesIO(text.encode()))
-    digest = hashlib.sha256(buffer.getvalue()).hexdigest()
-    sdist = cache / "sources" / digest[:16] / f"{name}-1.0.tar.gz"
-    sdist.parent.mkdir(parents=True, exist_ok=True)
-    sdist.write_bytes(buffer.getvalue())
-    return _ROWS.format(name=name, sha256=digest)
-
-
-def write_catalog(directory: Path, rows: list[str]) -> None:
-    """Write catalog rows into a directory for ``--catalog``."""
-    directory.mkdir()
-    (directory / "extensions.toml").write_text("schema = 1\n" + "".join(rows))
+    return rows_of(
+        name,
+        write_sdist(cache, name, files),
+        ["setuptools", "wheel", "torch", "ninja"],
+        match_runtime=["torch"],
+        must_contain=[f"{name}/_native*.so"],
+        imports=[name],
+        memory_per_job=0.5,
+    )
 
 
 def compilations(log: str) -> Counter[str]:
