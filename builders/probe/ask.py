@@ -7,7 +7,9 @@ reply as one line of JSON, marked with a number that only this run knows.
 from __future__ import annotations
 
 import secrets
+import shlex
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any, TypeVar
@@ -25,7 +27,9 @@ _PYTHON = 'exec "$(command -v python || command -v python3)" "$@"'
 _ALONE = ("-I", "-S")  # nothing that is installed runs in this process
 _SCRIPT = "main.py"  # which the processes that it starts can see
 _DEVICES = ("/dev/kfd", "/dev/dri")
-_NO_PYTHON = "Name the Python with --python: its path in the image, or on this machine without an image."
+_NO_PYTHON = (
+    "Name the Python with --python: its path in the image, or without an image its path or command here."
+)
 _HINT = "Read the log; the environment's Python may be broken."
 _LONGEST = 200  # characters of the output that are shown
 
@@ -118,6 +122,11 @@ class InstalledDist(msgspec.Struct, frozen=True):
     """The directory that contains it."""
     ops: list[str] = []
     """The ops that it was built with, if `matrix` built it."""
+    compared: int = 0
+    """Number of its files that were compared with their hashes."""
+    differing: list[str] = []
+    """Those that differ or are missing."""
+    metadata_sha256: str = ""
 
 
 class LibStdCxx(msgspec.Struct, frozen=True):
@@ -149,6 +158,10 @@ class Libraries(Outcome, frozen=True):
     errors: dict[str, str] = {}
     """Module to its import error."""
     libstdcxx: list[LibStdCxx] = []
+    of_torch: list[str] = []
+    """The shared objects that the installed torch brings."""
+    prefixes: list[str] = []
+    """The directories of Python's environment and of the Python that it was made with."""
 
 
 class EnvironmentReply(msgspec.Struct, frozen=True, kw_only=True):
@@ -175,26 +188,40 @@ class Probe:
     runtime
         Where the environment is.
     python
-        Path of its Python in the runtime; empty for the first on PATH.
+        Path of its Python in the runtime, or on the host a command that starts it; empty for the first on
+        PATH.
     folder
         An empty directory for the script, which the runtime may see.
     log
         File for everything that is printed.
     env
         Variables in addition to the runtime's own.
+
+    Raises
+    ------
+    UsageError
+        The command cannot be split into words.
     """
 
     def __init__(
         self, runtime: Runtime, python: str, *, folder: Path, log: Path, env: Mapping[str, str] | None = None
     ) -> None:
         self._runtime, self._python, self._log = runtime, python, log
-        self._start = [python] if python else ["/bin/sh", "-c", _PYTHON, "sh"]
+        self._start = _words(python, runtime) if python else ["/bin/sh", "-c", _PYTHON, "sh"]
         devices = [Bind(Path(name), writable=True) for name in _DEVICES if Path(name).exists()]
         self._view = View(env=dict(env or {}), binds=[Bind(folder, writable=True), *devices])
         self._folder = folder
 
-    def ask_environment(self, modules: Sequence[str]) -> EnvironmentReply:
+    def ask_environment(
+        self, modules: Sequence[str], files: Mapping[str, Mapping[str, str]] | None = None
+    ) -> EnvironmentReply:
         """Ask what the environment contains, and what loads when some modules are imported in turn.
+
+        Parameters
+        ----------
+        files
+            By normalized name, the distributions whose files are compared with their hashes: paths with
+            hashes as in RECORD. RECORD of the installed distribution is used if there are none.
 
         Raises
         ------
@@ -205,10 +232,21 @@ class Probe:
         UsageError
             The user named something other than a Python.
         """
+        question = {
+            "modules": list(modules),
+            "files": {name: dict(rows) for name, rows in (files or {}).items()},
+            "is_image": self._runtime.image is not None,
+        }
         try:
-            return self._ask({"modules": list(modules)}, {}, EnvironmentReply)
+            return self._ask(question, {}, EnvironmentReply)
         except MatrixError:
-            if self._python_is_wrong():
+            if self._prints(self._start, self._view):
+                raise
+            connected = replace(self._view, network=True)
+            if self._runtime.image is None and self._prints(self._start, connected):
+                self._view = connected  # no setuid program, such as a container runtime, starts without it
+                return self._ask(question, {}, EnvironmentReply)
+            if self._python and self._prints(["/bin/sh"], self._view):
                 msg = f"{self._python} is not a working Python."
                 raise UsageError(msg, hint=_NO_PYTHON) from None
             raise
@@ -217,16 +255,14 @@ class Probe:
         """Ask whether an installed distribution has what its recipe promises."""
         return self._ask(wheel_question(recipe), recipe.run_environment, WheelReply)
 
-    def _python_is_wrong(self) -> bool:
-        """Return whether the Python that the user named does not run although the runtime works."""
-        if not self._python:
-            return False
-        shell, python = ["/bin/sh", "-c", "echo $((6 * 7))"], [self._python, "-c", "print(6 * 7)"]
-        outputs = [output_in(self._runtime, command, self._view).strip() for command in (shell, python)]
-        return outputs[0].endswith("42") and not outputs[1].endswith("42")
+    def _prints(self, start: Sequence[str], view: View) -> bool:
+        """Return whether a Python or shell runs a line that both understand."""
+        word = "rocm-matrix-starts"
+        line = f"print('{word}')" if start is self._start else f"echo {word}"
+        return word in output_in(self._runtime, [*start, "-c", line], view).split()
 
     def _ask(self, question: Mapping[str, Any], env: Mapping[str, str], kind: type[_Reply]) -> _Reply:
-        view = View(env={**self._view.env, **env}, binds=self._view.binds)
+        view = replace(self._view, env={**self._view.env, **env})
         options: dict[str, Any] = {
             "folder": self._folder,
             "what": "Probing the environment",
@@ -237,6 +273,16 @@ class Probe:
         except MatrixError as error:
             error.hint = error.hint or _NO_PYTHON
             raise
+
+
+def _words(python: str, runtime: Runtime) -> list[str]:
+    if runtime.image is not None or Path(python).exists():
+        return [python]
+    try:
+        return shlex.split(python)
+    except ValueError as error:
+        msg = f"--python {python}: {str(error).lower()}."
+        raise UsageError(msg) from None
 
 
 def ask(

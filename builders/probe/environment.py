@@ -6,7 +6,7 @@ A check that could not be done is a warning, never a pass. Without a GPU, kernel
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from itertools import groupby
 from pathlib import PurePath
 
@@ -14,7 +14,7 @@ from builders.findings import Finding
 from builders.probe.ask import EnvironmentReply
 from resolver.facts.schema import SiteVariable
 from resolver.model import Resolution
-from resolver.requirements import normalize_name
+from resolver.requirements import is_for_cuda, normalize_name
 from resolver.versions import minor, sort_key
 
 NOT_JUDGED = "not-judged"
@@ -24,11 +24,22 @@ _LIBRARIES = (
 )  # fmt: skip
 """Libraries that torch or the image provides. A job fails if conda's or the system's come first."""
 _WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
-_REBUILD = "Build the container again from the file that `matrix env` writes."
+_MOST_SHOWN = 3
+_KEPT = (
+    "The lock keeps it as it is in the base image. Use that image, without other copies, or resolve again "
+    "for this one with `--keep-installed image`."
+)
+_OTHER_LIBRARY = "Remove its directory from LD_LIBRARY_PATH and LD_PRELOAD: modules may set them."
 
 
 def judge_environment(
-    reply: EnvironmentReply, lock: Resolution | None, user_packages: Mapping[str, str], *, need_gpu: bool
+    reply: EnvironmentReply,
+    lock: Resolution | None,
+    user_packages: Mapping[str, str],
+    *,
+    need_gpu: bool,
+    rebuild: str,
+    in_index: Collection[str] = (),
 ) -> list[Finding]:
     """Compare the reply about an environment with a lock.
 
@@ -40,11 +51,16 @@ def judge_environment(
         What the user installed for this Python with ``pip install --user``: name to version.
     need_gpu
         Whether a GPU must be visible, as in a job on a GPU node.
+    rebuild
+        How to make the environment again.
+    in_index
+        Normalized names of the distributions whose files were compared with a wheel of the index.
     """
     installed = {normalize_name(dist.name): dist.version for dist in reversed(reply.distributions)}
     return [
-        *_pins(reply, lock, installed),
-        *_cuda(reply, lock, installed),
+        *_pins(reply, lock, installed, rebuild),
+        *_files(reply, lock, installed, in_index, rebuild),
+        *_cuda(reply, lock, installed, rebuild),
         *_duplicates(reply),
         *_pip_check(reply, lock),
         *_user_site(reply, installed, user_packages),
@@ -68,7 +84,7 @@ def judge_variables(env: Mapping[str, str], variables: Iterable[SiteVariable]) -
 
 
 def _pins(
-    reply: EnvironmentReply, lock: Resolution | None, installed: Mapping[str, str]
+    reply: EnvironmentReply, lock: Resolution | None, installed: Mapping[str, str], rebuild: str
 ) -> Iterator[Finding]:
     if lock is None:
         message = "Versions are not judged: there is no lock to compare with."
@@ -77,41 +93,82 @@ def _pins(
     python = lock.version_of("python")
     if python and minor(python) != minor(reply.python):
         message = f"Python is {reply.python} ({reply.executable}); the lock is for {python}."
-        yield Finding("verify-python", "error", message, "Name another with --python, or build it again.")
-    pins = {pick.name: pick.pinned for pick in lock.picks if pick.kind == "distribution"}
+        yield Finding("verify-python", "error", message, f"Name another with --python. {rebuild}")
     right = 0
-    for name, pinned in pins.items():
-        version = installed.get(normalize_name(name))
+    for pick in lock.distributions:
+        version = installed.get(normalize_name(pick.name))
+        repair = _KEPT if pick.origin == "preinstalled" else rebuild
         if version is None:
-            yield Finding("verify-pin-missing", "error", f"{name} {pinned} is not installed.", _REBUILD)
-        elif version != pinned and sort_key(version) != sort_key(pinned):  # a wheel may say 2024.01
-            message = f"{name} is {version}, but the lock pins {pinned}."
-            yield Finding("verify-pin-differs", "error", message, _REBUILD)
+            message = f"{pick.name} {pick.pinned} is not installed."
+            yield Finding("verify-pin-missing", "error", message, repair)
+        elif not _is_same(version, pick.pinned):
+            message = f"{pick.name} is {version}, but the lock pins {pick.pinned}."
+            yield Finding("verify-pin-differs", "error", message, repair)
         else:
             right += 1
-    yield Finding("verify-pins", "info", f"{right} of {len(pins)} distributions have the locked version")
+    count = len(lock.distributions)
+    yield Finding("verify-pins", "info", f"{right} of {count} distributions have the locked version")
+
+
+def _is_same(version: str, pinned: str) -> bool:
+    return version == pinned or sort_key(version) == sort_key(pinned)  # a wheel may say 2024.01
+
+
+def _files(
+    reply: EnvironmentReply,
+    lock: Resolution | None,
+    installed: Mapping[str, str],
+    in_index: Collection[str],
+    rebuild: str,
+) -> Iterator[Finding]:
+    """Report wheels of the locked version that are not the locked wheels, and changed files."""
+    first = {normalize_name(dist.name): dist for dist in reversed(reply.distributions)}
+    unknown = []
+    for pick in lock.distributions if lock else ():
+        name = normalize_name(pick.name)
+        if pick.origin == "preinstalled" or not _is_same(installed.get(name, ""), pick.pinned):
+            continue
+        dist = first[name]
+        metadata = {file.metadata_sha256 for file in pick.files}
+        if dist.differing:
+            shown = ", ".join(dist.differing[:_MOST_SHOWN])
+            more = len(dist.differing) - _MOST_SHOWN
+            than = "the wheel in the index" if name in in_index else "its RECORD"
+            message = (
+                f"{len(dist.differing)} of {dist.compared} files of {pick.name} {pick.pinned} differ from "
+                f"{than}: {shown}{f' and {more} more' if more > 0 else ''}."
+            )
+            yield Finding("verify-files-differ", "error", message, rebuild)
+        elif metadata and "" not in metadata and dist.metadata_sha256 not in metadata:
+            message = f"{pick.name} {pick.pinned} is not the locked wheel: its METADATA has another hash."
+            yield Finding("verify-wheel-differs", "error", message, rebuild)
+        elif pick.origin == "build" and name not in in_index:
+            unknown.append(pick.name)
+    if unknown:
+        message = f"Wheels are not judged, because the index does not have them: {', '.join(unknown)}."
+        yield Finding("verify-wheels-not-judged", "warning", message, "Name their index with --index DIR.")
 
 
 def _cuda(
-    reply: EnvironmentReply, lock: Resolution | None, installed: Mapping[str, str]
+    reply: EnvironmentReply, lock: Resolution | None, installed: Mapping[str, str], rebuild: str
 ) -> Iterator[Finding]:
     locked = {normalize_name(pick.name) for pick in lock.picks} if lock else set()  # such as nvidia-ml-py
     nvidia = sorted(
         f"{name} {version}"
         for name, version in installed.items()
-        if name.startswith("nvidia-") and name not in locked
+        if (name.startswith("nvidia-") or is_for_cuda(name)) and name not in locked
     )
     if nvidia:
-        message = f"CUDA's libraries are installed: {', '.join(nvidia)}."
-        fix = "A requirement has no local version, so pip took a CUDA build. `matrix check` names the line."
-        yield Finding("verify-nvidia", "error", message, fix)
+        message = f"Packages for CUDA are installed: {', '.join(nvidia)}."
+        cause = "A requirement without a local version made pip take a CUDA build."
+        yield Finding("verify-nvidia", "error", message, f"{cause} {rebuild}")
     torch = reply.torch
     if torch.cuda and (lock is None or lock.target.backend == "rocm"):
         message = f"torch {torch.version} is for CUDA {torch.cuda}."
-        yield Finding("verify-torch-cuda", "error", message, _REBUILD)
+        yield Finding("verify-torch-cuda", "error", message, rebuild)
     elif lock is not None and lock.target.backend == "rocm" and torch.version and not torch.hip:
         message = f"torch {torch.version} is not built for ROCm."
-        yield Finding("verify-torch-cpu", "error", message, _REBUILD)
+        yield Finding("verify-torch-cpu", "error", message, rebuild)
 
 
 def _duplicates(reply: EnvironmentReply) -> Iterator[Finding]:
@@ -173,7 +230,12 @@ def _libraries(reply: EnvironmentReply) -> Iterator[Finding]:
     for name in _LIBRARIES:
         pattern = re.compile(re.escape(name) + r"(-[\da-f]+)?\.so(\.|$)")
         paths = [path for path in reply.libraries.objects if pattern.match(PurePath(path).name)]
-        if len(paths) > 1:
+        own = [path for path in reply.libraries.of_torch if pattern.match(PurePath(path).name)]
+        folders = {PurePath(path).parent for path in paths}
+        if paths and own and not folders & {PurePath(path).parent for path in own}:
+            message = f"{name} loads from {', '.join(paths)}, not from torch's own {own[0]}."
+            yield Finding("verify-library-other", "error", message, _OTHER_LIBRARY)
+        elif len(paths) > 1:
             message = f"{name} is loaded more than once: {', '.join(paths)}."
             fix = "One is torch's and the other the image's; LD_LIBRARY_PATH decides which comes first."
             yield Finding("verify-library-twice", "warning", message, fix)
@@ -183,15 +245,24 @@ def _libraries(reply: EnvironmentReply) -> Iterator[Finding]:
 
 
 def _libstdcxx(reply: EnvironmentReply) -> Iterator[Finding]:
+    """Report a libstdc++ that is older than the system's, or belongs to neither system nor environment."""
     system = reply.system_libstdcxx
+    homes = [
+        PurePath(path) for path in (*reply.libraries.prefixes, *{dist.path for dist in reply.distributions})
+    ]
     for loaded in reply.libraries.libstdcxx:
+        path = PurePath(loaded.path)
+        is_own = any(path.is_relative_to(home) for home in homes)
         if loaded.glibcxx and system.glibcxx and sort_key(loaded.glibcxx) < sort_key(system.glibcxx):
             message = (
                 f"{loaded.path} is loaded. It has symbols up to GLIBCXX_{loaded.glibcxx}, and {system.path} "
-                f"up to GLIBCXX_{system.glibcxx}: code compiled with the image's compiler may not load."
+                f"up to GLIBCXX_{system.glibcxx}: code compiled with the system's compiler may not load."
             )
-            fix = "Require libstdcxx-ng in conda, at least as new as the image's compiler."
-            yield Finding("verify-libstdcxx-older", "warning", message, fix)
+            conda = "Require libstdcxx-ng in conda, at least as new as the system's compiler."
+            yield Finding("verify-libstdcxx-older", "warning", message, conda if is_own else _OTHER_LIBRARY)
+        elif system.path and path.parent != PurePath(system.path).parent and not is_own:
+            message = f"{loaded.path} is loaded, which belongs neither to the system nor to the environment."
+            yield Finding("verify-libstdcxx-other", "warning", message, _OTHER_LIBRARY)
 
 
 def _gpus(reply: EnvironmentReply, lock: Resolution | None, *, need_gpu: bool) -> Iterator[Finding]:

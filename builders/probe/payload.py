@@ -19,9 +19,11 @@ the whole protocol, and passes the plain import, cannot be told from one that wo
 from __future__ import annotations
 
 import ast
+import base64
 import ctypes
 import fnmatch
 import glob
+import hashlib
 import importlib
 import importlib.machinery
 import importlib.metadata
@@ -32,6 +34,7 @@ import platform
 import re
 import select
 import signal
+import site
 import socket
 import struct
 import subprocess
@@ -61,6 +64,7 @@ OP_PROPERTY = "rocm-matrix:op"
 SIZE = 256  # rows and columns of the matrices that a GPU multiplies
 PR_SET_DUMPABLE, PR_CAPBSET_DROP, PR_SET_CHILD_SUBREAPER = 4, 24, 36  # linux/prctl.h
 CAP_SYS_PTRACE = 19  # linux/capability.h
+CHUNK = 1 << 20  # bytes
 
 
 # --- The process that judges ----------------------------------------------------------------------------
@@ -253,19 +257,24 @@ def plain_import(modules: list[str]) -> dict[str, Any]:
 
 
 @cache
-def search_path() -> list[str]:
-    """Return where the environment's Python looks for modules, which depends on what is installed."""
-    reply, _ = in_child("path", None)
+def start() -> dict[str, Any]:
+    """Return how the environment's Python starts, which depends on what is installed."""
+    reply, _ = in_child("start", None)
     if reply.get("error"):
         sys.exit(f"Python does not start: {reply['error']}: {reply.get('text', '')}")
-    return [str(path) for path in reply["path"]]
+    return reply
+
+
+def search_path() -> list[str]:
+    """Return where the environment's Python looks for modules."""
+    return [str(path) for path in start()["path"]]
 
 
 def inner(kind: str, value: str, address: str) -> None:
     """Answer one part in a child, when the outer process has looked at this one."""
     parts: dict[str, Callable[[Any], dict[str, Any]]]
     parts = {
-        "path": path_part,
+        "start": start_part,
         "torch": torch_part,
         "import": import_part,
         "object": object_part,
@@ -278,9 +287,13 @@ def inner(kind: str, value: str, address: str) -> None:
     os._exit(0)  # without torch's slow shutdown
 
 
-def path_part(_: None) -> dict[str, Any]:
-    """Return the search path without the working directory."""
-    return {"path": sys.path[1:]}
+def start_part(_: None) -> dict[str, Any]:
+    """Return where Python finds what is installed, and whether that includes the user's own packages."""
+    return {
+        "path": sys.path[1:],
+        "prefixes": [sys.prefix, sys.base_prefix],
+        "user_site": bool(site.ENABLE_USER_SITE),
+    }
 
 
 def failure(error: BaseException) -> dict[str, Any]:
@@ -505,27 +518,71 @@ def environment_reply(question: dict[str, Any]) -> dict[str, Any]:
     return {
         "python": platform.python_version(),
         "executable": sys.executable,
-        "distributions": distributions(),
+        "distributions": distributions(question["files"]),
         "pip_check": pip_check(),
-        "user_site": user_site(),
+        "user_site": user_site(is_image=question["is_image"]),
         "system_libstdcxx": newest_symbols(system_library("libstdc++.so.6")),
         "libraries": libraries(question["modules"]),
         "torch": in_child("torch", {"lent": "", "gpus": True})[0],
     }
 
 
-def distributions() -> list[dict[str, Any]]:
-    """Return every distribution on the path, in the order of the path."""
-    return [
-        {
-            "name": distribution.metadata["Name"],
+def distributions(expected: dict[str, dict[str, str]]) -> list[dict[str, Any]]:
+    """Return every distribution on the path, in the order of the path.
+
+    The files of those that are expected are compared with their hashes; RECORD has them if none are given.
+    """
+    rows, seen_names = [], set()
+    for distribution in importlib.metadata.distributions(path=search_path()):
+        name = distribution.metadata["Name"]
+        if not name:
+            continue
+        row = {
+            "name": name,
             "version": distribution.version,
             "path": str(distribution.locate_file("")),
             "ops": recorded_ops(distribution),
         }
-        for distribution in importlib.metadata.distributions(path=search_path())
-        if distribution.metadata["Name"]
-    ]
+        normal = re.sub(r"[-_.]+", "-", name).lower()
+        if normal in expected and normal not in seen_names:
+            row.update(compared_files(distribution, expected[normal]))
+        seen_names.add(normal)
+        rows.append(row)
+    return rows
+
+
+def compared_files(distribution: importlib.metadata.Distribution, expected: dict[str, str]) -> dict[str, Any]:
+    """Return how many files were compared, those that differ, and the hash of the metadata."""
+    hashes = expected or {
+        str(file): f"{file.hash.mode}={file.hash.value}" for file in distribution.files or [] if file.hash
+    }
+    paths = {name: str(distribution.locate_file(name)) for name in hashes}
+    with ThreadPoolExecutor(min(AT_ONCE, len(os.sched_getaffinity(0)))) as pool:
+        same = dict(pool.map(lambda name: (name, has_hash(paths[name], hashes[name])), hashes))
+    metadata = next((paths[name] for name in paths if name.endswith(".dist-info/METADATA")), "")
+    return {
+        "compared": len(hashes),
+        "differing": sorted(name for name in same if not same[name]),
+        "metadata_sha256": file_hash(metadata, "sha256").hex(),
+    }
+
+
+def has_hash(path: str, recorded: str) -> bool:
+    """Return whether a file has a hash, written as in RECORD: algorithm=base64."""
+    algorithm, _, value = recorded.partition("=")
+    return base64.urlsafe_b64encode(file_hash(path, algorithm)).decode().rstrip("=") == value
+
+
+def file_hash(path: str, algorithm: str) -> bytes:
+    """Return the hash of a file; empty if it cannot be read."""
+    digest = hashlib.new(algorithm)
+    try:
+        with open(path, "rb") as file:
+            while chunk := file.read(CHUNK):
+                digest.update(chunk)
+    except OSError:
+        return b""
+    return digest.digest()
 
 
 def recorded_ops(distribution: importlib.metadata.Distribution) -> list[str]:
@@ -558,8 +615,11 @@ def pip_check() -> dict[str, Any]:
     return {"code": done.returncode, "lines": done.stdout.splitlines()}
 
 
-def user_site() -> dict[str, Any]:
-    """Return whether this Python ignores the user's own packages by itself, and why."""
+def user_site(*, is_image: bool) -> dict[str, Any]:
+    """Return whether this Python ignores the user's own packages by itself, and why.
+
+    The probe of an image switches them off, so the image's settings are read.
+    """
     ignored = ""
     for folder in list(Path(sys.executable).parents)[:2]:  # where Python looks for it
         settings = folder / "pyvenv.cfg"
@@ -567,7 +627,9 @@ def user_site() -> dict[str, Any]:
             r"(?m)^include-system-site-packages *= *false", settings.read_text()
         ):
             ignored = "it is a virtual environment"
-    for script in sorted(glob.glob("/.singularity.d/env/*.sh")):
+    if not is_image and not ignored and not start()["user_site"]:
+        ignored = "PYTHONNOUSERSITE is set"
+    for script in sorted(glob.glob("/.singularity.d/env/*.sh")) if is_image else ():
         if re.search(r"(?m)^[^#\n]*PYTHONNOUSERSITE=[\"']?\w", Path(script).read_text(errors="replace")):
             ignored = "the image sets PYTHONNOUSERSITE"
     return {"ignored": ignored, "minor": f"{sys.version_info[0]}.{sys.version_info[1]}"}
@@ -599,11 +661,18 @@ def libraries(modules: list[str]) -> dict[str, Any]:
     if mapped is None:
         return {"error": UNSEEN}
     objects = [path for path in mapped if ".so" in path]
+    torch_files, _ = installed("torch")
     libstdcxx = [path for path in objects if os.path.basename(path).startswith("libstdc++.so")]
     return {
         "objects": objects,
         "errors": reply["errors"],
         "libstdcxx": [newest_symbols(path) for path in libstdcxx if os.path.exists(path)],
+        "of_torch": [
+            os.path.join(os.path.realpath(os.path.dirname(path)), os.path.basename(path))
+            for name, path in sorted(torch_files.items())
+            if ".so" in name
+        ],
+        "prefixes": [os.path.realpath(path) for path in start()["prefixes"]],
     }
 
 

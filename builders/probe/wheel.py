@@ -21,6 +21,8 @@ _NO_RUNTIME = re.compile(
     r"lib(amdhip64|hsa-runtime64|hiprtc|amd_comgr|roc\w*|hip\w*|rccl|MIOpen|drm(_amdgpu)?|numa)\.so[.\d]*: "
     r"cannot open shared object file"
 )
+_NO_LIBRARY = re.compile(r"\S+: cannot open shared object file")
+_OTHER_SYMBOLS = re.compile(r"undefined symbol|version `[^']+' not found")
 _NO_GPU = re.compile(
     r"No HIP GPUs are available|[Nn]o ROCm-capable device|hipErrorNoDevice|Found no NVIDIA driver"
     r"|\b0 active drivers"
@@ -29,13 +31,14 @@ _NO_GPU = re.compile(
 _READ_LOG = "Read the build's log."
 
 
-def judge_wheel(reply: WheelReply, recipe: Recipe, *, complete: bool = False) -> list[Finding]:
+def judge_wheel(reply: WheelReply, recipe: Recipe, rebuild: str = "") -> list[Finding]:
     """Compare the reply about a wheel with what its recipe promises.
 
     Parameters
     ----------
-    complete
-        Whether the environment is the one that the wheel will run in, so that only the GPU may be missing.
+    rebuild
+        How to make the environment again, if it is the one that the wheel will run in, where only the GPU
+        may be missing. By default it is a build's, and a fix starts with the build's log.
 
     Returns
     -------
@@ -45,13 +48,13 @@ def judge_wheel(reply: WheelReply, recipe: Recipe, *, complete: bool = False) ->
     """
     if reply.distribution is None:
         message = f"{recipe.package} is not installed in the environment that was probed."
-        return [Finding("probe-not-installed", "error", message, "Read the log of its installation.")]
+        return [Finding("probe-not-installed", "error", message, rebuild or _READ_LOG)]
     findings = [
-        *(_load(load, reply, "import", f"import {load.name}", complete=complete) for load in reply.imports),
+        *(_load(load, reply, "import", f"import {load.name}", rebuild) for load in reply.imports),
         *_borrowed(reply),
-        *_objects(reply, complete=complete),
-        *_attributes(reply, recipe),
-        *_ops(reply, recipe),
+        *_objects(reply, rebuild),
+        *_attributes(reply, recipe, rebuild or _READ_LOG),
+        *_ops(reply, recipe, rebuild),
     ]
     nothing = Finding(
         "probe-nothing", "warning", f"The recipe of {recipe.package} promises nothing to probe."
@@ -59,16 +62,29 @@ def judge_wheel(reply: WheelReply, recipe: Recipe, *, complete: bool = False) ->
     return findings or [nothing]
 
 
-def _load(load: LoadReply, reply: WheelReply, kind: str, what: str, *, complete: bool) -> Finding:
+def _load(load: LoadReply, reply: WheelReply, kind: str, what: str, rebuild: str) -> Finding:
     evidence = {"member": load.file} if load.file else {}
     if not load.error:
         return Finding(f"probe-{kind}", "info", f"{what}: loads", evidence=evidence)
-    reason = _excuse(load, reply, complete=complete)
+    reason = _excuse(load, reply, complete=bool(rebuild))
     if reason:
         message = f"{what}: not judged, because {reason}"
-        fix = "" if load.error == UNSEEN else "Run `matrix verify` on a GPU node."
-        return Finding("probe-not-judged", "warning", message, fix, evidence)
-    return Finding(f"probe-{kind}-failed", "error", f"{what}: fails with {load.failure}", _READ_LOG, evidence)
+        later = "" if load.error == UNSEEN else "Run `matrix verify` on a GPU node."
+        return Finding("probe-not-judged", "warning", message, later, evidence)
+    repair = _repair(load, rebuild) if rebuild else _READ_LOG
+    return Finding(f"probe-{kind}-failed", "error", f"{what}: fails with {load.failure}", repair, evidence)
+
+
+def _repair(outcome: Outcome, rebuild: str) -> str:
+    """Return what to do about a failure in a finished environment."""
+    if outcome.missing:
+        name = outcome.missing.partition(".")[0]
+        return f"Install the distribution that has {name}; if it is not in the lock, add it to the request."
+    if _NO_LIBRARY.search(outcome.text):
+        return "Use the lock's base image, or load the module that has this library."
+    if _OTHER_SYMBOLS.search(outcome.text):
+        return f"It was compiled for another torch or another library than is loaded. {rebuild}"
+    return rebuild
 
 
 def _excuse(outcome: Outcome, reply: WheelReply, *, complete: bool) -> str:
@@ -116,18 +132,18 @@ def _required(requires: Sequence[str]) -> Iterator[str]:
             yield canonicalize_name(requirement.name)
 
 
-def _objects(reply: WheelReply, *, complete: bool) -> Iterator[Finding]:
+def _objects(reply: WheelReply, rebuild: str) -> Iterator[Finding]:
     for load in reply.objects:
         if load.error == "missing":
             # An import alone proves nothing: ROCm's apex has Python shims named like its extensions.
             message = f"{load.name} matches no installed file."
-            fix = "The build did not compile it. Read its log."
-            yield Finding("probe-object-missing", "error", message, fix)
+            repair = rebuild or "The build did not compile it. Read its log."
+            yield Finding("probe-object-missing", "error", message, repair)
         else:
-            yield _load(load, reply, "object", load.name, complete=complete)
+            yield _load(load, reply, "object", load.name, rebuild)
 
 
-def _attributes(reply: WheelReply, recipe: Recipe) -> Iterator[Finding]:
+def _attributes(reply: WheelReply, recipe: Recipe, fix: str) -> Iterator[Finding]:
     for name, expected in recipe.attributes.items():
         module, _, attribute = name.partition(":")
         for load in reply.imports:
@@ -138,39 +154,39 @@ def _attributes(reply: WheelReply, recipe: Recipe) -> Iterator[Finding]:
                 yield Finding("probe-attribute", "info", f"{name} is {value}")
             else:
                 message = f"{name} is {value or 'empty'}, not {expected}."
-                yield Finding("probe-attribute-wrong", "error", message, _run_environment(recipe))
+                yield Finding("probe-attribute-wrong", "error", message, _run_environment(recipe) or fix)
 
 
 def _run_environment(recipe: Recipe) -> str:
     listed = ", ".join(f"{name}={value}" for name, value in recipe.run_environment.items())
-    return f"Set {listed} when it runs." if listed else _READ_LOG
+    return f"Set {listed} when it runs." if listed else ""
 
 
-def _ops(reply: WheelReply, recipe: Recipe) -> Iterator[Finding]:
+def _ops(reply: WheelReply, recipe: Recipe, rebuild: str) -> Iterator[Finding]:
     table = reply.op_table
     if table is None:
         return
     if table.error:
         message = f"Cannot read the list of compiled ops, {recipe.op_table}: {table.failure}"
-        yield Finding("probe-op-table", "error", message, _READ_LOG)
+        yield Finding("probe-op-table", "error", message, rebuild or _READ_LOG)
         return
     for op in recipe.ops:
         if recipe.environment.get(op.variable) == "1" and not table.installed.get(op.name, False):
-            message = f"The op {op.name} was requested, and the build did not compile it."
-            fix = "The log says why the op was considered incompatible."
-            yield Finding("probe-op-missing", "error", message, fix)
+            message = f"The op {op.name} was requested, and the wheel does not have it."
+            repair = rebuild or "The log says why the op was considered incompatible."
+            yield Finding("probe-op-missing", "error", message, repair)
     accelerator = recipe.environment.get("DS_ACCELERATOR", "")
     if accelerator and table.accelerator and table.accelerator != accelerator:
         message = f"The build chose its ops for the accelerator {table.accelerator}, not {accelerator}."
-        fix = f"DS_ACCELERATOR={accelerator} did not reach the build."
-        yield Finding("probe-accelerator", "error", message, fix)
-    yield from _torch_of_ops(table, reply.torch)
+        repair = rebuild or f"DS_ACCELERATOR={accelerator} did not reach the build."
+        yield Finding("probe-accelerator", "error", message, repair)
+    yield from _torch_of_ops(table, reply.torch, rebuild or "Build it for this torch.")
     compiled = sorted(name for name, installed in table.installed.items() if installed)
     yield Finding("probe-ops", "info", f"ops compiled: {', '.join(compiled) or 'none'}")
 
 
-def _torch_of_ops(table: OpTable, torch: TorchReply) -> Iterator[Finding]:
+def _torch_of_ops(table: OpTable, torch: TorchReply, fix: str) -> Iterator[Finding]:
     running = ".".join(torch.version.split(".")[:2])
     if table.torch and running and table.torch != running:
         message = f"The ops were compiled for torch {table.torch} and do not load with torch {torch.version}."
-        yield Finding("probe-torch", "error", message, "Build it for this torch.")
+        yield Finding("probe-torch", "error", message, fix)

@@ -6,6 +6,7 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,13 +18,16 @@ from builders.containers.engines import choose_runtime
 from builders.containers.image import find_image
 from builders.files import write_atomic
 from builders.findings import Finding, limited
+from builders.index import Index
 from builders.probe.ask import EnvironmentReply, Probe, user_packages
 from builders.probe.environment import NOT_JUDGED, judge_environment, judge_variables
 from builders.probe.wheel import judge_wheel
 from builders.recipes.recipe import recipe_as_built
 from builders.temporary import TemporaryDirectory
+from builders.wheel import DamagedError, WheelReader, record_rows
+from builders.wheel_requirements import environment_of
 from matrix.container_variables import site_changes
-from matrix.options import add_catalog, add_format
+from matrix.options import add_catalog, add_format, add_index
 from matrix.render import findings_text
 from resolver.errors import UsageError
 from resolver.facts.catalog import recipe_for
@@ -44,8 +48,9 @@ _MOST_OF_ONE_KIND = 10
 """Maximum number of findings in the text output; a container built from another lock has hundreds."""
 _TIME = "00:15:00"
 _OUTPUT = "matrix-verify-%j.out"
-_HOST_VARIABLES = ("LD_LIBRARY_PATH", "LD_PRELOAD", "PYTHONPATH", "VIRTUAL_ENV", "CONDA_PREFIX", "ROCM_PATH")
 _GPU_VARIABLES = ("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
+_NEW_CONTAINER = "Build the container again from the files that `matrix env` writes."
+_NEW_ENVIRONMENT = "Create the environment again from the files that `matrix env` writes."
 _MODULES = {
     "pytorch-triton-rocm": "triton", "torch": "torch", "torchaudio": "torchaudio",
     "torchvision": "torchvision", "triton-rocm": "triton",
@@ -58,7 +63,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--image", metavar="PATH", type=Path, help="the container (default: the Python of this machine)"
     )
-    parser.add_argument("--python", metavar="PATH", default="", help="its Python (default: first on PATH)")
+    parser.add_argument(
+        "--python",
+        metavar="COMMAND",
+        default="",
+        help="its Python: a path, or a command that starts it, such as 'bash run.sh python' "
+        "(default: first on PATH)",
+    )
     parser.add_argument(
         "--lock",
         metavar="FILE",
@@ -71,6 +82,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         choices=("apptainer", "podman"),
         help="the runtime for the image (default: the installed one)",
     )
+    add_index(parser)
     add_catalog(parser)
     parser.add_argument("--need-gpu", action="store_true", help="fail if torch sees no GPU")
     add_format(parser)
@@ -146,8 +158,10 @@ def _verify(
     # Several may run at once, also on other nodes with the same cache.
     log = cache_root() / "logs" / f"verify-{os.uname().nodename}-{os.getpid()}.log"
     log.unlink(missing_ok=True)
-    passed = _GPU_VARIABLES if image else (*_GPU_VARIABLES, *_HOST_VARIABLES)
-    env = {name: os.environ[name] for name in passed if name in os.environ}
+    if image:
+        env = {name: os.environ[name] for name in _GPU_VARIABLES if name in os.environ}
+    else:
+        env = {"PYTHONNOUSERSITE": "", **os.environ}
     changes = site_changes(os.environ, variables)
     env |= {change.name: change.value for change in changes if change.value is not None}
     env |= {row.name: os.environ[row.name] for row in variables if row.value and row.name in os.environ}
@@ -155,19 +169,52 @@ def _verify(
     modules = ["torch", *published.values(), *(name for recipe in built for name in recipe.imports)]
     folder = TemporaryDirectory()
     probe = Probe(runtime, args.python, folder=folder.root, log=log, env=env)
-    reply = probe.ask_environment(list(dict.fromkeys(modules)))
+    files = _recorded_files(lock, Index(args.index))
+    reply = probe.ask_environment(list(dict.fromkeys(modules)), files)
     base = Path(os.environ.get("PYTHONUSERBASE") or Path.home() / ".local")
     own = user_packages(base, reply.user_site.minor)
-    findings = judge_environment(reply, lock, own, need_gpu=args.need_gpu)
+    rebuild = _NEW_CONTAINER if image else _NEW_ENVIRONMENT
+    in_index = [name for name, rows in files.items() if rows]
+    findings = judge_environment(reply, lock, own, need_gpu=args.need_gpu, rebuild=rebuild, in_index=in_index)
     findings += judge_variables(os.environ, variables)
     installed = {normalize_name(dist.name): dist for dist in reversed(reply.distributions)}
     for recipe in [*built, *(_import_recipe(name, module) for name, module in published.items())]:
         dist = installed.get(normalize_name(recipe.package))
         if dist is not None:  # a missing pin is a finding already
             promised = recipe_as_built(recipe, dist.ops)
-            findings += judge_wheel(probe.ask_wheel(promised), promised, complete=True)
+            findings += judge_wheel(probe.ask_wheel(promised), promised, rebuild)
     log.unlink()
     return reply, findings
+
+
+def _recorded_files(lock: Resolution | None, index: Index) -> dict[str, dict[str, str]]:
+    """Return files and hashes of each distribution that was installed on top of the image.
+
+    They are known for the wheels of our index; others have none.
+    """
+    if lock is None:
+        return {}
+    files: dict[str, dict[str, str]] = {}
+    rank = environment_of(lock).rank
+    for pick in lock.distributions:
+        if pick.origin == "preinstalled":
+            continue
+        wheels = index.wheels_of(pick.name, pick.pinned) if pick.origin == "build" else []
+        ranked = [(order, path) for path in wheels if (order := rank(path.name)) is not None]
+        name = normalize_name(pick.name)
+        files[name] = {}
+        if ranked:
+            with suppress(DamagedError, OSError):
+                files[name] = _record_of(min(ranked)[1])
+    return files
+
+
+def _record_of(path: Path) -> dict[str, str]:
+    """Return the hashes of a wheel's files that keep their path when they are installed."""
+    with WheelReader(path) as wheel:
+        member = wheel.metadata_member("RECORD")
+        rows = record_rows(wheel.read(member)) if member else ()
+        return {row[0]: row[1] for row in rows if len(row) > 1 and row[1] and ".data/" not in row[0]}
 
 
 def _built_recipes(lock: Resolution | None, catalog: Catalog) -> list[Recipe]:
@@ -225,7 +272,7 @@ def _command(args: argparse.Namespace) -> list[str]:
     """Return this command as the job runs it, with absolute paths."""
     words = [sys.executable, "-m", "matrix", "verify", "--need-gpu"]
     lock = args.lock or (LOCK_FILE if LOCK_FILE.exists() else None)
-    for option, path in {"--image": args.image, "--lock": lock}.items():
+    for option, path in {"--image": args.image, "--lock": lock, "--index": args.index}.items():
         if path is not None:
             words += [option, str(path.resolve())]
     for option, text in {"--python": args.python, "--in": args.where}.items():

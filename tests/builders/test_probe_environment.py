@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
 import subprocess
 import sys
 from datetime import date
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
+from builders.containers import runtime
 from builders.containers.runtime import HostRuntime
 from builders.findings import Finding
 from builders.probe import environment as judging
@@ -38,13 +41,16 @@ from builders.probe.payload import MARK, newest_symbols
 from builders.probe.slurm import Job, hours_of, job_script, partition_for, submit
 from builders.probe.wheel import judge_wheel
 from builders.provenance import OP_PROPERTY, SBOM_NAME
+from builders.wheel import recorded_hash
 from resolver.errors import CommandError, EnvironmentLacksError, MatrixError, ProbeError, UsageError
 from resolver.facts.loading import load
 from resolver.facts.schema import Recipe, SiteVariable
+from resolver.indexes import File
 from resolver.model import Distribution, Request, Resolution, Target
 from resolver.requirements import parse_requirement
 
 SITE = "/opt/env/lib/python3.11/site-packages"
+REBUILD = "Make it again."
 TORCH = "2.9.1+rocm6.4"
 HIP = TorchReply(TORCH, "6.4.43482")
 
@@ -78,6 +84,9 @@ def reply(**fields: Any) -> EnvironmentReply:
     return EnvironmentReply(**(given | fields))
 
 
+judged = partial(judge_environment, rebuild=REBUILD)
+
+
 def findings_of(
     environment: EnvironmentReply,
     *,
@@ -85,7 +94,9 @@ def findings_of(
     own: dict[str, str] | None = None,
     need_gpu: bool = False,
 ) -> dict[str, Finding]:
-    findings = judge_environment(environment, against or lock(), own or {}, need_gpu=need_gpu)
+    findings = judge_environment(
+        environment, against or lock(), own or {}, need_gpu=need_gpu, rebuild=REBUILD
+    )
     return {finding.id: finding for finding in findings}
 
 
@@ -141,6 +152,63 @@ def test_defect_is_an_error(fields: dict[str, Any], expected: str, words: str) -
     assert words in findings[expected].message
 
 
+def test_hints_say_how_to_make_what_was_verified_again() -> None:
+    without = reply(distributions=[InstalledDist("my-ext", "0.9", SITE)])
+    findings = findings_of(without)
+    assert findings["verify-pin-missing"].fix == REBUILD
+    assert findings["verify-pin-differs"].fix == REBUILD
+    kept = replace(lock(), picks=tuple(replace(row, origin="preinstalled") for row in lock().picks))
+    findings = findings_of(without, against=kept)
+    assert "--keep-installed image" in findings["verify-pin-missing"].fix
+    assert "--keep-installed image" in findings["verify-pin-differs"].fix
+
+
+def with_files(**fields: Any) -> EnvironmentReply:
+    torch, own = reply().distributions
+    return reply(distributions=[torch, replace(own, compared=9, **fields)])
+
+
+def test_changed_files_of_locked_wheel_are_an_error() -> None:
+    changed = with_files(differing=["my_ext/a.so", "my_ext/b.py", "my_ext/c.py", "my_ext/d.py"])
+    finding = findings_of(changed)["verify-files-differ"]
+    assert "4 of 9 files of My_Ext 1.0+x differ from its RECORD: my_ext/a.so, " in finding.message
+    assert "my_ext/c.py and 1 more." in finding.message
+    assert finding.fix == REBUILD
+    (finding,) = (
+        finding
+        for finding in judged(changed, lock(), {}, need_gpu=False, in_index=["my-ext"])
+        if finding.id == "verify-files-differ"
+    )
+    assert "differ from the wheel in the index" in finding.message
+    kept = replace(lock(), picks=tuple(replace(row, origin="preinstalled") for row in lock().picks))
+    assert not errors(findings_of(changed, against=kept))
+
+
+def test_wheel_with_other_metadata_is_an_error() -> None:
+    def locked(*hashes: str) -> Resolution:
+        files = tuple(File("my_ext.whl", "https://index.example", metadata_sha256=text) for text in hashes)
+        platform, torch, own = lock().picks
+        return replace(lock(), picks=(platform, torch, replace(own, files=files)))
+
+    installed = with_files(metadata_sha256="b0")
+    assert errors(findings_of(installed, against=locked("a0"))) == {"verify-wheel-differs"}
+    for known in (["a0", "b0"], ["a0", ""], []):
+        assert not errors(findings_of(installed, against=locked(*known)))
+
+
+def test_built_wheel_that_index_lacks_is_not_judged() -> None:
+    platform, torch, own = lock().picks
+    built = replace(lock(), picks=(platform, torch, replace(own, origin="build")))
+    finding = findings_of(with_files(), against=built)["verify-wheels-not-judged"]
+    assert (finding.severity, "My_Ext" in finding.message, "--index" in finding.fix) == (
+        "warning",
+        True,
+        True,
+    )
+    findings = judged(with_files(), built, {}, need_gpu=False, in_index=["my-ext"])
+    assert "verify-wheels-not-judged" not in {finding.id for finding in findings}
+
+
 def test_overridden_requirement_is_no_error() -> None:
     broken = PipCheck(1, ["my-ext 1.0+x has requirement torch<2.9, but you have torch 2.9.1+rocm6.4."])
     request = replace(lock().request, overrides=(parse_requirement("torch==2.9.1+rocm6.4"),))
@@ -177,12 +245,14 @@ def test_requirements_without_pip_are_not_judged() -> None:
 
 
 def test_versions_without_lock_are_not_judged() -> None:
-    findings = {finding.id: finding for finding in judge_environment(reply(), None, {}, need_gpu=False)}
+    findings = {finding.id: finding for finding in judged(reply(), None, {}, need_gpu=False)}
     assert findings["verify-pins-not-judged"].severity == "warning"
     assert not errors(findings)
     cuda = {
         finding.id
-        for finding in judge_environment(reply(torch=TorchReply("2", cuda="12")), None, {}, need_gpu=False)
+        for finding in judge_environment(
+            reply(torch=TorchReply("2", cuda="12")), None, {}, need_gpu=False, rebuild=REBUILD
+        )
     }
     assert "verify-torch-cuda" in cuda
 
@@ -220,7 +290,9 @@ def test_libraries_report_their_path() -> None:
         "/opt/env/lib/libMIOpen-3f1a2b3c.so.1",
     ]
     older = [LibStdCxx("/opt/env/lib/libstdc++.so.6.0.30", "3.4.30")]
-    findings = judge_environment(reply(libraries=Libraries(objects, {}, older)), lock(), {}, need_gpu=False)
+    findings = judge_environment(
+        reply(libraries=Libraries(objects, {}, older)), lock(), {}, need_gpu=False, rebuild=REBUILD
+    )
     loads = {
         finding.evidence["library"]: finding.evidence["member"]
         for finding in findings
@@ -235,9 +307,40 @@ def test_libraries_report_their_path() -> None:
     assert "GLIBCXX_3.4.33" in shadowed.message
 
 
-def test_newer_libstdcxx_has_no_finding() -> None:
-    newer = Libraries([], {}, [LibStdCxx("/opt/env/lib/libstdc++.so.6", "3.4.34")])
-    assert "verify-libstdcxx-older" not in findings_of(reply(libraries=newer))
+def libstdcxx_findings(path: str, glibcxx: str) -> list[Finding]:
+    loaded = Libraries([], {}, [LibStdCxx(path, glibcxx)], prefixes=["/opt/env"])
+    findings = findings_of(reply(libraries=loaded))
+    return [finding for name, finding in findings.items() if name.startswith("verify-libstdcxx")]
+
+
+def test_newer_libstdcxx_of_environment_has_no_finding() -> None:
+    assert not libstdcxx_findings("/opt/env/lib/libstdc++.so.6", "3.4.34")
+    assert not libstdcxx_findings(f"{SITE}/tiny.libs/libstdc++-1234.so.6", "3.4.34")
+    assert not libstdcxx_findings("/usr/lib64/libstdc++.so.6.0.33", "3.4.33")
+
+
+def test_libstdcxx_of_a_module_is_a_warning() -> None:
+    (other,) = libstdcxx_findings("/opt/gcc/lib64/libstdc++.so.6", "3.4.34")
+    assert (other.id, other.severity) == ("verify-libstdcxx-other", "warning")
+    (older,) = libstdcxx_findings("/opt/gcc/lib64/libstdc++.so.6", "3.4.30")
+    assert older.id == "verify-libstdcxx-older"
+    (conda,) = libstdcxx_findings("/opt/env/lib/libstdc++.so.6", "3.4.30")
+    assert "LD_LIBRARY_PATH" in other.fix
+    assert "LD_LIBRARY_PATH" in older.fix
+    assert "conda" in conda.fix
+
+
+def test_library_other_than_torchs_own_is_an_error() -> None:
+    own = f"{SITE}/torch/lib/librccl.so"
+    other = "/opt/rocm/lib/librccl.so.1.0"
+    found = findings_of(reply(libraries=Libraries([other], of_torch=[own])))
+    assert errors(found) == {"verify-library-other"}
+    assert f"librccl loads from {other}, not from torch's own {own}." in found["verify-library-other"].message
+    assert not errors(findings_of(reply(libraries=Libraries([own], of_torch=[own]))))
+    assert not errors(findings_of(reply(libraries=Libraries([other], of_torch=[]))))
+    both = findings_of(reply(libraries=Libraries([own, other], of_torch=[own])))
+    assert "verify-library-twice" in both
+    assert not errors(both)
 
 
 def test_failed_import_makes_libraries_not_judged() -> None:
@@ -274,8 +377,9 @@ def test_gpu_findings() -> None:
 def test_complete_environment_excuses_only_missing_gpu(load: LoadReply, severity: str) -> None:
     recipe = Recipe(package="tiny", backend="rocm", imports=("tiny",), status="observed", source="a test")
     wheel = WheelReply(distribution=WheelMetadata("tiny", "1.0", ["tiny"]), torch=HIP, imports=[load])
-    (finding,) = judge_wheel(wheel, recipe, complete=True)
+    (finding,) = judge_wheel(wheel, recipe, REBUILD)
     assert finding.severity == severity
+    assert "log" not in finding.fix
 
 
 # --- the reply of a real environment ------------------------------------------------------------------
@@ -298,7 +402,7 @@ def environment(tmp_path: Path) -> Path:
     return tmp_path / "env" / "bin" / "python"
 
 
-def probe(tmp_path: Path, python: Path, **env: str) -> Probe:
+def probe(tmp_path: Path, python: Path | str, **env: str) -> Probe:
     (tmp_path / "scripts").mkdir(exist_ok=True)
     return Probe(HostRuntime(), str(python), folder=tmp_path / "scripts", log=tmp_path / "log", env=env)
 
@@ -347,6 +451,62 @@ def test_missing_python_and_damaged_reply(tmp_path: Path) -> None:
         parse_reply("hello\n\n", "42", EnvironmentReply)
     with pytest.raises(ProbeError, match="Cannot read the reply"):
         parse_reply(f"{MARK}42 {{}}", "42", EnvironmentReply)
+
+
+def test_environment_compares_files_with_their_hashes(tmp_path: Path, environment: Path) -> None:
+    (packages,) = environment.parent.parent.glob("lib/python3*/site-packages")
+    (info,) = packages.glob("my_ext-*.dist-info")
+    module, metadata = packages / "my_ext.py", info / "METADATA"
+    hashes = {
+        path.relative_to(packages).as_posix(): recorded_hash(hashlib.sha256(path.read_bytes()).digest())
+        for path in (module, metadata)
+    }
+    (info / "RECORD").write_text(
+        "".join(f"{name},{text},1\n" for name, text in hashes.items()) + "gone.pyc,,\n"
+    )
+
+    def asked(files: dict[str, dict[str, str]]) -> InstalledDist:
+        dists = probe(tmp_path, environment).ask_environment([], files).distributions
+        return next(dist for dist in dists if dist.name == "my_ext")
+
+    same = asked({"my-ext": {}})
+    assert (same.compared, same.differing) == (2, [])
+    assert same.metadata_sha256 == hashlib.sha256(metadata.read_bytes()).hexdigest()
+    assert asked({"torch": {}}).compared == 0
+    module.write_text("")
+    assert asked({"my-ext": {}}).differing == ["my_ext.py"]
+    assert asked({"my-ext": {metadata.relative_to(packages).as_posix(): hashes.popitem()[1]}}).differing == []
+    module.unlink()
+    assert asked({"my-ext": {}}).differing == ["my_ext.py"]
+
+
+def test_user_site_is_that_of_the_users_variables(tmp_path: Path, environment: Path) -> None:
+    settings = environment.parent.parent / "pyvenv.cfg"
+    settings.write_text(settings.read_text().replace("packages = false", "packages = true"))
+    used = probe(tmp_path, environment, PYTHONNOUSERSITE="").ask_environment([]).user_site
+    assert used.ignored == ""
+    unused = probe(tmp_path, environment, PYTHONNOUSERSITE="1").ask_environment([]).user_site
+    assert unused.ignored == "PYTHONNOUSERSITE is set"
+
+
+def test_command_that_starts_python_is_split(tmp_path: Path, environment: Path) -> None:
+    wrapper = tmp_path / "run it.sh"
+    wrapper.write_text('exec "$@"\n')
+    command = f"sh '{wrapper}' {environment}"
+    assert probe(tmp_path, command).ask_environment([]).executable == str(environment)
+    with pytest.raises(UsageError, match="no closing quotation"):
+        probe(tmp_path, "sh 'run")
+
+
+def test_python_that_needs_setuid_programs_is_probed(
+    tmp_path: Path, environment: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A container runtime with setuid does not start in the user namespace that has no network."""
+    monkeypatch.setattr(runtime, "without_network", lambda: ("/usr/bin/env", "CUT=1"))
+    wrapper = tmp_path / "python"
+    wrapper.write_text(f'#!/bin/sh\n[ -z "$CUT" ] || exit 1\nexec {environment} "$@"\n')
+    wrapper.chmod(0o755)
+    assert probe(tmp_path, wrapper).ask_environment([]).executable == str(environment)
 
 
 def test_user_packages_of_one_python(tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ from resolver.facts.schema import Recipe
 
 pytestmark = pytest.mark.slow
 
+REBUILD = "Make it again."
 TORCH = "__version__ = '2.9.1'\nclass version: hip = None\n"  # a stand-in
 PART = f"{MARK}{json.dumps({'file': '/x', 'values': {'KIND': 'ROCm'}})}"
 WHOLE = f"""{MARK}{
@@ -175,7 +176,7 @@ def test_unreadable_memory_map_is_not_judged() -> None:
     recipe = Recipe(package="tiny", backend="rocm", status="observed", source="a test")
     wheel, hidden = WheelMetadata("tiny", "1.0", ["tiny"]), LoadReply("libtiny*.so", error=UNSEEN)
     reply = WheelReply(distribution=wheel, torch=TorchReply("2.9.1"), objects=[hidden])
-    (finding,) = judge_wheel(reply, recipe, complete=True)
+    (finding,) = judge_wheel(reply, recipe, rebuild=REBUILD)
     assert (finding.id, finding.severity) == ("probe-not-judged", "warning")
 
 
