@@ -55,6 +55,7 @@ def _build_script(installation: Installation, layout: Layout) -> str:
         "build.sh",
         head=head(installation, "cotainr", SCRIPT, notes),
         main=quote(layout.main),
+        script=SCRIPT,
         environment=container_environment(),
         load=", on LUMI: module load LUMI cotainr"
         if installation.lock.target.site.startswith("lumi")

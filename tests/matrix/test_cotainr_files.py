@@ -5,11 +5,16 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import signal
 import subprocess
 import sys
+import tempfile
+import time
 import zipfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import ANY
 
 import pytest
 from ruamel.yaml import YAML
@@ -104,11 +109,16 @@ for name in PIP_CERT SSL_CERT_FILE REQUESTS_CA_BUNDLE CURL_CA_BUNDLE; do
 done
 singularity exec "$4" true
 if [ -n "$COTAINR_FAILS" ]; then echo half > "$2"; exit 7; fi
+if [ -n "$COTAINR_SLEEPS" ]; then
+    echo half > "$2"; mkdir "$TMPDIR/sandbox"
+    sleep 60 & echo $! > sleeping.txt; wait
+fi
 echo new > "$2"
 """
 SINGULARITY = """#!/bin/sh
 # Fake singularity: runs commands without a container; python accepts every check.
 shift 2
+if [ "$1" = python ]; then echo "$@" > python.txt; fi
 if [ "$1" = python ] && [ -n "$CHECK_FAILS" ]; then exit 1; fi
 if [ "$1" = python ]; then cat > check.py; echo checked; exit 0; fi
 if [ "$1" = test ]; then [ -z "$NO_MNT" ]; exit; fi
@@ -120,6 +130,14 @@ def run_script(
     folder: Path, *arguments: str, runtime: str = "singularity", **variables: str
 ) -> subprocess.CompletedProcess[str]:
     """Run build.sh as a user does, with fakes for cotainr and a container runtime on PATH."""
+    with start_script(folder, *arguments, runtime=runtime, **variables) as process:
+        out, err = process.communicate(timeout=60)
+    return subprocess.CompletedProcess(process.args, process.returncode, out, err)
+
+
+def start_script(
+    folder: Path, *arguments: str, runtime: str = "singularity", **variables: str
+) -> subprocess.Popen[str]:
     programs = folder / "programs"
     programs.mkdir(exist_ok=True)
     for name, text in (("cotainr", COTAINR), (runtime, SINGULARITY)):
@@ -131,14 +149,22 @@ def run_script(
         if path.name not in {"singularity", "apptainer"} and not (system / path.name).exists():
             (system / path.name).symlink_to(path)
     environment = {"PATH": f"{programs}:{system}", "HOME": str(folder), **variables}
-    return subprocess.run(
+    return subprocess.Popen(
         ["bash", "env/build.sh", *arguments],
         cwd=folder,
         env=environment,
-        capture_output=True,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
-        check=False,
     )
+
+
+@pytest.fixture
+def visible() -> Iterator[Path]:
+    """Return an empty directory that containers see, whatever pytest uses."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as name:
+        yield Path(name)
 
 
 @pytest.fixture
@@ -166,7 +192,7 @@ def test_script_gives_cotainr_clean_environment_and_index(scripted: Path) -> Non
     assert done.returncode == 0, done.stderr
     bind = f"{scripted / 'an index'}:/mnt:ro"
     command, container, *rest = (scripted / "said.txt").read_text().splitlines()
-    assert (command, container.startswith("./old.new-")) == ("build", True)
+    assert (command, container.startswith("./old.sif.new-")) == ("build", True)
     assert rest == [
         "--base-image",
         str(scripted / "base image.sif"),
@@ -175,12 +201,15 @@ def test_script_gives_cotainr_clean_environment_and_index(scripted: Path) -> Non
         "--accept-licenses",
         "-vv",
         f"bind={bind},{bind},unset",
-        "tmp= python=unset cache=1",
+        ANY,
     ]
+    assert re.fullmatch(r"tmp=/tmp/matrix-\w+ python=unset cache=1", rest[-1])
     assert "the container cannot see TMPDIR=/scratch/p" in done.stderr
     assert (scripted / "old.sif").read_text() == "new\n"
-    assert sorted(path.name for path in scripted.glob("*.sif")) == ["base image.sif", "old.sif"]
+    assert sorted(path.name for path in scripted.glob("*.sif*")) == ["base image.sif", "old.sif"]
     assert "checked" in done.stdout
+    # Without -s, packages in the user's ~/.local would be taken for the container's.
+    assert (scripted / "python.txt").read_text() == "python -s -\n"
 
 
 def test_failed_build_keeps_existing_container(scripted: Path) -> None:
@@ -188,10 +217,83 @@ def test_failed_build_keeps_existing_container(scripted: Path) -> None:
     base = str(scripted / "base image.sif")
     done = run_script(scripted, "old.sif", MATRIX_BASE_IMAGE=base, COTAINR_FAILS="1")
     assert done.returncode == 7
+    message = "build.sh: cotainr failed (exit code 7, its messages are above); ./old.sif was not changed\n"
+    assert message in done.stderr
+    assert re.search(r"space for the unpacked image: /tmp has \d\S* free\.\n$", done.stderr)
     done = run_script(scripted, "old.sif", MATRIX_BASE_IMAGE=base, CHECK_FAILS="1")
     assert done.returncode == 1
     assert (scripted / "old.sif").read_text() == "old"
-    assert sorted(path.name for path in scripted.glob("*.sif")) == ["base image.sif", "old.sif"]
+    assert sorted(path.name for path in scripted.glob("*.sif*")) == ["base image.sif", "old.sif"]
+
+
+def start_sleeping(folder: Path, temporary: Path) -> tuple[subprocess.Popen[str], int]:
+    """Start a build that does not end; return also the process id of what cotainr started."""
+    temporary.mkdir(exist_ok=True)
+    image = str(folder / "base image.sif")
+    process = start_script(
+        folder, "old.sif", MATRIX_BASE_IMAGE=image, TMPDIR=str(temporary), COTAINR_SLEEPS="1"
+    )
+    file = folder / "sleeping.txt"
+    wait_until(lambda: file.exists() and file.read_text().endswith("\n"), process)
+    return process, int(file.read_text())
+
+
+def wait_until(condition: Callable[[], bool], process: subprocess.Popen[str] | None = None) -> None:
+    deadline = time.monotonic() + 30
+    while not condition():
+        assert process is None or process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_interrupted_build_leaves_nothing(scripted: Path, visible: Path, number: int) -> None:
+    (scripted / "old.sif").write_text("old")
+    before = signal.signal(number, signal.SIG_DFL)  # bash traps no signal that it inherits as ignored
+    try:
+        process, child = start_sleeping(scripted, visible)
+    finally:
+        signal.signal(number, before)
+    with process:
+        process.send_signal(number)
+        _, err = process.communicate(timeout=30)
+    assert (process.returncode, "interrupted; ./old.sif was not changed" in err) == (130, True)
+    wait_until(lambda: not Path(f"/proc/{child}").exists())
+    assert list(visible.iterdir()) == []
+    assert (scripted / "old.sif").read_text() == "old"
+    assert sorted(path.name for path in scripted.glob("*.sif*")) == ["base image.sif", "old.sif"]
+
+
+def test_killed_build_is_reported_and_repeated(scripted: Path, visible: Path) -> None:
+    process, child = start_sleeping(scripted, visible)
+    with process:
+        process.kill()
+        os.killpg(os.getpgid(child), signal.SIGKILL)
+    (left,) = scripted.glob("old.sif*")
+    assert left.suffix != ".sif"
+    done = run_script(scripted, "old.sif", MATRIX_BASE_IMAGE=str(scripted / "base image.sif"))
+    assert done.returncode == 0, done.stderr
+    assert f"./{left.name} belongs to a build that still runs or was killed" in done.stderr
+    assert (scripted / "old.sif").read_text() == "new\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            ["--verbose"],
+            "name the container before the options of cotainr: bash build.sh CONTAINER.sif --verb",
+        ),
+        (["env"], "./env is a directory; name a file"),
+        (["no-such/x.sif"], "./no-such does not exist, or you may not write to it"),
+        (["base image.sif"], "the container would replace its base image"),
+    ],
+)
+def test_bad_container_name_is_rejected(scripted: Path, arguments: list[str], message: str) -> None:
+    done = run_script(scripted, *arguments, MATRIX_BASE_IMAGE=str(scripted / "base image.sif"))
+    assert (done.returncode, message in done.stderr) == (3, True), done.stderr
+    assert not (scripted / "said.txt").exists()
+    assert (scripted / "base image.sif").read_text() == ""
 
 
 @pytest.mark.parametrize("variable", ["PIP_CERT", "SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"])
@@ -206,7 +308,7 @@ def test_certificates_reach_container_as_copies(scripted: Path, variable: str) -
 
 
 def test_build_script_and_run_change_same_variables(scripted: Path) -> None:
-    changed = dict.fromkeys((*DISTURBING, *CERTIFICATE_VARIABLES, "TMPDIR", "TMP"), os.__file__)
+    changed = dict.fromkeys((*DISTURBING, *CERTIFICATE_VARIABLES, "TMP"), os.__file__)
     changes = [*unset_changes(changed), *container_changes(changed, Path("/tmp/x"))]
     expected = applied(changed, changes)
     base = str(scripted / "base image.sif")
@@ -217,6 +319,17 @@ def test_build_script_and_run_change_same_variables(scripted: Path) -> None:
     assert {name for name in changed if name in env} - bound == {name for name in changed if name in expected}
     for name in CERTIFICATE_VARIABLES:
         assert Path(env[name]).name == Path(expected[name]).name
+
+
+def test_missing_cotainr_is_reported(scripted: Path) -> None:
+    run_script(scripted, MATRIX_BASE_IMAGE="/no/such.sif")  # makes the programs
+    environment = {"PATH": str(scripted / "system"), "MATRIX_BASE_IMAGE": str(scripted / "base image.sif")}
+    (scripted / "system" / "singularity").write_text("")
+    (scripted / "system" / "singularity").chmod(0o755)
+    done = subprocess.run(
+        ["bash", "env/build.sh"], cwd=scripted, env=environment, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (3, "build.sh: cotainr is not on PATH\n")
 
 
 def test_apptainer_is_linked_as_singularity(scripted: Path) -> None:

@@ -2,7 +2,7 @@
 
 Copied into the environment that cotainr is installed in, with a ``.pth`` file that imports it at the start.
 cotainr itself stays as it is: it asks urllib for the same address, and gets `standin_miniforge.sh`, whose
-path is in the variable. Every other address is asked for as ever.
+path is in the variable. If the variable is empty, and for every other address, urllib asks as ever.
 """
 
 import os
@@ -21,9 +21,10 @@ class StandIn(urllib.request.BaseHandler):
 
     def https_open(self, request: urllib.request.Request) -> urllib.response.addinfourl | None:
         """Answer the one URL; return None for any other."""
-        if request.full_url != ADDRESS:
+        file = os.environ.get(VARIABLE)
+        if request.full_url != ADDRESS or not file:
             return None
-        installer = Path(os.environ[VARIABLE]).open("rb")  # noqa: SIM115  the reader closes it
+        installer = Path(file).open("rb")  # noqa: SIM115  the reader closes it
         answer = urllib.response.addinfourl(installer, {}, ADDRESS, 200)  # type: ignore[arg-type]
         answer.msg = "OK"  # type: ignore[attr-defined]
         return answer

@@ -1,4 +1,4 @@
-"""A local git repository with a HIP extension of Apex's build shape, and the catalog rows for it."""
+"""Local git repositories with HIP extensions of Apex's build shape, and the catalog rows for them."""
 
 from __future__ import annotations
 
@@ -98,16 +98,46 @@ class Repository:
 def make_repository(folder: Path) -> Repository:
     """Create the repository, its submodule, and one commit per flag style."""
     shared, main = folder / "shared.git", folder / "fusedtiny.git"
-    shutil.copytree(PACKAGES / "fusedtiny_shared", shared)
-    header = _commit(shared, "the header")
+    header = _make_submodule(shared)
     shutil.copytree(PACKAGES / "fusedtiny", main)
     new = (main / "setup.py").read_text()
     (main / "setup_old.py").rename(main / "setup.py")
-    _git(main, "init", "-q", "-b", "main")
-    _git(main, "-c", "protocol.file.allow=always", "submodule", "--quiet", "add", shared.as_uri(), "shared")
+    _add_submodule(main, shared, "shared")
     old_commit = _commit(main, "kernels by a flag")
     (main / "setup.py").write_text(new)
     return Repository(main.as_uri(), old_commit, _commit(main, "kernels by a variable"), header)
+
+
+APEX = """
+schema = 1
+[[release]]
+package = "apex"
+version = "1.13.0"
+git = {{ url = "{url}", commit = "{commit}", submodules = ["{submodule}"] }}
+backend = ["rocm"]
+status = "observed"
+source = "tests"
+"""
+
+
+def make_apex(folder: Path) -> str:
+    """Create the repository of the stand-in for Apex; return a catalog in which Apex comes from there."""
+    shared, main = folder / "cudnn-frontend.git", folder / "apex.git"
+    _make_submodule(shared)
+    shutil.copytree(PACKAGES / "apex", main)
+    submodule = "apex/contrib/csrc/cudnn-frontend"
+    _add_submodule(main, shared, submodule)
+    return APEX.format(url=main.as_uri(), commit=_commit(main, "Apex's build"), submodule=submodule)
+
+
+def _make_submodule(folder: Path) -> str:
+    shutil.copytree(PACKAGES / "fusedtiny_shared", folder)
+    return _commit(folder, "the header")
+
+
+def _add_submodule(folder: Path, source: Path, path: str) -> None:
+    _git(folder, "init", "-q", "-b", "main")
+    _git(folder, "-c", "protocol.file.allow=always", "submodule", "--quiet", "add", source.as_uri(), path)
 
 
 def _commit(folder: Path, message: str) -> str:

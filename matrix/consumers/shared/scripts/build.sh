@@ -1,7 +1,14 @@
 @HEAD@
 environment=$here/@MAIN@
 target=${1:-container.sif}
+case "$target" in
+    -*) fail "name the container before the options of cotainr: bash @SCRIPT@ CONTAINER.sif $*" ;;
+    /*) ;;
+    *) target=./$target ;;
+esac
 if [ "$#" -gt 0 ]; then shift; fi
+[ ! -d "$target" ] || fail "$target is a directory; name a file"
+[ -w "$(dirname -- "$target")" ] || fail "$(dirname -- "$target") does not exist, or you may not write to it"
 @ENVIRONMENT@
 # cotainr calls singularity, and some Apptainers have no command of that name.
 if ! command -v singularity >/dev/null; then
@@ -12,13 +19,38 @@ fi
 command -v cotainr >/dev/null || fail "cotainr is not on PATH@LOAD@"
 [ -f "$environment" ] || fail "there is no $environment"
 @CHECKS@
-case "$target" in /*) ;; *) target=./$target ;; esac
+[ ! "$target" -ef "$image" ] || fail "the container would replace its base image $image"
+for left in "$target".new-*; do
+    printf '%s: %s belongs to a build that still runs or was killed; if none runs, remove it\n' @SCRIPT@ "$left" >&2
+done
 # An existing container stays until the new one is complete.
-new=${target%.sif}.new-$$.sif
+new=$target.new-$$
 trap 'rm -rf -- "$temporary" "$new"' EXIT
-cotainr build "$new" --base-image "$image" --conda-env "$environment" --accept-licenses "$@"
+stop() {
+    trap '' HUP INT TERM
+    kill -TERM -- "-$build" 2>/dev/null || :
+    wait "$build" || :
+    kill -KILL -- "-$build" 2>/dev/null || :
+    printf '%s: interrupted; %s was not changed\n' @SCRIPT@ "$target" >&2
+    exit 130
+}
+# In a process group of its own, so that everything that cotainr started can be stopped.
+set -m
+cotainr build "$new" --base-image "$image" --conda-env "$environment" --accept-licenses "$@" </dev/null &
+build=$!
+set +m
+trap stop HUP INT TERM
+code=0
+wait "$build" || code=$?
+trap - HUP INT TERM
+if [ "$code" -ne 0 ]; then
+    printf '%s: cotainr failed (exit code %s, its messages are above); %s was not changed\n' @SCRIPT@ "$code" "$target" >&2
+    printf 'cotainr needs network access for Miniforge and conda, and space for the unpacked image: %s has %s free.\n' \
+        "${temporary%/*}" "$(df -h --output=avail -- "$temporary" | tail -n 1 | tr -d ' ')" >&2
+    exit "$code"
+fi
 unset SINGULARITY_BIND APPTAINER_BIND
-"$runtime" exec "$new" python - <<'CHECK'
+"$runtime" exec "$new" python -s - <<'CHECK'
 @CHECK@
 CHECK
 mv -f -- "$new" "$target"

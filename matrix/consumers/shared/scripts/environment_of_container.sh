@@ -2,7 +2,18 @@
 # are installed, and pip's own settings may send them elsewhere.
 unset @UNSET@
 @RUNTIME@
-temporary=$(mktemp -d @TEMPORARY@/matrix-XXXXXX)
+# The container sees no other directory for temporary files.
+for variable in TMPDIR TEMP TMP; do
+    [ -n "${!variable:-}" ] || continue
+    case "$(realpath -m -- "${!variable}")/" in
+        @VISIBLE@) ;;
+        *)
+            printf '%s: the container cannot see %s=%s, so @TEMPORARY@ is used\n' "${0##*/}" "$variable" "${!variable}" >&2
+            unset "$variable"
+            ;;
+    esac
+done
+temporary=$(mktemp -d -- "${TMPDIR:-@TEMPORARY@}/matrix-XXXXXX") || fail "cannot create a directory for temporary files"
 trap 'rm -rf -- "$temporary"' EXIT
 # Certificates of this machine may be missing in the container, or be others under the same path.
 for variable in @CERTIFICATES@; do
@@ -16,16 +27,7 @@ for variable in @CERTIFICATES@; do
             ;;
     esac
 done
-# The container sees no other directory for temporary files.
-for variable in TMPDIR TEMP TMP; do
-    [ -n "${!variable:-}" ] || continue
-    case "$(realpath -m -- "${!variable}")/" in
-        @VISIBLE@) ;;
-        *)
-            printf '%s: the container cannot see %s=%s, so @TEMPORARY@ is used\n' "${0##*/}" "$variable" "${!variable}" >&2
-            unset "$variable"
-            ;;
-    esac
-done
 # pip's cache would end up inside the container.
 export PIP_NO_CACHE_DIR="${PIP_NO_CACHE_DIR-1}"
+# A program that is killed leaves its temporary files; these go with this directory.
+export TMPDIR=$temporary
