@@ -98,6 +98,7 @@ def local_build_host(version: str, *, given: Path | None = None, cpu: str = "") 
         "runtime": "host",
         "python": python.build,
         "compiler": host.compiler_identity(),
+        "mpi": host.mpi_identity(),
         "glibc": host.glibc_version(),
         "cpu": cpu or host.cpu_identity(),
     }

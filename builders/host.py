@@ -42,6 +42,7 @@ _PACKAGES = {
         "rhel": "python3",
     },
 }
+_MPI_FIX = "load your site's MPI module, or install an MPI (Debian: apt-get install libmpich-dev)"
 _INSTALLERS = {
     "debian": "apt-get install",
     "suse": "zypper install",
@@ -138,7 +139,13 @@ def compiler_identity() -> str:
     return output_of([str(path), "--version"]).partition("\n")[0] if path else ""
 
 
-def missing_tools(python: Path, *, compile_cxx: bool = True) -> list[MissingTool]:
+def mpi_identity() -> str:
+    """Return the path of ``mpicc`` and how it compiles, or an empty string if it is not on PATH."""
+    path = shutil.which("mpicc")
+    return f"{Path(path).resolve()}: {output_of([path, '-show']).strip()}" if path else ""
+
+
+def missing_tools(python: Path, *, compile_cxx: bool = True, mpi: bool = False) -> list[MissingTool]:
     """Return the tools that a build with this interpreter needs and that are missing on the host."""
     missing = []
     answers = output_of([str(python), "-c", _PROBE]).split()[-2:]
@@ -151,10 +158,12 @@ def missing_tools(python: Path, *, compile_cxx: bool = True) -> list[MissingTool
         missing.append(MissingTool(what, fix_for("headers", python)))
     if not venv:
         missing.append(MissingTool(f"{python} has no venv module with pip", fix_for("venv", python)))
+    if mpi and not shutil.which("mpicc"):
+        missing.append(MissingTool("no MPI compiler (mpicc) is on PATH", _MPI_FIX))
     return missing
 
 
-def require_for_build(python: Path, *, compile_cxx: bool = True) -> None:
+def require_for_build(python: Path, *, compile_cxx: bool = True, mpi: bool = False) -> None:
     """Check that the host has what a build needs.
 
     Raises
@@ -162,7 +171,7 @@ def require_for_build(python: Path, *, compile_cxx: bool = True) -> None:
     EnvironmentLacksError
         Tools are missing; the error names each with its package.
     """
-    missing = missing_tools(python, compile_cxx=compile_cxx)
+    missing = missing_tools(python, compile_cxx=compile_cxx, mpi=mpi)
     if missing:
         listed = "".join(f"\n  - {tool}" for tool in missing)
         msg = f"Tools that the build needs are missing on this host. Nothing was started.{listed}"

@@ -125,6 +125,8 @@ class Task:
         }
         if not self.recipe.native_cpu:
             inputs.pop("cpu", None)  # the code does not depend on it
+        if not self.recipe.mpi:
+            inputs.pop("mpi", None)
         if self.build_host.compilers:
             inputs["cxx_standard"] = self.least_standard  # it decides which compiler of the image is used
         if pins := self._pinned_at_run_time:

@@ -247,10 +247,9 @@ def check_build_hosts(tasks: Iterable[Task]) -> None:
     """
     from builders.host import require_for_build
 
-    hosts = {id(task.build_host): task.build_host for task in tasks if not task.pick.alias_of}
-    for build_host in hosts.values():
-        if build_host.runtime.image is None:
-            require_for_build(build_host.python.path)
+    on_host = [task for task in tasks if not task.pick.alias_of and task.build_host.runtime.image is None]
+    for path in {task.build_host.python.path for task in on_host}:
+        require_for_build(path, mpi=any(task.recipe.mpi for task in on_host))
 
 
 def audit_wheel(wheel: str | Path) -> WheelAudit:

@@ -453,7 +453,7 @@ class Recipe(Row, frozen=True, kw_only=True):
     attributes: dict[str, str] = {}
     """Expected attributes of imported modules: ``module:name`` to the value as text."""
     mpi: bool = False
-    """Whether it is compiled against the MPI of the base image."""
+    """Whether it is compiled against the MPI of the base image or, on the host, that of ``mpicc`` on PATH."""
     op_table: str = ""
     """File of the wheel in which the build lists the ops it compiled (``installed_ops``)."""
     run_environment: dict[str, str] = {}

@@ -73,6 +73,24 @@ def test_fix_without_os_release_is_generic(monkeypatch: pytest.MonkeyPatch) -> N
     assert "your distribution" in tool.fix
 
 
+def test_mpi_is_required_only_by_recipes_that_use_it(no_programs: Path) -> None:
+    program(no_programs / "g++", "g++ 12")
+    assert host.missing_tools(PYTHON) == []
+    (tool,) = host.missing_tools(PYTHON, mpi=True)
+    assert "mpicc" in tool.what
+    assert "module" in tool.fix
+    program(no_programs / "mpicc", "gcc -I/opt/mpi/include -lmpi")
+    assert host.missing_tools(PYTHON, mpi=True) == []
+
+
+def test_mpi_is_that_of_mpicc_on_path(no_programs: Path) -> None:
+    assert host.mpi_identity() == ""
+    program(no_programs / "mpicc", "gcc -I/opt/mpi/include -lmpi")
+    assert host.mpi_identity() == f"{no_programs / 'mpicc'}: gcc -I/opt/mpi/include -lmpi"
+    program(no_programs / "mpicc", "gcc -I/opt/mpi/include -lmpich")
+    assert host.mpi_identity().endswith("-lmpich")
+
+
 @pytest.mark.usefixtures("no_programs")
 def test_compiler_is_optional_without_compiling() -> None:
     assert host.missing_tools(PYTHON, compile_cxx=False) == []

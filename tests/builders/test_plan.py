@@ -170,6 +170,16 @@ def test_build_key_ignores_cpu_without_native_code(
     assert deepspeed(lock, portable, index).build_key == before
 
 
+@pytest.mark.parametrize("mpi", [False, True])
+def test_build_key_changes_with_mpi_if_it_is_used(
+    lock: Resolution, catalog: Catalog, index: Index, monkeypatch: pytest.MonkeyPatch, mpi: bool
+) -> None:
+    changed = with_recipe(catalog, mpi=mpi)
+    before = deepspeed(lock, changed, index).build_key
+    monkeypatch.setattr(host, "mpi_identity", lambda: "another")
+    assert (deepspeed(lock, changed, index).build_key != before) == mpi
+
+
 def test_task_built_without_torch_still_needs_it(catalog: Catalog, index: Index) -> None:
     target = Target(backend="rocm", gfx=("gfx90a",), site="lumi-g", date=datetime.date(2026, 3, 1))
     requested = {"bitsandbytes": "==0.48.2", "torch": "", "mpi4py": ""}
