@@ -14,6 +14,8 @@ from urllib.parse import unquote, urlsplit
 
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 
+from builders.containers.image import find_image, is_local
+from builders.containers.inspection import inspect_image
 from resolver.errors import UsageError
 from resolver.model import IMAGE, Preinstalled
 from resolver.textfile import read_text
@@ -39,16 +41,27 @@ class InstalledDist(NamedTuple):
     line: int
 
 
-def read_preinstalled(source: str, catalog: Catalog) -> Preinstalled:
+def read_preinstalled(source: str, catalog: Catalog, base_image: str = "") -> Preinstalled:
     """Return the distributions that ``--keep-installed`` names, in a file or in the base image.
+
+    Parameters
+    ----------
+    base_image
+        The value of ``--base-image``. An image on this machine is inspected; of another one, only what the
+        catalog states is known.
 
     Raises
     ------
+    EnvironmentLacksError
+        The base image cannot be read, or no runtime is installed to inspect it.
     UsageError
         The file cannot be read or lists nothing, or a line is not valid.
     """
     if source == IMAGE:
-        return Preinstalled(IMAGE)
+        if not base_image or not is_local(Path(base_image)):
+            return Preinstalled(IMAGE)
+        installed = inspect_image(find_image(Path(base_image))).installed
+        return Preinstalled(IMAGE, dict(sorted(installed.items())))
     dists = list(parse_pip_list(read_text(Path(source), hint=_HINT, pipes=True), source))
     if not dists:
         msg = f"{source} lists no distributions."

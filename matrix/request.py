@@ -55,7 +55,7 @@ def make_request(
     if settings.keep_installed:
         from matrix.pip_list import read_preinstalled
 
-        preinstalled = read_preinstalled(settings.keep_installed, catalog)
+        preinstalled = read_preinstalled(settings.keep_installed, catalog, settings.base_image or "")
     return Request(
         target,
         tuple(requirements),

@@ -212,7 +212,7 @@ class OpenWorld:
         return self._search.solve(assumptions, self._choose)
 
     def picks(self) -> Iterator[Pick]:
-        """Yield what was added, in the order in which it was found."""
+        """Yield what was added, as found; a preinstalled distribution has no files."""
         extras: dict[str, list[str]] = {}
         for choices in self._open.values():
             if choices.extra and is_required(self._search.domains[choices.number]):
@@ -221,7 +221,8 @@ class OpenWorld:
             domain = self._search.domains[choices.number]
             if is_required(domain) and not choices.extra:
                 release = choices.release(domain.bit_length() - 1)
-                files = tuple(self._installable(choices.name, release))
+                is_installed = choices.name in self._installed
+                files = () if is_installed else tuple(self._installable(choices.name, release))
                 is_dynamic = (choices.name, release.version) in self._dynamic
                 yield Pick(
                     choices.name,

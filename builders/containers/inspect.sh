@@ -107,7 +107,7 @@ for d in $(unique /opt/conda /opt/miniconda* /opt/miniforge* ${CONDA_PREFIX-}); 
 done
 ask='
 import importlib.metadata as m, importlib.util as u, json, os, sys, sysconfig
-held = {d.metadata["Name"]: d.version for d in m.distributions() if d.metadata["Name"]}
+held = {d.metadata["Name"]: d.version for d in reversed(list(m.distributions())) if d.metadata["Name"]}
 print(json.dumps({"version": "%d.%d.%d" % sys.version_info[:3], "path": sys.executable,
 "prefix": sys.prefix, "base": sys.base_prefix, "implementation": sys.implementation.name,
 "headers": os.path.exists(os.path.join(sysconfig.get_path("include"), "Python.h")),

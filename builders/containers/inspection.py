@@ -24,6 +24,7 @@ from builders.recipes.compilers import Compiler, choose_compilers
 from resolver.errors import EnvironmentLacksError, MatrixError, UsageError
 from resolver.facts import schema
 from resolver.facts.catalog import Catalog
+from resolver.requirements import TRITON_NAMES, normalize_name
 from resolver.versions import is_version, minor, newest_first, sort_key
 
 _FIRST_GCC = {
@@ -115,6 +116,11 @@ class ImageFacts(msgspec.Struct, frozen=True, kw_only=True):
     def torch(self) -> dict[str, str]:
         """Path of each Python that can import torch, and torch's version."""
         return {python.path: python.holds["torch"] for python in self.pythons if "torch" in python.holds}
+
+    @property
+    def installed(self) -> dict[str, str]:
+        """Every distribution of the first Python that can import torch; empty if the image has no torch."""
+        return next((python.holds for python in self.pythons if "torch" in python.holds), {})
 
     def missing_tools(self, *, rocm: bool = True) -> list[str]:
         """Return the requirements of a build that the image does not meet.
@@ -270,15 +276,12 @@ def as_row(facts: ImageFacts, catalog: Catalog) -> schema.Image:
 
 def _catalogued(facts: ImageFacts, catalog: Catalog) -> dict[str, str]:
     """Return the distributions of the Python with torch that the catalog knows."""
-    names = {*catalog.package, "torch", "torchvision", "torchaudio"}
-    for python in facts.pythons:
-        if "torch" in python.holds:
-            return {
-                name: version
-                for name, version in sorted(python.holds.items())
-                if name in names and is_version(version)
-            }
-    return {}
+    names = {*catalog.package, "torch", "torchvision", "torchaudio", *TRITON_NAMES}
+    return {
+        name: version
+        for name, version in sorted(facts.installed.items())
+        if name in names and is_version(version)
+    }
 
 
 def gcc_of(glibcxx: str) -> str:
@@ -416,7 +419,7 @@ def _pythons(rows: Iterable[list[str]]) -> tuple[ImagePython, ...]:
             msg = f"{path} printed {answer[:80]!r}: {error}"
             raise ValueError(msg) from None
         if values.get("implementation") == "cpython":
-            held = {name.lower().replace("_", "-"): version for name, version in python.holds.items()}
+            held = {normalize_name(name): version for name, version in python.holds.items()}
             pythons.setdefault((python.prefix, python.version), msgspec.structs.replace(python, holds=held))
     return tuple(pythons.values())
 

@@ -158,8 +158,7 @@ def environment_steps(installation: Installation, prefix: str, folder: str) -> s
         Directory of ``requirements.txt`` and ``constraints.txt``; also without spaces.
     """
     torch = installation.preinstalled_torch
-    ours = ", ".join(json.dumps(pick.name) for pick in installation.on_top)
-    limits = fill("limits.sh", prefix=prefix, python=installation.python, ours=ours) if torch else ""
+    limits = _limits(installation, prefix) if torch else ""
     no_deps = "--no-deps " if installation.is_complete else ""
     return fill(
         "environment.sh",
@@ -173,4 +172,25 @@ def environment_steps(installation: Installation, prefix: str, folder: str) -> s
         image_limits=f"-c {prefix}/image.txt" if torch else "",
         check=installed_check(installation.on_top, installation.preinstalled),
         **{"with": f" with torch {torch.version}" if torch else ""},
+    )
+
+
+def _limits(installation: Installation, prefix: str) -> str:
+    """Return the lines that keep the image's packages.
+
+    What the request names and what is built may replace them; what is only required may not.
+    """
+    requested = {requirement.name for requirement in installation.lock.request.requirements}
+    replacing, required = [], {}
+    for pick in installation.on_top:
+        if pick.origin == "build" or pick.name in requested:
+            replacing.append(json.dumps(pick.name))
+        else:
+            required[pick.name] = pick.pinned
+    return fill(
+        "limits.sh",
+        prefix=prefix,
+        python=installation.python,
+        replacing=", ".join(replacing),
+        required=json.dumps(required, indent=4),
     )

@@ -3,7 +3,11 @@ venv=${MATRIX_VENV:-$here/matrix-venv}
 @ENVIRONMENT@
 @CHECKS@
 case "$here$venv" in *[:,]*) fail "cannot bind a path with : or , to a container: $here, $venv" ;; esac
-[ ! -e "$venv" ] || fail "$venv already exists; remove it, or set MATRIX_VENV to another directory"
+for file in @MAIN@ constraints.txt; do
+    [ -f "$here/$file" ] || fail "there is no $here/$file; write it with: matrix env --for venv -o $here"
+done
+[ ! -e "$venv" ] || [ -f "$venv/pyvenv.cfg" ] ||
+    fail "$venv exists, but is not an environment; remove it, or set MATRIX_VENV to another path"
 files=$temporary/files
 mkdir "$files"
 cp -- "$here"/@MAIN@ "$files/requirements.txt"
@@ -11,10 +15,16 @@ cp -- "$here/constraints.txt" "$files/constraints.txt"
 cat > "$files/steps.sh" <<'INSIDE'
 @STEPS@
 INSIDE
-mkdir -p -- "$venv"
-# An incomplete environment is useless.
-trap 'rm -rf -- "$temporary" "$venv"' EXIT
-binds=(-B "$venv:/user-software" -B "$files:/user-software-files:ro"@BIND@)
-"$runtime" exec "${binds[@]}" "$image" sh /user-software-files/steps.sh
-trap 'rm -rf -- "$temporary"' EXIT
+# An existing environment stays until the new one is complete.
+new=$venv.new-$$
+trap 'rm -rf -- "$temporary" "$new"' EXIT
+mkdir -p -- "$new"
+binds=(-B "$new:/user-software" -B "$files:/user-software-files:ro"@BIND@)
+"$runtime" exec "${binds[@]}" "$image" sh /user-software-files/steps.sh ||
+    fail "the environment could not be created (see above); what existed before has not changed"
+if [ -e "$venv" ]; then
+    trap 'rm -rf -- "$temporary"; [ -e "$venv" ] || mv -- "$new.old" "$venv"; rm -rf -- "$new" "$new.old"' EXIT
+    mv -- "$venv" "$new.old"
+fi
+mv -- "$new" "$venv"
 printf 'Created %s. Pack it with: bash create_squashfs.sh\n' "$venv"

@@ -3,10 +3,11 @@ venv=${MATRIX_VENV:-$here/matrix-venv}
 [ "$#" -gt 0 ] || fail "name a command to run"
 @RUNTIME@
 @CHECKS@
-if [ -f "$venv.sqsh" ]; then
-    bind=$venv.sqsh:/user-software:image-src=/
-elif [ -d "$venv" ]; then
+# A directory is newer than the file: packing removes it.
+if [ -f "$venv/pyvenv.cfg" ]; then
     bind=$venv:/user-software
+elif [ -f "$venv.sqsh" ]; then
+    bind=$venv.sqsh:/user-software:image-src=/
 else
     fail "there is neither $venv.sqsh nor $venv; create it with: bash create_venv.sh"
 fi
