@@ -11,6 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from builders.containers.image import Image, find_image
+from builders.containers.inspection import ImageFacts, ImagePython, as_row
 from matrix.cli import main
 from matrix.pip_list import parse_pip_list, read_preinstalled
 from resolver.errors import UsageError
@@ -87,6 +89,36 @@ def test_image_is_a_keyword_unless_given_as_path(catalog: Catalog) -> None:
     Path("image").write_text("torch==2.9.1\n")
     assert read_preinstalled("image", catalog) == Preinstalled(IMAGE)
     assert read_preinstalled("./image", catalog).installed == {"torch": "2.9.1"}
+
+
+def test_image_on_this_machine_lists_everything(
+    catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The Python with torch counts, and all of its packages, not only those that the catalog knows."""
+    (tmp_path / "mine" / "usr").mkdir(parents=True)
+    system = {"packaging": "23.0"}
+    own = {"sympy": "1.13.3", "torch": "2.10.0", "triton-rocm": "3.6.0"}
+
+    def inspected(image: Image) -> ImageFacts:
+        pythons = tuple(
+            ImagePython(
+                path="/python",
+                version="3.12.3",
+                prefix=prefix,
+                base="/usr",
+                headers=True,
+                venv=True,
+                holds=held,
+            )
+            for prefix, held in (("/usr", system), ("/opt/venv", own))
+        )
+        return ImageFacts(name=image.name, path=str(image.path), digest=image.digest, pythons=pythons)
+
+    monkeypatch.setattr("matrix.pip_list.inspect_image", inspected)
+    assert read_preinstalled("image", catalog, str(tmp_path / "mine")) == Preinstalled(IMAGE, own)
+    assert read_preinstalled("image", catalog, "a-name-of-the-catalog.sif") == Preinstalled(IMAGE)
+    row = as_row(inspected(find_image(tmp_path / "mine")), catalog)
+    assert row.holds == {"torch": "2.10.0", "triton-rocm": "3.6.0"}
 
 
 def test_pipe_is_read(catalog: Catalog) -> None:

@@ -407,7 +407,12 @@ def test_release_that_requires_cuda_is_rejected_with_its_chain() -> None:
 def test_preinstalled_release_stays() -> None:
     preinstalled = Preinstalled("environment", {"a": "1", "b": "0.5"})
     projects: Projects = {"a": PAIR, "c": {"2": ["b>=1"], "1": ["b", "a"]}}
-    assert chosen(projects, "c", preinstalled=preinstalled) == {"a": "1", "b": "0.5", "c": "1"}
+    resolution = answer(projects, "c", preinstalled=preinstalled)
+    assert isinstance(resolution, Resolution)
+    assert versions_of(resolution) == {"a": "1", "b": "0.5", "c": "1"}
+    origins = {pick.name: (pick.origin, bool(pick.files)) for pick in resolution.distributions}
+    assert origins["a"] == origins["b"] == ("preinstalled", False)
+    assert origins["c"] == ("published", True)
 
 
 def test_python_changes_if_package_requires_it() -> None:

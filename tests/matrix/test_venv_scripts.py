@@ -1,0 +1,234 @@
+"""The scripts of ``matrix env --for venv`` when something is missing or fails.
+
+STAND-INS replace Apptainer and mksquashfs.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from matrix.cli import main
+from resolver.lock import dumps, read_lock
+from resolver.model import BaseImage
+from tests.support.locks import with_image, with_kept
+
+APPTAINER = """#!/usr/bin/env bash
+# STAND-IN for Apptainer: makes what the steps would make, or fails in the middle.
+set -eu
+for word; do case "$word" in *:/user-software) venv=${word%:/user-software} ;; esac; done
+mkdir -p "$venv/bin"
+case "${STEPS:-}" in
+    fail) echo "pip: no connection" >&2; exit 1 ;;
+    wait) : > "$venv/waiting"; exec sleep 60 ;;
+esac
+echo "version = ${STEPS:-1}" > "$venv/pyvenv.cfg"
+"""
+MKSQUASHFS = """#!/usr/bin/env bash
+[ -z "${FULL:-}" ] || { echo half > "$2"; echo "Write failed because No space left on device" >&2; exit 1; }
+cp "$1/pyvenv.cfg" "$2"
+"""
+RUN = """#!/usr/bin/env bash
+for word; do case "$word" in *:/user-software*) echo "$word" ;; esac; done
+"""
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the scripts for a lock that builds nothing, so that no index is needed."""
+    folder = tmp_path_factory.mktemp("written")
+    lock_file = folder / "matrix.lock"
+    requested = ["torch==2.13.0", "--gfx90a", "--python", "3.12", "--driver", "30.30", "--site", "local"]
+    assert main(["resolve", *requested, "-o", str(lock_file), "-q"]) == 0
+    image = folder / "image"
+    image.mkdir()
+    lock = with_image(read_lock(lock_file), BaseImage(name="image", path=str(image)))
+    lock_file.write_text(dumps(with_kept(lock, "torch")))
+    assert main(["env", "--for", "venv", "--lock", str(lock_file), "-o", str(folder)]) == 0
+    return folder
+
+
+@pytest.fixture
+def work(written: Path, tmp_path: Path) -> Path:
+    """Return a directory with the scripts and stand-ins for the tools."""
+    for file in written.iterdir():
+        if file.suffix in {".sh", ".txt"}:
+            shutil.copy(file, tmp_path)
+    write_tools(tmp_path, apptainer=APPTAINER, mksquashfs=MKSQUASHFS)
+    return tmp_path
+
+
+def write_tools(work: Path, **tools: str) -> None:
+    (work / "bin").mkdir(exist_ok=True)
+    for name, text in tools.items():
+        (work / "bin" / name).write_text(text)
+        (work / "bin" / name).chmod(0o755)
+
+
+def bash(work: Path, script: str, *arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
+    path = f"{work / 'bin'}:/usr/bin:/bin"
+    return subprocess.run(
+        ["bash", str(work / script), *arguments],
+        env={"PATH": path, **env},
+        cwd="/",
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def create(work: Path, **env: str) -> None:
+    done = bash(work, "create_venv.sh", **env)
+    assert done.returncode == 0, done.stderr
+
+
+def content(work: Path) -> dict[str, str]:
+    """Return what the user has: paths of environments, with their versions."""
+    found = {}
+    for path in work.glob("matrix-venv*"):
+        file = path / "pyvenv.cfg" if path.is_dir() else path
+        found[path.name] = file.read_text().strip() if file.is_file() else ""
+    return found
+
+
+def test_new_environment_replaces_existing_one(work: Path) -> None:
+    create(work)
+    create(work, STEPS="2")
+    assert content(work) == {"matrix-venv": "version = 2"}
+
+
+def test_failing_installation_keeps_existing_environment(work: Path) -> None:
+    create(work)
+    done = bash(work, "create_venv.sh", STEPS="fail")
+    assert done.returncode == 3
+    assert "pip: no connection" in done.stderr
+    assert "create_venv.sh: the environment could not be created (see above)" in done.stderr
+    assert content(work) == {"matrix-venv": "version = 1"}
+
+
+def test_failing_first_installation_leaves_nothing(work: Path) -> None:
+    assert bash(work, "create_venv.sh", STEPS="fail").returncode == 3
+    assert content(work) == {}
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_interrupted_creation_keeps_existing_environment(work: Path, number: signal.Signals) -> None:
+    create(work)
+    started = subprocess.Popen(
+        ["bash", str(work / "create_venv.sh")],
+        env={"PATH": f"{work / 'bin'}:/usr/bin:/bin", "STEPS": "wait"},
+        start_new_session=True,
+        stderr=subprocess.DEVNULL,
+    )
+    deadline = time.monotonic() + 30
+    while not list(work.glob("matrix-venv.new-*/waiting")):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    os.killpg(started.pid, number)
+    assert started.wait(timeout=30) != 0
+    assert content(work) == {"matrix-venv": "version = 1"}
+    create(work, STEPS="2")
+    assert content(work) == {"matrix-venv": "version = 2"}
+
+
+def test_other_directory_is_not_replaced(work: Path) -> None:
+    (work / "matrix-venv").mkdir()
+    done = bash(work, "create_venv.sh")
+    assert done.returncode == 3
+    assert "matrix-venv exists, but is not an environment; remove it, or set MATRIX_VENV" in done.stderr
+    assert content(work) == {"matrix-venv": ""}
+
+
+@pytest.mark.parametrize("missing", ["requirements.txt", "constraints.txt"])
+def test_missing_file_is_named(work: Path, missing: str) -> None:
+    (work / missing).unlink()
+    done = bash(work, "create_venv.sh")
+    assert done.returncode == 3
+    assert f"there is no {work}/{missing}; write it with: matrix env --for venv" in done.stderr
+
+
+def test_missing_runtime_is_named(work: Path) -> None:
+    (work / "bin" / "apptainer").unlink()
+    for script in ("create_venv.sh", "run.sh"):
+        path = work / "only"
+        path.mkdir(exist_ok=True)
+        for tool in ("bash", "dirname", "cat"):
+            (path / tool).unlink(missing_ok=True)
+            (path / tool).symlink_to(shutil.which(tool) or tool)
+        done = bash(work, script, "python", PATH=str(path))
+        assert done.returncode == 3
+        assert "neither SingularityCE nor Apptainer is on PATH" in done.stderr
+
+
+def test_missing_image_is_named(work: Path) -> None:
+    create(work)
+    for script in ("create_venv.sh", "run.sh"):
+        done = bash(work, script, "python", MATRIX_BASE_IMAGE="/nowhere.sif")
+        assert done.returncode == 3
+        assert "there is no base image /nowhere.sif; set MATRIX_BASE_IMAGE=PATH" in done.stderr
+    assert content(work) == {"matrix-venv": "version = 1"}
+
+
+def test_packed_environment_replaces_directory(work: Path) -> None:
+    create(work)
+    done = bash(work, "create_squashfs.sh")
+    assert done.returncode == 0, done.stderr
+    assert content(work) == {"matrix-venv.sqsh": "version = 1"}
+
+
+def test_failing_mksquashfs_keeps_both(work: Path) -> None:
+    create(work)
+    assert bash(work, "create_squashfs.sh").returncode == 0
+    create(work, STEPS="2")
+    done = bash(work, "create_squashfs.sh", FULL="yes")
+    assert done.returncode == 3
+    assert "No space left on device" in done.stderr
+    assert "create_squashfs.sh: mksquashfs failed (see above)" in done.stderr
+    assert content(work) == {"matrix-venv": "version = 2", "matrix-venv.sqsh": "version = 1"}
+
+
+def test_missing_mksquashfs_is_named(work: Path) -> None:
+    create(work)
+    (work / "bin" / "mksquashfs").unlink()
+    path = work / "only"
+    path.mkdir()
+    for tool in ("bash", "dirname"):
+        (path / tool).symlink_to(shutil.which(tool) or tool)
+    done = bash(work, "create_squashfs.sh", PATH=str(path))
+    assert done.returncode == 3
+    assert "mksquashfs is not on PATH" in done.stderr
+
+
+def test_packing_without_environment_says_how_to_create_it(work: Path) -> None:
+    done = bash(work, "create_squashfs.sh")
+    assert done.returncode == 3
+    assert "create it with: bash create_venv.sh" in done.stderr
+
+
+def test_run_uses_newer_environment(work: Path) -> None:
+    write_tools(work, apptainer=RUN)
+    missing = bash(work, "run.sh", "python")
+    assert missing.returncode == 3
+    assert "create it with: bash create_venv.sh" in missing.stderr
+    write_tools(work, apptainer=APPTAINER)
+    create(work)
+    assert bash(work, "create_squashfs.sh").returncode == 0
+    write_tools(work, apptainer=RUN)
+    packed = bash(work, "run.sh", "python").stdout
+    assert packed == f"{work}/matrix-venv.sqsh:/user-software:image-src=/\n"
+    write_tools(work, apptainer=APPTAINER)
+    create(work, STEPS="2")
+    write_tools(work, apptainer=RUN)
+    assert bash(work, "run.sh", "python").stdout == f"{work}/matrix-venv:/user-software\n"
+
+
+def test_run_requires_command(work: Path) -> None:
+    done = bash(work, "run.sh")
+    assert done.returncode == 3
+    assert "name a command to run" in done.stderr
